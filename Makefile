@@ -1,0 +1,55 @@
+# Targets a person calls. Bare `make` prints this help.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help
+help: ## print this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP) ## install everything into .venv, once
+
+# Hashes pin every file; no build isolation, so nothing unpinned is fetched for a build either.
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 14) else "soakd needs Python 3.11, 3.12 or 3.13; name one with PYTHON=...")'
+	@echo "setup: installing pinned packages into $(VENV) (about a minute, once)"
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@awk '/^setuptools==/ {on = 1} on {print} on && !/\\$$/ {on = 0}' requirements.lock > $(VENV)/build.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/build.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## soak a real Kafka for four minutes, find the retention cliff, mail it, report it
+	@$(BIN)/soak lab drill retention_cliff
+
+.PHONY: check
+check: $(STAMP) ## format, lint, types, layers and the fast tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/pytest
+
+.PHONY: test
+test: check ## everything CI runs: check, then the tests on a real Kafka and a real Spark
+	@$(BIN)/pytest -m 'broker or spark or slow' --durations=10
+
+.PHONY: format
+format: $(STAMP) ## put the code in format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: lock
+lock: ## resolve the pinned packages anew (needs uv)
+	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra dev pyproject.toml -o requirements.lock
+
+.PHONY: clean
+clean: ## remove what was built; runs stay
+	@rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

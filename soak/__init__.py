@@ -1,0 +1,1 @@
+"""Soak and degradation detection for Kafka, Redpanda and Pulsar clusters."""

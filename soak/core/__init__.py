@@ -1,0 +1,1 @@
+"""Pure middle of the system: plan, schedule, clock, records, audit. No IO, no clients."""

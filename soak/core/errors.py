@@ -1,0 +1,35 @@
+"""The typed errors of the project, so that callers can tell three kinds apart (see `docs/design.md`)."""
+
+from __future__ import annotations
+
+
+class SoakError(Exception):
+    """Base of all errors that are meant for the user: a message, no traceback."""
+
+
+class PlanError(SoakError):
+    """The plan, or what it asks of this machine or cluster, cannot be run; exit code 2."""
+
+
+class NotAvailableError(SoakError):
+    """A feature is absent on this machine or cluster: said once, not counted as a failure."""
+
+
+class ProbeError(SoakError):
+    """A reading failed this time: counted, and the probe goes on."""
+
+
+class BrokerError(SoakError):
+    """A broker refused or did not answer."""
+
+
+class JournalError(SoakError):
+    """A journal cannot be written or is of a version that this program does not know."""
+
+
+class RunFolderError(SoakError):
+    """A run folder is missing, damaged or in use by another process."""
+
+
+class LabError(SoakError):
+    """A lab broker, or what it needs, could not be fetched or started."""

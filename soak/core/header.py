@@ -1,0 +1,62 @@
+"""The first bytes of every payload: who sent it, where it stands in its lane, when it was due and sent.
+
+Little-endian, 48 bytes. The delay (sent minus due) travels with it, so that a consumer can judge
+end-to-end latency from the intended time without the producer's record.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAGIC = 0x4B53  # "SK"
+VERSION = 1
+DTYPE = np.dtype(
+    [
+        ("magic", "<u2"),
+        ("version", "u1"),
+        ("reserved", "u1"),
+        ("instance", "<u4"),
+        ("inc", "<u4"),
+        ("boot", "<u4"),
+        ("sequence", "<u8"),
+        ("intended_mono_ns", "<i8"),
+        ("delay_ns", "<i8"),
+        ("sent_wall_ns", "<i8"),
+    ]
+)
+SIZE = DTYPE.itemsize
+
+
+def instance_of(source: str) -> int:
+    """Return the number that stands for a source such as `produce.0@host` in its messages."""
+    return zlib.crc32(source.encode())
+
+
+def boot_of(boot_id: str) -> int:
+    """Return a hash of the kernel's boot id: equal on one boot of one host."""
+    return zlib.crc32(boot_id.strip().encode())
+
+
+def headers(count: int, instance: int, inc: int, boot: int) -> NDArray[np.void]:
+    """Return `count` headers with the constant fields filled in."""
+    block = np.zeros(count, dtype=DTYPE)
+    block["magic"] = MAGIC
+    block["version"] = VERSION
+    block["instance"] = instance
+    block["inc"] = inc
+    block["boot"] = boot
+    return block
+
+
+def parse(heads: list[bytes]) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
+    """Return one row a head and a mask of those that are ours; foreign or short ones are zeros."""
+    block = np.frombuffer(b"".join(head[:SIZE].ljust(SIZE, b"\0") for head in heads), dtype=DTYPE)
+    return block, (block["magic"] == MAGIC) & (block["version"] == VERSION)
+
+
+def lane(instance: int, inc: int, partition: int) -> str:
+    """Return the name under which records keep a lane's sequence intervals."""
+    return f"{instance}.{inc}.{partition}"

@@ -1,0 +1,120 @@
+"""Latency histograms of fixed size: 3 digits from 1 us to 1 h, recorded from numpy batches.
+
+Nothing is clamped: values above the range are counted as overflow, negative ones as clock skew, and the
+largest value is kept exactly. Text form is HdrHistogram V2 (base64), so that its own tools read it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from hdrh.histogram import HdrHistogram
+from numpy.typing import NDArray
+
+LOWEST_US = 1
+HIGHEST_US = 3_600_000_000
+DIGITS = 3
+
+_HALF_BITS = 10  # 2^11 sub-buckets give three significant digits
+_HALF = 1 << _HALF_BITS
+_SUB = _HALF * 2
+
+THRESHOLDS_SECONDS: tuple[float, ...] = tuple(
+    float(f"{10 ** (-4 + step / 8):.6g}") for step in range(6 * 8 + 1)
+)
+"""Fixed thresholds from 100 us to 100 s, eight a decade; counts above them travel beside the histogram."""
+
+
+def _index(values_us: NDArray[np.int64]) -> NDArray[np.int64]:
+    # frexp gives the bit length exactly for values below 2^53
+    bits = np.frexp(np.maximum(values_us, _SUB - 1).astype(np.float64))[1].astype(np.int64)
+    bucket = bits - (_HALF_BITS + 1)
+    return (bucket << _HALF_BITS) + (values_us >> bucket)
+
+
+_SIZE = int(_index(np.array([HIGHEST_US]))[0]) + 1
+_CELL = np.arange(_SIZE, dtype=np.int64)
+_CELL_BUCKET = np.maximum((_CELL >> _HALF_BITS) - 1, 0)
+_CELL_LOW = (_CELL - (_CELL_BUCKET << _HALF_BITS)) << _CELL_BUCKET
+_CELL_HIGH = _CELL_LOW + (1 << _CELL_BUCKET) - 1
+_THRESHOLD_CELL = np.searchsorted(_CELL_LOW, np.array(THRESHOLDS_SECONDS) * 1e6, side="left")
+
+
+class Histogram:
+    """Counts of latencies; one a source, subscription and leader broker."""
+
+    __slots__ = ("_counts", "max_ns", "negative", "overflow", "total")
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(_SIZE, dtype=np.int64)
+        self.clear()
+
+    def clear(self) -> None:
+        self._counts[:] = 0
+        self.total = 0
+        self.overflow = 0
+        self.negative = 0
+        self.max_ns = 0
+
+    def record_ns(self, latencies_ns: NDArray[np.int64]) -> None:
+        """Count a batch of latencies, shape (n,), in ns."""
+        if latencies_ns.size == 0:
+            return
+        self.max_ns = max(self.max_ns, int(latencies_ns.max()))
+        negative = int(np.count_nonzero(latencies_ns < 0))
+        if negative:
+            latencies_ns = latencies_ns[latencies_ns >= 0]
+        values_us = latencies_ns // 1000
+        above = int(np.count_nonzero(values_us > HIGHEST_US))
+        if above:
+            values_us = values_us[values_us <= HIGHEST_US]
+        self.negative += negative
+        self.overflow += above
+        self.total += latencies_ns.size
+        np.add.at(self._counts, _index(values_us), 1)
+
+    def quantiles_seconds(self, quantiles: tuple[float, ...]) -> list[float]:
+        """Return the value below or at which each share lies; NaN when nothing was counted.
+
+        A rank that falls into the overflow gives the exact maximum. As in HdrHistogram, the answer is
+        the highest value that shares a cell with the true one (at most 0.1 % above), and at most the maximum.
+        """
+        if self.total == 0:
+            return [float("nan")] * len(quantiles)
+        cumulated = np.cumsum(self._counts)
+        answers = []
+        for quantile in quantiles:
+            rank = max(1, int(np.ceil(quantile * self.total - 1e-9)))
+            cell = int(np.searchsorted(cumulated, rank))
+            exact = self.max_ns / 1e9
+            high = exact if cell >= _SIZE else (int(_CELL_HIGH[cell]) + 1) / 1e6
+            answers.append(min(high, exact))
+        return answers
+
+    def above(self) -> list[int]:
+        """Return how many values lie at or above each of `THRESHOLDS_SECONDS`, overflow included."""
+        tail = np.concatenate([np.cumsum(self._counts[::-1])[::-1], [0]])
+        return [int(count) + self.overflow for count in tail[_THRESHOLD_CELL]]
+
+    def encode(self) -> str:
+        """Return HdrHistogram V2 base64, values in us. Overflow travels in a count of its own."""
+        twin = _empty_twin()
+        cells = np.flatnonzero(self._counts)
+        for cell in cells:
+            twin.record_value(max(int(_CELL_LOW[cell]), LOWEST_US), int(self._counts[cell]))
+        return str(twin.encode().decode("ascii"))
+
+
+def _empty_twin() -> HdrHistogram:
+    return HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
+
+
+def decode(text: str) -> HdrHistogram:
+    """Return the library's own histogram, values in us.
+
+    Raises:
+        ValueError: the text is not a V2 histogram.
+    """
+    try:
+        return HdrHistogram.decode(text.encode("ascii"))
+    except Exception as error:  # the library raises bare and zlib errors alike
+        raise ValueError("not an HdrHistogram in V2 base64") from error

@@ -1,0 +1,164 @@
+"""The nouns of the project: columns, records, events, series, change points, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Labels = tuple[tuple[str, str], ...]
+"""Sorted pairs, so that equal labels compare and hash equal."""
+
+Direction = Literal["up", "down"]
+Kind = Literal["step", "drift", "spikes", "tail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a number in a record means. `lag_seconds`: how late the source may show a change."""
+
+    metric: str
+    labels: Labels = ()
+    unit: str = ""
+    lag_seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Return the text form, as Prometheus writes it: `metric{label="value"}`."""
+        if not self.labels:
+            return self.metric
+        pairs = ",".join(f'{key}="{value}"' for key, value in self.labels)
+        return f"{self.metric}{{{pairs}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened between two polls; `since_ns` and `at_ns` bound it on the wall clock."""
+
+    kind: str
+    at_ns: int
+    since_ns: int
+    fields: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
+Span = tuple[int, int, int, int]
+"""First and last sequence number of a run of messages, and the offsets of these two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One second of one source. `values` follow the order of the columns line `columns_id`."""
+
+    k: int
+    inc: int
+    at_ns: int
+    length_ns: int
+    columns_id: str
+    values: tuple[float, ...]  # NaN where nothing was measured
+    histograms: Mapping[str, str] = field(default_factory=dict)
+    acknowledged: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
+    received: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
+    sent_next: Mapping[str, int] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+    trust: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    @property
+    def is_trusted(self) -> bool:
+        """True unless the client itself was the bottleneck in this second."""
+        return not self.trust.get("reason")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a probe gives a second: (column, value) pairs, events, and its own cost."""
+
+    samples: tuple[tuple[Column, float], ...]
+    events: tuple[Event, ...] = ()
+    cost_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric over whole seconds, without gaps filled: `k` ascending, `values` finite, equal length."""
+
+    name: str
+    k: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        if self.k.shape != self.values.shape or self.k.ndim != 1:
+            raise ValueError(f"{self.name}: k {self.k.shape} and values {self.values.shape} differ")
+        if not np.isfinite(self.values).all():
+            raise ValueError(f"{self.name}: a series holds no NaN; leave the row out instead")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A level shift in one series; `onset_k` is the first second of the new level."""
+
+    series: str  # "source|column name"
+    raised_k: int
+    onset_k: int
+    interval: tuple[int, int]  # seconds k that hold the true onset with 95 % confidence
+    before: float
+    after: float
+    state: Literal["warning", "confirmed", "gone"]
+    confidence: float
+    kind: Kind = "step"
+
+    @property
+    def direction(self) -> Direction:
+        return "up" if self.after > self.before else "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One reason for a cause, as a sentence that stands alone in a mail, and its numbers."""
+
+    text: str
+    numbers: Mapping[str, float | int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What one cause has to say about a change. `score` in 0..1; below the bar it does not count."""
+
+    cause: str
+    score: float
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One incident: changes whose onsets lie within 10 s, under a key minted once.
+
+    `series` is the headline (its values are `before` and `after`, in the series' unit); `changes` names the
+    other series that moved with it. `causes` are sorted, strongest first; never empty once attributed.
+    """
+
+    key: str  # "<run id>-<raised_k of the first raise>"
+    run: str
+    raised_k: int
+    onset_k: int
+    interval: tuple[int, int]
+    series: str
+    kind: Kind
+    before: float
+    after: float
+    state: Literal["warning", "confirmed", "gone"]
+    confidence: float
+    is_about_cluster: bool  # upward, in the soak phase, and not the client's fault
+    causes: tuple[Explanation, ...] = ()
+    changes: tuple[str, ...] = ()
+    gone_k: int | None = None
+
+    @property
+    def cause(self) -> str:
+        return self.causes[0].cause if self.causes else "unknown"
+
+    @property
+    def ratio(self) -> float:
+        return self.after / self.before if self.before else float("inf")

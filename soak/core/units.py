@@ -1,0 +1,110 @@
+"""Durations, sizes, rates and ratios as people write them: `36h`, `1KiB`, `10k/s`, `1 per 30d`."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
+
+SECOND_NS = 1_000_000_000
+
+_DURATION_NS = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": SECOND_NS,
+    "min": 60 * SECOND_NS,
+    "h": 3_600 * SECOND_NS,
+    "d": 86_400 * SECOND_NS,
+}
+_SIZE_BYTES = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_MULTIPLE = {"": 1, "k": 1_000, "M": 1_000_000}
+_NUMBER = r"(?P<number>\d+(?:\.\d+)?)"
+
+
+def _fraction(text: object, pattern: str, scale: dict[str, int], kind: str, example: str) -> Fraction:
+    match = re.fullmatch(pattern, text.strip()) if isinstance(text, str) else None
+    if match is None or match["unit"] not in scale:
+        units = ", ".join(unit for unit in scale if unit)
+        raise ValueError(f"{text!r} is not a {kind}; write it like {example} (units: {units})")
+    return Fraction(match["number"]) * scale[match["unit"]]
+
+
+def duration_ns(value: object) -> int:
+    """Return nanoseconds; integers pass (they come from code, a plan writes text)."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    pattern = _NUMBER + r"\s*(?P<unit>[a-z]+)"
+    return int(_fraction(value, pattern, _DURATION_NS, "duration", "36h, 90s or 1.5ms"))
+
+
+def size_bytes(value: object) -> int:
+    """Return bytes; integers pass."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    pattern = _NUMBER + r"\s*(?P<unit>[A-Za-z]+)"
+    return int(_fraction(value, pattern, _SIZE_BYTES, "size", "1KiB or 64MiB"))
+
+
+def rate_per_second(value: object) -> Fraction:
+    """Return messages a second as an exact fraction."""
+    if isinstance(value, Fraction):
+        return value
+    pattern = _NUMBER + r"\s*(?P<unit>[kM]?)\s*/\s*s"
+    return _fraction(value, pattern, _MULTIPLE, "rate", "500/s or 10k/s")
+
+
+def per_duration_ns(value: object) -> int:
+    """Return the mean time between two alarms, in ns, from text like `1 per 30d`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s+per\s+(.+)", value) if isinstance(value, str) else None
+    if match is None or Fraction(match[1]) == 0:
+        raise ValueError(f"{value!r} is not a rate of alarms; write it like 1 per 30d")
+    return int(duration_ns(match[2]) / Fraction(match[1]))
+
+
+def format_duration(value_ns: int) -> str:
+    """Return the shortest exact text: `format_duration(duration_ns(x))` means the same as `x`."""
+    return _format(value_ns, _DURATION_NS)
+
+
+def format_size(value_bytes: int) -> str:
+    """Return the shortest exact text in binary units where they fit."""
+    return _format(value_bytes, _SIZE_BYTES)
+
+
+def format_rate(value: Fraction) -> str:
+    for suffix, scale in (("M", 10**6), ("k", 1_000)):
+        if value >= scale and (value / scale * 1000).denominator == 1:
+            return f"{float(value / scale):g}{suffix}/s"
+    return f"{float(value):g}/s"
+
+
+def format_per_duration(value_ns: int) -> str:
+    return f"1 per {format_duration(value_ns)}"
+
+
+def _format(value: int, scale: dict[str, int]) -> str:
+    for unit, size in sorted(scale.items(), key=lambda item: -item[1]):
+        if value % size == 0 and abs(value) >= size:
+            return f"{value // size}{unit}"
+    return f"0{'s' if 's' in scale else 'B'}"
+
+
+Duration = Annotated[int, BeforeValidator(duration_ns), PlainSerializer(format_duration)]
+Size = Annotated[int, BeforeValidator(size_bytes), PlainSerializer(format_size)]
+Rate = Annotated[Fraction, BeforeValidator(rate_per_second), PlainSerializer(format_rate)]
+PerDuration = Annotated[int, BeforeValidator(per_duration_ns), PlainSerializer(format_per_duration)]

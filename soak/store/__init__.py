@@ -1,0 +1,1 @@
+"""What is kept on disk: run folder, journals, findings."""

@@ -1,0 +1,146 @@
+"""Appends records to the journal of one source: the truth of a run, and crash-proof.
+
+One `write` a line on an O_APPEND descriptor; a new numbered file after each start, hour or 64 MiB. When
+the disk is full the newest lines are kept in memory, bounded, and written when there is room again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from soak.core.errors import RunFolderError
+from soak.core.journal_text import Columns, End, Line, columns_line, encode
+from soak.core.model import Column, Record
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+
+SEGMENT_BYTES = 64 * 2**20
+SEGMENT_NS = 3600 * SECOND_NS
+TAIL_LINES = 3600  # an hour of a source is kept in memory while the disk is full
+
+Write = Callable[[int, bytes], int]
+
+
+def segment_name(number: int) -> str:
+    return f"{number:06d}.jsonl"
+
+
+def segments(folder: Path) -> list[Path]:
+    """Return a source's files in the order in which they were written."""
+    return sorted(path for path in folder.glob("*.jsonl") if path.stem.isdigit())
+
+
+class JournalWriter:
+    """The only writer of one source; holds its lock until closed.
+
+    Raises:
+        RunFolderError: another process writes this source.
+    """
+
+    def __init__(
+        self, folder: Path, clock: Clock, sync_ns: int = 5 * SECOND_NS, write: Write = os.write
+    ) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._sync_ns = sync_ns
+        self._write = write
+        self._columns: Columns | None = None
+        self._descriptor = -1
+        self._size = 0
+        self._opened_ns = 0
+        self._synced_ns = 0
+        self._tail: deque[Line] = deque(maxlen=TAIL_LINES)
+        self.dropped_lines = 0
+        self._lock = -1
+        self.inc = 0
+
+    def open(self) -> JournalWriter:
+        """Take the lock and allocate the incarnation, on disk before it is used."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise RunFolderError(f"{self._folder} is written by another process") from error
+        self.inc = int(os.pread(self._lock, 20, 0) or b"0") + 1
+        os.pwrite(self._lock, b"%020d" % self.inc, 0)
+        os.fsync(self._lock)
+        return self
+
+    @property
+    def is_behind(self) -> bool:
+        """True while lines wait in memory because the disk does not take them."""
+        return bool(self._tail)
+
+    def append(self, record: Record, columns: Sequence[Column]) -> None:
+        """Write one record; `record.columns_id` is the id of `columns_line(columns)`.
+
+        A disk that is full or fails keeps the line in memory: look at `is_behind`.
+        """
+        if self._columns is None or self._columns.id != record.columns_id:
+            self._columns = columns_line(columns)
+            self._put(self._columns)
+        self._put(record)
+        self._flush()
+
+    def close(self, *, is_end: bool) -> None:
+        """Give the source back; `is_end` writes the line that says it ended on purpose."""
+        if is_end:
+            self._put(End(self.inc))
+            self._flush()
+        if self._descriptor >= 0:
+            os.fsync(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+        os.close(self._lock)
+
+    def _put(self, line: Line) -> None:
+        if len(self._tail) == TAIL_LINES:
+            self.dropped_lines += 1
+        self._tail.append(line)
+
+    def _flush(self) -> None:
+        try:
+            while self._tail:
+                self._roll_if_due()
+                first = self._tail[0]
+                if self._size == 0 and self._columns is not None and first is not self._columns:
+                    self._write_line(encode(self._columns))
+                self._write_line(encode(first))
+                self._tail.popleft()
+            if self._clock.mono_ns() - self._synced_ns >= self._sync_ns:
+                self._synced_ns = self._clock.mono_ns()
+                os.fdatasync(self._descriptor)
+        except OSError:  # kept in memory, tried again with the next record
+            return
+
+    def _write_line(self, raw: bytes) -> None:
+        try:
+            written = self._write(self._descriptor, raw)
+        except OSError:
+            written = 0
+        if written == len(raw):
+            self._size += written
+            return
+        if written:  # no reader has taken it: readers stop at the last newline
+            os.ftruncate(self._descriptor, self._size)
+        raise OSError("short write")
+
+    def _roll_if_due(self) -> None:
+        now_ns = self._clock.mono_ns()
+        is_due = self._size >= SEGMENT_BYTES or now_ns - self._opened_ns >= SEGMENT_NS
+        if self._descriptor >= 0 and not is_due:
+            return
+        last = segments(self._folder)
+        number = int(last[-1].stem) + 1 if last else 0
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(self._folder / segment_name(number), flags, 0o640)
+        if self._descriptor >= 0:
+            os.fsync(self._descriptor)
+            os.close(self._descriptor)
+        self._descriptor, self._size, self._opened_ns = descriptor, 0, now_ns

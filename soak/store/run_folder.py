@@ -1,0 +1,129 @@
+"""Where things lie in a run folder, and the small files that describe the run."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from soak.core.errors import RunFolderError
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths only; nothing is created by looking."""
+
+    path: Path
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.yaml"
+
+    @property
+    def run_json(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def phases(self) -> Path:
+        return self.path / "phases.jsonl"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def findings(self) -> Path:
+        return self.path / "findings.db"
+
+    @property
+    def spark(self) -> Path:
+        return self.path / "spark"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report" / "index.html"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "report" / "summary.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def lab(self) -> Path:
+        return self.path / "lab"
+
+    @property
+    def faults(self) -> Path:
+        return self.lab / "faults.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What `run.json` says of a run."""
+
+    id: str
+    start_wall_ns: int
+    host: str
+    versions: dict[str, str]
+    state: str  # running, ended, interrupted, failed
+    name: str = ""
+
+
+def write_run(folder: RunFolder, run: Run) -> None:
+    """Write `run.json` so that a reader sees the old or the new one, never a part."""
+    body = {slot: getattr(run, slot) for slot in Run.__slots__}
+    write_atomically(folder.run_json, json.dumps(body, indent=2) + "\n")
+
+
+def read_run(folder: RunFolder) -> Run:
+    """Return what `run.json` says.
+
+    Raises:
+        RunFolderError: this is not a run folder, or the file is damaged.
+    """
+    try:
+        return Run(**json.loads(folder.run_json.read_text()))
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{folder.path} is not a run folder: it has no run.json") from error
+    except (ValueError, TypeError) as error:
+        raise RunFolderError(f"{folder.run_json} is damaged: {error}") from error
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by a file of this text, on disk before it takes the name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@contextmanager
+def exclusive(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file `path` for as long as the block runs; the kernel frees it with the process.
+
+    Raises:
+        RunFolderError: another process holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(descriptor, 32).decode(errors="replace").strip() or "another process"
+            raise RunFolderError(f"{what} is in use by process {holder} ({path})") from error
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(descriptor)
