@@ -1,0 +1,134 @@
+"""Plan text to `Plan` and back: every error names file, line and key, and lists the known keys."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from soak.core import plugins
+from soak.core.errors import PlanError
+from soak.core.plan import PLUGIN_SECTIONS, Plan
+from soak.core.yaml_text import Document, Place, parse
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A plan and where its keys stand, so that later checks can point at them."""
+
+    plan: Plan
+    document: Document
+
+    def error(self, key: str, message: str) -> PlanError:
+        """Return an error about a dotted key such as `topic.name`."""
+        return self.document.error(tuple(key.split(".")), message)
+
+
+def load(text: str, name: str) -> PlanFile:
+    """Return the plan with every default filled in.
+
+    Raises:
+        PlanError: the first fault found, as `file:line: key: what is wrong`.
+    """
+    document = parse(text, name)
+    if not isinstance(document.value, dict):
+        raise document.error((), "a plan is a mapping of keys, such as `name: my-soak`")
+    raw = dict(document.value)
+    for place, package in PLUGIN_SECTIONS.items():
+        raw = _with_plugins(raw, document, place, package)
+    return PlanFile(typed(Plan, raw, document, ()), document)
+
+
+def dump(plan: Plan) -> str:
+    """Return YAML that loads as the same plan, every default written out."""
+    body = TypeAdapter(Plan).dump_python(plan, mode="json")
+    return yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100)
+
+
+def typed(kind: type[Any], raw: object, document: Document, place: Place) -> Any:  # noqa: ANN401  # an instance of `kind`
+    """Return `raw` as an instance of a strict pydantic dataclass; `place` is where it stands.
+
+    Raises:
+        PlanError: with the line and key of the first fault.
+    """
+    if raw is None:
+        raw = {}
+    try:
+        return TypeAdapter(kind).validate_python(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        inner: Place = tuple(part for part in first["loc"] if isinstance(part, str | int))
+        raise document.error((*place, *inner), _message(kind, first, inner)) from error
+
+
+def _with_plugins(
+    raw: dict[str, Any], document: Document, place: Place, package: str
+) -> dict[str, Any]:
+    """Return a copy of `raw` in which the section at `place` holds typed configurations."""
+    key, *rest = place
+    section = raw.get(str(key))
+    if section is None:
+        return raw
+    if not isinstance(section, dict):
+        raise document.error(place[:1], "must be a mapping")
+    here = document.lines
+    if rest:
+        depth = tuple(place[:1])
+        return {**raw, str(key): _nested(section, document, depth, tuple(rest), package)}
+    del here
+    return {**raw, str(key): _configs(section, document, place, package)}
+
+
+def _nested(
+    section: dict[str, Any], document: Document, before: Place, rest: Place, package: str
+) -> dict[str, Any]:
+    key = str(rest[0])
+    inner = section.get(key)
+    if inner is None:
+        return section
+    if not isinstance(inner, dict):
+        raise document.error((*before, key), "must be a mapping")
+    return {**section, key: _configs(inner, document, (*before, key), package)}
+
+
+def _configs(
+    section: dict[str, Any], document: Document, place: Place, package: str
+) -> dict[str, Any]:
+    found = {}
+    known = [name for name in plugins.names(package) if hasattr(plugins.load(package, name), "Config")]
+    for name, raw in section.items():
+        if name not in known:
+            hint = plugins.nearest(name, known)
+            raise document.error((*place, name), f"unknown {package.rpartition('.')[2]}{hint}")
+        kind = plugins.load(package, name).Config
+        found[name] = typed(kind, raw, document, (*place, name))
+    return found
+
+
+def _message(kind: type[Any], error: Any, inner: Place) -> str:  # noqa: ANN401  # pydantic's ErrorDetails
+    if error["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+        known = _known_keys(kind, inner[:-1])
+        return f"unknown key{plugins.nearest(str(inner[-1]), known)}"
+    if error["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
+        return "is missing and has no default"
+    text = str(error["msg"]).removeprefix("Value error, ")
+    return f"{text[:1].lower()}{text[1:]}" if text[:1].isupper() else text
+
+
+def _known_keys(kind: type[Any], place: Place) -> list[str]:
+    """Return the keys of the dataclass found by walking down `place` from `kind`."""
+    for part in place:
+        if not dataclasses.is_dataclass(kind):
+            break
+        hints = {item.name: item.default_factory for item in dataclasses.fields(kind)}
+        factory = hints.get(str(part))
+        if isinstance(factory, type):
+            kind = factory
+        elif str(part) == "lab":
+            from soak.core.plan import Lab  # noqa: PLC0415  # the one optional section
+
+            kind = Lab
+    return sorted(item.name for item in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else []
