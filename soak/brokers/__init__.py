@@ -1,0 +1,1 @@
+"""One broker a file: `Config` and `connect(config, clock) -> Broker`."""

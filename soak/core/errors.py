@@ -31,5 +31,13 @@ class RunFolderError(SoakError):
     """A run folder is missing, damaged or in use by another process."""
 
 
+class FindingsError(SoakError):
+    """The findings file cannot be used: damaged, of a newer version, or its disk fails."""
+
+
+class FindingsBusyError(FindingsError):
+    """Another process held the findings file for longer than we wait: try again later."""
+
+
 class LabError(SoakError):
     """A lab broker, or what it needs, could not be fetched or started."""

@@ -58,6 +58,10 @@ class Producer(Protocol):
 class Consumer(Protocol):
     def receive(self, limit: int, timeout_seconds: float) -> Batch: ...
 
+    def lag(self, partition: int, position: int) -> int:
+        """Return how many messages lie between `position` and the log's end, as last seen."""
+        ...
+
     def log_bounds(self, partition: int) -> tuple[int, int]:
         """Return the earliest offset still readable and the next one to be written.
 

@@ -1,0 +1,1 @@
+"""The processes of a run; one starts another only as a process."""

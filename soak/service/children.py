@@ -1,0 +1,89 @@
+"""Starts and ends child processes that never outlive this one, whatever it dies of.
+
+Each child leads a session of its own, so Ctrl-C on the terminal reaches it only through its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from soak.service import child
+
+_KILL_TIMEOUT_SECONDS = 10.0
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    log_path: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    death_signal: signal.Signals = signal.SIGKILL,
+) -> subprocess.Popen[bytes]:
+    """Start a program whose output is appended to `log_path`; it gets `death_signal` when we die.
+
+    Call it from the main thread: the kernel sends the signal when the *thread* that started the
+    child ends. A program that cannot be started ends at once with the reason in its log.
+
+    Raises:
+        RuntimeError: called from another thread.
+        OSError: the log cannot be opened, or `cwd` is not there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("children are started from the main thread: they die with their thread")
+    wrapper = [sys.executable, "-I", "-S", child.__file__, str(int(death_signal)), str(os.getpid())]
+    with log_path.open("ab", buffering=0) as log:
+        return subprocess.Popen(
+            [*wrapper, *argv],
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def stop(process: subprocess.Popen[bytes], grace_seconds: float) -> int:
+    """Ask a child to end, kill its whole session if it does not; return its exit status."""
+    if process.poll() is None:
+        _signal(process, signal.SIGTERM)
+        _signal(process, signal.SIGCONT)  # a stopped process keeps its SIGTERM pending
+        try:
+            process.wait(grace_seconds)
+        except subprocess.TimeoutExpired:
+            return kill(process)
+    return process.returncode
+
+
+def kill(process: subprocess.Popen[bytes]) -> int:
+    """Kill a child and what it started in its session; return its exit status."""
+    if process.poll() is None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:  # not yet the leader of its session
+            process.kill()
+    return process.wait(_KILL_TIMEOUT_SECONDS)
+
+
+def log_tail(log_path: Path, lines: int = 20, limit_bytes: int = 16_384) -> str:
+    """Return the last lines of a log for an error message; empty when there is none."""
+    try:
+        with log_path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - limit_bytes))
+            text = log.read(limit_bytes).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    if process.poll() is None:
+        process.send_signal(number)

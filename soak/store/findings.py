@@ -1,0 +1,279 @@
+"""What was found in a run and who was told: SQLite in WAL mode, every write idempotent by a stable key.
+
+A finding and the messages it calls for are saved in one transaction, so that neither is ever there
+without the other. Open it per use; several processes may.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from soak.core.errors import FindingsBusyError, FindingsError
+from soak.core.model import Change, Finding
+from soak.core.units import SECOND_NS
+from soak.store.findings_rows import (
+    RANK,
+    OutboxKind,
+    OutboxRow,
+    OutboxState,
+    change_of,
+    change_row,
+    evidence_rows,
+    explanations_of,
+    finding_of,
+    finding_row,
+    outbox_of,
+)
+from soak.store.findings_schema import TABLES, VERSION
+
+BUSY_SECONDS = 5.0
+LONGEST_WAIT_NS = 900 * SECOND_NS
+"""No retry lies further ahead than this; one that does was set before the clock stepped back."""
+
+_CHANGE = "INSERT OR REPLACE INTO changes VALUES (?,?,?,?,?,?,?,?,?,?,?)"
+_FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+
+
+@dataclass(slots=True)
+class FindingsStore:
+    """Use it in a `with` block, which opens the file (and creates it when it is missing).
+
+    Raises:
+        FindingsError: the file is damaged or of a newer version; `FindingsBusyError`: it is locked.
+    """
+
+    path: Path
+    _open: sqlite3.Connection | None = field(default=None, init=False, repr=False)
+
+    def __enter__(self) -> Self:
+        with _typed(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+            try:
+                _prepare(connection, self.path)
+            except BaseException:
+                connection.close()
+                raise
+        self._open = connection
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def record_changes(self, run: str, changes: Sequence[Change]) -> None:
+        """Keep the newest word on each change, by (run, series, raised_k)."""
+        if not changes:
+            return
+        with self._transaction() as connection:
+            for change in changes:
+                stored = connection.execute(
+                    "SELECT state FROM changes WHERE run = ? AND series = ? AND raised_k = ?",
+                    (run, change.series, change.raised_k),
+                ).fetchone()
+                if stored is None or RANK[change.state] >= RANK[stored["state"]]:
+                    connection.execute(_CHANGE, change_row(run, change))
+
+    def changes(self, run: str) -> list[Change]:
+        rows = self._rows("SELECT * FROM changes WHERE run = ? ORDER BY raised_k, series", (run,))
+        return [change_of(row) for row in rows]
+
+    def save_finding(self, finding: Finding, sinks: Sequence[str], now_wall_ns: int) -> None:
+        """Keep the newest word on a finding and queue what people are to be told, once.
+
+        Causes and series stay as they are where `finding` has none; an older state is not saved.
+        """
+        with self._transaction() as connection:
+            stored = connection.execute(
+                "SELECT state FROM findings WHERE key = ?", (finding.key,)
+            ).fetchone()
+            if stored is not None and RANK[finding.state] < RANK[stored["state"]]:
+                return
+            connection.execute(_FINDING, finding_row(finding, now_wall_ns))
+            _save_parts(connection, finding)
+            if finding.is_about_cluster and _is_attributed(connection, finding.key):
+                _enqueue(connection, finding, sinks, now_wall_ns)
+
+    def findings(self, run: str) -> list[Finding]:
+        """Return the findings of a run in the order in which they were raised."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "SELECT * FROM findings WHERE run = ? ORDER BY raised_k, key", (run,)
+            ).fetchall()
+            return [_whole(connection, row) for row in rows]
+
+    def finding(self, key: str) -> Finding | None:
+        with self._transaction() as connection:
+            row = connection.execute("SELECT * FROM findings WHERE key = ?", (key,)).fetchone()
+            return None if row is None else _whole(connection, row)
+
+    def due(self, now_wall_ns: int) -> list[OutboxRow]:
+        """Return what is to be sent now, oldest first; "gone" waits until "confirmed" is settled."""
+        rows = self._rows(
+            """SELECT * FROM outbox AS o WHERE state = 'pending'
+               AND (next_at_wall_ns <= ? OR next_at_wall_ns > ?)
+               AND NOT (kind = 'gone' AND EXISTS (SELECT 1 FROM outbox AS first
+                   WHERE first.key = o.key AND first.sink = o.sink
+                   AND first.kind = 'confirmed' AND first.state = 'pending'))
+               ORDER BY created_wall_ns, key, sink""",
+            (now_wall_ns, now_wall_ns + LONGEST_WAIT_NS),
+        )
+        return [outbox_of(row) for row in rows]
+
+    def outbox(self, run: str) -> list[OutboxRow]:
+        rows = self._rows(
+            """SELECT outbox.* FROM outbox JOIN findings USING (key) WHERE run = ?
+               ORDER BY created_wall_ns, key, sink, outbox.kind""",
+            (run,),
+        )
+        return [outbox_of(row) for row in rows]
+
+    def mark_sent(self, row: OutboxRow, now_wall_ns: int, detail: str = "") -> None:
+        self._settle(row, "sent", now_wall_ns, detail)
+
+    def mark_never(self, row: OutboxRow, now_wall_ns: int, detail: str) -> None:
+        """Give up on a message that the sink refused for good; it stays in the outbox to be seen."""
+        self._settle(row, "never", now_wall_ns, detail)
+
+    def mark_retry(
+        self, row: OutboxRow, now_wall_ns: int, next_at_wall_ns: int, detail: str
+    ) -> None:
+        latest = now_wall_ns + LONGEST_WAIT_NS
+        self._write(
+            """UPDATE outbox SET next_at_wall_ns = ?, attempts = attempts + 1, detail = ?
+               WHERE key = ? AND sink = ? AND kind = ? AND state = 'pending'""",
+            (min(next_at_wall_ns, latest), detail, row.key, row.sink, row.kind),
+        )
+
+    def checkpoint(self, name: str) -> str | None:
+        rows = self._rows("SELECT value FROM checkpoints WHERE name = ?", (name,))
+        return str(rows[0]["value"]) if rows else None
+
+    def set_checkpoint(self, name: str, value: str) -> None:
+        self._write("INSERT OR REPLACE INTO checkpoints VALUES (?, ?)", (name, value))
+
+    def _settle(self, row: OutboxRow, state: OutboxState, now_wall_ns: int, detail: str) -> None:
+        self._write(
+            """UPDATE outbox SET state = ?, done_wall_ns = ?, attempts = attempts + 1, detail = ?
+               WHERE key = ? AND sink = ? AND kind = ? AND state = 'pending'""",
+            (state, now_wall_ns, detail, row.key, row.sink, row.kind),
+        )
+
+    def _write(self, statement: str, values: tuple[object, ...]) -> None:
+        with self._transaction() as connection:
+            connection.execute(statement, values)
+
+    def _rows(self, statement: str, values: tuple[object, ...]) -> list[sqlite3.Row]:
+        with _typed(self.path):
+            return self._connection().execute(statement, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with _typed(self.path), _transaction(self._connection()) as connection:
+            yield connection
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._open is None:
+            raise FindingsError(f"{self.path} is not open; use it in a `with` block")
+        return self._open
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a newer layout, create a missing one. Safe when several processes open a new file."""
+    connection.row_factory = sqlite3.Row
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > VERSION:
+        raise FindingsError(f"{path} is of version {version}; this program reads up to {VERSION}")
+    # FULL: a finding that was confirmed survives a power cut; there are few writes.
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = OFF")  # rows of one finding are replaced together
+    if version == VERSION:
+        return
+    connection.execute("PRAGMA journal_mode = WAL")
+    with _transaction(connection):
+        if int(connection.execute("PRAGMA user_version").fetchone()[0]) == 0:
+            for table in TABLES:
+                connection.execute(table)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+@contextmanager
+def _typed(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+            raise FindingsBusyError(f"{path} is locked by another process: {error}") from error
+        raise FindingsError(f"cannot use {path}: {error}") from error
+    except (sqlite3.Error, OSError) as error:
+        raise FindingsError(f"cannot use {path}: {error}") from error
+
+
+def _save_parts(connection: sqlite3.Connection, finding: Finding) -> None:
+    if finding.changes:
+        connection.execute("DELETE FROM finding_changes WHERE key = ?", (finding.key,))
+        connection.executemany(
+            "INSERT INTO finding_changes VALUES (?,?,?)",
+            [(finding.key, at, series) for at, series in enumerate(finding.changes)],
+        )
+    if finding.causes:
+        connection.execute("DELETE FROM causes WHERE key = ?", (finding.key,))
+        connection.execute("DELETE FROM evidence WHERE key = ?", (finding.key,))
+        connection.executemany(
+            "INSERT INTO causes VALUES (?,?,?,?)",
+            [(finding.key, at, item.cause, item.score) for at, item in enumerate(finding.causes)],
+        )
+        connection.executemany(
+            "INSERT INTO evidence VALUES (?,?,?,?,?)", evidence_rows(finding.key, finding.causes)
+        )
+
+
+def _is_attributed(connection: sqlite3.Connection, key: str) -> bool:
+    found = connection.execute("SELECT 1 FROM causes WHERE key = ?", (key,)).fetchone()
+    return found is not None
+
+
+def _enqueue(
+    connection: sqlite3.Connection, finding: Finding, sinks: Sequence[str], now_wall_ns: int
+) -> None:
+    """Queue what the state calls for: that it went away is told only after that it came."""
+    kinds: tuple[OutboxKind, ...] = ("confirmed", "gone")
+    for kind in kinds[: RANK[finding.state]]:
+        connection.executemany(
+            "INSERT OR IGNORE INTO outbox VALUES (?,?,?,'pending',?,?,0,NULL,'')",
+            [(finding.key, sink, kind, now_wall_ns, now_wall_ns) for sink in sinks],
+        )
+
+
+def _whole(connection: sqlite3.Connection, row: sqlite3.Row) -> Finding:
+    key = (row["key"],)
+    changes = connection.execute(
+        "SELECT series FROM finding_changes WHERE key = ? ORDER BY position", key
+    ).fetchall()
+    causes = connection.execute("SELECT * FROM causes WHERE key = ? ORDER BY position", key)
+    evidence = connection.execute("SELECT * FROM evidence WHERE key = ? ORDER BY position", key)
+    explanations = explanations_of(causes.fetchall(), evidence.fetchall())
+    return finding_of(row, explanations, tuple(item["series"] for item in changes))

@@ -1,0 +1,139 @@
+"""Between the nouns and rows of `findings.db`: pure, so that what is stored can be tested without a file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from sqlite3 import Row
+from typing import Literal
+
+from soak.core.model import Change, Evidence, Explanation, Finding
+
+OutboxKind = Literal["confirmed", "gone"]
+OutboxState = Literal["pending", "sent", "never"]
+RANK = {"warning": 0, "confirmed": 1, "gone": 2}
+"""A state never falls back: a batch that is delivered twice changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """One message that a sink owes for a finding; (key, sink, kind) is its identity."""
+
+    key: str
+    sink: str
+    kind: OutboxKind
+    state: OutboxState
+    created_wall_ns: int
+    next_at_wall_ns: int
+    attempts: int
+    detail: str
+
+
+def change_row(run: str, change: Change) -> tuple[object, ...]:
+    return (
+        run,
+        change.series,
+        change.raised_k,
+        change.onset_k,
+        *change.interval,
+        change.before,
+        change.after,
+        change.state,
+        change.confidence,
+        change.kind,
+    )
+
+
+def change_of(row: Row) -> Change:
+    return Change(
+        series=row["series"],
+        raised_k=row["raised_k"],
+        onset_k=row["onset_k"],
+        interval=(row["first_k"], row["last_k"]),
+        before=_number(row["before"]),
+        after=_number(row["after"]),
+        state=row["state"],
+        confidence=row["confidence"],
+        kind=row["kind"],
+    )
+
+
+def finding_row(finding: Finding, now_wall_ns: int) -> tuple[object, ...]:
+    return (
+        finding.key,
+        finding.run,
+        finding.raised_k,
+        finding.onset_k,
+        *finding.interval,
+        finding.series,
+        finding.kind,
+        finding.before,
+        finding.after,
+        finding.state,
+        finding.confidence,
+        int(finding.is_about_cluster),
+        finding.gone_k,
+        now_wall_ns,
+    )
+
+
+def finding_of(row: Row, causes: tuple[Explanation, ...], changes: tuple[str, ...]) -> Finding:
+    return Finding(
+        key=row["key"],
+        run=row["run"],
+        raised_k=row["raised_k"],
+        onset_k=row["onset_k"],
+        interval=(row["first_k"], row["last_k"]),
+        series=row["series"],
+        kind=row["kind"],
+        before=_number(row["before"]),
+        after=_number(row["after"]),
+        state=row["state"],
+        confidence=row["confidence"],
+        is_about_cluster=bool(row["is_about_cluster"]),
+        causes=causes,
+        changes=changes,
+        gone_k=row["gone_k"],
+    )
+
+
+def evidence_rows(key: str, causes: Sequence[Explanation]) -> Iterable[tuple[object, ...]]:
+    for explanation in causes:
+        for position, evidence in enumerate(explanation.evidence):
+            numbers = json.dumps(dict(evidence.numbers), sort_keys=True)
+            yield key, explanation.cause, position, evidence.text, numbers
+
+
+def explanations_of(causes: Sequence[Row], evidence: Sequence[Row]) -> tuple[Explanation, ...]:
+    """Return the causes in their order, each with its own evidence; rows are sorted by position."""
+    return tuple(
+        Explanation(
+            cause["cause"],
+            cause["score"],
+            tuple(
+                Evidence(row["text"], json.loads(row["numbers"]))
+                for row in evidence
+                if row["cause"] == cause["cause"]
+            ),
+        )
+        for cause in causes
+    )
+
+
+def outbox_of(row: Row) -> OutboxRow:
+    return OutboxRow(
+        key=row["key"],
+        sink=row["sink"],
+        kind=row["kind"],
+        state=row["state"],
+        created_wall_ns=row["created_wall_ns"],
+        next_at_wall_ns=row["next_at_wall_ns"],
+        attempts=row["attempts"],
+        detail=row["detail"],
+    )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value  # SQLite keeps NaN as NULL

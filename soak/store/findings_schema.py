@@ -1,0 +1,76 @@
+"""The tables of `findings.db` and the version of their layout, which a newer program may raise."""
+
+from __future__ import annotations
+
+VERSION = 1  # kept in SQLite's own `user_version`
+
+TABLES = (
+    """CREATE TABLE changes (
+        run TEXT NOT NULL,
+        series TEXT NOT NULL,
+        raised_k INTEGER NOT NULL,
+        onset_k INTEGER NOT NULL,
+        first_k INTEGER NOT NULL,
+        last_k INTEGER NOT NULL,
+        before REAL,
+        after REAL,
+        state TEXT NOT NULL,
+        confidence REAL NOT NULL,
+        kind TEXT NOT NULL,
+        PRIMARY KEY (run, series, raised_k)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE findings (
+        key TEXT PRIMARY KEY,
+        run TEXT NOT NULL,
+        raised_k INTEGER NOT NULL,
+        onset_k INTEGER NOT NULL,
+        first_k INTEGER NOT NULL,
+        last_k INTEGER NOT NULL,
+        series TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        before REAL,
+        after REAL,
+        state TEXT NOT NULL,
+        confidence REAL NOT NULL,
+        is_about_cluster INTEGER NOT NULL,
+        gone_k INTEGER,
+        saved_wall_ns INTEGER NOT NULL
+    ) WITHOUT ROWID""",
+    """CREATE TABLE finding_changes (
+        key TEXT NOT NULL REFERENCES findings(key),
+        position INTEGER NOT NULL,
+        series TEXT NOT NULL,
+        PRIMARY KEY (key, position)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE causes (
+        key TEXT NOT NULL REFERENCES findings(key),
+        position INTEGER NOT NULL,
+        cause TEXT NOT NULL,
+        score REAL NOT NULL,
+        PRIMARY KEY (key, position)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE evidence (
+        key TEXT NOT NULL REFERENCES findings(key),
+        cause TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        text TEXT NOT NULL,
+        numbers TEXT NOT NULL,
+        PRIMARY KEY (key, cause, position)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE outbox (
+        key TEXT NOT NULL REFERENCES findings(key),
+        sink TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        state TEXT NOT NULL,
+        created_wall_ns INTEGER NOT NULL,
+        next_at_wall_ns INTEGER NOT NULL,
+        attempts INTEGER NOT NULL,
+        done_wall_ns INTEGER,
+        detail TEXT NOT NULL,
+        PRIMARY KEY (key, sink, kind)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE checkpoints (
+        name TEXT PRIMARY KEY,
+        value TEXT NOT NULL
+    ) WITHOUT ROWID""",
+)
