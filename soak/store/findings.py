@@ -1,4 +1,4 @@
-"""What was found in a run and who was told: SQLite in WAL mode, every write idempotent by a stable key.
+"""What was found in a run and who was told: SQLite in WAL mode, every write idempotent.
 
 A finding and the messages it calls for are saved in one transaction, so that neither is ever there
 without the other. Open it per use; several processes may.
@@ -108,19 +108,19 @@ class FindingsStore:
 
     def findings(self, run: str) -> list[Finding]:
         """Return the findings of a run in the order in which they were raised."""
-        with self._transaction() as connection:
+        with self._snapshot() as connection:
             rows = connection.execute(
                 "SELECT * FROM findings WHERE run = ? ORDER BY raised_k, key", (run,)
             ).fetchall()
             return [_whole(connection, row) for row in rows]
 
     def finding(self, key: str) -> Finding | None:
-        with self._transaction() as connection:
+        with self._snapshot() as connection:
             row = connection.execute("SELECT * FROM findings WHERE key = ?", (key,)).fetchone()
             return None if row is None else _whole(connection, row)
 
     def due(self, now_wall_ns: int) -> list[OutboxRow]:
-        """Return what is to be sent now, oldest first; "gone" waits until "confirmed" is settled."""
+        """Return what is to be sent now, oldest first; "gone" waits for "confirmed"."""
         rows = self._rows(
             """SELECT * FROM outbox AS o WHERE state = 'pending'
                AND (next_at_wall_ns <= ? OR next_at_wall_ns > ?)
@@ -144,7 +144,7 @@ class FindingsStore:
         self._settle(row, "sent", now_wall_ns, detail)
 
     def mark_never(self, row: OutboxRow, now_wall_ns: int, detail: str) -> None:
-        """Give up on a message that the sink refused for good; it stays in the outbox to be seen."""
+        """Give up on a message that was refused for good; it stays in the outbox to be seen."""
         self._settle(row, "never", now_wall_ns, detail)
 
     def mark_retry(
@@ -181,7 +181,13 @@ class FindingsStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with _typed(self.path), _transaction(self._connection()) as connection:
+        # IMMEDIATE: waits for its turn at once instead of failing half-way through
+        with _typed(self.path), _block(self._connection(), "BEGIN IMMEDIATE") as connection:
+            yield connection
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        with _typed(self.path), _block(self._connection(), "BEGIN") as connection:
             yield connection
 
     def _connection(self) -> sqlite3.Connection:
@@ -198,11 +204,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise FindingsError(f"{path} is of version {version}; this program reads up to {VERSION}")
     # FULL: a finding that was confirmed survives a power cut; there are few writes.
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = OFF")  # rows of one finding are replaced together
     if version == VERSION:
         return
     connection.execute("PRAGMA journal_mode = WAL")
-    with _transaction(connection):
+    with _block(connection, "BEGIN IMMEDIATE"):
         if int(connection.execute("PRAGMA user_version").fetchone()[0]) == 0:
             for table in TABLES:
                 connection.execute(table)
@@ -210,8 +215,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 @contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    connection.execute("BEGIN IMMEDIATE")
+def _block(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3.Connection]:
+    connection.execute(begin)
     try:
         yield connection
     except BaseException:

@@ -1,4 +1,4 @@
-"""Between the nouns and rows of `findings.db`: pure, so that what is stored can be tested without a file."""
+"""Between the nouns and the rows of `findings.db`: pure, no file."""
 
 from __future__ import annotations
 

@@ -37,20 +37,20 @@ TABLES = (
         saved_wall_ns INTEGER NOT NULL
     ) WITHOUT ROWID""",
     """CREATE TABLE finding_changes (
-        key TEXT NOT NULL REFERENCES findings(key),
+        key TEXT NOT NULL,
         position INTEGER NOT NULL,
         series TEXT NOT NULL,
         PRIMARY KEY (key, position)
     ) WITHOUT ROWID""",
     """CREATE TABLE causes (
-        key TEXT NOT NULL REFERENCES findings(key),
+        key TEXT NOT NULL,
         position INTEGER NOT NULL,
         cause TEXT NOT NULL,
         score REAL NOT NULL,
         PRIMARY KEY (key, position)
     ) WITHOUT ROWID""",
     """CREATE TABLE evidence (
-        key TEXT NOT NULL REFERENCES findings(key),
+        key TEXT NOT NULL,
         cause TEXT NOT NULL,
         position INTEGER NOT NULL,
         text TEXT NOT NULL,
@@ -58,7 +58,7 @@ TABLES = (
         PRIMARY KEY (key, cause, position)
     ) WITHOUT ROWID""",
     """CREATE TABLE outbox (
-        key TEXT NOT NULL REFERENCES findings(key),
+        key TEXT NOT NULL,
         sink TEXT NOT NULL,
         kind TEXT NOT NULL,
         state TEXT NOT NULL,
