@@ -116,6 +116,8 @@ class Message:
     subject: str
     text: str
     chart_png: bytes | None = None
+    follows: str = ""  # key of the message that this one is the sequel of
+    at_wall_ns: int = 0  # when it was written; a repeat carries the same stamp
 
 
 @dataclass(frozen=True, slots=True)
