@@ -14,7 +14,8 @@ from typing import Any
 import confluent_kafka
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from pydantic.dataclasses import dataclass
 
 from soak.core.errors import BrokerError
@@ -30,7 +31,9 @@ _QUIET = {"log_level": "3"}  # librdkafka's own lines: errors and worse
 class Config:
     bootstrap_servers: str = ""  # empty: the lab's broker
     timeout: Duration = 10 * SECOND_NS  # for every question that is not a message
-    producer: Settings = field(default_factory=lambda: {"acks": "all", "linger.ms": "1"})
+    producer: Settings = field(
+        default_factory=lambda: {"acks": "all", "enable.idempotence": "true", "linger.ms": "1"}
+    )
     consumer: Settings = field(default_factory=dict)
     common: Settings = field(default_factory=dict)  # security and the like, for every client
 
@@ -88,19 +91,15 @@ class KafkaBroker:
         raise BrokerError(f"topic {topic} was created but has no leader for every partition")
 
     def producer(self, topic: str) -> KafkaProducer:
-        settings = {**_QUIET, **self._common(), "enable.idempotence": "true"}
-        return KafkaProducer(
-            _client(confluent_kafka.Producer, {**settings, **self._config.producer}),
-            topic,
-            self._clock,
-        )
+        settings = {**_QUIET, **self._common(), **self._config.producer}
+        return KafkaProducer(_client(confluent_kafka.Producer, settings), topic, self._clock)
 
     def consumer(self, topic: str, positions: Mapping[int, int]) -> KafkaConsumer:
         """Return a consumer of these partitions; a position of -2 means the earliest offset."""
         settings = {
             **_QUIET,
             **self._common(),
-            "group.id": f"{topic or 'soak'}-audit",  # asked for by the client, never used
+            "group.id": f"{topic or 'soak'}-audit",  # the client asks for one; never joined
             "enable.auto.commit": "false",
             "auto.offset.reset": "earliest",
             "fetch.wait.max.ms": "100",
@@ -111,8 +110,8 @@ class KafkaBroker:
 
     def versions(self) -> dict[str, str]:
         return {
-            "confluent-kafka": confluent_kafka.__version__,
-            "librdkafka": confluent_kafka.libversion()[0],
+            "confluent-kafka": str(confluent_kafka.__version__),
+            "librdkafka": str(confluent_kafka.libversion()[0]),
         }
 
     def _common(self) -> dict[str, str]:

@@ -7,13 +7,13 @@ records are merged. Definitions:
 - expired: acknowledged, never received, and retention deleted it before the consumer came to it;
 - duplicated: the same message at two offsets; reread: the same offset again after a restart of the consumer;
 - reordered: received after a later message of its lane;
-- unknown: what a killed producer may have sent or not, because its last second was not recorded;
+- unknown: what a killed producer may have sent or not, because its last second was not recorded, and
+  what was acknowledged but lay unread in the log when the run ended;
 - received_unacked: received although its send was recorded as failed or was never acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from soak.core.lanes import IntervalSet
@@ -21,6 +21,9 @@ from soak.core.model import Column, Record, Span
 
 EXPIRED_EVENT = "expired"
 """A consumer's event: offsets [from_offset, to_offset) of `partition` were deleted before it read them."""
+
+FINAL_EVENT = "final_position"
+"""A consumer's event: it ended before offset `position` of `partition`, whose log ended at `log_end`."""
 
 FAILED_EVENT = "send_failed"
 """A producer's event: the client gave up on the messages `first` to `last` of `lane`."""
@@ -50,6 +53,7 @@ class Audit:
         self._lanes: dict[str, _Lane] = {}
         self._totals = dict.fromkeys(_SUMS.values(), 0)
         self._expired: dict[int, IntervalSet] = {}
+        self._unread: dict[int, IntervalSet] = {}
         self._ended: set[tuple[int, int]] = set()
 
     def add(self, record: Record, columns: tuple[Column, ...]) -> None:
@@ -68,8 +72,13 @@ class Audit:
             known.sent_next = max(known.sent_next, following)
         for event in record.events:
             if event.kind == EXPIRED_EVENT:
+                begin, end = int(event.fields["from_offset"]), int(event.fields["to_offset"])
                 gone = self._expired.setdefault(int(event.fields["partition"]), IntervalSet())
-                gone.add(int(event.fields["from_offset"]), int(event.fields["to_offset"]) - 1)
+                gone.add(begin, end - 1)
+            elif event.kind == FINAL_EVENT:
+                begin, end = int(event.fields["position"]), int(event.fields["log_end"])
+                left = IntervalSet([(begin, end - 1)] if end > begin else [])
+                self._unread[int(event.fields["partition"])] = left
             elif event.kind == FAILED_EVENT:
                 failed = self._lane(str(event.fields["lane"])).failed
                 failed.add(int(event.fields["first"]), int(event.fields["last"]))
@@ -88,9 +97,11 @@ class Audit:
             counts["acked"] += acknowledged.count
             counts["received"] += lane.received.count
             for first, last in acknowledged.minus(lane.received):
-                expired = self._expired_in(lane, partition, first, last)
+                expired = _hits(lane, self._expired.get(partition), first, last)
+                unread = _hits(lane, self._unread.get(partition), first, last)
                 counts["expired"] += expired
-                counts["lost"] += last - first + 1 - expired
+                counts["unknown"] += unread
+                counts["lost"] += max(0, last - first + 1 - expired - unread)
             surplus = lane.received.minus(acknowledged).count
             if (instance, inc) in self._ended:
                 unacked += surplus
@@ -119,18 +130,18 @@ class Audit:
     def _lane(self, name: str) -> _Lane:
         return self._lanes.setdefault(name, _Lane())
 
-    def _expired_in(self, lane: _Lane, partition: int, first: int, last: int) -> int:
-        """Count the messages of [first, last] whose offsets retention took before they were read."""
-        gone = self._expired.get(partition)
-        if gone is None:
-            return 0
-        total = 0
-        for begin, end, offset, end_offset in lane.acknowledged:
-            low, high = max(begin, first), min(end, last)
-            if low > high:
-                continue
-            total += _inside(gone, low - begin + offset, high - end + end_offset, high - low + 1)
-        return total
+
+def _hits(lane: _Lane, offsets: IntervalSet | None, first: int, last: int) -> int:
+    """Count the acknowledged messages of [first, last] whose offsets lie in a set of offsets."""
+    if offsets is None:
+        return 0
+    total = 0
+    for begin, end, offset, end_offset in lane.acknowledged:
+        low, high = max(begin, first), min(end, last)
+        if low <= high:
+            count = high - low + 1
+            total += _inside(offsets, low - begin + offset, high - end + end_offset, count)
+    return total
 
 
 def _inside(gone: IntervalSet, low_offset: int, high_offset: int, count: int) -> int:
@@ -139,7 +150,5 @@ def _inside(gone: IntervalSet, low_offset: int, high_offset: int, count: int) ->
     Where other producers write between, offsets are spread: the share of the span that is gone is taken.
     """
     span = high_offset - low_offset + 1
-    hit = sum(
-        max(0, min(high_offset, last) - max(low_offset, first) + 1) for first, last in gone
-    )
+    hit = sum(max(0, min(high_offset, last) - max(low_offset, first) + 1) for first, last in gone)
     return count if hit >= span else round(count * hit / span)

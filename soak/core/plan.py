@@ -26,6 +26,9 @@ def _texts(value: object) -> object:
     }
 
 
+SMALLEST_MESSAGE_BYTES = 64  # the header takes 48
+LARGEST_MESSAGE_BYTES = 16 * 2**20
+
 Settings = Annotated[dict[str, str], BeforeValidator(_texts)]
 """Settings passed through to a client or broker under their real names."""
 
@@ -60,13 +63,15 @@ class Topic:
 class Load:
     rate: Rate = field(default_factory=lambda: rate_per_second("1k/s"))
     message_size: Size = 1024
-    catch_up_ratio: float = 1.2  # after a stall, missed sends go out at most at this multiple of rate
+    catch_up_ratio: float = (
+        1.2  # after a stall, missed sends go out at most at this multiple of rate
+    )
     backlog: Duration = 10 * SECOND_NS  # sends later than this are counted as missed and skipped
 
     def __post_init__(self) -> None:
         if self.rate <= 0:
             raise ValueError("rate must be above 0/s")
-        if not 64 <= self.message_size <= 16 * 2**20:
+        if not SMALLEST_MESSAGE_BYTES <= self.message_size <= LARGEST_MESSAGE_BYTES:
             raise ValueError("message_size must lie between 64B and 16MiB")
         if self.catch_up_ratio < 1:
             raise ValueError("catch_up_ratio must be at least 1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -65,40 +65,30 @@ def typed(kind: type[Any], raw: object, document: Document, place: Place) -> Any
 
 
 def _with_plugins(
-    raw: dict[str, Any], document: Document, place: Place, package: str
+    raw: dict[str, Any], document: Document, place: Place, package: str, before: Place = ()
 ) -> dict[str, Any]:
     """Return a copy of `raw` in which the section at `place` holds typed configurations."""
     key, *rest = place
     section = raw.get(str(key))
     if section is None:
         return raw
+    here = (*before, key)
     if not isinstance(section, dict):
-        raise document.error(place[:1], "must be a mapping")
-    here = document.lines
+        raise document.error(here, "must be a mapping")
     if rest:
-        depth = tuple(place[:1])
-        return {**raw, str(key): _nested(section, document, depth, tuple(rest), package)}
-    del here
-    return {**raw, str(key): _configs(section, document, place, package)}
-
-
-def _nested(
-    section: dict[str, Any], document: Document, before: Place, rest: Place, package: str
-) -> dict[str, Any]:
-    key = str(rest[0])
-    inner = section.get(key)
-    if inner is None:
-        return section
-    if not isinstance(inner, dict):
-        raise document.error((*before, key), "must be a mapping")
-    return {**section, key: _configs(inner, document, (*before, key), package)}
+        filled = _with_plugins(section, document, tuple(rest), package, here)
+    else:
+        filled = _configs(section, document, here, package)
+    return {**raw, str(key): filled}
 
 
 def _configs(
     section: dict[str, Any], document: Document, place: Place, package: str
 ) -> dict[str, Any]:
     found = {}
-    known = [name for name in plugins.names(package) if hasattr(plugins.load(package, name), "Config")]
+    known = [
+        name for name in plugins.names(package) if hasattr(plugins.load(package, name), "Config")
+    ]
     for name, raw in section.items():
         if name not in known:
             hint = plugins.nearest(name, known)
@@ -118,17 +108,10 @@ def _message(kind: type[Any], error: Any, inner: Place) -> str:  # noqa: ANN401 
     return f"{text[:1].lower()}{text[1:]}" if text[:1].isupper() else text
 
 
-def _known_keys(kind: type[Any], place: Place) -> list[str]:
+def _known_keys(kind: Any, place: Place) -> list[str]:  # noqa: ANN401  # any annotation
     """Return the keys of the dataclass found by walking down `place` from `kind`."""
     for part in place:
-        if not dataclasses.is_dataclass(kind):
-            break
-        hints = {item.name: item.default_factory for item in dataclasses.fields(kind)}
-        factory = hints.get(str(part))
-        if isinstance(factory, type):
-            kind = factory
-        elif str(part) == "lab":
-            from soak.core.plan import Lab  # noqa: PLC0415  # the one optional section
-
-            kind = Lab
-    return sorted(item.name for item in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else []
+        hint = get_type_hints(kind).get(str(part)) if dataclasses.is_dataclass(kind) else None
+        candidates = (hint, *get_args(hint))  # `Lab | None` is a dataclass too
+        kind = next((item for item in candidates if dataclasses.is_dataclass(item)), None)
+    return sorted(item.name for item in dataclasses.fields(kind)) if kind else []

@@ -34,7 +34,9 @@ _MULTIPLE = {"": 1, "k": 1_000, "M": 1_000_000}
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?)"
 
 
-def _fraction(text: object, pattern: str, scale: dict[str, int], kind: str, example: str) -> Fraction:
+def _fraction(
+    text: object, pattern: str, scale: dict[str, int], kind: str, example: str
+) -> Fraction:
     match = re.fullmatch(pattern, text.strip()) if isinstance(text, str) else None
     if match is None or match["unit"] not in scale:
         units = ", ".join(unit for unit in scale if unit)

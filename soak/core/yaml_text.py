@@ -67,11 +67,15 @@ def _build(
             _build(loader, child, (*place, index), lines, name)
             for index, child in enumerate(node.value)
         ]
-    return loader.construct_object(node)  # type: ignore[no-untyped-call]  # PyYAML's stubs
+    return loader.construct_object(node)
 
 
 def _mapping(
-    loader: yaml.SafeLoader, node: yaml.MappingNode, place: Place, lines: dict[Place, int], name: str
+    loader: yaml.SafeLoader,
+    node: yaml.MappingNode,
+    place: Place,
+    lines: dict[Place, int],
+    name: str,
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key_node, value_node in node.value:

@@ -45,7 +45,9 @@ class SourceReader:
             if found is not None:
                 yield found
 
-    def _line(self, path: Path, offset: int, raw: bytes) -> tuple[Record, tuple[Column, ...]] | None:
+    def _line(
+        self, path: Path, offset: int, raw: bytes
+    ) -> tuple[Record, tuple[Column, ...]] | None:
         try:
             line = decode(raw)
         except DamagedLineError as error:

@@ -1,0 +1,82 @@
+"""Collects what the consumer saw in one second and renders it as a record's columns."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soak.core.histogram import Histogram
+from soak.core.model import Column
+from soak.core.ports import Batch
+from soak.daemons.produce_second import above_columns, latency_columns
+from soak.daemons.received import AuditCounts
+
+PAUSE_UNTRUSTED_NS = 100_000_000
+"""A consumer that was away from its client this long has measured itself."""
+BEHIND_SECONDS = 2.0
+"""After a restart, latencies count again once the lag is below this much of the load."""
+
+
+class ConsumeSecond:
+    """Counters and histogram of the second in hand; `clear` starts the next one."""
+
+    def __init__(self, boot: int, *, is_behind: bool) -> None:
+        self._boot = boot
+        self._is_behind = is_behind
+        self.latency = Histogram()
+        self._received = 0
+        self._foreign = 0
+        self._odd = AuditCounts()
+        self._pause_ns = 0
+
+    def note(self, block: NDArray[np.void], batch: Batch) -> None:
+        """Note the headers of our own messages in a batch; the others are foreign."""
+        self._received += block.size
+        self._foreign += len(batch.heads) - block.size
+        # On one boot all processes share the monotonic clock; between hosts only wall clocks compare.
+        is_here = block["boot"] == self._boot
+        by_mono = batch.at_mono_ns - block["intended_mono_ns"]
+        by_wall = batch.at_wall_ns - (block["sent_wall_ns"] - block["delay_ns"])
+        self.latency.record_ns(np.where(is_here, by_mono, by_wall))
+
+    def note_audit(self, counts: AuditCounts) -> None:
+        self._odd.duplicated += counts.duplicated
+        self._odd.reordered += counts.reordered
+        self._odd.reread += counts.reread
+
+    def note_pause(self, pause_ns: int) -> None:
+        self._pause_ns = max(self._pause_ns, pause_ns)
+
+    def note_lag(self, lag: int, rate: float) -> None:
+        self._is_behind = self._is_behind and lag > rate * BEHIND_SECONDS
+
+    def clear(self) -> None:
+        self.latency.clear()
+        self._received = self._foreign = self._pause_ns = 0
+        self._odd = AuditCounts()
+
+    def samples(self, lag: int, cpu_ratio: float) -> list[tuple[Column, float]]:
+        """Return columns and values in a fixed order."""
+        counts = {
+            "received_messages": self._received,
+            "foreign_messages": self._foreign,
+            "duplicated_messages": self._odd.duplicated,
+            "reordered_messages": self._odd.reordered,
+            "reread_messages": self._odd.reread,
+            "negative_latency_messages": self.latency.negative,
+            "overflow_messages": self.latency.overflow,
+            "lag_messages": lag,
+        }
+        return [
+            *latency_columns("end_to_end_latency_seconds", self.latency),
+            *((Column(name, (), "messages"), float(value)) for name, value in counts.items()),
+            (Column("consumer_pause_seconds", (), "seconds"), self._pause_ns / 1e9),
+            (Column("process_cpu_ratio", (), "cores"), cpu_ratio),
+            *above_columns("end_to_end_latency_above_messages", self.latency),
+        ]
+
+    def reason(self) -> str:
+        """Return why this second says nothing about the cluster, or ""."""
+        if self._is_behind:
+            return "catching_up"
+        return "consumer_pause" if self._pause_ns > PAUSE_UNTRUSTED_NS else ""

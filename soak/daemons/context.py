@@ -1,0 +1,107 @@
+"""What every daemon of a run opens first: plan, run, grid, journal and phases."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from soak.core import plan_text
+from soak.core.clock import Grid
+from soak.core.phases import Phases, parse
+from soak.core.plan import Plan
+from soak.core.ports import Clock
+from soak.daemons.recorder import Recorder
+from soak.store.journal import JournalWriter
+from soak.store.run_folder import Run, RunFolder, read_run
+
+RESTART_CODE = 75
+"""A daemon that exits with this asks for a new incarnation (sysexits: temporary failure)."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_name() -> str:
+    """Return this host's name as it stands in source names: no character that a path dislikes."""
+    return "".join(c if c.isalnum() or c in "-." else "-" for c in socket.gethostname()) or "host"
+
+
+def boot_id() -> str:
+    return _BOOT_ID.read_text() if _BOOT_ID.exists() else f"{host_name()}-{time.CLOCK_BOOTTIME}"
+
+
+@dataclass(slots=True)
+class PhaseFile:
+    """Follows `phases.jsonl` as `conduct` appends to it."""
+
+    path: Path
+    phases: Phases = field(default_factory=Phases)
+    _seen: tuple[int, int] = (-1, -1)
+
+    def poll(self) -> Phases:
+        """Return the decisions so far; reads the file only when it has changed."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return self.phases
+        seen = (found.st_size, found.st_mtime_ns)
+        if seen != self._seen:
+            self._seen = seen
+            self.phases = parse(self.path.read_text())
+        return self.phases
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The run as one daemon sees it."""
+
+    folder: RunFolder
+    plan: Plan
+    run: Run
+    source: str
+    grid: Grid
+    writer: JournalWriter
+    recorder: Recorder
+    phase_file: PhaseFile
+
+
+def read_plan(folder: RunFolder) -> Plan:
+    return plan_text.load(folder.plan.read_text(), str(folder.plan)).plan
+
+
+def open_context(run_dir: Path, role: str, clock: Clock) -> Context:
+    """Open the journal of `role`@host and anchor the grid.
+
+    Raises:
+        SoakError: no run folder, a damaged plan, or another process has this source.
+    """
+    folder = RunFolder(run_dir)
+    plan, run = read_plan(folder), read_run(folder)
+    source = f"{role}@{host_name()}"
+    writer = JournalWriter(folder.journal / source, clock, plan.journal.sync).open()
+    grid = Grid.anchored(run.start_wall_ns, clock)
+    recorder = Recorder(writer, grid, clock)
+    return Context(folder, plan, run, source, grid, writer, recorder, PhaseFile(folder.phases))
+
+
+class CpuMeter:
+    """CPU of this process, in cores, between two calls."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_ns = clock.mono_ns()
+        self._last_seconds = self._used()
+
+    def ratio(self) -> float:
+        now_ns, used = self._clock.mono_ns(), self._used()
+        elapsed = (now_ns - self._last_ns) / 1e9
+        ratio = (used - self._last_seconds) / elapsed if elapsed > 0 else 0.0
+        self._last_ns, self._last_seconds = now_ns, used
+        return ratio
+
+    @staticmethod
+    def _used() -> float:
+        times = os.times()
+        return times.user + times.system

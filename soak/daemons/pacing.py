@@ -1,0 +1,52 @@
+"""Decides which messages go out now: all that are due, at a bounded multiple of the rate after a stall."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from soak.core.schedule import Schedule
+from soak.core.units import SECOND_NS
+
+BURST_NS = SECOND_NS // 20  # credit is kept for 50 ms at most, so a stall is not paid back at once
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Messages `first` to `first + count - 1` go out now; `missed` before them are given up."""
+
+    first: int
+    count: int
+    missed: int
+
+
+class Pacer:
+    """Walks along the schedule; exact integers, so that nothing is sent twice or forgotten."""
+
+    def __init__(
+        self, schedule: Schedule, catch_up_ratio: float, backlog_ns: int, now_ns: int
+    ) -> None:
+        self._schedule = schedule
+        self._credit_per_ns = float(schedule.rate) * catch_up_ratio / SECOND_NS
+        self._credit_limit = max(1.0, BURST_NS * self._credit_per_ns)
+        self._credit = self._credit_limit
+        self._backlog_ns = backlog_ns
+        self._last_ns = now_ns
+        self.next_index = schedule.first_at_or_after(now_ns)
+
+    def due(self, now_ns: int) -> Due:
+        """Return what to send now, without taking it: call `sent` for what the client took."""
+        self._credit += (now_ns - self._last_ns) * self._credit_per_ns
+        self._credit = min(self._credit, self._credit_limit)
+        self._last_ns = now_ns
+        oldest = self._schedule.first_at_or_after(now_ns - self._backlog_ns)
+        missed = max(0, oldest - self.next_index)
+        self.next_index += missed
+        waiting = self._schedule.first_at_or_after(now_ns + 1) - self.next_index
+        return Due(self.next_index, max(0, min(waiting, int(self._credit))), missed)
+
+    def sent(self, count: int) -> None:
+        self.next_index += count
+        self._credit -= count
+
+    def next_due_ns(self) -> int:
+        return self._schedule.due_ns(self.next_index)

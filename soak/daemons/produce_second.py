@@ -1,0 +1,156 @@
+"""Collects what the producer saw in one second and renders it as a record's columns."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soak.core.audit import FAILED_EVENT
+from soak.core.header import lane
+from soak.core.histogram import THRESHOLDS_SECONDS, Histogram
+from soak.core.lanes import spans
+from soak.core.model import Column, Event, Span
+from soak.daemons.in_flight import Settled
+from soak.daemons.recorder import quantile_column
+
+QUANTILES = (0.5, 0.99, 0.999)
+LAG_UNTRUSTED_NS = 20_000_000
+"""A second in which 1 % of the sends were this late says more about this client than about the cluster."""
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+class ProduceSecond:
+    """Counters and histograms of the second in hand; `clear` starts the next one."""
+
+    def __init__(self, instance: int, inc: int) -> None:
+        self._instance = instance
+        self._inc = inc
+        self.latency = Histogram()
+        self._service = Histogram()
+        self._lag = Histogram()
+        self._settled: list[Settled] = []
+        self.sent = 0
+        self.missed = 0
+        self.queue_full = 0
+
+    def note_sent(self, delay_ns: NDArray[np.int64]) -> None:
+        """Note a batch handed to the client; `delay_ns`, shape (n,), is actual minus intended time."""
+        self.sent += delay_ns.size
+        self._lag.record_ns(delay_ns)
+
+    def note_settled(self, settled: Settled) -> None:
+        if settled.offset.size == 0:
+            return
+        good = settled.offset >= 0
+        self.latency.record_ns(settled.latency_ns[good])
+        self._service.record_ns(settled.service_ns[good])
+        self._settled.append(settled)
+
+    def clear(self) -> None:
+        for histogram in (self.latency, self._service, self._lag):
+            histogram.clear()
+        self._settled = []
+        self.sent = self.missed = self.queue_full = 0
+
+    def samples(self, in_flight: int, cpu_ratio: float) -> list[tuple[Column, float]]:
+        """Return columns and values in a fixed order."""
+        failed = sum(int(np.count_nonzero(item.offset < 0)) for item in self._settled)
+        acked = sum(item.offset.size for item in self._settled) - failed
+        counts = {
+            "sent_messages": self.sent,
+            "acked_messages": acked,
+            "failed_messages": failed,
+            "missed_messages": self.missed,
+            "queue_full_messages": self.queue_full,
+            "in_flight_messages": in_flight,
+            "negative_latency_messages": self.latency.negative,
+            "overflow_messages": self.latency.overflow,
+        }
+        return [
+            *latency_columns("publish_latency_seconds", self.latency),
+            *_quantiles("publish_service_seconds", self._service, (0.5, 0.99)),
+            *_quantiles("schedule_lag_seconds", self._lag, (0.5, 0.99)),
+            (quantile_column("schedule_lag_seconds", "max"), maximum_seconds(self._lag)),
+            *((Column(name, (), "messages"), float(value)) for name, value in counts.items()),
+            (Column("process_cpu_ratio", (), "cores"), cpu_ratio),
+            *above_columns("publish_latency_above_messages", self.latency),
+        ]
+
+    def acknowledged(self) -> dict[str, tuple[Span, ...]]:
+        """Return the runs acknowledged in this second, by lane."""
+        partition, sequence, offset = self._all()
+        good = offset >= 0
+        return self._by_lane(partition[good], sequence[good], offset[good])
+
+    def failures(self, at_ns: int, since_ns: int) -> list[Event]:
+        """Return one event a run of messages that the client gave up."""
+        partition, sequence, offset = self._all()
+        bad = offset < 0
+        # without offsets the sequence numbers themselves order the run
+        runs = self._by_lane(partition[bad], sequence[bad], sequence[bad])
+        return [
+            Event(FAILED_EVENT, at_ns, since_ns, {"lane": name, "first": first, "last": last})
+            for name, found in runs.items()
+            for first, last, _, _ in found
+        ]
+
+    def reason(self) -> str:
+        """Return why this second says nothing about the cluster, or ""."""
+        if self.queue_full:
+            return "queue_full"
+        lag = self._lag.quantiles_seconds((0.99,))[0]
+        return "schedule_lag" if lag * 1e9 > LAG_UNTRUSTED_NS else ""
+
+    def _all(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        if not self._settled:
+            return _NONE, _NONE, _NONE
+        return (
+            np.concatenate([item.partition for item in self._settled]),
+            np.concatenate([item.sequence for item in self._settled]),
+            np.concatenate([item.offset for item in self._settled]),
+        )
+
+    def _by_lane(
+        self,
+        partition: NDArray[np.int64],
+        sequence: NDArray[np.int64],
+        offset: NDArray[np.int64],
+    ) -> dict[str, tuple[Span, ...]]:
+        return {
+            lane(self._instance, self._inc, int(at)): spans(
+                sequence[partition == at], offset[partition == at]
+            )
+            for at in np.unique(partition)
+        }
+
+
+def maximum_seconds(histogram: Histogram) -> float:
+    """Return the exact maximum, or NaN when nothing was counted."""
+    return histogram.max_ns / 1e9 if histogram.total or histogram.negative else float("nan")
+
+
+def latency_columns(metric: str, histogram: Histogram) -> list[tuple[Column, float]]:
+    """Return p50, p99, p99.9 and the maximum of a latency."""
+    return [
+        *_quantiles(metric, histogram, QUANTILES),
+        (quantile_column(metric, "max"), maximum_seconds(histogram)),
+    ]
+
+
+def above_columns(metric: str, histogram: Histogram) -> list[tuple[Column, float]]:
+    """Return the counts at or above each fixed threshold."""
+    return [
+        (Column(metric, (("threshold", f"{threshold:g}"),), "messages"), float(count))
+        for threshold, count in zip(THRESHOLDS_SECONDS, histogram.above(), strict=True)
+    ]
+
+
+def _quantiles(
+    metric: str, histogram: Histogram, quantiles: tuple[float, ...]
+) -> list[tuple[Column, float]]:
+    values = histogram.quantiles_seconds(quantiles)
+    return [
+        (quantile_column(metric, f"{quantile:g}"), value)
+        for quantile, value in zip(quantiles, values, strict=True)
+    ]
