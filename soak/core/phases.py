@@ -44,8 +44,9 @@ def planned(lengths: PhaseLengths) -> Phases:
     return Phases(tuple(k for k, _ in steps), tuple(name for _, name in steps))
 
 
-def to_line(name: Phase, from_k: int) -> str:
-    return json.dumps({"phase": name, "from_k": from_k}) + "\n"
+def to_line(name: Phase, from_k: int, reason: str = "planned") -> str:
+    """Return one decision as a line; the reason is for people."""
+    return json.dumps({"phase": name, "from_k": from_k, "reason": reason}) + "\n"
 
 
 def parse(text: str) -> Phases:

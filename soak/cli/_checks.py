@@ -1,0 +1,121 @@
+"""Everything that can be known of a plan before its first side effect."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from soak.core import plan_text, plugins
+from soak.core.clock import SystemClock
+from soak.core.errors import BrokerError, PlanError
+from soak.core.plan import Lab
+from soak.core.plan_fill import lacking
+from soak.core.plan_text import PlanFile
+from soak.core.units import format_size
+from soak.store.run_folder import RunFolder
+
+
+def load_plan(path: Path) -> PlanFile:
+    """Return the plan; without a broker's address it gets the lab's broker.
+
+    Raises:
+        PlanError: it cannot be read, or something in it is wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: cannot read the plan: {error}") from error
+    loaded = plan_text.load(text, str(path))
+    if loaded.plan.lab is None and not _address(loaded):
+        plan = dataclasses.replace(loaded.plan, lab=Lab())
+        return dataclasses.replace(loaded, plan=plan)
+    return loaded
+
+
+def check_here(plan_file: PlanFile, runs: Path) -> None:
+    """Check this machine: the folder for runs, free space, what probes and sinks need.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    plan = plan_file.plan
+    existing = _check_writable(plan_file, runs)
+    free = shutil.disk_usage(existing).free
+    if free < plan.free_space_floor:
+        have = format_size(free // 2**20 * 2**20)
+        raise plan_file.error(
+            "free_space_floor",
+            f"{existing} has {have} free, less than the floor of {format_size(plan.free_space_floor)}",
+        )
+    if plan.lab is None:
+        for name in lacking(plan, "probes", "directory"):
+            raise plan_file.error(
+                f"probes.{name}.directory",
+                "names no folder on the broker's drive, and this is no lab",
+            )
+        for name in lacking(plan, "sinks", "host"):
+            raise plan_file.error(f"sinks.{name}.host", "names no server, and this is no lab")
+    for name in plan.detection.detectors:
+        if not hasattr(plugins.load("detectors", name), "Panel"):
+            raise plan_file.error(
+                f"detection.detectors.{name}", "does not work on a running stream"
+            )
+
+
+def check_cluster(plan_file: PlanFile) -> None:
+    """Check the cluster that the plan names: it answers, and the topic is not somebody else's.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    plan = plan_file.plan
+    module = plugins.load("soak.brokers", plan.broker_kind)
+    broker = module.connect(plan.broker_config, SystemClock())
+    key = f"broker.{plan.broker_kind}.bootstrap_servers"
+    try:
+        broker.check()
+        exists = bool(plan.topic.name) and broker.topic_exists(plan.topic.name)
+    except BrokerError as error:
+        raise plan_file.error(key, str(error)) from error
+    if exists and not plan.topic.use_existing:
+        raise plan_file.error(
+            "topic.name",
+            f"topic {plan.topic.name} exists already; soakd writes into no topic that it did not "
+            "make unless `topic.use_existing: true` says so",
+        )
+    if plan.topic.use_existing and not exists:
+        raise plan_file.error("topic.use_existing", f"there is no topic {plan.topic.name!r}")
+
+
+def check_run_folder(plan_file: PlanFile, run_dir: Path) -> RunFolder:
+    """Return the folder if a run may begin in it: it is new or empty.
+
+    Raises:
+        PlanError: there is something in it.
+    """
+    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+        raise PlanError(f"{plan_file.document.name}: --run-dir {run_dir} exists and is not empty")
+    return RunFolder(run_dir.absolute())
+
+
+def _address(plan_file: PlanFile) -> str:
+    return str(getattr(plan_file.plan.broker_config, "bootstrap_servers", ""))
+
+
+def _check_writable(plan_file: PlanFile, runs: Path) -> Path:
+    """Return the nearest existing folder at or above `runs`, which must take new files."""
+    existing = runs.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    try:
+        if not existing.is_dir():
+            raise NotADirectoryError(f"{existing} is not a folder")
+        with tempfile.TemporaryFile(dir=existing) as file:
+            os.write(file.fileno(), b"soakd")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise plan_file.error("run_directory", f"cannot write in {existing}: {reason}") from error
+    return existing

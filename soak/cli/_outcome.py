@@ -1,0 +1,68 @@
+"""Prints what a run came to: verdict, findings with their evidence, audit, and where the report lies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from soak.cli import _text
+from soak.store.run_folder import RunFolder
+
+_STYLE = {"clean": "bold green", "regressed": "bold red", "inconclusive": "bold yellow"}
+
+
+def read(folder: RunFolder) -> dict[str, Any]:
+    """Return `summary.json`."""
+    body: dict[str, Any] = json.loads(folder.summary.read_text())
+    return body
+
+
+def show(console: Console, folder: RunFolder) -> None:
+    """Print the outcome; every line stands alone in a log."""
+    summary = read(folder)
+    verdict = str(summary["verdict"])
+    console.print()
+    console.print(f"verdict: {verdict}", style=_STYLE.get(verdict), highlight=False)
+    for found in summary["findings"]:
+        _show_finding(console, found)
+    audit = ", ".join(f"{key} {value}" for key, value in summary["audit"].items())
+    _line(console, f"audit: {audit}")
+    coverage = summary["coverage"]
+    _line(
+        console,
+        f"coverage: {coverage['seconds']} s, {len(coverage['gaps'])} gaps, "
+        f"{coverage['untrusted_seconds']} s untrusted",
+    )
+    _line(console, f"report: {folder.report}")
+
+
+def show_checks(console: Console, title: str, rows: list[tuple[str, str, str, bool]]) -> None:
+    """Print what a drill expected against what was found."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for heading in ("", "expected", "found", ""):
+        table.add_column(heading, overflow="fold")
+    for subject, expected, found, is_met in rows:
+        table.add_row(subject, expected, found, "ok" if is_met else "MISSED")
+    console.print(table)
+
+
+def _show_finding(console: Console, found: dict[str, Any]) -> None:
+    before, after = _text.latency(found["before"]), _text.latency(found["after"])
+    _line(
+        console,
+        f"finding: {found['metric']} {_labels(found['labels'])}{before} -> {after} "
+        f"(x{found['ratio']:.3g}) at {found['at']}, cause {found['cause']}, {found['state']}",
+    )
+    for item in found["evidence"]:
+        _line(console, f"  - {item['text'] if isinstance(item, dict) else item}")
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return "".join(f"{key}={value} " for key, value in labels.items())
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,122 @@
+"""What a run looks like right now, read from its journals and findings: for the live view."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from soak.core.clock import Grid
+from soak.core.errors import SoakError
+from soak.core.model import Column, Finding, Record
+from soak.core.phases import Phases, planned
+from soak.core.plan import Plan
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.daemons.context import PhaseFile
+from soak.store.findings import FindingsStore
+from soak.store.journal_reader import last_record, sources
+from soak.store.run_folder import RunFolder
+
+HISTORY = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Quantiles of one latency in the newest second, in seconds; NaN where there is none."""
+
+    p50: float = math.nan
+    p99: float = math.nan
+    p999: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    k: int
+    total_seconds: int
+    phase: str
+    sent: float
+    received: float
+    lag: float
+    publish: Latency
+    end_to_end: Latency
+    untrusted: str
+    p50_history: tuple[float, ...]
+    p99_history: tuple[float, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Reads a run folder again and again, and keeps the history that the sparklines show."""
+
+    folder: RunFolder
+    plan: Plan
+    run_id: str
+    grid: Grid
+    clock: Clock
+    _p50: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    _p99: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    _seen: tuple[int, int] = (-1, -1)
+
+    def look(self) -> Snapshot:
+        k = self.grid.k_at(self.clock.mono_ns())
+        phases = PhaseFile(self.folder.phases).poll()
+        produced, consumed = self._newest("produce."), self._newest("consume.")
+        end_to_end = _latency(consumed, "end_to_end_latency_seconds")
+        if consumed is not None and (consumed[0].inc, consumed[0].k) != self._seen:
+            self._seen = (consumed[0].inc, consumed[0].k)
+            self._p50.append(end_to_end.p50)
+            self._p99.append(end_to_end.p99)
+        return Snapshot(
+            k=k,
+            total_seconds=self._total(phases),
+            phase=phases.at(k) or "starting",
+            sent=_value(produced, "sent_messages"),
+            received=_value(consumed, "received_messages"),
+            lag=_value(consumed, "lag_messages"),
+            publish=_latency(produced, "publish_latency_seconds"),
+            end_to_end=end_to_end,
+            untrusted=str(produced[0].trust.get("reason", "")) if produced else "",
+            p50_history=tuple(self._p50),
+            p99_history=tuple(self._p99),
+            findings=self._findings(),
+        )
+
+    def _total(self, phases: Phases) -> int:
+        lengths = self.plan.phases
+        known = phases if phases.names else planned(lengths)
+        begin = known.first_k("drain") or 0
+        return known.end_k or begin + lengths.drain // SECOND_NS
+
+    def _newest(self, role: str) -> tuple[Record, tuple[Column, ...]] | None:
+        for source in sources(self.folder.journal):
+            if source.startswith(role):
+                return last_record(self.folder.journal, source)
+        return None
+
+    def _findings(self) -> tuple[Finding, ...]:
+        if not self.folder.findings.exists():
+            return ()
+        try:
+            with FindingsStore(self.folder.findings) as store:
+                return tuple(store.findings(self.run_id))
+        except SoakError:  # busy now: the next look will tell
+            return ()
+
+
+def _value(
+    newest: tuple[Record, tuple[Column, ...]] | None, metric: str, quantile: str = ""
+) -> float:
+    if newest is None:
+        return math.nan
+    labels = (("quantile", quantile),) if quantile else ()
+    record, columns = newest
+    for column, value in zip(columns, record.values, strict=True):
+        if column.metric == metric and column.labels == labels:
+            return value
+    return math.nan
+
+
+def _latency(newest: tuple[Record, tuple[Column, ...]] | None, metric: str) -> Latency:
+    return Latency(*(_value(newest, metric, quantile) for quantile in ("0.5", "0.99", "0.999")))

@@ -1,0 +1,38 @@
+"""`soak check`: everything that can be known before the first message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def check(
+    plan: Annotated[Path, typer.Argument(help="The plan, a YAML file.")],
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the plan with every default.")
+    ] = False,
+) -> None:
+    """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
+    from soak.cli import _checks
+    from soak.core import plan_text
+    from soak.core.units import format_duration, format_rate
+
+    plan_file = _checks.load_plan(plan)
+    _checks.check_here(plan_file, Path(plan_file.plan.run_directory))
+    if plan_file.plan.lab is None:
+        _checks.check_cluster(plan_file)
+    if show:
+        print(plan_text.dump(plan_file.plan), end="")
+        return
+    found = plan_file.plan
+    where = "a lab broker on this machine" if found.lab else "the cluster that it names"
+    lengths = found.phases
+    print(
+        f"{plan}: good. {format_rate(found.load.rate)} against {where}, "
+        f"warm-up {format_duration(lengths.warm_up)}, soak {format_duration(lengths.soak)}."
+    )
+
+
+command = check

@@ -1,0 +1,63 @@
+"""Entry point of `soak`: finds the command by its file name and turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import pkgutil
+import sys
+
+import typer
+
+import soak.cli
+from soak.core.errors import PlanError, SoakError
+
+EXIT_FAILED = 1
+EXIT_BAD_PLAN = 2
+
+
+def command_names() -> dict[str, str]:
+    """Return command names and the modules that define them."""
+    return {
+        module.name.replace("_", "-"): f"soak.cli.{module.name}"
+        for module in pkgutil.iter_modules(soak.cli.__path__)
+        if not module.name.startswith("_") and module.name != "main"
+    }
+
+
+def build(arguments: list[str]) -> typer.Typer:
+    """Return the application, with only the command that is asked for: a daemon starts faster so."""
+    app = typer.Typer(
+        name="soak",
+        help="Will this cluster keep its latency for 36 hours? If it steps: when, how much, and why.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(lambda: None)
+    known = command_names()
+    asked = arguments[0] if arguments else ""
+    for name in [asked] if asked in known else sorted(known):
+        command = importlib.import_module(known[name]).command
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
+
+
+def run() -> None:
+    """Run the command line; the one place where errors become exit codes."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.INFO)
+    try:
+        build(sys.argv[1:])(prog_name="soak")
+    except PlanError as error:
+        print(f"soak: {error}", file=sys.stderr)
+        sys.exit(EXIT_BAD_PLAN)
+    except SoakError as error:
+        print(f"soak: {error}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,23 @@
+"""`soak produce`: the producer daemon of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def produce(
+    run_dir: Annotated[Path, typer.Option(help="Folder of the run.")],
+    index: Annotated[int, typer.Option(help="Number of this producer.")] = 0,
+) -> None:
+    """Send on the schedule, whatever the broker does."""
+    from soak.core.clock import SystemClock
+    from soak.daemons.produce import run
+    from soak.service.signals import stop_event
+
+    raise typer.Exit(run(run_dir, index, stop_event(), SystemClock()))
+
+
+command = produce

@@ -1,0 +1,39 @@
+"""Fills what a plan leaves to the run: the broker's address, its folder, the run's topic, the mail server."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from soak.core.plan import Plan, PluginConfigs
+
+
+def filled(plan: Plan, section: str, values: Mapping[str, object]) -> Plan:
+    """Return the plan with `values` set in each plug-in of a section whose *first* named field is empty.
+
+    A field that a plug-in does not have is passed over: `{"host": h, "port": p}` sets both where no
+    host is named, and touches nothing else.
+    """
+    configs: PluginConfigs = {
+        name: _filled(config, values) for name, config in getattr(plan, section).items()
+    }
+    return dataclasses.replace(plan, **{section: configs})
+
+
+def lacking(plan: Plan, section: str, field: str) -> list[str]:
+    """Return the plug-ins of a section that have this field and were not given it."""
+    return [
+        name
+        for name, config in getattr(plan, section).items()
+        if getattr(config, field, None) in ("", ())
+    ]
+
+
+def _filled(config: Any, values: Mapping[str, object]) -> Any:  # noqa: ANN401  # a plug-in's Config
+    if getattr(config, next(iter(values)), None) not in ("", ()):
+        return config
+    known = {item.name for item in dataclasses.fields(config)}
+    return dataclasses.replace(
+        config, **{name: value for name, value in values.items() if name in known}
+    )

@@ -1,0 +1,151 @@
+"""How series, amounts and moments are put into words, the same in mails, report and terminal."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from soak.core.model import Labels
+from soak.core.units import SECOND_NS
+
+_LABEL = re.compile(r'([^=,{}"]+)="((?:[^"\\]|\\.)*)"')
+_UNITS = ("seconds", "bytes", "messages", "ratio", "deletions")
+_QUANTILES = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
+_PHRASES = (
+    ("end to end", "end-to-end"),
+    ("node ", ""),
+    ("process cpu", "CPU of the process"),
+    ("cpu", "CPU"),
+    ("io ", "IO "),
+)
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_SCALES = {
+    "seconds": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
+    "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A series' parts; its text form is `source|metric{label="value"}`."""
+
+    source: str
+    metric: str
+    labels: Labels
+
+    @property
+    def quantile(self) -> str:
+        return dict(self.labels).get("quantile", "")
+
+    @property
+    def unit(self) -> str:
+        """Return the unit that the metric's name ends with, or ""."""
+        last = self.metric.rpartition("_")[2]
+        return last if last in _UNITS else ""
+
+
+def split(series: str) -> Name:
+    """Return the parts of a series' text form."""
+    source, _, column = series.partition("|")
+    metric, _, rest = column.partition("{")
+    return Name(source, metric, tuple((key.strip(), text) for key, text in _LABEL.findall(rest)))
+
+
+def title(series: str) -> str:
+    """Return words such as `p99 end-to-end latency` or `disk write await (vda)`."""
+    name = split(series)
+    words = name.metric.removesuffix(f"_{name.unit}").replace("_", " ")
+    for plain, better in _PHRASES:
+        words = words.replace(plain, better)
+    quantile = _QUANTILES.get(name.quantile, f"p{name.quantile}" if name.quantile else "")
+    others = ", ".join(text for key, text in name.labels if key != "quantile")
+    return " ".join(part for part in (quantile, words, f"({others})" if others else "") if part)
+
+
+def amount(value: float, unit: str) -> str:
+    """Return a value in base units as people write it, three significant digits at most."""
+    if not math.isfinite(value):
+        return "-"
+    if value == 0:
+        return f"0 {unit}".strip() if unit != "ratio" else "0"
+    for scale, name in _SCALES.get(unit, ()):
+        if abs(value) >= scale or name in {"us", "B"}:
+            return f"{_short(value / scale)} {name}"
+    if unit in {"", "ratio"}:
+        return _short(value)
+    return f"{_short(value)} {unit}"
+
+
+def factor(before: float, after: float) -> str:
+    """Return `x15`, or `/15` for a fall; "" where there is no ratio."""
+    if not (math.isfinite(before) and math.isfinite(after)) or min(before, after) <= 0:
+        return ""
+    ratio = max(before, after) / min(before, after)
+    shown = f"{ratio:.2g}" if ratio < 100 else _short(ratio)  # noqa: PLR2004  # 1e+02 reads badly
+    return f"x{shown}" if after >= before else f"/{shown}"
+
+
+def moment(wall_ns: int) -> str:
+    """Return the time of day, UTC: `03:12:41Z`."""
+    return f"{datetime.fromtimestamp(wall_ns // SECOND_NS, UTC):%H:%M:%SZ}"
+
+
+def day(wall_ns: int) -> str:
+    return f"{datetime.fromtimestamp(wall_ns // SECOND_NS, UTC):%Y-%m-%d}"
+
+
+def iso(wall_ns: int) -> str:
+    """Return the instant in ISO 8601, UTC, whole seconds."""
+    return f"{datetime.fromtimestamp(wall_ns // SECOND_NS, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def span(seconds: float) -> str:
+    """Return a length such as `45 s`, `7 min 30 s` or `3 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:  # noqa: PLR2004  # a minute
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:  # noqa: PLR2004  # an hour
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return the values as blocks on a log scale, each column the largest of its share; NaN is a space.
+
+    Values at or below zero take the lowest block.
+    """
+    if not values or width < 1:
+        return ""
+    width = min(width, len(values))
+    columns = []
+    for at in range(width):
+        part = values[at * len(values) // width : (at + 1) * len(values) // width]
+        columns.append(max((value for value in part if math.isfinite(value)), default=math.nan))
+    logs = [math.log(value) for value in columns if value > 0]
+    if not logs:
+        return "".join(" " if math.isnan(value) else _BLOCKS[0] for value in columns)
+    low, high = min(logs), max(logs)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_block(value, low, scale) for value in columns)
+
+
+def _block(value: float, low: float, scale: float) -> str:
+    if math.isnan(value):
+        return " "
+    return _BLOCKS[round((math.log(value) - low) * scale)] if value > 0 else _BLOCKS[0]
+
+
+def _short(value: float) -> str:
+    size = abs(value)
+    for scale, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if size >= scale:
+            shown = value / (1e3 if suffix == "k" else scale)
+            return f"{shown:.3g}{suffix}"
+    if size >= 100:  # noqa: PLR2004  # three digits need no point
+        return f"{value:.0f}"
+    return f"{value:.2g}" if size < 10 else f"{value:.3g}".removesuffix(".0")  # noqa: PLR2004  # as above

@@ -1,0 +1,182 @@
+"""Starts the daemons of a run as processes, restarts what dies, and ends them in order.
+
+None outlives this process: each child has a parent-death signal and a session of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from soak.core.errors import SoakError
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.daemons.context import PhaseFile
+from soak.service import children
+from soak.store.run_folder import RunFolder
+
+LOG = logging.getLogger("soak.daemons.supervise")
+
+RESTART_LIMIT = 5
+RESTART_WINDOW_NS = 60 * SECOND_NS
+GRACE_NS = 20 * SECOND_NS
+DETECT_LIMIT_NS = 90 * SECOND_NS
+
+
+class GaveUpError(SoakError):
+    """A daemon keeps dying."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One daemon: `name` is its log's and, for those that measure, its source's first part."""
+
+    name: str
+    arguments: tuple[str, ...]
+    niceness: int = 0  # above 0 for what must not disturb the load it measures
+    is_measuring: bool = False
+
+
+ROLES: tuple[Role, ...] = (
+    Role("conduct", ("conduct",)),
+    Role("consume.0", ("consume",), is_measuring=True),
+    Role("probe", ("probe",), is_measuring=True),
+    Role("produce.0", ("produce",), is_measuring=True),
+    Role("detect-stream", ("detect-stream",), niceness=10),
+    Role("alert", ("alert",), niceness=5),
+)
+
+
+@dataclass(slots=True)
+class _Child:
+    role: Role
+    process: subprocess.Popen[bytes]
+    is_finished: bool = False
+    deaths_ns: list[int] = field(default_factory=list)
+
+
+class Supervisor:
+    """Call `start`, then `poll` about once a second until it returns True, or `stop`; then `close`."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        clock: Clock,
+        *,
+        on_death: Callable[[str, str], None],
+        environment: Mapping[str, str] | None = None,
+        roles: Sequence[Role] = ROLES,
+    ) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._on_death = on_death
+        self._environment = environment
+        self._roles = roles
+        self._phase_file = PhaseFile(folder.phases)
+        self._children: dict[str, _Child] = {}
+
+    def start(self) -> None:
+        self._folder.logs.mkdir(parents=True, exist_ok=True)
+        for role in self._roles:
+            self._children[role.name] = _Child(role, self._spawn(role))
+
+    def pids(self) -> dict[str, int]:
+        """Return the processes that are there now, by daemon."""
+        return {name: child.process.pid for name, child in self._children.items()}
+
+    def poll(self) -> bool:
+        """Restart what has died; return True when all measuring daemons have ended on purpose.
+
+        Raises:
+            GaveUpError: one daemon died too often; everything is ended.
+        """
+        for child in self._children.values():
+            if not child.is_finished and child.process.poll() is not None:
+                self._ended(child)
+        return all(
+            child.is_finished
+            for child in self._children.values()
+            if child.role.is_measuring or child.role.name == "conduct"
+        )
+
+    def finish(self) -> None:
+        """After the last record: let the detector end by itself, then let the last mails out."""
+        self._wait("detect-stream", DETECT_LIMIT_NS)
+        self._stop("detect-stream", GRACE_NS)
+        self._stop("alert", GRACE_NS)
+
+    def stop(self) -> None:
+        """End the run early, in the order in which nothing is lost."""
+        self._stop("produce.0", GRACE_NS)
+        self._phase_file.poll()
+        self._clock.sleep_until(self._clock.mono_ns() + 2 * SECOND_NS)  # what is out is received
+        for name in ("consume.0", "probe", "conduct"):
+            self._stop(name, GRACE_NS)
+
+    def close(self) -> None:
+        """Kill whatever is left: on every way out."""
+        for child in self._children.values():
+            _kill_session(child.process)
+
+    def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "soak.cli.main", *role.arguments]
+        command += ["--run-dir", str(self._folder.path)]
+        if role.niceness:
+            command = ["nice", "-n", str(role.niceness), *command]
+        log_path = self._folder.logs / f"{role.name}.log"
+        return children.spawn(command, log_path=log_path, env=self._environment)
+
+    def _ended(self, child: _Child) -> None:
+        _kill_session(child.process)  # what it started must not live on without it
+        code = child.process.returncode
+        is_over = self._phase_file.poll().end_k is not None
+        if code == 0 and (is_over or not child.role.is_measuring):
+            child.is_finished = True
+            return
+        now_ns = self._clock.mono_ns()
+        child.deaths_ns = [at for at in child.deaths_ns if now_ns - at < RESTART_WINDOW_NS]
+        child.deaths_ns.append(now_ns)
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
+        self._note_death(child.role.name, how)
+        if len(child.deaths_ns) > RESTART_LIMIT:
+            tail = children.log_tail(self._folder.logs / f"{child.role.name}.log")
+            message = f"{child.role.name} died {RESTART_LIMIT + 1} times in a minute ({how})"
+            raise GaveUpError(f"{message}; its log ends:\n{tail}")
+        child.process = self._spawn(child.role)
+
+    def _note_death(self, name: str, how: str) -> None:
+        """Keep it for the report and tell the terminal."""
+        line = json.dumps({"daemon": name, "how": how, "at_ns": self._clock.wall_ns()}) + "\n"
+        with (self._folder.path / "restarts.jsonl").open("a") as file:
+            file.write(line)
+        LOG.warning("daemon_died daemon=%s how=%s", name, how)
+        self._on_death(name, how)
+
+    def _wait(self, name: str, limit_ns: int) -> None:
+        """Wait until a daemon has ended by itself, restarting it when it dies."""
+        deadline_ns = self._clock.mono_ns() + limit_ns
+        child = self._children[name]
+        while not child.is_finished and self._clock.mono_ns() < deadline_ns:
+            self.poll()
+            self._clock.sleep_until(self._clock.mono_ns() + SECOND_NS // 10)
+
+    def _stop(self, name: str, grace_ns: int) -> None:
+        child = self._children.get(name)
+        if child is not None and not child.is_finished:
+            children.stop(child.process, grace_ns / SECOND_NS)
+            child.is_finished = True
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill the child and everything in the session that it leads; a session outlives its leader."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.poll() is None:
+        process.wait(10)
