@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated
 
@@ -89,10 +90,12 @@ def format_size(value_bytes: int) -> str:
 
 
 def format_rate(value: Fraction) -> str:
-    for suffix, scale in (("M", 10**6), ("k", 1_000)):
-        if value >= scale and (value / scale * 1000).denominator == 1:
-            return f"{float(value / scale):g}{suffix}/s"
-    return f"{float(value):g}/s"
+    """Return the text of a rate; exact, because a plan writes rates as decimals."""
+    suffix, scale = next(
+        item for item in (("M", 10**6), ("k", 1_000), ("", 1)) if value >= item[1] or not item[0]
+    )
+    scaled = Decimal(value.numerator) / (value.denominator * scale)
+    return f"{scaled.normalize():f}{suffix}/s"
 
 
 def format_per_duration(value_ns: int) -> str:

@@ -1,0 +1,111 @@
+"""Stand-ins for the outside world: exact, instant, and without threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from soak.core.ports import Acks, Batch
+from soak.core.units import SECOND_NS
+
+
+class FakeClock:
+    """A clock that moves only when told; the three Linux clocks may be moved apart."""
+
+    def __init__(self, mono_ns: int = 0, wall_ns: int = 1_790_000_000 * SECOND_NS) -> None:
+        self._mono_ns = mono_ns
+        self._wall_ns = wall_ns
+        self._boot_ns = mono_ns
+
+    def mono_ns(self) -> int:
+        return self._mono_ns
+
+    def wall_ns(self) -> int:
+        return self._wall_ns
+
+    def boot_ns(self) -> int:
+        return self._boot_ns
+
+    def advance(self, seconds: float) -> None:
+        self.advance_ns(round(seconds * SECOND_NS))
+
+    def advance_ns(self, step_ns: int) -> None:
+        self._mono_ns += step_ns
+        self._wall_ns += step_ns
+        self._boot_ns += step_ns
+
+    def step_wall(self, seconds: float) -> None:
+        self._wall_ns += round(seconds * SECOND_NS)
+
+    def suspend(self, seconds: float) -> None:
+        """Let wall and boot time go on while the monotonic clock stands still."""
+        self._wall_ns += round(seconds * SECOND_NS)
+        self._boot_ns += round(seconds * SECOND_NS)
+
+    def sleep_until(self, mono_ns: int) -> None:
+        self.advance_ns(max(0, mono_ns - self._mono_ns))
+
+
+class FakeProducer:
+    """A client that acknowledges everything `latency_ns` after it was sent, unless told otherwise."""
+
+    def __init__(self, clock: FakeClock, latency_ns: int = 1_000_000) -> None:
+        self._clock = clock
+        self.latency_ns = latency_ns
+        self.is_full = False
+        self.is_stalled = False
+        self.payloads: list[tuple[int, bytes]] = []
+        self._out: list[tuple[int, int, int]] = []
+        self._offsets: dict[int, int] = {}
+
+    def send(self, partition: int, payload: bytes, token: int) -> bool:
+        if self.is_full:
+            return False
+        offset = self._offsets.get(partition, 0)
+        self._offsets[partition] = offset + 1
+        self.payloads.append((partition, payload))
+        self._out.append((token, offset, self._clock.mono_ns() + self.latency_ns))
+        return True
+
+    def poll(self, timeout_seconds: float) -> Acks:
+        del timeout_seconds
+        now = self._clock.mono_ns()
+        is_due = [not self.is_stalled and at <= now for _, _, at in self._out]
+        done = [item for item, due in zip(self._out, is_due, strict=True) if due]
+        self._out = [item for item, due in zip(self._out, is_due, strict=True) if not due]
+        block = np.array(done, dtype=np.int64).reshape(-1, 3)
+        return Acks(block[:, 0], block[:, 1], block[:, 2])
+
+    def in_flight(self) -> int:
+        return len(self._out)
+
+    def close(self, timeout_seconds: float) -> Acks:
+        """Give up what is still out: offset -1."""
+        del timeout_seconds
+        now = self._clock.mono_ns()
+        block = np.array([(token, -1, now) for token, _, _ in self._out], dtype=np.int64)
+        self._out = []
+        block = block.reshape(-1, 3)
+        return Acks(block[:, 0], block[:, 1], block[:, 2])
+
+
+class FakeConsumer:
+    """Gives the batches it was made with; the log's bounds are set by the test."""
+
+    def __init__(self, batches: list[Batch], bounds: Mapping[int, tuple[int, int]]) -> None:
+        self._batches = batches
+        self.bounds = dict(bounds)
+
+    def receive(self, limit: int, timeout_seconds: float) -> Batch:
+        del limit, timeout_seconds
+        return self._batches.pop(0)
+
+    def lag(self, partition: int, position: int) -> int:
+        return max(0, self.bounds[partition][1] - max(position, 0))
+
+    def log_bounds(self, partition: int) -> tuple[int, int]:
+        return self.bounds[partition]
+
+    def close(self) -> None:
+        pass

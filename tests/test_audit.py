@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from soak.core.audit import EXPIRED_EVENT, FAILED_EVENT, FINAL_EVENT, Audit
+from soak.core.model import Column, Event, Record, Span
+
+LANE = "7.1.0"
+
+
+def _record(
+    acknowledged: Mapping[str, tuple[Span, ...]] | None = None,
+    received: Mapping[str, tuple[Span, ...]] | None = None,
+    sent_next: Mapping[str, int] | None = None,
+    events: tuple[Event, ...] = (),
+) -> Record:
+    return Record(
+        0, 1, 0, 0, "", (), {}, acknowledged or {}, received or {}, sent_next or {}, events
+    )
+
+
+def _audit(*records: Record, is_ended: bool = True) -> dict[str, int | None]:
+    audit = Audit()
+    for record in records:
+        audit.add(record, ())
+    if is_ended:
+        audit.ended(7, 1)
+    return audit.verdict()
+
+
+def _event(kind: str, **fields: int | str) -> Event:
+    return Event(kind, 0, 0, fields)
+
+
+def test_twenty_three_lost_messages_come_out_as_twenty_three() -> None:
+    verdict = _audit(
+        _record(acknowledged={LANE: ((0, 999, 0, 999),)}),
+        _record(received={LANE: ((0, 499, 0, 499), (523, 999, 523, 999))}),
+    )
+
+    assert (verdict["acked"], verdict["received"], verdict["lost"]) == (1000, 977, 23)
+
+
+def test_what_retention_took_first_is_expired_and_not_lost() -> None:
+    verdict = _audit(
+        _record(acknowledged={LANE: ((0, 999, 0, 999),)}),
+        _record(
+            received={LANE: ((500, 999, 500, 999),)},
+            events=(_event(EXPIRED_EVENT, partition=0, from_offset=0, to_offset=477),),
+        ),
+    )
+
+    assert (verdict["expired"], verdict["lost"]) == (477, 23)
+
+
+def test_what_lay_unread_when_the_run_ended_is_unknown() -> None:
+    verdict = _audit(
+        _record(acknowledged={LANE: ((0, 999, 0, 999),)}),
+        _record(
+            received={LANE: ((0, 899, 0, 899),)},
+            events=(_event(FINAL_EVENT, partition=0, position=900, log_end=1000),),
+        ),
+    )
+
+    assert (verdict["unknown"], verdict["lost"]) == (100, 0)
+
+
+def test_the_unrecorded_second_of_a_killed_producer_is_unknown() -> None:
+    """Recorded as sent to 1,049 and acknowledged to 999; received to 1,199."""
+    verdict = _audit(
+        _record(acknowledged={LANE: ((0, 999, 0, 999),)}, sent_next={LANE: 1050}),
+        _record(received={LANE: ((0, 1199, 0, 1199),)}),
+        is_ended=False,
+    )
+
+    assert (verdict["unknown"], verdict["lost"], verdict["received_unacked"]) == (200, 0, 0)
+
+
+def test_a_failed_send_that_arrived_all_the_same_is_received_unacked() -> None:
+    verdict = _audit(
+        _record(
+            acknowledged={LANE: ((0, 9, 0, 9),)},
+            sent_next={LANE: 12},
+            events=(_event(FAILED_EVENT, lane=LANE, first=10, last=11),),
+        ),
+        _record(received={LANE: ((0, 10, 0, 10),)}),
+    )
+
+    assert (verdict["received_unacked"], verdict["unknown"], verdict["lost"]) == (1, 0, 0)
+
+
+def test_records_may_come_in_any_order_and_lost_is_unknowable_without_acks() -> None:
+    audit = Audit()
+    audit.add(_record(received={LANE: ((0, 9, 0, 9),)}), ())
+    audit.add(_record(acknowledged={LANE: ((0, 9, 0, 9),)}), ())
+
+    assert audit.verdict()["lost"] == 0
+    assert audit.verdict(is_loss_known=False)["lost"] is None
+
+
+def test_counters_are_summed_and_missing_ones_are_no_numbers() -> None:
+    audit = Audit()
+    columns = (Column("sent_messages"), Column("duplicated_messages"))
+    audit.add(Record(0, 1, 0, 0, "", (3.0, float("nan"))), columns)
+    audit.add(Record(1, 1, 0, 0, "", (4.0, 2.0)), columns)
+
+    assert (audit.verdict()["sent"], audit.verdict()["duplicated"]) == (7, 2)

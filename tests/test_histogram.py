@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from soak.core.histogram import HIGHEST_US, THRESHOLDS_SECONDS, Histogram, decode
+
+
+def _of(values_us: list[int]) -> Histogram:
+    histogram = Histogram()
+    histogram.record_ns(np.array(values_us, dtype=np.int64) * 1000)
+    return histogram
+
+
+@given(st.lists(st.integers(0, 5 * 10**9), min_size=1, max_size=200), st.floats(0.01, 1.0))
+def test_a_quantile_is_the_sorted_value_within_three_digits(values: list[int], q: float) -> None:
+    """The slow twin sorts; ranks in the overflow give the maximum."""
+    rank = max(1, int(np.ceil(q * len(values) - 1e-9)))
+    exact = sorted(values)[rank - 1] / 1e6
+
+    (found,) = _of(values).quantiles_seconds((q,))
+
+    if exact * 1e6 > HIGHEST_US:
+        assert found == max(values) / 1e6
+    else:
+        assert exact <= found <= exact * 1.001 + 1.1e-6
+
+
+@given(st.lists(st.integers(1, HIGHEST_US), min_size=1, max_size=50))
+def test_the_text_is_read_by_hdrhistogram_itself(values: list[int]) -> None:
+    twin = decode(_of(values).encode())
+
+    assert twin.get_total_count() == len(values)
+    assert abs(twin.get_max_value() - max(values)) <= max(values) * 0.001 + 1
+
+
+@given(st.lists(st.integers(0, 2 * 10**8), max_size=100))
+def test_counts_above_thresholds_agree_with_counting(values: list[int]) -> None:
+    above = _of(values).above()
+
+    for threshold, count in zip(THRESHOLDS_SECONDS, above, strict=True):
+        sure = sum(value >= threshold * 1e6 * 1.001 + 1 for value in values)
+        maybe = sum(value >= threshold * 1e6 * 0.999 - 1 for value in values)
+        assert sure <= count <= maybe
+
+
+def test_nothing_is_clamped_or_dropped() -> None:
+    """A negative latency is clock skew, one beyond an hour is overflow; both count."""
+    histogram = _of([-5, 10, HIGHEST_US * 2])
+
+    assert (histogram.total, histogram.negative, histogram.overflow) == (2, 1, 1)
+    assert histogram.max_ns == HIGHEST_US * 2 * 1000
+    assert histogram.above()[0] == 1
+
+
+def test_no_message_is_no_latency() -> None:
+    assert np.isnan(Histogram().quantiles_seconds((0.5,))[0])

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from soak.core.errors import JournalError, RunFolderError
+from soak.core.journal_text import (
+    Columns,
+    DamagedLineError,
+    End,
+    columns_line,
+    decode,
+    encode,
+)
+from soak.core.model import Column, Event, Record
+from soak.store.journal import JournalWriter, segments
+from soak.store.journal_reader import SourceReader, complete_size, last_record, read_source
+from tests.fakes import FakeClock
+
+COLUMNS = (Column("a_seconds", (("quantile", "0.5"),), "seconds", 1.5), Column("b_messages"))
+NUMBERS = st.floats(allow_nan=True, allow_infinity=False)
+LANES = st.dictionaries(
+    st.text("0123456789.", min_size=1, max_size=8),
+    st.lists(st.tuples(*[st.integers(0, 2**50)] * 4), max_size=3).map(tuple),
+    max_size=2,
+)
+RECORDS = st.builds(
+    Record,
+    k=st.integers(0, 10**6),
+    inc=st.integers(1, 99),
+    at_ns=st.integers(0, 2**62),
+    length_ns=st.integers(0, 2**40),
+    columns_id=st.just(columns_line(COLUMNS).id),
+    values=st.tuples(NUMBERS, NUMBERS),
+    histograms=st.dictionaries(st.text(max_size=4), st.text(max_size=8), max_size=2),
+    acknowledged=LANES,
+    received=LANES,
+    sent_next=st.dictionaries(st.text(max_size=4), st.integers(0, 2**50), max_size=2),
+    events=st.lists(
+        st.builds(
+            Event,
+            kind=st.text(max_size=5),
+            at_ns=st.integers(0, 2**62),
+            since_ns=st.integers(0, 2**62),
+            fields=st.dictionaries(st.text(max_size=3), st.text(max_size=9), max_size=2),
+        ),
+        max_size=2,
+    ).map(tuple),
+    trust=st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=2),
+)
+
+
+def _record(k: int, inc: int = 1) -> Record:
+    return Record(k, inc, 0, 10**9, columns_line(COLUMNS).id, (float(k), 0.0))
+
+
+def _writer(folder: Path, clock: FakeClock | None = None) -> JournalWriter:
+    return JournalWriter(folder, clock or FakeClock()).open()
+
+
+def _same(left: Record, right: Record) -> bool:
+    pairs = zip(left.values, right.values, strict=True)
+    return all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs) and repr(
+        left
+    ) == repr(right)
+
+
+@given(RECORDS)
+def test_a_record_survives_being_written_and_read(record: Record) -> None:
+    found = decode(encode(record))
+
+    assert isinstance(found, Record)
+    assert _same(found, record)
+
+
+@given(st.binary(max_size=60), RECORDS, st.integers(0, 10**4), st.integers(1, 255))
+def test_a_damaged_line_is_refused_never_misread(
+    junk: bytes, record: Record, at: int, flip: int
+) -> None:
+    raw = bytearray(encode(record))
+    raw[at % (len(raw) - 1)] ^= flip
+
+    for damaged in (bytes(raw), junk, encode(record)[:-9]):
+        with pytest.raises(DamagedLineError):
+            decode(damaged)
+
+
+def test_columns_say_what_the_numbers_are_and_an_end_says_who_ended() -> None:
+    assert decode(encode(columns_line(COLUMNS))) == Columns(columns_line(COLUMNS).id, COLUMNS)
+    assert decode(encode(End(3))) == End(3)
+
+
+def test_a_newer_version_is_refused_with_a_message() -> None:
+    newer = encode(columns_line(COLUMNS))[:-10].replace(b'"version":1', b'"version":2')
+    import zlib  # noqa: PLC0415  # to seal the changed line again
+
+    with pytest.raises(JournalError, match="journal of version 2; this program reads up to 1"):
+        decode(newer + b"\t%08x\n" % zlib.crc32(newer))
+
+
+def test_what_is_appended_is_read_back_once_each(tmp_path: Path) -> None:
+    source = tmp_path / "probe@host"
+    writer = _writer(source)
+    for k in (0, 1, 1, 2):
+        writer.append(_record(k), COLUMNS)
+    writer.close(is_end=True)
+
+    reader = SourceReader(source)
+    found = [record.k for record, _ in read_source(tmp_path, "probe@host", reader)]
+
+    assert (found, reader.ended_inc, reader.damage) == ([0, 1, 2], 1, [])
+
+
+def test_a_restart_gets_a_new_incarnation_and_a_new_file(tmp_path: Path) -> None:
+    first = _writer(tmp_path)
+    first.append(_record(0), COLUMNS)
+    first.close(is_end=False)
+    second = _writer(tmp_path)
+    second.append(_record(1, second.inc), COLUMNS)
+    second.close(is_end=False)
+
+    assert (first.inc, second.inc, len(segments(tmp_path))) == (1, 2, 2)
+
+
+def test_two_writers_never_share_a_source(tmp_path: Path) -> None:
+    writer = _writer(tmp_path)
+
+    with pytest.raises(RunFolderError, match="is written by another process"):
+        _writer(tmp_path)
+
+    writer.close(is_end=False)
+
+
+def test_a_torn_last_line_is_not_there_yet_and_a_damaged_one_is_a_gap(tmp_path: Path) -> None:
+    source = tmp_path / "s"
+    writer = _writer(source)
+    for k in range(3):
+        writer.append(_record(k), COLUMNS)
+    writer.close(is_end=False)
+    (path,) = segments(source)
+    raw = path.read_bytes().split(b"\n")
+    raw[2] = b"x" + raw[2][1:]
+    path.write_bytes(b"\n".join(raw) + b'{"t":"r","torn')
+
+    reader = SourceReader(source)
+    found = [record.k for record, _ in read_source(tmp_path, "s", reader)]
+
+    assert found == [0, 2]
+    assert [item.offset for item in reader.damage] == [len(raw[0]) + len(raw[1]) + 2]
+
+
+def test_a_full_disk_keeps_the_records_and_writes_them_when_there_is_room(tmp_path: Path) -> None:
+    """The disk takes half a line, then nothing for 22 records, then everything."""
+    room = [10**9]
+
+    def write(descriptor: int, raw: bytes) -> int:
+        if room[0] <= 0:
+            raise OSError(28, "No space left on device")
+        part = raw[: room[0]]
+        room[0] -= len(part)
+        return os.write(descriptor, part)
+
+    source = tmp_path / "s"
+    writer = JournalWriter(source, FakeClock(), write=write).open()
+    writer.append(_record(0), COLUMNS)
+    room[0] = 20
+    for k in range(1, 23):
+        writer.append(_record(k), COLUMNS)
+    assert writer.is_behind
+    room[0] = 10**9
+    writer.append(_record(23), COLUMNS)
+    writer.close(is_end=False)
+
+    reader = SourceReader(source)
+    found = [record.k for record, _ in read_source(tmp_path, "s", reader)]
+    assert (found, reader.damage, writer.dropped_lines) == (list(range(24)), [], 0)
+
+
+def test_a_file_is_full_after_an_hour_and_starts_with_its_columns(tmp_path: Path) -> None:
+    clock = FakeClock()
+    writer = _writer(tmp_path, clock)
+    writer.append(_record(0), COLUMNS)
+    clock.advance(3600)
+    writer.append(_record(3600), COLUMNS)
+    writer.close(is_end=False)
+
+    files = segments(tmp_path)
+    assert [path.name for path in files] == ["000000.jsonl", "000001.jsonl"]
+    for path in files:
+        assert isinstance(decode(path.read_bytes().splitlines()[0]), Columns)
+
+
+def test_a_reader_that_begins_in_the_middle_finds_its_columns(tmp_path: Path) -> None:
+    source = tmp_path / "s"
+    writer = _writer(source)
+    for k in range(9):
+        writer.append(_record(k), COLUMNS)
+    writer.close(is_end=False)
+    (path,) = segments(source)
+    lines = path.read_bytes().splitlines(keepends=True)
+
+    begin = sum(map(len, lines[:5]))
+    found = list(SourceReader(source).read(path, begin, complete_size(path)))
+
+    assert [(record.k, columns) for record, columns in found] == [(k, COLUMNS) for k in range(4, 9)]
+
+
+def test_the_newest_record_is_found_from_the_end(tmp_path: Path) -> None:
+    writer = _writer(tmp_path / "s")
+    for k in range(1000):
+        writer.append(_record(k), COLUMNS)
+    writer.close(is_end=True)
+
+    newest = last_record(tmp_path, "s")
+
+    assert newest is not None
+    assert newest[0].k == 999
