@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -18,20 +18,26 @@ from soak.service import children, java
 
 PROCESSES = 6  # Ivy downloads one file after another; most of that is waiting
 _LIMIT_SECONDS = 600
-_PATTERN = "[organisation]_[artifact]_[revision](_[classifier]).[ext]"  # as Artifact.file_name
+_FLAT = "[organisation]_[artifact]_[revision](_[classifier]).[ext]"  # as Artifact.file_name
+_NESTED = "[organisation]/[artifact]/[revision]/jar(_[classifier]).[ext]"
 _JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
-_NOT_FOUND = re.compile(r":: ([\w.\-]+)#([\w.\-]+);([\w.\-]+)(?:!\S+)?: (?:not found|.*)")
-_REASON = re.compile(r"\((?:java|javax)\.[\w.]+: ?(.*)\)|ERROR:? (.*)|(java\.[\w.]+Exception: .*)")
+_TRIES = 2
+_FAILED = re.compile(r":: ([\w.\-]+)#([\w.\-]+);([\w.\-]+)")
+_REASON = re.compile(r"\(javax?\.[\w.]+: ?(.*)\)|(Host \S+ not found)|(java\.[\w.]+Exception: .*)")
 
 
-def resolve(roots: Sequence[Artifact], folder: Path, work: Path) -> list[Artifact]:
-    """Put the roots and all they need into `folder`; return what came, without checksums.
+def resolve(roots: Sequence[Artifact], folder: Path, work: Path) -> dict[Artifact, Path]:
+    """Put the roots and all they need below `folder`; return what came, without checksums.
 
     Raises:
         LabError: something could not be resolved; the message says what.
     """
-    _run([_module(roots, "resolve", is_transitive=True)], folder, work)
-    return [_artifact_of(path) for path in sorted(folder.glob("*.jar"))]
+    _run([_module(roots, "resolve", is_transitive=True)], folder / _NESTED, work)
+    found = {}
+    for path in sorted(folder.glob("*/*/*/*.jar")):
+        group, name, version = path.relative_to(folder).parts[:3]
+        found[Artifact(group, name, version, path.stem.removeprefix("jar").lstrip("_"))] = path
+    return found
 
 
 def download(artifacts: Sequence[Artifact], folder: Path, work: Path) -> None:
@@ -40,23 +46,35 @@ def download(artifacts: Sequence[Artifact], folder: Path, work: Path) -> None:
     Raises:
         LabError: a jar could not be fetched; the message says which, why and what to do.
     """
-    modules: dict[tuple[str, str, str], list[Artifact]] = {}
-    for artifact in artifacts:
-        modules.setdefault((artifact.group, artifact.name, artifact.version), []).append(artifact)
-    groups = list(modules.values())
-    parts = [
-        [artifact for group in groups[first::PROCESSES] for artifact in group]
-        for first in range(min(PROCESSES, len(groups)))
-    ]
-    files = [_module(part, f"part{i}", is_transitive=False) for i, part in enumerate(parts)]
-    _run(files, folder, work)
+    problem: LabError | None = None
+    for attempt in range(_TRIES):
+        missing = [one for one in artifacts if not (folder / one.file_name).is_file()]
+        if not missing:
+            return
+        own = work / f"try{attempt}"
+        own.mkdir()
+        parts = [_module(part, f"part{i}", is_transitive=False) for i, part in _parts(missing)]
+        try:
+            _run(parts, folder / _FLAT, own)
+        except LabError as error:
+            problem = error
     for artifact in artifacts:
         if not (folder / artifact.file_name).is_file():
-            raise LabError(_advice(artifact.coordinate, "it was not there"))
+            raise problem or LabError(_advice(artifact.coordinate, "it did not come"))
 
 
-def _run(modules: Sequence[str], folder: Path, work: Path) -> None:
-    """Run one Ivy a module description, all at once, and end all when one fails."""
+def _parts(artifacts: Sequence[Artifact]) -> Iterator[tuple[int, list[Artifact]]]:
+    """Deal the artefacts out to the processes, those of one module to one process."""
+    modules: dict[tuple[str, str, str], list[Artifact]] = {}
+    for one in artifacts:
+        modules.setdefault((one.group, one.name, one.version), []).append(one)
+    groups = list(modules.values())
+    for first in range(min(PROCESSES, len(groups))):
+        yield first, [one for group in groups[first::PROCESSES] for one in group]
+
+
+def _run(modules: Sequence[str], pattern: Path, work: Path) -> None:
+    """Run one Ivy a module description, all at once, and wait for all, so that what came is there."""
     options = [*_JAVA_OPTIONS, *trust.proxy_options()]
     home = java.java_home()
     authorities = trust.certificates() if java.is_packaged(home) else []
@@ -69,7 +87,7 @@ def _run(modules: Sequence[str], folder: Path, work: Path) -> None:
             own = work / f"ivy{number}"
             own.mkdir()
             (own / "ivy.xml").write_text(module, encoding="utf-8")
-            command = [str(home / "bin" / "java"), *options, *_arguments(own, folder)]
+            command = [str(home / "bin" / "java"), *options, *_arguments(own, pattern)]
             running.append((children.spawn(command, log_path=own / "log"), own / "log"))
         _wait(running)
     finally:
@@ -77,7 +95,7 @@ def _run(modules: Sequence[str], folder: Path, work: Path) -> None:
             children.kill(process)
 
 
-def _arguments(own: Path, folder: Path) -> list[str]:
+def _arguments(own: Path, pattern: Path) -> list[str]:
     # A home and a cache of its own: two Ivy processes in one cache get in each other's way, and
     # what a user keeps in ~/.ivy2 is not what the lock names.
     return [
@@ -86,7 +104,7 @@ def _arguments(own: Path, folder: Path) -> list[str]:
         *("-cache", str(own / "cache")),
         *("-ivy", str(own / "ivy.xml")),
         *("-confs", "default"),
-        *("-retrieve", str(folder / _PATTERN)),
+        *("-retrieve", str(pattern)),
         *("-types", "jar", "bundle"),
     ]
 
@@ -94,19 +112,20 @@ def _arguments(own: Path, folder: Path) -> list[str]:
 def _wait(running: Sequence[tuple[subprocess.Popen[bytes], Path]]) -> None:
     clock = SystemClock()
     deadline = clock.mono_ns() + _LIMIT_SECONDS * SECOND_NS
-    for process, log_path in running:
+    for process, _ in running:
         try:
-            status = process.wait(max(0.0, (deadline - clock.mono_ns()) / SECOND_NS))
+            process.wait(max(0.0, (deadline - clock.mono_ns()) / SECOND_NS))
         except subprocess.TimeoutExpired as error:
             raise LabError(_advice("the jars", f"no end after {_LIMIT_SECONDS} s")) from error
-        if status != 0:
+    for process, log_path in running:
+        if process.returncode != 0:
             raise LabError(_failure(log_path.read_text(encoding="utf-8", errors="replace")))
 
 
 def _failure(log: str) -> str:
     """Return a message that names the first artefact that failed and the first reason given."""
     problems = log.partition("UNRESOLVED DEPENDENCIES")[2] or log.partition("FAILED DOWNLOADS")[2]
-    match = _NOT_FOUND.search(problems)
+    match = _FAILED.search(problems)
     what = ":".join(match.groups()) if match else "the jars"
     reason = _REASON.search(log)
     why = next((text for text in reason.groups() if text), "") if reason else ""
@@ -149,7 +168,3 @@ def _module(artifacts: Sequence[Artifact], name: str, *, is_transitive: bool) ->
         '<configurations><conf name="default"/></configurations>'
         f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
-
-
-def _artifact_of(path: Path) -> Artifact:
-    raise NotImplementedError

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
     if os.getppid() != int(parent):  # it died before the request, so no signal will come
         sys.exit("the parent is gone already")
     try:
-        os.execvp(program[0], program)
+        os.execvp(program[0], program)  # noqa: S606 - a list, and no shell is wanted
     except OSError as error:
         sys.exit(f"cannot start {program[0]}: {error.strerror}")
 

@@ -1,0 +1,190 @@
+"""Makes the broker wait while it deletes segments, as a drive that starves would make it wait.
+
+Needs no root: it watches the data folder for segments that are being deleted and stops the broker's
+process for a moment, again and again, as long as deletions are recent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fnmatch
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic.dataclasses import dataclass
+
+from soak.core.errors import LabError
+from soak.core.plan import STRICT
+from soak.core.units import SECOND_NS, Duration, duration_ns, format_duration
+from soak.lab.ports import Target
+
+_DELETED = ".log.deleted"  # Kafka renames a segment, and unlinks it after file.delete.delay.ms
+_JOIN_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    stall: Duration = duration_ns("60ms")  # how long the broker is stopped at a time
+    every: Duration = duration_ns("250ms")  # from one stop to the next
+    within: Duration = duration_ns("1s")  # after a deletion, how long it goes on
+    poll: Duration = duration_ns("20ms")  # between two looks at the data folder
+    topics: str = "soak-*"  # only deletions in topics of this pattern count
+
+    def __post_init__(self) -> None:
+        for key in ("stall", "every", "within", "poll"):
+            if getattr(self, key) <= 0:
+                raise ValueError(f"{key} must be above 0s")
+        if self.stall * 2 > self.every:
+            raise ValueError("stall must be at most half of every, or the broker hardly runs")
+        if self.stall > 5 * SECOND_NS:
+            raise ValueError(
+                f"stall must be at most 5s, not {format_duration(self.stall)}: "
+                "clients would take the broker for dead"
+            )
+
+
+def inject(target: Target, config: Config) -> DeletionStall:
+    """Begin to watch and to stop the broker; ends with `lift`, or with this process."""
+    active = DeletionStall(target, config)
+    active.begin()
+    return active
+
+
+def deleted_segments(data: Path, topics: str) -> frozenset[str]:
+    """Return the segments of these topics that are renamed for deletion and still there."""
+    found = []
+    for partition in _listed(data):
+        topic = partition.rpartition("-")[0]
+        if fnmatch.fnmatchcase(topic, topics):
+            names = _listed(data / partition)
+            found += [f"{partition}/{name}" for name in names if name.endswith(_DELETED)]
+    return frozenset(found)
+
+
+class Duty:
+    """Decides from what is being deleted whether the broker is stopped now; no IO."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._seen: frozenset[str] = frozenset()
+        self._until_ns = 0
+        self._next_ns = 0
+
+    def fresh(self, now_ns: int, deleted: frozenset[str]) -> int:
+        """Return how many deletions began since the last call."""
+        new = len(deleted - self._seen)
+        self._seen = deleted
+        if new:
+            self._until_ns = now_ns + self._config.within
+        return new
+
+    def is_due(self, now_ns: int) -> bool:
+        """Return whether to stop the broker now; a True counts as done."""
+        if now_ns >= self._until_ns or now_ns < self._next_ns:
+            return False
+        self._next_ns = now_ns + self._config.every
+        return True
+
+
+class _Process:
+    """A broker's process by descriptor: a signal never reaches another one that got its number."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._descriptor = -1
+
+    def follow(self, pid: int) -> None:
+        """Turn to another process, after a restart of the broker."""
+        if pid == self._pid:
+            return
+        self.close()
+        with contextlib.suppress(ProcessLookupError):
+            self._descriptor = os.pidfd_open(pid)
+            self._pid = pid
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal; False when the process is gone."""
+        if self._descriptor < 0:
+            return False
+        try:
+            signal.pidfd_send_signal(self._descriptor, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._pid, self._descriptor = 0, -1
+
+
+class DeletionStall:
+    """The fault at work, on a thread of its own; implements `soak.lab.ports.Active`."""
+
+    def __init__(self, target: Target, config: Config) -> None:
+        self._target = target
+        self._config = config
+        self._process = _Process()
+        self._lifted = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._main, name="deletion-stall", daemon=True)
+        self.onset_wall_ns: int | None = None
+
+    def begin(self) -> None:
+        atexit.register(self.lift)
+        self._thread.start()
+
+    def lift(self) -> None:
+        atexit.unregister(self.lift)
+        self._lifted.set()
+        self._thread.join(_JOIN_SECONDS)
+        self._process.send(signal.SIGCONT)
+        self._process.close()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise LabError(f"the fault deletion_stall failed: {error}") from error
+
+    def _main(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # noqa: BLE001 - raised again by lift, in the main thread
+            self._error = error
+
+    def _watch(self) -> None:
+        clock, duty = self._target.clock, Duty(self._config)
+        while not self._lifted.wait(self._config.poll / SECOND_NS):
+            deleted = deleted_segments(self._target.broker.data_directory, self._config.topics)
+            now_ns = clock.mono_ns()
+            fresh = duty.fresh(now_ns, deleted)
+            if fresh and self.onset_wall_ns is None:
+                self.onset_wall_ns = clock.wall_ns()
+            if duty.is_due(now_ns):
+                self._stall(fresh)
+
+    def _stall(self, fresh: int) -> None:
+        clock = self._target.clock
+        self._process.follow(self._target.broker.pid)
+        stopped_ns, at_wall_ns = clock.mono_ns(), clock.wall_ns()
+        try:
+            if not self._process.send(signal.SIGSTOP):
+                return
+            self._lifted.wait(self._config.stall / SECOND_NS)
+        finally:
+            self._process.send(signal.SIGCONT)
+        line: Mapping[str, object] = {
+            "at_wall_ns": at_wall_ns,
+            "stalled_ns": clock.mono_ns() - stopped_ns,
+            "new_deletions": fresh,
+        }
+        self._target.record(line)
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names are enough, fifty times a second
+    except (FileNotFoundError, NotADirectoryError):  # deleted meanwhile, or a file beside them
+        return []

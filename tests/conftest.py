@@ -1,0 +1,24 @@
+"""What many tests share: how hypothesis runs, and one real Kafka a session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from soak.lab.brokers import kafka
+from soak.lab.ports import Running
+
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(scope="session")
+def lab_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A real Kafka for tests marked `broker`; each test makes topics of its own in it."""
+    broker = kafka.start(tmp_path_factory.mktemp("lab-kafka"), {})
+    yield broker
+    broker.stop()

@@ -1,0 +1,224 @@
+"""The fault stops a broker while it deletes, and always lets it go again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # their stubs
+
+from soak.core.clock import SystemClock
+from soak.core.errors import LabError
+from soak.core.units import SECOND_NS
+from soak.lab.faults.deletion_stall import Config, Duty, deleted_segments, inject
+from soak.lab.ports import Running, Target
+from soak.service import children
+
+MS = SECOND_NS // 1000
+
+
+@dataclass
+class SleepingBroker:
+    """A process that does nothing, with a data folder."""
+
+    process: subprocess.Popen[bytes]
+    data_directory: Path
+    bootstrap_servers: str = ""
+    log_path: Path = field(default_factory=Path)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def stop(self) -> None:
+        children.stop(self.process, 5)
+
+    def kill(self) -> None:
+        children.kill(self.process)
+
+    def restart(self) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[SleepingBroker]:
+    data = tmp_path / "data"
+    (data / "soak-x-0").mkdir(parents=True)
+    process = children.spawn(["sleep", "600"], log_path=tmp_path / "log")
+    yield SleepingBroker(process, data)
+    children.kill(process)
+
+
+def state_of(pid: int) -> str:
+    """`T` is stopped, as proc(5) has it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+class Witness:
+    """Takes the fault's lines and says when there were enough."""
+
+    def __init__(self, enough: int) -> None:
+        self.lines: list[Mapping[str, object]] = []
+        self._enough = enough
+        self.has_enough = threading.Event()
+
+    def record(self, line: Mapping[str, object]) -> None:
+        self.lines.append(line)
+        if len(self.lines) >= self._enough:
+            self.has_enough.set()
+
+
+def test_only_segments_under_deletion_in_the_topics_asked_for_are_seen(tmp_path: Path) -> None:
+    """Indexes, living segments, other topics and stray files do not count."""
+    for name in (
+        "soak-x-0/1.log.deleted",
+        "soak-x-0/1.index.deleted",
+        "soak-x-0/2.log",
+        "soak-x-1/7.log.deleted",
+        "__consumer_offsets-3/1.log.deleted",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    (tmp_path / "meta.properties").touch()
+
+    found = deleted_segments(tmp_path, "soak-*")
+
+    assert found == {"soak-x-0/1.log.deleted", "soak-x-1/7.log.deleted"}
+
+
+def test_a_deletion_makes_the_broker_stop_in_a_duty_cycle_for_as_long_as_it_is_recent() -> None:
+    """One deletion, looked at every 20 ms for 3 s: stops at 0, 250, 500 and 750 ms."""
+    duty = Duty(Config())
+    stops = []
+    for now_ns in range(0, 3 * SECOND_NS, 20 * MS):
+        # The file is there for a second and then gone; it is one deletion all the time.
+        duty.fresh(now_ns, frozenset({"a"} if now_ns < SECOND_NS else set()))
+        if duty.is_due(now_ns):
+            stops.append(now_ns // MS)
+
+    assert stops == [0, 260, 520, 780]
+
+
+def test_no_deletion_no_stop() -> None:
+    """Whatever the time is."""
+    duty = Duty(Config())
+
+    assert [duty.fresh(now, frozenset()) or duty.is_due(now) for now in (0, MS, SECOND_NS)] == [
+        False,
+        False,
+        False,
+    ]
+
+
+def test_each_deletion_counts_once() -> None:
+    """23 segments over time, seen in several looks."""
+    duty = Duty(Config())
+    names = [str(number) for number in range(23)]
+
+    counts = [duty.fresh(at, frozenset(names[max(0, at - 3) : at])) for at in range(24)]
+
+    assert sum(counts) == 23
+
+
+@pytest.mark.parametrize(
+    "settings", [{"stall": 0}, {"stall": 200 * MS, "every": 300 * MS}, {"poll": -1}, {"typo": 1}]
+)
+def test_a_fault_that_makes_no_sense_is_refused(settings: dict[str, int]) -> None:
+    """Before anything is stopped."""
+    with pytest.raises(ValueError, match=r"stall|poll|typo"):
+        Config(**settings)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_deletions_stop_the_broker_and_lifting_leaves_it_running(broker: SleepingBroker) -> None:
+    """It is recorded how long each stop took, and when the first deletion was seen."""
+    witness = Witness(enough=2)
+    active = inject(Target(broker, witness.record, SystemClock()), Config())
+    assert active.onset_wall_ns is None
+    (broker.data_directory / "soak-x-0" / "00.log.deleted").touch()
+    assert witness.has_enough.wait(20)
+
+    active.lift()
+    active.lift()
+
+    assert state_of(broker.pid) == "S"
+    assert int(str(witness.lines[0]["stalled_ns"])) >= 60 * MS
+    assert witness.lines[0]["new_deletions"] == 1
+    assert active.onset_wall_ns is not None
+
+
+def test_lifting_in_the_middle_of_a_stop_lets_the_broker_go(broker: SleepingBroker) -> None:
+    """The stop would last five seconds; it ends with the fault."""
+    witness = Witness(enough=1)
+    config = Config(stall=5 * SECOND_NS, every=10 * SECOND_NS)
+    (broker.data_directory / "soak-x-0" / "00.log.deleted").touch()
+    active = inject(Target(broker, witness.record, SystemClock()), config)
+    os.waitid(os.P_PID, broker.pid, os.WSTOPPED | os.WNOWAIT)
+
+    active.lift()
+
+    assert state_of(broker.pid) == "S"
+    assert int(str(witness.lines[0]["stalled_ns"])) < 5 * SECOND_NS
+
+
+def test_a_broker_that_died_is_no_error_of_the_fault(broker: SleepingBroker) -> None:
+    """Somebody killed it; there is nothing to stop and nothing to let go."""
+    active = inject(Target(broker, lambda _: None, SystemClock()), Config())
+    broker.kill()
+    (broker.data_directory / "soak-x-0" / "00.log.deleted").touch()
+
+    active.lift()
+
+    assert broker.process.returncode == -signal.SIGKILL
+
+
+def test_what_goes_wrong_in_the_thread_is_raised_when_the_fault_is_lifted(
+    broker: SleepingBroker,
+) -> None:
+    """And the broker runs all the same."""
+    reached = threading.Event()
+
+    def fail(_: Mapping[str, object]) -> None:
+        reached.set()
+        raise OSError(28, "No space left on device")
+
+    (broker.data_directory / "soak-x-0" / "00.log.deleted").touch()
+    active = inject(Target(broker, fail, SystemClock()), Config())
+    assert reached.wait(20)
+
+    with pytest.raises(LabError, match="No space left"):
+        active.lift()
+
+    assert state_of(broker.pid) == "S"
+
+
+@pytest.mark.broker
+def test_a_real_kafka_is_stopped_when_it_deletes_and_goes_on_afterwards(lab_kafka: Running) -> None:
+    """Retention of a second: the segments go, the broker waits, and then takes messages again."""
+    topic = f"soak-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": lab_kafka.bootstrap_servers})
+    settings = {"retention.ms": "1000", "segment.bytes": "1048576", "segment.ms": "1000"}
+    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": lab_kafka.bootstrap_servers})
+    witness = Witness(enough=3)
+    active = inject(Target(lab_kafka, witness.record, SystemClock()), Config())
+    try:
+        for _ in range(3 * 1024 + 1):
+            producer.produce(topic, b"x" * 1024, partition=0)
+        assert producer.flush(30) == 0
+        assert witness.has_enough.wait(60)
+    finally:
+        active.lift()
+
+    producer.produce(topic, b"afterwards", partition=0)
+
+    assert producer.flush(30) == 0
+    assert state_of(lab_kafka.pid) == "S"

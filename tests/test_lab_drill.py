@@ -1,0 +1,170 @@
+"""Drill files, and the verdict on a run that a drill was put into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from soak.core.errors import PlanError
+from soak.core.units import SECOND_NS
+from soak.core.yaml_text import parse
+from soak.lab import drill
+from soak.lab.drill import Expectation
+from soak.lab.faults import deletion_stall
+
+DRILLS = Path(__file__).parent.parent / "configs" / "drills"
+EXPECT = Expectation(cause="retention_cliff")
+FIRST_NS = 1_800_000_000 * SECOND_NS  # 2027-01-15T08:00:00Z
+GOOD = """\
+plan: plan.yaml
+fault:
+  kind: deletion_stall
+  stall: 40ms
+expect:
+  cause: retention_cliff
+"""
+
+
+def summary(**changes: Any) -> dict[str, Any]:
+    finding = {"cause": "retention_cliff", "state": "confirmed", "at": "2027-01-15T08:00:02+00:00"}
+    return {
+        "findings": [finding | changes.pop("finding", {})],
+        "audit": {"lost": 0, "duplicated": 0} | changes,
+    }
+
+
+def failing(summary: dict[str, Any], first_ns: int | None = FIRST_NS) -> set[str]:
+    checks = drill.judge(EXPECT, summary, first_ns)
+    return {check.subject for check in checks if not check.is_met}
+
+
+def test_a_drill_file_gives_the_faults_own_configuration(tmp_path: Path) -> None:
+    """Defaults are filled in; the plan is looked for beside the file."""
+    (tmp_path / "plan.yaml").touch()
+    (tmp_path / "mine.yaml").write_text(GOOD)
+
+    found = drill.load(tmp_path / "mine.yaml")
+
+    assert (found.name, found.plan, found.fault_kind) == (
+        "mine",
+        tmp_path / "plan.yaml",
+        "deletion_stall",
+    )
+    assert found.fault == deletion_stall.Config(stall=SECOND_NS // 25)
+    assert found.expect.onset_within == 5 * SECOND_NS
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "kind: deletion_stall",
+            "kind: deletion_stal",
+            "3: fault.kind: unknown fault; did you mean",
+        ),
+        ("stall: 40ms", "stal: 40ms", "4: fault.stal: unknown key; did you mean 'stall'"),
+        ("stall: 40ms", "stall: 40 blinks", "4: fault.stall: "),
+        ("stall: 40ms", "stall: 240ms", "2: fault: stall must be at most half of every"),
+        ("  cause: retention_cliff", "  cause: x\n  lose: 0", "7: expect.lose: unknown key"),
+        ("plan: plan.yaml", "plan: other.yaml", "1: plan: there is no file"),
+        ("plan: plan.yaml", "", "1: plan: is missing"),
+        ("expect:", "fault:", "5: fault: duplicate key"),
+    ],
+)
+def test_a_wrong_drill_file_is_refused_with_line_and_key(
+    old: str, new: str, message: str, tmp_path: Path
+) -> None:
+    """As a wrong plan is."""
+    (tmp_path / "plan.yaml").touch()
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD.replace(old, new))
+
+    with pytest.raises(PlanError) as caught:
+        drill.load(path)
+
+    assert str(caught.value).startswith(f"{path}:{message}")
+
+
+@pytest.mark.parametrize("path", sorted(DRILLS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_drill_that_ships_names_a_known_fault(path: Path) -> None:
+    """A new file is under test the moment it exists."""
+    text = path.read_text()
+    document = parse(text, str(path))
+
+    kind, config = drill._fault(document.value["fault"], document)
+
+    assert type(config).__name__ == "Config"
+    assert kind == document.value["fault"]["kind"]
+
+
+def test_a_run_that_found_what_was_declared_meets_every_expectation() -> None:
+    """Two seconds after the first deletion, nothing lost, nothing doubled."""
+    assert failing(summary()) == set()
+
+
+@pytest.mark.parametrize(
+    ("at", "wrong"),
+    [
+        ("2027-01-15T07:59:55+00:00", set()),
+        ("2027-01-15T07:59:54+00:00", {"onset"}),
+        ("2027-01-15T08:00:05Z", set()),
+        ("2027-01-15T09:00:06+01:00", {"onset"}),
+        ("soon", {"onset"}),
+    ],
+)
+def test_the_onset_must_lie_within_five_seconds_of_the_first_deletion(
+    at: str, wrong: set[str]
+) -> None:
+    """Before or after, in any time zone."""
+    assert failing(summary(finding={"at": at})) == wrong
+
+
+def test_a_wrong_cause_fails_on_all_that_belongs_to_the_finding() -> None:
+    """And the table shows which cause was named instead."""
+    run = summary(finding={"cause": "unknown"})
+    (cause, *_) = drill.judge(EXPECT, run, FIRST_NS)
+
+    assert failing(run) == {"cause", "state", "onset"}
+    assert (cause.expected, cause.found) == ("retention_cliff", "unknown")
+
+
+def test_a_finding_that_went_away_is_not_the_confirmed_one() -> None:
+    """The fault was still there at the end."""
+    assert failing(summary(finding={"state": "gone"})) == {"state"}
+
+
+def test_lost_and_doubled_messages_fail_the_drill_and_so_does_not_knowing() -> None:
+    """Null is what the audit says when it cannot know."""
+    assert failing(summary(lost=None, duplicated=2)) == {"lost", "duplicated"}
+
+
+def test_a_run_without_a_deletion_proves_nothing() -> None:
+    """The fault never acted, so a finding cannot be its."""
+    assert failing(summary(), None) == {"onset"}
+
+
+def test_of_two_findings_with_the_cause_the_one_at_the_deletion_counts() -> None:
+    """Another one later in the run does not hide it."""
+    run = summary()
+    late = run["findings"][0] | {"at": "2027-01-15T08:02:00+00:00"}
+    run["findings"].insert(0, late)
+
+    assert failing(run) == set()
+
+
+def test_a_summary_without_anything_fails_and_does_not_break() -> None:
+    """The run was cut short."""
+    assert failing({}) == {"cause", "state", "onset", "lost", "duplicated"}
+
+
+def test_the_declaration_says_what_is_injected_as_people_write_it(tmp_path: Path) -> None:
+    """It is the first line of the fault log."""
+    (tmp_path / "plan.yaml").touch()
+    (tmp_path / "mine.yaml").write_text(GOOD)
+
+    line = drill.declaration(drill.load(tmp_path / "mine.yaml"), at_wall_ns=7)
+
+    assert (line["drill"], line["fault"], line["at_wall_ns"]) == ("mine", "deletion_stall", 7)
+    assert dict(line["config"])["stall"] == "40ms"  # type: ignore[call-overload]  # JSON
