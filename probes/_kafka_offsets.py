@@ -1,0 +1,78 @@
+"""Asks a Kafka cluster for the first and last offset of partitions, through librdkafka's admin client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # its stubs
+
+from probes._log_starts import Bounds, Partition
+from soak.core.errors import ProbeError
+
+LOG = logging.getLogger("soak.probes.retention_kafka")
+
+
+class KafkaOffsets:
+    """One admin client; every question has a time limit."""
+
+    def __init__(self, settings: Mapping[str, str], timeout_seconds: float) -> None:
+        try:
+            self._admin = AdminClient({"log_level": "3", **settings}, logger=LOG)
+        except KafkaException as error:
+            raise ProbeError(f"the Kafka client refuses its settings: {_said(error)}") from error
+        self._timeout_seconds = timeout_seconds
+
+    def partitions(self, topics: Sequence[str]) -> list[Partition]:
+        """Return the partitions of these topics, in order.
+
+        Raises:
+            ProbeError: the cluster does not answer, or a topic is not there.
+        """
+        found: list[Partition] = []
+        for topic in topics:
+            try:
+                listed = self._admin.list_topics(topic, timeout=self._timeout_seconds).topics[topic]
+            except KafkaException as error:
+                raise ProbeError(f"cannot list topic {topic}: {_said(error)}") from error
+            if listed.error is not None:
+                raise ProbeError(f"cannot list topic {topic}: {listed.error.str()}")
+            found += [(topic, partition) for partition in sorted(listed.partitions)]
+        return found
+
+    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
+        """Return the offsets of all of them.
+
+        Raises:
+            ProbeError: one is not known in time.
+        """
+        first = self._ask(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # the client's
+        last = self._ask(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # the client's
+        try:
+            return {
+                (asked.topic, asked.partition): Bounds(
+                    int(future.result(self._timeout_seconds).offset),
+                    int(last[asked].result(self._timeout_seconds).offset),
+                )
+                for asked, future in first.items()
+            }
+        except (KafkaException, TimeoutError) as error:
+            raise ProbeError(f"cannot list offsets: {_said(error)}") from error
+
+    def _ask(self, partitions: Sequence[Partition], spec: Any) -> dict[Any, Any]:  # noqa: ANN401  # the client ships no types
+        wanted = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+        try:
+            futures: dict[Any, Any] = self._admin.list_offsets(
+                wanted, request_timeout=self._timeout_seconds
+            )
+        except (KafkaException, ValueError) as error:
+            raise ProbeError(f"cannot list offsets: {_said(error)}") from error
+        return futures
+
+
+def _said(error: BaseException) -> str:
+    """Return the client's words without its codes."""
+    inner = error.args[0] if error.args else error
+    return inner.str() if isinstance(inner, KafkaError) else str(inner) or type(error).__name__

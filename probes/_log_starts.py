@@ -1,0 +1,123 @@
+"""Follows the earliest offset of each partition: what moves it is retention. Pure; no client, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from soak.core.model import Event
+
+Partition = tuple[str, int]
+
+DELETED = "retention_deletion"
+MOVED_BACK = "log_start_moved_back"
+"""A log start that falls: the topic was made anew, or data was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    earliest: int
+    latest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One partition on this host's disk."""
+
+    held_bytes: int  # really on disk, with indexes and with files that wait to be unlinked
+    segments: Mapping[int, int]  # base offset -> bytes of the log file
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The log start of one partition moved between two polls (wall clock)."""
+
+    partition: Partition
+    from_offset: int
+    to_offset: int
+    since_ns: int
+    at_ns: int
+    segments: int | None = None  # where the folder is local
+    bytes: int | None = None
+
+    @property
+    def is_deletion(self) -> bool:
+        return self.to_offset > self.from_offset
+
+    @property
+    def messages(self) -> int:
+        return self.to_offset - self.from_offset
+
+    def event(self) -> Event:
+        fields: dict[str, str | int | float] = {
+            "topic": self.partition[0],
+            "partition": self.partition[1],
+            "from_offset": self.from_offset,
+            "to_offset": self.to_offset,
+            "messages": self.messages,
+        }
+        if self.bytes is not None and self.segments is not None:
+            fields |= {"bytes": self.bytes, "segments": self.segments}
+        return Event(DELETED if self.is_deletion else MOVED_BACK, self.at_ns, self.since_ns, fields)
+
+
+@dataclass(slots=True)
+class _Known:
+    earliest: int
+    asked_ns: int
+    segments: dict[int, int]
+
+
+class LogStarts:
+    """Holds the last poll of each partition."""
+
+    def __init__(self) -> None:
+        self._known: dict[Partition, _Known] = {}
+
+    def update(
+        self,
+        bounds: Mapping[Partition, Bounds],
+        folders: Mapping[Partition, Folder],
+        asked_ns: int,
+        answered_ns: int,
+    ) -> list[Move]:
+        """Return what moved since each partition's previous poll; its first poll only starts it.
+
+        A move lies after the previous question, as it may have come right behind the answer to
+        that, and before this answer.
+        """
+        moves = []
+        for partition, bound in bounds.items():
+            folder = folders.get(partition)
+            known = self._known.get(partition)
+            if known is None:
+                segments = dict(folder.segments) if folder else {}
+                self._known[partition] = _Known(bound.earliest, asked_ns, segments)
+                continue
+            if folder is not None:  # a segment grows until it is rolled: its largest size counts
+                for base, size in folder.segments.items():
+                    known.segments[base] = max(size, known.segments.get(base, 0))
+            if bound.earliest != known.earliest:
+                since = known.asked_ns, answered_ns
+                moves.append(_move(partition, known, bound.earliest, since))
+            _advance(known, bound.earliest, asked_ns)
+        return moves
+
+
+def _move(partition: Partition, known: _Known, to_offset: int, when: tuple[int, int]) -> Move:
+    gone = [size for base, size in known.segments.items() if known.earliest <= base < to_offset]
+    return Move(
+        partition,
+        known.earliest,
+        to_offset,
+        *when,
+        segments=len(gone) if gone else None,
+        bytes=sum(gone) if gone else None,
+    )
+
+
+def _advance(known: _Known, earliest: int, asked_ns: int) -> None:
+    if earliest < known.earliest:
+        known.segments.clear()
+    known.earliest, known.asked_ns = earliest, asked_ns
+    known.segments = {base: size for base, size in known.segments.items() if base >= earliest}

@@ -1,0 +1,144 @@
+"""How busy, slow and worn the drive behind a directory is: what the broker's own numbers cannot tell.
+
+Source:   /proc/diskstats of the device that holds `directory`; flushes and turn-over of the drive below it.
+Overhead: one read of /proc a second, no IO on the drive.
+Caveats:  Kernels before 4.18 give no discards, before 5.5 no flushes. IO time is sampled at timer ticks
+          since 5.0, so a drive with many parallel queues reads 100 % busy long before it is full. Turn-over
+          counts from the start of the probe, not of the drive. A throttle above the block layer is not seen.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic.dataclasses import dataclass
+
+from probes import _diskstats as diskstats
+from probes._block_device import (
+    SECTOR_BYTES,
+    BlockDevice,
+    Numbers,
+    find,
+    read_text,
+    stat_numbers,
+)
+from probes._deltas import Deltas, Growth
+from probes._worker import Worker
+from soak.core.errors import NotAvailableError
+from soak.core.model import Column, Reading
+from soak.core.plan import STRICT
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+
+FIND_SECONDS = 0.2  # a drive that hangs while we look for it costs the first reading this much
+
+_AWAITS = (
+    ("disk_read_await_seconds", diskstats.READ_TIME, diskstats.READS),
+    ("disk_write_await_seconds", diskstats.WRITE_TIME, diskstats.WRITES),
+    ("disk_discard_await_seconds", diskstats.DISCARD_TIME, diskstats.DISCARDS),
+)
+
+Samples = list[tuple[Column, float]]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    directory: str = ""  # empty: the broker's data folder, where the run knows it
+
+
+def build(config: Config, clock: Clock) -> DiskIo:
+    return DiskIo(config, clock)
+
+
+class DiskIo:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        *,
+        proc: Path = Path("/proc"),
+        sys: Path = Path("/sys"),
+        numbers: Callable[[str], Numbers] = stat_numbers,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._proc = proc
+        self._sys = sys
+        self._numbers = numbers
+        self._device: BlockDevice | None = None
+        self._finder = Worker("disk_io", self._find)
+        self._own: Deltas[int] = Deltas()
+        self._drive: Deltas[int] = Deltas()
+        self._written_sectors = 0.0
+
+    def read(self) -> Reading:
+        """Return the rates since the previous reading; the first gives what needs no rate."""
+        begin_ns = self._clock.mono_ns()
+        device = self._found()
+        if device is None:
+            return Reading(())
+        text = read_text(self._proc / "diskstats")
+        at_ns = self._clock.mono_ns()
+        own = diskstats.line_of(text, device.number)
+        drive = diskstats.line_of(text, device.drive)
+        grown = self._own.take(own.fields, at_ns)
+        samples = _own_samples(own, grown)
+        samples += self._drive_samples(drive, self._drive.take(drive.fields, at_ns), device)
+        return Reading(tuple(samples), (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
+
+    def close(self) -> None:
+        self._finder.close(0.0)
+
+    def _found(self) -> BlockDevice | None:
+        if self._device is None and self._finder.check():
+            self._finder.wait(FIND_SECONDS)
+            if self._device is None:
+                self._finder.check()
+        return self._device
+
+    def _find(self, _stop: threading.Event) -> None:
+        if not self._config.directory:
+            raise NotAvailableError("disk_io.directory is not set: which drive is to be watched?")
+        self._device = find(self._config.directory, self._proc, self._sys, self._numbers)
+
+    def _drive_samples(
+        self, drive: diskstats.Line, grown: Growth[int], device: BlockDevice
+    ) -> Samples:
+        labels = (("device", drive.device),)
+        samples = _rates(diskstats.OF_DRIVE, grown, labels)
+        flush_await = grown.ratio(diskstats.FLUSH_TIME, diskstats.FLUSHES, 1000.0)
+        if flush_await is not None:
+            samples.append((Column("disk_flush_await_seconds", labels, "seconds"), flush_await))
+        self._written_sectors += grown.by.get(diskstats.WRITTEN, 0.0)
+        if device.capacity_bytes:
+            turned = self._written_sectors * SECTOR_BYTES / device.capacity_bytes
+            samples.append((Column("disk_turnover_ratio", labels, "turns"), turned))
+        return samples
+
+
+def _own_samples(line: diskstats.Line, grown: Growth[int]) -> Samples:
+    labels = (("device", line.device),)
+    in_flight = float(line.fields[diskstats.IO_NOW])
+    samples: Samples = [(Column("node_disk_io_now", labels, "requests"), in_flight)]
+    samples += _rates(diskstats.OWN, grown, labels)
+    queue = grown.per_second(diskstats.WEIGHTED, 1000.0)
+    if queue is not None:
+        samples.append((Column("disk_queue_length", labels, "requests"), queue))
+    for metric, time, count in _AWAITS:
+        seconds = grown.ratio(time, count, 1000.0)
+        if seconds is not None:  # no request, no latency: missing, not zero
+            samples.append((Column(metric, labels, "seconds"), seconds))
+    return samples
+
+
+def _rates(
+    counters: tuple[diskstats.Counter, ...], grown: Growth[int], labels: tuple[tuple[str, str], ...]
+) -> Samples:
+    found = []
+    for counter in counters:
+        rate = grown.per_second(counter.at, counter.scale)
+        if rate is not None:
+            found.append((Column(counter.metric, labels, counter.unit), rate))
+    return found

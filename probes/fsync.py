@@ -1,0 +1,157 @@
+"""fsync latency: what a broker waits for before it may acknowledge a write, measured beside it.
+
+Source:   write(2) and fsync(2) of one block in a file of our own in `directory`, on a thread of its own.
+Overhead: 4 KiB and one flush every `period`; the file never grows, and goes when the probe ends.
+Caveats:  Counted from the intended time, so a busy CPU shows: `fsync_schedule_lag_seconds` is that part.
+          The block is overwritten in place: fsync commits the inode's time, fdatasync commits data alone.
+          tmpfs answers in microseconds and means nothing, so it is refused unless allowed. A drive with a
+          protected cache flushes in no time until it starves.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from probes import _mounts
+from probes._block_device import read_text
+from probes._meter import Meter
+from probes._worker import Worker
+from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.histogram import Histogram
+from soak.core.model import Column, Reading
+from soak.core.plan import STRICT
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS, Duration, Size, duration_ns
+
+FILE_NAME = ".soak-fsync"
+
+_QUANTILES = {"0.5": 0.5, "0.99": 0.99, "max": 1.0}
+_SYNC: dict[str, Callable[[int], None]] = {"fsync": os.fsync, "fdatasync": os.fdatasync}
+
+Sync = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    directory: str = ""  # empty: the broker's data folder, where the run knows it
+    period: Duration = duration_ns("200ms")
+    payload_size: Size = 4096
+    sync: Literal["fsync", "fdatasync"] = "fsync"
+    allow_tmpfs: bool = False
+
+    def __post_init__(self) -> None:
+        if not duration_ns("10ms") <= self.period <= duration_ns("60s"):
+            raise ValueError("period must lie between 10ms and 60s")
+        if not 1 <= self.payload_size <= 2**20:
+            raise ValueError("payload_size must lie between 1B and 1MiB")
+
+
+def build(config: Config, clock: Clock) -> Fsync:
+    return Fsync(config, clock)
+
+
+class Fsync:
+    """`sync` stands for the system call in tests."""
+
+    def __init__(
+        self, config: Config, clock: Clock, *, proc: Path = Path("/proc"), sync: Sync | None = None
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._proc = proc
+        self._sync = sync or _SYNC[config.sync]
+        self._worker = Worker("fsync", self._work)
+        self._meter: Meter | None = None
+        self._histogram = Histogram()
+        self._label = ("directory", config.directory)
+
+    def read(self) -> Reading:
+        """Return the quantiles of the flushes that came back since the last reading, and what hangs."""
+        begin_ns = self._clock.mono_ns()
+        self._worker.check()
+        meter = self._meter
+        if meter is None:
+            return Reading(())
+        samples = self._samples(meter)
+        return Reading(tuple(samples), (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def _samples(self, meter: Meter) -> list[tuple[Column, float]]:
+        hanging = meter.hanging_ns() / SECOND_NS
+        samples = [(Column("fsync_hanging_seconds", (self._label,), "seconds"), hanging)]
+        lags_ns = meter.take_lags_ns()
+        if lags_ns.size:
+            lag = float(lags_ns.max()) / SECOND_NS
+            samples.append((Column("fsync_schedule_lag_seconds", (self._label,), "seconds"), lag))
+        latencies_ns = meter.take_latencies_ns()
+        if latencies_ns.size:
+            self._histogram.clear()
+            self._histogram.record_ns(latencies_ns)
+            values = self._histogram.quantiles_seconds(tuple(_QUANTILES.values()))
+            for quantile, value in zip(_QUANTILES, values, strict=True):
+                labels = (self._label, ("quantile", quantile))
+                samples.append((Column("fsync_latency_seconds", labels, "seconds"), value))
+        return samples
+
+    def _work(self, stop: threading.Event) -> None:
+        """Open, flush on the schedule until told to stop, remove the file: all that touches the drive."""
+        self._refuse_memory()
+        path = Path(self._config.directory) / FILE_NAME
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            file = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise ProbeError(f"cannot open {path}: {error.strerror}") from error
+        try:
+            self._flush_until(stop, file)
+        finally:
+            os.close(file)
+            path.unlink(missing_ok=True)
+
+    def _flush_until(self, stop: threading.Event, file: int) -> None:
+        payload = b"\xa5" * self._config.payload_size
+        period_ns = self._config.period
+        start_ns = self._clock.mono_ns() + period_ns // 2  # between the readings, not at them
+        meter = Meter(start_ns, period_ns, self._clock, lambda: flush(file, payload, self._sync))
+        self._meter = meter
+        while not stop.wait(max(0.0, (meter.next_due_ns - self._clock.mono_ns()) / SECOND_NS)):
+            try:
+                meter.serve()
+            except OSError as error:
+                place = self._config.directory
+                self._worker.note(ProbeError(f"cannot flush in {place}: {error.strerror or error}"))
+
+    def _refuse_memory(self) -> None:
+        directory = self._config.directory
+        if not directory:
+            raise NotAvailableError("fsync.directory is not set: which drive is to be watched?")
+        if not Path(directory).is_dir():
+            raise NotAvailableError(f"{directory} is not a directory")
+        if self._config.allow_tmpfs:
+            return
+        mounts = _mounts.parse(read_text(self._proc / "self/mountinfo"))
+        kind = _mounts.mount_of(os.path.realpath(directory), mounts).kind
+        if kind in _mounts.MEMORY_KINDS:
+            raise NotAvailableError(
+                f"{directory} lies in memory ({kind}), where a flush means nothing: "
+                "only `allow_tmpfs: true` probes it"
+            )
+
+
+def flush(file: int, payload: bytes, sync: Sync) -> None:
+    """Overwrite the file's first block and flush it.
+
+    Raises:
+        OSError: either failed, or the write was cut short.
+    """
+    if os.pwrite(file, payload, 0) < len(payload):
+        raise OSError("short write")
+    sync(file)
