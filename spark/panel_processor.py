@@ -1,0 +1,90 @@
+"""The detector inside Spark: one panel a (run, shard), its state one blob.
+
+There is no watermark: each source advances alone in the order of (inc, k), and the panel ignores what it
+has seen. No timer either: the state is deleted with the folder of its run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from pyspark.sql.functions import col
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from detectors.level_shift import Config, Panel
+from soak.core.model import Change
+from spark.schema import CHANGES, change_row, columns_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.stateful_processor import TimerValues
+
+_USED = (
+    *("run", "shard", "source", "inc", "k"),
+    *("columns_id", "columns", "values", "trusted", "phase"),
+)
+
+_FED = ("source", "k", "columns_id", "values", "trusted", "phase")
+
+
+def detect(rows: DataFrame, config: Config) -> DataFrame:
+    """Return the changes (`CHANGES`) in rows of `ROWS`; a stream, for it keeps state."""
+    records = rows.where(col("gap").isNull()).select(*_USED)
+    # One partition satisfies the grouping, so nothing is shuffled. `detect` of a fleet will shard.
+    return (
+        records.coalesce(1)
+        .groupBy("run", "shard")
+        .transformWithStateInPandas(PanelProcessor(config), CHANGES, "Append", "None")
+    )
+
+
+class PanelProcessor(StatefulProcessor):
+    """Feeds the rows of a batch to the panel of their key."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("panel", "blob binary")
+
+    def handleInputRows(  # noqa: N802  # Spark's name
+        self,
+        key: Any,  # noqa: ANN401  # the values of the grouping columns
+        rows: Iterator[pd.DataFrame],  # type: ignore[override]  # the pandas flavour
+        timerValues: TimerValues,  # noqa: ARG002, N803  # Spark's signature
+    ) -> Iterator[pd.DataFrame]:
+        """Take all frames, then write the state once; rows come in no order."""
+        batch = pd.concat(list(rows), ignore_index=True)
+        state = self._state.get()
+        panel = Panel(self._config) if state is None else _panel(state, self._config)
+        changes = fed(panel, batch)
+        self._state.update((panel.to_bytes(),))
+        if changes:
+            yield pd.DataFrame([change_row(str(key[0]), change) for change in changes])
+
+    def close(self) -> None:
+        """Nothing is held between batches."""
+
+
+def fed(panel: Panel, batch: pd.DataFrame) -> list[Change]:
+    """Give rows, in any order, to the panel; return the changes in the order of their discovery."""
+    named = batch.dropna(subset=["columns"])
+    columns = {
+        name: columns_of(text)
+        for name, text in zip(named["columns_id"], named["columns"], strict=True)
+    }
+    changes = []
+    ordered = batch.sort_values(["source", "inc", "k"])
+    for source, k, name, values, trusted, phase in zip(
+        *(ordered[name] for name in _FED), strict=True
+    ):
+        taken = np.asarray(values, dtype=np.float64)
+        changes += panel.update(source, columns[name], int(k), taken, bool(trusted), phase)
+    return changes
+
+
+def _panel(state: tuple[Any, ...], config: Config) -> Panel:
+    return Panel.from_bytes(bytes(state[0]), config)

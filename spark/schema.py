@@ -1,0 +1,100 @@
+"""The shape of rows in Spark: one row a (run, source, inc, k), and one a change point.
+
+Names of columns are long and rarely change, so a row carries their id, and only the first row of a
+source in a batch that uses them carries their text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from soak.core.model import Change, Column
+
+NOT_CARRIED = frozenset({"histograms", "acknowledged", "received", "sent_next"})
+"""Fields of a record that rows leave out: the audit and the heat map read the journal itself."""
+
+_ROW: tuple[tuple[str, Any], ...] = (
+    ("run", StringType()),
+    ("shard", LongType()),
+    ("source", StringType()),
+    ("inc", LongType()),
+    ("k", LongType()),
+    ("at_ns", LongType()),
+    ("length_ns", LongType()),
+    ("columns_id", StringType()),
+    ("columns", StringType()),  # JSON, on the first row that uses this id, else null
+    ("values", ArrayType(DoubleType(), containsNull=False)),  # NaN where nothing was measured
+    ("trusted", BooleanType()),
+    ("trust", StringType()),  # JSON, null when there is nothing to say
+    ("events", StringType()),  # JSON list, null when there is none
+    ("phase", StringType()),
+    ("gap", StringType()),  # why a line could not be read; such a row has no values
+)
+_CHANGE: tuple[tuple[str, Any], ...] = (
+    ("run", StringType()),
+    ("series", StringType()),
+    ("raised_k", LongType()),
+    ("onset_k", LongType()),
+    ("first_k", LongType()),
+    ("last_k", LongType()),
+    ("before", DoubleType()),
+    ("after", DoubleType()),
+    ("state", StringType()),
+    ("confidence", DoubleType()),
+    ("kind", StringType()),
+)
+ROWS = StructType([StructField(name, kind, nullable=True) for name, kind in _ROW])
+CHANGES = StructType([StructField(name, kind, nullable=True) for name, kind in _CHANGE])
+
+_ARROW = {
+    StringType(): pa.string(),
+    LongType(): pa.int64(),
+    BooleanType(): pa.bool_(),
+    ArrayType(DoubleType(), containsNull=False): pa.list_(
+        pa.field("element", pa.float64(), nullable=False)
+    ),
+}
+ARROW_ROWS = pa.schema([pa.field(name, _ARROW[kind], nullable=True) for name, kind in _ROW])
+"""As Spark sees `ROWS`: a source that gives batches of this schema spares a conversion a value."""
+
+
+def change_row(run: str, change: Change) -> dict[str, object]:
+    """Return a change as a row of `CHANGES`."""
+    row: dict[str, object] = {"run": run}
+    for name in Change.__slots__:
+        row[name] = getattr(change, name)
+    row["first_k"], row["last_k"] = row.pop("interval")  # type: ignore[misc]  # a pair
+    return row
+
+
+def change_of(row: Mapping[str, Any]) -> Change:
+    """Return the change that a row of `CHANGES` describes."""
+    fields = {name: row[name] for name in Change.__slots__ if name != "interval"}
+    return Change(**fields, interval=(row["first_k"], row["last_k"]))
+
+
+def columns_text(columns: Sequence[Column]) -> str:
+    """Return columns as JSON: a list of [metric, labels, unit, lag in seconds]."""
+    listed = [[c.metric, c.labels, c.unit, c.lag_seconds] for c in columns]
+    return json.dumps(listed, separators=(",", ":"))
+
+
+def columns_of(text: str) -> tuple[Column, ...]:
+    """Return what `columns_text` wrote."""
+    return tuple(
+        Column(metric, tuple((key, value) for key, value in labels), unit, lag)
+        for metric, labels, unit, lag in json.loads(text)
+    )
