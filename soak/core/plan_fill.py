@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from soak.core.plan import Plan, PluginConfigs
 
@@ -22,11 +23,15 @@ def filled(plan: Plan, section: str, values: Mapping[str, object]) -> Plan:
 
 
 def lacking(plan: Plan, section: str, field: str) -> list[str]:
-    """Return the plug-ins of a section that have this field and were not given it."""
+    """Return the plug-ins of a section that need this field and were not given it.
+
+    A field that may be None is one that the plug-in can do without.
+    """
     return [
         name
         for name, config in getattr(plan, section).items()
         if getattr(config, field, None) in ("", ())
+        and NoneType not in get_args(get_type_hints(type(config))[field])
     ]
 
 

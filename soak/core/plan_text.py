@@ -15,6 +15,14 @@ from soak.core.plan import PLUGIN_SECTIONS, Plan
 from soak.core.yaml_text import Document, Place, parse
 
 
+_NOUN = {
+    "soak.brokers": "broker",
+    "probes": "probe",
+    "detectors": "detector",
+    "soak.sinks": "sink",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class PlanFile:
     """A plan and where its keys stand, so that later checks can point at them."""
@@ -92,7 +100,7 @@ def _configs(
     for name, raw in section.items():
         if name not in known:
             hint = plugins.nearest(name, known)
-            raise document.error((*place, name), f"unknown {package.rpartition('.')[2]}{hint}")
+            raise document.error((*place, name), f"unknown {_NOUN[package]}{hint}")
         kind = plugins.load(package, name).Config
         found[name] = typed(kind, raw, document, (*place, name))
     return found

@@ -12,6 +12,8 @@ from soak.core.errors import PlanError
 
 Place = tuple[str | int, ...]
 
+_PLAIN_TAGS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -37,8 +39,9 @@ def parse(text: str, name: str) -> Document:
     Raises:
         PlanError: not YAML, a duplicate key, or a key that is not text; with file and line.
     """
-    loader = yaml.SafeLoader(text)
+    loader: yaml.SafeLoader | None = None
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         lines: dict[Place, int] = {(): 1}
         value = None if node is None else _build(loader, node, (), lines, name)
@@ -51,13 +54,17 @@ def parse(text: str, name: str) -> Document:
     except ValueError as error:  # a scalar such as an impossible date
         raise PlanError(f"{name}:1: not YAML: {error}") from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     return Document(name, value, lines)
 
 
 def _build(
     loader: yaml.SafeLoader, node: yaml.Node, place: Place, lines: dict[Place, int], name: str
 ) -> Any:  # noqa: ANN401  # whatever the file says
+    if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
+        line = node.start_mark.line + 1
+        raise PlanError(f"{name}:{line}: not YAML: the tag {node.tag} is not allowed here")
     if isinstance(node, yaml.MappingNode):
         return _mapping(loader, node, place, lines, name)
     if isinstance(node, yaml.SequenceNode):

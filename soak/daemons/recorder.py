@@ -24,7 +24,7 @@ class Recorder:
         self._writer = writer
         self._grid = grid
         self._clock = clock
-        self._columns: tuple[Column, ...] = ()
+        self._columns: tuple[Column, ...] | None = None
         self._columns_id = ""
         self._last_ns = clock.mono_ns()
         self._wall_ahead_ns = clock.wall_ns() - self._last_ns

@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from soak.core import header, plan_text
+from soak.core.clock import Grid
+from soak.core.model import Record
+from soak.core.phases import parse, planned, to_line
+from soak.core.ports import Batch
+from soak.core.units import SECOND_NS
+from soak.daemons.conduct import is_drained
+from soak.daemons.consume import ConsumeLoop
+from soak.daemons.consume_second import ConsumeSecond
+from soak.daemons.context import Context, PhaseFile
+from soak.daemons.in_flight import InFlight
+from soak.daemons.produce import ProduceLoop
+from soak.daemons.received import EARLIEST, Received, restore
+from soak.daemons.recorder import Recorder
+from soak.store.journal import JournalWriter
+from soak.store.journal_reader import read_source
+from soak.store.run_folder import Run, RunFolder
+from tests.fakes import FakeClock, FakeConsumer, FakeProducer
+
+PLAN = """
+name: fake
+broker: {kafka: {}}
+topic: {partitions: 2}
+load: {rate: 1k/s, backlog: 2s}
+phases: {warm_up: 0s, soak: 20s, drain: 5s}
+"""
+
+
+def _context(tmp_path: Path, clock: FakeClock, role: str, phases: str | None = None) -> Context:
+    """Return a run that starts now; `phases` replaces those that the plan gives."""
+    folder = RunFolder(tmp_path)
+    plan = plan_text.load(PLAN, "plan").plan
+    plan = dataclasses.replace(plan, topic=dataclasses.replace(plan.topic, name="soak-x"))
+    steps = planned(plan.phases)
+    lines = [to_line(name, k) for name, k in zip(steps.names, steps.from_k, strict=True)]
+    folder.phases.write_text("".join(lines) if phases is None else phases)
+    source = f"{role}@host"
+    writer = JournalWriter(folder.journal / source, clock).open()
+    run = Run("x", clock.wall_ns(), "host", {}, "running")
+    grid = Grid.anchored(run.start_wall_ns, clock)
+    recorder = Recorder(writer, grid, clock)
+    phase_file = PhaseFile(folder.phases)
+    phase_file.poll()
+    return Context(folder, plan, run, source, grid, writer, recorder, phase_file)
+
+
+def _records(context: Context) -> list[tuple[Record, dict[str, float]]]:
+    context.writer.close(is_end=True)
+    return [
+        (record, dict(zip((column.name for column in columns), record.values, strict=True)))
+        for record, columns in read_source(context.folder.journal, context.source)
+    ]
+
+
+def _run_producer(
+    context: Context, producer: FakeProducer, clock: FakeClock, seconds: float
+) -> None:
+    loop = ProduceLoop(context, producer, clock)
+    end_ns = clock.mono_ns() + round(seconds * SECOND_NS)
+    while clock.mono_ns() < end_ns:
+        loop.tick()
+    loop.finish()
+
+
+def test_the_producer_sends_what_the_schedule_says_and_records_each_second(tmp_path: Path) -> None:
+    clock = FakeClock()
+    context, producer = _context(tmp_path, clock, "produce.0"), FakeProducer(clock)
+
+    _run_producer(context, producer, clock, 3.0)
+
+    (_, first), (_, second), *_ = _records(context)
+    assert (first["sent_messages"], second["sent_messages"]) == (1000, 1000)
+    assert 0.001 <= second['publish_latency_seconds{quantile="0.5"}'] <= 0.0016
+
+
+def test_every_payload_says_where_it_stands_and_when_it_was_due(tmp_path: Path) -> None:
+    clock = FakeClock()
+    context, producer = _context(tmp_path, clock, "produce.0"), FakeProducer(clock)
+
+    _run_producer(context, producer, clock, 1.0)
+
+    block, is_ours = header.parse([payload for _, payload in producer.payloads])
+    assert is_ours.all()
+    due = sorted(block["intended_mono_ns"].tolist())
+    start = context.grid.start_mono_ns
+    assert due == [start + index * 10**6 for index in range(len(due))]
+    for at in (0, 1):
+        lane = [
+            p for p, (q, _) in zip(block["sequence"], producer.payloads, strict=True) if q == at
+        ]
+        assert lane == list(range(len(lane)))
+
+
+def test_latency_counts_from_the_intended_time_through_a_stall(tmp_path: Path) -> None:
+    """The broker answers nothing for 1.5 s; 1,500 messages wait, the first of them that long."""
+    clock = FakeClock()
+    context, producer = _context(tmp_path, clock, "produce.0"), FakeProducer(clock)
+    loop = ProduceLoop(context, producer, clock)
+    producer.is_stalled = True
+    while clock.mono_ns() < context.grid.start_of(0) + 1_500_000_000:
+        loop.tick()
+    producer.is_stalled = False
+    producer.latency_ns = 0
+    while clock.mono_ns() < context.grid.start_of(3):
+        loop.tick()
+    loop.finish()
+
+    (_, silent), (record, _), *_ = _records(context)
+    assert np.isnan(silent['publish_latency_seconds{quantile="0.5"}'])
+    assert silent["in_flight_messages"] == 1000
+    assert record.is_trusted
+
+
+def test_a_full_queue_is_counted_and_the_oldest_sends_are_given_up(tmp_path: Path) -> None:
+    """At 5.001 s with a backlog of 2 s all sends due before 3.001 s are missed: 3,001 of them."""
+    clock = FakeClock()
+    context, producer = _context(tmp_path, clock, "produce.0"), FakeProducer(clock)
+    producer.is_full = True
+
+    _run_producer(context, producer, clock, 5.001)
+
+    records = _records(context)
+    assert sum(values["sent_messages"] for _, values in records) == 0
+    assert sum(values["missed_messages"] for _, values in records) == 3001
+    assert all(record.trust["reason"] == "queue_full" for record, _ in records[:5])
+
+
+def test_what_the_client_gives_up_is_failed_and_named(tmp_path: Path) -> None:
+    clock = FakeClock()
+    context, producer = _context(tmp_path, clock, "produce.0"), FakeProducer(clock)
+    producer.is_stalled = True
+
+    _run_producer(context, producer, clock, 0.5)
+
+    records = _records(context)
+    failed = sum(values["failed_messages"] for _, values in records)
+    named = [event.fields for record, _ in records for event in record.events]
+    assert failed == len(producer.payloads) > 0
+    assert sum(int(one["last"]) - int(one["first"]) + 1 for one in named) == failed
+
+
+def test_nothing_is_sent_outside_the_loaded_phases_and_it_is_not_missed(tmp_path: Path) -> None:
+    clock = FakeClock()
+    phases = to_line("warm-up", 3) + to_line("drain", 5)
+    context, producer = _context(tmp_path, clock, "produce.0", phases), FakeProducer(clock)
+
+    _run_producer(context, producer, clock, 8.0)
+
+    records = _records(context)
+    assert [values["sent_messages"] for _, values in records[:8]] == [0, 0, 0, 1000, 1000, 0, 0, 0]
+    assert sum(values["missed_messages"] for _, values in records) == 0
+
+
+def test_a_clock_step_is_an_event_and_the_second_is_not_trusted(tmp_path: Path) -> None:
+    clock = FakeClock()
+    context = _context(tmp_path, clock, "probe")
+    clock.advance(1)
+    context.recorder.append(0, [])
+    clock.step_wall(-7)
+    clock.advance(1)
+    context.recorder.append(1, [])
+    clock.advance(1)
+    context.recorder.append(2, [])
+
+    (good, _), (stepped, _), (after, _) = _records(context)
+    assert (good.events, after.events) == ((), ())
+    assert [(event.kind, event.fields["seconds"]) for event in stepped.events] == [
+        ("clock_step", -7)
+    ]
+    assert not stepped.is_trusted
+
+
+def test_a_suspend_asks_for_a_new_incarnation(tmp_path: Path) -> None:
+    clock = FakeClock()
+    context = _context(tmp_path, clock, "probe")
+    clock.suspend(600)
+    clock.advance(1)
+    context.recorder.append(0, [])
+
+    ((record, _),) = _records(context)
+    assert context.recorder.is_suspended
+    assert record.events[0].kind == "suspend"
+
+
+def test_the_ring_of_open_messages_grows_when_its_oldest_stays_open() -> None:
+    ring = InFlight(capacity=4)
+    producer = FakeProducer(FakeClock())
+    tokens = [ring.add(0, number, number * 10, number * 10) for number in range(23)]
+    for token in tokens:
+        producer.send(0, b"", token)
+    producer.latency_ns = 0
+
+    acks = producer.close(0)
+    settled = ring.settle(acks)
+
+    assert settled.sequence.tolist() == list(range(23))
+    assert ring.count == 0
+
+
+def _batch(clock: FakeClock, rows: list[tuple[int, int]], inc: int = 1) -> Batch:
+    """Return messages (sequence, offset) of one lane in partition 0, due a millisecond ago."""
+    block = header.headers(len(rows), 5, inc, 9)
+    block["sequence"] = [sequence for sequence, _ in rows]
+    block["intended_mono_ns"] = clock.mono_ns() - 1_000_000
+    return Batch(
+        heads=[row.tobytes() + b"body" for row in block],
+        partition=np.zeros(len(rows), dtype=np.int64),
+        offset=np.array([offset for _, offset in rows], dtype=np.int64),
+        at_mono_ns=clock.mono_ns(),
+        at_wall_ns=clock.wall_ns(),
+    )
+
+
+def _consume(
+    tmp_path: Path, rows: list[list[tuple[int, int]]], low: int = 0
+) -> list[tuple[Record, dict[str, float]]]:
+    clock = FakeClock()
+    context = _context(tmp_path, clock, "consume.0")
+    batches = [_batch(clock, batch) for batch in rows]
+    high = max(offset for batch in rows for _, offset in batch) + 1
+    consumer = FakeConsumer(batches, {0: (low, high), 1: (0, 0)})
+    received = Received({0: EARLIEST, 1: EARLIEST})
+    loop = ConsumeLoop(context, consumer, received, ConsumeSecond(9, is_behind=False), clock)
+    for _ in rows:
+        loop.tick()
+    loop.finish()
+    return _records(context)
+
+
+def test_end_to_end_latency_counts_from_the_intended_time(tmp_path: Path) -> None:
+    ((_, values),) = _consume(tmp_path, [[(0, 0), (1, 1)]])
+
+    assert values['end_to_end_latency_seconds{quantile="0.5"}'] == pytest.approx(0.001, rel=0.002)
+    assert values["received_messages"] == 2
+
+
+def test_duplicates_and_late_messages_are_counted_apart(tmp_path: Path) -> None:
+    """Twice the same number at two offsets is a duplicate; 3 after 4 is reordered."""
+    rows = [[(0, 0), (1, 1), (1, 2)], [(2, 3), (4, 4), (3, 5)]]
+
+    ((record, values),) = _consume(tmp_path, rows)
+
+    assert (values["duplicated_messages"], values["reordered_messages"]) == (1, 1)
+    assert sum(last - first + 1 for first, last, _, _ in record.received["5.1.0"]) == 5
+
+
+def test_a_hole_that_retention_made_is_an_event_and_another_hole_is_not(tmp_path: Path) -> None:
+    """Offsets 0 to 99 are below the log start at 100; 150 to 159 are simply not there."""
+    rows = [[(100 + at, 100 + at) for at in range(50)], [(160, 160)]]
+
+    ((record, _),) = _consume(tmp_path, rows, low=100)
+
+    expired = [event.fields for event in record.events if event.kind == "expired"]
+    assert expired == [{"partition": 0, "from_offset": 0, "to_offset": 100}]
+
+
+def test_foreign_messages_are_counted_and_left_alone(tmp_path: Path) -> None:
+    clock = FakeClock()
+    context = _context(tmp_path, clock, "consume.0")
+    batch = dataclasses.replace(_batch(clock, [(0, 0), (1, 1)]), heads=[b"hello", b""])
+    consumer = FakeConsumer([batch], {0: (0, 2), 1: (0, 0)})
+    received = Received({0: EARLIEST, 1: EARLIEST})
+    loop = ConsumeLoop(context, consumer, received, ConsumeSecond(9, is_behind=False), clock)
+    loop.tick()
+    loop.finish()
+
+    ((record, values),) = _records(context)
+    assert (values["foreign_messages"], values["received_messages"], record.received) == (2, 0, {})
+
+
+def test_a_restarted_consumer_goes_on_where_its_journal_ends(tmp_path: Path) -> None:
+    _consume(tmp_path, [[(at, at) for at in range(23)]])
+
+    received, is_restart = restore(tmp_path / "journal", "consume.0@host", 2)
+
+    assert is_restart
+    assert received.positions == {0: 23, 1: EARLIEST}
+    assert list(received.lanes["5.1.0"]) == [(0, 22)]
+
+
+def test_what_is_read_again_after_a_restart_is_reread_and_no_duplicate(tmp_path: Path) -> None:
+    _consume(tmp_path, [[(at, at) for at in range(23)]])
+    received, _ = restore(tmp_path / "journal", "consume.0@host", 2)
+    batch = _batch(FakeClock(), [(20, 20), (21, 21), (22, 22), (23, 23)])
+    block, is_ours = header.parse(list(batch.heads))
+
+    counts = received.note(block, is_ours, batch.partition, batch.offset)
+
+    assert (counts.reread, counts.duplicated) == (3, 0)
+    assert received.take_spans() == {"5.1.0": ((23, 23, 23, 23),)}
+
+
+def test_phases_follow_the_file_and_a_later_decision_overrules() -> None:
+    text = to_line("warm-up", 0) + to_line("soak", 10) + to_line("drain", 90)
+
+    early = parse(text + to_line("end", 42) + '{"phase": "torn')
+
+    assert [early.at(k) for k in (-1, 0, 10, 41, 42, 99)] == [
+        "", "warm-up", "soak", "soak", "end", "end",
+    ]  # fmt: skip
+
+
+def test_the_drain_is_over_after_a_quiet_second_without_lag(tmp_path: Path) -> None:
+    clock = FakeClock()
+    context = _context(tmp_path, clock, "consume.0")
+    phases = parse(to_line("drain", 0))
+    consumer = FakeConsumer([], {0: (0, 0), 1: (0, 0)})
+    received = Received({0: EARLIEST, 1: EARLIEST})
+    second = ConsumeSecond(9, is_behind=False)
+    empty = dataclasses.replace(_batch(clock, []), heads=[])
+    before = is_drained(context.folder, phases, 3)
+    consumer._batches = [dataclasses.replace(empty, at_mono_ns=at * SECOND_NS) for at in (2, 3, 4)]
+    loop = ConsumeLoop(context, consumer, received, second, clock)
+    for _ in range(3):
+        loop.tick()
+
+    assert not before
+    assert is_drained(context.folder, phases, 4)
