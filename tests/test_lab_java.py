@@ -49,7 +49,7 @@ def test_a_java_home_without_java_is_passed_over(
     """A variable left behind by an uninstalled JDK does no harm."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
 
-    assert java.is_packaged(java.java_home())
+    assert java.java_home() == java.packaged_home()
 
 
 def test_a_runtime_without_the_vector_module_gets_a_script_that_drops_the_argument(

@@ -76,8 +76,8 @@ def _parts(artifacts: Sequence[Artifact]) -> Iterator[tuple[int, list[Artifact]]
 def _run(modules: Sequence[str], pattern: Path, work: Path) -> None:
     """Run one Ivy a module description, all at once, and wait for all, so that what came is there."""
     options = [*_JAVA_OPTIONS, *trust.proxy_options()]
-    home = java.java_home()
-    authorities = trust.certificates() if java.is_packaged(home) else []
+    home = java.packaged_home()  # the user's own may lack an authority that Python was told of
+    authorities = trust.certificates()
     if authorities:
         trust.write_store(work / "authorities.jks", authorities)
         options.append(f"-Djavax.net.ssl.trustStore={work / 'authorities.jks'}")

