@@ -1,0 +1,97 @@
+"""The state of a panel as bytes: one version byte, a JSON head, then raw little-endian arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from typing import Any
+
+import numpy as np
+
+from detectors import _block
+from detectors._block import ROWS, Block, Book, Pending
+from detectors._spread import Spread
+from soak.core.model import Change
+
+VERSION = 1
+_HEAD = struct.Struct("<BI")
+
+
+def encode(blocks: dict[str, Block]) -> bytes:
+    head = [
+        {
+            "source": source,
+            "names": block.names,
+            "last_k": block.last_k,
+            "rows": block.rows,
+            "edge_k": block.edge_k,
+            "phase": block.phase,
+            "books": {
+                name: {
+                    "pending": dataclasses.astuple(book.pending) if book.pending else None,
+                    "standing": [dataclasses.astuple(change) for change in book.standing],
+                }
+                for name, book in block.books.items()
+                if book.pending or book.standing
+            },
+        }
+        for source, block in blocks.items()
+    ]
+    text = json.dumps(head, separators=(",", ":")).encode()
+    parts = [_HEAD.pack(VERSION, len(text)), text]
+    for block in blocks.values():
+        used = min(block.rows, ROWS)
+        parts += [
+            block.y[:used].astype("<f4").tobytes(),
+            block.k[:used].astype("<i8").tobytes(),
+            block.stale.astype("<u1").tobytes(),
+        ]
+        for spread in (block.spread, block.used):
+            parts += [getattr(spread, name).astype("<f8").tobytes() for name in Spread.__slots__]
+    return b"".join(parts)
+
+
+def decode(blob: bytes) -> dict[str, Block]:
+    """Return the blocks; scores and sums are made anew when a block is next adopted.
+
+    Raises:
+        ValueError: the bytes are damaged or of another version.
+    """
+    if len(blob) < _HEAD.size or blob[0] != VERSION:
+        raise ValueError(f"not the state of a panel, version {VERSION}: first bytes {blob[:8]!r}")
+    _, size = _HEAD.unpack_from(blob)
+    reader = _Reader(blob, _HEAD.size + size)
+    blocks = {}
+    for head in json.loads(blob[_HEAD.size : _HEAD.size + size]):
+        block = _block.empty(tuple(head["names"]))
+        n, used = len(block.names), min(head["rows"], ROWS)
+        block.last_k, block.rows = head["last_k"], head["rows"]
+        block.edge_k, block.phase = head["edge_k"], head["phase"]
+        block.y[:used] = reader.take("<f4", used * n).reshape(used, n)
+        block.k[:used] = reader.take("<i8", used)
+        block.stale[:] = reader.take("<u1", n) > 0
+        for spread in (block.spread, block.used):
+            for name in Spread.__slots__:
+                getattr(spread, name)[:] = reader.take("<f8", n)
+        block.books = {name: _book(book) for name, book in head["books"].items()}
+        blocks[head["source"]] = block
+    return blocks
+
+
+def _book(head: dict[str, Any]) -> Book:
+    standing = []
+    for fields in head["standing"]:
+        change = Change(*fields)
+        standing.append(dataclasses.replace(change, interval=(fields[3][0], fields[3][1])))
+    return Book(Pending(*head["pending"]) if head["pending"] else None, standing)
+
+
+class _Reader:
+    def __init__(self, blob: bytes, at: int) -> None:
+        self._blob, self._at = blob, at
+
+    def take(self, kind: str, count: int) -> np.ndarray[tuple[int], np.dtype[Any]]:
+        found = np.frombuffer(self._blob, dtype=kind, count=count, offset=self._at)
+        self._at += found.nbytes
+        return found

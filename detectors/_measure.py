@@ -1,0 +1,83 @@
+"""How large a change of a series is: latencies on log10, everything else as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log10
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soak.core.model import Column
+
+FLOOR_SECONDS = 1e-6  # the histograms' own resolution; a zero has no logarithm
+_LEAST_BY_UNIT = {"ratio": 0.05, "messages": 1.0}  # what nobody would call a change
+_PARTS = 3.0  # a quiet series is scored as if its sd were a third of the smallest step
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The smallest step worth reporting: of both, the one that asks for more."""
+
+    ratio: float
+    seconds: float
+
+
+def is_watched(column: Column) -> bool:
+    """True for what a panel follows.
+
+    Counts above thresholds belong to the histogram, and one message decides a maximum.
+    """
+    return (
+        not column.metric.endswith("_above_messages") and ("quantile", "max") not in column.labels
+    )
+
+
+def is_log(columns: Sequence[Column]) -> NDArray[np.bool_]:
+    return np.array([column.unit == "seconds" for column in columns], dtype=np.bool_)
+
+
+def least(columns: Sequence[Column], step: Step) -> NDArray[np.float64]:
+    """Return the least absolute change of each column in its own unit, shape (n,)."""
+    return np.array(
+        [
+            step.seconds if column.unit == "seconds" else _LEAST_BY_UNIT.get(column.unit, 0.0)
+            for column in columns
+        ]
+    )
+
+
+def scaled(values: NDArray[np.float64], logarithmic: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Return the values on the scale of their series, shape (n,); NaN stays NaN."""
+    floored = np.log10(np.maximum(np.where(logarithmic, values, 1.0), FLOOR_SECONDS))
+    return np.where(logarithmic, floored, values).astype(np.float32)
+
+
+def unscaled(value: float, *, logarithmic: bool) -> float:
+    """Return a value of the series' scale in its own unit."""
+    return float(10.0**value) if logarithmic else float(value)
+
+
+def sd_floor(
+    center: NDArray[np.float64],
+    logarithmic: NDArray[np.bool_],
+    least_change: NDArray[np.float64],
+    step: Step,
+) -> NDArray[np.float64]:
+    """Return the least sd to score with, on the scale of each series, shape (n,)."""
+    level = 10.0 ** np.where(logarithmic, center, 0.0)
+    in_log = np.maximum(log10(step.ratio), np.log10(1.0 + least_change / level))
+    in_unit = np.maximum(least_change, (step.ratio - 1.0) * np.abs(center))
+    tiny = 1e-6 * np.maximum(np.abs(center), 1e-3)  # float32 rounding, and a series all zero
+    return np.maximum(np.where(logarithmic, in_log, in_unit) / _PARTS, tiny)
+
+
+def is_step(
+    before: float, after: float, *, logarithmic: bool, least_change: float, step: Step
+) -> bool:
+    """True when two levels, in the series' own unit, differ by the smallest step or more."""
+    change, lower = abs(after - before), min(abs(before), abs(after))
+    if logarithmic:
+        lower = max(lower, FLOOR_SECONDS)
+    return change > 0.0 and change >= max(least_change, (step.ratio - 1.0) * lower)

@@ -1,0 +1,62 @@
+"""Event-locked contrast: is latency higher just after events than at other times?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST_SECONDS = 8  # with and without an event, to compare them
+_SHUFFLES = 499
+_LAGS = (0, 1, 2)  # seconds from the event to what it costs: polling, and files unlinked later
+
+
+@dataclass(frozen=True, slots=True)
+class Locking:
+    """Medians of seconds with and without an event, at the lag that tells them apart best."""
+
+    lag_seconds: int
+    seconds_with: int
+    seconds_without: int
+    median_with: float
+    median_without: float
+    p_value: float
+
+
+def measured(
+    k: NDArray[np.int64], values: NDArray[np.float64], event_ks: NDArray[np.int64], seed: int
+) -> Locking | None:
+    """Return the contrast of positive values, or None when too few seconds are with or without events.
+
+    The p-value is that of the best lag against the best lag of events turned around in time, which
+    keeps their rhythm and that of the latency.
+    """
+    y = np.log10(np.maximum(values, 1e-6))
+    marks = {lag: np.isin(k, event_ks + lag) for lag in _LAGS}
+    usable = [lag for lag in _LAGS if _is_comparable(marks[lag])]
+    if not usable:
+        return None
+    contrasts = {lag: _contrast(y, marks[lag]) for lag in usable}
+    best = max(usable, key=lambda lag: contrasts[lag])
+    turns = np.random.default_rng(seed).integers(1, y.size, _SHUFFLES)
+    beaten = sum(
+        max(_contrast(np.roll(y, turn), marks[lag]) for lag in usable) >= contrasts[best]
+        for turn in turns
+    )
+    return Locking(
+        lag_seconds=best,
+        seconds_with=int(marks[best].sum()),
+        seconds_without=int((~marks[best]).sum()),
+        median_with=float(np.median(values[marks[best]])),
+        median_without=float(np.median(values[~marks[best]])),
+        p_value=(1 + beaten) / (1 + _SHUFFLES),
+    )
+
+
+def _is_comparable(mark: NDArray[np.bool_]) -> bool:
+    return min(int(mark.sum()), int((~mark).sum())) >= LEAST_SECONDS
+
+
+def _contrast(y: NDArray[np.float64], mark: NDArray[np.bool_]) -> float:
+    return float(y[mark].mean() - y[~mark].mean())

@@ -1,0 +1,80 @@
+"""Ourselves: the load generator was late or out of CPU, so the step says nothing about the cluster.
+
+Method:  latency counts from the intended time of sending, so schedule lag is part of it: its rise is
+         compared with the step. Beside it, the share of seconds that a daemon marked as untrusted.
+Assumes: the producers' own records of the minute before and after the onset.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detectors import _words
+from detectors.channels import column_of, source_of
+from detectors.nearby import Nearby, between
+from soak.core.model import Change, Evidence, Explanation
+
+_SECONDS = 30  # before and after the onset
+_LEAST = 5
+_UNTRUSTED_RATIO = 0.5
+_UNTRUSTED_SCORE = 0.8
+_LAG = "schedule_lag_seconds"
+
+
+def explain(change: Change, nearby: Nearby) -> Explanation | None:
+    """Return what our own daemons have to do with a step of latency; None when nothing."""
+    if change.direction == "down":
+        return None
+    found = [part for part in (_lagged(change, nearby), _untrusted(change, nearby)) if part]
+    if not found:
+        return None
+    return Explanation(
+        "client", max(score for score, _ in found), tuple(evidence for _, evidence in found)
+    )
+
+
+def _lagged(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
+    """Return the share of the step that is schedule lag of the worst producer."""
+    low, high = change.interval
+    quantile = dict(column_of(change.series).labels).get("quantile", "0.99")
+    wanted = quantile if quantile in {"0.5", "0.99"} else "0.99"
+    best: tuple[float, Evidence] | None = None
+    for name, series in nearby.named(_LAG).items():
+        if dict(column_of(name).labels).get("quantile") != wanted:
+            continue
+        before = between(series, low - _SECONDS, low)
+        after = between(series, high, min(high + _SECONDS, nearby.soak_end(change.onset_k)))
+        if min(before.size, after.size) < _LEAST:
+            continue
+        was, became = float(np.median(before)), float(np.median(after))
+        share = max(0.0, min(1.0, (became - was) / (change.after - change.before)))
+        if share > 0.0 and (best is None or share > best[0]):
+            best = (
+                share,
+                Evidence(
+                    f"The producer {source_of(name)} itself sent later than planned from the onset "
+                    f"of the step on: its {_words.quantity(name)} went from {_words.latency(was)} "
+                    f"to {_words.latency(became)}, {share:.0%} of the step.",
+                    {"before": was, "after": became, "explained_ratio": share},
+                ),
+            )
+    return best
+
+
+def _untrusted(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
+    low, high = change.interval
+    for source, ks in nearby.untrusted_k.items():
+        before = int(np.count_nonzero((ks >= low - _SECONDS) & (ks < low)))
+        stop = min(high + _SECONDS, nearby.soak_end(change.onset_k))
+        after = int(np.count_nonzero((ks >= high) & (ks < stop)))
+        seconds = stop - high
+        if seconds >= _LEAST and after / seconds >= _UNTRUSTED_RATIO > 2.0 * before / _SECONDS:
+            return (
+                _UNTRUSTED_SCORE,
+                Evidence(
+                    f"{source} did not trust its own measurement in {after} of the {seconds} s "
+                    f"after the onset of the step, and in {before} of the {_SECONDS} s before.",
+                    {"untrusted_after": after, "untrusted_before": before, "seconds": seconds},
+                ),
+            )
+    return None

@@ -1,0 +1,40 @@
+"""No known cause passes: a wrong cause is worse than none, so say what else changed and stop there."""
+
+from __future__ import annotations
+
+from detectors import _words
+from detectors.channels import column_of, is_headline
+from detectors.nearby import Nearby
+from soak.core.model import Change, Evidence, Explanation
+
+_SECONDS = 10
+_MOST = 5
+
+
+def explain(change: Change, nearby: Nearby) -> Explanation | None:
+    """Return, with score 0, which other channels changed at the onset."""
+    at_onset = sorted(
+        (
+            other
+            for other in nearby.changes
+            if not is_headline(column_of(other.series))
+            and abs(other.onset_k - change.onset_k) <= _SECONDS
+        ),
+        key=lambda other: (abs(other.onset_k - change.onset_k), other.series),
+    )
+    evidence = [
+        Evidence(
+            f"{other.series} went from {other.before:.4g} to {other.after:.4g} "
+            f"{_words.offset(other.onset_k - change.onset_k)} of the step.",
+            {"onset_k": other.onset_k, "before": other.before, "after": other.after},
+        )
+        for other in at_onset[:_MOST]
+    ]
+    if not evidence:
+        evidence = [
+            Evidence(
+                f"None of the other series watched changed within {_SECONDS} s of the onset "
+                f"of the step."
+            )
+        ]
+    return Explanation("unknown", 0.0, tuple(evidence))

@@ -1,0 +1,28 @@
+"""Which series is what: latencies make findings, all others are channels that may explain one."""
+
+from __future__ import annotations
+
+import re
+
+from soak.core.model import Column
+
+LATENCIES = ("end_to_end_latency_seconds", "publish_latency_seconds")
+QUANTILES = ("0.99", "0.999", "0.5")  # in the order in which a finding is named after them
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+def is_headline(column: Column) -> bool:
+    """True for the latencies that a finding is about."""
+    return column.metric in LATENCIES and dict(column.labels).get("quantile") in QUANTILES
+
+
+def source_of(series: str) -> str:
+    """Return the part before the bar of `source|column name`."""
+    return series.partition("|")[0]
+
+
+def column_of(series: str) -> Column:
+    """Return metric and labels from `source|column name`; the name does not hold the unit."""
+    name = series.partition("|")[2] or series
+    metric, _, labels = name.partition("{")
+    return Column(metric, tuple(_LABEL.findall(labels)))

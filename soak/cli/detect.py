@@ -1,0 +1,130 @@
+"""`soak detect`: the change points of any series in a CSV file."""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from soak.core.model import Change
+
+if TYPE_CHECKING:
+    from soak.cli._csv_series import CsvSeries
+
+_LATENCY = re.compile(r"latency|duration|(^|_)(seconds|ms|us|ns|s|rtt)$", re.IGNORECASE)
+_FALSE_ALARMS_SECONDS = 30 * 86_400
+_SMALLEST_STEP = 1.005  # a series of its own, without a duty to wake anyone
+
+
+class Mode(StrEnum):
+    """Whether the search may look ahead."""
+
+    offline = "offline"
+    online = "online"
+
+
+class Format(StrEnum):
+    """One object a line, or one sentence a line."""
+
+    jsonl = "jsonl"
+    text = "text"
+
+
+def detect(
+    file: Annotated[Path, typer.Argument(help="CSV with a header, time in seconds first.")],
+    value: Annotated[str | None, typer.Option(help="Value column; default the second.")] = None,
+    mode: Annotated[Mode, typer.Option(help="Online never looks ahead.")] = Mode.offline,
+    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
+) -> None:
+    """Print the level shifts of a series, one a line.
+
+    An empty value is a missing one; its row counts. Columns named as latencies are judged on log10.
+    """
+    from soak.cli import _csv_series
+
+    series = _csv_series.read(file, value)
+    changes = offline(series) if mode is Mode.offline else online(series)
+    for change, raised in changes:
+        print(_line(change, raised, series, output))
+    if not changes and output is Format.text:
+        print(f"{series.name}: no level shift in {series.values.size} rows")
+
+
+def offline(series: CsvSeries) -> list[tuple[Change, int | None]]:
+    """Return the changes of the whole series; a row number stands for the second."""
+    import numpy as np
+
+    from detectors import segmentation
+    from soak.core.model import Series
+
+    here = np.flatnonzero(np.isfinite(series.values))
+    if here.size == 0:
+        return []
+    # carried forward only for the search: a missing value is no change
+    filled = series.values[
+        np.maximum.accumulate(
+            np.where(np.isfinite(series.values), np.arange(series.values.size), here[0])
+        )
+    ]
+    config = segmentation.Config(
+        scale="log" if _is_latency(series) else "linear",
+        smallest_step_ratio=_SMALLEST_STEP,
+        smallest_step_seconds=0.0,
+    )
+    whole = Series(series.name, np.arange(filled.size, dtype=np.int64), filled)
+    return [(change, None) for change in segmentation.detect(whole, config)]
+
+
+def online(series: CsvSeries) -> list[tuple[Change, int | None]]:
+    """Return the confirmed changes, each with the row that confirmed it."""
+    from detectors.level_shift import Config, Panel
+    from soak.core.model import Column
+    from soak.core.units import SECOND_NS
+
+    rows_between = max(60.0, _FALSE_ALARMS_SECONDS / series.spacing_seconds)
+    config = Config(
+        false_alarms=int(rows_between * SECOND_NS),
+        panel_size=1,
+        smallest_step_ratio=_SMALLEST_STEP,
+        smallest_step_seconds=0.0,
+        confirm=4 * SECOND_NS,
+    )
+    columns = [Column(series.name, unit="seconds" if _is_latency(series) else "")]
+    panel = Panel(config)
+    found: list[tuple[Change, int | None]] = []
+    for row in range(series.values.size):
+        changes = panel.update("csv", columns, row, series.values[row : row + 1], True, "soak")
+        found += [(change, row) for change in changes if change.state == "confirmed"]
+    return found
+
+
+def _is_latency(series: CsvSeries) -> bool:
+    return _LATENCY.search(series.name) is not None
+
+
+def _line(change: Change, raised: int | None, series: CsvSeries, output: Format) -> str:
+    if output is Format.text:
+        low, high = (series.seconds[k] for k in change.interval)
+        return (
+            f"{series.name}: {change.before:.6g} to {change.after:.6g} at "
+            f"{series.seconds[change.onset_k]:.10g} s (between {low:.10g} and {high:.10g} s), "
+            f"row {change.onset_k}"
+        )
+    fields: dict[str, object] = {"index": change.onset_k}
+    if raised is not None:
+        fields["raised_index"] = raised
+    fields |= {
+        "before": change.before,
+        "after": change.after,
+        "kind": change.kind,
+        "interval": list(change.interval),
+        "confidence": round(change.confidence, 4),
+    }
+    return json.dumps(fields)
+
+
+command = detect
