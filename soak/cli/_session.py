@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import secrets
 import subprocess
@@ -78,7 +79,13 @@ def execute(
     if plan_file.plan.lab is None:
         _checks.check_cluster(plan_file)
     folder = _checks.check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
-    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.logs.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(
+        filename=folder.logs / "run.log",
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        level=logging.INFO,
+        force=True,  # the terminal belongs to the view
+    )
     with ExitStack() as stack:
         stack.enter_context(exclusive(folder.path / "run.lock", "this run folder"))
         view = open_view(console, f"soak {run.name}  {folder.path}")

@@ -73,7 +73,9 @@ class Supervisor:
         on_death: Callable[[str, str], None],
         environment: Mapping[str, str] | None = None,
         roles: Sequence[Role] = ROLES,
+        program: Sequence[str] = (sys.executable, "-m", "soak.cli.main"),
     ) -> None:
+        self._program = tuple(program)
         self._folder = folder
         self._clock = clock
         self._on_death = on_death
@@ -126,8 +128,7 @@ class Supervisor:
             _kill_session(child.process)
 
     def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "soak.cli.main", *role.arguments]
-        command += ["--run-dir", str(self._folder.path)]
+        command = [*self._program, *role.arguments, "--run-dir", str(self._folder.path)]
         if role.niceness:
             command = ["nice", "-n", str(role.niceness), *command]
         log_path = self._folder.logs / f"{role.name}.log"

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from soak.core.clock import SystemClock
+from soak.core.phases import to_line
+from soak.daemons.supervise import GaveUpError, Role, Supervisor
+from soak.store.run_folder import RunFolder
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT_SECONDS = 30
+
+FAKE_DAEMON = """
+import os, signal, subprocess, sys
+role, folder = sys.argv[1], sys.argv[3]
+if role == "dies":
+    sys.exit(3)
+if role == "parent":
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    print(child.pid, file=open(folder + "/grandchild", "w"), flush=True)
+if role == "ends":
+    open(folder + "/phases.jsonl", "w").write(%r)
+    sys.exit(0)
+print(os.getpid(), file=open(folder + "/up." + role, "w"), flush=True)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+signal.pause()
+""" % to_line("end", 0)  # noqa: UP031  # braces are the program's own
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> tuple[str, str]:
+    path = tmp_path / "daemon.py"
+    path.write_text(FAKE_DAEMON)
+    return sys.executable, str(path)
+
+
+@pytest.fixture
+def deaths() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def make() -> Iterator[list[Supervisor]]:
+    made: list[Supervisor] = []
+    yield made
+    for supervisor in made:
+        supervisor.close()
+
+
+def _supervisor(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], *roles: Role
+) -> Supervisor:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    return Supervisor(
+        folder,
+        SystemClock(),
+        on_death=lambda name, how: deaths.append(f"{name} {how}"),
+        roles=roles,
+        program=program,
+    )
+
+
+def _until(condition: object) -> None:
+    """Ask until it holds; a bound, not a pace."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not condition():  # type: ignore[operator]  # a function
+        assert time.monotonic() < deadline, "it never held"
+        time.sleep(0.01)
+
+
+def test_what_dies_is_started_again_and_kept_for_the_report(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    supervisor = _supervisor(
+        tmp_path, program, deaths, Role("waits", ("waits",), is_measuring=True)
+    )
+    make.append(supervisor)
+    supervisor.start()
+    _until((tmp_path / "run" / "up.waits").exists)
+    first = supervisor.pids()["waits"]
+    os.kill(first, signal.SIGKILL)
+    _until(lambda: supervisor.poll() or deaths)
+
+    line = json.loads((tmp_path / "run" / "restarts.jsonl").read_text())
+    assert deaths == ["waits signal SIGKILL"]
+    assert supervisor.pids()["waits"] != first
+    assert (line["daemon"], line["how"]) == ("waits", "signal SIGKILL")
+
+
+def test_what_keeps_dying_ends_the_run_with_its_log(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    supervisor = _supervisor(tmp_path, program, deaths, Role("dies", ("dies",), is_measuring=True))
+    make.append(supervisor)
+    supervisor.start()
+
+    with pytest.raises(GaveUpError, match="dies died 6 times in a minute"):
+        _until(supervisor.poll)
+
+
+def test_the_run_is_over_when_what_measures_has_ended_on_purpose(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    supervisor = _supervisor(
+        tmp_path,
+        program,
+        deaths,
+        Role("ends", ("ends",), is_measuring=True),
+        Role("waits", ("waits",)),
+    )
+    make.append(supervisor)
+    supervisor.start()
+
+    _until(supervisor.poll)
+
+    assert deaths == []
+
+
+def test_what_a_daemon_started_dies_with_it(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    supervisor = _supervisor(tmp_path, program, deaths, Role("parent", ("parent",)))
+    make.append(supervisor)
+    supervisor.start()
+    _until((tmp_path / "run" / "up.parent").exists)
+    grandchild = int((tmp_path / "run" / "grandchild").read_text())
+
+    supervisor.close()
+
+    _until(lambda: _is_gone(grandchild))
+
+
+def test_no_child_outlives_a_supervisor_that_is_killed(
+    tmp_path: Path, program: tuple[str, str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    code = (
+        "import signal; from pathlib import Path; from soak.core.clock import SystemClock\n"
+        "from soak.daemons.supervise import Role, Supervisor\n"
+        "from soak.store.run_folder import RunFolder\n"
+        f"s = Supervisor(RunFolder(Path({str(tmp_path / 'run')!r})), SystemClock(), "
+        f"on_death=lambda *_: None, roles=[Role('waits', ('waits',))], program={program!r})\n"
+        "s.start(); signal.pause()"
+    )
+    supervisor = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    up = tmp_path / "run" / "up.waits"
+    _until(lambda: up.exists() and up.read_text().strip())
+    child = int(up.read_text())
+
+    supervisor.kill()
+    supervisor.wait(LIMIT_SECONDS)
+
+    _until(lambda: _is_gone(child))
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
