@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -66,13 +67,18 @@ def build_session(
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells each callback
     conf = SparkConf(loadDefaults=False).setMaster(f"local[{cores or '*'}]").setAppName(name)
     conf.setAll(list(_settings(temporary, settings, cores or os.cpu_count() or 1).items()))
-    # What the JVM prints would go to our terminal; its log is a file.
-    with log.with_suffix(".out").open("wb") as output:
-        try:
-            gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]  # py4j's
-        except PySparkRuntimeError as error:
-            raise NotAvailableError(f"Spark did not start, see {output.name}") from error
+    # one JVM a process, which outlives sessions
+    gateway = SparkContext._gateway or _jvm(conf, log.with_suffix(".out"))  # noqa: SLF001
     return SparkSession(SparkContext(gateway=gateway, conf=conf))
+
+
+def _jvm(conf: SparkConf, printed: Path) -> Any:  # noqa: ANN401  # py4j has no types
+    """Start a JVM that prints into a file: else it would print on our terminal."""
+    with printed.open("wb") as output:
+        try:
+            return launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]  # py4j's
+        except PySparkRuntimeError as error:
+            raise NotAvailableError(f"Spark did not start, see {printed}") from error
 
 
 def _environment(temporary: Path) -> dict[str, str]:

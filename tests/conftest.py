@@ -11,6 +11,8 @@ from hypothesis import settings
 from soak.lab.brokers import kafka
 from soak.lab.ports import Running
 
+pytest_plugins = ["tests.spark_fixtures"]
+
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")

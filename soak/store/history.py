@@ -6,6 +6,7 @@ in a file is found by bisection, as a file ascends in k.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,7 @@ MOST_SECONDS = 7200
 """Longest window, so that memory stays bounded: some 20 MB at 300 columns."""
 
 _BLOCK_BYTES = 131_072  # some twenty lines: bisection ends here, the rest is decoded
+_EVENTS = b'"e":['
 _SKIPPED = "_above_messages"  # the histogram's counts: for the report, not for detectors
 
 
@@ -73,6 +75,7 @@ class History:
     journal: Path
     block_bytes: int = _BLOCK_BYTES
     _ranges: dict[Path, tuple[int, int]] = field(default_factory=dict)  # one entry a file
+    _counted: dict[Path, Counter[str]] = field(default_factory=dict)  # one entry a file
 
     def latest_k(self, source: str) -> int | None:
         """Return the last second on record, or None when there is none yet."""
@@ -97,6 +100,32 @@ class History:
                 events += [(record.k, event) for record, _ in ordered for event in record.events]
         events.sort(key=lambda item: item[0])
         return Window(k0, k1, found, tuple(events))
+
+    def latest(self) -> dict[str, int]:
+        """Return the last second on record of every source that has one."""
+        found = {source: self.latest_k(source) for source in sources(self.journal)}
+        return {source: k for source, k in found.items() if k is not None}
+
+    def earlier_events(self, k: int) -> dict[str, int]:
+        """Return how many events of each kind all records before second `k` tell.
+
+        Looks at every line once: about a second for a day of three sources, the first time.
+        """
+        counted: Counter[str] = Counter()
+        for source in sources(self.journal):
+            files = segments(self.journal / source)
+            for path in files:
+                end = complete_size(path)
+                span = self._span(path, end, is_whole=path != files[-1])
+                if span is None or span[0] >= k:
+                    continue
+                if path == files[-1] or span[1] >= k:
+                    counted += _events_in(path, end, k)
+                    continue
+                if path not in self._counted:
+                    self._counted[path] = _events_in(path, end, k)
+                counted += self._counted[path]
+        return dict(counted)
 
     def _records(
         self, source: str, k0: int, k1: int
@@ -151,6 +180,15 @@ def _seconds(found: list[tuple[Record, tuple[Column, ...]]]) -> Seconds:
     )
 
 
+def _events_in(path: Path, end: int, k: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for raw in lines(path, 0, end):
+        record = _record_of(raw) if _EVENTS in raw else None
+        if record is not None and record.k < k:
+            found.update(event.kind for event in record.events)
+    return found
+
+
 def _read_head(reader: SourceReader, path: Path, end: int) -> None:
     """Let the reader know the columns that the file begins with."""
     first = next(lines(path, 0, min(end, _BLOCK_BYTES)), b"")
@@ -199,8 +237,13 @@ def _last_k(path: Path, end: int, size: int) -> int | None:
 
 
 def _k_of(raw: bytes) -> int | None:
+    record = _record_of(raw)
+    return None if record is None else record.k
+
+
+def _record_of(raw: bytes) -> Record | None:
     try:
         line = decode(raw)
     except DamagedLineError:
         return None
-    return line.k if isinstance(line, Record) else None
+    return line if isinstance(line, Record) else None

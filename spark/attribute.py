@@ -1,0 +1,178 @@
+"""From change points to findings: grouped into incidents, and given a cause once enough is known.
+
+Runs in the driver after the stateful operator, from what the store and the journals say, so a batch that is
+delivered again, or a process that starts anew, comes to the same findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from detectors.attribution import attribute
+from detectors.incidents import Incident, group, is_regression
+from detectors.nearby import Nearby, TimedEvent
+from soak.core.model import Change, Explanation, Finding
+from soak.core.phases import Phases, parse
+from soak.core.plan import Plan
+from soak.core.ports import Clock
+from soak.store.findings import FindingsStore
+from soak.store.history import History, Window
+from soak.store.run_folder import RunFolder
+
+BEFORE_SECONDS = 600  # looked at around an onset
+AFTER_SECONDS = 300
+SETTLE_SECONDS = 30  # of the new level before the first word on its cause
+PATIENCE_SECONDS = 30  # for a source that has fallen silent
+
+
+@dataclass(slots=True)
+class Attribution:
+    """Keeps `findings.db` up to date with the changes of one run."""
+
+    folder: RunFolder
+    run: str
+    plan: Plan
+    clock: Clock
+    history: History = field(init=False)
+    _judged_k: dict[str, int] = field(default_factory=dict)  # finding to the end of what was judged
+    _is_settled: bool = False
+
+    def __post_init__(self) -> None:
+        self.history = History(self.folder.journal)
+
+    def advance(self, changes: Sequence[Change]) -> None:
+        """Take the changes of a batch, which may be none, and judge what can be judged by now."""
+        if changes or not self._is_settled:
+            self._work(changes, is_over=False)
+
+    def conclude(self) -> None:
+        """Judge what is still open by what is known: no more records will come to this process."""
+        self._work((), is_over=True)
+
+    def _work(self, changes: Sequence[Change], *, is_over: bool) -> None:
+        with FindingsStore(self.folder.findings) as store:
+            store.record_changes(self.run, changes)
+            known = store.changes(self.run)
+            incidents = group(known)
+            if not incidents:
+                self._is_settled = True
+                return
+            stored = store.findings(self.run)
+            latest = self.history.latest()
+            self._is_settled = True
+            for incident in incidents:
+                before = stored_finding(incident, stored)
+                finding = finding_of(self.run, incident, before, max(latest.values(), default=0))
+                finding = self._judged(incident, finding, before, known, latest, is_over=is_over)
+                if finding != before:
+                    store.save_finding(finding, list(self.plan.sinks), self.clock.wall_ns())
+
+    def _judged(  # what is known of one incident
+        self,
+        incident: Incident,
+        finding: Finding,
+        before: Finding | None,
+        known: Sequence[Change],
+        latest: dict[str, int],
+        *,
+        is_over: bool,
+    ) -> Finding:
+        """Return the finding with its causes: a first word soon, the last one when all is seen."""
+        causes: Sequence[Explanation] = before.causes if before is not None else ()
+        if finding.state != "warning":
+            last_k = finding.onset_k + AFTER_SECONDS
+            newest_k = max(latest.values(), default=0)
+            judged_k = self._judged_k.get(finding.key, -1)
+            is_due = self._is_readable(finding, latest, SETTLE_SECONDS) if judged_k < 0 else False
+            is_last = judged_k < last_k and (is_over or newest_k >= last_k)
+            if is_due or is_last:
+                causes = attribute(
+                    incident, self._nearby(finding, known, min(last_k, newest_k) + 1)
+                )
+                self._judged_k[finding.key] = last_k if is_last else min(newest_k, last_k - 1)
+            self._is_settled &= self._judged_k.get(finding.key, -1) >= last_k
+        is_about_cluster = is_regression(incident, causes)
+        return replace(finding, causes=tuple(causes), is_about_cluster=is_about_cluster)
+
+    def _is_readable(self, finding: Finding, latest: dict[str, int], settle: int) -> bool:
+        """True when all sources have passed the onset by what their channels lag, or are silent."""
+        if not latest:
+            return False
+        wanted = finding.interval[1] + settle
+        lag = max(
+            lags(self.history.window(finding.onset_k, finding.onset_k + 1)).values(), default=0.0
+        )
+        wanted += round(lag)
+        return min(latest.values()) >= wanted or max(latest.values()) >= wanted + PATIENCE_SECONDS
+
+    def _nearby(self, finding: Finding, known: Sequence[Change], k1: int) -> Nearby:
+        k0 = max(0, finding.interval[0] - BEFORE_SECONDS)
+        path = self.folder.phases
+        phases = parse(path.read_text()) if path.is_file() else Phases()
+        window = self.history.window(k0, max(k0, k1))
+        return nearby_of(window, known, phases, self.history.earlier_events(k0))
+
+
+def stored_finding(incident: Incident, stored: Iterable[Finding]) -> Finding | None:
+    """Return the finding under which an incident is known: its key was minted from one of its raises.
+
+    Not always from the first: a source that lags behind the others raises later what came earlier.
+    """
+    raises = {change.raised_k for change in incident.changes}
+    return next((finding for finding in stored if finding.raised_k in raises), None)
+
+
+def finding_of(run: str, incident: Incident, before: Finding | None, newest_k: int) -> Finding:
+    """Return an incident as a finding, without causes; `before` is the last word on it."""
+    headline = incident.headline
+    raised_k = incident.raised_k if before is None else before.raised_k
+    gone_k = None
+    if incident.state == "gone":
+        gone_k = newest_k if before is None or before.gone_k is None else before.gone_k
+    moved = {change.series for change in (*incident.changes, *incident.related)}
+    return Finding(
+        key=f"{run}-{raised_k}",
+        run=run,
+        raised_k=raised_k,
+        onset_k=headline.onset_k,
+        interval=headline.interval,
+        series=headline.series,
+        kind=headline.kind,
+        before=headline.before,
+        after=headline.after,
+        state=incident.state,
+        confidence=headline.confidence,
+        is_about_cluster=False,
+        changes=tuple(sorted(moved - {headline.series})),
+        gone_k=gone_k,
+    )
+
+
+def nearby_of(
+    window: Window, changes: Iterable[Change], phases: Phases, earlier_events: dict[str, int]
+) -> Nearby:
+    """Return a window of the journals as causes want to see it."""
+    return Nearby(
+        k0=window.k0,
+        k1=window.k1,
+        series={name: window.series(name) for name in window.columns},
+        changes=tuple(c for c in changes if window.k0 <= c.onset_k < window.k1),
+        events=tuple(TimedEvent(k, event) for k, event in window.events),
+        earlier_events=earlier_events,
+        untrusted_k={
+            source: seconds.k[~seconds.trusted].astype(np.int64)
+            for source, seconds in window.sources.items()
+        },
+        phases=tuple(zip(phases.from_k, phases.names, strict=True)),
+        lag_seconds=lags(window),
+    )
+
+
+def lags(window: Window) -> dict[str, float]:
+    """Return by how many seconds a channel may show a change late, of those that do."""
+    return {
+        name: column.lag_seconds for name, column in window.columns.items() if column.lag_seconds
+    }

@@ -1,0 +1,181 @@
+"""The streaming daemon: journals in, change points and findings out, across any number of kills.
+
+Reads the journals, the plan and what `conduct` decided; nothing else of the run folder.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.functions import col, count
+from pyspark.sql.functions import max as greatest
+from pyspark.sql.types import LongType
+
+from detectors import level_shift
+from soak.core import plan_text
+from soak.core.journal_text import DamagedLineError, End, decode
+from soak.core.phases import parse
+from soak.core.plan import Plan
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.store.journal import segments
+from soak.store.journal_reader import complete_size, sources
+from soak.store.run_folder import Run, RunFolder, exclusive, read_run
+from spark._offsets import newest
+from spark.attribute import Attribution
+from spark.checkpoint import await_predecessor, committed, held
+from spark.journal_source import NAME, JournalSource
+from spark.panel_processor import detect
+from spark.schema import change_of
+from spark.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_LOG = logging.getLogger(__name__)
+_POLL_SECONDS = 1
+_DRAIN_NS = 20 * SECOND_NS  # how long what is written already may take after a request to stop
+_SEEN = "seen"
+_TAIL_BYTES = 4096
+
+
+def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
+    """Detect until all sources have ended or `stop` is set; return the exit status.
+
+    Raises:
+        RunFolderError: not a run folder, or another process detects in it.
+    """
+    folder = RunFolder(run_dir.resolve())
+    known = read_run(folder)
+    plan = plan_text.load(folder.plan.read_text(), str(folder.plan)).plan
+    with exclusive(folder.spark / "lock", "the detector's checkpoint"):
+        await_predecessor(folder.spark, clock)
+        temporary = folder.spark / "tmp"
+        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+        log = folder.logs / "spark.log"
+        session = build_session("soak detect-stream", temporary=temporary, cores=1, log=log)
+        try:
+            with held(session, folder.spark):
+                _Stream(folder, known, plan, clock).run(session, stop)
+        finally:
+            session.stop()
+    return 0
+
+
+@dataclass(slots=True)
+class _Stream:
+    folder: RunFolder
+    known: Run
+    plan: Plan
+    clock: Clock
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder.spark / "checkpoint"
+
+    def run(self, session: SparkSession, stop: threading.Event) -> None:
+        attribution = Attribution(self.folder, self.known.id, self.plan, self.clock)
+        query = self._started(session, attribution)
+        try:
+            while not stop.is_set() and not self._is_over():
+                if query.awaitTermination(_POLL_SECONDS):
+                    break
+                self._write_progress(query, is_running=True)
+            self._drain(query)
+        finally:
+            query.stop()
+        attribution.conclude()
+        self._write_progress(query, is_running=False)
+
+    def _started(self, session: SparkSession, attribution: Attribution) -> StreamingQuery:
+        session.dataSource.register(JournalSource)
+        options = {"run_dir": str(self.folder.path), "run": self.known.id}
+        rows = session.readStream.format(NAME).options(**options).load()
+        config = self.plan.detection.detectors.get("level_shift") or level_shift.Config()
+        changes = detect(observed(rows), config)
+
+        def on_batch(frame: DataFrame, batch: int) -> None:
+            found = [change_of(row.asDict()) for row in frame.collect()]  # the one action
+            for change in found:
+                _LOG.info("change batch=%d %s", batch, change)
+            attribution.advance(found)
+
+        return (
+            changes.writeStream.queryName("detect")
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(processingTime=f"{self.plan.detection.trigger // 10**6} milliseconds")
+            .foreachBatch(on_batch)
+            .start()
+        )
+
+    def _is_over(self) -> bool:
+        """True when the run ended, every source said so, and all of it was taken in."""
+        path = self.folder.phases
+        if not path.is_file() or parse(path.read_text()).end_k is None:
+            return False
+        journal = self.folder.journal
+        names = sources(journal)
+        if not names or not all(has_ended(journal / name) for name in names):
+            return False
+        return self._is_all_read()
+
+    def _is_all_read(self) -> bool:
+        offset = committed(self.checkpoint) or {}
+        return newest(self.folder.journal, offset, None) == offset
+
+    def _drain(self, query: StreamingQuery) -> None:
+        """Give what is on disk already a last chance; the rest waits for the next start."""
+        end_ns = self.clock.mono_ns() + _DRAIN_NS
+        wanted = newest(self.folder.journal, committed(self.checkpoint) or {}, None)
+        while self.clock.mono_ns() < end_ns:
+            done = committed(self.checkpoint) or {}
+            if all(done.get(source, [-1, 0]) >= place for source, place in wanted.items()):
+                return
+            query.awaitTermination(_POLL_SECONDS)
+
+    def _write_progress(self, query: StreamingQuery, *, is_running: bool) -> None:
+        last = query.lastProgress
+        if last is None:
+            return
+        seen = last.observedMetrics.get(_SEEN)
+        body = {
+            "batch": last.batchId,
+            "batch_seconds": last.durationMs.get("triggerExecution", 0) / 1000,
+            "rows": last.numInputRows,
+            "k": seen["k"] if seen is not None else None,
+            "damaged": seen["damaged"] if seen is not None else 0,
+            "is_running": is_running,
+            "wall_ns": self.clock.wall_ns(),
+        }
+        # not flushed to disk: it is for the live view, and the drive may be the one under test
+        draft = self.folder.spark / ".progress.json"
+        draft.write_text(json.dumps(body) + "\n")
+        draft.replace(self.folder.spark / "progress.json")
+
+
+def observed(rows: DataFrame) -> DataFrame:
+    """Return the rows as they are, noting the newest second and the gaps for `progress.json`."""
+    newest_k, damaged = greatest(col("k")).cast(LongType()), count(col("gap"))
+    return rows.observe(_SEEN, newest_k.alias("k"), damaged.alias("damaged"))
+
+
+def has_ended(source: Path) -> bool:
+    """True when the newest file of a source closes with the line that says so."""
+    files = segments(source)
+    if not files:
+        return False
+    end = complete_size(files[-1])
+    with files[-1].open("rb") as file:
+        file.seek(max(0, end - _TAIL_BYTES))
+        tail = file.read(end - file.tell()).splitlines()
+    try:
+        return bool(tail) and isinstance(decode(tail[-1]), End)
+    except DamagedLineError:
+        return False
