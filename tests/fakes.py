@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from probes._log_starts import Bounds
+from soak.core.model import Reading
 from soak.core.ports import Acks, Batch
 from soak.core.units import SECOND_NS
 
@@ -109,3 +111,45 @@ class FakeConsumer:
 
     def close(self) -> None:
         pass
+
+
+class FakeProbe:
+    """Gives the readings it was made with, in order; an error among them is raised."""
+
+    def __init__(self, *readings: Reading | Exception) -> None:
+        self._readings = list(readings)
+        self.reads = 0
+        self.is_closed = False
+
+    def read(self) -> Reading:
+        self.reads += 1
+        found = self._readings.pop(0) if len(self._readings) > 1 else self._readings[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeOffsets:
+    """A Kafka cluster of one topic: log starts and ends are set by the test."""
+
+    def __init__(self, clock: FakeClock, topic: str, starts: list[int]) -> None:
+        self._clock = clock
+        self.topic = topic
+        self.starts = starts
+        self.end = 10**6
+        self.answer_seconds = 0.0
+        self.error: Exception | None = None
+        self.asked: list[list[int]] = []
+
+    def partitions(self, topics: Sequence[str]) -> list[tuple[str, int]]:
+        return [(topic, at) for topic in topics for at in range(len(self.starts))]
+
+    def bounds(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Bounds]:
+        self.asked.append([at for _, at in partitions])
+        self._clock.advance(self.answer_seconds)
+        if self.error is not None:
+            raise self.error
+        return {(topic, at): Bounds(self.starts[at], self.end) for topic, at in partitions}

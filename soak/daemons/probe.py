@@ -88,9 +88,12 @@ class _Round:
 class Panel:
     """All probes together: one row a second, whose columns only ever grow at the end."""
 
-    def __init__(self, probes: Mapping[str, Probe], clock: Clock) -> None:
+    def __init__(
+        self, probes: Mapping[str, Probe], clock: Clock, max_columns: int = MAX_COLUMNS
+    ) -> None:
         self._probes = probes
         self._clock = clock
+        self._max_columns = max_columns
         self._columns: dict[Column, None] = {}
         self._troubles = {name: _Trouble() for name in probes}
         self._is_full = False
@@ -164,12 +167,14 @@ class Panel:
 
     def _extend(self, found: _Round) -> None:
         for column in found.values:
-            if len(self._columns) < MAX_COLUMNS:
+            if len(self._columns) < self._max_columns:
                 self._columns.setdefault(column)
             elif column not in self._columns and not self._is_full:
                 self._is_full = True
-                LOG.error("probe_columns_full limit=%d first_left_out=%s", MAX_COLUMNS, column.name)
-                fields: dict[str, str | int] = {"limit": MAX_COLUMNS, "column": column.name}
+                LOG.error(
+                    "probe_columns_full limit=%d first_left_out=%s", self._max_columns, column.name
+                )
+                fields: dict[str, str | int] = {"limit": self._max_columns, "column": column.name}
                 found.events.append(self._event("probe_columns_full", fields))
 
 

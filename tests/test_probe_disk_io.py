@@ -1,0 +1,307 @@
+"""The disk probe: recorded kernels in, exact rates out; the right device behind a directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes import _block_device, _diskstats
+from probes._block_device import BlockDevice, Numbers
+from probes._deltas import Deltas
+from probes.disk_io import Config, DiskIo
+from soak.core.errors import NotAvailableError, ProbeError, SoakError
+from tests.fakes import FakeClock
+
+RECORDED = Path(__file__).parent / "recorded"
+SDA2, SDA = (8, 2), (8, 0)
+CAPACITY_SECTORS = 8_192_000
+TEXT = (RECORDED / "linux-6.18/before/diskstats").read_text()
+
+BASE = {
+    "node_disk_io_now": 3.0,
+    "node_disk_reads_completed": 11.5,
+    "node_disk_reads_merged": 1.0,
+    "node_disk_read_bytes": 4096 * 512 / 2,
+    "node_disk_read_time_seconds": 0.023,
+    "node_disk_writes_completed": 50.0,
+    "node_disk_writes_merged": 25.0,
+    "node_disk_written_bytes": 8192 * 512 / 2,
+    "node_disk_write_time_seconds": 0.115,
+    "node_disk_io_time_seconds": 0.65,
+    "node_disk_io_time_weighted_seconds": 1.38,
+    "disk_queue_length": 1.38,
+    "disk_read_await_seconds": 0.002,
+    "disk_write_await_seconds": 0.0023,
+    "disk_turnover_ratio": 8192 / CAPACITY_SECTORS,
+}
+DISCARDS = {
+    "node_disk_discards_completed": 2.0,
+    "node_disk_discards_merged": 0.0,
+    "node_disk_discarded_sectors": 1024.0,
+    "node_disk_discard_time_seconds": 0.004,
+    "disk_discard_await_seconds": 0.002,
+}
+FLUSHES = {
+    "node_disk_flush_requests": 10.0,
+    "node_disk_flush_requests_time_seconds": 0.023,
+    "disk_flush_await_seconds": 0.0023,
+}
+
+
+def sys_tree(root: Path) -> Path:
+    """Make /sys of one disk with two partitions and a volume on the second, as the kernel links them."""
+    sda, dm0, links = root / "devices/block/sda", root / "devices/virtual/dm-0", root / "dev/block"
+    links.mkdir(parents=True)
+    for folder, number, size in (
+        (sda, "8:0", CAPACITY_SECTORS),
+        (sda / "sda1", "8:1", 2048),
+        (sda / "sda2", "8:2", 8_000_000),
+        (dm0, "254:0", 7_000_000),
+    ):
+        (folder / "slaves").mkdir(parents=True)
+        (folder / "dev").write_text(f"{number}\n")
+        (folder / "size").write_text(f"{size}\n")
+        (links / number).symlink_to(folder)
+    for name in ("sda1", "sda2"):
+        (sda / name / "partition").write_text("1\n")
+        (sda / name / "slaves").rmdir()
+    (dm0 / "slaves/sda2").symlink_to(sda / "sda2")
+    return root
+
+
+def on(major: int, minor: int) -> Numbers:
+    return Numbers(holder=os.makedev(major, minor), device=0)
+
+
+class Machine:
+    """A probe whose /proc can be swapped between readings."""
+
+    def __init__(self, tmp_path: Path, kernel: str, number: tuple[int, int] = SDA2) -> None:
+        self.clock = FakeClock()
+        self.proc = tmp_path / "proc"
+        self.proc.mkdir()
+        self.kernel = kernel
+        self.boot("before")
+        self.probe = DiskIo(
+            Config(directory="/data"),
+            self.clock,
+            proc=self.proc,
+            sys=sys_tree(tmp_path / "sys"),
+            numbers=lambda _: on(*number),
+        )
+
+    def boot(self, moment: str) -> None:
+        self.show((RECORDED / self.kernel / moment / "diskstats").read_text())
+
+    def show(self, text: str) -> None:
+        (self.proc / "diskstats").write_text(text)
+
+    def read(self) -> dict[str, float]:
+        return {column.metric: value for column, value in self.probe.read().samples}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("linux-3.10", BASE),
+        ("linux-5.4", BASE | DISCARDS),
+        ("linux-6.18", BASE | DISCARDS | FLUSHES),
+    ],
+)
+def test_each_kernel_format_gives_its_exact_rates_and_no_more(
+    tmp_path: Path, kernel: str, expected: dict[str, float]
+) -> None:
+    """Two seconds lie between the recorded readings; what the kernel does not count is absent."""
+    machine = Machine(tmp_path, kernel)
+    machine.read()
+    machine.clock.advance(2)
+    machine.boot("after")
+
+    assert machine.read() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_volume_keeps_its_own_counters_and_takes_flushes_from_its_drive(tmp_path: Path) -> None:
+    """The kernel counts flushes for whole drives only, so a partition's own always read 0."""
+    machine = Machine(tmp_path, "linux-6.18", (254, 0))
+    machine.probe.read()
+    machine.clock.advance(2)
+    machine.boot("after")
+
+    found = {column.name: value for column, value in machine.probe.read().samples}
+
+    assert found['disk_write_await_seconds{device="dm-0"}'] == pytest.approx(0.0046)
+    assert found['disk_flush_await_seconds{device="sda"}'] == pytest.approx(0.0023)
+    assert found['disk_turnover_ratio{device="sda"}'] == 8192 / CAPACITY_SECTORS
+
+
+def test_the_first_reading_gives_no_rates(tmp_path: Path) -> None:
+    """There is nothing to compare with yet."""
+    assert set(Machine(tmp_path, "linux-6.18").read()) == {
+        "node_disk_io_now",
+        "disk_turnover_ratio",
+    }
+
+
+def test_a_counter_that_falls_is_missing_and_not_negative(tmp_path: Path) -> None:
+    """A wrap or a device made anew must not look like a rate; the next second is right again."""
+    machine = Machine(tmp_path, "linux-6.18")
+    machine.boot("after")
+    machine.read()
+    machine.clock.advance(2)
+    machine.boot("before")
+    fallen = machine.read()
+    machine.clock.advance(2)
+    machine.boot("after")
+    again = machine.read()
+
+    assert all(value >= 0 for value in fallen.values())
+    assert "node_disk_written_bytes" not in fallen
+    assert again == pytest.approx(BASE | DISCARDS | FLUSHES)
+
+
+def test_turn_over_grows_with_what_is_written(tmp_path: Path) -> None:
+    """It counts from the start of the probe and survives a reset of the counters."""
+    machine = Machine(tmp_path, "linux-6.18")
+    found = []
+    for moment in ("before", "after", "before", "after"):
+        machine.boot(moment)
+        found.append(machine.read()["disk_turnover_ratio"] * CAPACITY_SECTORS)
+        machine.clock.advance(1)
+
+    assert found == pytest.approx([0, 8192, 8192, 16384])
+
+
+def test_without_requests_there_is_no_latency(tmp_path: Path) -> None:
+    """An idle drive has no await; zero would look like a perfect one."""
+    machine = Machine(tmp_path, "linux-6.18")
+    machine.read()
+    machine.clock.advance(1)
+
+    idle = machine.read()
+
+    assert not any("await" in metric for metric in idle)
+    assert idle["node_disk_io_time_seconds"] == 0.0
+
+
+def test_two_readings_at_one_instant_give_no_rates(tmp_path: Path) -> None:
+    """Nothing is divided by zero."""
+    machine = Machine(tmp_path, "linux-6.18")
+    machine.read()
+
+    assert set(machine.read()) == {"node_disk_io_now", "disk_turnover_ratio"}
+
+
+def test_a_directory_that_is_not_there_is_not_available(tmp_path: Path) -> None:
+    """The message names it."""
+    probe = DiskIo(Config(directory=str(tmp_path / "nowhere")), FakeClock())
+
+    with pytest.raises(NotAvailableError, match="nowhere"):
+        probe.read()
+
+
+def mounted(tmp_path: Path, directory: str, devices: dict[str, Numbers]) -> BlockDevice:
+    proc = tmp_path / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self/mountinfo").write_text((RECORDED / "mountinfo").read_text())
+
+    def numbers(path: str) -> Numbers:
+        if path not in devices:
+            raise FileNotFoundError(2, "No such file or directory")
+        return devices[path]
+
+    return _block_device.find(directory, proc, sys_tree(tmp_path / "sys"), numbers)
+
+
+def test_btrfs_is_found_by_the_source_of_its_mount(tmp_path: Path) -> None:
+    """Its st_dev has major 0; the mount point has a blank, which the kernel escapes."""
+    directory = "/srv/kafka logs/topic-0"
+    volume = Numbers(holder=5, device=os.makedev(254, 0))
+
+    found = mounted(tmp_path, directory, {directory: on(0, 41), "/dev/mapper/vg-data": volume})
+
+    assert found == BlockDevice((254, 0), SDA, CAPACITY_SECTORS * 512)
+
+
+def test_overlay_is_found_by_its_upper_folder(tmp_path: Path) -> None:
+    """That is where a container's writes go."""
+    merged = "/var/lib/docker/overlay2/a1/merged"
+    upper = "/var/lib/docker/overlay2/a1/diff"
+
+    found = mounted(tmp_path, merged, {merged: on(0, 47), upper: on(8, 2)})
+
+    assert found.number == SDA2
+
+
+@pytest.mark.parametrize(
+    ("directory", "kind"),
+    [
+        ("/dev/shm/x", "tmpfs"),
+        ("/mnt/pool/x", "zfs"),
+        ("/var/lib/docker/overlay2/a1/merged", "overlay"),
+        ("/data/x", "tmpfs"),  # mounted over the network filesystem of the same point
+    ],
+)
+def test_without_a_block_device_the_message_names_the_filesystem(
+    tmp_path: Path, directory: str, kind: str
+) -> None:
+    """Memory, pools, networks and containers: absent, not failed."""
+    with pytest.raises(NotAvailableError, match=rf"{directory} \({kind}\)"):
+        mounted(tmp_path, directory, {directory: on(0, 23)})
+
+
+def test_a_device_without_a_line_is_not_available() -> None:
+    """The kernel keeps no statistics for some."""
+    with pytest.raises(NotAvailableError, match="9:127"):
+        _diskstats.line_of(TEXT, (9, 127))
+
+
+def test_newer_kernels_may_add_fields_at_the_end() -> None:
+    """They are passed over."""
+    longer = TEXT.replace(" 7421 458\n", " 7421 458 23 42\n")
+
+    assert _diskstats.line_of(longer, SDA) == _diskstats.line_of(TEXT, SDA)
+
+
+@given(cut=st.integers(0, len(TEXT)))
+def test_a_cut_text_is_an_error_or_the_same_number(cut: int) -> None:
+    """A torn last number must not pass for a smaller one."""
+    whole = _diskstats.line_of(TEXT, SDA)
+    try:
+        found = _diskstats.line_of(TEXT[:cut], SDA)
+    except (ProbeError, NotAvailableError):
+        return
+
+    assert found == whole
+
+
+@given(at=st.integers(0, len(TEXT) - 1), junk=st.text(max_size=8))
+def test_a_damaged_text_never_crashes(at: int, junk: str) -> None:
+    """Whatever stands there: a line of whole numbers, or one of our errors."""
+    try:
+        found = _diskstats.line_of(TEXT[:at] + junk + TEXT[at + len(junk) :], SDA)
+    except SoakError:
+        return
+
+    assert all(value >= 0 for value in found.fields.values())
+
+
+@given(
+    counters=st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 2**64)), max_size=8),
+    steps=st.lists(st.integers(0, 3), min_size=8, max_size=8),
+)
+def test_no_history_of_counters_gives_a_negative_rate(
+    counters: list[dict[str, int]], steps: list[int]
+) -> None:
+    """Counters may vanish, come back, fall, and be read twice at once."""
+    deltas: Deltas[str] = Deltas()
+    now = 0
+    for values, step in zip(counters, steps, strict=False):
+        now += step * 10**9
+        grown = deltas.take(values, now)
+        rates = [grown.per_second(key) for key in "abc"]
+
+        assert all(rate is None or rate >= 0 for rate in rates)

@@ -1,0 +1,327 @@
+"""The fsync probe: exact latencies through a fake clock, and a thread that may hang."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes import fsync
+from probes._meter import Meter
+from probes._worker import Worker
+from probes.fsync import FILE_NAME, Config, Fsync
+from soak.core.clock import SystemClock
+from soak.core.errors import NotAvailableError, ProbeError
+from tests.fakes import FakeClock
+
+MS = 1_000_000
+LIMIT_SECONDS = 20.0
+
+
+def metered(clock: FakeClock, *seconds: float) -> Meter:
+    """Return a meter with a period of 200 ms whose calls last this long, one after the other."""
+    lasting = iter(seconds)
+    return Meter(clock.mono_ns(), 200 * MS, clock, lambda: clock.advance(next(lasting)))
+
+
+def serve(meter: Meter, clock: FakeClock, calls: int) -> None:
+    for _ in range(calls):
+        clock.sleep_until(meter.next_due_ns)
+        meter.serve()
+
+
+def test_a_flush_of_23_ms_reads_23_ms() -> None:
+    """No sleep, no disk, no tolerance."""
+    clock = FakeClock()
+    meter = metered(clock, 0.023)
+    serve(meter, clock, 1)
+
+    assert meter.take_latencies_ns().tolist() == [23 * MS]
+    assert meter.take_latencies_ns().tolist() == []
+
+
+def test_a_stall_counts_for_every_slot_that_it_delays() -> None:
+    """A call of 0.5 s hides two slots: the next call serves both, each from its own intended time."""
+    clock = FakeClock()
+    meter = metered(clock, 0.5, 0.01)
+    serve(meter, clock, 2)
+
+    assert meter.take_latencies_ns().tolist() == [500 * MS, 310 * MS, 110 * MS]
+    assert meter.take_lags_ns().tolist() == [0, 300 * MS]
+
+
+def test_nothing_is_served_before_it_is_due() -> None:
+    """A wake-up that comes early does no call."""
+    clock = FakeClock(mono_ns=1)
+    meter = Meter(2, 200 * MS, clock, lambda: pytest.fail("called"))
+
+    meter.serve()
+
+    assert meter.next_due_ns == 2
+
+
+def test_a_hanging_call_shows_its_age_until_it_is_back() -> None:
+    """Age counts from the intended time; within one period a call is not called hanging."""
+    clock = FakeClock()
+    ages = []
+
+    def hang() -> None:
+        for _ in range(4):
+            ages.append(meter.hanging_ns())
+            clock.advance(0.2)
+
+    meter = Meter(0, 200 * MS, clock, hang)
+    clock.advance(0.05)
+    meter.serve()
+
+    assert ages == [0, 250 * MS, 450 * MS, 650 * MS]
+    assert meter.hanging_ns() == 0
+
+
+def test_a_call_that_fails_is_no_latency() -> None:
+    """Its slots are gone, and the schedule goes on."""
+    clock = FakeClock()
+
+    def fail() -> None:
+        raise OSError(28, "No space left on device")
+
+    meter = Meter(0, 200 * MS, clock, fail)
+    with pytest.raises(OSError, match="No space left"):
+        meter.serve()
+
+    assert meter.take_latencies_ns().tolist() == []
+    assert (meter.hanging_ns(), meter.next_due_ns) == (0, 200 * MS)
+
+
+@given(
+    durations=st.lists(st.integers(0, 2_000), min_size=1, max_size=30),
+    period=st.integers(1, 500),
+)
+def test_every_slot_is_counted_once_from_its_intended_time(
+    durations: list[int], period: int
+) -> None:
+    """The slow twin: each slot is served by the first call that begins when it is due or later."""
+    clock = FakeClock()
+    lasting = iter(durations)
+    calls = []
+
+    def call() -> None:
+        begin = clock.mono_ns()
+        clock.advance_ns(next(lasting))
+        calls.append((begin, clock.mono_ns()))
+
+    meter = Meter(7, period, clock, call)
+    serve(meter, clock, len(durations))
+    last_begin = calls[-1][0]
+    expected = [
+        next(end for begin, end in calls if begin >= due) - due
+        for due in range(7, last_begin + 1, period)
+    ]
+
+    assert meter.take_latencies_ns().tolist() == expected
+
+
+def test_a_second_becomes_quantiles_and_a_hang_of_zero(tmp_path: Path) -> None:
+    """Five flushes a second; the maximum is exact."""
+    clock = FakeClock()
+    probe = Fsync(Config(directory=str(tmp_path)), clock)
+    meter = metered(clock, 0.001, 0.001, 0.001, 0.001, 0.023)
+    serve(meter, clock, 5)
+
+    found = {column.name: value for column, value in probe._samples(meter)}
+
+    where = f'directory="{tmp_path}"'
+    assert found == pytest.approx(
+        {
+            f"fsync_hanging_seconds{{{where}}}": 0.0,
+            f"fsync_schedule_lag_seconds{{{where}}}": 0.0,
+            f'fsync_latency_seconds{{{where},quantile="0.5"}}': 0.001,
+            f'fsync_latency_seconds{{{where},quantile="0.99"}}': 0.023,
+            f'fsync_latency_seconds{{{where},quantile="max"}}': 0.023,
+        },
+        rel=1e-3,
+    )
+
+
+def test_a_second_in_which_nothing_came_back_has_no_latency(tmp_path: Path) -> None:
+    """Only the age of what hangs: missing is not zero."""
+    clock = FakeClock()
+    probe = Fsync(Config(directory=str(tmp_path)), clock)
+    found: dict[str, float] = {}
+
+    def hang() -> None:
+        clock.advance(23)
+        found.update({column.metric: value for column, value in probe._samples(meter)})
+
+    meter = Meter(0, 200 * MS, clock, hang)
+    meter.serve()
+
+    assert found == {"fsync_hanging_seconds": 23.0, "fsync_schedule_lag_seconds": 0.0}
+
+
+@pytest.fixture
+def flushes() -> Iterator[Flushes]:
+    made = Flushes()
+    yield made
+    made.go_on.set()
+
+
+class Flushes:
+    """A system call that counts, and hangs from the `hang_at`-th call on until told to go on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.hang_at = 10**9
+        self.go_on = threading.Event()
+        self.third = threading.Event()
+        self.hanging = threading.Event()
+
+    def __call__(self, file: int) -> None:
+        os.fstat(file)
+        self.count += 1
+        if self.count == 3:
+            self.third.set()
+        if self.count >= self.hang_at:
+            self.hanging.set()
+            self.go_on.wait(LIMIT_SECONDS)
+
+
+def probe_of(tmp_path: Path, flushes: Flushes) -> Fsync:
+    config = Config(directory=str(tmp_path), period=10 * MS, allow_tmpfs=True)
+    return Fsync(config, SystemClock(), sync=flushes)
+
+
+def test_the_thread_flushes_one_small_file_and_takes_it_away(
+    tmp_path: Path, flushes: Flushes
+) -> None:
+    """The file never grows beyond its payload."""
+    probe = probe_of(tmp_path, flushes)
+    probe.read()
+    assert flushes.third.wait(LIMIT_SECONDS)
+
+    metrics = {column.metric for column, _ in probe.read().samples}
+    size = (tmp_path / FILE_NAME).stat().st_size
+    probe.close()
+
+    assert "fsync_latency_seconds" in metrics
+    assert size == 4096
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_thread_that_hangs_holds_up_neither_reading_nor_closing(
+    tmp_path: Path, flushes: Flushes
+) -> None:
+    """It is a daemon thread, left behind."""
+    flushes.hang_at = 1
+    probe = probe_of(tmp_path, flushes)
+    probe.read()
+    assert flushes.hanging.wait(LIMIT_SECONDS)
+
+    reading = probe.read()
+    probe._worker.close(timeout_seconds=0.0)
+
+    thread = probe._worker._thread
+    assert thread is not None
+    assert (thread.is_alive(), thread.daemon) == (True, True)
+    assert "fsync_hanging_seconds" in {column.metric for column, _ in reading.samples}
+
+
+def first_error(probe: Fsync) -> Exception:
+    """Return what the probe's thread raises first."""
+    probe.read()
+    probe._worker.wait(LIMIT_SECONDS)
+    with pytest.raises((ProbeError, NotAvailableError)) as caught:
+        probe.read()
+    return caught.value
+
+
+def test_memory_is_refused_unless_allowed(tmp_path: Path) -> None:
+    """Tmpfs flushes in microseconds, which means nothing."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountinfo").write_text("25 24 0:23 / / rw,relatime - tmpfs tmpfs rw\n")
+    probe = Fsync(Config(directory=str(tmp_path)), SystemClock(), proc=tmp_path)
+
+    error = first_error(probe)
+
+    assert isinstance(error, NotAvailableError)
+    assert "lies in memory (tmpfs)" in str(error)
+    assert "allow_tmpfs" in str(error)
+
+
+def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+    """Else who may write in the folder chooses what is overwritten."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / FILE_NAME).symlink_to(victim)
+    config = Config(directory=str(tmp_path), allow_tmpfs=True)
+
+    error = first_error(Fsync(config, SystemClock()))
+
+    assert isinstance(error, ProbeError)
+    assert victim.read_text() == "precious"
+
+
+def test_a_flush_that_fails_is_raised_from_read(tmp_path: Path) -> None:
+    """An error in the thread belongs to the one who reads; the thread goes on."""
+    failed = threading.Event()
+    calls = []
+
+    def sync(file: int) -> None:
+        calls.append(file)
+        if len(calls) == 2:
+            failed.set()
+        raise OSError(5, "Input/output error")
+
+    config = Config(directory=str(tmp_path), period=10 * MS, allow_tmpfs=True)
+    probe = Fsync(config, SystemClock(), sync=sync)
+    probe.read()
+    assert failed.wait(LIMIT_SECONDS)
+
+    with pytest.raises(ProbeError, match="Input/output error"):
+        probe.read()
+    probe.close()
+
+
+def test_a_full_disk_is_an_error() -> None:
+    """The kernel's own full device stands for it; nothing is flushed then."""
+    file = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            fsync.flush(file, b"x", lambda _: pytest.fail("flushed"))
+    finally:
+        os.close(file)
+
+
+def test_a_bug_in_a_thread_is_raised_where_the_reading_is_made() -> None:
+    """Not lost with the thread."""
+
+    def body(_stop: threading.Event) -> None:
+        raise ZeroDivisionError
+
+    worker = Worker("test", body)
+    assert worker.check()
+    worker.wait(LIMIT_SECONDS)
+
+    with pytest.raises(ZeroDivisionError):
+        worker.check()
+
+
+def test_a_thread_that_ended_is_started_again_but_not_after_closing() -> None:
+    """What was absent may come."""
+    runs: list[int] = []
+    worker = Worker("test", lambda _stop: runs.append(1))
+
+    started = []
+    for _ in range(2):
+        started.append(worker.check())
+        worker.wait(LIMIT_SECONDS)
+    worker.close()
+    started.append(worker.check())
+
+    assert started == [True, True, False]
+    assert len(runs) == 2

@@ -1,0 +1,309 @@
+"""Retention: every move of a log start becomes one event with offsets, bytes and a bounded interval."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes import _kafka_folders, retention_kafka
+from probes._log_starts import Bounds, Folder, LogStarts, Partition
+from probes.retention_kafka import MAX_EVENTS, Config, RetentionKafka
+from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.model import Event, Reading
+from soak.core.units import SECOND_NS
+from tests.fakes import FakeClock, FakeOffsets
+
+TOPIC = "soak-1"
+SEGMENT = 1000  # messages
+SEGMENT_BYTES = 2**20
+
+
+class Watch:
+    """A probe on a fake cluster whose partitions hold segments of 1000 messages, 1 MiB each."""
+
+    def __init__(self, partitions: int = 1, **settings: object) -> None:
+        self.clock = FakeClock(mono_ns=5 * SECOND_NS)
+        self.cluster = FakeOffsets(self.clock, TOPIC, [0] * partitions)
+        self.scan_error: OSError | None = None
+        self.segments = {at: list(range(0, 100 * SEGMENT, SEGMENT)) for at in range(partitions)}
+        config = Config(topics=(TOPIC,), **{"directory": "/data", **settings})  # type: ignore[arg-type]  # what a test sets
+        self.probe = RetentionKafka(
+            config, self.clock, connect=lambda _: self.cluster, scan=self.scan
+        )
+
+    def scan(self, _: Path, partitions: Sequence[Partition]) -> Mapping[Partition, Folder]:
+        if self.scan_error is not None:
+            raise self.scan_error
+        return {
+            (topic, at): Folder(
+                len(self.segments[at]) * SEGMENT_BYTES,
+                dict.fromkeys(self.segments[at], SEGMENT_BYTES),
+            )
+            for topic, at in partitions
+        }
+
+    def delete(self, count: int = 1, partition: int = 0) -> None:
+        self.cluster.starts[partition] += count * SEGMENT
+        del self.segments[partition][:count]
+
+    def poll(self) -> Reading:
+        """Poll once, and read a second later."""
+        self.probe.poll(self.cluster)
+        self.clock.advance(1)
+        return self.probe.taken(self.clock.mono_ns())
+
+
+def values(reading: Reading) -> dict[str, float]:
+    return {column.metric: value for column, value in reading.samples}
+
+
+def test_the_first_poll_only_starts_the_watch() -> None:
+    """Where a log begins then says nothing of when it got there."""
+    watch = Watch()
+    watch.delete(7)
+
+    reading = watch.poll()
+
+    assert reading.events == ()
+    assert values(reading)["retention_deletions"] == 0
+
+
+def test_twenty_three_deletions_are_twenty_three_events() -> None:
+    """One segment a second, each with its offsets and its bytes, none twice."""
+    watch = Watch()
+    watch.poll()
+    events: list[Event] = []
+    totals = dict.fromkeys(
+        ("retention_deletions", "retention_deleted_messages", "retention_deleted_bytes"), 0.0
+    )
+    for _ in range(23):
+        watch.delete()
+        reading = watch.poll()
+        events += reading.events
+        totals = {metric: total + values(reading)[metric] for metric, total in totals.items()}
+
+    assert [event.kind for event in events] == ["retention_deletion"] * 23
+    assert [event.fields["to_offset"] for event in events] == [SEGMENT * n for n in range(1, 24)]
+    assert list(totals.values()) == [23, 23 * SEGMENT, 23 * SEGMENT_BYTES]
+
+
+def test_twenty_three_segments_at_once_are_one_event_worth_twenty_three() -> None:
+    """What lies between two polls cannot be told apart in time."""
+    watch = Watch()
+    watch.poll()
+    watch.delete(23)
+
+    (event,) = watch.poll().events
+
+    assert event.fields == {
+        "topic": TOPIC,
+        "partition": 0,
+        "from_offset": 0,
+        "to_offset": 23 * SEGMENT,
+        "messages": 23 * SEGMENT,
+        "bytes": 23 * SEGMENT_BYTES,
+        "segments": 23,
+    }
+
+
+def test_an_event_lies_between_the_previous_question_and_this_answer() -> None:
+    """The interval holds the deletion for certain, however slow the broker is."""
+    watch = Watch()
+    start_ns = watch.clock.wall_ns()
+    watch.cluster.answer_seconds = 0.25
+    watch.poll()
+    watch.delete()
+
+    (event,) = watch.poll().events
+
+    assert event.since_ns == start_ns
+    assert event.at_ns == start_ns + 3 * SECOND_NS // 2
+
+
+def test_each_partition_has_its_own_event() -> None:
+    """Two partitions that move in one poll are two deletions."""
+    watch = Watch(partitions=3)
+    watch.poll()
+    watch.delete(1, partition=0)
+    watch.delete(2, partition=2)
+
+    reading = watch.poll()
+
+    assert [event.fields["partition"] for event in reading.events] == [0, 2]
+    assert values(reading)["retention_deletions"] == 2
+    assert values(reading)["retention_deleted_messages"] == 3 * SEGMENT
+
+
+def test_what_is_held_is_what_the_folders_hold() -> None:
+    """Bytes really on disk, all partitions of a topic together."""
+    watch = Watch(partitions=2)
+    watch.delete(23)
+
+    assert values(watch.poll())["retention_held_bytes"] == (200 - 23) * SEGMENT_BYTES
+
+
+def test_without_the_folder_sizes_are_left_out_and_never_zero() -> None:
+    """A broker on another host: offsets only."""
+    watch = Watch(directory=None)
+    watch.poll()
+    watch.delete()
+
+    reading = watch.poll()
+
+    assert "bytes" not in reading.events[0].fields
+    assert set(values(reading)) == {
+        "retention_poll_age_seconds",
+        "retention_deletions",
+        "retention_deleted_messages",
+    }
+
+
+def test_a_second_without_a_poll_counts_nothing_and_shows_the_age() -> None:
+    """While the broker stalls, no deletion seen is not no deletion."""
+    watch = Watch()
+    watch.poll()
+    watch.clock.advance(22)
+
+    found = values(watch.probe.taken(watch.clock.mono_ns()))
+
+    assert found == {"retention_poll_age_seconds": 23.0}
+
+
+def test_a_poll_that_fails_is_covered_by_the_next() -> None:
+    """Nothing is lost, and the interval says that it was longer."""
+    watch = Watch()
+    start_ns = watch.clock.wall_ns()
+    watch.poll()
+    watch.delete()
+    watch.cluster.error = ProbeError("cannot list offsets: timed out")
+    with pytest.raises(ProbeError):
+        watch.poll()
+    watch.cluster.error = None
+    watch.clock.advance(1)
+
+    (event,) = watch.poll().events
+
+    assert event.since_ns == start_ns
+    assert event.fields["messages"] == SEGMENT
+
+
+def test_a_log_start_that_falls_is_told_and_is_no_deletion() -> None:
+    """The topic was made anew, or a broker lost its disk."""
+    watch = Watch()
+    watch.delete(5)
+    watch.poll()
+    watch.cluster.starts[0] = 0
+
+    reading = watch.poll()
+
+    assert [event.kind for event in reading.events] == ["log_start_moved_back"]
+    assert values(reading)["retention_deletions"] == 0
+
+
+def test_a_segment_that_waits_to_be_unlinked_counts_once() -> None:
+    """Kafka renames first, so the same segment is seen before, while and after."""
+    watch = Watch()
+    watch.poll()
+    watch.cluster.starts[0] = SEGMENT  # the file is still there
+    first = watch.poll().events
+    del watch.segments[0][:1]
+    watch.cluster.starts[0] = 2 * SEGMENT
+    second = watch.poll().events
+
+    assert [event.fields["bytes"] for event in (*first, *second)] == [SEGMENT_BYTES] * 2
+
+
+def test_many_partitions_take_turns() -> None:
+    """Each poll asks a bounded number; all get their turn."""
+    watch = Watch(partitions=5, partitions_per_poll=2)
+
+    for _ in range(5):
+        watch.poll()
+
+    assert watch.cluster.asked == [[0, 1], [2, 3], [4, 0], [1, 2], [3, 4]]
+
+
+def test_events_are_bounded_and_those_beyond_are_counted() -> None:
+    """Ten thousand partitions may move at once; the sums stay exact."""
+    watch = Watch(partitions=MAX_EVENTS + 23, partitions_per_poll=5000, directory=None)
+    watch.poll()
+    for at in range(MAX_EVENTS + 23):
+        watch.cluster.starts[at] = SEGMENT
+
+    reading = watch.poll()
+
+    assert len(reading.events) == MAX_EVENTS
+    assert values(reading)["retention_dropped_events"] == 23
+    assert values(reading)["retention_deletions"] == MAX_EVENTS + 23
+
+
+def test_the_disk_effect_comes_later_and_the_columns_say_so() -> None:
+    """Kafka unlinks a minute after the offset moved, unless told otherwise."""
+    watch = Watch()
+
+    lags = {column.metric: column.lag_seconds for column, _ in watch.poll().samples}
+
+    assert lags["retention_deleted_bytes"] == 60.0
+    assert lags["retention_held_bytes"] == 0.0
+
+
+def test_folders_that_cannot_be_read_cost_the_sizes_only() -> None:
+    """The offsets are worth having without them; the error is told."""
+    watch = Watch()
+    watch.poll()
+    watch.delete()
+
+    watch.scan_error = OSError(5, "Input/output error")
+    reading = watch.poll()
+
+    assert values(reading)["retention_deletions"] == 1
+    with pytest.raises(ProbeError, match="Input/output error"):
+        watch.probe._worker.check()
+
+
+def test_without_a_broker_or_a_topic_it_is_not_available() -> None:
+    """A plan that names none has nothing to poll."""
+    probe = RetentionKafka(Config(), FakeClock())
+    probe.read()
+    probe._worker.wait(20.0)
+
+    with pytest.raises(NotAvailableError, match="bootstrap_servers"):
+        probe.read()
+
+
+def test_folders_are_read_as_kafka_writes_them(tmp_path: Path) -> None:
+    """Log files by base offset, also those waiting to go; a sparse index counts what it occupies."""
+    folder = tmp_path / f"{TOPIC}-0"
+    folder.mkdir()
+    (folder / f"{0:020d}.log.deleted").write_bytes(b"x" * 5000)
+    (folder / f"{23:020d}.log").write_bytes(b"x" * 7000)
+    (folder / f"{23:020d}.index").touch()
+    os.truncate(folder / f"{23:020d}.index", 10 * 2**20)
+    (folder / "partition.metadata").write_text("version: 0\n")
+
+    found = _kafka_folders.scan(tmp_path, [(TOPIC, 0), (TOPIC, 1)])
+
+    assert set(found) == {(TOPIC, 0)}
+    assert found[TOPIC, 0].segments == {0: 5000, 23: 7000}
+    assert 12_000 <= found[TOPIC, 0].held_bytes < 2**20
+
+
+@given(starts=st.lists(st.integers(0, 50), min_size=1, max_size=30))
+def test_moves_add_up_to_where_the_log_starts(starts: list[int]) -> None:
+    """Whatever the order: first start plus all moves is the last one, and intervals never overlap."""
+    log_starts, moves = LogStarts(), []
+    for second, start in enumerate(starts):
+        moves += log_starts.update({("t", 0): Bounds(start, 100)}, {}, second * 10, second * 10 + 1)
+
+    assert starts[0] + sum(move.messages for move in moves) == starts[-1]
+    assert all(move.at_ns - move.since_ns == 11 for move in moves)
+
+
+def test_the_client_is_loaded_only_when_it_is_used() -> None:
+    """A plan without Kafka needs no Kafka client in memory."""
+    assert "confluent_kafka" not in vars(retention_kafka)
