@@ -19,7 +19,8 @@ def filled(plan: Plan, section: str, values: Mapping[str, object]) -> Plan:
     configs: PluginConfigs = {
         name: _filled(config, values) for name, config in getattr(plan, section).items()
     }
-    return dataclasses.replace(plan, **{section: configs})
+    changes: dict[str, Any] = {section: configs}
+    return dataclasses.replace(plan, **changes)
 
 
 def lacking(plan: Plan, section: str, field: str) -> list[str]:

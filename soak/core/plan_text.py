@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan import PLUGIN_SECTIONS, Plan
+from soak.core.units import IN_TEXT
 from soak.core.yaml_text import Document, Place, parse
 
 
@@ -65,7 +66,7 @@ def typed(kind: type[Any], raw: object, document: Document, place: Place) -> Any
     if raw is None:
         raw = {}
     try:
-        return TypeAdapter(kind).validate_python(raw)
+        return TypeAdapter(kind).validate_python(raw, context=IN_TEXT)
     except ValidationError as error:
         first = error.errors()[0]
         inner: Place = tuple(part for part in first["loc"] if isinstance(part, str | int))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, ValidationInfo
 
 SECOND_NS = 1_000_000_000
 
@@ -46,33 +47,25 @@ def _fraction(
 
 
 def duration_ns(value: object) -> int:
-    """Return nanoseconds; integers pass (they come from code, a plan writes text)."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    """Return nanoseconds."""
     pattern = _NUMBER + r"\s*(?P<unit>[a-z]+)"
     return int(_fraction(value, pattern, _DURATION_NS, "duration", "36h, 90s or 1.5ms"))
 
 
 def size_bytes(value: object) -> int:
-    """Return bytes; integers pass."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    """Return bytes."""
     pattern = _NUMBER + r"\s*(?P<unit>[A-Za-z]+)"
     return int(_fraction(value, pattern, _SIZE_BYTES, "size", "1KiB or 64MiB"))
 
 
 def rate_per_second(value: object) -> Fraction:
     """Return messages a second as an exact fraction."""
-    if isinstance(value, Fraction):
-        return value
     pattern = _NUMBER + r"\s*(?P<unit>[kM]?)\s*/\s*s"
     return _fraction(value, pattern, _MULTIPLE, "rate", "500/s or 10k/s")
 
 
 def per_duration_ns(value: object) -> int:
     """Return the mean time between two alarms, in ns, from text like `1 per 30d`."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s+per\s+(.+)", value) if isinstance(value, str) else None
     if match is None or Fraction(match[1]) == 0:
         raise ValueError(f"{value!r} is not a rate of alarms; write it like 1 per 30d")
@@ -109,7 +102,23 @@ def _format(value: int, scale: dict[str, int]) -> str:
     return f"0{'s' if 's' in scale else 'B'}"
 
 
-Duration = Annotated[int, BeforeValidator(duration_ns), PlainSerializer(format_duration)]
-Size = Annotated[int, BeforeValidator(size_bytes), PlainSerializer(format_size)]
-Rate = Annotated[Fraction, BeforeValidator(rate_per_second), PlainSerializer(format_rate)]
-PerDuration = Annotated[int, BeforeValidator(per_duration_ns), PlainSerializer(format_per_duration)]
+IN_TEXT = {"is_text": True}
+"""Validation context of what was read from a file: there a number needs its unit."""
+
+
+def _unless_parsed(parse: Callable[[object], int | Fraction]) -> BeforeValidator:
+    """Let code pass numbers that are in base units already; text is always parsed."""
+
+    def convert(value: object, info: ValidationInfo) -> int | Fraction:
+        is_number = isinstance(value, int | Fraction) and not isinstance(value, bool)
+        if is_number and not info.context:
+            return value  # type: ignore[return-value]  # narrowed by is_number
+        return parse(value)
+
+    return BeforeValidator(convert)
+
+
+Duration = Annotated[int, _unless_parsed(duration_ns), PlainSerializer(format_duration)]
+Size = Annotated[int, _unless_parsed(size_bytes), PlainSerializer(format_size)]
+Rate = Annotated[Fraction, _unless_parsed(rate_per_second), PlainSerializer(format_rate)]
+PerDuration = Annotated[int, _unless_parsed(per_duration_ns), PlainSerializer(format_per_duration)]
