@@ -58,7 +58,10 @@ class KafkaOffsets:
                 )
                 for asked, future in first.items()
             }
-        except (KafkaException, TimeoutError) as error:
+        except TimeoutError as error:
+            limit = f"no answer within {self._timeout_seconds:g} s"
+            raise ProbeError(f"cannot list offsets: {limit}") from error
+        except KafkaException as error:
             raise ProbeError(f"cannot list offsets: {_said(error)}") from error
 
     def _ask(self, partitions: Sequence[Partition], spec: Any) -> dict[Any, Any]:  # noqa: ANN401  # the client ships no types

@@ -217,6 +217,19 @@ def test_a_stop_ends_the_source_on_purpose(tmp_path: Path) -> None:
     assert (code, len(records), ended_inc) == (0, 0, 1)
 
 
+def test_a_bug_ends_the_daemon_but_not_the_source(tmp_path: Path) -> None:
+    """Exit 1 with what was recorded kept; the source is left open, so that a restart goes on with it."""
+    clock = FakeClock()
+    folder = run_folder(tmp_path, clock.wall_ns(), 10)
+    folder.phases.write_text("not what conduct writes\n")
+
+    code = daemon.run(tmp_path, threading.Event(), clock)
+
+    lines = [path.read_text() for path in folder.journal.glob("*/*.jsonl")]
+    assert code == 1
+    assert not any('"t":"end"' in text for text in lines)
+
+
 def test_the_command_records_until_it_is_terminated(tmp_path: Path) -> None:
     """A process of its own on the real clock: SIGTERM ends the source on purpose, exit 0."""
     folder = run_folder(tmp_path, time.time_ns(), 100)

@@ -20,6 +20,7 @@ from soak.daemons.context import RESTART_CODE, Context, open_context
 LOG = logging.getLogger("soak.daemons.probe")
 SAY_AGAIN_NS = 60 * SECOND_NS  # an absent probe is asked, and a failing one told of, this often
 SLICE_NS = SECOND_NS // 5  # a stop is seen this soon
+FAILED_CODE = 1
 MAX_COLUMNS = 5000  # a probe whose labels never end must not fill the memory
 
 Samples = list[tuple[Column, float]]
@@ -32,10 +33,16 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
     """
     context = open_context(run_dir, "probe", clock)
     panel = Panel(build(context.plan.probes, clock), clock)
-    _record(context, panel, stop, clock)
-    context.writer.close(is_end=not context.recorder.is_suspended)
+    try:
+        _record(context, panel, stop, clock)
+    except Exception:  # the caller's `os._exit` must be reached, or a hung thread keeps us alive
+        LOG.exception("probe_daemon_failed")
+        code = FAILED_CODE
+    else:
+        code = RESTART_CODE if context.recorder.is_suspended else 0
+    context.writer.close(is_end=code == 0)
     panel.close()
-    return RESTART_CODE if context.recorder.is_suspended else 0
+    return code
 
 
 def build(configs: Mapping[str, Any], clock: Clock) -> dict[str, Probe]:
