@@ -15,7 +15,6 @@ from soak.core.plan import PLUGIN_SECTIONS, Plan
 from soak.core.units import IN_TEXT
 from soak.core.yaml_text import Document, Place, parse
 
-
 _NOUN = {
     "soak.brokers": "broker",
     "probes": "probe",
