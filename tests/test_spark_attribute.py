@@ -1,0 +1,161 @@
+"""From change points to findings, on journals of a known run and without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from soak.core import plan_text
+from soak.core.model import Change, Finding
+from soak.store.findings import FindingsStore
+from soak.store.run_folder import RunFolder
+from spark.attribute import AFTER_SECONDS, PATIENCE_SECONDS, SETTLE_SECONDS, Attribution
+from tests.fakes import FakeClock
+from tests.growing_run import begun, grow
+from tests.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
+
+RUN = "synthetic-1"
+ONSET = 202
+SINKS = "{mail: {to: [oncall@example.org]}}"
+STEP = Change(
+    series=f'{PRODUCER}|publish_latency_seconds{{quantile="0.99"}}',
+    raised_k=206,
+    onset_k=ONSET,
+    interval=(201, 203),
+    before=0.0026,
+    after=0.038,
+    state="confirmed",
+    confidence=0.99,
+)
+LATER = replace(
+    STEP, series=f'{CONSUMER}|end_to_end_latency_seconds{{quantile="0.99"}}', raised_k=209
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    shape = Shape(seconds=600, deletions_k=200, fault_k=ONSET, sinks=SINKS, is_ended=False)
+    return write_synthetic_run(tmp_path_factory.mktemp("whole") / "r", shape)
+
+
+def attribution(folder: RunFolder) -> Attribution:
+    plan = plan_text.load(folder.plan.read_text(), "plan.yaml").plan
+    return Attribution(folder, RUN, plan, FakeClock())
+
+
+def findings(folder: RunFolder) -> list[Finding]:
+    with FindingsStore(folder.findings) as store:
+        return store.findings(RUN)
+
+
+def messages(folder: RunFolder) -> list[tuple[str, str]]:
+    with FindingsStore(folder.findings) as store:
+        return [(row.sink, row.kind) for row in store.outbox(RUN)]
+
+
+def test_a_cause_waits_until_all_sources_have_passed_the_onset(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """Before, the finding is confirmed, has no cause, and nobody is told."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 203 + SETTLE_SECONDS)
+    judge = attribution(folder)
+    judge.advance([STEP])
+    early = (findings(folder)[0].causes, messages(folder))
+    grow(whole, folder, 204 + SETTLE_SECONDS)
+    judge.advance([])
+
+    assert early == ((), [])
+    assert findings(folder)[0].cause == "retention_cliff"
+    assert messages(folder) == [("mail", "confirmed")]
+
+
+def test_a_silent_source_is_not_waited_for_without_end(whole: RunFolder, tmp_path: Path) -> None:
+    """The consumer died at the onset."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 203 + SETTLE_SECONDS + PATIENCE_SECONDS + 1)
+    cut = begun(whole, tmp_path / "cut")
+    grow(whole, cut, ONSET)
+    (cut.journal / CONSUMER / "000000.jsonl").replace(folder.journal / CONSUMER / "000000.jsonl")
+    attribution(folder).advance([STEP])
+
+    assert findings(folder)[0].cause == "retention_cliff"
+
+
+def test_a_run_that_ends_early_is_judged_by_what_is_known(whole: RunFolder, tmp_path: Path) -> None:
+    """Nothing more will come."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 225)
+    judge = attribution(folder)
+    judge.advance([STEP])
+    judge.conclude()
+
+    assert findings(folder)[0].cause == "retention_cliff"
+    assert messages(folder) == [("mail", "confirmed")]
+
+
+def test_a_batch_delivered_again_changes_nothing(whole: RunFolder, tmp_path: Path) -> None:
+    """Nor does it to a process that starts anew: one finding, one message."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    attribution(folder).advance([STEP, LATER])
+    once = findings(folder)
+    attribution(folder).advance([STEP, LATER])
+    attribution(folder).advance([])
+
+    assert findings(folder) == once
+    assert messages(folder) == [("mail", "confirmed")]
+
+
+def test_an_earlier_raise_that_comes_later_keeps_the_key(whole: RunFolder, tmp_path: Path) -> None:
+    """A source that lagged behind gives the first raise of the incident in a later batch."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    judge = attribution(folder)
+    judge.advance([LATER])
+    judge.advance([STEP])
+
+    assert [finding.key for finding in findings(folder)] == [f"{RUN}-209"]
+    assert len(messages(folder)) == 1
+
+
+def test_a_step_that_goes_away_updates_its_finding(whole: RunFolder, tmp_path: Path) -> None:
+    """Same key, same causes, a second message."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    judge = attribution(folder)
+    judge.advance([STEP])
+    causes = findings(folder)[0].causes
+    grow(whole, folder, 400)
+    judge.advance([replace(STEP, state="gone")])
+    (finding,) = findings(folder)
+
+    assert (finding.state, finding.gone_k, finding.causes) == ("gone", 399, causes)
+    assert messages(folder) == [("mail", "confirmed"), ("mail", "gone")]
+
+
+def test_the_last_word_on_a_cause_looks_at_five_minutes(whole: RunFolder, tmp_path: Path) -> None:
+    """The first is said early, with what there was."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 240)
+    judge = attribution(folder)
+    judge.advance([STEP])
+    first = findings(folder)[0].causes
+    grow(whole, folder, ONSET + AFTER_SECONDS + 1)
+    judge.advance([])
+    last = findings(folder)[0].causes
+
+    assert first[0].evidence[-1].numbers["seconds"] == 240 - ONSET
+    assert last[0].evidence[-1].numbers["seconds"] == AFTER_SECONDS + 1
+
+
+def test_other_channels_alone_are_no_finding(whole: RunFolder, tmp_path: Path) -> None:
+    """Deletions without a step of latency are the broker's business."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    name = 'probe@host|retention_deletions{topic="soak-synthetic-1"}'
+    attribution(folder).advance([replace(STEP, series=name)])
+
+    assert findings(folder) == []
