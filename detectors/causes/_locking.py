@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 LEAST_SECONDS = 8  # with and without an event, to compare them
 _SHUFFLES = 499
+_MOVED = 6  # seconds, either way
 _LAGS = (0, 1, 2)  # seconds from the event to what it costs: polling, and files unlinked later
 
 
@@ -29,8 +30,8 @@ def measured(
 ) -> Locking | None:
     """Return the contrast of positive values, or None when too few seconds are with or without events.
 
-    The p-value is that of the best lag against the best lag of events turned around in time, which
-    keeps their rhythm and that of the latency.
+    The p-value is that of the best lag against the best lag of events each moved by a few seconds at
+    random: that keeps how their number varies over minutes, and breaks only what is locked to them.
     """
     y = np.log10(np.maximum(values, 1e-6))
     marks = {lag: np.isin(k, event_ks + lag) for lag in _LAGS}
@@ -39,11 +40,16 @@ def measured(
         return None
     contrasts = {lag: _contrast(y, marks[lag]) for lag in usable}
     best = max(usable, key=lambda lag: contrasts[lag])
-    turns = np.random.default_rng(seed).integers(1, y.size, _SHUFFLES)
-    beaten = sum(
-        max(_contrast(np.roll(y, turn), marks[lag]) for lag in usable) >= contrasts[best]
-        for turn in turns
-    )
+    rng = np.random.default_rng(seed)
+    inside = event_ks[(event_ks >= k[0] - _LAGS[-1]) & (event_ks <= k[-1])]
+    beaten = 0
+    for _ in range(_SHUFFLES):
+        moved = inside + rng.integers(-_MOVED, _MOVED, inside.size, endpoint=True)
+        shuffled = (np.isin(k, moved + lag) for lag in _LAGS)
+        best_of = max(
+            (_contrast(y, mark) for mark in shuffled if _is_comparable(mark)), default=0.0
+        )
+        beaten += best_of >= contrasts[best]
     return Locking(
         lag_seconds=best,
         seconds_with=int(marks[best].sum()),

@@ -2,7 +2,7 @@
 
 Method:  the first deletion must lie at the onset (at most 5 s before its interval, 2 s after it), or the
          rate of deletions must have risen there threefold; then seconds with a deletion are compared with
-         those without, against events turned around in time. Either may be missing, not both.
+         those without, against deletions each moved by seconds. Either may be missing, not both.
 Assumes: deletions are told within two seconds. Where every second holds one they cannot be compared, and
          the evidence says so.
 """

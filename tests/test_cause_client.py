@@ -1,0 +1,58 @@
+"""The client as the cause: schedule lag and untrusted seconds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detectors.attribution import attribute
+from detectors.nearby import Nearby
+from soak.core.model import Change, Series
+
+P99 = 'produce.0@h|publish_latency_seconds{quantile="0.99"}'
+LAG = 'produce.0@h|schedule_lag_seconds{quantile="0.99"}'
+STEP = Change(P99, 106, 100, (99, 101), 0.004, 0.06, "confirmed", 0.999)
+
+
+def lag(before: float, after: float) -> Nearby:
+    values = np.full(160, before)
+    values[100:] = after
+    return Nearby(0, 160, {LAG: Series(LAG, np.arange(160, dtype=np.int64), values)})
+
+
+def test_schedule_lag_that_makes_up_the_step_is_the_client() -> None:
+    (explanation,) = attribute(STEP, lag(0.0004, 0.055))
+
+    assert explanation.cause == "client"
+    assert "from 400 us to 55 ms, 98% of the step" in explanation.evidence[0].text
+
+
+def test_schedule_lag_that_is_a_small_part_of_the_step_is_not() -> None:
+    assert [e.cause for e in attribute(STEP, lag(0.0004, 0.004))] == ["unknown"]
+
+
+def test_schedule_lag_that_was_high_before_is_not() -> None:
+    assert [e.cause for e in attribute(STEP, lag(0.055, 0.055))] == ["unknown"]
+
+
+def test_seconds_that_the_client_did_not_trust_are_the_client() -> None:
+    found = Nearby(0, 160, untrusted_k={"produce.0@h": np.arange(103, 130)})
+    (explanation,) = attribute(STEP, found)
+
+    assert explanation.cause == "client"
+    assert "in 27 of the 30 s after" in explanation.evidence[0].text
+
+
+def test_seconds_that_were_untrusted_all_along_are_not() -> None:
+    found = Nearby(0, 160, untrusted_k={"produce.0@h": np.arange(60, 130)})
+
+    assert [e.cause for e in attribute(STEP, found)] == ["unknown"]
+
+
+def test_what_else_changed_is_told_when_no_cause_passes() -> None:
+    other = Change("probe@h|host_cpu_ratio", 107, 98, (97, 99), 0.2, 0.9, "confirmed", 0.99)
+    (explanation,) = attribute(STEP, Nearby(0, 160, changes=(STEP, other)))
+
+    assert explanation.cause == "unknown"
+    assert [e.text for e in explanation.evidence] == [
+        "probe@h|host_cpu_ratio went from 0.2 to 0.9 2 s before the onset of the step."
+    ]

@@ -1,0 +1,129 @@
+"""Causes and incidents on made-up minutes around a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from detectors.attribution import BAR, attribute
+from detectors.nearby import Nearby, TimedEvent
+from soak.core import plugins
+from soak.core.model import Change, Event, Series
+
+P99 = 'produce.0@h|publish_latency_seconds{quantile="0.99"}'
+ONSET, END = 100, 180
+STEP = Change(P99, 106, ONSET, (99, 101), 0.004, 0.06, "confirmed", 0.999)
+
+
+def deletion(k: int) -> TimedEvent:
+    fields: dict[str, str | int | float] = {"topic": "t", "partition": 0, "bytes": 2**20}
+    return TimedEvent(k, Event("retention_deletion", k * 10**9, (k - 1) * 10**9, fields))
+
+
+def latency(high: NDArray[np.int64], seed: int = 0) -> Series:
+    """4 ms of noise, 60 ms in the seconds `high`."""
+    y = np.log10(0.004) + np.random.default_rng(seed).normal(0.0, 0.1, END)
+    y[high] += np.log10(15.0)
+    return Series(P99, np.arange(END, dtype=np.int64), 10.0**y)
+
+
+def nearby(high: NDArray[np.int64], deletions: list[int], seed: int = 0) -> Nearby:
+    return Nearby(
+        k0=0,
+        k1=END,
+        series={P99: latency(high, seed)},
+        events=tuple(deletion(k) for k in deletions),
+    )
+
+
+STEPPED = np.arange(ONSET, END)
+
+
+def causes(found: Nearby, change: Change = STEP) -> list[str]:
+    return [explanation.cause for explanation in attribute(change, found)]
+
+
+@pytest.mark.parametrize("first", [-3, 0, 2])
+def test_deletions_in_every_second_from_the_onset_on_are_named(first: int) -> None:
+    found = nearby(STEPPED, list(range(ONSET + first, END)))
+    (explanation,) = attribute(STEP, found)
+    texts = [evidence.text for evidence in explanation.evidence]
+
+    assert explanation.cause == "retention_cliff"
+    assert "The first deletion of old segments in this run came" in texts[0]
+    assert "the time of the onset is the evidence" in texts[1]
+
+
+def test_deletions_in_some_seconds_are_named_with_what_they_explain() -> None:
+    deletions = [k for k in range(ONSET, END) if k % 3 != 1]
+    (explanation,) = attribute(STEP, nearby(np.array(deletions), deletions))
+    numbers = explanation.evidence[1].numbers
+
+    assert explanation.score > 0.9
+    assert float(numbers["p_value"]) <= 0.01
+    assert float(numbers["explained_ratio"]) > 0.9
+
+
+def test_files_unlinked_a_second_after_the_deletion_are_locked_too() -> None:
+    deletions = [k for k in range(ONSET, END - 1) if k % 4 == 0]
+    (explanation,) = attribute(STEP, nearby(np.array(deletions) + 1, deletions))
+
+    assert explanation.score > 0.9
+    assert "1 s after a deletion" in explanation.evidence[1].text
+
+
+@pytest.mark.parametrize("first", [ONSET + 5, ONSET + 30, END])
+def test_deletions_that_begin_after_the_step_are_not_its_cause(first: int) -> None:
+    assert causes(nearby(STEPPED, list(range(first, END)))) == ["unknown"]
+
+
+def test_deletions_that_began_half_a_minute_before_the_step_are_not_its_cause() -> None:
+    """30 seeds each of every second, every third, and at random: none is locked to the latency."""
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for seed in range(30):
+        for deletions in (
+            list(range(ONSET - 30, END)),
+            list(range(ONSET - 30, END, 3)),
+            np.flatnonzero(rng.random(END - ONSET + 30) < 0.5).tolist(),
+        ):
+            shifted = [k if k >= ONSET - 30 else k + ONSET - 30 for k in deletions]
+            wrong += causes(nearby(STEPPED, shifted, seed)) != ["unknown"]
+
+    assert wrong == 0
+
+
+def test_deletions_that_began_before_count_when_latency_is_locked_to_them() -> None:
+    deletions = list(range(ONSET - 30, END, 3))
+    high = np.array([k for k in deletions if k >= ONSET])
+
+    assert causes(nearby(high, deletions)) == ["retention_cliff"]
+
+
+def test_deletions_before_the_window_are_not_the_first_of_the_run() -> None:
+    found = nearby(STEPPED, list(range(ONSET, END)))
+    earlier = Nearby(found.k0, found.k1, found.series, (), found.events, {"retention_deletion": 40})
+    text = attribute(STEP, earlier)[0].evidence[0].text
+
+    assert causes(earlier) == ["retention_cliff"]  # the rate rose
+    assert "60 s before it 0" in text
+
+
+def test_a_step_down_has_no_cliff() -> None:
+    down = Change(P99, 106, ONSET, (99, 101), 0.06, 0.004, "confirmed", 0.999)
+
+    assert causes(nearby(STEPPED, list(range(ONSET, END))), down) == ["unknown"]
+
+
+def test_without_the_latency_series_the_time_of_the_onset_still_counts() -> None:
+    found = nearby(STEPPED, list(range(ONSET, END)))
+
+    assert causes(Nearby(0, END, events=found.events)) == ["retention_cliff"]
+
+
+@pytest.mark.parametrize("name", plugins.names("detectors.causes"))
+def test_every_cause_has_nothing_to_say_about_an_empty_minute(name: str) -> None:
+    explanation = plugins.load("detectors.causes", name).explain(STEP, Nearby(0, END))
+
+    assert explanation is None or (explanation.cause == name and explanation.score < BAR)

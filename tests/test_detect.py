@@ -1,0 +1,203 @@
+"""`soak detect` and the segmentation behind it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from detectors.segmentation import Config, detect
+from soak.cli.main import build
+from soak.core.errors import PlanError
+from soak.core.model import Series
+
+
+def series_of(values: NDArray[np.float64], name: str = "p99") -> Series:
+    return Series(name, np.arange(values.size, dtype=np.int64), values)
+
+
+def latencies(seed: int, rows: int, onset: int | None = None) -> NDArray[np.float64]:
+    rng = np.random.default_rng(seed)
+    y = np.log10(0.004) + rng.normal(0.0, 0.05, rows)
+    if onset is not None:
+        y[onset:] += 0.6
+    return np.asarray(10.0**y)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_step_is_found_once_and_in_place(seed: int) -> None:
+    (change,) = detect(series_of(latencies(seed, 400, onset=223)), Config())
+
+    assert abs(change.onset_k - 223) <= 1
+    assert change.interval[0] <= change.onset_k <= change.interval[1]
+    assert change.after / change.before == pytest.approx(10**0.6, rel=0.1)
+
+
+def test_no_step_is_found_where_there_is_none() -> None:
+    """200 seeds of 1000 rows, at any size of step."""
+    config = Config(smallest_step_ratio=1.005, smallest_step_seconds=0.0)
+    wrong = sum(bool(detect(series_of(latencies(seed, 1000)), config)) for seed in range(200))
+
+    assert wrong <= 4
+
+
+def test_a_logarithmic_series_may_have_any_unit() -> None:
+    config = Config(smallest_step_seconds=0.0)
+    found = [
+        [(c.onset_k, c.interval) for c in detect(series_of(scale * latencies(3, 400, 123)), config)]
+        for scale in (1.0, 1e3, 1e6)
+    ]
+
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_linear_series_may_lie_anywhere() -> None:
+    values = np.random.default_rng(1).normal(0.0, 1.0, 400)
+    values[200:] += 5.0
+    config = Config(scale="linear", smallest_step_ratio=1.0001, smallest_step_seconds=1.0)
+    ((near,), (far,)) = (detect(series_of(values + at), config) for at in (0.0, 2.0**12))
+
+    assert near.onset_k == far.onset_k == 200
+
+
+def test_steps_below_the_smallest_are_left_out() -> None:
+    values = latencies(1, 600, onset=200)
+    values[400:] *= 1.3
+    (change,) = detect(series_of(values), Config())
+
+    assert change.onset_k == 200
+
+
+def test_gaps_in_k_stay_gaps() -> None:
+    values = latencies(1, 400, onset=200)
+    k = np.concatenate([np.arange(200), np.arange(1000, 1200)])
+    (change,) = detect(Series("p99", k, values), Config())
+
+    assert change.onset_k == 1000
+
+
+def test_a_long_series_is_thinned_and_dated_at_the_full_rate() -> None:
+    """25,000 rows: searched on medians of 3, yet within a row of the truth."""
+    (change,) = detect(series_of(latencies(5, 25_000, onset=12_346)), Config())
+
+    assert abs(change.onset_k - 12_346) <= 1
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0] * 500])
+def test_what_holds_no_step_gives_none(values: list[float]) -> None:
+    assert detect(series_of(np.array(values)), Config()) == []
+
+
+def csv_text(values: NDArray[np.float64], spacing: int = 1, name: str = "latency_ms") -> str:
+    cells = ["" if np.isnan(value) else f"{value:.6g}" for value in values]
+    rows = [f"{row * spacing},{cell},7" for row, cell in enumerate(cells)]
+    return "\n".join([f"seconds,{name},other", *rows, ""])
+
+
+def printed(path: Path, *options: str) -> list[dict[str, object]]:
+    app = build(["detect"])
+    result = CliRunner().invoke(app, ["detect", str(path), "--format", "jsonl", *options])
+
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.output.splitlines()]
+
+
+@pytest.mark.parametrize("mode", ["offline", "online"])
+def test_the_command_prints_one_object_a_change(tmp_path: Path, mode: str) -> None:
+    values = 1000.0 * latencies(3, 600, onset=300)
+    values[[0, 7, 310]] = np.nan
+    path = tmp_path / "a.csv"
+    path.write_text(csv_text(values))
+    (found,) = printed(path, "--mode", mode)
+
+    assert abs(int(str(found["index"])) - 300) <= 1
+    assert ("raised_index" in found) == (mode == "online")
+    assert found["kind"] == "step"
+
+
+def test_a_packed_file_reads_the_same(tmp_path: Path) -> None:
+    text = csv_text(latencies(3, 600, onset=300))
+    (tmp_path / "a.csv").write_text(text)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text.encode()))
+
+    assert printed(tmp_path / "a.csv") == printed(tmp_path / "a.csv.gz")
+
+
+def test_another_column_can_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(csv_text(latencies(3, 600, onset=300)))
+
+    assert printed(path, "--value", "other") == []
+
+
+def test_online_never_looks_ahead(tmp_path: Path) -> None:
+    """What was raised by row 400 is the same when the file ends there."""
+    values = latencies(3, 800, onset=300)
+    values[500:] /= 4.0
+    whole, part = tmp_path / "whole.csv", tmp_path / "part.csv"
+    whole.write_text(csv_text(values))
+    part.write_text(csv_text(values[:401]))
+    seen = printed(whole, "--mode", "online")
+
+    assert len(seen) == 2
+    assert [c for c in seen if int(str(c["raised_index"])) <= 400] == printed(
+        part, "--mode", "online"
+    )
+
+
+def test_false_alarms_are_counted_in_time_not_in_rows(tmp_path: Path) -> None:
+    """Rows an hour apart may raise more readily than rows a second apart."""
+    values = latencies(3, 600, onset=300)
+    raised = []
+    for spacing in (1, 3600):
+        path = tmp_path / f"{spacing}.csv"
+        path.write_text(csv_text(values, spacing))
+        raised.append(int(str(printed(path, "--mode", "online")[0]["raised_index"])))
+
+    assert raised[1] <= raised[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a.csv:1: a header with a time column"),
+        ("seconds\n1\n", "a.csv:1: a header with a time column"),
+        ("s,v\n0,1\n1,x\n", "a.csv:3:v: 'x' is not a number"),
+        ("s,v\n0,1\n1,inf\n", "a.csv:3:v: 'inf' is not finite"),
+        ("s,v\n0,1\n,2\n", "a.csv:3:s: '' is not a number"),
+        ("s,v\n0,1\n0,2\n", "a.csv:3:s: time must grow"),
+        ("s,v\n0,1,2\n", "a.csv:2: 3 columns, the header has 2"),
+    ],
+)
+def test_a_bad_file_is_named_with_line_and_column(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    result = CliRunner().invoke(build(["detect"]), ["detect", str(path)])
+
+    assert isinstance(result.exception, PlanError)
+    assert message in str(result.exception)
+
+
+def test_an_unknown_column_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("s,latency\n0,1\n")
+    app = build(["detect"])
+    wrong = CliRunner().invoke(app, ["detect", str(path), "--value", "latencey"]).exception
+    absent = CliRunner().invoke(app, ["detect", str(tmp_path / "b.csv")]).exception
+
+    assert "did you mean 'latency'?" in str(wrong)
+    assert "cannot read" in str(absent)
+    assert isinstance(wrong, PlanError)
+    assert isinstance(absent, PlanError)
+
+
+def test_an_empty_series_has_no_change(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("s,latency\n")
+
+    assert printed(path) == printed(path, "--mode", "online") == []

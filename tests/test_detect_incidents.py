@@ -1,0 +1,109 @@
+"""Changes into incidents: one story, one finding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from detectors.channels import column_of, is_headline
+from detectors.incidents import group, is_regression
+from soak.core.model import Change, Column, Explanation
+
+
+def change(name: str, onset: int, after: float = 0.06, raised: int | None = None) -> Change:
+    at = onset + 6 if raised is None else raised
+    return Change(name, at, onset, (onset, onset), 0.004, after, "confirmed", 0.99)
+
+
+def publish(quantile: str) -> str:
+    return f'produce.0@h|publish_latency_seconds{{quantile="{quantile}"}}'
+
+
+END_TO_END = 'consume.0@h|end_to_end_latency_seconds{quantile="0.99"}'
+
+
+def test_onsets_within_ten_seconds_are_one_incident() -> None:
+    members = [change(publish("0.99"), 100), change(END_TO_END, 105), change(publish("0.5"), 110)]
+    later = change(publish("0.999"), 111)
+
+    assert [len(i.changes) for i in group([*members, later])] == [3, 1]
+
+
+def test_the_key_is_the_first_raise_and_later_words_do_not_change_it() -> None:
+    first = change(publish("0.5"), 104, raised=106)
+    second = change(END_TO_END, 95, raised=140)
+    (alone,), (both,) = group([first]), group([second, first])
+
+    assert alone.raised_k == both.raised_k == 106
+
+
+def test_the_headline_is_p99_of_the_largest_ratio() -> None:
+    members = [
+        change(publish("0.999"), 100, 5.0),
+        change(publish("0.99"), 100, 0.05),
+        change(END_TO_END, 100, 0.07),
+    ]
+    (incident,) = group(members)
+
+    assert incident.headline.series == END_TO_END
+
+
+def test_other_series_never_make_an_incident() -> None:
+    cpu = change("probe@h|host_cpu_ratio", 101)
+    (incident,) = group([cpu, change(publish("0.99"), 100)])
+
+    assert incident.related == (cpu,)
+    assert group([cpu]) == []
+
+
+def test_up_and_down_are_different_stories() -> None:
+    found = group([change(publish("0.99"), 100), change(END_TO_END, 104, 0.001)])
+
+    assert [incident.direction for incident in found] == ["up", "down"]
+
+
+def test_the_last_state_of_a_change_counts() -> None:
+    up = change(publish("0.99"), 100)
+    (incident,) = group([replace(up, state="gone"), up, replace(up, state="warning")])
+
+    assert incident.state == "gone"
+
+
+def test_an_incident_is_gone_when_all_of_it_is() -> None:
+    up = change(publish("0.99"), 100)
+    (incident,) = group([replace(up, state="gone"), change(END_TO_END, 100)])
+
+    assert incident.state == "confirmed"
+
+
+@pytest.mark.parametrize(
+    ("state", "after", "cause", "expected"),
+    [
+        ("confirmed", 0.06, "unknown", True),
+        ("gone", 0.06, "retention_cliff", True),
+        ("warning", 0.06, "unknown", False),
+        ("confirmed", 0.001, "unknown", False),
+        ("confirmed", 0.06, "client", False),
+    ],
+)
+def test_a_regression_is_a_confirmed_rise_that_is_not_ours(
+    state: Literal["warning", "confirmed", "gone"],
+    after: float,
+    cause: str,
+    *,
+    expected: bool,
+) -> None:
+    (incident,) = group([replace(change(publish("0.99"), 100, after), state=state)])
+
+    assert is_regression(incident, [Explanation(cause, 0.9, ())]) is expected
+
+
+def test_the_name_of_a_series_gives_its_column_back() -> None:
+    column = Column("publish_latency_seconds", (("quantile", "0.99"),))
+
+    assert column_of(f"produce.0@h|{column.name}") == column
+    assert is_headline(column)
+    assert not is_headline(Column("publish_latency_seconds", (("quantile", "max"),)))
+    assert not is_headline(Column("schedule_lag_seconds", (("quantile", "0.99"),)))
