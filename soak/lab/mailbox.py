@@ -51,6 +51,7 @@ class Mailbox:
     def __init__(self, on_mail: Callable[[bytes], None]) -> None:
         self._on_mail = on_mail
         self._received: deque[bytes] = deque(maxlen=_KEPT)
+        self._is_stopped = False
         self._server = _OnAnyPort(
             self,
             hostname="127.0.0.1",
@@ -84,8 +85,10 @@ class Mailbox:
             raise LabError(f"cannot start the lab's mail server: {error}") from error
 
     def stop(self) -> None:
-        """End the conversation with everybody; what was received stays readable."""
-        self._server.stop(no_assert=True)
+        """End the conversation with everybody; what was received stays readable. May be called twice."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._server.stop(no_assert=True)
 
     async def handle_DATA(  # noqa: N802 - the name that aiosmtpd looks for
         self,
