@@ -70,8 +70,10 @@ class FakeProducer:
         self._out.append((token, offset, self._clock.mono_ns() + self.latency_ns))
         return True
 
-    def poll(self, timeout_seconds: float) -> Acks:
-        del timeout_seconds
+    def serve(self) -> None:
+        pass
+
+    def take(self) -> Acks:
         now = self._clock.mono_ns()
         is_due = [not self.is_stalled and at <= now for _, _, at in self._out]
         done = [item for item, due in zip(self._out, is_due, strict=True) if due]

@@ -144,9 +144,13 @@ class KafkaProducer:
             return False
         return True
 
-    def poll(self, timeout_seconds: float) -> Acks:
-        self._client.poll(timeout_seconds)
-        return self._taken()
+    def serve(self) -> None:
+        self._client.poll(0)
+
+    def take(self) -> Acks:
+        notes, self._notes = self._notes, []
+        block = np.array(notes, dtype=np.int64).reshape(-1, 3)
+        return Acks(token=block[:, 0], offset=block[:, 1], at_mono_ns=block[:, 2])
 
     def in_flight(self) -> int:
         return len(self._client)
@@ -155,16 +159,11 @@ class KafkaProducer:
         self._client.flush(timeout_seconds)
         self._client.purge()
         self._client.poll(0)
-        return self._taken()
+        return self.take()
 
     def _note(self, token: int, error: Any, message: Any) -> None:  # noqa: ANN401  # the client's types
         offset = -1 if error is not None else message.offset()
         self._notes.append((token, offset, self._clock.mono_ns()))
-
-    def _taken(self) -> Acks:
-        notes, self._notes = self._notes, []
-        block = np.array(notes, dtype=np.int64).reshape(-1, 3)
-        return Acks(token=block[:, 0], offset=block[:, 1], at_mono_ns=block[:, 2])
 
 
 class KafkaConsumer:

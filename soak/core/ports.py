@@ -44,8 +44,12 @@ class Producer(Protocol):
         """Hand over one message; False when the client's queue is full (try again, nothing sent)."""
         ...
 
-    def poll(self, timeout_seconds: float) -> Acks:
-        """Return the delivery reports since the last call."""
+    def serve(self) -> None:
+        """Let the client note, with its time, what has been acknowledged; returns at once."""
+        ...
+
+    def take(self) -> Acks:
+        """Return the delivery reports noted since the last call."""
         ...
 
     def in_flight(self) -> int: ...

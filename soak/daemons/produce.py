@@ -19,6 +19,7 @@ from soak.daemons.produce_second import ProduceSecond
 
 TICK_NS = 300_000  # shortest pause: schedule lag stays under half a millisecond
 IDLE_NS = 20_000_000
+DIGEST_NS = 50_000_000  # acknowledgements are noted at once and counted in batches
 CHUNK = 64  # messages that share one send stamp
 STICKY_NS = 10_000_000  # one lane for this long: batches stay whole
 FLUSH_SECONDS = 15.0
@@ -58,6 +59,7 @@ class ProduceLoop:
         self._in_flight = InFlight()
         self._second = ProduceSecond(self._instance, inc)
         self._cpu = CpuMeter(clock)
+        self._digest_ns = now_ns
 
     @property
     def is_over(self) -> bool:
@@ -70,7 +72,10 @@ class ProduceLoop:
         if self._context.phase_file.phases.at(self._k) in LOADED:
             self._send_due(now_ns)
             next_ns = min(max(self._pacer.next_due_ns(), now_ns + TICK_NS), now_ns + IDLE_NS)
-        self._take(0.0)
+        self._producer.serve()
+        if now_ns >= self._digest_ns:
+            self._digest_ns = now_ns + DIGEST_NS
+            self._take()
         self._clock.sleep_until(min(next_ns, self._context.grid.start_of(self._k + 1)))
 
     def finish(self) -> None:
@@ -84,7 +89,8 @@ class ProduceLoop:
         if k == self._k:
             return
         if self._k >= 0:
-            self._take(0.0)
+            self._producer.serve()
+            self._take()
             self._write(self._k)
         before = self._context.phase_file.phases.at(self._k) in LOADED
         self._k = k
@@ -129,8 +135,8 @@ class ProduceLoop:
         self._second.note_sent(sent_ns - intended_ns[:taken])
         return taken
 
-    def _take(self, timeout_seconds: float) -> None:
-        self._second.note_settled(self._in_flight.settle(self._producer.poll(timeout_seconds)))
+    def _take(self) -> None:
+        self._second.note_settled(self._in_flight.settle(self._producer.take()))
 
     def _write(self, k: int) -> None:
         second, grid = self._second, self._context.grid
