@@ -38,6 +38,11 @@ _SUMS = {
 }
 
 
+AUDIT_METRICS = tuple(_SUMS)
+AUDIT_EVENTS = frozenset({EXPIRED_EVENT, FINAL_EVENT, FAILED_EVENT})
+"""What of a record the audit reads beside its intervals."""
+
+
 @dataclass(slots=True)
 class _Lane:
     acknowledged: list[Span] = field(default_factory=list)

@@ -1,0 +1,158 @@
+"""The alert daemon: tells people what the findings file owes them, once, however often it must try.
+
+A message counts as sent only when the sink took it and that is on disk; what cannot be sent stays owed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from soak.core import plan_text, plugins
+from soak.core.errors import FindingsBusyError, FindingsError, SoakError
+from soak.core.model import Finding
+from soak.core.plan import Plan
+from soak.core.ports import Clock, Message, Outcome, Sink
+from soak.core.units import SECOND_NS
+from soak.daemons.alert_chart import draw
+from soak.daemons.alert_message import Subject, compose
+from soak.daemons.alert_window import Window, bounds, read_window
+from soak.store.findings import LONGEST_WAIT_NS, FindingsStore
+from soak.store.findings_rows import OutboxRow
+from soak.store.run_folder import Run, RunFolder, exclusive, read_run
+
+LOG = logging.getLogger("soak.daemons.alert")
+FIRST_WAIT_NS = 5 * SECOND_NS
+FAREWELL_NS = 10 * SECOND_NS
+"""How long the last round may take to begin another message; the sink's time-out bounds each."""
+
+_POLL_SECONDS = 1.0
+
+
+def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
+    """Send what is owed until `stop`, then try once more what is left; return the exit code.
+
+    Raises:
+        SoakError: no run folder, a sink that cannot be built, or another alert daemon at work.
+    """
+    folder = RunFolder(run_dir)
+    plan = plan_text.load(folder.plan.read_text(), str(folder.plan)).plan
+    with exclusive(folder.path / "alert.lock", "the outbox"):
+        alerts = Alerts(folder, plan, read_run(folder), build_sinks(plan), clock)
+        while not stop.is_set():
+            alerts.poll()
+            stop.wait(_POLL_SECONDS)
+        alerts.farewell()
+    return 0
+
+
+def build_sinks(plan: Plan) -> dict[str, Sink]:
+    return {
+        name: plugins.load("soak.sinks", name).build(config) for name, config in plan.sinks.items()
+    }
+
+
+class Alerts:
+    """One round after the other over the outbox of one run."""
+
+    def __init__(
+        self, folder: RunFolder, plan: Plan, run: Run, sinks: Mapping[str, Sink], clock: Clock
+    ) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._run = run
+        self._sinks = sinks
+        self._clock = clock
+
+    def poll(self) -> int:
+        """Try each message that is due once; return how many were settled."""
+        return self._round(self._clock.wall_ns(), until_ns=None)
+
+    def farewell(self) -> None:
+        """Try what is left whenever it was put off to: nobody comes after us."""
+        until_ns = self._clock.mono_ns() + FAREWELL_NS
+        while self._round(self._clock.wall_ns() + LONGEST_WAIT_NS, until_ns=until_ns):
+            continue  # a sequel becomes due when the message before it is settled
+
+    def _round(self, due_wall_ns: int, until_ns: int | None) -> int:
+        settled = 0
+        for row in self._due(due_wall_ns):
+            if until_ns is not None and self._clock.mono_ns() >= until_ns:
+                break
+            settled += self._try(row)
+        return settled
+
+    def _due(self, due_wall_ns: int) -> list[OutboxRow]:
+        if not self._folder.findings.exists():
+            return []
+        try:
+            with FindingsStore(self._folder.findings) as store:
+                return store.due(due_wall_ns)
+        except FindingsBusyError as error:
+            LOG.warning("findings_busy", extra={"error": str(error)})
+            return []
+
+    def _try(self, row: OutboxRow) -> bool:
+        sink = self._sinks.get(row.sink)
+        if sink is None:
+            outcome = Outcome("never", f"the plan has no sink {row.sink!r}")
+        else:
+            outcome = sink.send(self._message(row))
+        return self._mark(row, outcome)
+
+    def _message(self, row: OutboxRow) -> Message:
+        with FindingsStore(self._folder.findings) as store:
+            finding = store.finding(row.key)
+            changes = store.changes(self._run.id)
+        if finding is None:
+            raise FindingsError(f"{self._folder.findings}: {row.key} is owed and not there")
+        subject = Subject(
+            finding=finding,
+            kind=row.kind,
+            plan=self._plan.name,
+            run_dir=str(self._folder.path.resolve()),
+            start_wall_ns=self._run.start_wall_ns,
+            changes=changes,
+            window=self._window(row, finding),
+        )
+        chart = None
+        if subject.window is not None:
+            chart = draw(finding, subject.window, self._run.start_wall_ns)
+        return compose(subject, chart, row.created_wall_ns)
+
+    def _window(self, row: OutboxRow, finding: Finding) -> Window | None:
+        first_k, last_k = bounds(finding, row.kind == "gone")
+        try:
+            return read_window(self._folder.journal, finding.series, first_k, last_k)
+        except (SoakError, OSError) as error:  # a mail without a picture is better than none
+            LOG.warning("window_unreadable", extra={"finding": row.key, "error": str(error)})
+            return None
+
+    def _mark(self, row: OutboxRow, outcome: Outcome) -> bool:
+        now_ns = self._clock.wall_ns()
+        fields = {"finding": row.key, "sink": row.sink, "kind": row.kind, "detail": outcome.detail}
+        LOG.info("message_tried", extra={**fields, "result": outcome.result})
+        for is_last in (False, False, True):  # what was sent and is not marked would be sent again
+            try:
+                self._write(row, outcome, now_ns)
+                break
+            except FindingsBusyError:
+                if is_last:
+                    raise
+        return outcome.result != "retry"
+
+    def _write(self, row: OutboxRow, outcome: Outcome, now_ns: int) -> None:
+        with FindingsStore(self._folder.findings) as store:
+            if outcome.result == "delivered":
+                store.mark_sent(row, now_ns, outcome.detail)
+            elif outcome.result == "never":
+                store.mark_never(row, now_ns, outcome.detail)
+            else:
+                store.mark_retry(row, now_ns, now_ns + wait_ns(row.attempts), outcome.detail)
+
+
+def wait_ns(attempts: int) -> int:
+    """Return how long to wait after so many earlier tries: doubled each time, 15 minutes at most."""
+    return min(FIRST_WAIT_NS << min(attempts, 20), LONGEST_WAIT_NS)

@@ -1,0 +1,187 @@
+"""A finding in words for whoever is woken by it: pure text, at most 40 lines of 78 columns."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from soak.core import wording
+from soak.core.model import Change, Finding
+from soak.core.ports import Message
+from soak.core.units import SECOND_NS
+from soak.daemons.alert_window import Window
+
+COLUMNS = 78
+MOST_EVIDENCE = 5
+MOST_CAUSES = 4
+MOST_SERIES = 6
+_SPARK_COLUMNS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a mail is about: one finding of one run, told as `kind`, `confirmed` or `gone`."""
+
+    finding: Finding
+    kind: str
+    plan: str
+    run_dir: str
+    start_wall_ns: int
+    changes: Sequence[Change] = ()  # of the whole run; those of the finding are told
+    window: Window | None = None
+
+    def moment(self, k: int) -> str:
+        return wording.moment(self.start_wall_ns + k * SECOND_NS)
+
+    @property
+    def is_gone(self) -> bool:
+        return self.kind == "gone"
+
+
+def compose(subject: Subject, chart_png: bytes | None, now_wall_ns: int) -> Message:
+    """Return the message; its key is that of the finding and the kind."""
+    key = subject.finding.key
+    return Message(
+        key=f"{key}.{subject.kind}",
+        subject=_headline(subject),
+        text=_body(subject),
+        chart_png=chart_png,
+        follows=f"{key}.confirmed" if subject.is_gone else "",
+        at_wall_ns=now_wall_ns,
+    )
+
+
+def _headline(subject: Subject) -> str:
+    finding = subject.finding
+    name, cause = wording.title(finding.series), finding.cause
+    if subject.is_gone:
+        was, now = _amount(finding, finding.after), _amount(finding, _level_after(subject))
+        return f"[soakd] {subject.plan}: over: {name} back from {was} to {now}, cause {cause}"
+    return (
+        f"[soakd] {subject.plan}: {name} {_step(finding)} "
+        f"since {subject.moment(finding.onset_k)}, cause {cause}"
+    )
+
+
+def _body(subject: Subject) -> str:
+    blocks = [
+        _what(subject),
+        _picture(subject),
+        _cause(subject.finding),
+        _others(subject.finding),
+        _moved(subject),
+        _more(subject),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _what(subject: Subject) -> list[str]:
+    finding = subject.finding
+    low, high = finding.interval
+    name = wording.title(finding.series)
+    began = f"{wording.day(subject.start_wall_ns + finding.onset_k * SECOND_NS)} "
+    began += subject.moment(finding.onset_k)
+    width = f"between {subject.moment(low)} and {subject.moment(high)}"
+    facts = [("what", f"{name} {_step(finding)}"), ("since", f"{began}, {width}")]
+    if subject.is_gone and finding.gone_k is not None:
+        lasted = wording.span(finding.gone_k - finding.onset_k)
+        now = _amount(finding, _level_after(subject))
+        facts.append(("over", f"by {subject.moment(finding.gone_k)}, after {lasted}; now {now}"))
+    source = wording.split(finding.series).source
+    facts.append(("seen by", f"{source}, confidence {finding.confidence:.2%}"))
+    return [line for key, text in facts for line in _fact(key, text)]
+
+
+def _picture(subject: Subject) -> list[str]:
+    window = subject.window
+    if window is None:
+        return []
+    first, last = int(window.k[0]), int(window.k[-1])
+    values = dict(zip(window.k.tolist(), window.headline_values.tolist(), strict=True))
+    row = [values.get(k, math.nan) for k in range(first, last + 1)]
+    spark = wording.sparkline(row, _SPARK_COLUMNS)
+    left, right = subject.moment(first), subject.moment(last)
+    measured = [value for value in row if math.isfinite(value)]
+    if not measured:
+        return []
+    low, high = (_amount(subject.finding, edge(measured)) for edge in (min, max))
+    return [f"  {spark}", f"  {left}{right:>{len(spark) - len(left)}}  {low} to {high}"]
+
+
+def _cause(finding: Finding) -> list[str]:
+    if not finding.causes:
+        return _fact("cause", "unknown")
+    best = finding.causes[0]
+    lines = _fact("cause", f"{best.cause} (score {best.score:.2f})")
+    for evidence in best.evidence[:MOST_EVIDENCE]:
+        lines += textwrap.wrap(
+            evidence.text, COLUMNS, initial_indent="  - ", subsequent_indent="    "
+        )[:3]
+    return lines
+
+
+def _others(finding: Finding) -> list[str]:
+    rest = [item for item in finding.causes[1:] if item.score > 0]
+    lines: list[str] = []
+    for item in rest[:MOST_CAUSES]:
+        why = f": {item.evidence[0].text}" if item.evidence else ""
+        lines += textwrap.wrap(
+            f"{item.cause} {item.score:.2f}{why}",
+            COLUMNS,
+            initial_indent="  - ",
+            subsequent_indent="    ",
+        )[:2]
+    return ["also possible", *lines] if lines else []
+
+
+def _moved(subject: Subject) -> list[str]:
+    finding = subject.finding
+    series = [name for name in finding.changes if name != finding.series]
+    if not series:
+        return []
+    lines = [_moved_line(subject, name) for name in series[:MOST_SERIES]]
+    more = len(series) - len(lines)
+    return ["also moved", *lines, *([f"  and {more} more"] if more else [])]
+
+
+def _moved_line(subject: Subject, series: str) -> str:
+    name = wording.title(series)
+    known = [
+        change
+        for change in subject.changes
+        if change.series == series and abs(change.onset_k - subject.finding.onset_k) <= 60  # noqa: PLR2004  # the same minute
+    ]
+    if not known:
+        return f"  {name}"[:COLUMNS]
+    change = known[0]
+    unit = wording.split(series).unit
+    step = f"{wording.amount(change.before, unit)} -> {wording.amount(change.after, unit)}"
+    return f"  {name[: COLUMNS - 4 - len(step)]}  {step}"
+
+
+def _more(subject: Subject) -> list[str]:
+    # the folder is one word, to be copied: it may be longer than a line
+    return [f"more      soak report {subject.run_dir}", f"finding   {subject.finding.key}"]
+
+
+def _fact(key: str, text: str) -> list[str]:
+    return textwrap.wrap(text, COLUMNS, initial_indent=f"{key:<10}", subsequent_indent=" " * 10)
+
+
+def _step(finding: Finding) -> str:
+    before, after = _amount(finding, finding.before), _amount(finding, finding.after)
+    ratio = wording.factor(finding.before, finding.after)
+    return f"{before} -> {after}" + (f" ({ratio})" if ratio else "")
+
+
+def _amount(finding: Finding, value: float) -> str:
+    return wording.amount(value, wording.split(finding.series).unit)
+
+
+def _level_after(subject: Subject) -> float:
+    gone_k = subject.finding.gone_k
+    if subject.window is None or gone_k is None:
+        return subject.finding.before
+    return subject.window.level(gone_k)

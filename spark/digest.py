@@ -1,0 +1,196 @@
+"""One journal file as numbers: what a report needs of it, small enough to bring many together.
+
+Values are kept by second, or as one value for each `step` seconds: counts are summed, maxima kept,
+everything else is a median. What the audit needs is one record, its intervals merged.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soak.core.audit import AUDIT_EVENTS, AUDIT_METRICS
+from soak.core.journal_text import columns_line, encode
+from soak.core.model import Column, Event, Record, Span
+from soak.store.journal_reader import SourceReader, complete_size
+
+MOST_EVENTS = 20_000  # of one file; an hour of a deletion a second and partition is less
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """`k` and `values` (rows of `values` are series) have one entry a bucket of `step` seconds."""
+
+    source: str
+    seconds: NDArray[np.int64]  # every k that has a record, ascending
+    columns: tuple[Column, ...]
+    k: NDArray[np.int64]
+    values: NDArray[np.float64]
+    untrusted: tuple[tuple[int, str], ...]
+    events: tuple[tuple[int, Event], ...]
+    damage: tuple[tuple[int, str], ...]  # offset, reason
+    ended_inc: int
+    incs: tuple[int, ...]
+    audit_lines: tuple[bytes, bytes]
+
+
+def digest(path: Path, step: int) -> Digest:
+    """Read one journal file; damage is kept, each (inc, k) counts once."""
+    reader = SourceReader(path.parent)
+    seen: set[tuple[int, int]] = set()
+    records: list[tuple[Record, tuple[Column, ...]]] = []
+    audit = _AuditParts()
+    for record, row in reader.read(path, 0, complete_size(path)):
+        if (record.inc, record.k) in seen:
+            continue
+        seen.add((record.inc, record.k))
+        audit.add(record, row)
+        records.append((_slim(record), row))
+    seconds = np.unique(np.array([record.k for record, _ in records], dtype=np.int64))
+    columns, k, values = _buckets(records, step)
+    events = [
+        (record.k, event)
+        for record, _ in records
+        for event in record.events
+        if event.kind not in AUDIT_EVENTS
+    ]
+    return Digest(
+        source=path.parent.name,
+        seconds=seconds,
+        columns=columns,
+        k=k,
+        values=values,
+        untrusted=tuple(
+            (record.k, str(record.trust["reason"]))
+            for record, _ in records
+            if not record.is_trusted
+        ),
+        events=tuple(events[:MOST_EVENTS]),
+        damage=tuple((item.offset, item.reason) for item in reader.damage),
+        ended_inc=reader.ended_inc,
+        incs=tuple(sorted({record.inc for record, _ in records})),
+        audit_lines=audit.lines(),
+    )
+
+
+def _slim(record: Record) -> Record:
+    """Return the record without what the audit has taken already."""
+    return Record(
+        record.k,
+        record.inc,
+        record.at_ns,
+        record.length_ns,
+        record.columns_id,
+        record.values,
+        events=record.events,
+        trust=record.trust,
+    )
+
+
+class _AuditParts:
+    """Collects what the audit asks for, with adjoining intervals joined."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, float] = dict.fromkeys(AUDIT_METRICS, 0.0)
+        self._acknowledged: dict[str, list[Span]] = defaultdict(list)
+        self._received: dict[str, list[Span]] = defaultdict(list)
+        self._next: dict[str, int] = {}
+        self._events: list[Event] = []
+
+    def add(self, record: Record, columns: tuple[Column, ...]) -> None:
+        for column, value in zip(columns, record.values, strict=True):
+            if column.metric in self._totals and not math.isnan(value):
+                self._totals[column.metric] += value
+        for joined, lanes in (
+            (self._acknowledged, record.acknowledged),
+            (self._received, record.received),
+        ):
+            for lane, spans in lanes.items():
+                for span in spans:
+                    _join(joined[lane], span)
+        for lane, following in record.sent_next.items():
+            self._next[lane] = max(self._next.get(lane, 0), following)
+        self._events += [event for event in record.events if event.kind in AUDIT_EVENTS]
+
+    def lines(self) -> tuple[bytes, bytes]:
+        """Return a columns line and a record line, as a journal would hold them."""
+        columns = tuple(Column(metric) for metric in self._totals)
+        line = columns_line(columns)
+        record = Record(
+            k=0,
+            inc=0,
+            at_ns=0,
+            length_ns=0,
+            columns_id=line.id,
+            values=tuple(self._totals.values()),
+            acknowledged={lane: tuple(spans) for lane, spans in self._acknowledged.items()},
+            received={lane: tuple(spans) for lane, spans in self._received.items()},
+            sent_next=self._next,
+            events=tuple(self._events),
+        )
+        return encode(line), encode(record)
+
+
+def _join(spans: list[Span], span: Span) -> None:
+    """Append a span, or lengthen the last one where sequence and offsets both go on without a hole."""
+    if spans:
+        first, last, low, high = spans[-1]
+        is_dense = high - low == last - first and span[3] - span[2] == span[1] - span[0]
+        if is_dense and span[0] == last + 1 and span[2] == high + 1:
+            spans[-1] = (first, span[1], low, span[3])
+            return
+    spans.append(span)
+
+
+def _buckets(
+    records: list[tuple[Record, tuple[Column, ...]]], step: int
+) -> tuple[tuple[Column, ...], NDArray[np.int64], NDArray[np.float64]]:
+    columns = tuple(dict.fromkeys(column for _, row in records for column in row))
+    place = {column: at for at, column in enumerate(columns)}
+    k = np.array([record.k for record, _ in records], dtype=np.int64)
+    values = np.full((len(columns), len(records)), np.nan)
+    for at, (record, row) in enumerate(records):
+        values[[place[column] for column in row], at] = record.values
+    order = np.argsort(k, kind="stable")
+    k, values = k[order] // step * step, values[:, order]
+    starts = np.flatnonzero(np.diff(k, prepend=-1))
+    if starts.size == k.size:
+        return columns, k, values
+    reduced = np.full((len(columns), starts.size), np.nan)
+    groups = np.split(np.arange(k.size), starts[1:])
+    for line, column in enumerate(columns):
+        reduce_ = reduction(column)
+        for at, group in enumerate(groups):
+            measured = values[line, group]
+            measured = measured[~np.isnan(measured)]
+            if measured.size:
+                reduced[line, at] = reduce_(measured)
+    return columns, k[starts], reduced
+
+
+def reduction(column: Column) -> Callable[[NDArray[np.float64]], np.float64]:
+    """Return how several seconds of a column become one number."""
+    if column.metric.endswith("_messages"):
+        return np.sum
+    return np.max if ("quantile", "max") in column.labels else np.median
+
+
+def events_text(events: Iterable[tuple[int, Event]]) -> str:
+    """Return events as JSON, for the way through Spark."""
+    return json.dumps(
+        [[k, event.kind, event.at_ns, event.since_ns, dict(event.fields)] for k, event in events]
+    )
+
+
+def parse_events(text: str) -> list[tuple[int, Event]]:
+    return [
+        (k, Event(kind, at_ns, since_ns, fields))
+        for k, kind, at_ns, since_ns, fields in json.loads(text)
+    ]

@@ -1,0 +1,105 @@
+"""Looks back at a whole run: which online findings the offline detector sees too, and what it sees alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from detectors import segmentation
+from detectors.attribution import attribute
+from detectors.channels import is_headline
+from detectors.incidents import group, is_regression
+from soak.core.model import Change, Finding, Series
+from soak.store.history import MOST_SECONDS, History
+from spark.attribute import finding_of, nearby_of
+from spark.summary import Judged
+from spark.timeline import Timeline
+
+NEAR_SECONDS = 15
+"""An offline step this close to an online one is the same step."""
+HOLD_SECONDS = 30
+"""A step that only the offline detector sees must hold this long on both sides."""
+ALONE_RATIO = 2.0
+"""And be this large, in publish and end-to-end latency both: a verdict must not hang on noise."""
+BEFORE_SECONDS, AFTER_SECONDS = 600, 300
+
+
+def look_back(timeline: Timeline, online: Sequence[Finding]) -> list[Judged]:
+    """Return all findings, each with who saw it."""
+    steps = offline_steps(timeline)
+    judged = []
+    for finding in online:
+        is_seen = any(_is_same(finding, step) for step in steps)
+        judged.append(Judged(finding, "both" if is_seen else "online"))
+    alone = [step for step in steps if not any(_is_same(finding, step) for finding in online)]
+    judged += [
+        Judged(finding, "offline") for finding in _findings(timeline, _lasting(alone, timeline))
+    ]
+    return judged
+
+
+def offline_steps(timeline: Timeline) -> list[Change]:
+    """Return the steps of every headline latency within the soak, untrusted seconds left out."""
+    config = segmentation.Config(least_rows=max(3, HOLD_SECONDS // (3 * timeline.step)))
+    begin, end = timeline.soak
+    steps = []
+    for name, column in timeline.columns.items():
+        if not is_headline(column):
+            continue
+        k, values = timeline.series[name]
+        untrusted = np.array(
+            list(timeline.untrusted.get(name.partition("|")[0], {})), dtype=np.int64
+        )
+        keep = (k >= begin) & (k < end) & ~np.isin(k, untrusted) & (values > 0)
+        steps += segmentation.detect(Series(name, k[keep], values[keep]), config)
+    return steps
+
+
+def _is_same(finding: Finding, step: Change) -> bool:
+    is_up = finding.after > finding.before
+    low, high = finding.interval
+    is_near = low - NEAR_SECONDS <= step.onset_k <= high + NEAR_SECONDS
+    return is_near and is_up == (step.after > step.before)
+
+
+def _lasting(steps: Sequence[Change], timeline: Timeline) -> list[Change]:
+    """Return the large steps that hold, and that both latencies show."""
+    begin, end = timeline.soak
+    kept = []
+    for step in steps:
+        others = [other.onset_k for other in steps if other.series == step.series and other != step]
+        edges = [begin, end, *others]
+        holds = all(abs(step.onset_k - edge) >= HOLD_SECONDS for edge in edges)
+        low, high = sorted((step.before, step.after))
+        if holds and low > 0 and high / low >= ALONE_RATIO:
+            kept.append(step)
+    metrics = {step.series: step.series.partition("|")[2].partition("{")[0] for step in kept}
+    return [
+        step
+        for step in kept
+        if any(
+            metrics[other.series] != metrics[step.series]
+            and other.direction == step.direction
+            and abs(other.onset_k - step.onset_k) <= NEAR_SECONDS
+            for other in kept
+        )
+    ]
+
+
+def _findings(timeline: Timeline, steps: Sequence[Change]) -> list[Finding]:
+    findings = []
+    history = History(timeline.folder.journal)
+    for incident in group(steps):
+        finding = finding_of(timeline.run.id, incident, None, timeline.end_k)
+        k0 = max(0, finding.interval[0] - BEFORE_SECONDS)
+        k1 = min(timeline.end_k, finding.onset_k + AFTER_SECONDS, k0 + MOST_SECONDS)
+        nearby = nearby_of(
+            history.window(k0, k1), steps, timeline.phases, history.earlier_events(k0)
+        )
+        causes = tuple(attribute(incident, nearby))
+        key = f"{finding.key}-offline"
+        about = is_regression(incident, causes)
+        findings.append(replace(finding, key=key, causes=causes, is_about_cluster=about))
+    return findings

@@ -1,0 +1,80 @@
+"""Makes a run's report: reads its journals with Spark, looks back, writes index.html and summary.json."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
+
+from soak.core import plugins
+from soak.core.model import Finding
+from soak.store.findings import FindingsStore
+from soak.store.run_folder import RunFolder, write_atomically
+from spark.coverage import coverage
+from spark.look_back import look_back
+from spark.reports._page import Page
+from spark.session import build_session
+from spark.summary import EXIT_CODE, summary, verdict
+from spark.timeline import Timeline, read_timeline
+
+TEMPLATES = Path(__file__).parent / "reports"
+
+
+def run(run_dir: Path) -> int:
+    """Write the report of a run, also of one cut short or still running; return the verdict's exit code.
+
+    Raises:
+        SoakError: this is no run folder, or it cannot be written.
+    """
+    folder = RunFolder(run_dir.absolute())
+    with tempfile.TemporaryDirectory(prefix="soak-report-") as temporary:
+        session = build_session("soak-report", temporary=Path(temporary))
+        try:
+            timeline = read_timeline(session, folder)
+        finally:
+            session.stop()
+    return write(timeline, _findings(folder, timeline.run.id), drill_of(folder))
+
+
+def write(timeline: Timeline, online: Sequence[Finding], drill: Mapping[str, Any] | None) -> int:
+    """Judge a timeline and write both files; return the exit code."""
+    judged, covered = look_back(timeline, online), coverage(timeline)
+    page = Page(timeline, judged, covered, verdict(judged, covered), drill)
+    write_atomically(timeline.folder.report, html(page))
+    body = summary(timeline, judged, covered)
+    write_atomically(timeline.folder.summary, json.dumps(body, indent=2, allow_nan=False) + "\n")
+    return EXIT_CODE[page.verdict]
+
+
+def html(page: Page) -> str:
+    """Return the whole page, self-contained; everything that came from outside is escaped."""
+    modules = [plugins.load("spark.reports", name) for name in plugins.names("spark.reports")]
+    modules.sort(key=lambda module: int(module.ORDER))
+    sections = [(module.TITLE, module.render(page)) for module in modules]
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
+    return environment.get_template("page.html").render(
+        title=f"{page.timeline.plan.name} {page.timeline.run.id}",
+        style=Markup((TEMPLATES / "page.css").read_text()),  # noqa: S704  # our own file
+        sections=sections,
+    )
+
+
+def drill_of(folder: RunFolder) -> Mapping[str, Any] | None:
+    """Return what a drill declared to have injected: for the reader, never for detection."""
+    if not folder.faults.exists():
+        return None
+    with folder.faults.open() as file:
+        declared: Mapping[str, Any] = json.loads(file.readline() or "{}")
+    return declared
+
+
+def _findings(folder: RunFolder, run_id: str) -> list[Finding]:
+    if not folder.findings.exists():
+        return []
+    with FindingsStore(folder.findings) as store:
+        return store.findings(run_id)

@@ -1,0 +1,187 @@
+"""Static SVG plots over the seconds of a run: lines that break at gaps, bands, marks, a log scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from soak.core import wording
+from spark.reports._page import Page, joined, tag
+
+WIDTH = 960
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 24
+MOST_POINTS = 1600  # beyond this neighbours are drawn as their highest
+
+
+@dataclass(slots=True)
+class Plot:
+    """Draw onto it in any order; `svg` puts bands below lines below marks."""
+
+    page: Page
+    height: int
+    low: float
+    high: float
+    unit: str
+    is_log: bool = True
+    _below: list[Markup] = field(default_factory=list)
+    _lines: list[Markup] = field(default_factory=list)
+    _above: list[Markup] = field(default_factory=list)
+
+    def x(self, k: float) -> float:
+        span = max(1, self.page.timeline.end_k)
+        return LEFT + (WIDTH - LEFT - RIGHT) * min(max(k / span, 0.0), 1.0)
+
+    def y(self, value: float) -> float:
+        if self.is_log:
+            low, high = math.log10(self.low), math.log10(self.high)
+            share = (math.log10(max(value, self.low)) - low) / (high - low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return TOP + (self.height - TOP - BOTTOM) * (1 - min(max(share, 0.0), 1.0))
+
+    def band(self, from_k: float, to_k: float, class_: str, title: str) -> None:
+        """Shade seconds [from_k, to_k) over the whole height; never thinner than can be seen."""
+        left, right = self.x(from_k), self.x(to_k)
+        self._below.append(
+            tag(
+                "rect",
+                tag("title", title),
+                x=f"{left:.1f}",
+                y=TOP,
+                width=f"{max(right - left, 1.5):.1f}",
+                height=self.height - TOP - BOTTOM,
+                class_=class_,
+            )
+        )
+
+    def line(
+        self, k: NDArray[np.int64], values: NDArray[np.float64], class_: str, title: str
+    ) -> None:
+        """Draw a series; a missing second breaks the line."""
+        k, values = _thinned(k, values)
+        if k.size == 0:
+            return
+        usual = np.median(np.diff(k)) if k.size > 1 else 1
+        breaks = np.flatnonzero(np.diff(k) > 1.5 * usual) + 1
+        path = []
+        for part in np.split(np.arange(k.size), breaks):
+            points = [f"{self.x(k[at] + 0.5):.1f} {self.y(values[at]):.1f}" for at in part]
+            path.append("M" + "L".join(points) + ("h1.5" if len(points) == 1 else ""))
+        self._lines.append(
+            tag("path", tag("title", title), d="".join(path), class_=f"line {class_}")
+        )
+
+    def mark(self, k: float, class_: str, title: str) -> None:
+        """Draw an upright line at a second."""
+        at = f"{self.x(k):.1f}"
+        ends = {"x1": at, "x2": at, "y1": TOP, "y2": self.height - BOTTOM}
+        self._above.append(tag("line", tag("title", title), class_=class_, **ends))
+
+    def ticks(self, seconds: Sequence[float], class_: str, title: str) -> None:
+        """Draw short ticks at the foot, one path for all of them."""
+        places = sorted({round(self.x(k + 0.5), 1) for k in seconds})
+        foot = self.height - BOTTOM
+        path = "".join(f"M{place} {foot}v-7" for place in places)
+        if path:
+            self._above.append(tag("path", tag("title", title), d=path, class_=class_))
+
+    def svg(self, label: str) -> Markup:
+        parts = [*self._below, *self._axes(), *self._lines, *self._above]
+        box = f"0 0 {WIDTH} {self.height}"
+        return tag("svg", joined(parts), viewBox=box, role="img", aria_label=label)
+
+    def _axes(self) -> list[Markup]:
+        parts = []
+        for value in self._levels():
+            y = f"{self.y(value):.1f}"
+            parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
+            text = wording.amount(value, self.unit)
+            parts.append(tag("text", text, x=LEFT - 6, y=y, dy="0.32em", class_="axis end"))
+        for k in self._moments():
+            at = f"{self.x(k):.1f}"
+            text = self.page.moment(k)
+            parts.append(tag("text", text, x=at, y=self.height - 6, class_="axis middle"))
+        return parts
+
+    def _levels(self) -> list[float]:
+        if not self.is_log:
+            return [self.low, (self.low + self.high) / 2, self.high]
+        first, last = (
+            math.ceil(math.log10(self.low) - 1e-9),
+            math.floor(math.log10(self.high) + 1e-9),
+        )
+        return [10.0**power for power in range(first, last + 1)]
+
+    def _moments(self) -> list[float]:
+        span = self.page.timeline.end_k
+        steps = (
+            5,
+            10,
+            15,
+            30,
+            60,
+            120,
+            300,
+            600,
+            900,
+            1800,
+            3600,
+            7200,
+            14400,
+            21600,
+            43200,
+            86400,
+        )
+        step = next((step for step in steps if span / step <= 7), steps[-1])  # noqa: PLR2004  # labels fit
+        return [k for k in range(step, max(span, 1), step) if self.x(k) < WIDTH - RIGHT - 24]
+
+
+def log_range(values: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    """Return powers of ten that hold all values."""
+    there = [part[part > 0] for part in values]
+    there = [part for part in there if part.size]
+    if not there:
+        return 1e-3, 1.0
+    low = min(float(part.min()) for part in there)
+    high = max(float(part.max()) for part in there)
+    bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    return 10.0**bottom, 10.0 ** max(top, bottom + 1)
+
+
+def shade(plot: Plot) -> None:
+    """Draw what belongs to every plot on the time axis: phases, gaps, untrusted seconds, findings."""
+    timeline, page = plot.page.timeline, plot.page
+    names = [*timeline.phases.names]
+    edges = [*timeline.phases.from_k, timeline.end_k]
+    for name, first, last in zip(names, edges, edges[1:], strict=False):
+        if name not in {"soak", "end"} and last > first:
+            plot.band(first, min(last, timeline.end_k), "phase", f"{name}: not judged")
+    for gap in page.covered.gaps:
+        if gap.to_k > gap.from_k:
+            plot.band(gap.from_k, gap.to_k, "gap", f"gap: {gap.source} {gap.why}")
+    for source, reasons in timeline.untrusted.items():
+        for k, why in reasons.items():
+            plot.band(
+                k, k + 1, "untrusted", f"{page.moment(k)}: {source} was the bottleneck: {why}"
+            )
+    for one in page.told:
+        low, high = one.finding.interval
+        plot.band(low, high + 1, "interval", "the onset lies in here with 95 % confidence")
+        title = f"{page.moment(one.finding.onset_k)}: {one.finding.cause}"
+        plot.mark(one.finding.onset_k, "onset", title)
+        if one.finding.gone_k is not None:
+            plot.mark(one.finding.gone_k, "gone", f"{page.moment(one.finding.gone_k)}: gone again")
+
+
+def _thinned(
+    k: NDArray[np.int64], values: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    if k.size <= MOST_POINTS:
+        return k, values
+    starts = np.arange(0, k.size, math.ceil(k.size / MOST_POINTS))
+    return k[starts], np.maximum.reduceat(values, starts)

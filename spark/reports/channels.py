@@ -1,0 +1,59 @@
+"""What else moved: the channels in which a cause would show, on the same time axis."""
+
+from __future__ import annotations
+
+import numpy as np
+from markupsafe import Markup
+
+from soak.core import wording
+from spark.reports._page import Page, joined, tag
+from spark.reports._plot import Plot, log_range, shade
+
+ORDER = 50
+TITLE = "Channels in which a cause would show"
+
+HEIGHT = 110
+SHOWN = (
+    ("fsync_latency_seconds", "0.99"),
+    ("disk_write_await_seconds", ""),
+    ("node_disk_io_time_seconds", ""),
+    ("disk_turnover_ratio", ""),
+    ("retention_deleted_bytes", ""),
+    ("schedule_lag_seconds", "0.99"),
+    ("host_cpu_ratio", ""),
+    ("node_pressure_io_waiting_seconds", ""),
+    ("lag_messages", ""),
+)
+
+
+def render(page: Page) -> Markup:
+    plots = [_plot(page, name) for name in _names(page)]
+    return joined(plots) if plots else tag("p", "No probe recorded anything.")
+
+
+def _names(page: Page) -> list[str]:
+    timeline = page.timeline
+    return [
+        name
+        for metric, quantile in SHOWN
+        for name, column in sorted(timeline.columns.items())
+        if column.metric == metric
+        and (not quantile or ("quantile", quantile) in column.labels)
+        and timeline.series[name][0].size
+    ]
+
+
+def _plot(page: Page, name: str) -> Markup:
+    k, values = page.timeline.series[name]
+    unit = page.timeline.columns[name].unit
+    is_log = unit == "seconds" and bool((values > 0).any())
+    if is_log:
+        low, high = log_range([values])
+    else:
+        low, high = min(0.0, float(values.min())), float(np.max(values))
+        high = high if high > low else low + 1.0
+    plot = Plot(page, HEIGHT, low, high, unit, is_log=is_log)
+    shade(plot)
+    plot.line(k, values, "channel", name)
+    title = wording.title(name)
+    return tag("h3", title, title=name) + plot.svg(title)

@@ -1,0 +1,36 @@
+"""What was recorded and what was not: gaps with their source, untrusted seconds with their reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from markupsafe import Markup
+
+from spark.reports._page import Page, joined, table, tag
+
+ORDER = 70
+TITLE = "Coverage"
+
+MOST_ROWS = 200
+
+
+def render(page: Page) -> Markup:
+    covered = page.covered
+    text = (
+        f"{covered.ratio:.2%} of the expected records are there (97 % are needed), "
+        f"{covered.untrusted_ratio:.1%} of the soak's seconds are not trusted (10 % are allowed)."
+    )
+    rows = [
+        (gap.source, page.moment(gap.from_k), f"{gap.to_k - gap.from_k} s", gap.why)
+        for gap in covered.gaps[:MOST_ROWS]
+    ]
+    reasons = Counter(
+        (source, why) for source, found in page.timeline.untrusted.items() for why in found.values()
+    )
+    doubts = [(source, why, f"{count} s") for (source, why), count in reasons.most_common()]
+    parts = [tag("p", text)]
+    if rows:
+        parts.append(table(("source", "from", "missing", "why"), rows))
+    if doubts:
+        parts.append(table(("source", "not trusted because of", "seconds"), doubts, numeric=2))
+    return joined(parts)

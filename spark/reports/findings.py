@@ -1,0 +1,60 @@
+"""Each finding: what stepped, since when, why, and what else moved."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from soak.core import wording
+from soak.core.model import Explanation
+from spark.reports._page import Page, joined, tag
+from spark.summary import Judged
+
+ORDER = 20
+TITLE = "Findings"
+
+_SEEN = {
+    "both": "while the run went on, and again looking back at the whole",
+    "online": "while the run went on; looking back does not show it",
+    "offline": "only looking back at the whole run",
+}
+_MOST_SERIES = 12
+
+
+def render(page: Page) -> Markup:
+    if not page.told:
+        return tag("p", "No step in latency was found.")
+    return joined([_finding(page, one) for one in page.told])
+
+
+def _finding(page: Page, one: Judged) -> Markup:
+    found = one.finding
+    unit = wording.split(found.series).unit
+    before, after = wording.amount(found.before, unit), wording.amount(found.after, unit)
+    low, high = found.interval
+    title = (
+        f"{wording.title(found.series)}: {before} → {after} "
+        f"({wording.factor(found.before, found.after)}), cause {found.cause}"
+    )
+    about = "" if found.is_about_cluster else " Not counted against the cluster."
+    gone = "" if found.gone_k is None else f" Gone again at {page.moment(found.gone_k)}."
+    text = (
+        f"Since {page.moment(found.onset_k)}; with 95 % confidence between {page.moment(low)} and "
+        f"{page.moment(high)}. {found.state.capitalize()}; confidence {found.confidence:.4g}. "
+        f"Seen {_SEEN[one.found]}.{gone}{about}"
+    )
+    others = [wording.title(series) for series in found.changes]
+    shown = ", ".join(others[:_MOST_SERIES])
+    more = f" and {len(others) - _MOST_SERIES} more" if len(others) > _MOST_SERIES else ""
+    parts = [
+        tag("h3", title),
+        tag("p", text),
+        joined([_cause(cause) for cause in found.causes]),
+        tag("p", f"Moved with it: {shown}{more}.") if others else "",
+    ]
+    return tag("article", joined(parts), class_="finding")
+
+
+def _cause(cause: Explanation) -> Markup:
+    items = joined([tag("li", item.text) for item in cause.evidence])
+    head = tag("p", joined([tag("strong", cause.cause), f", score {cause.score:.2f}"]))
+    return head + tag("ul", items)

@@ -1,0 +1,60 @@
+"""Latency over the run: p50, p99 and p99.9 of publish and end to end, with steps and deletions marked."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from detectors.channels import is_headline
+from soak.core import wording
+from spark.reports._page import Page, joined, tag
+from spark.reports._plot import Plot, log_range, shade
+
+ORDER = 30
+TITLE = "Latency"
+
+HEIGHT = 250
+_CLASS = {"0.5": "p50", "0.99": "p99", "0.999": "p999"}
+_METRICS = (
+    ("end_to_end_latency_seconds", "End to end"),
+    ("publish_latency_seconds", "Publish, until acknowledged"),
+)
+
+
+def render(page: Page) -> Markup:
+    keys = [
+        ("p50", "p50"),
+        ("p99", "p99"),
+        ("p999", "p99.9"),
+        ("swatch-onset", "onset of a step, its 95 % interval shaded"),
+        ("swatch-deletion", "deletion by retention"),
+        ("swatch-phase", "phase that is not judged"),
+        ("swatch-gap", "gap"),
+        ("swatch-untrusted", "not trusted"),
+    ]
+    legend = [tag("span", joined([tag("i", class_=key), text])) for key, text in keys]
+    note = "From the intended send time, so that a stall counts for every message that it delayed."
+    plots = [_plot(page, metric, title) for metric, title in _METRICS]
+    return joined([tag("p", note), tag("p", joined(legend), class_="legend"), *plots])
+
+
+def deletions(page: Page) -> list[float]:
+    """Return the seconds in which retention deleted something."""
+    return sorted({k for _, k, event in page.timeline.events if event.kind == "retention_deletion"})
+
+
+def _plot(page: Page, metric: str, title: str) -> Markup:
+    timeline = page.timeline
+    names = [
+        name
+        for name, column in timeline.columns.items()
+        if column.metric == metric and is_headline(column) and name in timeline.series
+    ]
+    low, high = log_range([timeline.series[name][1] for name in names])
+    plot = Plot(page, HEIGHT, low, high, "seconds")
+    shade(plot)
+    for name in names:
+        quantile = dict(timeline.columns[name].labels)["quantile"]
+        plot.line(*timeline.series[name], _CLASS.get(quantile, "p999"), wording.title(name))
+    found = deletions(page)
+    plot.ticks(found, "deletion", f"{len(found)} seconds with deletions by retention")
+    return tag("h3", title) + plot.svg(f"{title}: p50, p99 and p99.9 over time")

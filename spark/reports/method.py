@@ -1,0 +1,34 @@
+"""How each number was made."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from soak.core.units import format_per_duration
+from spark.reports._page import Page, joined, tag
+
+ORDER = 80
+TITLE = "How these numbers were made"
+
+
+def render(page: Page) -> Markup:
+    timeline = page.timeline
+    detector = timeline.plan.detection.detectors.get("level_shift")
+    rate = "" if detector is None else format_per_duration(detector.false_alarms)
+    versions = ", ".join(f"{name} {number}" for name, number in timeline.run.versions.items())
+    alarms = rate or "no detector ran"
+    lines = [
+        """Latency counts from the time at which a message was due, not from when it was sent. Each
+        second has one histogram with three digits; a plotted quantile is that second's.""",
+        f"""One point is {timeline.step} s. Of several seconds counts are summed, of maxima the highest
+        is kept, of everything else the median. Missing seconds are left open, never filled.""",
+        f"""A step is judged on logarithms of the trusted seconds of the soak, corrected for their own
+        correlation, at a set rate of false alarms: {alarms} over the panel. It is confirmed when it
+        lasts, and gone when the level returns.""",
+        "Before and after are medians. The interval holds the onset with 95 % confidence.",
+        """A cause is named when its evidence passes a bar, else it is unknown. Causes are judged from
+        samples and events alone.""",
+        "The audit is computed from the journals: acknowledged sequence intervals against received ones.",
+        f"Versions: {versions or 'not recorded'}.",
+    ]
+    return tag("ul", joined([tag("li", line) for line in lines]))

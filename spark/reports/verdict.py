@@ -1,0 +1,41 @@
+"""The verdict first: what it is, of which run, and whether a drill was on."""
+
+from __future__ import annotations
+
+import json
+
+from markupsafe import Markup
+
+from soak.core import wording
+from soak.core.units import format_rate, format_size
+from spark.reports._page import Page, joined, tag
+
+ORDER = 10
+TITLE = ""
+
+_WORDS = {
+    "clean": "Clean: the cluster kept its latency.",
+    "regressed": "Regressed: latency stepped up.",
+    "inconclusive": "Inconclusive: too little was recorded, or this client was the bottleneck too often.",
+}
+
+
+def render(page: Page) -> Markup:
+    timeline, covered = page.timeline, page.covered
+    load = timeline.plan.load
+    begin, end = timeline.soak
+    facts = (
+        f"{timeline.plan.name}, run {timeline.run.id} from {wording.iso(timeline.run.start_wall_ns)}: "
+        f"{wording.span(end - begin)} of soak at {format_rate(load.rate)} of "
+        f"{format_size(load.message_size)}, {covered.ratio:.1%} of the seconds recorded, "
+        f"{covered.untrusted_seconds} s not trusted. State: {timeline.run.state}."
+    )
+    parts = [tag("p", _WORDS[page.verdict], class_=f"verdict {page.verdict}"), tag("p", facts)]
+    if page.drill is not None:
+        injected = json.dumps(page.drill.get("config", {}))
+        text = (
+            f"DRILL {page.drill.get('drill', '')}: the fault {page.drill.get('fault', '')} was injected "
+            f"into this run ({injected}). The detector was not told."
+        )
+        parts.insert(0, tag("p", text, class_="drill"))
+    return joined(parts)

@@ -1,0 +1,84 @@
+"""The verdict of a run, for machines: what `report/summary.json` says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from soak.core import wording
+from soak.core.model import Finding
+from spark.coverage import Coverage, gap_json
+from spark.timeline import Timeline
+
+Verdict = Literal["clean", "regressed", "inconclusive"]
+Found = Literal["online", "offline", "both"]
+
+EXIT_CODE: dict[Verdict, int] = {"clean": 0, "regressed": 3, "inconclusive": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A finding and which of the two detectors saw it."""
+
+    finding: Finding
+    found: Found
+
+
+def verdict(judged: Sequence[Judged], covered: Coverage) -> Verdict:
+    """Return the verdict: a regression that was seen stands, however little was covered."""
+    if any(one.finding.is_about_cluster and one.finding.state != "warning" for one in judged):
+        return "regressed"
+    return "clean" if covered.is_enough else "inconclusive"
+
+
+def summary(timeline: Timeline, judged: Sequence[Judged], covered: Coverage) -> dict[str, object]:
+    """Return the whole of `summary.json`; findings in order of time, warnings left out."""
+    told = sorted(
+        (one for one in judged if one.finding.state != "warning"),
+        key=lambda one: one.finding.onset_k,
+    )
+    return {
+        "run": timeline.run.id,
+        "name": timeline.plan.name,
+        "start": wording.iso(timeline.run.start_wall_ns),
+        "verdict": verdict(judged, covered),
+        "findings": [_finding(timeline, one) for one in told],
+        "audit": dict(timeline.audit),
+        "coverage": {
+            "seconds": covered.seconds,
+            "ratio": round(covered.ratio, 4),
+            "gaps": [gap_json(timeline, gap) for gap in covered.gaps],
+            "untrusted_seconds": covered.untrusted_seconds,
+        },
+        "durability": {"level": None, "note": "not looked at"},
+    }
+
+
+def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
+    found = one.finding
+    name = wording.split(found.series)
+    low, high = found.interval
+    return {
+        "key": found.key,
+        "kind": found.kind,
+        "metric": name.metric,
+        "labels": {"source": name.source, **dict(name.labels)},
+        "at": wording.iso(timeline.wall_ns(found.onset_k)),
+        "interval_seconds": [low - found.onset_k, high - found.onset_k],
+        "before": found.before,
+        "after": found.after,
+        "ratio": found.ratio,
+        "cause": found.cause,
+        "confidence": found.confidence,
+        "state": found.state,
+        "found": one.found,
+        "is_about_cluster": found.is_about_cluster,
+        "causes": [{"cause": cause.cause, "score": cause.score} for cause in found.causes],
+        "evidence": [
+            {"cause": cause.cause, "text": item.text, "numbers": dict(item.numbers)}
+            for cause in found.causes
+            for item in cause.evidence
+        ],
+        "also": list(found.changes),
+    }

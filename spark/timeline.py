@@ -1,0 +1,234 @@
+"""A whole run as numbers, read from its journals by a Spark batch job: one task a journal file."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+
+from soak.core.audit import Audit
+from soak.core.header import instance_of
+from soak.core.journal_text import Columns, decode
+from soak.core.model import Column, Event, Record
+from soak.core.phases import Phases, parse
+from soak.core.plan import Plan
+from soak.core.plan_text import load as load_plan
+from soak.core.units import SECOND_NS
+from soak.store.journal import segments
+from soak.store.journal_reader import sources
+from soak.store.run_folder import Run, RunFolder, read_run
+from spark.digest import digest, events_text, parse_events
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+FULL_RATE_SECONDS = 2 * 3600
+"""Up to this length every second is kept; longer runs are shown in buckets of ten seconds."""
+COARSE_STEP = 10
+
+SCHEMA = (
+    "source string, seconds array<bigint>, columns string, k array<bigint>, "
+    "values array<array<double>>, untrusted string, events string, damage string, "
+    "ended_inc int, incs array<int>, audit_columns binary, audit_record binary"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Everything that a report shows. `step` seconds a value; series ids are "source|column name"."""
+
+    folder: RunFolder
+    run: Run
+    plan: Plan
+    phases: Phases
+    step: int
+    columns: Mapping[str, Column]
+    series: Mapping[str, tuple[Ints, Floats]]  # k ascending, values finite
+    seconds: Mapping[str, Ints]  # by source: every k that has a record
+    untrusted: Mapping[str, Mapping[int, str]]  # by source: k to reason
+    events: tuple[tuple[str, int, Event], ...]  # source, k, event, by k
+    damage: tuple[tuple[str, str, str], ...]  # source, place, reason
+    restarts: tuple[Mapping[str, Any], ...]
+    audit: Mapping[str, int | None]
+
+    @property
+    def end_k(self) -> int:
+        """Return the first second after the run; of a run cut short, after its last record."""
+        last = max((int(k[-1]) for k in self.seconds.values() if k.size), default=-1) + 1
+        decided = self.phases.end_k
+        return last if decided is None else min(decided, max(last, 1))
+
+    @property
+    def soak(self) -> tuple[int, int]:
+        """Return first second of the soak and first after it."""
+        begin = self.phases.first_k("soak")
+        end = self.phases.first_k("drain")
+        end = self.end_k if end is None else min(end, self.end_k)
+        return (end, end) if begin is None else (min(begin, end), end)
+
+    def wall_ns(self, k: float) -> int:
+        return self.run.start_wall_ns + round(k * SECOND_NS)
+
+
+def read_timeline(session: SparkSession, folder: RunFolder) -> Timeline:
+    """Read a run's journals; a damaged or missing part is a gap, not an error.
+
+    Raises:
+        RunFolderError: this is no run folder.
+    """
+    run = read_run(folder)
+    plan = load_plan(folder.plan.read_text(), str(folder.plan)).plan
+    phases = parse(folder.phases.read_text()) if folder.phases.exists() else Phases()
+    paths = [
+        path for source in sources(folder.journal) for path in segments(folder.journal / source)
+    ]
+    lengths = plan.phases
+    planned = (lengths.warm_up + lengths.soak + lengths.drain) // SECOND_NS
+    step = 1 if planned <= FULL_RATE_SECONDS else COARSE_STEP
+    rows: list[dict[str, Any]] = []
+    if paths:
+        rows = digest_frame(session, paths, step).toArrow().to_pylist()
+    return _timeline(folder, run, plan, phases, step, rows)
+
+
+def digest_frame(session: SparkSession, paths: Sequence[Path], step: int) -> DataFrame:
+    """Return one row a journal file, read in the tasks."""
+    root = str(Path(__file__).resolve().parents[1])
+    names = session.createDataFrame([(str(path),) for path in paths], "path string")
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import sys  # noqa: PLC0415  # runs in a worker, which may not know our folder
+
+        if root not in sys.path:
+            sys.path.insert(0, root)
+        for batch in batches:
+            for path in batch.column("path").to_pylist():
+                yield _row(Path(path), step)
+
+    cores = session.sparkContext.defaultParallelism
+    return names.repartition(min(len(paths), 4 * cores)).mapInArrow(read, SCHEMA)
+
+
+def _row(path: Path, step: int) -> pa.RecordBatch:
+    found = digest(path, step)
+    columns = [[c.metric, list(c.labels), c.unit, c.lag_seconds] for c in found.columns]
+    row = {
+        "source": found.source,
+        "seconds": found.seconds.tolist(),
+        "columns": json.dumps(columns),
+        "k": found.k.tolist(),
+        "values": found.values.tolist(),
+        "untrusted": json.dumps(found.untrusted),
+        "events": events_text(found.events),
+        "damage": json.dumps([[f"{path.name}:{at}", why] for at, why in found.damage]),
+        "ended_inc": found.ended_inc,
+        "incs": list(found.incs),
+        "audit_columns": found.audit_lines[0],
+        "audit_record": found.audit_lines[1],
+    }
+    types = [
+        ("source", pa.string()),
+        ("seconds", pa.list_(pa.int64())),
+        ("columns", pa.string()),
+        ("k", pa.list_(pa.int64())),
+        ("values", pa.list_(pa.list_(pa.float64()))),
+        ("untrusted", pa.string()),
+        ("events", pa.string()),
+        ("damage", pa.string()),
+        ("ended_inc", pa.int32()),
+        ("incs", pa.list_(pa.int32())),
+        ("audit_columns", pa.binary()),
+        ("audit_record", pa.binary()),
+    ]
+    return pa.RecordBatch.from_pylist([row], schema=pa.schema(types))
+
+
+def _timeline(
+    folder: RunFolder,
+    run: Run,
+    plan: Plan,
+    phases: Phases,
+    step: int,
+    rows: Sequence[Mapping[str, Any]],
+) -> Timeline:
+    columns: dict[str, Column] = {}
+    parts: dict[str, list[tuple[Ints, Floats]]] = defaultdict(list)
+    seconds: dict[str, list[Ints]] = defaultdict(list)
+    untrusted: dict[str, dict[int, str]] = defaultdict(dict)
+    events: list[tuple[str, int, Event]] = []
+    damage: list[tuple[str, str, str]] = []
+    audit = Audit()
+    for row in rows:
+        source = row["source"]
+        seconds[source].append(np.array(row["seconds"], dtype=np.int64))
+        untrusted[source].update({int(k): str(why) for k, why in json.loads(row["untrusted"])})
+        events += [(source, k, event) for k, event in parse_events(row["events"])]
+        damage += [(source, place, why) for place, why in json.loads(row["damage"])]
+        _add_to_audit(audit, row)
+        k = np.array(row["k"], dtype=np.int64)
+        for described, values in zip(json.loads(row["columns"]), row["values"], strict=True):
+            column = _column(described)
+            name = f"{source}|{column.name}"
+            columns[name] = column
+            parts[name].append((k, np.array(values, dtype=np.float64)))
+    return Timeline(
+        folder=folder,
+        run=run,
+        plan=plan,
+        phases=phases,
+        step=step,
+        columns=columns,
+        series={name: _joined(found) for name, found in parts.items()},
+        seconds={name: np.unique(np.concatenate(found)) for name, found in seconds.items()},
+        untrusted=untrusted,
+        events=tuple(sorted(events, key=lambda item: item[1])),
+        damage=tuple(damage),
+        restarts=tuple(_restarts(folder)),
+        audit=audit.verdict(is_loss_known=_is_loss_known(plan)),
+    )
+
+
+def _column(described: Sequence[Any]) -> Column:
+    metric, labels, unit, lag = described
+    return Column(metric, tuple((key, value) for key, value in labels), unit, lag)
+
+
+def _add_to_audit(audit: Audit, row: Mapping[str, Any]) -> None:
+    columns, record = decode(row["audit_columns"]), decode(row["audit_record"])
+    if isinstance(columns, Columns) and isinstance(record, Record):
+        audit.add(record, columns.columns)
+    if row["ended_inc"] >= 0:
+        audit.ended(instance_of(row["source"]), row["ended_inc"])
+
+
+def _joined(parts: Sequence[tuple[Ints, Floats]]) -> tuple[Ints, Floats]:
+    """Return the parts of one series by k, without what was not measured."""
+    k = np.concatenate([part for part, _ in parts])
+    values = np.concatenate([part for _, part in parts])
+    order = np.argsort(k, kind="stable")
+    is_there = ~np.isnan(values[order])
+    return k[order][is_there], values[order][is_there]
+
+
+def _is_loss_known(plan: Plan) -> bool:
+    settings = getattr(plan.broker_config, "producer", {})
+    return str(settings.get("acks", settings.get("request.required.acks", "all"))) != "0"
+
+
+def _restarts(folder: RunFolder) -> Iterator[Mapping[str, Any]]:
+    path = folder.path / "restarts.jsonl"
+    if not path.exists():
+        return
+    for line in path.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:  # torn: the supervisor was killed while it wrote
+            continue
