@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from spark.digest import digest, events_text, parse_events
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Row = Mapping[str, Any]
+"""One row of `SCHEMA`."""
 
 FULL_RATE_SECONDS = 2 * 3600
 """Up to this length every second is kept; longer runs are shown in buckets of ten seconds."""
@@ -79,7 +81,20 @@ class Timeline:
 
 
 def read_timeline(session: SparkSession, folder: RunFolder) -> Timeline:
-    """Read a run's journals; a damaged or missing part is a gap, not an error.
+    """Read a run's journals in Spark tasks.
+
+    Raises:
+        RunFolderError: this is no run folder.
+    """
+
+    def read(paths: Sequence[Path], step: int) -> list[Row]:
+        return list(digest_frame(session, paths, step).toArrow().to_pylist()) if paths else []
+
+    return assemble(folder, read)
+
+
+def assemble(folder: RunFolder, read: Callable[[Sequence[Path], int], Sequence[Row]]) -> Timeline:
+    """Join the rows that `read` makes of the journal files; damaged or missing parts are gaps.
 
     Raises:
         RunFolderError: this is no run folder.
@@ -93,10 +108,7 @@ def read_timeline(session: SparkSession, folder: RunFolder) -> Timeline:
     lengths = plan.phases
     planned = (lengths.warm_up + lengths.soak + lengths.drain) // SECOND_NS
     step = 1 if planned <= FULL_RATE_SECONDS else COARSE_STEP
-    rows: list[dict[str, Any]] = []
-    if paths:
-        rows = digest_frame(session, paths, step).toArrow().to_pylist()
-    return _timeline(folder, run, plan, phases, step, rows)
+    return _timeline(folder, run, plan, phases, step, read(paths, step))
 
 
 def digest_frame(session: SparkSession, paths: Sequence[Path], step: int) -> DataFrame:
@@ -111,13 +123,14 @@ def digest_frame(session: SparkSession, paths: Sequence[Path], step: int) -> Dat
             sys.path.insert(0, root)
         for batch in batches:
             for path in batch.column("path").to_pylist():
-                yield _row(Path(path), step)
+                yield digest_row(Path(path), step)
 
     cores = session.sparkContext.defaultParallelism
     return names.repartition(min(len(paths), 4 * cores)).mapInArrow(read, SCHEMA)
 
 
-def _row(path: Path, step: int) -> pa.RecordBatch:
+def digest_row(path: Path, step: int) -> pa.RecordBatch:
+    """Return the digest of one journal file in the form of `SCHEMA`."""
     found = digest(path, step)
     columns = [[c.metric, list(c.labels), c.unit, c.lag_seconds] for c in found.columns]
     row = {

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from soak.core import plugins
+from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.store.run_folder import RunFolder
+from spark import report
+from spark.coverage import coverage, runs
+from spark.digest import digest
+from spark.look_back import look_back, offline_steps
+from spark.reports._page import Page
+from spark.summary import verdict
+from spark.timeline import Row, Timeline, assemble, digest_row
+from tests.synthetic_run import PRODUCER, Shape, write_synthetic_run
+
+SERIES = 'consume.0@host|end_to_end_latency_seconds{quantile="0.99"}'
+
+
+def _read(paths: Sequence[Path], step: int) -> list[Row]:
+    """Do what a Spark task does, in this process."""
+    return [digest_row(path, step).to_pylist()[0] for path in paths]
+
+
+def _timeline(path: Path, shape: Shape | None = None) -> Timeline:
+    return assemble(write_synthetic_run(path / "run", shape), _read)
+
+
+def _finding(**changes: object) -> Finding:
+    cause = Explanation("retention_cliff", 0.9, (Evidence("deletions began at the onset"),))
+    values = {
+        "key": "synthetic-1-118",
+        "run": "synthetic-1",
+        "raised_k": 118,
+        "onset_k": 112,
+        "interval": (111, 113),
+        "series": SERIES,
+        "kind": "step",
+        "before": 0.004,
+        "after": 0.06,
+        "state": "confirmed",
+        "confidence": 0.999,
+        "is_about_cluster": True,
+        "causes": (cause,),
+    }
+    return Finding(**{**values, **changes})  # type: ignore[arg-type]  # literals above
+
+
+def _summary(folder: RunFolder) -> dict[str, object]:
+    body: dict[str, object] = json.loads(folder.summary.read_text())
+    return body
+
+
+def test_a_step_that_both_detectors_see_is_a_regression_found_by_both(tmp_path: Path) -> None:
+    found = _timeline(tmp_path)
+
+    code = report.write(found, [_finding()], None)
+
+    (told,) = _summary(found.folder)["findings"]  # type: ignore[misc]  # one dict
+    assert (code, told["cause"], told["found"]) == (3, "retention_cliff", "both")
+    assert told["at"] == "2026-09-21T14:15:12Z"
+    assert told["interval_seconds"] == [-1, 1]
+    assert told["labels"] == {"source": "consume.0@host", "quantile": "0.99"}
+
+
+def test_a_step_that_only_looking_back_shows_is_told_with_its_cause(tmp_path: Path) -> None:
+    found = _timeline(tmp_path)
+
+    judged = look_back(found, [])
+
+    assert [one.found for one in judged] == ["offline"]
+    assert abs(judged[0].finding.onset_k - 112) <= 2
+    assert judged[0].finding.cause == "retention_cliff"
+
+
+def test_a_quiet_run_is_clean(tmp_path: Path) -> None:
+    found = _timeline(tmp_path, Shape(fault_k=None))
+
+    code = report.write(found, [], None)
+
+    body = _summary(found.folder)
+    assert (code, body["verdict"], body["findings"]) == (0, "clean", [])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"state": "warning"}, {"is_about_cluster": False}],
+    ids=["a warning", "the client's fault"],
+)
+def test_what_is_not_a_confirmed_step_of_the_cluster_does_not_count(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    found = _timeline(tmp_path, Shape(fault_k=None))
+    judged = look_back(found, [_finding(**changes)])
+
+    assert verdict(judged, coverage(found)) == "clean"
+
+
+def test_a_finding_that_went_away_is_still_a_regression(tmp_path: Path) -> None:
+    found = _timeline(tmp_path, Shape(fault_k=None))
+
+    assert report.write(found, [_finding(state="gone", gone_k=150)], None) == 3
+
+
+def test_gaps_are_named_with_their_source_and_too_many_make_it_inconclusive(tmp_path: Path) -> None:
+    few = _timeline(tmp_path / "few", Shape(fault_k=None, gaps={PRODUCER: (range(50, 53),)}))
+    many = _timeline(tmp_path / "many", Shape(fault_k=None, gaps={PRODUCER: (range(50, 90),)}))
+
+    (gap,) = coverage(few).gaps
+    assert (gap.source, gap.from_k, gap.to_k) == (PRODUCER, 50, 53)
+    assert (report.write(few, [], None), report.write(many, [], None)) == (0, 4)
+
+
+def test_untrusted_seconds_beyond_a_tenth_make_it_inconclusive(tmp_path: Path) -> None:
+    found = _timeline(tmp_path, Shape(fault_k=None, untrusted=range(60, 100)))
+
+    assert report.write(found, [], None) == 4
+    assert coverage(found).untrusted_seconds == 40
+
+
+def test_a_damaged_line_is_a_gap_with_its_place(tmp_path: Path) -> None:
+    found = _timeline(tmp_path, Shape(damaged_k=77))
+
+    gaps = coverage(found).gaps
+
+    assert {(gap.from_k, gap.to_k) for gap in gaps if gap.to_k > gap.from_k} == {(77, 78)}
+    assert any("000000.jsonl:" in gap.why for gap in gaps)
+
+
+def test_lost_messages_come_out_of_the_journals(tmp_path: Path) -> None:
+    assert _timeline(tmp_path, Shape(lost=23)).audit["lost"] == 23
+
+
+def test_a_run_that_is_still_going_on_can_be_reported(tmp_path: Path) -> None:
+    found = _timeline(tmp_path, Shape(is_ended=False, fault_k=None))
+
+    assert report.write(found, [], None) == 0
+
+
+def test_the_page_holds_everything_and_asks_the_network_for_nothing(tmp_path: Path) -> None:
+    found = _timeline(tmp_path, Shape(is_drill=True))
+    report.write(found, [_finding()], {"drill": "x", "fault": "deletion_stall"})
+
+    page = found.folder.report.read_text()
+
+    assert page.count("<section>") == len(plugins.names("spark.reports"))
+    assert "DRILL" in page
+    assert not [
+        word for word in ("http://", "https://", "<script", "@import", "url(") if word in page
+    ]
+
+
+def test_hostile_text_in_a_run_is_escaped(tmp_path: Path) -> None:
+    found = _timeline(tmp_path)
+    evil = Evidence("<script>alert(1)</script>")
+    cause = Explanation("<img src=x>", 0.9, (evil,))
+    judged = look_back(found, [_finding(causes=(cause,), series='"><b>|x{a="<i>"}')])
+    page = report.html(Page(found, judged, coverage(found), "regressed", {"drill": "<u>"}))
+
+    assert not [word for word in ("<script", "<img", "<b>", "<i>", "<u>") if word in page]
+
+
+def test_coarse_buckets_sum_counts_keep_maxima_and_take_medians(tmp_path: Path) -> None:
+    folder = write_synthetic_run(tmp_path / "run", Shape(seconds=60, warm_up=5))
+    (path,) = (folder.journal / PRODUCER).glob("*.jsonl")
+
+    fine, coarse = digest(path, 1), digest(path, 10)
+
+    names = [column.name for column in fine.columns]
+    sent = names.index("sent_messages")
+    worst = names.index('publish_latency_seconds{quantile="max"}')
+    assert coarse.k.tolist() == list(range(0, 60, 10))
+    assert coarse.values[sent].sum() == fine.values[sent].sum()
+    assert coarse.values[worst][1] == fine.values[worst][10:20].max()
+
+
+def test_offline_steps_stay_within_the_soak(tmp_path: Path) -> None:
+    found = _timeline(tmp_path)
+    begin, end = found.soak
+
+    steps: list[Change] = offline_steps(found)
+
+    assert steps
+    assert all(begin < step.onset_k < end for step in steps)
+
+
+def test_runs_of_numbers() -> None:
+    assert runs(np.array([3, 4, 5, 9, 11, 12])) == [(3, 5), (9, 9), (11, 12)]
