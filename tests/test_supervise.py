@@ -169,3 +169,16 @@ def _is_gone(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def test_what_must_not_disturb_the_load_has_a_low_priority_in_its_group_too(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    supervisor = _supervisor(tmp_path, program, deaths, Role("waits", ("waits",), niceness=19))
+    make.append(supervisor)
+    supervisor.start()
+    pid = supervisor.pids()["waits"]
+    group = Path(f"/proc/{pid}/autogroup")
+
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+    assert not group.exists() or group.read_text().endswith("nice 19\n")

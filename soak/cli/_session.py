@@ -34,7 +34,7 @@ from soak.lab.mailbox import render
 from soak.store.run_folder import Run, RunFolder, exclusive, write_atomically, write_run
 
 EXIT_INTERRUPTED = 130
-LEAD_NS = 3 * SECOND_NS
+LEAD_NS = 4 * SECOND_NS
 """The first message is due this long after the daemons are started: all of them are ready by then."""
 POLL_NS = SECOND_NS // 2
 REPORT_LIMIT_SECONDS = 900

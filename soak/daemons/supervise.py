@@ -42,6 +42,7 @@ class Role:
     arguments: tuple[str, ...]
     niceness: int = 0  # above 0 for what must not disturb the load it measures
     is_measuring: bool = False
+    wait_seconds: int = 0  # before its first start, so that those that measure start undisturbed
 
 
 ROLES: tuple[Role, ...] = (
@@ -49,8 +50,8 @@ ROLES: tuple[Role, ...] = (
     Role("consume.0", ("consume",), is_measuring=True),
     Role("probe", ("probe",), is_measuring=True),
     Role("produce.0", ("produce",), is_measuring=True),
-    Role("detect-stream", ("detect-stream",), niceness=10),
-    Role("alert", ("alert",), niceness=5),
+    Role("detect-stream", ("detect-stream",), niceness=19, wait_seconds=5),
+    Role("alert", ("alert",), niceness=10, wait_seconds=10),
 )
 
 
@@ -83,11 +84,12 @@ class Supervisor:
         self._roles = roles
         self._phase_file = PhaseFile(folder.phases)
         self._children: dict[str, _Child] = {}
+        self._started_ns = 0
 
     def start(self) -> None:
         self._folder.logs.mkdir(parents=True, exist_ok=True)
-        for role in self._roles:
-            self._children[role.name] = _Child(role, self._spawn(role))
+        self._started_ns = self._clock.mono_ns()
+        self._start_due()
 
     def pids(self) -> dict[str, int]:
         """Return the processes that are there now, by daemon."""
@@ -99,6 +101,7 @@ class Supervisor:
         Raises:
             GaveUpError: one daemon died too often; everything is ended.
         """
+        self._start_due()
         for child in self._children.values():
             if not child.is_finished and child.process.poll() is not None:
                 self._ended(child)
@@ -127,12 +130,19 @@ class Supervisor:
         for child in self._children.values():
             _kill_session(child.process)
 
+    def _start_due(self) -> None:
+        waited_seconds = (self._clock.mono_ns() - self._started_ns) / SECOND_NS
+        for role in self._roles:
+            if role.name not in self._children and waited_seconds >= role.wait_seconds:
+                self._children[role.name] = _Child(role, self._spawn(role))
+
     def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
         command = [*self._program, *role.arguments, "--run-dir", str(self._folder.path)]
-        if role.niceness:
-            command = ["nice", "-n", str(role.niceness), *command]
         log_path = self._folder.logs / f"{role.name}.log"
-        return children.spawn(command, log_path=log_path, env=self._environment)
+        process = children.spawn(command, log_path=log_path, env=self._environment)
+        if role.niceness:
+            children.lower_priority(process, role.niceness)
+        return process
 
     def _ended(self, child: _Child) -> None:
         _kill_session(child.process)  # what it started must not live on without it
@@ -163,8 +173,8 @@ class Supervisor:
     def _wait(self, name: str, limit_ns: int) -> None:
         """Wait until a daemon has ended by itself, restarting it when it dies."""
         deadline_ns = self._clock.mono_ns() + limit_ns
-        child = self._children[name]
-        while not child.is_finished and self._clock.mono_ns() < deadline_ns:
+        child = self._children.get(name)
+        while child is not None and not child.is_finished and self._clock.mono_ns() < deadline_ns:
             self.poll()
             self._clock.sleep_until(self._clock.mono_ns() + SECOND_NS // 10)
 

@@ -5,6 +5,7 @@ Each child leads a session of its own, so Ctrl-C on the terminal reaches it only
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -48,6 +49,17 @@ def spawn(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def lower_priority(process: subprocess.Popen[bytes], niceness: int) -> None:
+    """Let a child, and what it will start, run only when others leave the processor free.
+
+    The kernel groups processes by session and shares the processor between groups first (sched(7),
+    autogroup), so the niceness of a session of its own must be set for its group too.
+    """
+    with contextlib.suppress(OSError):  # it has ended, or this kernel has no groups
+        os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
+        Path(f"/proc/{process.pid}/autogroup").write_text(str(niceness))
 
 
 def stop(process: subprocess.Popen[bytes], grace_seconds: float) -> int:
