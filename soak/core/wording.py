@@ -12,7 +12,7 @@ from soak.core.model import Labels
 from soak.core.units import SECOND_NS
 
 _LABEL = re.compile(r'([^=,{}"]+)="((?:[^"\\]|\\.)*)"')
-_UNITS = ("seconds", "bytes", "messages", "ratio", "deletions")
+_UNITS = ("seconds", "bytes", "messages", "ratio")
 _QUANTILES = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
 _PHRASES = (
     ("end to end", "end-to-end"),
@@ -22,6 +22,7 @@ _PHRASES = (
     ("io ", "IO "),
 )
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_SYMBOLS = {"seconds": "s", "bytes": "B", "ratio": ""}
 _SCALES = {
     "seconds": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
     "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
@@ -70,7 +71,7 @@ def amount(value: float, unit: str) -> str:
     if not math.isfinite(value):
         return "-"
     if value == 0:
-        return f"0 {unit}".strip() if unit != "ratio" else "0"
+        return f"0 {_SYMBOLS.get(unit, unit)}".strip()
     for scale, name in _SCALES.get(unit, ()):
         if abs(value) >= scale or name in {"us", "B"}:
             return f"{_short(value / scale)} {name}"

@@ -14,9 +14,9 @@ from soak.core.units import SECOND_NS
 from soak.daemons.alert_window import Window
 
 COLUMNS = 78
-MOST_EVIDENCE = 5
-MOST_CAUSES = 4
-MOST_SERIES = 6
+MOST_EVIDENCE = 4
+MOST_CAUSES = 3
+MOST_SERIES = 4
 _SPARK_COLUMNS = 50
 
 
@@ -116,9 +116,7 @@ def _cause(finding: Finding) -> list[str]:
     best = finding.causes[0]
     lines = _fact("cause", f"{best.cause} (score {best.score:.2f})")
     for evidence in best.evidence[:MOST_EVIDENCE]:
-        lines += textwrap.wrap(
-            evidence.text, COLUMNS, initial_indent="  - ", subsequent_indent="    "
-        )[:3]
+        lines += _item(evidence.text, most_lines=3)
     return lines
 
 
@@ -127,12 +125,7 @@ def _others(finding: Finding) -> list[str]:
     lines: list[str] = []
     for item in rest[:MOST_CAUSES]:
         why = f": {item.evidence[0].text}" if item.evidence else ""
-        lines += textwrap.wrap(
-            f"{item.cause} {item.score:.2f}{why}",
-            COLUMNS,
-            initial_indent="  - ",
-            subsequent_indent="    ",
-        )[:2]
+        lines += _item(f"{item.cause} {item.score:.2f}{why}", most_lines=2)
     return ["also possible", *lines] if lines else []
 
 
@@ -164,6 +157,17 @@ def _moved_line(subject: Subject, series: str) -> str:
 def _more(subject: Subject) -> list[str]:
     # the folder is one word, to be copied: it may be longer than a line
     return [f"more      soak report {subject.run_dir}", f"finding   {subject.finding.key}"]
+
+
+def _item(text: str, *, most_lines: int) -> list[str]:
+    return textwrap.wrap(
+        text,
+        COLUMNS,
+        initial_indent="  - ",
+        subsequent_indent="    ",
+        max_lines=most_lines,
+        placeholder=" ...",
+    )
 
 
 def _fact(key: str, text: str) -> list[str]:

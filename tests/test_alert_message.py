@@ -1,0 +1,206 @@
+"""What a mail says, to the letter, and that it fits a terminal whatever was found."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from soak.core.errors import JournalError
+from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.core.units import SECOND_NS
+from soak.daemons.alert_chart import draw, with_breaks
+from soak.daemons.alert_message import COLUMNS, Subject, compose
+from soak.daemons.alert_window import Window, bounds, read_window
+from tests.synthetic_run import CONSUMER, PROBE, START_WALL_NS, Shape, write_synthetic_run
+
+P99 = 'consume.0@host|end_to_end_latency_seconds{quantile="0.99"}'
+PUBLISH = 'produce.0@host|publish_latency_seconds{quantile="0.99"}'
+CAUSES = (
+    Explanation(
+        "retention_cliff",
+        0.93,
+        (
+            Evidence("The first deletion came 2 s before the step."),
+            Evidence(
+                "Latency peaks in 121 of the 127 seconds with a deletion; in as many seconds"
+                " taken at random it does in 31."
+            ),
+        ),
+    ),
+    Explanation("slow_fsync", 0.31, (Evidence("fsync p99 of /data rose 1.2 times."),)),
+    Explanation("client", 0.0, ()),
+)
+FINDING = Finding(
+    key="run1-118",
+    run="run1",
+    raised_k=118,
+    onset_k=112,
+    interval=(111, 113),
+    series=P99,
+    kind="step",
+    before=0.0041,
+    after=0.061,
+    state="confirmed",
+    confidence=0.999,
+    is_about_cluster=True,
+    causes=CAUSES,
+    changes=(P99, PUBLISH),
+)
+CHANGE = Change(PUBLISH, 117, 112, (110, 113), 0.003, 0.04, "confirmed", 0.99)
+K = np.arange(12, 212)
+WINDOW = Window(K, {"0.99": np.where(K < 112, 0.004, 0.06)}, "0.99", (110, 111))
+SUBJECT = Subject(FINDING, "confirmed", "demo", "/runs/r1", START_WALL_NS, (CHANGE,), WINDOW)
+
+CONFIRMED = """\
+what      p99 end-to-end latency 4.1 ms -> 61 ms (x15)
+since     2026-09-21 14:15:12Z, between 14:15:11Z and 14:15:13Z
+seen by   consume.0@host, confidence 99.90%
+
+  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█████████████████████████
+  14:13:32Z                                14:16:51Z  4 ms to 60 ms
+
+cause     retention_cliff (score 0.93)
+  - The first deletion came 2 s before the step.
+  - Latency peaks in 121 of the 127 seconds with a deletion; in as many
+    seconds taken at random it does in 31.
+
+also possible
+  - slow_fsync 0.31: fsync p99 of /data rose 1.2 times.
+
+also moved
+  p99 publish latency  3 ms -> 40 ms
+
+more      soak report /runs/r1
+finding   run1-118
+"""
+
+
+def test_a_confirmed_finding_reads_like_this() -> None:
+    """The subject alone tells what, how much, since when and why."""
+    message = compose(SUBJECT, None, 7)
+
+    assert message.subject == (
+        "[soakd] demo: p99 end-to-end latency 4.1 ms -> 61 ms (x15) since 14:15:12Z, "
+        "cause retention_cliff"
+    )
+    assert message.text == CONFIRMED
+    assert (message.key, message.follows, message.at_wall_ns) == ("run1-118.confirmed", "", 7)
+
+
+def test_a_finding_that_went_away_says_when_and_to_what_level() -> None:
+    """The level now is the median of what was measured since, and the mail follows the first."""
+    gone = dataclasses.replace(FINDING, state="gone", gone_k=180)
+    window = dataclasses.replace(WINDOW, values={"0.99": np.where(K < 180, 0.06, 0.0042)})
+    subject = dataclasses.replace(SUBJECT, finding=gone, kind="gone", window=window)
+
+    message = compose(subject, None, 0)
+
+    assert message.subject == (
+        "[soakd] demo: over: p99 end-to-end latency back from 61 ms to 4.2 ms, "
+        "cause retention_cliff"
+    )
+    assert "over      by 14:16:20Z, after 1 min 8 s; now 4.2 ms\n" in message.text
+    assert (message.key, message.follows) == ("run1-118.gone", "run1-118.confirmed")
+
+
+def test_a_finding_without_journals_or_cause_still_makes_a_mail() -> None:
+    """No window, nothing known: the bare facts go out."""
+    bare = dataclasses.replace(FINDING, causes=(), changes=())
+    subject = dataclasses.replace(SUBJECT, finding=bare, window=None, changes=())
+
+    message = compose(subject, None, 0)
+
+    assert message.subject.endswith("cause unknown")
+    assert message.text.count("\n\n") == 2
+
+
+def test_much_to_say_stays_within_forty_lines_of_78_columns() -> None:
+    """Ten causes with ten long reasons each and a hundred series are cut, and the rest counted."""
+    reasons = tuple(Evidence("a reason that goes on " * 20) for _ in range(10))
+    causes = tuple(Explanation(f"cause_{at}", 0.9, reasons) for at in range(10))
+    series = tuple(f'probe@host|some_metric_{at}{{device="{"d" * 90}"}}' for at in range(100))
+    much = dataclasses.replace(FINDING, causes=causes, changes=series)
+
+    lines = compose(dataclasses.replace(SUBJECT, finding=much), None, 0).text.splitlines()
+
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= COLUMNS
+    assert "  and 96 more" in lines
+
+
+def test_the_window_is_read_from_the_journals_with_its_gaps_and_deletions(tmp_path: Path) -> None:
+    """Quantiles of the headline's own metric; seconds without a record are not there."""
+    shape = Shape(seconds=130, gaps={CONSUMER: (range(60, 64),)})
+    folder = write_synthetic_run(tmp_path / "run", shape)
+
+    window = read_window(folder.journal, P99, *bounds(FINDING, is_gone=False))
+
+    assert window is not None
+    assert window.k.tolist() == [k for k in range(130) if not 60 <= k < 64]
+    assert list(window.values) == ["0.5", "0.99", "0.999"]
+    assert window.deletions_k == tuple(range(110, 130))
+    assert window.level(112) > 10 * float(np.median(window.headline_values[:80]))
+
+
+def test_the_window_of_a_series_that_is_no_quantile_is_that_series(tmp_path: Path) -> None:
+    """A disk's await has no p50 to show beside it."""
+    folder = write_synthetic_run(tmp_path / "run", Shape(seconds=60))
+
+    window = read_window(folder.journal, f'{PROBE}|disk_write_await_seconds{{device="vda"}}', 0, 9)
+
+    assert window is not None
+    assert list(window.values) == [""]
+    assert window.k.tolist() == list(range(10))
+
+
+def test_an_unknown_source_is_a_typed_error_and_an_unknown_series_is_nothing(
+    tmp_path: Path,
+) -> None:
+    """A mail without a picture goes out in both cases."""
+    folder = write_synthetic_run(tmp_path / "run", Shape(seconds=60))
+
+    assert read_window(folder.journal, f"{PROBE}|no_such_metric", 0, 9) is None
+    with pytest.raises(JournalError, match="nobody@host"):
+        read_window(folder.journal, "nobody@host|x", 0, 9)
+
+
+def test_the_time_shown_after_it_went_away_is_bounded() -> None:
+    """A step of eight hours does not make a mail that reads eight hours of journal."""
+    gone = dataclasses.replace(FINDING, state="gone", gone_k=112 + 8 * 3600)
+
+    first_k, last_k = bounds(gone, is_gone=True)
+
+    assert last_k - first_k <= 900
+    assert first_k < 112 + 8 * 3600 < last_k
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.where(K < 112, 0.004, 0.06), np.zeros(K.size), np.full(K.size, np.nan)],
+    ids=["a step", "all zero", "nothing measured"],
+)
+def test_a_chart_is_drawn_of_whatever_there_is(values: NDArray[np.float64]) -> None:
+    """A picture of a few tens of kilobytes, also where a log scale has nothing to show."""
+    png = draw(FINDING, dataclasses.replace(WINDOW, values={"0.99": values}), START_WALL_NS)
+
+    assert png.startswith(b"\x89PNG")
+    assert len(png) < 100_000
+
+
+def test_lines_break_where_nothing_was_measured() -> None:
+    """A gap of seconds becomes one NaN between its neighbours."""
+    k, values = with_breaks(np.array([1, 2, 5, 6]), np.array([1.0, 2.0, 3.0, 4.0]))
+
+    assert str(k.tolist()) == "[1.0, 2.0, nan, 5.0, 6.0]"
+    assert str(values.tolist()) == "[1.0, 2.0, nan, 3.0, 4.0]"
+
+
+def test_the_start_of_the_run_is_the_zero_of_all_moments() -> None:
+    """All k count whole seconds from it."""
+    later = dataclasses.replace(SUBJECT, start_wall_ns=START_WALL_NS + 60 * SECOND_NS)
+
+    assert (SUBJECT.moment(0), later.moment(0)) == ("14:13:20Z", "14:14:20Z")

@@ -1,0 +1,89 @@
+"""Names, amounts and moments as people read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from soak.core import wording
+
+
+@pytest.mark.parametrize(
+    ("series", "title"),
+    [
+        ('consume.0@h|end_to_end_latency_seconds{quantile="0.99"}', "p99 end-to-end latency"),
+        ('produce.0@h|publish_latency_seconds{quantile="0.999"}', "p99.9 publish latency"),
+        ('produce.0@h|schedule_lag_seconds{quantile="max"}', "max schedule lag"),
+        (
+            'probe@h|fsync_latency_seconds{directory="/data",quantile="0.5"}',
+            "p50 fsync latency (/data)",
+        ),
+        ('probe@h|node_disk_io_time_seconds{device="vda"}', "disk IO time (vda)"),
+        ("probe@h|host_cpu_ratio", "host CPU"),
+        ("probe@h|retention_deletions", "retention deletions"),
+        ("", ""),
+    ],
+)
+def test_a_series_has_a_title_in_words(series: str, title: str) -> None:
+    """Quantile first, then the metric without its unit, then what else tells it apart."""
+    assert wording.title(series) == title
+
+
+def test_a_series_falls_into_its_parts() -> None:
+    """Labels may hold anything but quotes."""
+    name = wording.split('p@h|a_b_bytes{x="1,2}{",y="z"}')
+
+    assert name == wording.Name("p@h", "a_b_bytes", (("x", "1,2}{"), ("y", "z")))
+    assert (name.unit, name.quantile) == ("bytes", "")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.0041, "seconds", "4.1 ms"),
+        (0.0612, "seconds", "61.2 ms"),
+        (0.061, "seconds", "61 ms"),
+        (3.52, "seconds", "3.5 s"),
+        (123.4, "seconds", "123 s"),
+        (0.00085, "seconds", "850 us"),
+        (-0.002, "seconds", "-2 ms"),
+        (0.0, "seconds", "0 s"),
+        (1.5 * 2**20, "bytes", "1.5 MiB"),
+        (20_000, "messages", "20k messages"),
+        (0.234, "ratio", "0.23"),
+        (0.0, "ratio", "0"),
+        (math.nan, "seconds", "-"),
+        (math.inf, "seconds", "-"),
+    ],
+)
+def test_an_amount_has_the_unit_that_fits(value: float, unit: str, text: str) -> None:
+    """At most three digits, and the sign is kept."""
+    assert wording.amount(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [(0.0041, 0.061, "x15"), (0.061, 0.0041, "/15"), (0.0, 1.0, ""), (1.0, 230.0, "x230")],
+)
+def test_a_factor_says_up_or_down(before: float, after: float, text: str) -> None:
+    """Without a ratio it says nothing."""
+    assert wording.factor(before, after) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(3, "3 s"), (60, "1 min"), (68, "1 min 8 s"), (3600, "1 h"), (11_100, "3 h 5 min")],
+)
+def test_a_span_is_rounded_to_what_matters(seconds: float, text: str) -> None:
+    """Seconds below an hour, minutes above."""
+    assert wording.span(seconds) == text
+
+
+def test_a_sparkline_shows_peaks_and_leaves_gaps_open() -> None:
+    """One column stands for several values by its largest; a gap is a space."""
+    values = [0.004, 0.004, math.nan, math.nan, 0.004, 0.06, 0.06, 0.0]
+
+    assert wording.sparkline(values, 4) == "▁ ██"
+    assert wording.sparkline([], 10) == ""
+    assert wording.sparkline([math.nan, 0.0], 10) == " ▁"
