@@ -18,6 +18,7 @@ from soak.daemons.consume_second import ConsumeSecond
 from soak.daemons.context import Context, PhaseFile
 from soak.daemons.in_flight import InFlight
 from soak.daemons.produce import ProduceLoop
+from soak.daemons.produce_second import ProduceSecond
 from soak.daemons.received import EARLIEST, Received, restore
 from soak.daemons.recorder import Recorder
 from soak.store.journal import JournalWriter
@@ -324,3 +325,17 @@ def test_the_drain_is_over_after_a_quiet_second_without_lag(tmp_path: Path) -> N
 
     assert not before
     assert is_drained(context.folder, phases, 4)
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "latency_ms", "reason"),
+    [(5, 6, ""), (30, 35, "schedule_lag"), (30, 90, ""), (200, 250, "schedule_lag")],
+)
+def test_a_second_is_not_trusted_when_our_own_lag_is_most_of_the_latency(
+    lag_ms: int, latency_ms: int, reason: str
+) -> None:
+    second = ProduceSecond(1, 1)
+    second.note_sent(np.full(100, lag_ms * 10**6))
+    second.latency.record_ns(np.full(100, latency_ms * 10**6))
+
+    assert second.reason() == reason

@@ -36,7 +36,7 @@ from soak.store.run_folder import Run, RunFolder, exclusive, write_atomically, w
 EXIT_INTERRUPTED = 130
 LEAD_NS = 4 * SECOND_NS
 """The first message is due this long after the daemons are started: all of them are ready by then."""
-POLL_NS = SECOND_NS // 2
+POLL_NS = SECOND_NS
 REPORT_LIMIT_SECONDS = 900
 
 OnStarted = Callable[[Lab | None, ExitStack], Callable[[RunFolder], None]]

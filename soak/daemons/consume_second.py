@@ -11,8 +11,8 @@ from soak.core.ports import Batch
 from soak.daemons.produce_second import above_columns, latency_columns
 from soak.daemons.received import AuditCounts
 
-PAUSE_UNTRUSTED_NS = 100_000_000
-"""A consumer that was away from its client this long has measured itself."""
+PAUSE_UNTRUSTED_SECONDS = 0.050
+"""A consumer that was away from its client this long, most of the latency that it saw, measured itself."""
 BEHIND_SECONDS = 2.0
 """After a restart, latencies count again once the lag is below this much of the load."""
 
@@ -79,4 +79,7 @@ class ConsumeSecond:
         """Return why this second says nothing about the cluster, or ""."""
         if self._is_behind:
             return "catching_up"
-        return "consumer_pause" if self._pause_ns > PAUSE_UNTRUSTED_NS else ""
+        (latency,) = self.latency.quantiles_seconds((0.99,))
+        pause = self._pause_ns / 1e9
+        is_ours = pause > PAUSE_UNTRUSTED_SECONDS and not pause < latency / 2
+        return "consumer_pause" if is_ours else ""

@@ -14,8 +14,9 @@ from soak.daemons.in_flight import Settled
 from soak.daemons.recorder import quantile_column
 
 QUANTILES = (0.5, 0.99, 0.999)
-LAG_UNTRUSTED_NS = 20_000_000
-"""A second in which 1 % of the sends were this late says more about this client than about the cluster."""
+LAG_UNTRUSTED_SECONDS = 0.020
+"""A second in which 1 % of the sends were this late, and in which that lag makes up most of the latency,
+says more about this client than about the cluster."""
 
 _NONE = np.zeros(0, dtype=np.int64)
 
@@ -103,8 +104,10 @@ class ProduceSecond:
         if self.queue_full:
             return "queue_full"
         self._count_delays()
-        lag = self._lag.quantiles_seconds((0.99,))[0]
-        return "schedule_lag" if lag * 1e9 > LAG_UNTRUSTED_NS else ""
+        (lag,) = self._lag.quantiles_seconds((0.99,))
+        (latency,) = self.latency.quantiles_seconds((0.99,))
+        is_ours = lag > LAG_UNTRUSTED_SECONDS and not lag < latency / 2  # NaN: nothing came back
+        return "schedule_lag" if is_ours else ""
 
     def _count_delays(self) -> None:
         """Count in one go what came in chunks: a histogram costs the same for one as for a thousand."""

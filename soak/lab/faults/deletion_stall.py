@@ -28,7 +28,7 @@ _JOIN_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
-    stall: Duration = duration_ns("60ms")  # how long the broker is stopped at a time
+    stall: Duration = duration_ns("80ms")  # how long the broker is stopped at a time
     every: Duration = duration_ns("250ms")  # from one stop to the next
     within: Duration = duration_ns("1s")  # after a deletion, how long it goes on
     poll: Duration = duration_ns("20ms")  # between two looks at the data folder
