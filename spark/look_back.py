@@ -33,7 +33,11 @@ def look_back(timeline: Timeline, online: Sequence[Finding]) -> list[Judged]:
     for finding in online:
         is_seen = any(_is_same(finding, step) for step in steps)
         judged.append(Judged(finding, "both" if is_seen else "online"))
-    alone = [step for step in steps if not any(_is_same(finding, step) for finding in online)]
+    alone = [
+        step
+        for step in steps
+        if not any(_is_same(finding, step) or _is_return(finding, step) for finding in online)
+    ]
     judged += [
         Judged(finding, "offline") for finding in _findings(timeline, _lasting(alone, timeline))
     ]
@@ -62,6 +66,14 @@ def _is_same(finding: Finding, step: Change) -> bool:
     low, high = finding.interval
     is_near = low - NEAR_SECONDS <= step.onset_k <= high + NEAR_SECONDS
     return is_near and is_up == (step.after > step.before)
+
+
+def _is_return(finding: Finding, step: Change) -> bool:
+    """True for the step by which a finding went away: it is told with the finding."""
+    if finding.gone_k is None:
+        return False
+    is_back = (finding.after > finding.before) != (step.after > step.before)
+    return is_back and finding.onset_k < step.onset_k <= finding.gone_k + NEAR_SECONDS
 
 
 def _lasting(steps: Sequence[Change], timeline: Timeline) -> list[Change]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,8 +52,8 @@ def _finding(**changes: object) -> Finding:
     return Finding(**{**values, **changes})  # type: ignore[arg-type]  # literals above
 
 
-def _summary(folder: RunFolder) -> dict[str, object]:
-    body: dict[str, object] = json.loads(folder.summary.read_text())
+def _summary(folder: RunFolder) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(folder.summary.read_text())
     return body
 
 
@@ -61,7 +62,7 @@ def test_a_step_that_both_detectors_see_is_a_regression_found_by_both(tmp_path: 
 
     code = report.write(found, [_finding()], None)
 
-    (told,) = _summary(found.folder)["findings"]  # type: ignore[misc]  # one dict
+    (told,) = _summary(found.folder)["findings"]
     assert (code, told["cause"], told["found"]) == (3, "retention_cliff", "both")
     assert told["at"] == "2026-09-21T14:15:12Z"
     assert told["interval_seconds"] == [-1, 1]
@@ -105,6 +106,14 @@ def test_a_finding_that_went_away_is_still_a_regression(tmp_path: Path) -> None:
     found = _timeline(tmp_path, Shape(fault_k=None))
 
     assert report.write(found, [_finding(state="gone", gone_k=150)], None) == 3
+
+
+def test_the_step_by_which_a_finding_went_away_is_no_finding_of_its_own(tmp_path: Path) -> None:
+    found = _timeline(tmp_path, Shape(lifted_k=175))
+
+    judged = look_back(found, [_finding(state="gone", gone_k=190)])
+
+    assert [(one.found, one.finding.state) for one in judged] == [("both", "gone")]
 
 
 def test_gaps_are_named_with_their_source_and_too_many_make_it_inconclusive(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from soak.core import wording
         ('probe@h|node_disk_io_time_seconds{device="vda"}', "disk IO time (vda)"),
         ("probe@h|host_cpu_ratio", "host CPU"),
         ("probe@h|retention_deletions", "retention deletions"),
+        ('probe@h|retention_deleted_bytes{topic="t"}', "retention deleted bytes (t)"),
+        ("consume.0@h|lag_messages", "consumer lag"),
         ("", ""),
     ],
 )

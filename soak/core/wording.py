@@ -13,6 +13,7 @@ from soak.core.units import SECOND_NS
 
 _LABEL = re.compile(r'([^=,{}"]+)="((?:[^"\\]|\\.)*)"')
 _UNITS = ("seconds", "bytes", "messages", "ratio")
+_SILENT_UNITS = frozenset({"seconds", "ratio"})  # a count or a size is named: `deleted bytes`
 _QUANTILES = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
 _PHRASES = (
     ("end to end", "end-to-end"),
@@ -20,6 +21,7 @@ _PHRASES = (
     ("process cpu", "CPU of the process"),
     ("cpu", "CPU"),
     ("io ", "IO "),
+    ("lag messages", "consumer lag"),
 )
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SYMBOLS = {"seconds": "s", "bytes": "B", "ratio": ""}
@@ -58,7 +60,8 @@ def split(series: str) -> Name:
 def title(series: str) -> str:
     """Return words such as `p99 end-to-end latency` or `disk write await (vda)`."""
     name = split(series)
-    words = name.metric.removesuffix(f"_{name.unit}").replace("_", " ")
+    unit = name.unit if name.unit in _SILENT_UNITS else ""
+    words = name.metric.removesuffix(f"_{unit}").replace("_", " ")
     for plain, better in _PHRASES:
         words = words.replace(plain, better)
     quantile = _QUANTILES.get(name.quantile, f"p{name.quantile}" if name.quantile else "")

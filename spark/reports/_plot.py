@@ -15,6 +15,11 @@ from spark.reports._page import Page, joined, tag
 
 WIDTH = 960
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 24
+_SHORT_UNITS = frozenset({"seconds", "bytes"})  # the others stand in the heading
+_MOST_MOMENTS = 9
+_STEPS = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+_FEW_DECADES, _TALL = 10**2.5, 200  # up to here 1, 2 and 5 of a decade have room for their labels
+_LOWEST = 1e-9
 MOST_POINTS = 1600  # beyond this neighbours are drawn as their highest
 
 
@@ -82,6 +87,26 @@ class Plot:
         ends = {"x1": at, "x2": at, "y1": TOP, "y2": self.height - BOTTOM}
         self._above.append(tag("line", tag("title", title), class_=class_, **ends))
 
+    def level(self, from_k: float, to_k: float, value: float, title: str) -> None:
+        """Draw a dashed line at the height of a value over seconds [from_k, to_k)."""
+        y = f"{self.y(value):.1f}"
+        ends = {"x1": f"{self.x(from_k):.1f}", "x2": f"{self.x(to_k):.1f}", "y1": y, "y2": y}
+        self._above.append(tag("line", tag("title", title), class_="level", **ends))
+
+    def label(self, k: float, text: str, line: int) -> None:
+        """Write beside a second, on the side where there is more room; `line` 0 is the topmost."""
+        at = self.x(k)
+        is_left = at < LEFT + 0.6 * (WIDTH - LEFT - RIGHT)
+        self._above.append(
+            tag(
+                "text",
+                text,
+                x=f"{at + 6 if is_left else at - 6:.1f}",
+                y=TOP + 14 + 15 * line,
+                class_="note" if is_left else "note end",
+            )
+        )
+
     def ticks(self, seconds: Sequence[float], class_: str, title: str) -> None:
         """Draw short ticks at the foot, one path for all of them."""
         places = sorted({round(self.x(k + 0.5), 1) for k in seconds})
@@ -93,14 +118,15 @@ class Plot:
     def svg(self, label: str) -> Markup:
         parts = [*self._below, *self._axes(), *self._lines, *self._above]
         box = f"0 0 {WIDTH} {self.height}"
-        return tag("svg", joined(parts), viewBox=box, role="img", aria_label=label)
+        drawn = tag("svg", joined(parts), viewBox=box, role="img", aria_label=label)
+        return tag("div", drawn, class_="plot")
 
     def _axes(self) -> list[Markup]:
         parts = []
         for value in self._levels():
             y = f"{self.y(value):.1f}"
             parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
-            text = wording.amount(value, self.unit)
+            text = wording.amount(value, self.unit if self.unit in _SHORT_UNITS else "")
             parts.append(tag("text", text, x=LEFT - 6, y=y, dy="0.32em", class_="axis end"))
         for k in self._moments():
             at = f"{self.x(k):.1f}"
@@ -111,46 +137,35 @@ class Plot:
     def _levels(self) -> list[float]:
         if not self.is_log:
             return [self.low, (self.low + self.high) / 2, self.high]
-        first, last = (
-            math.ceil(math.log10(self.low) - 1e-9),
-            math.floor(math.log10(self.high) + 1e-9),
-        )
-        return [10.0**power for power in range(first, last + 1)]
+        few = self.high / self.low <= _FEW_DECADES and self.height >= _TALL
+        return [level for level in _levels(1 if not few else 3) if _is_within(level, self)]
 
     def _moments(self) -> list[float]:
         span = self.page.timeline.end_k
-        steps = (
-            5,
-            10,
-            15,
-            30,
-            60,
-            120,
-            300,
-            600,
-            900,
-            1800,
-            3600,
-            7200,
-            14400,
-            21600,
-            43200,
-            86400,
-        )
-        step = next((step for step in steps if span / step <= 7), steps[-1])  # noqa: PLR2004  # labels fit
+        step = next((step for step in _STEPS if span / step <= _MOST_MOMENTS), _STEPS[-1])
         return [k for k in range(step, max(span, 1), step) if self.x(k) < WIDTH - RIGHT - 24]
 
 
 def log_range(values: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """Return powers of ten that hold all values."""
+    """Return the nearest of 1, 2 and 5 times a power of ten below and above all values."""
     there = [part[part > 0] for part in values]
     there = [part for part in there if part.size]
     if not there:
         return 1e-3, 1.0
     low = min(float(part.min()) for part in there)
     high = max(float(part.max()) for part in there)
-    bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    return 10.0**bottom, 10.0 ** max(top, bottom + 1)
+    bottom = max(level for level in _levels(3) if level <= max(low, _LOWEST))
+    top = min((level for level in _levels(3) if level >= high), default=high)
+    return bottom, max(top, 2.0 * bottom)
+
+
+def _levels(a_decade: int) -> list[float]:
+    """Return 1 (and 2 and 5) times each power of ten that a value here may have."""
+    return [float(f"{digit}e{power}") for power in range(-9, 15) for digit in (1, 2, 5)[:a_decade]]
+
+
+def _is_within(level: float, plot: Plot) -> bool:
+    return plot.low * (1 - 1e-9) <= level <= plot.high * (1 + 1e-9)
 
 
 def shade(plot: Plot) -> None:

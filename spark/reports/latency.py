@@ -13,6 +13,8 @@ ORDER = 30
 TITLE = "Latency"
 
 HEIGHT = 250
+_LINES = 4
+_BEFORE_SECONDS = 120  # the level before was measured in about these
 _CLASS = {"0.5": "p50", "0.99": "p99", "0.999": "p999"}
 _METRICS = (
     ("end_to_end_latency_seconds", "End to end"),
@@ -26,6 +28,7 @@ def render(page: Page) -> Markup:
         ("p99", "p99"),
         ("p999", "p99.9"),
         ("swatch-onset", "onset of a step, its 95 % interval shaded"),
+        ("level", "level before and after"),
         ("swatch-deletion", "deletion by retention"),
         ("swatch-phase", "phase that is not judged"),
         ("swatch-gap", "gap"),
@@ -55,6 +58,26 @@ def _plot(page: Page, metric: str, title: str) -> Markup:
     for name in names:
         quantile = dict(timeline.columns[name].labels)["quantile"]
         plot.line(*timeline.series[name], _CLASS.get(quantile, "p999"), wording.title(name))
+    _steps(plot, metric)
     found = deletions(page)
     plot.ticks(found, "deletion", f"{len(found)} seconds with deletions by retention")
     return tag("h3", title) + plot.svg(f"{title}: p50, p99 and p99.9 over time")
+
+
+def _steps(plot: Plot, metric: str) -> None:
+    """Write what counts beside its onset, and draw its two levels where they were measured."""
+    page = plot.page
+    begin_k, soak_end_k = page.timeline.soak
+    counted = [one.finding for one in page.told if one.finding.is_about_cluster]
+    for line, found in enumerate(counted):
+        name = wording.split(found.series)
+        plot.label(found.onset_k, f"{page.moment(found.onset_k)} {found.cause}", line % _LINES)
+        end_k = soak_end_k if found.gone_k is None else found.gone_k
+        if name.metric == metric:
+            title = wording.title(found.series)
+            before = f"{title} before: {wording.amount(found.before, name.unit)}"
+            after = f"{title} after: {wording.amount(found.after, name.unit)}"
+            first_k = max(begin_k, found.onset_k - _BEFORE_SECONDS)
+            plot.level(first_k, found.onset_k, found.before, before)
+            plot.level(found.onset_k, end_k, found.after, after)
+        begin_k = max(begin_k, min(end_k, found.onset_k))

@@ -30,7 +30,8 @@ def render(page: Page) -> Markup:
         f"{format_size(load.message_size)}, {covered.ratio:.1%} of the seconds recorded, "
         f"{covered.untrusted_seconds} s not trusted. State: {timeline.run.state}."
     )
-    parts = [tag("p", _WORDS[page.verdict], class_=f"verdict {page.verdict}"), tag("p", facts)]
+    words = _regression(page) or _WORDS[page.verdict]
+    parts = [tag("p", words, class_=f"verdict {page.verdict}"), tag("p", facts)]
     if page.drill is not None:
         injected = json.dumps(page.drill.get("config", {}))
         text = (
@@ -39,3 +40,19 @@ def render(page: Page) -> Markup:
         )
         parts.insert(0, tag("p", text, class_="drill"))
     return joined(parts)
+
+
+def _regression(page: Page) -> str:
+    """Return the first finding that counts, in one sentence; "" when there is none."""
+    for one in page.told:
+        found = one.finding
+        if not found.is_about_cluster:
+            continue
+        unit = wording.split(found.series).unit
+        before, after = wording.amount(found.before, unit), wording.amount(found.after, unit)
+        return (
+            f"Regressed: {wording.title(found.series)} stepped from {before} to {after} "
+            f"({wording.factor(found.before, found.after)}) at {page.moment(found.onset_k)}, "
+            f"cause {found.cause}."
+        )
+    return ""
