@@ -192,6 +192,6 @@ def test_an_interrupted_run_reports_what_there_is(
     summary = _summary(run_dir)
     assert code == 130, _output(tmp_path)
     assert (summary["audit"]["lost"], summary["audit"]["duplicated"]) == (0, 0)
-    assert summary["audit"]["sent"] > 20_000
+    assert summary["audit"]["sent"] >= 15_000
     _, alive = psutil.wait_procs(below, timeout=30)
     assert alive == []
