@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from soak.core import plugins
+from soak.core.errors import RunFolderError
 from soak.core.model import Finding
 from soak.store.findings import FindingsStore
 from soak.store.run_folder import RunFolder, write_atomically
@@ -69,8 +70,11 @@ def drill_of(folder: RunFolder) -> Mapping[str, Any] | None:
     if not folder.faults.exists():
         return None
     with folder.faults.open() as file:
-        declared: Mapping[str, Any] = json.loads(file.readline() or "{}")
-    return declared
+        try:
+            declared = json.loads(file.readline())
+        except ValueError as error:
+            raise RunFolderError(f"{folder.faults} is damaged: {error}") from error
+    return declared if isinstance(declared, dict) else {}
 
 
 def _findings(folder: RunFolder, run_id: str) -> list[Finding]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,9 +67,9 @@ def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
         "labels": {"source": name.source, **dict(name.labels)},
         "at": wording.iso(timeline.wall_ns(found.onset_k)),
         "interval_seconds": [low - found.onset_k, high - found.onset_k],
-        "before": found.before,
-        "after": found.after,
-        "ratio": found.ratio,
+        "before": _finite(found.before),
+        "after": _finite(found.after),
+        "ratio": _finite(found.ratio),
         "cause": found.cause,
         "confidence": found.confidence,
         "state": found.state,
@@ -76,9 +77,20 @@ def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
         "is_about_cluster": found.is_about_cluster,
         "causes": [{"cause": cause.cause, "score": cause.score} for cause in found.causes],
         "evidence": [
-            {"cause": cause.cause, "text": item.text, "numbers": dict(item.numbers)}
+            {"cause": cause.cause, "text": item.text, "numbers": _numbers(item.numbers)}
             for cause in found.causes
             for item in cause.evidence
         ],
         "also": list(found.changes),
     }
+
+
+def _numbers(numbers: Mapping[str, float | int | str]) -> dict[str, object]:
+    return {
+        key: _finite(value) if isinstance(value, float) else value for key, value in numbers.items()
+    }
+
+
+def _finite(value: float) -> float | None:
+    """Return the value, or None where it is no number: JSON knows neither NaN nor infinity."""
+    return value if math.isfinite(value) else None

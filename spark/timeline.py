@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from soak.core.audit import Audit
+from soak.core.errors import RunFolderError
 from soak.core.header import instance_of
 from soak.core.journal_text import Columns, decode
 from soak.core.model import Column, Event, Record
@@ -100,8 +101,7 @@ def assemble(folder: RunFolder, read: Callable[[Sequence[Path], int], Sequence[R
         RunFolderError: this is no run folder.
     """
     run = read_run(folder)
-    plan = load_plan(folder.plan.read_text(), str(folder.plan)).plan
-    phases = parse(folder.phases.read_text()) if folder.phases.exists() else Phases()
+    plan, phases = _plan(folder), _phases(folder)
     paths = [
         path for source in sources(folder.journal) for path in segments(folder.journal / source)
     ]
@@ -109,6 +109,23 @@ def assemble(folder: RunFolder, read: Callable[[Sequence[Path], int], Sequence[R
     planned = (lengths.warm_up + lengths.soak + lengths.drain) // SECOND_NS
     step = 1 if planned <= FULL_RATE_SECONDS else COARSE_STEP
     return _timeline(folder, run, plan, phases, step, read(paths, step))
+
+
+def _plan(folder: RunFolder) -> Plan:
+    try:
+        text = folder.plan.read_text()
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"cannot read {folder.plan}: {error}") from error
+    return load_plan(text, str(folder.plan)).plan
+
+
+def _phases(folder: RunFolder) -> Phases:
+    if not folder.phases.exists():
+        return Phases()
+    try:
+        return parse(folder.phases.read_text())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"{folder.phases} is damaged: {error}") from error
 
 
 def digest_frame(session: SparkSession, paths: Sequence[Path], step: int) -> DataFrame:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from soak.core import plugins
+from soak.core.errors import SoakError
 from soak.core.model import Change, Evidence, Explanation, Finding
 from soak.store.run_folder import RunFolder
 from spark import report
@@ -77,6 +78,29 @@ def test_a_step_that_only_looking_back_shows_is_told_with_its_cause(tmp_path: Pa
     assert [one.found for one in judged] == ["offline"]
     assert abs(judged[0].finding.onset_k - 112) <= 2
     assert judged[0].finding.cause == "retention_cliff"
+
+
+def test_a_rise_from_nothing_has_no_ratio(tmp_path: Path) -> None:
+    found = _timeline(tmp_path, Shape(fault_k=None))
+    odd = Explanation("odd", 0.9, (Evidence("odd", {"share": float("nan"), "count": 3}),))
+
+    report.write(found, [_finding(before=0.0, causes=(odd,))], None)
+
+    (told,) = _summary(found.folder)["findings"]
+    assert (told["before"], told["ratio"]) == (0.0, None)
+    assert told["evidence"][0]["numbers"] == {"share": None, "count": 3}
+
+
+@pytest.mark.parametrize("name", ["run.json", "plan.yaml", "phases.jsonl", "lab/faults.jsonl"])
+@pytest.mark.parametrize("damage", [b"\xff\xfe{\n", b"[\n"], ids=["no text", "cut short"])
+def test_a_damaged_file_of_a_run_is_an_error_with_its_name(
+    tmp_path: Path, name: str, damage: bytes
+) -> None:
+    folder = write_synthetic_run(tmp_path / "run", Shape(seconds=30, warm_up=5, is_drill=True))
+    (folder.path / name).write_bytes(damage)
+
+    with pytest.raises(SoakError, match=Path(name).name):
+        report.write(assemble(folder, _read), [], report.drill_of(folder))
 
 
 def test_a_quiet_run_is_clean(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class Alerts:
             with FindingsStore(self._folder.findings) as store:
                 return store.due(due_wall_ns)
         except FindingsBusyError as error:
-            LOG.warning("findings_busy", extra={"error": str(error)})
+            LOG.warning("findings_busy error=%s", error)
             return []
 
     def _try(self, row: OutboxRow) -> bool:
@@ -127,13 +127,19 @@ class Alerts:
         try:
             return read_window(self._folder.journal, finding.series, first_k, last_k)
         except (SoakError, OSError) as error:  # a mail without a picture is better than none
-            LOG.warning("window_unreadable", extra={"finding": row.key, "error": str(error)})
+            LOG.warning("window_unreadable finding=%s error=%s", row.key, error)
             return None
 
     def _mark(self, row: OutboxRow, outcome: Outcome) -> bool:
         now_ns = self._clock.wall_ns()
-        fields = {"finding": row.key, "sink": row.sink, "kind": row.kind, "detail": outcome.detail}
-        LOG.info("message_tried", extra={**fields, "result": outcome.result})
+        LOG.info(
+            "message_tried finding=%s kind=%s sink=%s result=%s detail=%r",
+            row.key,
+            row.kind,
+            row.sink,
+            outcome.result,
+            outcome.detail,
+        )
         for is_last in (False, False, True):  # what was sent and is not marked would be sent again
             try:
                 self._write(row, outcome, now_ns)
