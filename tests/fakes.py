@@ -105,7 +105,7 @@ class FakeConsumer:
         del limit, timeout_seconds
         return self._batches.pop(0)
 
-    def lag(self, partition: int, position: int) -> int:
+    def lag(self, partition: int, position: int) -> int | None:
         return max(0, self.bounds[partition][1] - max(position, 0))
 
     def log_bounds(self, partition: int) -> tuple[int, int]:

@@ -142,7 +142,7 @@ def _record(shape: Shape, k: int, samples: Samples, **other: object) -> Record:
 
 def _spans(shape: Shape, k: int) -> dict[str, tuple[tuple[int, int, int, int], ...]]:
     count, first = _messages(shape, k), k * shape.rate
-    name = lane(instance_of(PRODUCER), 1, 0)
+    name = lane(instance_of("synthetic-1", PRODUCER), 1, 0)
     return {name: ((first, first + count - 1, first, first + count - 1),)} if count else {}
 
 
@@ -158,7 +158,7 @@ def _produced(
         (Column("schedule_lag_seconds", (("quantile", "0.99"),), "seconds"), lag * rng.lognormal()),
         (Column("process_cpu_ratio", (), "ratio"), 0.2 + 0.02 * rng.random()),
     ]
-    following = {lane(instance_of(PRODUCER), 1, 0): (k + 1) * shape.rate}
+    following = {lane(instance_of("synthetic-1", PRODUCER), 1, 0): (k + 1) * shape.rate}
     return samples, _record(
         shape, k, samples, acknowledged=_spans(shape, k), sent_next=following if count else {}
     )

@@ -105,3 +105,55 @@ def test_counters_are_summed_and_missing_ones_are_no_numbers() -> None:
     audit.add(Record(1, 1, 0, 0, "", (4.0, 2.0)), columns)
 
     assert (audit.verdict()["sent"], audit.verdict()["duplicated"]) == (7, 2)
+
+
+def test_without_a_last_word_of_the_consumer_what_lies_above_is_unknown() -> None:
+    """A run that is still going on, or was killed: acknowledged to 99, received to 96."""
+    verdict = _audit(
+        _record(acknowledged={LANE: ((0, 99, 0, 99),)}), _record(received={LANE: ((0, 96, 0, 96),)})
+    )
+
+    assert (verdict["lost"], verdict["unknown"]) == (0, 3)
+
+
+def test_a_last_word_that_the_consumer_went_on_after_does_not_hide_a_loss() -> None:
+    stale = _event(FINAL_EVENT, partition=0, position=50, log_end=1000)
+    verdict = _audit(
+        _record(acknowledged={LANE: ((0, 99, 0, 99),)}),
+        _record(received={LANE: ((0, 49, 0, 49),)}, events=(stale,)),
+        _record(received={LANE: ((73, 99, 73, 99),)}),
+    )
+
+    assert (verdict["lost"], verdict["unknown"]) == (23, 0)
+
+
+def test_what_lies_beyond_the_log_is_lost() -> None:
+    """The broker forgot its tail: acknowledged to 99, the log ends at 77."""
+    last = _event(FINAL_EVENT, partition=0, position=77, log_end=77)
+    verdict = _audit(
+        _record(acknowledged={LANE: ((0, 99, 0, 99),)}),
+        _record(received={LANE: ((0, 76, 0, 76),)}, events=(last,)),
+    )
+
+    assert (verdict["lost"], verdict["unknown"]) == (23, 0)
+
+
+def test_messages_whose_place_is_unknown_are_lost_when_they_do_not_come() -> None:
+    """acks=0 tells no offset; whether that means loss is for the caller to say."""
+    verdict = _audit(
+        _record(acknowledged={LANE: ((0, 99, -2, -2),)}),
+        _record(received={LANE: ((0, 76, 0, 76),)}),
+    )
+
+    assert (verdict["acked"], verdict["lost"]) == (100, 23)
+
+
+def test_a_killed_producer_hides_no_failed_send_that_arrived() -> None:
+    failed = _event(FAILED_EVENT, lane=LANE, first=10, last=11)
+    verdict = _audit(
+        _record(acknowledged={LANE: ((0, 9, 0, 9),)}, sent_next={LANE: 12}, events=(failed,)),
+        _record(received={LANE: ((0, 10, 0, 10),)}),
+        is_ended=False,
+    )
+
+    assert (verdict["received_unacked"], verdict["unknown"]) == (1, 0)

@@ -280,7 +280,9 @@ def test_foreign_messages_are_counted_and_left_alone(tmp_path: Path) -> None:
 def test_a_restarted_consumer_goes_on_where_its_journal_ends(tmp_path: Path) -> None:
     _consume(tmp_path, [[(at, at) for at in range(23)]])
 
-    received, is_restart = restore(tmp_path / "journal", "consume.0@host", 2)
+    received, is_restart = restore(
+        tmp_path / "journal", "consume.0@host", {0: EARLIEST, 1: EARLIEST}
+    )
 
     assert is_restart
     assert received.positions == {0: 23, 1: EARLIEST}
@@ -289,7 +291,7 @@ def test_a_restarted_consumer_goes_on_where_its_journal_ends(tmp_path: Path) -> 
 
 def test_what_is_read_again_after_a_restart_is_reread_and_no_duplicate(tmp_path: Path) -> None:
     _consume(tmp_path, [[(at, at) for at in range(23)]])
-    received, _ = restore(tmp_path / "journal", "consume.0@host", 2)
+    received, _ = restore(tmp_path / "journal", "consume.0@host", {0: EARLIEST, 1: EARLIEST})
     batch = _batch(FakeClock(), [(20, 20), (21, 21), (22, 22), (23, 23)])
     block, is_ours = header.parse(list(batch.heads))
 
@@ -339,3 +341,42 @@ def test_a_second_is_not_trusted_when_our_own_lag_is_most_of_the_latency(
     second.latency.record_ns(np.full(100, latency_ms * 10**6))
 
     assert second.reason() == reason
+
+
+def test_what_the_last_second_of_a_phase_owes_is_missed(tmp_path: Path) -> None:
+    """The client takes nothing in the 2 s before the drain: 2,000 sends are missed, none forgotten."""
+    clock = FakeClock()
+    phases = to_line("soak", 0) + to_line("drain", 4)
+    context, producer = _context(tmp_path, clock, "produce.0", phases), FakeProducer(clock)
+    loop = ProduceLoop(context, producer, clock)
+    while clock.mono_ns() < context.grid.start_of(6):
+        producer.is_full = clock.mono_ns() >= context.grid.start_of(2)
+        loop.tick()
+    loop.finish()
+
+    records = _records(context)
+    sent = sum(values["sent_messages"] for _, values in records)
+    missed = sum(values["missed_messages"] for _, values in records)
+    assert sent + missed == 4000
+    assert 1999 <= missed <= 2001
+
+
+def test_the_second_in_which_a_restarted_consumer_catches_up_is_not_trusted(tmp_path: Path) -> None:
+    clock = FakeClock()
+    context = _context(tmp_path, clock, "consume.0")
+    batch = _batch(clock, [(at, at) for at in range(100)])
+    later = [dataclasses.replace(batch, heads=[], at_mono_ns=at * SECOND_NS) for at in (1, 2)]
+    consumer = FakeConsumer([batch, *later], {0: (0, 100), 1: (0, 0)})
+    second = ConsumeSecond(9, is_behind=True)
+    loop = ConsumeLoop(context, consumer, Received({0: EARLIEST, 1: EARLIEST}), second, clock)
+    for _ in range(3):
+        loop.tick()
+
+    reasons = [record.trust["reason"] for record, _ in _records(context)]
+    assert reasons == ["catching_up", ""]
+
+
+def test_a_torn_decision_is_passed_over() -> None:
+    phases = parse(to_line("soak", 0) + '{"phase": "dr' + to_line("drain", 9) + to_line("end", 12))
+
+    assert [phases.at(k) for k in (0, 9, 12)] == ["soak", "soak", "end"]

@@ -20,11 +20,12 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.errors import BrokerError
 from soak.core.plan import STRICT, Settings
-from soak.core.ports import Acks, Batch, Clock
+from soak.core.ports import FAILED, UNKNOWN_OFFSET, Acks, Batch, Clock
 from soak.core.units import SECOND_NS, Duration
 
 LOG = logging.getLogger("soak.brokers.kafka")
 _QUIET = {"log_level": "3"}  # librdkafka's own lines: errors and worse
+_LARGE = {"message.max.bytes": str(17 * 2**20)}  # what the cluster takes is the cluster's to say
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -50,19 +51,26 @@ class KafkaBroker:
         self._clock = clock
         self._timeout_seconds = config.timeout / SECOND_NS
 
-    def check(self) -> None:
-        """Reach the cluster, and have the client refuse settings that it does not know.
+    def check_settings(self) -> None:
+        """Have the client refuse settings that it does not know.
 
         Raises:
             BrokerError: with what the client said.
         """
         self.producer("").close(0.0)
         self.consumer("", {}).close()
+
+    def check(self) -> None:
+        """Check the settings, and reach the cluster.
+
+        Raises:
+            BrokerError: with what the client said.
+        """
+        self.check_settings()
         self._metadata()
 
     def topic_exists(self, topic: str) -> bool:
-        found = self._metadata(topic).topics.get(topic)
-        return found is not None and found.error is None
+        return topic in self._metadata().topics  # asked for by name, a cluster may create it
 
     def create_topic(
         self, topic: str, partitions: int, replication: int, settings: Mapping[str, str]
@@ -91,7 +99,7 @@ class KafkaBroker:
         raise BrokerError(f"topic {topic} was created but has no leader for every partition")
 
     def producer(self, topic: str) -> KafkaProducer:
-        settings = {**_QUIET, **self._common(), **self._config.producer}
+        settings = {**_QUIET, **_LARGE, **self._common(), **self._config.producer}
         return KafkaProducer(_client(confluent_kafka.Producer, settings), topic, self._clock)
 
     def consumer(self, topic: str, positions: Mapping[int, int]) -> KafkaConsumer:
@@ -142,6 +150,8 @@ class KafkaProducer:
             )
         except BufferError:
             return False
+        except KafkaException as error:
+            raise BrokerError(f"the client refuses to send: {_said(error)}") from error
         return True
 
     def serve(self) -> None:
@@ -162,7 +172,9 @@ class KafkaProducer:
         return self.take()
 
     def _note(self, token: int, error: Any, message: Any) -> None:  # noqa: ANN401  # the client's types
-        offset = -1 if error is not None else message.offset()
+        offset = FAILED if error is not None else message.offset()
+        if error is None and (offset is None or offset < 0):
+            offset = UNKNOWN_OFFSET
         self._notes.append((token, offset, self._clock.mono_ns()))
 
 
@@ -174,7 +186,7 @@ class KafkaConsumer:
         self._topic = topic
         self._clock = clock
         self._timeout_seconds = timeout_seconds
-        self.errors_total = 0
+        self._last_error = ""
 
     def receive(self, limit: int, timeout_seconds: float) -> Batch:
         """Wait for the first message, then take what else is there, up to `limit`."""
@@ -183,7 +195,7 @@ class KafkaConsumer:
         at_mono_ns, at_wall_ns = self._clock.mono_ns(), self._clock.wall_ns()
         good = [message for message in found if message.error() is None]
         if len(good) < len(found):
-            self._count_errors(found)
+            self._tell_errors(found)
         return Batch(
             heads=[message.value() or b"" for message in good],
             partition=np.array([message.partition() for message in good], dtype=np.int64),
@@ -192,12 +204,12 @@ class KafkaConsumer:
             at_wall_ns=at_wall_ns,
         )
 
-    def lag(self, partition: int, position: int) -> int:
+    def lag(self, partition: int, position: int) -> int | None:
         """Return the messages not yet read, as of the last fetch: no question to the broker."""
         _, high = self._client.get_watermark_offsets(
             TopicPartition(self._topic, partition), cached=True
         )
-        return max(0, high - position) if high >= 0 and position >= 0 else 0
+        return max(0, high - max(position, 0)) if high >= 0 else None
 
     def log_bounds(self, partition: int) -> tuple[int, int]:
         try:
@@ -211,11 +223,14 @@ class KafkaConsumer:
     def close(self) -> None:
         self._client.close()
 
-    def _count_errors(self, found: list[Any]) -> None:
+    def _tell_errors(self, found: list[Any]) -> None:
+        """Log an error when it is another one than the last."""
         for message in found:
             error = message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
-                self.errors_total += 1
+            if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
+                continue
+            if str(error) != self._last_error:
+                self._last_error = str(error)
                 LOG.warning("consume_failed error=%s", error)
 
 

@@ -14,6 +14,7 @@ from soak.core.errors import BrokerError, PlanError
 from soak.core.plan import Lab
 from soak.core.plan_fill import lacking
 from soak.core.plan_text import PlanFile
+from soak.core.ports import Broker
 from soak.core.units import format_size
 from soak.store.run_folder import RunFolder
 
@@ -58,6 +59,13 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
             )
         for name in lacking(plan, "sinks", "host"):
             raise plan_file.error(f"sinks.{name}.host", "names no server, and this is no lab")
+    if plan.lab is not None and plan.lab.broker not in plugins.names("soak.lab.brokers"):
+        hint = plugins.nearest(plan.lab.broker, plugins.names("soak.lab.brokers"))
+        raise plan_file.error("lab.broker", f"unknown lab broker {plan.lab.broker!r}{hint}")
+    try:
+        _connect(plan_file).check_settings()
+    except BrokerError as error:
+        raise plan_file.error(f"broker.{plan.broker_kind}", str(error)) from error
     for name in plan.detection.detectors:
         if not hasattr(plugins.load("detectors", name), "Panel"):
             raise plan_file.error(
@@ -72,8 +80,7 @@ def check_cluster(plan_file: PlanFile) -> None:
         PlanError: with file, line and key.
     """
     plan = plan_file.plan
-    module = plugins.load("soak.brokers", plan.broker_kind)
-    broker = module.connect(plan.broker_config, SystemClock())
+    broker = _connect(plan_file)
     key = f"broker.{plan.broker_kind}.bootstrap_servers"
     try:
         broker.check()
@@ -96,9 +103,19 @@ def check_run_folder(plan_file: PlanFile, run_dir: Path) -> RunFolder:
     Raises:
         PlanError: there is something in it.
     """
+    name = plan_file.document.name
     if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
-        raise PlanError(f"{plan_file.document.name}: --run-dir {run_dir} exists and is not empty")
+        raise PlanError(f"{name}: --run-dir {run_dir} exists and is not empty")
+    if run_dir.exists() and not os.access(run_dir, os.W_OK | os.X_OK):
+        raise PlanError(f"{name}: --run-dir {run_dir} cannot be written")
     return RunFolder(run_dir.absolute())
+
+
+def _connect(plan_file: PlanFile) -> Broker:
+    plan = plan_file.plan
+    module = plugins.load("soak.brokers", plan.broker_kind)
+    broker: Broker = module.connect(plan.broker_config, SystemClock())
+    return broker
 
 
 def _address(plan_file: PlanFile) -> str:

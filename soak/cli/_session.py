@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
-import os
 import secrets
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,16 +25,20 @@ from soak.core.plan_fill import filled
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
 from soak.daemons.context import host_name
-from soak.daemons.supervise import Supervisor
+from soak.daemons.supervise import GaveUpError, Supervisor
 from soak.lab.lab import Lab, start_lab
 from soak.lab.mailbox import render
+from soak.service import children
+from soak.service.signals import stop_event
 from soak.store.run_folder import Run, RunFolder, exclusive, write_atomically, write_run
 
 EXIT_INTERRUPTED = 130
+OVERDUE_SECONDS = 60
 LEAD_NS = 4 * SECOND_NS
 """The first message is due this long after the daemons are started: all of them are ready by then."""
 POLL_NS = SECOND_NS
-REPORT_LIMIT_SECONDS = 900
+REPORT_LIMIT_NS = 900 * SECOND_NS
+VERDICTS = (0, 3, 4)
 
 OnStarted = Callable[[Lab | None, ExitStack], Callable[[RunFolder], None]]
 """Called when the load is about to begin; returns what to do once the detector has ended."""
@@ -62,11 +63,13 @@ def new_run(plan: Plan, clock: SystemClock) -> Run:
 def execute(
     plan_file: PlanFile,
     run_dir: Path | None,
-    stop: threading.Event,
     console: Console,
     on_started: OnStarted | None = None,
 ) -> Ended:
-    """Run a plan to its end, or to `stop`, and report on it.
+    """Run a plan to its end, or to SIGINT or SIGTERM, and report on it.
+
+    Until the load begins an interrupt ends everything at once; from then on it ends the run in order,
+    with a report of what there is; while the report is made it ends that.
 
     Raises:
         PlanError: before the first side effect, or when the cluster refuses what the plan asks.
@@ -90,14 +93,13 @@ def execute(
         stack.enter_context(exclusive(folder.path / "run.lock", "this run folder"))
         view = open_view(console, f"soak {run.name}  {folder.path}")
         stack.callback(view.close)
-        return _execute(plan_file, folder, run, stop, view, stack, on_started)
+        return _execute(plan_file, folder, run, view, stack, on_started)
 
 
 def _execute(
     plan_file: PlanFile,
     folder: RunFolder,
     run: Run,
-    stop: threading.Event,
     view: View,
     stack: ExitStack,
     on_started: OnStarted | None,
@@ -119,30 +121,40 @@ def _execute(
     plan = _resolved(plan, lab, run)
     _make_topic(plan_file, plan)
     run = dataclasses.replace(run, start_wall_ns=clock.wall_ns() + LEAD_NS)
-    write_atomically(folder.plan, plan_text.dump(plan))
+    write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
     write_run(folder, run)
     supervisor = Supervisor(
         folder, clock, on_death=lambda name, how: view.note(f"{name} died ({how}), started again")
     )
     stack.callback(supervisor.close)
+    stop = stop_event()
     supervisor.start()
     after = on_started(lab, stack) if on_started else None
     watcher = Watcher(folder, plan, run.id, Grid.anchored(run.start_wall_ns, clock), clock)
-    is_interrupted = _until_over(supervisor, watcher, view, stop, clock)
+    failure: GaveUpError | None = None
+    state = "ended"
+    try:
+        if _until_over(supervisor, watcher, view, stop, clock):
+            state = "interrupted"
+    except GaveUpError as error:
+        failure, state = error, "failed"
+        view.note("giving up; the report will tell what there is")
+        supervisor.stop()
     view.note("the load has ended; the detector reads what is left")
-    with _showing(watcher, view):
-        supervisor.finish()
+    supervisor.finish()
     supervisor.close()
     if after is not None:
         after(folder)
     if lab is not None:
         lab.stop()
-    state = "interrupted" if is_interrupted else "ended"
     write_run(folder, dataclasses.replace(run, state=state))
     view.show(watcher.look())
     view.note("making the report")
-    code = _report(folder)
-    return Ended(EXIT_INTERRUPTED if is_interrupted else code, folder)
+    stop.clear()  # the first interrupt ended the load, the next one ends the report
+    code = _report(folder, stop)
+    if failure is not None:
+        raise failure
+    return Ended(EXIT_INTERRUPTED if state == "interrupted" else code, folder)
 
 
 def _until_over(
@@ -156,17 +168,16 @@ def _until_over(
     while not stop.is_set():
         if supervisor.poll():
             return False
-        view.show(watcher.look())
+        seen = watcher.look()
+        view.show(seen)
+        if seen.end_k is not None and seen.k > seen.end_k + OVERDUE_SECONDS:
+            view.note("a daemon does not end; stopping it")
+            supervisor.stop()
+            return False
         stop.wait((POLL_NS - clock.mono_ns() % POLL_NS) / SECOND_NS)
     view.note("stopping: the report will tell what there is")
     supervisor.stop()
     return True
-
-
-@contextlib.contextmanager
-def _showing(watcher: Watcher, view: View) -> Iterator[None]:
-    yield
-    view.show(watcher.look())
 
 
 def _resolved(plan: Plan, lab: Lab | None, run: Run) -> Plan:
@@ -197,19 +208,24 @@ def _make_topic(plan_file: PlanFile, plan: Plan) -> None:
         raise plan_file.error("topic", str(error)) from error
 
 
-def _report(folder: RunFolder) -> int:
-    """Make the report in a process of its own; return its exit code, which is the verdict."""
+def _report(folder: RunFolder, stop: threading.Event) -> int:
+    """Make the report in a process of its own; return its exit code, which is the verdict.
+
+    Raises:
+        SoakError: it failed, or took too long.
+    """
     log = folder.logs / "report.log"
-    with log.open("ab") as output:
-        done = subprocess.run(
-            [sys.executable, "-m", "soak.cli.main", "report", str(folder.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-            timeout=REPORT_LIMIT_SECONDS,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        )
-    if not folder.summary.exists():
-        raise SoakError(f"the report failed with exit code {done.returncode}; see {log}")
-    return done.returncode
+    command = [sys.executable, "-m", "soak.cli.main", "report", str(folder.path)]
+    process = children.spawn(command, log_path=log)
+    clock = SystemClock()
+    deadline_ns = clock.mono_ns() + REPORT_LIMIT_NS
+    try:
+        while process.poll() is None and clock.mono_ns() < deadline_ns:
+            if stop.wait(0.2):
+                return EXIT_INTERRUPTED
+    finally:
+        children.kill(process)
+    if process.returncode not in VERDICTS:
+        again = f"see {log}; `soak report {folder.path}` makes it again"
+        raise SoakError(f"the report failed with exit code {process.returncode}; {again}")
+    return process.returncode

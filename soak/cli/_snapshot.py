@@ -34,6 +34,7 @@ class Latency:
 class Snapshot:
     k: int
     total_seconds: int
+    end_k: int | None
     phase: str
     sent: float
     received: float
@@ -71,6 +72,7 @@ class Watcher:
         return Snapshot(
             k=k,
             total_seconds=self._total(phases),
+            end_k=phases.end_k,
             phase=phases.at(k) or "starting",
             sent=_value(produced, "sent_messages"),
             received=_value(consumed, "received_messages"),

@@ -89,6 +89,9 @@ class LiveView:
         self._refresh()
 
     def note(self, line: str) -> None:
+        if "\n" in line:  # a mail: above the panel, where it stays
+            self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            return
         stamp = datetime.now(UTC).strftime("%H:%M:%SZ")
         self._notes = [*self._notes, f"{stamp} {line}"][-NOTES:]
         self._refresh()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,7 @@ def check(
     if plan_file.plan.lab is None:
         _checks.check_cluster(plan_file)
     if show:
-        print(plan_text.dump(plan_file.plan), end="")
+        print(_masked(plan_text.dump(plan_file.plan)), end="")
         return
     found = plan_file.plan
     where = "a lab broker on this machine" if found.lab else "the cluster that it names"
@@ -34,5 +35,12 @@ def check(
         f"warm-up {format_duration(lengths.warm_up)}, soak {format_duration(lengths.soak)}."
     )
 
+
+def _masked(text: str) -> str:
+    """Return the plan without what clients call secret."""
+    return _SECRET.sub(r"\1: '***'", text)
+
+
+_SECRET = re.compile(r"^(\s*\S*(?:password|secret|\.key(?:\.pem)?)\S*): \S.*$", re.MULTILINE)
 
 command = check

@@ -38,7 +38,6 @@ def drill(
     from soak.lab.fault_log import FaultLog
     from soak.lab.lab import Lab
     from soak.lab.ports import Target
-    from soak.service.signals import stop_event
     from soak.store.run_folder import RunFolder
 
     path = Path(name) if name.endswith(".yaml") else DRILLS / f"{name}.yaml"
@@ -47,7 +46,7 @@ def drill(
         raise PlanError(f"no drill {name!r}{plugins.nearest(name, known)}")
     found = drills.load(path)
     plan_file = _checks.load_plan(found.plan)
-    console, clock, stop = Console(), SystemClock(), stop_event()
+    console, clock = Console(), SystemClock()
     console.print(
         f"DRILL {found.name}: {found.description} The fault `{found.fault_kind}` is injected into this "
         "run; the detector is not told.",
@@ -73,7 +72,7 @@ def drill(
 
         return after
 
-    ended = execute(plan_file, run_dir, stop, console, inject)
+    ended = execute(plan_file, run_dir, console, inject)
     _outcome.show(console, ended.folder)
     if ended.code == EXIT_INTERRUPTED:
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -14,6 +14,7 @@ from soak.core.errors import PlanError, SoakError
 
 EXIT_FAILED = 1
 EXIT_BAD_PLAN = 2
+EXIT_INTERRUPTED = 130
 
 
 def command_names() -> dict[str, str]:
@@ -54,6 +55,9 @@ def run() -> None:
     except PlanError as error:
         print(f"soak: {error}", file=sys.stderr)
         sys.exit(EXIT_BAD_PLAN)
+    except KeyboardInterrupt:
+        print("soak: interrupted", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
     except SoakError as error:
         print(f"soak: {error}", file=sys.stderr)
         sys.exit(EXIT_FAILED)

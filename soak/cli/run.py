@@ -23,12 +23,10 @@ def run(
 
     from soak.cli import _checks, _outcome
     from soak.cli._session import execute
-    from soak.service.signals import stop_event
 
     plan_file = _checks.load_plan(plan)
-    stop = stop_event()
     console = Console()
-    ended = execute(plan_file, run_dir, stop, console)
+    ended = execute(plan_file, run_dir, console)
     _outcome.show(console, ended.folder)
     raise typer.Exit(ended.code)
 

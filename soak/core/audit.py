@@ -38,6 +38,8 @@ _SUMS = {
 }
 
 
+_NO_END = 2**62
+
 AUDIT_METRICS = tuple(_SUMS)
 AUDIT_EVENTS = frozenset({EXPIRED_EVENT, FINAL_EVENT, FAILED_EVENT})
 """What of a record the audit reads beside its intervals."""
@@ -58,7 +60,8 @@ class Audit:
         self._lanes: dict[str, _Lane] = {}
         self._totals = dict.fromkeys(_SUMS.values(), 0)
         self._expired: dict[int, IntervalSet] = {}
-        self._unread: dict[int, IntervalSet] = {}
+        self._highest: dict[int, int] = {}  # offset received, by partition
+        self._final: dict[int, tuple[int, int, int]] = {}  # at_ns, position, log end
         self._ended: set[tuple[int, int]] = set()
 
     def add(self, record: Record, columns: tuple[Column, ...]) -> None:
@@ -72,6 +75,9 @@ class Audit:
         for lane, spans in record.received.items():
             seen = self._lane(lane).received
             self._totals["reread"] += sum(seen.add(first, last) for first, last, _, _ in spans)
+            partition = _partition(lane)
+            highest = max((offset for _, _, _, offset in spans), default=-1)
+            self._highest[partition] = max(self._highest.get(partition, -1), highest)
         for lane, following in record.sent_next.items():
             known = self._lane(lane)
             known.sent_next = max(known.sent_next, following)
@@ -81,9 +87,10 @@ class Audit:
                 gone = self._expired.setdefault(int(event.fields["partition"]), IntervalSet())
                 gone.add(begin, end - 1)
             elif event.kind == FINAL_EVENT:
-                begin, end = int(event.fields["position"]), int(event.fields["log_end"])
-                left = IntervalSet([(begin, end - 1)] if end > begin else [])
-                self._unread[int(event.fields["partition"])] = left
+                partition = int(event.fields["partition"])
+                position, log_end = int(event.fields["position"]), int(event.fields["log_end"])
+                newest = (event.at_ns, position, log_end)
+                self._final[partition] = max(newest, self._final.get(partition, newest))
             elif event.kind == FAILED_EVENT:
                 failed = self._lane(str(event.fields["lane"])).failed
                 failed.add(int(event.fields["first"]), int(event.fields["last"]))
@@ -98,12 +105,13 @@ class Audit:
         unacked = 0
         for name, lane in self._lanes.items():
             instance, inc, partition = (int(part) for part in name.split("."))
+            left = self._unread(partition)
             acknowledged = IntervalSet((first, last) for first, last, _, _ in lane.acknowledged)
             counts["acked"] += acknowledged.count
             counts["received"] += lane.received.count
             for first, last in acknowledged.minus(lane.received):
                 expired = _hits(lane, self._expired.get(partition), first, last)
-                unread = _hits(lane, self._unread.get(partition), first, last)
+                unread = _hits(lane, left, first, last)
                 counts["expired"] += expired
                 counts["unknown"] += unread
                 counts["lost"] += max(0, last - first + 1 - expired - unread)
@@ -114,6 +122,7 @@ class Audit:
             # Killed: sent but in no record as acknowledged, or received though in no record as sent.
             recorded = IntervalSet([(0, lane.sent_next - 1)] if lane.sent_next else [])
             settled = IntervalSet([*acknowledged, *lane.failed])
+            unacked += lane.received.count - lane.received.minus(lane.failed).count
             unsure = IntervalSet([*recorded.minus(settled), *lane.received.minus(settled)])
             counts["unknown"] += unsure.count
         lost = counts["lost"] if is_loss_known else None
@@ -132,8 +141,24 @@ class Audit:
             "missed_sends": self._totals["missed_sends"],
         }
 
+    def _unread(self, partition: int) -> IntervalSet:
+        """Return the offsets that the consumer had not come to when it ended, or when we looked.
+
+        Its own last word counts, unless it read on after it; without one, all that lies above what it
+        received is unread, not lost.
+        """
+        above = self._highest.get(partition, -1) + 1
+        _, position, log_end = self._final.get(partition, (0, -1, 0))
+        if position >= above:
+            return IntervalSet([(position, log_end - 1)] if log_end > position else [])
+        return IntervalSet([(above, _NO_END)])
+
     def _lane(self, name: str) -> _Lane:
         return self._lanes.setdefault(name, _Lane())
+
+
+def _partition(lane: str) -> int:
+    return int(lane.rpartition(".")[2])
 
 
 def _hits(lane: _Lane, offsets: IntervalSet | None, first: int, last: int) -> int:
@@ -143,7 +168,7 @@ def _hits(lane: _Lane, offsets: IntervalSet | None, first: int, last: int) -> in
     total = 0
     for begin, end, offset, end_offset in lane.acknowledged:
         low, high = max(begin, first), min(end, last)
-        if low <= high:
+        if low <= high and offset >= 0:  # below 0: the cluster did not say where it lies
             count = high - low + 1
             total += _inside(offsets, low - begin + offset, high - end + end_offset, count)
     return total

@@ -14,14 +14,16 @@ from soak.core.model import Span
 def spans(sequence: NDArray[np.int64], offset: NDArray[np.int64]) -> tuple[Span, ...]:
     """Return the runs of consecutive sequence numbers, ascending, with the offsets of their ends.
 
-    A run also ends where offsets do not rise, so that inside one every offset lies between its ends.
+    A run also ends where offsets do not rise, so that inside one every offset lies between its ends;
+    unknown offsets, below 0, make runs of their own.
     Both arrays have shape (n,), in any order; a sequence number that occurs twice makes two runs.
     """
     if sequence.size == 0:
         return ()
     order = np.lexsort((offset, sequence))
     sequence, offset = sequence[order], offset[order]
-    breaks = np.flatnonzero((np.diff(sequence) != 1) | (np.diff(offset) <= 0)) + 1
+    rises = (np.diff(offset) > 0) | (offset[1:] < 0) & (offset[:-1] == offset[1:])
+    breaks = np.flatnonzero((np.diff(sequence) != 1) | ~rises) + 1
     first = np.concatenate([[0], breaks])
     last = np.concatenate([breaks, [sequence.size]]) - 1
     return tuple(

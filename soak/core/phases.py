@@ -56,7 +56,10 @@ def parse(text: str) -> Phases:
     """
     steps: list[tuple[int, Phase]] = []
     for line in text.split("\n")[:-1]:
-        body = json.loads(line)
+        try:
+            body = json.loads(line)
+        except ValueError:  # torn by a crash, and written on behind it
+            continue
         if body["phase"] not in get_args(Phase):
             raise ValueError(f"unknown phase {body['phase']!r}")
         steps = [step for step in steps if step[0] < body["from_k"]]

@@ -19,15 +19,18 @@ def _texts(value: object) -> object:
     """Client and topic settings are text on the wire, while YAML reads numbers and booleans."""
     if not isinstance(value, Mapping):
         return value
+    for key, item in value.items():
+        if item is None or isinstance(item, Mapping | list):
+            raise ValueError(f"{key} must be text, a number or true or false")
     return {
         key: str(item).lower() if isinstance(item, bool) else str(item)
         for key, item in value.items()
-        if not isinstance(item, Mapping | list)
     }
 
 
 SMALLEST_MESSAGE_BYTES = 64  # the header takes 48
 LARGEST_MESSAGE_BYTES = 16 * 2**20
+LARGEST_CATCH_UP = 100
 
 Settings = Annotated[dict[str, str], BeforeValidator(_texts)]
 """Settings passed through to a client or broker under their real names."""
@@ -73,8 +76,10 @@ class Load:
             raise ValueError("rate must be above 0/s")
         if not SMALLEST_MESSAGE_BYTES <= self.message_size <= LARGEST_MESSAGE_BYTES:
             raise ValueError("message_size must lie between 64B and 16MiB")
-        if self.catch_up_ratio < 1:
-            raise ValueError("catch_up_ratio must be at least 1")
+        if not 1 <= self.catch_up_ratio <= LARGEST_CATCH_UP:
+            raise ValueError(f"catch_up_ratio must lie between 1 and {LARGEST_CATCH_UP}")
+        if self.backlog < SECOND_NS:
+            raise ValueError("backlog must be at least 1s")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -101,6 +106,10 @@ class Journal:
 class Detection:
     trigger: Duration = 5 * SECOND_NS  # Spark takes what has come in this often
     detectors: PluginConfigs = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.trigger < SECOND_NS // 2:
+            raise ValueError("trigger must be at least 500ms")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -19,12 +19,18 @@ class Clock(Protocol):
     def sleep_until(self, mono_ns: int) -> None: ...
 
 
+FAILED = -1
+"""Offset of a message that the client gave up."""
+UNKNOWN_OFFSET = -2
+"""Offset of a message that was delivered, when the cluster did not say where it lies (acks=0)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Acks:
     """A batch of delivery reports, arrays of shape (n,). `token` is what was given to `send`."""
 
     token: NDArray[np.int64]
-    offset: NDArray[np.int64]  # -1: failed
+    offset: NDArray[np.int64]  # or FAILED, or UNKNOWN_OFFSET
     at_mono_ns: NDArray[np.int64]
 
 
@@ -62,8 +68,8 @@ class Producer(Protocol):
 class Consumer(Protocol):
     def receive(self, limit: int, timeout_seconds: float) -> Batch: ...
 
-    def lag(self, partition: int, position: int) -> int:
-        """Return how many messages lie between `position` and the log's end, as last seen."""
+    def lag(self, partition: int, position: int) -> int | None:
+        """Return how many messages lie between `position` and the log's end, if that was seen."""
         ...
 
     def log_bounds(self, partition: int) -> tuple[int, int]:
@@ -78,8 +84,12 @@ class Consumer(Protocol):
 
 
 class Broker(Protocol):
+    def check_settings(self) -> None:
+        """Raise `BrokerError` when the client does not know its settings; asks no cluster."""
+        ...
+
     def check(self) -> None:
-        """Raise `BrokerError` when the cluster cannot be reached."""
+        """Raise `BrokerError` when the settings are wrong or the cluster cannot be reached."""
         ...
 
     def topic_exists(self, topic: str) -> bool: ...

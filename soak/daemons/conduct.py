@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from pathlib import Path
@@ -59,13 +58,10 @@ def write_planned(folder: RunFolder, phases: Phases) -> None:
 
 
 def decide(folder: RunFolder, name: Phase, from_k: int, reason: str) -> None:
-    """Append one decision, on disk before anyone acts on it."""
-    descriptor = os.open(folder.phases, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
-    try:
-        os.write(descriptor, to_line(name, from_k, reason).encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Add one decision, on disk before anyone acts on it; daemons see the old file or the new one."""
+    text = folder.phases.read_text() if folder.phases.exists() else ""
+    whole = text[: text.rfind("\n") + 1]  # a torn line is dropped
+    write_atomically(folder.phases, whole + to_line(name, from_k, reason))
 
 
 def is_drained(folder: RunFolder, phases: Phases, k: int) -> bool:

@@ -55,7 +55,7 @@ class ConsumeSecond:
         self._received = self._foreign = self._pause_ns = 0
         self._odd = AuditCounts()
 
-    def samples(self, lag: int, cpu_ratio: float) -> list[tuple[Column, float]]:
+    def samples(self, lag: float, cpu_ratio: float) -> list[tuple[Column, float]]:
         """Return columns and values in a fixed order."""
         counts = {
             "received_messages": self._received,

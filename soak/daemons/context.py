@@ -10,6 +10,7 @@ from pathlib import Path
 
 from soak.core import plan_text
 from soak.core.clock import Grid
+from soak.core.errors import RunFolderError
 from soak.core.phases import Phases, parse
 from soak.core.plan import Plan
 from soak.core.ports import Clock
@@ -68,7 +69,17 @@ class Context:
 
 
 def read_plan(folder: RunFolder) -> Plan:
-    return plan_text.load(folder.plan.read_text(), str(folder.plan)).plan
+    """Return the resolved plan of a run.
+
+    Raises:
+        RunFolderError: there is none.
+        PlanError: it is damaged.
+    """
+    try:
+        text = folder.plan.read_text()
+    except OSError as error:
+        raise RunFolderError(f"{folder.path} is not a run folder: it has no plan.yaml") from error
+    return plan_text.load(text, str(folder.plan)).plan
 
 
 def open_context(run_dir: Path, role: str, clock: Clock) -> Context:

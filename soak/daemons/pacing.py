@@ -48,5 +48,11 @@ class Pacer:
         self.next_index += count
         self._credit -= count
 
+    def give_up(self, until_ns: int) -> int:
+        """Skip all that was due up to and at an instant; return how many were not sent."""
+        left = max(0, self._schedule.first_at_or_after(until_ns + 1) - self.next_index)
+        self.next_index += left
+        return left
+
     def next_due_ns(self) -> int:
         return self._schedule.due_ns(self.next_index)

@@ -47,7 +47,7 @@ class ProduceLoop:
         self._clock = clock
         plan = context.plan
         inc = context.writer.inc
-        self._instance = header.instance_of(context.source)
+        self._instance = header.instance_of(context.run.id, context.source)
         self._template = header.headers(CHUNK, self._instance, inc, header.boot_of(boot_id()))
         rng = np.random.default_rng(self._instance)
         self._body = rng.bytes(plan.load.message_size - header.SIZE)
@@ -82,19 +82,23 @@ class ProduceLoop:
         """Wait for what is out, and record the last part of a second."""
         acks = self._producer.close(FLUSH_SECONDS)
         self._second.note_settled(self._in_flight.settle(acks))
-        self._write(self._context.grid.k_at(self._clock.mono_ns()))
+        self._write(max(0, self._context.grid.k_at(self._clock.mono_ns())))
 
     def _roll(self, now_ns: int) -> None:
         k = self._context.grid.k_at(now_ns)
         if k == self._k:
             return
+        before = self._context.phase_file.phases.at(self._k) in LOADED
+        after = self._context.phase_file.poll().at(k) in LOADED
+        if before and not after:  # the last sends of the phase; what it owes beyond them is missed
+            edge_ns = self._context.grid.start_of(self._k + 1) - 1
+            self._send_due(edge_ns)
+            self._second.missed += self._pacer.give_up(edge_ns)
         if self._k >= 0:
             self._producer.serve()
             self._take()
             self._write(self._k)
-        before = self._context.phase_file.phases.at(self._k) in LOADED
         self._k = k
-        after = self._context.phase_file.poll().at(k) in LOADED
         if after and not before:  # what was due while nothing was to be sent is not missed
             load = self._context.plan.load
             begin_ns = max(self._context.grid.start_of(k), self._context.grid.start_mono_ns)

@@ -10,6 +10,7 @@ from soak.core.header import lane
 from soak.core.histogram import THRESHOLDS_SECONDS, Histogram
 from soak.core.lanes import spans
 from soak.core.model import Column, Event, Span
+from soak.core.ports import FAILED
 from soak.daemons.in_flight import Settled
 from soak.daemons.recorder import quantile_column
 
@@ -44,7 +45,7 @@ class ProduceSecond:
     def note_settled(self, settled: Settled) -> None:
         if settled.offset.size == 0:
             return
-        good = settled.offset >= 0
+        good = settled.offset != FAILED
         self.latency.record_ns(settled.latency_ns[good])
         self._service.record_ns(settled.service_ns[good])
         self._settled.append(settled)
@@ -59,7 +60,7 @@ class ProduceSecond:
     def samples(self, in_flight: int, cpu_ratio: float) -> list[tuple[Column, float]]:
         """Return columns and values in a fixed order."""
         self._count_delays()
-        failed = sum(int(np.count_nonzero(item.offset < 0)) for item in self._settled)
+        failed = sum(int(np.count_nonzero(item.offset == FAILED)) for item in self._settled)
         acked = sum(item.offset.size for item in self._settled) - failed
         counts = {
             "sent_messages": self.sent,
@@ -84,13 +85,13 @@ class ProduceSecond:
     def acknowledged(self) -> dict[str, tuple[Span, ...]]:
         """Return the runs acknowledged in this second, by lane."""
         partition, sequence, offset = self._all()
-        good = offset >= 0
+        good = offset != FAILED
         return self._by_lane(partition[good], sequence[good], offset[good])
 
     def failures(self, at_ns: int, since_ns: int) -> list[Event]:
         """Return one event a run of messages that the client gave up."""
         partition, sequence, offset = self._all()
-        bad = offset < 0
+        bad = offset == FAILED
         # without offsets the sequence numbers themselves order the run
         runs = self._by_lane(partition[bad], sequence[bad], sequence[bad])
         return [

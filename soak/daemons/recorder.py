@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from soak.core.clock import Grid
@@ -10,6 +11,8 @@ from soak.core.model import Column, Event, Record, Span
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.store.journal import JournalWriter
+
+LOG = logging.getLogger("soak.daemons.recorder")
 
 CLOCK_STEP_NS = SECOND_NS // 2  # NTP slews below 500 ppm stay far under this in a second
 SUSPEND_NS = SECOND_NS
@@ -29,6 +32,7 @@ class Recorder:
         self._last_ns = clock.mono_ns()
         self._wall_ahead_ns = clock.wall_ns() - self._last_ns
         self._boot_ahead_ns = clock.boot_ns() - self._last_ns
+        self._is_behind = False
         self.is_suspended = False
 
     def append(
@@ -66,6 +70,9 @@ class Recorder:
         )
         self._last_ns = now_ns
         self._writer.append(record, columns)
+        if self._writer.is_behind != self._is_behind:
+            self._is_behind = self._writer.is_behind
+            LOG.warning("journal_behind is_behind=%s k=%d", self._is_behind, k)
 
     def _clock_events(self, now_ns: int) -> list[Event]:
         wall_ns = self._clock.wall_ns()

@@ -25,13 +25,14 @@ from soak.store.run_folder import RunFolder
 LOG = logging.getLogger("soak.daemons.supervise")
 
 RESTART_LIMIT = 5
+LONGEST_PAUSE_NS = 60 * SECOND_NS
 RESTART_WINDOW_NS = 60 * SECOND_NS
 GRACE_NS = 20 * SECOND_NS
 DETECT_LIMIT_NS = 90 * SECOND_NS
 
 
 class GaveUpError(SoakError):
-    """A daemon keeps dying."""
+    """A daemon without which there is no measurement keeps dying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class Role:
     niceness: int = 0  # above 0 for what must not disturb the load it measures
     is_measuring: bool = False
     wait_seconds: int = 0  # before its first start, so that those that measure start undisturbed
+
+    @property
+    def is_needed(self) -> bool:
+        """True where there is no run without it; the others watch."""
+        return self.is_measuring or self.name == "conduct"
 
 
 ROLES: tuple[Role, ...] = (
@@ -61,6 +67,7 @@ class _Child:
     process: subprocess.Popen[bytes]
     is_finished: bool = False
     deaths_ns: list[int] = field(default_factory=list)
+    again_ns: int | None = None  # when it is to be started again
 
 
 class Supervisor:
@@ -99,17 +106,19 @@ class Supervisor:
         """Restart what has died; return True when all measuring daemons have ended on purpose.
 
         Raises:
-            GaveUpError: one daemon died too often; everything is ended.
+            GaveUpError: a daemon that the measurement needs died too often; end the run.
         """
         self._start_due()
         for child in self._children.values():
-            if not child.is_finished and child.process.poll() is not None:
+            if child.is_finished:
+                continue
+            if child.again_ns is not None:
+                if self._clock.mono_ns() >= child.again_ns:
+                    child.again_ns = None
+                    child.process = self._spawn(child.role)
+            elif child.process.poll() is not None:
                 self._ended(child)
-        return all(
-            child.is_finished
-            for child in self._children.values()
-            if child.role.is_measuring or child.role.name == "conduct"
-        )
+        return all(child.is_finished for child in self._children.values() if child.role.is_needed)
 
     def finish(self) -> None:
         """After the last record: let the detector end by itself, then let the last mails out."""
@@ -148,7 +157,7 @@ class Supervisor:
         _kill_session(child.process)  # what it started must not live on without it
         code = child.process.returncode
         is_over = self._phase_file.poll().end_k is not None
-        if code == 0 and (is_over or not child.role.is_measuring):
+        if code == 0 and is_over:
             child.is_finished = True
             return
         now_ns = self._clock.mono_ns()
@@ -156,16 +165,20 @@ class Supervisor:
         child.deaths_ns.append(now_ns)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
         self._note_death(child.role.name, how)
-        if len(child.deaths_ns) > RESTART_LIMIT:
+        if len(child.deaths_ns) > RESTART_LIMIT and child.role.is_needed:
             tail = children.log_tail(self._folder.logs / f"{child.role.name}.log")
             message = f"{child.role.name} died {RESTART_LIMIT + 1} times in a minute ({how})"
             raise GaveUpError(f"{message}; its log ends:\n{tail}")
-        child.process = self._spawn(child.role)
+        # The first time at once, then ever later: what watches must not take the load down with it.
+        if len(child.deaths_ns) == 1 or child.role.is_needed:
+            child.process = self._spawn(child.role)
+        else:
+            child.again_ns = now_ns + min(SECOND_NS << len(child.deaths_ns), LONGEST_PAUSE_NS)
 
     def _note_death(self, name: str, how: str) -> None:
         """Keep it for the report and tell the terminal."""
         line = json.dumps({"daemon": name, "how": how, "at_ns": self._clock.wall_ns()}) + "\n"
-        with (self._folder.path / "restarts.jsonl").open("a") as file:
+        with contextlib.suppress(OSError), (self._folder.path / "restarts.jsonl").open("a") as file:
             file.write(line)
         LOG.warning("daemon_died daemon=%s how=%s", name, how)
         self._on_death(name, how)
@@ -190,4 +203,7 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if process.poll() is None:
-        process.wait(10)
+        with contextlib.suppress(
+            subprocess.TimeoutExpired
+        ):  # hung in the kernel: it dies when it can
+            process.wait(10)

@@ -6,6 +6,7 @@ the disk is full the newest lines are kept in memory, bounded, and written when 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections import deque
@@ -94,14 +95,15 @@ class JournalWriter:
             self._put(End(self.inc))
             self._flush()
         if self._descriptor >= 0:
-            os.fsync(self._descriptor)
+            with contextlib.suppress(OSError):  # what the disk does not take is lost with us
+                os.fsync(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
         os.close(self._lock)
 
     def _put(self, line: Line) -> None:
         if len(self._tail) == TAIL_LINES:
-            self.dropped_lines += 1
+            self.dropped_lines += 1  # the oldest: its seconds become a gap
         self._tail.append(line)
 
     def _flush(self) -> None:

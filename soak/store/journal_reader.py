@@ -12,6 +12,7 @@ from soak.core.model import Column, Record
 from soak.store.journal import segments
 
 CHUNK_BYTES = 4 * 2**20
+TAIL_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class SourceReader:
 
     def _find_columns(self, name: str) -> tuple[Column, ...] | None:
         """Look through the whole source: a reader may have begun in the middle."""
-        for path in segments(self.folder):
+        for path in reversed(segments(self.folder)):  # each file begins with the columns in use
             for raw in lines(path, 0, complete_size(path)):
                 if b'"t":"c"' not in raw[:200]:
                     continue
@@ -82,8 +83,8 @@ class SourceReader:
                     continue
                 if isinstance(line, Columns):
                     self.columns[line.id] = line.columns
-            if name in self.columns:
-                return self.columns[name]
+                    if line.id == name:
+                        return line.columns
         return None
 
 
@@ -145,10 +146,14 @@ def read_source(
 
 
 def last_record(journal: Path, source: str) -> tuple[Record, tuple[Column, ...]] | None:
-    """Return the newest record, reading no more than the end of the newest file."""
+    """Return the newest record, reading from the end of the newest file no more than it takes."""
     for path in reversed(segments(journal / source)):
-        end = complete_size(path)
-        found = list(SourceReader(journal / source).read(path, max(0, end - 65_536), end))
-        if found:
-            return found[-1]
+        end, window = complete_size(path), TAIL_BYTES
+        while end:
+            found = list(SourceReader(journal / source).read(path, max(0, end - window), end))
+            if found:
+                return found[-1]
+            if window >= end:
+                break
+            window *= 8
     return None

@@ -96,11 +96,12 @@ def read_run(folder: RunFolder) -> Run:
         raise RunFolderError(f"{folder.run_json} is damaged: {error}") from error
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:
     """Replace `path` by a file of this text, on disk before it takes the name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
