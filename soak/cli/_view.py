@@ -7,7 +7,6 @@ from typing import Protocol, Self
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -103,20 +102,20 @@ class LiveView:
         self._live.update(self._body(self._console.width), refresh=True)
 
     def _body(self, width: int) -> Group:
-        parts: list[Text | Table | ProgressBar] = [Text(self._title, style="bold")]
+        parts: list[Text | Table] = [Text(self._title, style="bold")]
         if self._snapshot is not None:
             parts += panel(self._snapshot, width)
         parts += [Text(line, overflow="fold") for line in self._notes]
         return Group(*parts)
 
 
-def panel(snapshot: Snapshot, width: int) -> list[Text | Table | ProgressBar]:
+def panel(snapshot: Snapshot, width: int) -> list[Text | Table]:
     """Return the parts of the panel for a terminal of this width."""
     clock = f"{_text.span(snapshot.k)} of {_text.span(snapshot.total_seconds)}"
     done = max(0, min(snapshot.k, snapshot.total_seconds))
-    parts: list[Text | Table | ProgressBar] = [
+    parts: list[Text | Table] = [
         Text(f"{snapshot.phase}  {clock}"),
-        ProgressBar(total=max(1, snapshot.total_seconds), completed=done, width=width),
+        Text(bar(done / max(1, snapshot.total_seconds), width)),
         Text(
             f"sent {_text.count(snapshot.sent)}/s  received {_text.count(snapshot.received)}/s  "
             f"lag {_text.count(snapshot.lag)}"
@@ -138,3 +137,10 @@ def panel(snapshot: Snapshot, width: int) -> list[Text | Table | ProgressBar]:
         style = "bold red" if found.state == "confirmed" and found.is_about_cluster else ""
         parts.append(Text(_text.finding(found), style=style, overflow="fold"))
     return parts
+
+
+def bar(share: float, width: int) -> str:
+    """Return a progress bar that needs no colour to be read."""
+    room = max(4, min(width, 80) - 5)
+    full = round(room * min(max(share, 0.0), 1.0))
+    return f"{'━' * full}{'·' * (room - full)} {min(max(share, 0.0), 1.0):4.0%}"
