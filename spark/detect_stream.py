@@ -18,7 +18,6 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.types import LongType
 
 from detectors import level_shift
-from soak.core import plan_text
 from soak.core.journal_text import DamagedLineError, End, decode
 from soak.core.phases import parse
 from soak.core.plan import Plan
@@ -26,7 +25,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.store.journal import segments
 from soak.store.journal_reader import complete_size, sources
-from soak.store.run_folder import Run, RunFolder, exclusive, read_run
+from soak.store.run_folder import Run, RunFolder, exclusive, read_plan, read_run
 from spark._offsets import newest
 from spark.attribute import Attribution
 from spark.checkpoint import await_predecessor, committed, held
@@ -41,7 +40,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1
-_DRAIN_NS = 20 * SECOND_NS  # how long what is written already may take after a request to stop
+DRAIN_NS = 10 * SECOND_NS
+"""How long what is written already may take after a request to stop: the rest of the supervisor's
+grace is for the last word on the findings, which would be lost with a kill."""
 _SEEN = "seen"
 _TAIL_BYTES = 4096
 
@@ -54,7 +55,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
     """
     folder = RunFolder(run_dir.resolve())
     known = read_run(folder)
-    plan = plan_text.load(folder.plan.read_text(), str(folder.plan)).plan
+    plan = read_plan(folder)
     with exclusive(folder.spark / "lock", "the detector's checkpoint"):
         await_predecessor(folder.spark, clock)
         temporary = folder.spark / "tmp"
@@ -132,7 +133,7 @@ class _Stream:
 
     def _drain(self, query: StreamingQuery) -> None:
         """Give what is on disk already a last chance; the rest waits for the next start."""
-        end_ns = self.clock.mono_ns() + _DRAIN_NS
+        end_ns = self.clock.mono_ns() + DRAIN_NS
         wanted = newest(self.folder.journal, committed(self.checkpoint) or {}, None)
         while self.clock.mono_ns() < end_ns:
             done = committed(self.checkpoint) or {}

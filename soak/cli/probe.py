@@ -46,8 +46,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _of_plan(run_dir: Path) -> dict[str, Any]:
-    from soak.daemons.context import read_plan
-    from soak.store.run_folder import RunFolder
+    from soak.store.run_folder import RunFolder, read_plan
 
     return read_plan(RunFolder(run_dir)).probes
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from soak.core import plan_text, plugins
+from soak.core import plugins
 from soak.core.errors import FindingsBusyError, FindingsError, SoakError
 from soak.core.model import Finding
 from soak.core.plan import Plan
@@ -21,7 +21,7 @@ from soak.daemons.alert_message import Subject, compose
 from soak.daemons.alert_window import Window, bounds, read_window
 from soak.store.findings import LONGEST_WAIT_NS, FindingsStore
 from soak.store.findings_rows import OutboxRow
-from soak.store.run_folder import Run, RunFolder, exclusive, read_run
+from soak.store.run_folder import Run, RunFolder, exclusive, read_plan, read_run
 
 LOG = logging.getLogger("soak.daemons.alert")
 FIRST_WAIT_NS = 5 * SECOND_NS
@@ -38,7 +38,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
         SoakError: no run folder, a sink that cannot be built, or another alert daemon at work.
     """
     folder = RunFolder(run_dir)
-    plan = plan_text.load(folder.plan.read_text(), str(folder.plan)).plan
+    plan = read_plan(folder)
     with exclusive(folder.path / "alert.lock", "the outbox"):
         alerts = Alerts(folder, plan, read_run(folder), build_sinks(plan), clock)
         while not stop.is_set():

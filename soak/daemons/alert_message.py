@@ -17,6 +17,8 @@ COLUMNS = 78
 MOST_EVIDENCE = 4
 MOST_CAUSES = 3
 MOST_SERIES = 4
+LEVEL_SECONDS = 30
+"""The level after a finding went away is the median of so many seconds up to then."""
 _SPARK_COLUMNS = 50
 
 
@@ -107,7 +109,7 @@ def _picture(subject: Subject) -> list[str]:
     if not measured:
         return []
     low, high = (_amount(subject.finding, edge(measured)) for edge in (min, max))
-    return [f"  {spark}", f"  {left}{right:>{len(spark) - len(left)}}  {low} to {high}"]
+    return [f"  {spark}", f"  {left}{right:>{max(0, len(spark) - len(left))}}  {low} to {high}"]
 
 
 def _cause(finding: Finding) -> list[str]:
@@ -150,7 +152,7 @@ def _moved_line(subject: Subject, series: str) -> str:
         return f"  {name}"[:COLUMNS]
     change = known[0]
     unit = wording.split(series).unit
-    step = f"{wording.amount(change.before, unit)} -> {wording.amount(change.after, unit)}"
+    step = wording.step(change.before, change.after, unit)
     return f"  {name[: COLUMNS - 4 - len(step)]}  {step}"
 
 
@@ -175,9 +177,7 @@ def _fact(key: str, text: str) -> list[str]:
 
 
 def _step(finding: Finding) -> str:
-    before, after = _amount(finding, finding.before), _amount(finding, finding.after)
-    ratio = wording.factor(finding.before, finding.after)
-    return f"{before} -> {after}" + (f" ({ratio})" if ratio else "")
+    return wording.step(finding.before, finding.after, wording.split(finding.series).unit)
 
 
 def _amount(finding: Finding, value: float) -> str:
@@ -185,7 +185,8 @@ def _amount(finding: Finding, value: float) -> str:
 
 
 def _level_after(subject: Subject) -> float:
+    """Return the level that the finding went back to: little is recorded after `gone_k` yet."""
     gone_k = subject.finding.gone_k
     if subject.window is None or gone_k is None:
         return subject.finding.before
-    return subject.window.level(gone_k)
+    return subject.window.level(max(subject.finding.onset_k, gone_k - LEVEL_SECONDS), gone_k)

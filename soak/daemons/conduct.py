@@ -10,9 +10,15 @@ from soak.core.clock import Grid
 from soak.core.phases import Phase, Phases, planned, to_line
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, format_size
-from soak.daemons.context import PhaseFile, read_plan
+from soak.daemons.context import PhaseFile
 from soak.store.journal_reader import last_record, sources
-from soak.store.run_folder import RunFolder, exclusive, read_run, write_atomically
+from soak.store.run_folder import (
+    RunFolder,
+    exclusive,
+    read_plan,
+    read_run,
+    write_atomically,
+)
 
 AHEAD_SECONDS = 5
 """A decision lies at least this far ahead, so that every daemon has read it in time."""

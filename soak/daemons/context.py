@@ -8,15 +8,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from soak.core import plan_text
 from soak.core.clock import Grid
-from soak.core.errors import RunFolderError
 from soak.core.phases import Phases, parse
 from soak.core.plan import Plan
 from soak.core.ports import Clock
 from soak.daemons.recorder import Recorder
 from soak.store.journal import JournalWriter
-from soak.store.run_folder import Run, RunFolder, read_run
+from soak.store.run_folder import Run, RunFolder, read_plan, read_run
 
 RESTART_CODE = 75
 """A daemon that exits with this asks for a new incarnation (sysexits: temporary failure)."""
@@ -66,20 +64,6 @@ class Context:
     writer: JournalWriter
     recorder: Recorder
     phase_file: PhaseFile
-
-
-def read_plan(folder: RunFolder) -> Plan:
-    """Return the resolved plan of a run.
-
-    Raises:
-        RunFolderError: there is none.
-        PlanError: it is damaged.
-    """
-    try:
-        text = folder.plan.read_text()
-    except OSError as error:
-        raise RunFolderError(f"{folder.path} is not a run folder: it has no plan.yaml") from error
-    return plan_text.load(text, str(folder.plan)).plan
 
 
 def open_context(run_dir: Path, role: str, clock: Clock) -> Context:

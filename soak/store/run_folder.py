@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from soak.core import plan_text
 from soak.core.errors import RunFolderError
+from soak.core.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,20 @@ def read_run(folder: RunFolder) -> Run:
         raise RunFolderError(f"{folder.path} is not a run folder: it has no run.json") from error
     except (ValueError, TypeError) as error:
         raise RunFolderError(f"{folder.run_json} is damaged: {error}") from error
+
+
+def read_plan(folder: RunFolder) -> Plan:
+    """Return the resolved plan of a run.
+
+    Raises:
+        RunFolderError: there is none.
+        PlanError: it is damaged.
+    """
+    try:
+        text = folder.plan.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{folder.path} is not a run folder: it has no plan.yaml") from error
+    return plan_text.load(text, str(folder.plan)).plan
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:

@@ -1,0 +1,107 @@
+"""What every plug-in promises: new files are under test the moment they exist."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from soak.cli import main
+from soak.core import plugins
+from soak.core.plan import PLUGIN_SECTIONS
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGURED = [
+    (package, name)
+    for package in [*PLUGIN_SECTIONS.values(), "soak.lab.faults"]
+    for name in plugins.names(package)
+    if hasattr(plugins.load(package, name), "Config")
+]
+
+
+def _modules() -> list[str]:
+    return sorted(
+        module.name
+        for root in ("soak", "probes", "detectors", "spark")
+        for module in pkgutil.walk_packages([str(ROOT / root)], f"{root}.")
+        if module.name != "soak.service.child"
+    )
+
+
+@pytest.mark.parametrize(("package", "name"), CONFIGURED, ids=str)
+def test_a_configuration_is_frozen_and_refuses_unknown_keys(package: str, name: str) -> None:
+    kind = plugins.load(package, name).Config
+
+    with pytest.raises(ValidationError):
+        TypeAdapter(kind).validate_python({"no_such_key": 1})
+    assert kind.__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("name", plugins.names("detectors.causes"))
+def test_a_cause_explains(name: str) -> None:
+    assert callable(plugins.load("detectors.causes", name).explain)
+
+
+@pytest.mark.parametrize("name", plugins.names("spark.reports"))
+def test_a_section_has_its_place_and_renders(name: str) -> None:
+    section = plugins.load("spark.reports", name)
+
+    assert isinstance(section.ORDER, int)
+    assert callable(section.render)
+
+
+def test_sections_have_places_of_their_own() -> None:
+    places = [plugins.load("spark.reports", name).ORDER for name in plugins.names("spark.reports")]
+
+    assert len(set(places)) == len(places)
+
+
+@pytest.mark.parametrize("name", _modules())
+def test_a_module_says_in_a_sentence_what_it_is(name: str) -> None:
+    module: ModuleType = importlib.import_module(name)
+    is_empty = not (module.__file__ and Path(module.__file__).read_text().strip())
+
+    assert is_empty or (module.__doc__ or "").strip().endswith((".", ")", "`", "?"))
+
+
+@pytest.mark.parametrize("name", sorted(main.command_names()))
+def test_a_command_has_help(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "soak.cli.main", name, "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=60,
+    )
+
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+def test_a_run_folder_that_is_none_is_said_without_a_traceback(tmp_path: Path) -> None:
+    for name in ("produce", "consume", "conduct", "alert", "detect-stream"):
+        done = subprocess.run(
+            [sys.executable, "-m", "soak.cli.main", name, "--run-dir", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+            timeout=60,
+        )
+
+        assert done.returncode == 1, name
+        assert "is not a run folder" in done.stderr, name
+        assert "Traceback" not in done.stderr, name
+
+
+def test_configurations_are_listed() -> None:
+    assert ("probes", "fsync") in CONFIGURED
+    assert all(dataclasses.is_dataclass(plugins.load(*pair).Config) for pair in CONFIGURED)
