@@ -46,27 +46,45 @@ def test_a_series_falls_into_its_parts() -> None:
         (0.0041, "seconds", "4.1 ms"),
         (0.0612, "seconds", "61.2 ms"),
         (0.061, "seconds", "61 ms"),
-        (3.52, "seconds", "3.5 s"),
+        (3.52, "seconds", "3.52 s"),
         (123.4, "seconds", "123 s"),
         (0.00085, "seconds", "850 us"),
         (-0.002, "seconds", "-2 ms"),
         (0.0, "seconds", "0 s"),
         (1.5 * 2**20, "bytes", "1.5 MiB"),
-        (20_000, "messages", "20k messages"),
-        (0.234, "ratio", "0.23"),
+        (20_000, "messages", "20,000 messages"),
+        (2002, "messages", "2,002 messages"),
+        (1017 * 2**10, "bytes", "1,017 KiB"),
+        (12_345_678, "messages", "12.3M messages"),
+        (999_700_000, "", "1G"),
+        (0.0009997, "seconds", "1 ms"),
+        (0.0999, "seconds", "99.9 ms"),
+        (4.12e-3, "seconds", "4.12 ms"),
+        (0.0000123, "ratio", "0.0000123"),
+        (0.234, "ratio", "0.234"),
         (0.0, "ratio", "0"),
         (math.nan, "seconds", "-"),
         (math.inf, "seconds", "-"),
     ],
 )
 def test_an_amount_has_the_unit_that_fits(value: float, unit: str, text: str) -> None:
-    """At most three digits, and the sign is kept."""
+    """Three digits, never an exponent, and the sign is kept."""
     assert wording.amount(value, unit) == text
 
 
 @pytest.mark.parametrize(
     ("before", "after", "text"),
-    [(0.0041, 0.061, "x15"), (0.061, 0.0041, "/15"), (0.0, 1.0, ""), (1.0, 230.0, "x230")],
+    [
+        (0.0041, 0.061, "x15"),
+        (0.061, 0.0041, "/15"),
+        (0.0, 1.0, ""),
+        (1.0, 230.0, "x230"),
+        (2.0, 1.0, "/2"),
+        (1.0, 99.7, "x100"),
+        (1.0, 10_170.0, "x10,170"),
+        (0.0, 0.0, ""),
+        (math.nan, 1.0, ""),
+    ],
 )
 def test_a_factor_says_up_or_down(before: float, after: float, text: str) -> None:
     """Without a ratio it says nothing."""
@@ -87,5 +105,22 @@ def test_a_sparkline_shows_peaks_and_leaves_gaps_open() -> None:
     values = [0.004, 0.004, math.nan, math.nan, 0.004, 0.06, 0.06, 0.0]
 
     assert wording.sparkline(values, 4) == "▁ ██"
+    assert wording.sparkline([0.0040, 0.0041, 0.0042], 3) == "▁▁▁"
     assert wording.sparkline([], 10) == ""
     assert wording.sparkline([math.nan, 0.0], 10) == " ▁"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (0.0041, 0.061, "4.1 ms -> 61 ms (x15)"),
+        (0.061, 0.0305, "61 ms -> 30.5 ms (/2)"),
+        (0.0, 0.061, "0 s -> 61 ms"),
+        (math.nan, 0.061, "- -> 61 ms"),
+    ],
+)
+def test_a_step_has_a_factor_only_where_there_is_one(
+    before: float, after: float, text: str
+) -> None:
+    """No empty brackets."""
+    assert wording.step(before, after, "seconds") == text

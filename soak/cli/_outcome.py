@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from soak.cli import _text
+from soak.core import wording
+from soak.core.model import Column
 from soak.store.run_folder import RunFolder
 
 _STYLE = {"clean": "bold green", "regressed": "bold red", "inconclusive": "bold yellow"}
@@ -50,18 +52,23 @@ def show_checks(console: Console, title: str, rows: list[tuple[str, str, str, bo
 
 
 def _show_finding(console: Console, found: dict[str, Any]) -> None:
-    before, after = _text.latency(found["before"]), _text.latency(found["after"])
+    labels = dict(found["labels"])
+    source = labels.pop("source", "")
+    series = f"{source}|{Column(found['metric'], tuple(labels.items())).name}"
+    moved = wording.step(
+        _number(found["before"]), _number(found["after"]), wording.split(series).unit
+    )
     _line(
         console,
-        f"finding: {found['metric']} {_labels(found['labels'])}{before} -> {after} "
-        f"(x{found['ratio']:.3g}) at {found['at']}, cause {found['cause']}, {found['state']}",
+        f"finding: {wording.title(series)} {moved} of {source} at {found['at']}, "
+        f"cause {found['cause']}, {found['state']}",
     )
     for item in found["evidence"]:
         _line(console, f"  - {item['text'] if isinstance(item, dict) else item}")
 
 
-def _labels(labels: dict[str, str]) -> str:
-    return "".join(f"{key}={value} " for key, value in labels.items())
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _line(console: Console, text: str) -> None:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from soak.cli import _text
 from soak.cli._snapshot import Snapshot
+from soak.core import wording
 
 LINE_EVERY_SECONDS = 10
 NOTES = 6  # newest lines kept below the panel
@@ -43,7 +44,7 @@ class PlainView:
 
     def show(self, snapshot: Snapshot) -> None:
         for found in snapshot.findings:
-            line = _text.finding(found)
+            line = wording.finding(found)
             if self._states.get(found.key) != line:
                 self._states[found.key] = line
                 self.note(line)
@@ -131,11 +132,11 @@ def panel(snapshot: Snapshot, width: int) -> list[Text | Table]:
         table.add_row(name, *cells[: len(table.columns) - 1])
     parts.append(table)
     room = min(width - 5, 120)
-    parts.append(Text(f"p50  {_text.sparkline(snapshot.p50_history, room)}"))
-    parts.append(Text(f"p99  {_text.sparkline(snapshot.p99_history, room)}"))
+    parts.append(Text(f"p50  {wording.sparkline(snapshot.p50_history, room)}"))
+    parts.append(Text(f"p99  {wording.sparkline(snapshot.p99_history, room)}"))
     for found in snapshot.findings:
         style = "bold red" if found.state == "confirmed" and found.is_about_cluster else ""
-        parts.append(Text(_text.finding(found), style=style, overflow="fold"))
+        parts.append(Text(wording.finding(found), style=style, overflow="fold"))
     return parts
 
 

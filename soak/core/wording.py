@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from soak.core.model import Labels
+from soak.core.model import Finding, Labels
 from soak.core.units import SECOND_NS
 
 _LABEL = re.compile(r'([^=,{}"]+)="((?:[^"\\]|\\.)*)"')
@@ -24,6 +24,8 @@ _PHRASES = (
     ("lag messages", "consumer lag"),
 )
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_LEAST_SPAN = math.log(10)  # of a sparkline: noise of a few percent stays flat
+_ROUNDED_UP = 0.9995  # of a scale: with three digits 999.6 us is 1 ms
 _SYMBOLS = {"seconds": "s", "bytes": "B", "ratio": ""}
 _SCALES = {
     "seconds": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
@@ -70,13 +72,13 @@ def title(series: str) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Return a value in base units as people write it, three significant digits at most."""
+    """Return a value in base units as people write it: three digits, whole numbers in full."""
     if not math.isfinite(value):
         return "-"
     if value == 0:
         return f"0 {_SYMBOLS.get(unit, unit)}".strip()
     for scale, name in _SCALES.get(unit, ()):
-        if abs(value) >= scale or name in {"us", "B"}:
+        if abs(value) >= _ROUNDED_UP * scale or name in {"us", "B"}:
             return f"{_short(value / scale)} {name}"
     if unit in {"", "ratio"}:
         return _short(value)
@@ -87,9 +89,23 @@ def factor(before: float, after: float) -> str:
     """Return `x15`, or `/15` for a fall; "" where there is no ratio."""
     if not (math.isfinite(before) and math.isfinite(after)) or min(before, after) <= 0:
         return ""
-    ratio = max(before, after) / min(before, after)
-    shown = f"{ratio:.2g}" if ratio < 100 else _short(ratio)  # noqa: PLR2004  # 1e+02 reads badly
+    shown = _digits(max(before, after) / min(before, after), 2)
     return f"x{shown}" if after >= before else f"/{shown}"
+
+
+def step(before: float, after: float, unit: str) -> str:
+    """Return `4.1 ms -> 61 ms (x15)`; without a ratio the two amounts alone."""
+    ratio = factor(before, after)
+    return f"{amount(before, unit)} -> {amount(after, unit)}" + (f" ({ratio})" if ratio else "")
+
+
+def finding(found: Finding) -> str:
+    """Return a finding in one line."""
+    moved = step(found.before, found.after, split(found.series).unit)
+    return (
+        f"{found.state}: {title(found.series)} {moved} "
+        f"since second {found.onset_k}, cause {found.cause}"
+    )
 
 
 def moment(wall_ns: int) -> str:
@@ -108,7 +124,7 @@ def iso(wall_ns: int) -> str:
 
 def span(seconds: float) -> str:
     """Return a length such as `45 s`, `7 min 30 s` or `3 h 5 min`."""
-    whole = round(seconds)
+    whole = max(0, round(seconds))
     if whole < 60:  # noqa: PLR2004  # a minute
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
@@ -133,8 +149,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
     logs = [math.log(value) for value in columns if value > 0]
     if not logs:
         return "".join(" " if math.isnan(value) else _BLOCKS[0] for value in columns)
-    low, high = min(logs), max(logs)
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    low = min(logs)
+    scale = (len(_BLOCKS) - 1) / max(max(logs) - low, _LEAST_SPAN)
     return "".join(_block(value, low, scale) for value in columns)
 
 
@@ -145,11 +161,15 @@ def _block(value: float, low: float, scale: float) -> str:
 
 
 def _short(value: float) -> str:
-    size = abs(value)
-    for scale, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if size >= scale:
-            shown = value / (1e3 if suffix == "k" else scale)
-            return f"{shown:.3g}{suffix}"
-    if size >= 100:  # noqa: PLR2004  # three digits need no point
-        return f"{value:.0f}"
-    return f"{value:.2g}" if size < 10 else f"{value:.3g}".removesuffix(".0")  # noqa: PLR2004  # as above
+    for scale, suffix in ((1e9, "G"), (1e6, "M")):
+        if abs(value) >= _ROUNDED_UP * scale:
+            return f"{_digits(value / scale, 3)}{suffix}"
+    return _digits(value, 3)
+
+
+def _digits(value: float, significant: int) -> str:
+    """Return so many digits, never an exponent; whole numbers keep all of theirs: `1,017`."""
+    power = math.floor(math.log10(abs(value))) if value else 0
+    decimals = min(max(significant - 1 - power, 0), 9)
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text

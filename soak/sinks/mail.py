@@ -61,7 +61,7 @@ def build(config: Config) -> MailSink:
 
 
 def compose(config: Config, message: Message) -> EmailMessage:
-    """Return the mail for a message: the same bytes whenever it is tried again."""
+    """Return the mail for a message: the same Message-ID and date whenever it is tried again."""
     mail = EmailMessage()
     mail["From"] = f"soakd <{config.sender}>"
     mail["To"] = ", ".join(config.to)

@@ -1,0 +1,48 @@
+"""What the terminal says of a finished run."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from soak.cli import _outcome
+from soak.store.run_folder import RunFolder
+
+
+def _shown(path: Path, **changes: object) -> str:
+    found: dict[str, Any] = {
+        "metric": "end_to_end_latency_seconds",
+        "labels": {"source": "consume.0@h", "quantile": "0.99"},
+        "at": "2026-09-21T14:15:12Z",
+        "before": 0.0041,
+        "after": 0.061,
+        "ratio": 14.9,
+        "cause": "unknown",
+        "state": "confirmed",
+        "evidence": [{"text": "why"}],
+        **changes,
+    }
+    coverage = {"seconds": 240, "gaps": [], "untrusted_seconds": 0}
+    body = {"verdict": "regressed", "findings": [found], "audit": {}, "coverage": coverage}
+    folder = RunFolder(path)
+    folder.summary.parent.mkdir(parents=True)
+    folder.summary.write_text(json.dumps(body))
+    out = io.StringIO()
+    _outcome.show(Console(file=out, width=300), folder)
+    return out.getvalue()
+
+
+def test_a_finding_is_told_in_the_words_of_mail_and_report(tmp_path: Path) -> None:
+    assert (
+        "finding: p99 end-to-end latency 4.1 ms -> 61 ms (x15) of consume.0@h "
+        "at 2026-09-21T14:15:12Z, cause unknown, confirmed\n  - why\n"
+    ) in _shown(tmp_path)
+
+
+def test_a_finding_without_numbers_is_told_too(tmp_path: Path) -> None:
+    """JSON has no infinity: what is none is null."""
+    assert "latency - -> 61 ms of" in _shown(tmp_path, before=None, ratio=None)
