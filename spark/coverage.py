@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ from spark.timeline import Timeline
 LEAST_COVERAGE = 0.97
 MOST_UNTRUSTED = 0.10
 MEASURING = ("produce.", "consume.", "probe@")
+LOADING = ("produce.", "consume.")
+LATE_SECONDS = 5
+"""Sources may stop so long before the decided end: they are told to one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +37,25 @@ class Coverage:
     gaps: tuple[Gap, ...]
     untrusted_seconds: int  # of the soak, in any load source
     untrusted_ratio: float
+    doubts: tuple[Gap, ...]  # those of the gaps of which each alone forbids to call a run clean
 
     @property
     def is_enough(self) -> bool:
-        return self.ratio >= LEAST_COVERAGE and self.untrusted_ratio <= MOST_UNTRUSTED
+        is_there = self.ratio >= LEAST_COVERAGE and self.untrusted_ratio <= MOST_UNTRUSTED
+        return is_there and not self.doubts
 
 
-def coverage(timeline: Timeline) -> Coverage:
-    """Judge a run's records against the seconds that it should have."""
-    expected = np.arange(timeline.end_k)
-    gaps: list[Gap] = []
+def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
+    """Judge a run's records against the seconds that it should have.
+
+    `unread` names what else belongs to the run and could not be read.
+    """
+    due_k = timeline.due_k
+    if 0 <= due_k - timeline.recorded_k <= LATE_SECONDS:
+        due_k = timeline.end_k
+    expected = np.arange(due_k)
+    doubts = (*unread, *_doubts(timeline))
+    gaps: list[Gap] = list(doubts)
     recorded = wanted = 0
     found = [name for name in timeline.seconds if name.startswith(MEASURING)]
     for source in found:
@@ -55,14 +67,16 @@ def coverage(timeline: Timeline) -> Coverage:
         if expected.size and not any(name.startswith(role) for name in found):
             gaps.append(Gap(role.rstrip("@."), 0, expected.size, "never wrote"))
             wanted += expected.size
-    gaps += [Gap(source, 0, 0, f"{place}: {why}") for source, place, why in timeline.damage]
-    gaps += [_restart(timeline, line) for line in timeline.restarts]
+    gaps += [Gap(source, k, k, f"{place}: {why}") for source, k, place, why in timeline.damage]
+    for daemon, how, at_ns in timeline.restarts:
+        k = (at_ns - timeline.run.start_wall_ns) // SECOND_NS
+        gaps.append(Gap(daemon, k, k, f"died ({how}), started again"))
     begin, end = timeline.soak
     untrusted = {
         k
         for source, reasons in timeline.untrusted.items()
         for k in reasons
-        if begin <= k < end and source.startswith(("produce.", "consume."))
+        if begin <= k < end and source.startswith(LOADING)
     }
     return Coverage(
         seconds=expected.size,
@@ -70,7 +84,42 @@ def coverage(timeline: Timeline) -> Coverage:
         gaps=tuple(gaps),
         untrusted_seconds=len(untrusted),
         untrusted_ratio=len(untrusted) / (end - begin) if end > begin else 0.0,
+        doubts=doubts,
     )
+
+
+def judged_seconds(timeline: Timeline) -> int:
+    """Return how many seconds of the soak can be judged, in the load source that has fewest."""
+    begin, end = timeline.soak
+    counted = []
+    for role in LOADING:
+        found = [
+            np.setdiff1d(
+                seconds[(seconds >= begin) & (seconds < end)],
+                np.array(list(timeline.untrusted.get(source, {})), dtype=np.int64),
+            ).size
+            for source, seconds in timeline.seconds.items()
+            if source.startswith(role)
+        ]
+        counted.append(min(found, default=0))
+    return min(counted)
+
+
+def _doubts(timeline: Timeline) -> Iterator[Gap]:
+    k = timeline.recorded_k
+    if timeline.phases.end_k is None and not timeline.is_running:
+        yield Gap("run", k, k, "was killed: its end was never decided")
+    if timeline.phases.end_k is not None and timeline.phases.end_k - k > LATE_SECONDS:
+        yield Gap("run", k, k, "all sources stopped before its end")
+    detectors = timeline.plan.detection.detectors
+    detector = detectors.get("level_shift")
+    wanted = 1 if detector is None else (detector.baseline + detector.confirm) // SECOND_NS
+    there = judged_seconds(timeline)
+    if there < wanted:
+        why = f"{there} s of soak could be judged, at least {wanted} s are needed"
+        yield Gap("run", k, k, why)
+    if detectors and not timeline.folder.findings.exists():
+        yield Gap("detector", 0, 0, "never wrote")
 
 
 def runs(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[int, int]]:
@@ -90,8 +139,3 @@ def gap_json(timeline: Timeline, gap: Gap) -> dict[str, object]:
         "seconds": gap.to_k - gap.from_k,
         "why": gap.why,
     }
-
-
-def _restart(timeline: Timeline, line: Mapping[str, Any]) -> Gap:
-    k = (int(line["at_ns"]) - timeline.run.start_wall_ns) // SECOND_NS
-    return Gap(str(line["daemon"]), k, k, f"died ({line['how']}), started again")

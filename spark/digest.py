@@ -6,10 +6,9 @@ everything else is a median. What the audit needs is one record, its intervals m
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +18,8 @@ from numpy.typing import NDArray
 from soak.core.audit import AUDIT_EVENTS, AUDIT_METRICS
 from soak.core.journal_text import columns_line, encode
 from soak.core.model import Column, Event, Record, Span
+from soak.store.journal import segments
 from soak.store.journal_reader import SourceReader, complete_size
-
-MOST_EVENTS = 20_000  # of one file; an hour of a deletion a second and partition is less
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +32,8 @@ class Digest:
     k: NDArray[np.int64]
     values: NDArray[np.float64]
     untrusted: tuple[tuple[int, str], ...]
-    events: tuple[tuple[int, Event], ...]
-    damage: tuple[tuple[int, str], ...]  # offset, reason
+    event_seconds: Mapping[str, tuple[int, ...]]  # by kind; the bodies are read where they count
+    damage: tuple[tuple[int, int, str], ...]  # k of the nearest record, offset, reason
     ended_inc: int
     incs: tuple[int, ...]
     audit_lines: tuple[bytes, bytes]
@@ -47,7 +45,11 @@ def digest(path: Path, step: int) -> Digest:
     seen: set[tuple[int, int]] = set()
     records: list[tuple[Record, tuple[Column, ...]]] = []
     audit = _AuditParts()
-    for record, row in reader.read(path, 0, complete_size(path)):
+    damage_k: list[int] = []
+    end = complete_size(path)
+    for record, row in reader.read(path, 0, end):
+        while len(damage_k) < len(reader.damage):
+            damage_k.append(records[-1][0].k + 1 if records else record.k)
         if (record.inc, record.k) in seen:
             continue
         seen.add((record.inc, record.k))
@@ -55,12 +57,13 @@ def digest(path: Path, step: int) -> Digest:
         records.append((_slim(record), row))
     seconds = np.unique(np.array([record.k for record, _ in records], dtype=np.int64))
     columns, k, values = _buckets(records, step)
-    events = [
-        (record.k, event)
-        for record, _ in records
-        for event in record.events
-        if event.kind not in AUDIT_EVENTS
+    after_k = records[-1][0].k + 1 if records else 0
+    damage = [
+        (damage_k[at] if at < len(damage_k) else after_k, item.offset, item.reason)
+        for at, item in enumerate(reader.damage)
     ]
+    if _is_torn(path, end):
+        damage.append((after_k, end, "the last line is torn"))
     return Digest(
         source=path.parent.name,
         seconds=seconds,
@@ -72,12 +75,29 @@ def digest(path: Path, step: int) -> Digest:
             for record, _ in records
             if not record.is_trusted
         ),
-        events=tuple(events[:MOST_EVENTS]),
-        damage=tuple((item.offset, item.reason) for item in reader.damage),
+        event_seconds=_event_seconds([record for record, _ in records]),
+        damage=tuple(damage),
         ended_inc=reader.ended_inc,
         incs=tuple(sorted({record.inc for record, _ in records})),
         audit_lines=audit.lines(),
     )
+
+
+def _is_torn(path: Path, end: int) -> bool:
+    """True for a file that another one follows and that ends within a line: its writer was killed.
+
+    The newest file may only be growing.
+    """
+    return path != segments(path.parent)[-1] and path.stat().st_size > end
+
+
+def _event_seconds(records: list[Record]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for record in records:
+        for event in record.events:
+            if event.kind not in AUDIT_EVENTS:
+                found[event.kind].add(record.k)
+    return {kind: tuple(sorted(seconds)) for kind, seconds in found.items()}
 
 
 def _slim(record: Record) -> Record:
@@ -180,17 +200,3 @@ def reduction(column: Column) -> Callable[[NDArray[np.float64]], np.float64]:
     if column.metric.endswith("_messages"):
         return np.sum
     return np.max if ("quantile", "max") in column.labels else np.median
-
-
-def events_text(events: Iterable[tuple[int, Event]]) -> str:
-    """Return events as JSON, for the way through Spark."""
-    return json.dumps(
-        [[k, event.kind, event.at_ns, event.since_ns, dict(event.fields)] for k, event in events]
-    )
-
-
-def parse_events(text: str) -> list[tuple[int, Event]]:
-    return [
-        (k, Event(kind, at_ns, since_ns, fields))
-        for k, kind, at_ns, since_ns, fields in json.loads(text)
-    ]

@@ -26,22 +26,33 @@ ALONE_RATIO = 2.0
 BEFORE_SECONDS, AFTER_SECONDS = 600, 300
 
 
-def look_back(timeline: Timeline, online: Sequence[Finding]) -> list[Judged]:
-    """Return all findings, each with who saw it."""
+def look_back(
+    timeline: Timeline, online: Sequence[Finding], changes: Sequence[Change] = ()
+) -> list[Judged]:
+    """Return all findings, each with who saw it; `changes` are those of all series, seen online.
+
+    A warning that looking back confirms is told under the key that it was given online.
+    """
     steps = offline_steps(timeline)
+    told = [finding for finding in online if finding.state != "warning"]
+    warnings = [finding for finding in online if finding.state == "warning"]
     judged = []
-    for finding in online:
+    for finding in told:
         is_seen = any(_is_same(finding, step) for step in steps)
         judged.append(Judged(finding, "both" if is_seen else "online"))
     alone = [
         step
         for step in steps
-        if not any(_is_same(finding, step) or _is_return(finding, step) for finding in online)
+        if not any(_is_same(finding, step) or _is_return(finding, step) for finding in told)
     ]
-    judged += [
-        Judged(finding, "offline") for finding in _findings(timeline, _lasting(alone, timeline))
-    ]
-    return judged
+    for finding in _findings(timeline, _lasting(alone, timeline), changes):
+        warned = next((one for one in warnings if _is_same(one, finding)), None)
+        if warned is None:
+            judged.append(Judged(finding, "offline"))
+        else:
+            warnings.remove(warned)
+            judged.append(Judged(replace(finding, key=warned.key), "both"))
+    return judged + [Judged(finding, "online") for finding in warnings]
 
 
 def offline_steps(timeline: Timeline) -> list[Change]:
@@ -56,12 +67,14 @@ def offline_steps(timeline: Timeline) -> list[Change]:
         untrusted = np.array(
             list(timeline.untrusted.get(name.partition("|")[0], {})), dtype=np.int64
         )
-        keep = (k >= begin) & (k < end) & ~np.isin(k, untrusted) & (values > 0)
+        is_within = (k >= begin) & (k + timeline.step <= end)  # a row is a bucket of seconds
+        untrusted = untrusted // timeline.step * timeline.step
+        keep = is_within & ~np.isin(k, untrusted) & (values > 0)
         steps += segmentation.detect(Series(name, k[keep], values[keep]), config)
     return steps
 
 
-def _is_same(finding: Finding, step: Change) -> bool:
+def _is_same(finding: Finding, step: Change | Finding) -> bool:
     is_up = finding.after > finding.before
     low, high = finding.interval
     is_near = low - NEAR_SECONDS <= step.onset_k <= high + NEAR_SECONDS
@@ -100,15 +113,20 @@ def _lasting(steps: Sequence[Change], timeline: Timeline) -> list[Change]:
     ]
 
 
-def _findings(timeline: Timeline, steps: Sequence[Change]) -> list[Finding]:
+def _findings(
+    timeline: Timeline, steps: Sequence[Change], changes: Sequence[Change]
+) -> list[Finding]:
     findings = []
     history = History(timeline.folder.journal)
     for incident in group(steps):
-        finding = finding_of(timeline.run.id, incident, None, timeline.end_k)
+        finding = finding_of(timeline.run.id, incident, None)
         k0 = max(0, finding.interval[0] - BEFORE_SECONDS)
         k1 = min(timeline.end_k, finding.onset_k + AFTER_SECONDS, k0 + MOST_SECONDS)
         nearby = nearby_of(
-            history.window(k0, k1), steps, timeline.phases, history.earlier_events(k0)
+            history.window(k0, k1),
+            (*steps, *changes),
+            timeline.phases,
+            history.earlier_events(k0),
         )
         causes = tuple(attribute(incident, nearby))
         key = f"{finding.key}-offline"

@@ -12,11 +12,11 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup
 
 from soak.core import plugins
-from soak.core.errors import RunFolderError
-from soak.core.model import Finding
+from soak.core.errors import FindingsError, RunFolderError
+from soak.core.model import Change, Finding
 from soak.store.findings import FindingsStore
 from soak.store.run_folder import RunFolder, write_atomically
-from spark.coverage import coverage
+from spark.coverage import Gap, coverage
 from spark.look_back import look_back
 from spark.reports._page import Page
 from spark.session import build_session
@@ -39,12 +39,19 @@ def run(run_dir: Path) -> int:
             timeline = read_timeline(session, folder)
         finally:
             session.stop()
-    return write(timeline, _findings(folder, timeline.run.id), drill_of(folder))
+    online, changes, unread = seen_online(folder, timeline.run.id)
+    return write(timeline, online, drill_of(folder), changes, unread)
 
 
-def write(timeline: Timeline, online: Sequence[Finding], drill: Mapping[str, Any] | None) -> int:
+def write(
+    timeline: Timeline,
+    online: Sequence[Finding],
+    drill: Mapping[str, Any] | None,
+    changes: Sequence[Change] = (),
+    unread: Sequence[Gap] = (),
+) -> int:
     """Judge a timeline and write both files; return the exit code."""
-    judged, covered = look_back(timeline, online), coverage(timeline)
+    judged, covered = look_back(timeline, online, changes), coverage(timeline, unread)
     page = Page(timeline, judged, covered, verdict(judged, covered), drill)
     write_atomically(timeline.folder.report, html(page))
     body = summary(timeline, judged, covered)
@@ -71,14 +78,19 @@ def drill_of(folder: RunFolder) -> Mapping[str, Any] | None:
         return None
     with folder.faults.open() as file:
         try:
-            declared = json.loads(file.readline())
-        except ValueError as error:
+            return dict(json.loads(file.readline()))
+        except (ValueError, TypeError) as error:
             raise RunFolderError(f"{folder.faults} is damaged: {error}") from error
-    return declared if isinstance(declared, dict) else {}
 
 
-def _findings(folder: RunFolder, run_id: str) -> list[Finding]:
+def seen_online(
+    folder: RunFolder, run_id: str
+) -> tuple[Sequence[Finding], Sequence[Change], Sequence[Gap]]:
+    """Return findings and changes of the detector; a file that cannot be read is a gap."""
     if not folder.findings.exists():
-        return []
-    with FindingsStore(folder.findings) as store:
-        return store.findings(run_id)
+        return (), (), ()
+    try:
+        with FindingsStore(folder.findings) as store:
+            return store.findings(run_id), store.changes(run_id), ()
+    except FindingsError as error:
+        return (), (), (Gap("detector", 0, 0, str(error)),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,18 +16,18 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from soak.core.audit import Audit
-from soak.core.errors import RunFolderError
+from soak.core.errors import JournalError, RunFolderError
 from soak.core.header import instance_of
 from soak.core.journal_text import Columns, decode
-from soak.core.model import Column, Event, Record
-from soak.core.phases import Phases, parse
+from soak.core.model import Column, Record
+from soak.core.phases import Phases, parse, planned
 from soak.core.plan import Plan
 from soak.core.plan_text import load as load_plan
 from soak.core.units import SECOND_NS
 from soak.store.journal import segments
 from soak.store.journal_reader import sources
 from soak.store.run_folder import Run, RunFolder, read_run
-from spark.digest import digest, events_text, parse_events
+from spark.digest import digest
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -37,10 +38,31 @@ FULL_RATE_SECONDS = 2 * 3600
 """Up to this length every second is kept; longer runs are shown in buckets of ten seconds."""
 COARSE_STEP = 10
 
+SILENT_SECONDS = 60
+"""A run that calls itself running and wrote nothing for so long was killed."""
+
 SCHEMA = (
-    "source string, seconds array<bigint>, columns string, k array<bigint>, "
+    "error string, source string, seconds array<bigint>, columns string, k array<bigint>, "
     "values array<array<double>>, untrusted string, events string, damage string, "
     "ended_inc int, incs array<int>, audit_columns binary, audit_record binary"
+)
+
+ARROW_SCHEMA = pa.schema(
+    [
+        ("error", pa.string()),
+        ("source", pa.string()),
+        ("seconds", pa.list_(pa.int64())),
+        ("columns", pa.string()),
+        ("k", pa.list_(pa.int64())),
+        ("values", pa.list_(pa.list_(pa.float64()))),
+        ("untrusted", pa.string()),
+        ("events", pa.string()),
+        ("damage", pa.string()),
+        ("ended_inc", pa.int32()),
+        ("incs", pa.list_(pa.int32())),
+        ("audit_columns", pa.binary()),
+        ("audit_record", pa.binary()),
+    ]
 )
 
 
@@ -57,17 +79,32 @@ class Timeline:
     series: Mapping[str, tuple[Ints, Floats]]  # k ascending, values finite
     seconds: Mapping[str, Ints]  # by source: every k that has a record
     untrusted: Mapping[str, Mapping[int, str]]  # by source: k to reason
-    events: tuple[tuple[str, int, Event], ...]  # source, k, event, by k
-    damage: tuple[tuple[str, str, str], ...]  # source, place, reason
-    restarts: tuple[Mapping[str, Any], ...]
+    event_seconds: Mapping[str, Ints]  # by kind, of all sources
+    damage: tuple[tuple[str, int, str, str], ...]  # source, nearest k, place, reason
+    restarts: tuple[tuple[str, str, int], ...]  # daemon, how it died, on the wall clock
     audit: Mapping[str, int | None]
+    is_running: bool
+
+    @property
+    def recorded_k(self) -> int:
+        """Return the first second that no source has a record of any more."""
+        return max((int(k[-1]) for k in self.seconds.values() if k.size), default=-1) + 1
 
     @property
     def end_k(self) -> int:
         """Return the first second after the run; of a run cut short, after its last record."""
-        last = max((int(k[-1]) for k in self.seconds.values() if k.size), default=-1) + 1
         decided = self.phases.end_k
-        return last if decided is None else min(decided, max(last, 1))
+        return self.recorded_k if decided is None else min(decided, max(self.recorded_k, 1))
+
+    @property
+    def due_k(self) -> int:
+        """Return the first second that need not be on record: of a run that was killed, as planned."""
+        if self.phases.end_k is not None:
+            return self.phases.end_k
+        if self.is_running:
+            return self.recorded_k
+        steps = self.phases if self.phases.names else planned(self.plan.phases)
+        return max(self.recorded_k, steps.first_k("drain") or 0)
 
     @property
     def soak(self) -> tuple[int, int]:
@@ -86,6 +123,7 @@ def read_timeline(session: SparkSession, folder: RunFolder) -> Timeline:
 
     Raises:
         RunFolderError: this is no run folder.
+        JournalError: a journal was written by a newer version.
     """
 
     def read(paths: Sequence[Path], step: int) -> list[Row]:
@@ -99,6 +137,7 @@ def assemble(folder: RunFolder, read: Callable[[Sequence[Path], int], Sequence[R
 
     Raises:
         RunFolderError: this is no run folder.
+        JournalError: a journal was written by a newer version.
     """
     run = read_run(folder)
     plan, phases = _plan(folder), _phases(folder)
@@ -108,7 +147,18 @@ def assemble(folder: RunFolder, read: Callable[[Sequence[Path], int], Sequence[R
     lengths = plan.phases
     planned = (lengths.warm_up + lengths.soak + lengths.drain) // SECOND_NS
     step = 1 if planned <= FULL_RATE_SECONDS else COARSE_STEP
-    return _timeline(folder, run, plan, phases, step, read(paths, step))
+    is_running = run.state == "running" and _is_fresh(paths)
+    rows = read(paths, step)
+    for row in rows:
+        if row["error"]:
+            raise JournalError(row["error"])
+    return _timeline(folder, run, plan, phases, step, rows, is_running=is_running)
+
+
+def _is_fresh(paths: Sequence[Path]) -> bool:
+    """True when a journal was written a moment ago; a killed run still calls itself running."""
+    newest = max((path.stat().st_mtime for path in paths), default=0.0)
+    return time.time() - newest < SILENT_SECONDS
 
 
 def _plan(folder: RunFolder) -> Plan:
@@ -148,37 +198,27 @@ def digest_frame(session: SparkSession, paths: Sequence[Path], step: int) -> Dat
 
 def digest_row(path: Path, step: int) -> pa.RecordBatch:
     """Return the digest of one journal file in the form of `SCHEMA`."""
-    found = digest(path, step)
+    try:
+        found = digest(path, step)
+    except JournalError as error:  # in a worker it would end as Spark's traceback
+        return pa.RecordBatch.from_pylist([{"error": f"{path}: {error}"}], schema=ARROW_SCHEMA)
     columns = [[c.metric, list(c.labels), c.unit, c.lag_seconds] for c in found.columns]
     row = {
+        "error": None,
         "source": found.source,
         "seconds": found.seconds.tolist(),
         "columns": json.dumps(columns),
         "k": found.k.tolist(),
         "values": found.values.tolist(),
         "untrusted": json.dumps(found.untrusted),
-        "events": events_text(found.events),
-        "damage": json.dumps([[f"{path.name}:{at}", why] for at, why in found.damage]),
+        "events": json.dumps(found.event_seconds),
+        "damage": json.dumps([[k, f"{path.name}:{at}", why] for k, at, why in found.damage]),
         "ended_inc": found.ended_inc,
         "incs": list(found.incs),
         "audit_columns": found.audit_lines[0],
         "audit_record": found.audit_lines[1],
     }
-    types = [
-        ("source", pa.string()),
-        ("seconds", pa.list_(pa.int64())),
-        ("columns", pa.string()),
-        ("k", pa.list_(pa.int64())),
-        ("values", pa.list_(pa.list_(pa.float64()))),
-        ("untrusted", pa.string()),
-        ("events", pa.string()),
-        ("damage", pa.string()),
-        ("ended_inc", pa.int32()),
-        ("incs", pa.list_(pa.int32())),
-        ("audit_columns", pa.binary()),
-        ("audit_record", pa.binary()),
-    ]
-    return pa.RecordBatch.from_pylist([row], schema=pa.schema(types))
+    return pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)
 
 
 def _timeline(
@@ -188,21 +228,24 @@ def _timeline(
     phases: Phases,
     step: int,
     rows: Sequence[Mapping[str, Any]],
+    *,
+    is_running: bool,
 ) -> Timeline:
     columns: dict[str, Column] = {}
     parts: dict[str, list[tuple[Ints, Floats]]] = defaultdict(list)
     seconds: dict[str, list[Ints]] = defaultdict(list)
     untrusted: dict[str, dict[int, str]] = defaultdict(dict)
-    events: list[tuple[str, int, Event]] = []
-    damage: list[tuple[str, str, str]] = []
+    events: dict[str, list[int]] = defaultdict(list)
+    damage: list[tuple[str, int, str, str]] = []
     audit = Audit()
     for row in rows:
         source = row["source"]
         seconds[source].append(np.array(row["seconds"], dtype=np.int64))
         untrusted[source].update({int(k): str(why) for k, why in json.loads(row["untrusted"])})
-        events += [(source, k, event) for k, event in parse_events(row["events"])]
-        damage += [(source, place, why) for place, why in json.loads(row["damage"])]
-        _add_to_audit(audit, row)
+        for kind, found in json.loads(row["events"]).items():
+            events[kind] += found
+        damage += [(source, int(k), place, why) for k, place, why in json.loads(row["damage"])]
+        _add_to_audit(audit, run.id, row)
         k = np.array(row["k"], dtype=np.int64)
         for described, values in zip(json.loads(row["columns"]), row["values"], strict=True):
             column = _column(described)
@@ -216,13 +259,14 @@ def _timeline(
         phases=phases,
         step=step,
         columns=columns,
-        series={name: _joined(found) for name, found in parts.items()},
-        seconds={name: np.unique(np.concatenate(found)) for name, found in seconds.items()},
+        series={name: _joined(several) for name, several in parts.items()},
+        seconds={name: np.unique(np.concatenate(several)) for name, several in seconds.items()},
         untrusted=untrusted,
-        events=tuple(sorted(events, key=lambda item: item[1])),
+        event_seconds={kind: np.unique(np.array(k, dtype=np.int64)) for kind, k in events.items()},
         damage=tuple(damage),
         restarts=tuple(_restarts(folder)),
         audit=audit.verdict(is_loss_known=_is_loss_known(plan)),
+        is_running=is_running,
     )
 
 
@@ -231,12 +275,12 @@ def _column(described: Sequence[Any]) -> Column:
     return Column(metric, tuple((key, value) for key, value in labels), unit, lag)
 
 
-def _add_to_audit(audit: Audit, row: Mapping[str, Any]) -> None:
+def _add_to_audit(audit: Audit, run_id: str, row: Mapping[str, Any]) -> None:
     columns, record = decode(row["audit_columns"]), decode(row["audit_record"])
     if isinstance(columns, Columns) and isinstance(record, Record):
         audit.add(record, columns.columns)
     if row["ended_inc"] >= 0:
-        audit.ended(instance_of(row["source"]), row["ended_inc"])
+        audit.ended(instance_of(run_id, row["source"]), row["ended_inc"])
 
 
 def _joined(parts: Sequence[tuple[Ints, Floats]]) -> tuple[Ints, Floats]:
@@ -253,12 +297,17 @@ def _is_loss_known(plan: Plan) -> bool:
     return str(settings.get("acks", settings.get("request.required.acks", "all"))) != "0"
 
 
-def _restarts(folder: RunFolder) -> Iterator[Mapping[str, Any]]:
+def _restarts(folder: RunFolder) -> Iterator[tuple[str, str, int]]:
+    """Give the daemon, how it died, and the wall clock; torn lines are left out.
+
+    The supervisor may have been killed while it wrote.
+    """
     path = folder.path / "restarts.jsonl"
     if not path.exists():
         return
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
-            yield json.loads(line)
-        except ValueError:  # torn: the supervisor was killed while it wrote
+            body = json.loads(line)
+            yield str(body["daemon"]), str(body["how"]), int(body["at_ns"])
+        except (ValueError, KeyError, TypeError):
             continue

@@ -36,7 +36,7 @@ def _split(folder: Path, lines_each: int) -> None:
 def _parts(timeline: Timeline) -> tuple[object, ...]:
     series = {name: (k.tolist(), v.tolist()) for name, (k, v) in timeline.series.items()}
     seconds = {name: k.tolist() for name, k in timeline.seconds.items()}
-    events = [(source, k, event.kind) for source, k, event in timeline.events]
+    events = {kind: k.tolist() for kind, k in timeline.event_seconds.items()}
     return series, seconds, events, timeline.untrusted, sorted(timeline.damage), timeline.audit
 
 

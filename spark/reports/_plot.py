@@ -11,6 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from soak.core import wording
+from spark.coverage import runs
 from spark.reports._page import Page, joined, tag
 
 WIDTH = 960
@@ -180,10 +181,11 @@ def shade(plot: Plot) -> None:
         if gap.to_k > gap.from_k:
             plot.band(gap.from_k, gap.to_k, "gap", f"gap: {gap.source} {gap.why}")
     for source, reasons in timeline.untrusted.items():
-        for k, why in reasons.items():
-            plot.band(
-                k, k + 1, "untrusted", f"{page.moment(k)}: {source} was the bottleneck: {why}"
-            )
+        for why in dict.fromkeys(reasons.values()):
+            untrusted = np.array(sorted(k for k in reasons if reasons[k] == why), dtype=np.int64)
+            for first, last in runs(untrusted):
+                title = f"{page.moment(first)}: {source} was the bottleneck: {why}"
+                plot.band(first, last + 1, "untrusted", title)
     for one in page.told:
         low, high = one.finding.interval
         plot.band(low, high + 1, "interval", "the onset lies in here with 95 % confidence")

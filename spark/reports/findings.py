@@ -29,12 +29,9 @@ def render(page: Page) -> Markup:
 def _finding(page: Page, one: Judged) -> Markup:
     found = one.finding
     unit = wording.split(found.series).unit
-    before, after = wording.amount(found.before, unit), wording.amount(found.after, unit)
+    moved = wording.step(found.before, found.after, unit)
     low, high = found.interval
-    title = (
-        f"{wording.title(found.series)}: {before} → {after} "
-        f"({wording.factor(found.before, found.after)}), cause {found.cause}"
-    )
+    title = f"{wording.title(found.series)} {moved}, cause {found.cause}"
     about = "" if found.is_about_cluster else " Not counted against the cluster."
     gone = "" if found.gone_k is None else f" Gone again at {page.moment(found.gone_k)}."
     text = (

@@ -42,7 +42,8 @@ def render(page: Page) -> Markup:
 
 def deletions(page: Page) -> list[float]:
     """Return the seconds in which retention deleted something."""
-    return sorted({k for _, k, event in page.timeline.events if event.kind == "retention_deletion"})
+    found = page.timeline.event_seconds.get("retention_deletion")
+    return [] if found is None else [float(k) for k in found]
 
 
 def _plot(page: Page, metric: str, title: str) -> Markup:

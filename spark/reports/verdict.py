@@ -31,6 +31,9 @@ def render(page: Page) -> Markup:
         f"{covered.untrusted_seconds} s not trusted. State: {timeline.run.state}."
     )
     words = _regression(page) or _WORDS[page.verdict]
+    if page.verdict == "inconclusive" and covered.doubts:
+        doubts = "; ".join(f"{gap.source}: {gap.why}" for gap in covered.doubts)
+        words = f"Inconclusive: {doubts}."
     parts = [tag("p", words, class_=f"verdict {page.verdict}"), tag("p", facts)]
     if page.drill is not None:
         injected = json.dumps(page.drill.get("config", {}))
@@ -49,10 +52,9 @@ def _regression(page: Page) -> str:
         if not found.is_about_cluster:
             continue
         unit = wording.split(found.series).unit
-        before, after = wording.amount(found.before, unit), wording.amount(found.after, unit)
         return (
-            f"Regressed: {wording.title(found.series)} stepped from {before} to {after} "
-            f"({wording.factor(found.before, found.after)}) at {page.moment(found.onset_k)}, "
+            f"Regressed: {wording.title(found.series)} stepped "
+            f"{wording.step(found.before, found.after, unit)} at {page.moment(found.onset_k)}, "
             f"cause {found.cause}."
         )
     return ""
