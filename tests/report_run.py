@@ -1,0 +1,52 @@
+"""Synthetic runs as a report sees them, read without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from soak.core import plan_text
+from soak.core.phases import parse, to_line
+from soak.core.units import SECOND_NS
+from soak.store.run_folder import RunFolder, read_run, write_run
+from spark.timeline import Row, Timeline, assemble, digest_row
+from tests.synthetic_run import Shape, write_synthetic_run
+
+
+def read(paths: Sequence[Path], step: int) -> list[Row]:
+    """Do what a Spark task does, in this process."""
+    return [digest_row(path, step).to_pylist()[0] for path in paths]
+
+
+def timeline(path: Path, shape: Shape | None = None) -> Timeline:
+    return assemble(write_synthetic_run(path / "run", shape), read)
+
+
+def as_planned(
+    folder: RunFolder, *, state: str = "ended", soak: str = "215s", detectors: str = "{}"
+) -> None:
+    """Let a run have had another plan and state than it was written with."""
+    write_run(folder, replace(read_run(folder), state=state))
+    text = f"""
+name: synthetic
+broker: {{kafka: {{bootstrap_servers: "127.0.0.1:9"}}}}
+phases: {{warm_up: 20s, soak: {soak}, drain: 30s}}
+detection: {{detectors: {detectors}}}
+"""
+    plan = plan_text.load(text, "plan.yaml").plan
+    folder.plan.write_text(plan_text.dump(plan))
+    if not soak.endswith("h"):
+        return
+    decided = parse(folder.phases.read_text())
+    drain_k = 20 + plan.phases.soak // SECOND_NS
+    ends = [] if decided.end_k is None else [to_line("end", decided.end_k)]
+    text = "".join([to_line("warm-up", 0), to_line("soak", 20), to_line("drain", drain_k), *ends])
+    folder.phases.write_text(text)
+
+
+def summary(folder: RunFolder) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(folder.summary.read_text())
+    return body
