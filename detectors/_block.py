@@ -19,6 +19,7 @@ from soak.core.model import Change, Column
 
 ROWS = 320  # remembered: the longest window and 128 rows before it
 RELEARN_ROWS = 30
+MOST_ABSENT = 256  # series kept without a column
 _MEMORY_ROWS = 300  # the spread forgets that slowly, also across alarms
 _LONG_MEMORY_ROWS = 1200  # and the correlation over minutes, which takes longer to judge
 PARTS = 1000.0  # a score of 1 as an integer
@@ -48,7 +49,9 @@ class Block:
     """All arrays have the series last; `y` and `k` are rings of `ROWS` rows."""
 
     names: tuple[str, ...]
+    columns: tuple[Column, ...]  # those of the last record, then those absent
     last_k: int
+    inc: int
     y: NDArray[np.float32]
     k: NDArray[np.int64]
     rows: int
@@ -58,8 +61,8 @@ class Block:
     edge_k: int  # no row before this second
     phase: str
     books: dict[str, Book] = field(default_factory=dict)
+    absent: dict[str, int] = field(default_factory=dict)  # series and when last there, oldest first
     # derived
-    columns: tuple[Column, ...] = ()
     logarithmic: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     least: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     factor: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
@@ -75,11 +78,13 @@ class Block:
         return total
 
 
-def empty(names: tuple[str, ...]) -> Block:
-    n = len(names)
+def empty(columns: tuple[Column, ...]) -> Block:
+    n = len(columns)
     return Block(
-        names=names,
+        names=tuple(column.name for column in columns),
+        columns=columns,
         last_k=-(2**62),
+        inc=0,
         y=np.full((ROWS, n), np.nan, dtype=np.float32),
         k=np.zeros(ROWS, dtype=np.int64),
         rows=0,
@@ -91,11 +96,16 @@ def empty(names: tuple[str, ...]) -> Block:
     )
 
 
-def adopt(block: Block, columns: tuple[Column, ...], step: Step) -> Block:
-    """Return the block for these columns: known series keep their rows, others start empty."""
+def adopt(block: Block, columns: tuple[Column, ...], step: Step, since_k: int) -> Block:
+    """Return the block for these columns: known series keep their rows, others start empty.
+
+    A series without a column is kept after them, absent, if it was there at `since_k` or later: a probe
+    that starts anew may not know all of its columns in its first second.
+    """
+    columns, absent = _with_absent(block, columns, since_k)
     names = tuple(column.name for column in columns)
     if names != block.names:
-        fresh = empty(names)
+        fresh = empty(columns)
         place = {name: i for i, name in enumerate(block.names)}
         new = [i for i, name in enumerate(names) if name in place]
         old = np.array([place[names[i]] for i in new], dtype=np.int64)
@@ -114,7 +124,7 @@ def adopt(block: Block, columns: tuple[Column, ...], step: Step) -> Block:
             stale=fresh.stale,
             books=known,
         )
-    block.columns = columns
+    block.columns, block.absent = columns, absent
     block.logarithmic = _measure.is_log(columns)
     block.least = _measure.least(columns, step)
     n = len(names)
@@ -123,6 +133,20 @@ def adopt(block: Block, columns: tuple[Column, ...], step: Step) -> Block:
     block.counts, block.factor = np.zeros_like(block.sums), np.ones(block.sums.shape)
     rescore(block, np.arange(n), step)
     return block
+
+
+def _with_absent(
+    block: Block, columns: tuple[Column, ...], since_k: int
+) -> tuple[tuple[Column, ...], dict[str, int]]:
+    present = {column.name for column in columns}
+    seen = {column.name: block.absent.get(column.name, block.last_k) for column in block.columns}
+    left = sorted(
+        (seen[column.name], column.name, column)
+        for column in block.columns
+        if column.name not in present and seen[column.name] >= since_k
+    )[-MOST_ABSENT:]
+    whole = (*columns, *(column for _, _, column in left))
+    return whole, {name: last_k for last_k, name, _ in left}
 
 
 def rescore(block: Block, at: NDArray[np.int64], step: Step) -> None:

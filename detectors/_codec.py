@@ -12,9 +12,9 @@ import numpy as np
 from detectors import _block
 from detectors._block import ROWS, Block, Book, Pending
 from detectors._spread import Spread
-from soak.core.model import Change
+from soak.core.model import Change, Column
 
-VERSION = 1
+VERSION = 2
 _HEAD = struct.Struct("<BI")
 
 
@@ -22,7 +22,9 @@ def encode(blocks: dict[str, Block]) -> bytes:
     head = [
         {
             "source": source,
-            "names": block.names,
+            "columns": [dataclasses.astuple(column) for column in block.columns],
+            "absent": block.absent,
+            "inc": block.inc,
             "last_k": block.last_k,
             "rows": block.rows,
             "edge_k": block.edge_k,
@@ -64,8 +66,9 @@ def decode(blob: bytes) -> dict[str, Block]:
     reader = _Reader(blob, _HEAD.size + size)
     blocks = {}
     for head in json.loads(blob[_HEAD.size : _HEAD.size + size]):
-        block = _block.empty(tuple(head["names"]))
-        n, used = len(block.names), min(head["rows"], ROWS)
+        block = _block.empty(tuple(_column(*fields) for fields in head["columns"]))
+        n, used = len(block.columns), min(head["rows"], ROWS)
+        block.absent, block.inc = head["absent"], head["inc"]
         block.last_k, block.rows = head["last_k"], head["rows"]
         block.edge_k, block.phase = head["edge_k"], head["phase"]
         block.y[:used] = reader.take("<f4", used * n).reshape(used, n)
@@ -77,6 +80,10 @@ def decode(blob: bytes) -> dict[str, Block]:
         block.books = {name: _book(book) for name, book in head["books"].items()}
         blocks[head["source"]] = block
     return blocks
+
+
+def _column(metric: str, labels: list[list[str]], unit: str, lag_seconds: float) -> Column:
+    return Column(metric, tuple((key, value) for key, value in labels), unit, lag_seconds)
 
 
 def _book(head: dict[str, Any]) -> Book:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from detectors.channels import QUANTILES, column_of, is_headline
 from soak.core.model import Change, Direction, Explanation
 
 TOGETHER_SECONDS = 10
-_RANK = {"warning": 0, "confirmed": 1, "gone": 2}
+MOST_APART_SECONDS = 2 * TOGETHER_SECONDS
+_RANK = {"warning": 0, "confirmed": 1, "gone": 2, "withdrawn": 2}
+
+ChangeId = tuple[str, int]
+"""Series and raise of a change: what stays when its onset is refined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +23,11 @@ class Incident:
 
     changes: tuple[Change, ...]
     related: tuple[Change, ...] = ()  # of other series, at the same time
+    key: str = ""  # of the finding it is known as; none yet for a new one
 
     @property
     def raised_k(self) -> int:
-        """Return what the finding's key is minted from: refining an onset does not change it."""
+        """Return the second of the first raise, after which a new finding is named."""
         return self.changes[0].raised_k
 
     @property
@@ -31,52 +36,81 @@ class Incident:
 
     @property
     def state(self) -> Literal["warning", "confirmed", "gone"]:
-        """Return "gone" when every change that was confirmed has gone."""
+        """Return "gone" only when no change of it is still up or may be."""
         states = {change.state for change in self.changes}
-        if "confirmed" in states:
-            return "confirmed"
-        return "gone" if "gone" in states else "warning"
+        if states == {"gone"}:
+            return "gone"
+        return "warning" if states == {"warning"} else "confirmed"
+
+    @property
+    def gone_k(self) -> int | None:
+        """Return when the last of its changes went away; None while one is there."""
+        ends = [change.gone_k for change in self.changes if change.gone_k is not None]
+        return max(ends, default=None) if self.state == "gone" else None
 
     @property
     def headline(self) -> Change:
         """Return the change that names the finding: confirmed first, then p99, then the largest."""
         return min(self.changes, key=_prominence)
 
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """Return the series that changed, without those that only may have."""
+        every = (*self.changes, *self.related)
+        return tuple(sorted({change.series for change in every if change.state != "warning"}))
 
-def group(changes: Iterable[Change]) -> list[Incident]:
+
+@dataclass(slots=True)
+class _Group:
+    key: str = ""
+    members: list[Change] = field(default_factory=list)
+
+    def distance(self, change: Change) -> int | None:
+        """Return the seconds to the nearest member; None when the change is another story."""
+        if change.direction != self.members[0].direction:
+            return None
+        apart = [abs(change.onset_k - member.onset_k) for member in self.members]
+        is_near = min(apart) <= TOGETHER_SECONDS and max(apart) <= MOST_APART_SECONDS
+        return min(apart) if is_near else None
+
+
+def identity(change: Change) -> ChangeId:
+    return change.series, change.raised_k
+
+
+def group(
+    changes: Iterable[Change], assigned: Mapping[ChangeId, str] | None = None
+) -> list[Incident]:
     """Return the incidents in the order in which they were raised.
 
-    Of several words on one change (same series and raise) the last state counts. Each change joins the
-    incident whose first onset is at most ten seconds away, so that later ones never regroup it.
+    Of several words on one change (same series and raise) the last state counts. A change that is
+    `assigned` to a finding stays there, wherever its onset was refined to; any other joins the nearest
+    incident within ten seconds. What was withdrawn counts for nothing.
     """
-    latest: dict[tuple[str, int], Change] = {}
-    for change in changes:
-        known = latest.get((change.series, change.raised_k))
-        if known is None or _RANK[change.state] >= _RANK[known.state]:
-            latest[change.series, change.raised_k] = change
-    ordered = sorted(latest.values(), key=lambda change: (change.raised_k, change.series))
-    groups: list[list[Change]] = []
-    others: list[Change] = []
-    for change in ordered:
-        if not is_headline(column_of(change.series)):
-            others.append(change)
-            continue
-        home = next((members for members in groups if _is_together(members[0], change)), None)
-        if home is None:
-            groups.append([change])
+    ordered = sorted(_latest(changes), key=lambda change: (change.raised_k, change.series))
+    latencies = [change for change in ordered if is_headline(column_of(change.series))]
+    others = [change for change in ordered if not is_headline(column_of(change.series))]
+    known: dict[str, _Group] = {}
+    left = []
+    for change in latencies:
+        key = (assigned or {}).get(identity(change))
+        if key is None:
+            left.append(change)
         else:
-            home.append(change)
-    return [
-        Incident(
-            tuple(members),
-            tuple(
-                other
-                for other in others
-                if abs(other.onset_k - members[0].onset_k) <= TOGETHER_SECONDS
-            ),
-        )
-        for members in groups
-    ]
+            known.setdefault(key, _Group(key)).members.append(change)
+    groups = list(known.values())
+    for change in left:
+        near = [
+            (apart, at)
+            for at, one in enumerate(groups)
+            if (apart := one.distance(change)) is not None
+        ]
+        if near:
+            groups[min(near)[1]].members.append(change)
+        else:
+            groups.append(_Group(members=[change]))
+    found = [_incident(one, others) for one in groups]
+    return sorted(found, key=lambda incident: (incident.raised_k, incident.changes[0].series))
 
 
 def is_regression(incident: Incident, causes: Sequence[Explanation]) -> bool:
@@ -85,9 +119,21 @@ def is_regression(incident: Incident, causes: Sequence[Explanation]) -> bool:
     return incident.state != "warning" and incident.direction == "up" and not is_client
 
 
-def _is_together(first: Change, change: Change) -> bool:
-    is_near = abs(change.onset_k - first.onset_k) <= TOGETHER_SECONDS
-    return is_near and change.direction == first.direction
+def _latest(changes: Iterable[Change]) -> list[Change]:
+    latest: dict[ChangeId, Change] = {}
+    for change in changes:
+        known = latest.get(identity(change))
+        if known is None or _RANK[change.state] >= _RANK[known.state]:
+            latest[identity(change)] = change
+    return [change for change in latest.values() if change.state != "withdrawn"]
+
+
+def _incident(one: _Group, others: Iterable[Change]) -> Incident:
+    members = sorted(one.members, key=lambda change: (change.raised_k, change.series))
+    alone = Incident(tuple(members), key=one.key)
+    onset = alone.headline.onset_k
+    related = (other for other in others if abs(other.onset_k - onset) <= TOGETHER_SECONDS)
+    return Incident(alone.changes, tuple(related), one.key)
 
 
 def _prominence(change: Change) -> tuple[bool, int, float, str]:

@@ -35,6 +35,7 @@ _LONG_GAP = 600
 _EDGE = 5  # seconds after a phase edge that teach nothing
 _GONE_ROWS = 30
 _STAYS = 1.0 / 3.0  # of the raised change, so that a burst is not confirmed by the noise after it
+_ABSENT_SECONDS = 600  # for which a series without a column keeps its level
 _MOST_STANDING = 4  # changes of one series that may still go away
 _DAY = 86_400
 
@@ -90,29 +91,34 @@ class Panel:
         values: NDArray[np.float64],
         trusted: bool,  # noqa: FBT001 - a fact about the record
         phase: str,
+        *,
+        inc: int = 0,
     ) -> list[Change]:
-        """Take the next second of one source; return the changes that it raised, confirmed or ended.
+        """Take the next second of one source; return what it raised, confirmed, withdrew or ended.
 
-        A second not after the last one of its source changes nothing.
+        A second not after the last one of its source and start (`inc`) changes nothing. A new start may
+        count from an earlier second, after a clock was set back: its levels are learnt anew.
         """
-        block, watched = self._adopted(source, columns)
-        if k <= block.last_k:
+        known = self._blocks.get(source)
+        if known is not None and (inc, k) <= (known.inc, known.last_k):
             return []
-        gap, block.last_k = k - block.last_k, k
-        if gap > _LONG_GAP:
-            self._start_anew(block)
+        block, watched, changes = self._adopted(source, columns, k)
+        gap, block.last_k, block.inc = k - block.last_k, k, inc
+        if gap > _LONG_GAP or gap <= 0:
+            changes += self._start_anew(source, block, k)
         if phase != block.phase:
             if block.phase:
                 block.edge_k = k + _EDGE
             block.phase = phase
         if phase != "soak" or k < block.edge_k or not trusted:
-            return []
-        y = _measure.scaled(np.asarray(values, dtype=np.float64)[watched], block.logarithmic)
-        _block.push(block, k, y, self._step)
-        changes = self._settle(source, block)
+            return changes
+        taken = np.full(len(block.columns), np.nan)
+        taken[: watched.size] = np.asarray(values, dtype=np.float64)[watched]
+        _block.push(block, k, _measure.scaled(taken, block.logarithmic), self._step)
+        changes += self._settle(source, block)
         changes += self._raise(source, block, k)
         if block.books and block.rows % _EDGE == 0:
-            changes += self._ended(block)
+            changes += self._ended(block, k)
         return changes
 
     def to_bytes(self) -> bytes:
@@ -130,30 +136,48 @@ class Panel:
         panel._blocks = _codec.decode(blob)
         return panel
 
-    def _adopted(self, source: str, columns: Sequence[Column]) -> tuple[Block, NDArray[np.int64]]:
-        seen = self._columns.get(source)
+    def _adopted(
+        self, source: str, columns: Sequence[Column], k: int
+    ) -> tuple[Block, NDArray[np.int64], list[Change]]:
+        """Return the block for these columns, which of them it follows, and what was given up."""
+        seen, since_k = self._columns.get(source), k - _ABSENT_SECONDS
         if seen is not None and (seen[0] is columns or seen[0] == columns):
-            return self._blocks[source], seen[1]
+            block = self._blocks[source]
+            if not block.absent or min(block.absent.values()) >= since_k:
+                return block, seen[1], []
         watched = np.array([i for i, column in enumerate(columns) if is_watched(column)], np.int64)
         chosen = tuple(columns[i] for i in watched)
-        block = self._blocks.get(source) or _block.empty(tuple(c.name for c in chosen))
-        self._blocks[source] = _block.adopt(block, chosen, self._step)
-        self._columns[source] = (columns, watched)
-        return self._blocks[source], watched
+        old = self._blocks.get(source) or _block.empty(chosen)
+        new = _block.adopt(old, chosen, self._step, since_k)
+        self._blocks[source], self._columns[source] = new, (columns, watched)
+        lost = [
+            _withdrawn(source, old, name, book.pending)
+            for name, book in old.books.items()
+            if book.pending is not None and name not in new.books
+        ]
+        return new, watched, lost
 
-    def _start_anew(self, block: Block) -> None:
+    def _start_anew(self, source: str, block: Block, k: int) -> list[Change]:
         """Forget the levels and keep the spreads."""
-        block.y[:] = np.nan
-        for book in block.books.values():
+        changes = []
+        for name, book in block.books.items():
+            if book.pending is not None:
+                changes.append(_withdrawn(source, block, name, book.pending))
             book.pending = None
-        _block.rescore(block, np.arange(len(block.names)), self._step)
+        block.y[:] = np.nan
+        block.edge_k = min(block.edge_k, k)
+        block.absent = {name: min(last_k, k) for name, last_k in block.absent.items()}
+        _block.rescore(block, np.arange(len(block.columns)), self._step)
+        return changes
 
     def _raise(self, source: str, block: Block, k: int) -> list[Change]:
         waiting = np.zeros(len(block.names), np.bool_)
         for name, book in block.books.items():
             waiting[block.names.index(name)] = book.pending is not None
         best = _block.ratios(block, _NEW_LEVEL_ROWS)
-        crossed = (block.spread.rows > 0) & ~block.stale & ~waiting & (best > self._threshold)
+        is_here = block.here[(block.rows - 1) % ROWS] > 0  # an absent series has no news
+        is_free = (block.spread.rows > 0) & ~block.stale & ~waiting
+        crossed = is_free & is_here & (best > self._threshold)
         changes = []
         for i in np.flatnonzero(crossed):
             change = self._raised(source, block, int(i), k)
@@ -194,6 +218,7 @@ class Panel:
             i, pending = block.names.index(name), book.pending
             if block.rows - pending.onset_row > ROWS // 2:  # hardly any values since the raise
                 book.pending = None
+                changes.append(_withdrawn(source, block, name, pending))
                 continue
             since = block.y[np.arange(pending.raised_row + 1, block.rows) % ROWS, i]
             since = since[np.isfinite(since)]
@@ -213,14 +238,14 @@ class Panel:
         if found is None or not (stays and self._is_step(block, i, pending.before, after)):
             # a burst is taken out of the level's rows
             _block.forget(block, i, pending.onset_row, pending.raised_row + 1, self._step)
-            return []
+            return [_withdrawn(source, block, block.names[i], pending)]
         change = replace(self._change(source, block, i, pending.raised_k, found), state="confirmed")
         _block.forget(block, i, 0, found.onset_row, self._step)
         book = block.books[block.names[i]]
         book.standing = [*book.standing, change][-_MOST_STANDING:]
         return [change]
 
-    def _ended(self, block: Block) -> list[Change]:
+    def _ended(self, block: Block, k: int) -> list[Change]:
         changes = []
         for name, book in block.books.items():
             if not book.standing or book.pending is not None:
@@ -233,7 +258,7 @@ class Panel:
             level = unscaled(float(np.median(newest)), logarithmic=bool(block.logarithmic[i]))
             gone = [change for change in book.standing if self._is_back(block, i, change, level)]
             book.standing = [change for change in book.standing if change not in gone]
-            changes += [replace(change, state="gone") for change in gone]
+            changes += [replace(change, state="gone", gone_k=k) for change in gone]
         return changes
 
     def _is_back(self, block: Block, i: int, change: Change, level: float) -> bool:
@@ -293,6 +318,21 @@ class Panel:
             state="warning",
             confidence=min(0.9999, 1.0 / (1.0 + exp(-max(-50.0, min(50.0, surprise))))),
         )
+
+
+def _withdrawn(source: str, block: Block, name: str, pending: Pending) -> Change:
+    """Return the last word on a warning that was not confirmed."""
+    onset_k = int(block.k[pending.onset_row % ROWS])
+    return Change(
+        series=f"{source}|{name}",
+        raised_k=pending.raised_k,
+        onset_k=onset_k,
+        interval=(onset_k, onset_k),
+        before=pending.before,
+        after=pending.after,
+        state="withdrawn",
+        confidence=0.0,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

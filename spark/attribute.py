@@ -6,13 +6,14 @@ delivered again, or a process that starts anew, comes to the same findings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import numpy as np
 
 from detectors.attribution import attribute
-from detectors.incidents import Incident, group, is_regression
+from detectors.incidents import Incident, group, identity, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
 from soak.core.phases import Phases, parse
@@ -56,16 +57,23 @@ class Attribution:
         with FindingsStore(self.folder.findings) as store:
             store.record_changes(self.run, changes)
             known = store.changes(self.run)
-            incidents = group(known)
-            if not incidents:
-                self._is_settled = True
-                return
-            stored = store.findings(self.run)
-            latest = self.history.latest()
+            stored = {finding.key: finding for finding in store.findings(self.run)}
+            assigned = store.assigned(self.run)
+            incidents = named(self.run, group(known, assigned), {*stored, *assigned.values()})
+            members = {
+                identity(c): incident.key for incident in incidents for c in incident.changes
+            }
+            # before the findings: a crash between leaves keys without a finding, which the next makes
+            store.assign(
+                self.run, {name: key for name, key in members.items() if name not in assigned}
+            )
+            for key in stored.keys() - {incident.key for incident in incidents}:
+                store.drop_warning(key)
             self._is_settled = True
+            latest = self.history.latest() if incidents else {}
             for incident in incidents:
-                before = stored_finding(incident, stored)
-                finding = finding_of(self.run, incident, before, max(latest.values(), default=0))
+                before = stored.get(incident.key)
+                finding = finding_of(self.run, incident, before)
                 finding = self._judged(incident, finding, before, known, latest, is_over=is_over)
                 if finding != before:
                     store.save_finding(finding, list(self.plan.sinks), self.clock.wall_ns())
@@ -116,27 +124,26 @@ class Attribution:
         return nearby_of(window, known, phases, self.history.earlier_events(k0))
 
 
-def stored_finding(incident: Incident, stored: Iterable[Finding]) -> Finding | None:
-    """Return the finding under which an incident is known: its key was minted from one of its raises.
+def named(run: str, incidents: Iterable[Incident], taken: Collection[str]) -> list[Incident]:
+    """Return the incidents with a key each: new ones get one after their first raise, never a taken one."""
+    used, found = set(taken), []
+    for incident in incidents:
+        key = incident.key
+        if not key:
+            names = (f"{run}-{incident.raised_k}" + (f"-{n}" if n > 1 else "") for n in count(1))
+            key = next(name for name in names if name not in used)
+            used.add(key)
+        found.append(replace(incident, key=key))
+    return found
 
-    Not always from the first: a source that lags behind the others raises later what came earlier.
-    """
-    raises = {change.raised_k for change in incident.changes}
-    return next((finding for finding in stored if finding.raised_k in raises), None)
 
-
-def finding_of(run: str, incident: Incident, before: Finding | None, newest_k: int) -> Finding:
+def finding_of(run: str, incident: Incident, before: Finding | None) -> Finding:
     """Return an incident as a finding, without causes; `before` is the last word on it."""
     headline = incident.headline
-    raised_k = incident.raised_k if before is None else before.raised_k
-    gone_k = None
-    if incident.state == "gone":
-        gone_k = newest_k if before is None or before.gone_k is None else before.gone_k
-    moved = {change.series for change in (*incident.changes, *incident.related)}
     return Finding(
-        key=f"{run}-{raised_k}",
+        key=incident.key,
         run=run,
-        raised_k=raised_k,
+        raised_k=incident.raised_k if before is None else before.raised_k,
         onset_k=headline.onset_k,
         interval=headline.interval,
         series=headline.series,
@@ -146,8 +153,8 @@ def finding_of(run: str, incident: Incident, before: Finding | None, newest_k: i
         state=incident.state,
         confidence=headline.confidence,
         is_about_cluster=False,
-        changes=tuple(sorted(moved - {headline.series})),
-        gone_k=gone_k,
+        changes=tuple(name for name in incident.moved if name != headline.series),
+        gone_k=incident.gone_k,
     )
 
 

@@ -27,7 +27,7 @@ _USED = (
     *("columns_id", "columns", "values", "trusted", "phase"),
 )
 
-_FED = ("source", "k", "columns_id", "values", "trusted", "phase")
+_FED = ("source", "inc", "k", "columns_id", "values", "trusted", "phase")
 
 
 def detect(rows: DataFrame, config: Config) -> DataFrame:
@@ -63,7 +63,10 @@ class PanelProcessor(StatefulProcessor):
         changes = fed(panel, batch)
         self._state.update((panel.to_bytes(),))
         if changes:
-            yield pd.DataFrame([change_row(str(key[0]), change) for change in changes])
+            # as objects: pandas would make floats of the seconds of a column that has none in a row
+            yield pd.DataFrame(
+                [change_row(str(key[0]), change) for change in changes], dtype=object
+            )
 
     def close(self) -> None:
         """Nothing is held between batches."""
@@ -78,11 +81,13 @@ def fed(panel: Panel, batch: pd.DataFrame) -> list[Change]:
     }
     changes = []
     ordered = batch.sort_values(["source", "inc", "k"])
-    for source, k, name, values, trusted, phase in zip(
+    for source, inc, k, name, values, trusted, phase in zip(
         *(ordered[name] for name in _FED), strict=True
     ):
         taken = np.asarray(values, dtype=np.float64)
-        changes += panel.update(source, columns[name], int(k), taken, bool(trusted), phase)
+        changes += panel.update(
+            source, columns[name], int(k), taken, bool(trusted), phase, inc=int(inc)
+        )
     return changes
 
 

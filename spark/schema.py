@@ -55,6 +55,7 @@ _CHANGE: tuple[tuple[str, Any], ...] = (
     ("state", StringType()),
     ("confidence", DoubleType()),
     ("kind", StringType()),
+    ("gone_k", LongType()),
 )
 ROWS = StructType([StructField(name, kind, nullable=True) for name, kind in _ROW])
 CHANGES = StructType([StructField(name, kind, nullable=True) for name, kind in _CHANGE])

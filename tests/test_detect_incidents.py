@@ -26,9 +26,59 @@ END_TO_END = 'consume.0@h|end_to_end_latency_seconds{quantile="0.99"}'
 
 def test_onsets_within_ten_seconds_are_one_incident() -> None:
     members = [change(publish("0.99"), 100), change(END_TO_END, 105), change(publish("0.5"), 110)]
-    later = change(publish("0.999"), 111)
+    later = change(publish("0.999"), 121)
 
     assert [len(i.changes) for i in group([*members, later])] == [3, 1]
+
+
+def test_a_row_of_steps_is_not_one_incident_without_end() -> None:
+    """Each lies within ten seconds of the one before; an incident takes twenty."""
+    found = group([change(publish("0.99"), onset) for onset in range(100, 160, 10)])
+
+    assert [len(incident.changes) for incident in found] == [3, 3]
+
+
+def test_a_change_stays_where_it_was_assigned_when_its_onset_is_refined() -> None:
+    """And one that comes later joins the nearest of all members."""
+    p99, p999 = change(publish("0.99"), 100, raised=110), change(publish("0.999"), 101, raised=111)
+    assigned = {(p99.series, 110): "r-110", (p999.series, 111): "r-110"}
+    later = change(END_TO_END, 100, raised=115)
+    (incident,) = group([replace(p99, onset_k=115), p999, later], assigned)
+
+    assert (incident.key, len(incident.changes)) == ("r-110", 3)
+
+
+def test_incidents_that_come_to_lie_together_stay_two() -> None:
+    """Both were told."""
+    first, second = change(publish("0.99"), 100), change(END_TO_END, 125)
+    assigned = {(first.series, first.raised_k): "a", (second.series, second.raised_k): "b"}
+    found = group([first, replace(second, onset_k=105)], assigned)
+
+    assert [incident.key for incident in found] == ["a", "b"]
+
+
+def test_a_change_joins_the_nearest_incident() -> None:
+    first, second = change(publish("0.99"), 100), change(publish("0.999"), 114)
+    assigned = {(first.series, first.raised_k): "a", (second.series, second.raised_k): "b"}
+    found = group([first, second, change(END_TO_END, 109)], assigned)
+
+    assert [(incident.key, len(incident.changes)) for incident in found] == [("a", 1), ("b", 2)]
+
+
+def test_a_withdrawn_warning_anchors_nothing() -> None:
+    warned = replace(change(publish("0.5"), 92, raised=95), state="warning")
+    p99 = change(publish("0.99"), 100)
+    (incident,) = group([warned, replace(warned, state="withdrawn"), p99])
+
+    assert incident.changes == (p99,)
+
+
+def test_a_warning_has_not_moved_yet() -> None:
+    warned = replace(change("probe@h|host_cpu_ratio", 101), state="warning")
+    p99, p50 = change(publish("0.99"), 100), replace(change(publish("0.5"), 100), state="warning")
+    (incident,) = group([p99, p50, warned])
+
+    assert incident.moved == (p99.series,)
 
 
 def test_the_key_is_the_first_raise_and_later_words_do_not_change_it() -> None:
@@ -76,6 +126,23 @@ def test_an_incident_is_gone_when_all_of_it_is() -> None:
     (incident,) = group([replace(up, state="gone"), change(END_TO_END, 100)])
 
     assert incident.state == "confirmed"
+
+
+def test_an_incident_is_not_gone_while_one_of_it_is_pending() -> None:
+    up = change(publish("0.99"), 100)
+    pending = replace(change(publish("0.5"), 100), state="warning")
+    (incident,) = group([replace(up, state="gone", gone_k=180), pending])
+
+    assert (incident.state, incident.gone_k) == ("confirmed", None)
+
+
+def test_an_incident_is_gone_when_the_last_of_it_went() -> None:
+    changes = [change(publish("0.99"), 100), change(END_TO_END, 101)]
+    (incident,) = group(
+        replace(one, state="gone", gone_k=k) for one, k in zip(changes, (180, 195), strict=True)
+    )
+
+    assert incident.gone_k == 195
 
 
 @pytest.mark.parametrize(

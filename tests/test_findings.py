@@ -89,6 +89,60 @@ def test_changes_come_back_and_never_fall_back(tmp_path: Path) -> None:
         assert store.changes("run1") == [change("confirmed", after=0.07)]
 
 
+def test_a_withdrawn_change_leaves_nothing(tmp_path: Path) -> None:
+    """Neither itself nor the finding that it belonged to."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.record_changes("run1", [change("warning")])
+        store.assign("run1", {(SERIES, 130): "run1-130"})
+        store.record_changes("run1", [change("withdrawn")])
+
+        assert (store.changes("run1"), store.assigned("run1")) == ([], {})
+
+
+def test_the_first_word_on_where_a_change_belongs_stays(tmp_path: Path) -> None:
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.assign("run1", {(SERIES, 130): "run1-130"})
+        store.assign("run1", {(SERIES, 130): "run1-131", (SERIES, 140): "run1-131"})
+
+        assert store.assigned("run1") == {(SERIES, 130): "run1-130", (SERIES, 140): "run1-131"}
+
+
+def test_only_a_warning_can_be_dropped(tmp_path: Path) -> None:
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding("warning", key="run1-1"), ["mail"], NOW)
+        store.save_finding(finding("confirmed"), ["mail"], NOW)
+        for key in ("run1-1", "run1-130"):
+            store.drop_warning(key)
+
+        assert store.findings("run1") == [finding("confirmed")]
+
+
+def test_a_finding_that_is_up_again_takes_back_that_it_is_gone(tmp_path: Path) -> None:
+    """As long as it was not told; a warning takes back nothing."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
+        store.save_finding(finding("warning"), ["mail"], NOW)
+        store.save_finding(finding("confirmed"), ["mail"], NOW)
+
+        assert store.findings("run1") == [finding("confirmed")]
+        assert [row.kind for row in store.outbox("run1")] == ["confirmed"]
+
+
+def test_a_file_of_the_first_layout_is_brought_up_to_date(tmp_path: Path) -> None:
+    """What it holds stays readable."""
+    path = tmp_path / "f.db"
+    with FindingsStore(path) as store:
+        store.record_changes("run1", [change("confirmed")])
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE changes DROP COLUMN gone_k")
+        connection.execute("DROP TABLE members")
+        connection.execute("PRAGMA user_version = 1")
+
+    with FindingsStore(path) as store:
+        assert store.changes("run1") == [change("confirmed")]
+        assert store.assigned("run1") == {}
+
+
 def test_saving_everything_twice_changes_nothing(tmp_path: Path) -> None:
     """The file's whole content is the same after a second delivery of the same batch."""
     path = tmp_path / "f.db"

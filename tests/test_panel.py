@@ -166,6 +166,7 @@ def test_a_step_that_goes_away_is_gone_under_the_same_raise() -> None:
 
     assert (gone.series, gone.raised_k, gone.onset_k) == (up.series, up.raised_k, up.onset_k)
     assert 200 < k <= 230
+    assert gone.gone_k == k
 
 
 def test_a_step_that_stays_is_never_gone() -> None:
@@ -321,6 +322,88 @@ def test_a_new_column_leaves_the_known_series_alone() -> None:
     assert [c for c in found if c.series == p99] == [
         c for c in feed(Panel(config), range(420), values) if c.series == p99
     ]
+
+
+def test_a_probe_that_starts_anew_with_fewer_columns_keeps_its_levels() -> None:
+    """Its first seconds have no column, then they grow; the step comes after."""
+    values, config = table(2), Config(baseline=BASELINE)
+    panel, found = Panel(config), []
+    for k in range(420):
+        shown = {140: 0, 141: 1, 142: 2}.get(k, 3)
+        found += panel.update("p@h", COLUMNS[:shown], k, values[k, :shown], k % 37 != 0, "soak")
+    ups = {c.series: c.onset_k for c in found if c.state == "confirmed"}
+
+    assert abs(ups[f"p@h|{P99.name}"] - 150) <= 2
+    assert abs(ups["p@h|process_cpu_ratio"] - 200) <= 2
+
+
+def test_a_series_without_a_column_is_forgotten_after_ten_minutes() -> None:
+    """Its pending warning is taken back, and the state does not keep it; resumed or not."""
+    config, values = Config(baseline=BASELINE), latencies(3, 150, onset=100)
+    other = Column("x", (), "seconds")
+    panel, k = Panel(config), 0
+    found: list[Change] = []
+    while not found:
+        taken = np.array([values[k], 1.0])
+        found += panel.update("p@h", [P99, other], k, taken, True, "soak")
+        k += 1
+    lost = []
+    for later in range(k, k + 1300):
+        lost += panel.update("p@h", [other], later, np.array([1.0]), True, "soak")
+        if later % 100 == 0:
+            panel = Panel.from_bytes(panel.to_bytes(), config)
+
+    assert [(c.series, c.raised_k, c.state) for c in lost] == [
+        (found[0].series, found[0].raised_k, "withdrawn")
+    ]
+    assert P99.name.encode() not in panel.to_bytes()
+
+
+def test_columns_that_change_all_the_time_take_bounded_room() -> None:
+    panel = Panel(Config(baseline=BASELINE))
+    for k in range(500):
+        column = Column("x", (("i", str(k)),), "seconds")
+        panel.update("s", [column], k, np.ones(1), True, "soak")
+
+    assert len(panel.to_bytes()) <= 300 * 2048
+
+
+def test_a_warning_that_does_not_come_true_is_withdrawn() -> None:
+    """A stall of nine seconds, again and again: every warning gets its last word."""
+    found: list[Change] = []
+    for seed in range(20):
+        values = latencies(seed, 150)
+        values[90:99] = 1.0
+        found += [change for _, change in run(values)]
+    warned = [c.raised_k for c in found if c.state == "warning"]
+    ended = [c.raised_k for c in found if c.state in {"withdrawn", "confirmed"}]
+
+    assert len(warned) >= 10
+    assert sorted(warned) == sorted(ended)
+    assert any(c.state == "withdrawn" for c in found)
+
+
+def test_a_long_gap_withdraws_what_was_pending() -> None:
+    values = latencies(8, 200, onset=80)
+    k = [*range(88), *range(1000, 1112)]
+    states = [change.state for _, change in run(values, k=k)]
+
+    assert states == ["warning", "withdrawn"]
+
+
+def test_a_new_start_with_a_clock_set_back_goes_on_at_once() -> None:
+    """The same seconds of an older start are repeats; a step after the new start is found."""
+    values, panel, found = latencies(8, 300, onset=200), Panel(Config(baseline=BASELINE)), []
+    for row in range(300):
+        inc, k = (1, row + 1000) if row < 100 else (2, row + 900 - 50)
+        for _ in range(2):
+            taken = values[row : row + 1]
+            found += panel.update("p@h", [P99], k, taken, True, "soak", inc=inc)
+    old = panel.update("p@h", [P99], 5000, values[:1], True, "soak", inc=1)
+    ups = [change for change in found if change.state == "confirmed"]
+
+    assert old == []
+    assert [abs(change.onset_k - 1050) <= 2 for change in ups] == [True]
 
 
 def test_the_state_takes_at_most_two_kilobytes_a_series() -> None:

@@ -63,7 +63,7 @@ def test_a_memory_is_found_from_its_neighbours_and_blocks(share: float, phi: flo
 
 def full_block(n: int, rows: int, missing: float) -> Block:
     columns = tuple(Column("x", (("i", str(i)),)) for i in range(n))
-    block = _block.adopt(_block.empty(tuple(c.name for c in columns)), columns, STEP)
+    block = _block.adopt(_block.empty(columns), columns, STEP, 0)
     rng = np.random.default_rng(n)
     for k in range(rows):
         y = rng.normal(size=n).astype(np.float32)

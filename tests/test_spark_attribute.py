@@ -129,10 +129,10 @@ def test_a_step_that_goes_away_updates_its_finding(whole: RunFolder, tmp_path: P
     judge.advance([STEP])
     causes = findings(folder)[0].causes
     grow(whole, folder, 400)
-    judge.advance([replace(STEP, state="gone")])
+    judge.advance([replace(STEP, state="gone", gone_k=320)])
     (finding,) = findings(folder)
 
-    assert (finding.state, finding.gone_k, finding.causes) == ("gone", 399, causes)
+    assert (finding.state, finding.gone_k, finding.causes) == ("gone", 320, causes)
     assert messages(folder) == [("mail", "confirmed"), ("mail", "gone")]
 
 
@@ -149,6 +149,63 @@ def test_the_last_word_on_a_cause_looks_at_five_minutes(whole: RunFolder, tmp_pa
 
     assert first[0].evidence[-1].numbers["seconds"] == 240 - ONSET
     assert last[0].evidence[-1].numbers["seconds"] == AFTER_SECONDS + 1
+
+
+def test_two_incidents_raised_in_one_second_are_two_findings(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """A fall in the same second does not take the rise away."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    fall = replace(LATER, raised_k=STEP.raised_k, before=0.038, after=0.0026)
+    attribution(folder).advance([STEP, fall])
+    attribution(folder).advance([])
+    found = {finding.series: finding for finding in findings(folder)}
+
+    assert sorted(finding.key for finding in found.values()) == [f"{RUN}-206", f"{RUN}-206-2"]
+    assert found[STEP.series].is_about_cluster
+    assert not found[fall.series].is_about_cluster
+    assert messages(folder) == [("mail", "confirmed")]
+
+
+def test_a_refined_onset_makes_no_second_finding(whole: RunFolder, tmp_path: Path) -> None:
+    """Both were warned of together; one is dated 12 s later when it is confirmed."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    judge = attribution(folder)
+    judge.advance([replace(STEP, state="warning"), replace(LATER, state="warning")])
+    judge.advance([replace(STEP, onset_k=214, interval=(213, 215)), LATER])
+
+    assert [finding.key for finding in findings(folder)] == [f"{RUN}-206"]
+    assert messages(folder) == [("mail", "confirmed")]
+    judge.advance([replace(c, state="gone", gone_k=k) for c, k in ((STEP, 280), (LATER, 285))])
+    assert [(finding.state, finding.gone_k) for finding in findings(folder)] == [("gone", 285)]
+
+
+def test_a_withdrawn_warning_is_no_finding(whole: RunFolder, tmp_path: Path) -> None:
+    """It was one while it might have come true; nobody was told."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    judge = attribution(folder)
+    judge.advance([replace(STEP, state="warning")])
+    warned = [finding.state for finding in findings(folder)]
+    judge.advance([replace(STEP, state="withdrawn")])
+
+    assert (warned, findings(folder), messages(folder)) == (["warning"], [], [])
+
+
+def test_what_was_gone_is_back_while_another_of_it_is_up(whole: RunFolder, tmp_path: Path) -> None:
+    """p99 went away, then p50 of the same onset was confirmed: nobody is told that it is over."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    judge = attribution(folder)
+    judge.advance([STEP, replace(STEP, state="gone", gone_k=250)])
+    judge.advance([replace(LATER, raised_k=255)])
+
+    assert [(finding.state, finding.gone_k) for finding in findings(folder)] == [
+        ("confirmed", None)
+    ]
+    assert messages(folder) == [("mail", "confirmed")]
 
 
 def test_other_channels_alone_are_no_finding(whole: RunFolder, tmp_path: Path) -> None:

@@ -105,9 +105,10 @@ class Change:
     interval: tuple[int, int]  # seconds k that hold the true onset with 95 % confidence
     before: float
     after: float
-    state: Literal["warning", "confirmed", "gone"]
+    state: Literal["warning", "confirmed", "gone", "withdrawn"]  # the last: a warning not confirmed
     confidence: float
     kind: Kind = "step"
+    gone_k: int | None = None  # second in which it was found to be gone
 
     @property
     def direction(self) -> Direction:
@@ -133,13 +134,13 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One incident: changes whose onsets lie within 10 s, under a key minted once.
+    """One incident: changes whose onsets lie together, under a key minted once.
 
     `series` is the headline (its values are `before` and `after`, in the series' unit); `changes` names the
     other series that moved with it. `causes` are sorted, strongest first; never empty once attributed.
     """
 
-    key: str  # "<run id>-<raised_k of the first raise>"
+    key: str  # "<run id>-<raised_k of the first raise>", and "-2" and so on where that is taken
     run: str
     raised_k: int
     onset_k: int

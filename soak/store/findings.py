@@ -7,7 +7,7 @@ without the other. Open it per use; several processes may.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,13 +30,13 @@ from soak.store.findings_rows import (
     finding_row,
     outbox_of,
 )
-from soak.store.findings_schema import TABLES, VERSION
+from soak.store.findings_schema import FROM_VERSION_1, TABLES, VERSION
 
 BUSY_SECONDS = 5.0
 LONGEST_WAIT_NS = 900 * SECOND_NS
 """No retry lies further ahead than this; one that does was set before the clock stepped back."""
 
-_CHANGE = "INSERT OR REPLACE INTO changes VALUES (?,?,?,?,?,?,?,?,?,?,?)"
+_CHANGE = "INSERT OR REPLACE INTO changes VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
 _FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
@@ -74,11 +74,14 @@ class FindingsStore:
             self._open = None
 
     def record_changes(self, run: str, changes: Sequence[Change]) -> None:
-        """Keep the newest word on each change, by (run, series, raised_k)."""
+        """Keep the newest word on each change, by (run, series, raised_k); nothing of a withdrawn one."""
         if not changes:
             return
         with self._transaction() as connection:
             for change in changes:
+                if change.state == "withdrawn":
+                    _withdraw(connection, run, change)
+                    continue
                 stored = connection.execute(
                     "SELECT state FROM changes WHERE run = ? AND series = ? AND raised_k = ?",
                     (run, change.series, change.raised_k),
@@ -90,17 +93,49 @@ class FindingsStore:
         rows = self._rows("SELECT * FROM changes WHERE run = ? ORDER BY raised_k, series", (run,))
         return [change_of(row) for row in rows]
 
+    def assign(self, run: str, keys: Mapping[tuple[str, int], str]) -> None:
+        """Say which finding each change (its series and raise) belongs to; the first word stays."""
+        if not keys:
+            return
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT OR IGNORE INTO members VALUES (?,?,?,?)",
+                [(run, series, raised_k, key) for (series, raised_k), key in keys.items()],
+            )
+
+    def assigned(self, run: str) -> dict[tuple[str, int], str]:
+        """Return the key of the finding that each change belongs to."""
+        rows = self._rows("SELECT * FROM members WHERE run = ?", (run,))
+        return {(row["series"], row["raised_k"]): row["key"] for row in rows}
+
+    def drop_warning(self, key: str) -> None:
+        """Forget a finding that was never confirmed; any other stays."""
+        with self._transaction() as connection:
+            dropped = connection.execute(
+                "DELETE FROM findings WHERE key = ? AND state = 'warning'", (key,)
+            )
+            if dropped.rowcount:
+                for table in ("finding_changes", "causes", "evidence"):
+                    connection.execute(f"DELETE FROM {table} WHERE key = ?", (key,))  # noqa: S608  # a name from the line above
+
     def save_finding(self, finding: Finding, sinks: Sequence[str], now_wall_ns: int) -> None:
         """Keep the newest word on a finding and queue what people are to be told, once.
 
-        Causes and series stay as they are where `finding` has none; an older state is not saved.
+        Causes and series stay as they are where `finding` has none. A warning never replaces more; that
+        a finding is confirmed after it was gone (another series of it is still up) takes back "gone".
         """
         with self._transaction() as connection:
             stored = connection.execute(
                 "SELECT state FROM findings WHERE key = ?", (finding.key,)
             ).fetchone()
-            if stored is not None and RANK[finding.state] < RANK[stored["state"]]:
+            before = "warning" if stored is None else stored["state"]
+            if finding.state == "warning" != before:
                 return
+            if (before, finding.state) == ("gone", "confirmed"):
+                connection.execute(
+                    "DELETE FROM outbox WHERE key = ? AND kind = 'gone' AND state = 'pending'",
+                    (finding.key,),
+                )
             connection.execute(_FINDING, finding_row(finding, now_wall_ns))
             _save_parts(connection, finding)
             if finding.is_about_cluster and _is_attributed(connection, finding.key):
@@ -208,9 +243,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         return
     connection.execute("PRAGMA journal_mode = WAL")
     with _block(connection, "BEGIN IMMEDIATE"):
-        if int(connection.execute("PRAGMA user_version").fetchone()[0]) == 0:
-            for table in TABLES:
-                connection.execute(table)
+        found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if found < VERSION:
+            for statement in FROM_VERSION_1 if found else TABLES:
+                connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
@@ -235,6 +271,14 @@ def _typed(path: Path) -> Iterator[None]:
         raise FindingsError(f"cannot use {path}: {error}") from error
     except (sqlite3.Error, OSError) as error:
         raise FindingsError(f"cannot use {path}: {error}") from error
+
+
+def _withdraw(connection: sqlite3.Connection, run: str, change: Change) -> None:
+    for table in ("changes", "members"):
+        connection.execute(
+            f"DELETE FROM {table} WHERE run = ? AND series = ? AND raised_k = ?",  # noqa: S608  # a name from the line above
+            (run, change.series, change.raised_k),
+        )
 
 
 def _save_parts(connection: sqlite3.Connection, finding: Finding) -> None:

@@ -14,7 +14,7 @@ from soak.core.model import Change, Evidence, Explanation, Finding
 OutboxKind = Literal["confirmed", "gone"]
 OutboxState = Literal["pending", "sent", "never"]
 RANK = {"warning": 0, "confirmed": 1, "gone": 2}
-"""A state never falls back: a batch that is delivered twice changes nothing."""
+"""The state of a change never falls back: a batch that is delivered twice changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ def change_row(run: str, change: Change) -> tuple[object, ...]:
         change.state,
         change.confidence,
         change.kind,
+        change.gone_k,
     )
 
 
@@ -57,6 +58,7 @@ def change_of(row: Row) -> Change:
         state=row["state"],
         confidence=row["confidence"],
         kind=row["kind"],
+        gone_k=row["gone_k"],
     )
 
 

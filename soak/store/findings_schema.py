@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-VERSION = 1  # kept in SQLite's own `user_version`
+VERSION = 2  # kept in SQLite's own `user_version`
+
+# which finding a change belongs to, once and for all
+_MEMBERS = """CREATE TABLE members (
+        run TEXT NOT NULL,
+        series TEXT NOT NULL,
+        raised_k INTEGER NOT NULL,
+        key TEXT NOT NULL,
+        PRIMARY KEY (run, series, raised_k)
+    ) WITHOUT ROWID"""
+
+FROM_VERSION_1 = ("ALTER TABLE changes ADD COLUMN gone_k INTEGER", _MEMBERS)
 
 TABLES = (
     """CREATE TABLE changes (
@@ -17,8 +28,10 @@ TABLES = (
         state TEXT NOT NULL,
         confidence REAL NOT NULL,
         kind TEXT NOT NULL,
+        gone_k INTEGER,
         PRIMARY KEY (run, series, raised_k)
     ) WITHOUT ROWID""",
+    _MEMBERS,
     """CREATE TABLE findings (
         key TEXT PRIMARY KEY,
         run TEXT NOT NULL,
