@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from soak.core import wording
 from soak.core.model import Change, Event, Series
 
 
@@ -48,6 +49,13 @@ class Nearby:
     def soak_end(self, k: int) -> int:
         """Return the end of the phase that holds second k, at most `k1`."""
         return min([start for start, _ in self.phases if start > k] + [self.k1])
+
+
+def when(seconds: int) -> str:
+    """Return where an instant lies relative to the onset, in words."""
+    if seconds == 0:
+        return "in the second of the onset"
+    return f"{wording.span(abs(seconds))} {'before' if seconds < 0 else 'after'} the onset"
 
 
 def between(series: Series, first: int, stop: int) -> NDArray[np.float64]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from detectors.attribution import attribute
@@ -49,10 +51,11 @@ def test_seconds_that_were_untrusted_all_along_are_not() -> None:
 
 
 def test_what_else_changed_is_told_when_no_cause_passes() -> None:
+    warned = replace(STEP, series="probe@h|host_cpu_steal_ratio", state="warning")
     other = Change("probe@h|host_cpu_ratio", 107, 98, (97, 99), 0.2, 0.9, "confirmed", 0.99)
-    (explanation,) = attribute(STEP, Nearby(0, 160, changes=(STEP, other)))
+    (explanation,) = attribute(STEP, Nearby(0, 160, changes=(STEP, warned, other)))
 
     assert explanation.cause == "unknown"
     assert [e.text for e in explanation.evidence] == [
-        "probe@h|host_cpu_ratio went from 0.2 to 0.9 2 s before the onset of the step."
+        "host CPU of probe@h went from 0.2 to 0.9, 2 s before the onset of the step."
     ]

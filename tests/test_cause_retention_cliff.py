@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -52,7 +54,7 @@ def test_deletions_in_every_second_from_the_onset_on_are_named(first: int) -> No
 
     assert explanation.cause == "retention_cliff"
     assert "The first deletion of old segments in this run came" in texts[0]
-    assert "the time of the onset is the evidence" in texts[1]
+    assert "there is only the time of the onset" in texts[1]
 
 
 def test_deletions_in_some_seconds_are_named_with_what_they_explain() -> None:
@@ -76,6 +78,49 @@ def test_files_unlinked_a_second_after_the_deletion_are_locked_too() -> None:
 @pytest.mark.parametrize("first", [ONSET + 5, ONSET + 30, END])
 def test_deletions_that_begin_after_the_step_are_not_its_cause(first: int) -> None:
     assert causes(nearby(STEPPED, list(range(first, END)))) == ["unknown"]
+
+
+def test_one_deletion_at_the_onset_is_no_cause() -> None:
+    """Nothing shows that the two have to do with each other."""
+    assert causes(nearby(STEPPED, [ONSET])) == ["unknown"]
+
+
+@pytest.mark.parametrize("every", [6, 10, 30])
+def test_deletions_that_begin_at_the_onset_and_lock_nothing_are_no_cause(every: int) -> None:
+    """Latency is as high long after each of them."""
+    assert causes(nearby(STEPPED, list(range(ONSET, END, every)))) == ["unknown"]
+
+
+def test_a_few_seconds_without_a_deletion_do_not_hide_the_cliff() -> None:
+    """About one a second: some seconds hold two, so that others hold none. 20 seeds."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        told = np.unique(np.arange(ONSET, END) + rng.integers(0, 2, END - ONSET))
+
+        assert causes(nearby(STEPPED, told.tolist(), seed)) == ["retention_cliff"]
+
+
+@pytest.mark.parametrize("first", [ONSET - 20, ONSET + 20])
+def test_a_vague_onset_does_not_catch_any_first_deletion(first: int) -> None:
+    vague = replace(STEP, interval=(ONSET - 30, ONSET + 30))
+
+    assert causes(nearby(STEPPED, list(range(first, END))), vague) == ["unknown"]
+
+
+def test_a_rate_that_rises_long_after_the_onset_is_no_start() -> None:
+    found = nearby(STEPPED, [50, *range(ONSET + 20, END)])
+
+    assert causes(found) == ["unknown"]
+
+
+def test_evidence_is_written_as_people_read_it() -> None:
+    p999 = 'produce.0@h|publish_latency_seconds{quantile="0.999"}'
+    found = nearby(STEPPED, list(range(ONSET + 1, END)))
+    (explanation,) = attribute(replace(STEP, series=p999), found)
+    texts = " ".join(evidence.text for evidence in explanation.evidence)
+
+    assert "1 s after the onset of the step (topic t, partition 0, about 1 MiB)" in texts
+    assert "p99.9 publish latency" in texts
 
 
 def test_deletions_that_began_half_a_minute_before_the_step_are_not_its_cause() -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 LEAST_SECONDS = 8  # with and without an event, to compare them
 _SHUFFLES = 499
 _MOVED = 6  # seconds, either way
-_LAGS = (0, 1, 2)  # seconds from the event to what it costs: polling, and files unlinked later
+LAGS = (0, 1, 2)  # seconds from the event to what it costs: polling, and files unlinked later
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,18 @@ def measured(
     random: that keeps how their number varies over minutes, and breaks only what is locked to them.
     """
     y = np.log10(np.maximum(values, 1e-6))
-    marks = {lag: np.isin(k, event_ks + lag) for lag in _LAGS}
-    usable = [lag for lag in _LAGS if _is_comparable(marks[lag])]
+    marks = {lag: np.isin(k, event_ks + lag) for lag in LAGS}
+    usable = [lag for lag in LAGS if _is_comparable(marks[lag])]
     if not usable:
         return None
     contrasts = {lag: _contrast(y, marks[lag]) for lag in usable}
     best = max(usable, key=lambda lag: contrasts[lag])
     rng = np.random.default_rng(seed)
-    inside = event_ks[(event_ks >= k[0] - _LAGS[-1]) & (event_ks <= k[-1])]
+    inside = event_ks[(event_ks >= k[0] - LAGS[-1]) & (event_ks <= k[-1])]
     beaten = 0
     for _ in range(_SHUFFLES):
         moved = inside + rng.integers(-_MOVED, _MOVED, inside.size, endpoint=True)
-        shuffled = (np.isin(k, moved + lag) for lag in _LAGS)
+        shuffled = (np.isin(k, moved + lag) for lag in LAGS)
         best_of = max(
             (_contrast(y, mark) for mark in shuffled if _is_comparable(mark)), default=0.0
         )

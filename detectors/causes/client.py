@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from detectors import _words
 from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby, between
+from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 
 _SECONDS = 30  # before and after the onset
@@ -53,8 +53,9 @@ def _lagged(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
                 share,
                 Evidence(
                     f"The producer {source_of(name)} itself sent later than planned from the onset "
-                    f"of the step on: its {_words.quantity(name)} went from {_words.latency(was)} "
-                    f"to {_words.latency(became)}, {share:.0%} of the step.",
+                    f"of the step on: its {wording.title(name)} went from "
+                    f"{wording.amount(was, 'seconds')} to {wording.amount(became, 'seconds')}, "
+                    f"{share:.0%} of the step.",
                     {"before": was, "after": became, "explained_ratio": share},
                 ),
             )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from detectors import _words
-from detectors.channels import column_of, is_headline
-from detectors.nearby import Nearby
+from detectors.channels import column_of, is_headline, source_of
+from detectors.nearby import Nearby, when
+from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 
 _SECONDS = 10
@@ -17,15 +17,17 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         (
             other
             for other in nearby.changes
-            if not is_headline(column_of(other.series))
+            if other.state in {"confirmed", "gone"}
+            and not is_headline(column_of(other.series))
             and abs(other.onset_k - change.onset_k) <= _SECONDS
         ),
         key=lambda other: (abs(other.onset_k - change.onset_k), other.series),
     )
     evidence = [
         Evidence(
-            f"{other.series} went from {other.before:.4g} to {other.after:.4g} "
-            f"{_words.offset(other.onset_k - change.onset_k)} of the step.",
+            f"{wording.title(other.series)} of {source_of(other.series)} went from "
+            f"{_amount(other, other.before)} to {_amount(other, other.after)}, "
+            f"{when(other.onset_k - change.onset_k)} of the step.",
             {"onset_k": other.onset_k, "before": other.before, "after": other.after},
         )
         for other in at_onset[:_MOST]
@@ -38,3 +40,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
             )
         ]
     return Explanation("unknown", 0.0, tuple(evidence))
+
+
+def _amount(change: Change, value: float) -> str:
+    return wording.amount(value, wording.split(change.series).unit)
