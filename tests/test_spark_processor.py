@@ -83,6 +83,16 @@ def test_rows_delivered_again_change_nothing(frame: pd.DataFrame) -> None:
     assert tester.peekValueState("panel", KEY) == state
 
 
+def test_a_second_start_with_a_clock_set_back_is_taken_in(frame: pd.DataFrame) -> None:
+    """Its seconds are no repeats of those of the first."""
+    (whole,) = parts_of(frame, 1)
+    tester = TwsTester(PanelProcessor(Config()))
+    found(tester, whole)
+    again = found(tester, whole.assign(inc=2))
+
+    assert any("latency" in c.series and c.state == "confirmed" for c in again)
+
+
 def test_the_state_is_one_blob_that_the_panel_reads(frame: pd.DataFrame) -> None:
     """A value, bytes, with the panel's own version in front."""
     tester = TwsTester(PanelProcessor(Config()))
