@@ -21,9 +21,9 @@ def test_a_day_at_three_thousand_a_second_does_not_drift() -> None:
 def test_many_due_times_are_the_single_ones(rate: Fraction, start: int, first: int) -> None:
     schedule = Schedule(start // 4, rate)
 
-    many = schedule.due_many_ns(first % 10**9, 5).tolist()
+    many = schedule.due_many_ns(first % 10**8, 5).tolist()
 
-    assert many == [schedule.due_ns(first % 10**9 + at) for at in range(5)]
+    assert many == [schedule.due_ns(first % 10**8 + at) for at in range(5)]
 
 
 @given(rate=RATES, elapsed=st.integers(-(10**9), 10**15))
