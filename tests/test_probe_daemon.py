@@ -221,7 +221,7 @@ def test_a_bug_ends_the_daemon_but_not_the_source(tmp_path: Path) -> None:
     """Exit 1 with what was recorded kept; the source is left open, so that a restart goes on with it."""
     clock = FakeClock()
     folder = run_folder(tmp_path, clock.wall_ns(), 10)
-    folder.phases.write_text("not what conduct writes\n")
+    folder.phases.write_text('{"phase": "siesta", "from_k": 0}\n')
 
     code = daemon.run(tmp_path, threading.Event(), clock)
 
