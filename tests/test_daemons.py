@@ -243,6 +243,19 @@ def test_end_to_end_latency_counts_from_the_intended_time(tmp_path: Path) -> Non
     assert values["received_messages"] == 2
 
 
+def test_every_instance_number_names_its_own_lane() -> None:
+    """It is a crc32, so half of all numbers have their highest bit set."""
+    received = Received({0: EARLIEST})
+    batch = _batch(FakeClock(), [(0, 0), (1, 1)])
+    block, is_ours = header.parse(list(batch.heads))
+    block = block.copy()
+    block["instance"] = [2**32 - 1, 2**31]
+
+    received.note(block, is_ours, batch.partition, batch.offset)
+
+    assert set(received.take_spans()) == {f"{2**32 - 1}.1.0", f"{2**31}.1.0"}
+
+
 def test_duplicates_and_late_messages_are_counted_apart(tmp_path: Path) -> None:
     """Twice the same number at two offsets is a duplicate; 3 after 4 is reordered."""
     rows = [[(0, 0), (1, 1), (1, 2)], [(2, 3), (4, 4), (3, 5)]]

@@ -60,10 +60,10 @@ class Received:
             if not ours.any():
                 continue
             rows, offsets = block[ours], offset[ours]
-            owner = rows["instance"].astype(np.int64) << 32 | rows["inc"]
+            owner = rows["instance"].astype(np.uint64) << np.uint64(32) | rows["inc"]
             for key in np.unique(owner):
                 mine = owner == key
-                name = lane(int(key >> 32), int(key & 0xFFFFFFFF), int(at))
+                name = lane(int(key) >> 32, int(key) & 0xFFFFFFFF, int(at))
                 sequence = rows["sequence"][mine].astype(np.int64)
                 self._note_lane(name, sequence, offsets[mine], int(at), counts)
         return counts
