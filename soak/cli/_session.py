@@ -34,8 +34,9 @@ from soak.store.run_folder import Run, RunFolder, exclusive, write_atomically, w
 
 EXIT_INTERRUPTED = 130
 OVERDUE_SECONDS = 60
-LEAD_NS = 4 * SECOND_NS
-"""The first message is due this long after the daemons are started: all of them are ready by then."""
+LEAD_NS = 7 * SECOND_NS
+"""The first message is due this long after the daemons are started: all of them are ready by then, and most
+of Spark's start, which takes a whole core, is over."""
 POLL_NS = SECOND_NS
 REPORT_LIMIT_NS = 900 * SECOND_NS
 VERDICTS = (0, 3, 4)

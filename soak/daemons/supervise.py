@@ -56,8 +56,8 @@ ROLES: tuple[Role, ...] = (
     Role("consume.0", ("consume",), is_measuring=True),
     Role("probe", ("probe",), is_measuring=True),
     Role("produce.0", ("produce",), is_measuring=True),
-    Role("detect-stream", ("detect-stream",), niceness=19, wait_seconds=5),
-    Role("alert", ("alert",), niceness=10, wait_seconds=10),
+    Role("detect-stream", ("detect-stream",), niceness=19),
+    Role("alert", ("alert",), niceness=10, wait_seconds=5),
 )
 
 
