@@ -31,15 +31,19 @@ class KafkaOffsets:
         Raises:
             ProbeError: the cluster does not answer, or a topic is not there.
         """
+        try:
+            # all of them: a topic that is asked for by name may be created by that
+            listed = self._admin.list_topics(timeout=self._timeout_seconds).topics
+        except KafkaException as error:
+            raise ProbeError(f"cannot list topics: {_said(error)}") from error
         found: list[Partition] = []
         for topic in topics:
-            try:
-                listed = self._admin.list_topics(topic, timeout=self._timeout_seconds).topics[topic]
-            except KafkaException as error:
-                raise ProbeError(f"cannot list topic {topic}: {_said(error)}") from error
-            if listed.error is not None:
-                raise ProbeError(f"cannot list topic {topic}: {listed.error.str()}")
-            found += [(topic, partition) for partition in sorted(listed.partitions)]
+            if topic not in listed:
+                raise ProbeError(f"cannot list topic {topic}: unknown topic")
+            refused = listed[topic].error
+            if refused is not None:
+                raise ProbeError(f"cannot list topic {topic}: {refused.str()}")
+            found += [(topic, partition) for partition in sorted(listed[topic].partitions)]
         return found
 
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:

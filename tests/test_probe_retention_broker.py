@@ -95,7 +95,7 @@ def test_a_topic_that_is_not_there_is_an_error_with_its_name(lab_kafka: Running)
     """The client's own words, without its codes."""
     offsets = KafkaOffsets({"bootstrap.servers": lab_kafka.bootstrap_servers}, 10.0)
 
-    with pytest.raises(ProbeError, match=r"cannot list topic nowhere: .*[Uu]nknown topic"):
+    with pytest.raises(ProbeError, match=r"cannot list topic nowhere: unknown topic"):
         offsets.partitions(["nowhere"])
 
 

@@ -70,7 +70,7 @@ class KafkaBroker:
         self._metadata()
 
     def topic_exists(self, topic: str) -> bool:
-        return topic in self._metadata().topics  # asked for by name, a cluster may create it
+        return topic in self._metadata().topics
 
     def create_topic(
         self, topic: str, partitions: int, replication: int, settings: Mapping[str, str]
@@ -92,7 +92,8 @@ class KafkaBroker:
             raise BrokerError(f"cannot create topic {topic}: {_said(error)}") from error
         deadline_ns = self._clock.mono_ns() + self._config.timeout
         while self._clock.mono_ns() < deadline_ns:
-            found = self._metadata(topic).topics[topic].partitions
+            listed = self._metadata().topics  # asked for by name, a cluster may create it
+            found = listed[topic].partitions if topic in listed else {}
             if len(found) == partitions and all(item.leader >= 0 for item in found.values()):
                 return
             self._clock.sleep_until(self._clock.mono_ns() + SECOND_NS // 20)
@@ -128,9 +129,9 @@ class KafkaBroker:
     def _admin(self) -> AdminClient:
         return AdminClient({**_QUIET, **self._common()}, logger=LOG)
 
-    def _metadata(self, topic: str | None = None) -> Any:  # noqa: ANN401  # the client ships no types
+    def _metadata(self) -> Any:  # noqa: ANN401  # the client ships no types
         try:
-            return self._admin().list_topics(topic, timeout=self._timeout_seconds)
+            return self._admin().list_topics(timeout=self._timeout_seconds)
         except KafkaException as error:
             where = self._config.bootstrap_servers
             raise BrokerError(f"no Kafka broker answered at {where}: {_said(error)}") from error
