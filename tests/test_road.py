@@ -22,7 +22,7 @@ from soak.store.journal_reader import read_source, sources
 
 ROOT = Path(__file__).resolve().parents[1]
 PLANS = ROOT / "tests" / "plans"
-LIMIT_SECONDS = 280
+LIMIT_SECONDS = 340
 DAEMONS = ("produce", "consume", "probe", "conduct", "detect-stream", "alert")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_SECONDS + 60)]
@@ -117,7 +117,7 @@ def _assert_found(run_dir: Path) -> dict[str, Any]:
 def test_the_drill_is_found_named_mailed_and_reported(
     tmp_path: Path, soak: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """What `make demo` does, in ninety seconds of load."""
+    """What `make demo` does, in two minutes of load."""
     run_dir = tmp_path / "run"
 
     code = soak("lab", "drill", str(PLANS / "short_drill.yaml"), "--run-dir", str(run_dir)).wait(
@@ -145,7 +145,7 @@ def test_a_daemon_that_is_killed_costs_a_gap_and_nothing_else(
     """Kill -9 of one daemon at a random second: the step is found all the same and nothing is lost."""
     seed = int(os.environ.get("SOAK_KILL_SEED", str(time.time_ns() % 10**6)))
     rng = random.Random(seed)
-    name, at = rng.choice(DAEMONS), rng.randrange(12, 80)
+    name, at = rng.choice(DAEMONS), rng.randrange(12, 115)
     sys.stdout.write(f"SOAK_KILL_SEED={seed}: {name} is killed in second {at}\n")
     run_dir = tmp_path / "run"
     process = soak("lab", "drill", str(PLANS / "short_drill.yaml"), "--run-dir", str(run_dir))
