@@ -22,11 +22,10 @@ from soak.core.journal_text import Columns, decode
 from soak.core.model import Column, Record
 from soak.core.phases import Phases, parse, planned
 from soak.core.plan import Plan
-from soak.core.plan_text import load as load_plan
 from soak.core.units import SECOND_NS
 from soak.store.journal import segments
 from soak.store.journal_reader import sources
-from soak.store.run_folder import Run, RunFolder, read_run
+from soak.store.run_folder import Run, RunFolder, read_plan, read_run
 from spark.digest import digest
 
 Ints = NDArray[np.int64]
@@ -140,7 +139,7 @@ def assemble(folder: RunFolder, read: Callable[[Sequence[Path], int], Sequence[R
         JournalError: a journal was written by a newer version.
     """
     run = read_run(folder)
-    plan, phases = _plan(folder), _phases(folder)
+    plan, phases = read_plan(folder), _phases(folder)
     paths = [
         path for source in sources(folder.journal) for path in segments(folder.journal / source)
     ]
@@ -159,14 +158,6 @@ def _is_fresh(paths: Sequence[Path]) -> bool:
     """True when a journal was written a moment ago; a killed run still calls itself running."""
     newest = max((path.stat().st_mtime for path in paths), default=0.0)
     return time.time() - newest < SILENT_SECONDS
-
-
-def _plan(folder: RunFolder) -> Plan:
-    try:
-        text = folder.plan.read_text()
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"cannot read {folder.plan}: {error}") from error
-    return load_plan(text, str(folder.plan)).plan
 
 
 def _phases(folder: RunFolder) -> Phases:

@@ -129,7 +129,6 @@ class Supervisor:
     def stop(self) -> None:
         """End the run early, in the order in which nothing is lost."""
         self._stop("produce.0", GRACE_NS)
-        self._phase_file.poll()
         self._clock.sleep_until(self._clock.mono_ns() + 2 * SECOND_NS)  # what is out is received
         for name in ("consume.0", "probe", "conduct"):
             self._stop(name, GRACE_NS)

@@ -102,13 +102,15 @@ def read_plan(folder: RunFolder) -> Plan:
     """Return the resolved plan of a run.
 
     Raises:
-        RunFolderError: there is none.
+        RunFolderError: there is none, or it cannot be read.
         PlanError: it is damaged.
     """
     try:
         text = folder.plan.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+    except FileNotFoundError as error:
         raise RunFolderError(f"{folder.path} is not a run folder: it has no plan.yaml") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"cannot read {folder.plan}: {error}") from error
     return plan_text.load(text, str(folder.plan)).plan
 
 
