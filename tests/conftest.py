@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from soak.lab.brokers import kafka
+from soak.lab.brokers import kafka, pulsar
 from soak.lab.ports import Running
 
 pytest_plugins = ["tests.spark_fixtures"]
@@ -22,5 +22,14 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 def lab_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A real Kafka for tests marked `broker`; each test makes topics of its own in it."""
     broker = kafka.start(tmp_path_factory.mktemp("lab-kafka"), {})
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="session")
+def lab_pulsar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pulsar.Pulsar]:
+    """A real Pulsar for tests marked `broker`; small ledgers, so that retention can delete some."""
+    settings = {"managedLedgerMaxEntriesPerLedger": "200", "retentionCheckIntervalInSeconds": "1"}
+    broker = pulsar.start(tmp_path_factory.mktemp("lab-pulsar"), settings)
     yield broker
     broker.stop()

@@ -1,0 +1,87 @@
+"""The lab's Pulsar: started, killed, restarted, never left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from soak.core.errors import LabError
+from soak.lab.brokers import _pulsar_files as files
+from soak.lab.brokers import _pulsar_lock, pulsar
+from soak.lab.lock import parse
+
+PORTS = files.Ports(1, 2, 3, 4)
+
+
+def test_settings_reach_broker_and_bookie_but_not_those_that_the_lab_decides() -> None:
+    """Where it listens is not for a plan to say."""
+    text = files.standalone_conf(PORTS, {"journalWriteData": "false"})
+
+    assert "journalWriteData=false\n" in text
+    assert "journalWriteData=true\n" not in text
+    with pytest.raises(LabError, match="decides webServicePort"):
+        files.standalone_conf(PORTS, {"webServicePort": "8080"})
+    with pytest.raises(LabError, match="line break"):
+        files.standalone_conf(PORTS, {"a": "1\nbindAddress=0.0.0.0"})
+
+
+def test_a_standalone_listens_on_loopback_alone() -> None:
+    """The settings without which it would be open to the network."""
+    text = files.standalone_conf(PORTS, {})
+
+    for line in ("bindAddress=127.0.0.1", "httpServerHost=127.0.0.1", "listeningInterface=lo"):
+        assert f"{line}\n" in text
+
+
+def test_the_lock_names_what_lies_in_a_maven_repository(tmp_path: Path) -> None:
+    """Group, version and classifier are read from where a jar lies."""
+    folder = tmp_path / "io" / "netty" / "epoll" / "4.1"
+    folder.mkdir(parents=True)
+    (folder / "epoll-4.1-linux-x86_64.jar").write_bytes(b"jar")
+
+    (found,) = _pulsar_lock.pinned(tmp_path)
+
+    assert found.coordinate == "io.netty:epoll:4.1:linux-x86_64"
+    assert found.sha256 == hashlib.sha256(b"jar").hexdigest()
+
+
+def test_the_lock_holds_one_version_of_each_jar() -> None:
+    """Two would mix on the class path."""
+    pinned = parse(pulsar.LOCK.read_text(), pulsar.LOCK.name)
+    modules = [(one.group, one.name, one.classifier) for one in pinned]
+
+    assert len(set(modules)) == len(modules) == 329
+
+
+@pytest.mark.broker
+def test_a_killed_standalone_comes_back_at_the_same_address(lab_pulsar: pulsar.Pulsar) -> None:
+    """Broker, admin interface and the bookie's page: what a probe and a client hold on to."""
+    first_pid = lab_pulsar.pid
+
+    lab_pulsar.kill()
+    lab_pulsar.restart()
+
+    assert lab_pulsar.pid != first_pid
+    with urllib.request.urlopen(f"{lab_pulsar.admin_url}/admin/v2/clusters", timeout=30) as page:
+        assert json.load(page) == [files.CLUSTER]
+    with urllib.request.urlopen(lab_pulsar.metrics_url, timeout=30) as page:
+        assert b"pulsar_" in page.read()
+    with urllib.request.urlopen(lab_pulsar.bookie_metrics_url, timeout=30) as page:
+        assert b"bookie_journal_JOURNAL_SYNC" in page.read()
+
+
+@pytest.mark.broker
+def test_a_standalone_that_cannot_start_says_why_and_is_ended(tmp_path: Path) -> None:
+    """Its JVM would live on after such a failure, deaf to SIGTERM."""
+    with pytest.raises(LabError, match=r"(?s)(did not start|ended with).*Failed to start.*value -1"):
+        pulsar.start(tmp_path, {"managedLedgerDefaultEnsembleSize": "-1"})
+
+
+@pytest.mark.broker
+def test_a_setting_of_the_wrong_kind_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"(?s)ended with status 1.*numIOThreads.*many"):
+        pulsar.start(tmp_path, {"numIOThreads": "many"})
