@@ -33,6 +33,12 @@ class SleepingBroker:
     data_directory: Path
     bootstrap_servers: str = ""
     log_path: Path = field(default_factory=Path)
+    addresses: dict[str, str] = field(default_factory=dict)
+    number: int = 1
+
+    @property
+    def nodes(self) -> tuple[SleepingBroker]:
+        return (self,)
 
     @property
     def pid(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -14,11 +15,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # their stubs
 
 from soak.core import plugins
-from soak.core.errors import LabError
+from soak.core.errors import LabError, PlanError
 from soak.lab.brokers import _kafka_files as files
+from soak.lab.brokers import _kafka_jvm as jvm
 from soak.lab.brokers import kafka
+from soak.lab.lab import start_lab
 from soak.lab.ports import Running
 from tests.test_lab_children import has_ended
+
+ONE = files.Place(1, 9092, 9093)
 
 PARENT = """
 import sys
@@ -32,7 +37,9 @@ sys.stdin.read()
 def test_every_lab_broker_and_fault_has_its_seam() -> None:
     """A new file is under test the moment it exists."""
     for name in plugins.names("soak.lab.brokers"):
-        assert callable(plugins.load("soak.lab.brokers", name).start), name
+        module = plugins.load("soak.lab.brokers", name)
+        assert {"nodes", "partitions"} <= inspect.signature(module.start).parameters.keys(), name
+        assert module.MOST_NODES >= 1, name
     for name in plugins.names("soak.lab.faults"):
         module = plugins.load("soak.lab.faults", name)
         assert callable(module.inject), name
@@ -41,23 +48,59 @@ def test_every_lab_broker_and_fault_has_its_seam() -> None:
 
 def test_settings_reach_the_broker_but_not_those_that_the_lab_decides(tmp_path: Path) -> None:
     """Where it listens and where its data lies is not for a plan to say."""
-    text = files.server_properties(tmp_path, 1, 2, {"log.retention.check.interval.ms": "300"})
+
+    def configured(settings: dict[str, str]) -> str:
+        return files.server_properties(tmp_path, ONE, [ONE], settings)
+
+    text = configured({"log.retention.check.interval.ms": "300"})
 
     assert "log.retention.check.interval.ms=300\n" in text
     with pytest.raises(LabError, match=r"decides log\.dirs"):
-        files.server_properties(tmp_path, 1, 2, {"log.dirs": "/"})
+        configured({"log.dirs": "/"})
     with pytest.raises(LabError, match="line break"):
-        files.server_properties(tmp_path, 1, 2, {"a": "1\nlog.dirs=/"})
+        configured({"a": "1\nlog.dirs=/"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "voters", "copies"),
+    [(1, "1", "1"), (2, "1", "2"), (3, "1 2 3", "3"), (9, "1 2 3", "3")],
+)
+def test_a_quorum_is_of_three_or_of_one(
+    nodes: int, voters: str, copies: str, tmp_path: Path
+) -> None:
+    """Of two controllers each would have to live; what clusters keep for themselves has three copies."""
+    cluster = [files.Place(at, 9000 + at, 9100 + at) for at in range(1, nodes + 1)]
+
+    texts = [files.server_properties(tmp_path, one, cluster, {}) for one in cluster]
+
+    quorum = ",".join(f"{number}@127.0.0.1:{9100 + int(number)}" for number in voters.split())
+    assert all(f"controller.quorum.voters={quorum}\n" in text for text in texts)
+    assert [("broker,controller" in text, "CONTROLLER://" in text) for text in texts] == [
+        (str(one.number) in voters.split(),) * 2 for one in cluster
+    ]
+    assert f"offsets.topic.replication.factor={copies}\n" in texts[0]
+
+
+def test_a_node_of_many_partitions_gets_a_larger_heap() -> None:
+    """512 MB do for hundreds, and more is taken only where it is needed."""
+    assert jvm.heap(0) == ("-Xms256m", "-Xmx512m")
+    assert jvm.heap(10_000) == ("-Xms256m", "-Xmx1512m")
+
+
+def test_a_lab_with_more_nodes_than_it_can_have_is_refused(tmp_path: Path) -> None:
+    """Before anything was started."""
+    with pytest.raises(PlanError, match="at most 1 nodes, not 3"):
+        start_lab(tmp_path, {}, kind="pulsar", nodes=3, with_mailbox=True, on_mail=print)
 
 
 def test_ports_lie_below_those_that_the_kernel_gives_away() -> None:
     """Else a client's own connection could take the broker's port while it restarts."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
-    first, second = kafka._free_ports()
+    ports = kafka.free_ports(18)
 
-    assert first != second
-    assert max(first, second) < max(low, 32_768)
+    assert len(set(ports)) == 18
+    assert max(ports) < max(low, 32_768)
 
 
 @pytest.mark.broker
@@ -125,3 +168,32 @@ def test_topics_can_be_made_in_the_sessions_broker(lab_kafka: Running) -> None:
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
 
     assert len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == 2
+
+
+@pytest.mark.broker
+def test_three_nodes_outlive_the_loss_of_one(tmp_path: Path) -> None:
+    """A topic of three copies is led by all three nodes; without one of them it still takes messages."""
+    quick = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+    cluster = kafka.start(tmp_path, quick, nodes=3)
+    try:
+        servers = {"bootstrap.servers": cluster.addresses["bootstrap_servers"]}
+        admin = AdminClient({**servers})
+        settings = {"min.insync.replicas": "2"}
+        admin.create_topics([NewTopic("t", 6, 3, config=settings)])["t"].result(30)
+        leaders = {one.leader for one in admin.list_topics("t", 30).topics["t"].partitions.values()}
+
+        cluster.nodes[2].kill()
+        producer = Producer({**servers, "acks": "all"})
+        failed: list[object] = []
+        for partition in range(6):
+            producer.produce(
+                "t", b"x", partition=partition, on_delivery=lambda error, _: failed.append(error)
+            )
+        left = producer.flush(60)
+
+        assert leaders == {1, 2, 3}
+        assert left == 0
+        assert failed == [None] * 6
+        assert len({node.pid for node in cluster.nodes}) == 3
+    finally:
+        cluster.stop()

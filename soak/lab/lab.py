@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from soak.core import plugins
+from soak.core.errors import PlanError
 from soak.lab.mailbox import Mailbox
 from soak.lab.ports import Running
 
@@ -31,21 +32,27 @@ def start_lab(
     settings: Mapping[str, str],
     *,
     kind: str = "kafka",
+    nodes: int = 1,
+    partitions: int = 0,
     with_mailbox: bool,
     on_mail: Callable[[bytes], None],
 ) -> Lab:
-    """Start broker and mail server below `folder`; from the main thread.
+    """Start a cluster and a mail server below `folder`; from the main thread.
+
+    `partitions`, each copy counted, is what the cluster is to hold.
 
     Raises:
-        PlanError: there is no lab broker of this kind.
+        PlanError: there is no lab broker of this kind, or it cannot have so many nodes.
         LabError: one of them could not be started; neither is left running.
     """
     module = plugins.load("soak.lab.brokers", kind)
+    if nodes > module.MOST_NODES:
+        raise PlanError(f"a lab's {kind} has at most {module.MOST_NODES} nodes, not {nodes}")
     mailbox = Mailbox(on_mail) if with_mailbox else None
     if mailbox is not None:
         mailbox.start()
     try:
-        broker: Running = module.start(folder / kind, settings)
+        broker: Running = module.start(folder / kind, settings, nodes=nodes, partitions=partitions)
     except BaseException:  # an interrupt too must leave nothing behind
         if mailbox is not None:
             mailbox.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -10,11 +10,13 @@ from typing import Protocol
 from soak.core.ports import Clock
 
 
-class Running(Protocol):
-    """A lab broker as a child process; what `start(folder, settings)` of its file returns."""
+class Node(Protocol):
+    """One process of a lab's cluster."""
 
     @property
-    def bootstrap_servers(self) -> str: ...
+    def number(self) -> int:
+        """Return the number by which the cluster knows this broker."""
+        ...
 
     @property
     def data_directory(self) -> Path:
@@ -39,6 +41,48 @@ class Running(Protocol):
 
     def restart(self) -> None:
         """Start it again on the same data and the same address; stops it first if it runs."""
+        ...
+
+
+class Running(Protocol):
+    """A lab's cluster as child processes; what `start(folder, settings, ...)` of its file returns."""
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """Return its processes, at least one."""
+        ...
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Return where it listens, under the names that the broker's `Config` has for it."""
+        ...
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    @property
+    def data_directory(self) -> Path:
+        """Return the folder in which the first node keeps its messages."""
+        ...
+
+    @property
+    def log_path(self) -> Path: ...
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of the first node; another one after a restart."""
+        ...
+
+    def stop(self) -> None:
+        """End every node in order; nothing happens to those that have ended already."""
+        ...
+
+    def kill(self) -> None:
+        """End every node as a power cut would: SIGKILL."""
+        ...
+
+    def restart(self) -> None:
+        """Start every node again on its data and its address; stops first those that run."""
         ...
 
 

@@ -1,13 +1,17 @@
-"""The files that a single Kafka node is started with; text only, no IO."""
+"""The files that the nodes of a Kafka cluster are started with; text only, no IO."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from soak.core.errors import LabError
 
-NODE_ID = 1
+_QUORUM = 3
+"""This many of the nodes are controllers too, or one where there are fewer: two are no safer than one."""
+
+_COPIES = 3
 
 _LOGGING = """\
 <Configuration status="WARN">
@@ -23,32 +27,48 @@ _LOGGING = """\
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one node listens on loopback: for clients, and for controllers."""
+
+    number: int  # `node.id`, from 1
+    port: int
+    controller_port: int
+
+
 def server_properties(
-    data: Path, port: int, controller_port: int, settings: Mapping[str, str]
+    data: Path, place: Place, cluster: Sequence[Place], settings: Mapping[str, str]
 ) -> str:
-    """Return the configuration of one node that is broker and controller, on loopback.
+    """Return the configuration of one of the nodes of a cluster.
 
     Raises:
         LabError: `settings` names a key that the lab itself decides, or holds a line break.
     """
+    quorum = cluster[: _QUORUM if len(cluster) >= _QUORUM else 1]
+    client = f"PLAINTEXT://127.0.0.1:{place.port}"
+    controller = f"CONTROLLER://127.0.0.1:{place.controller_port}"
     own = {
-        "process.roles": "broker,controller",
-        "node.id": str(NODE_ID),
-        "controller.quorum.voters": f"{NODE_ID}@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "process.roles": "broker,controller" if place in quorum else "broker",
+        "node.id": str(place.number),
+        "controller.quorum.voters": ",".join(
+            f"{one.number}@127.0.0.1:{one.controller_port}" for one in quorum
+        ),
+        "listeners": f"{client},{controller}" if place in quorum else client,
+        "advertised.listeners": client,
         "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "log.dirs": str(data),
     }
+    copies = min(_COPIES, len(cluster))
+    in_sync = max(1, copies - 1)
     defaults = {
-        # One node: what is kept three times elsewhere is kept once.
-        "offsets.topic.replication.factor": "1",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
+        # What is kept three times elsewhere is kept as often as there are nodes for it.
+        "offsets.topic.replication.factor": str(copies),
+        "transaction.state.log.replication.factor": str(copies),
+        "transaction.state.log.min.isr": str(in_sync),
+        "share.coordinator.state.topic.replication.factor": str(copies),
+        "share.coordinator.state.topic.min.isr": str(in_sync),
         "group.initial.rebalance.delay.ms": "0",
         # Retention in seconds instead of minutes, so that a short run sees it.
         "log.retention.check.interval.ms": "1000",
@@ -63,13 +83,13 @@ def server_properties(
     return properties({**defaults, **settings, **own})
 
 
-def meta_properties(cluster_id: str, directory_id: str) -> str:
+def meta_properties(cluster_id: str, directory_id: str, number: int) -> str:
     """Return the file by which Kafka knows a formatted data folder."""
     return properties(
         {
             "version": "1",
             "cluster.id": cluster_id,
-            "node.id": str(NODE_ID),
+            "node.id": str(number),
             "directory.id": directory_id,
         }
     )

@@ -24,6 +24,8 @@ from soak.lab import artifacts
 from soak.lab.brokers import _pulsar_files as files
 from soak.service import children, java
 
+MOST_NODES = 1  # a standalone
+
 LOCK = Path(artifacts.__file__).parent / "pulsar.lock"
 
 _PORTS = range(20_000, 32_000)  # below the kernel's own choice, so a restart finds them free
@@ -38,7 +40,13 @@ _IDLE = re.compile(r"\s|\[[^]]*\] (WARN|INFO|DEBUG) ")
 _REASON_LINES = 12
 
 
-def start(folder: Path, settings: Mapping[str, str]) -> Pulsar:
+def start(
+    folder: Path,
+    settings: Mapping[str, str],
+    *,
+    nodes: int = 1,
+    partitions: int = 0,  # noqa: ARG001  # its memory does not grow with them
+) -> Pulsar:
     """Start a standalone whose files lie below `folder`, and return when it serves topics.
 
     A folder that one was started in before keeps its data and its ports. `settings` go into the
@@ -48,6 +56,8 @@ def start(folder: Path, settings: Mapping[str, str]) -> Pulsar:
     Raises:
         LabError: it could not be fetched or started; the message ends with its last log lines.
     """
+    if nodes > MOST_NODES:
+        raise LabError(f"the lab's Pulsar has one node, not {nodes}")
     jars = artifacts.fetch(LOCK)
     folder = folder.absolute()
     for name in ("logs", "tmp", "data"):
@@ -79,12 +89,21 @@ class Pulsar:
         self._jars = jars
         self._ports = ports
         self._process: subprocess.Popen[bytes] | None = None
+        self.number = 0
         self.service_url = f"pulsar://127.0.0.1:{ports.service}"
         self.admin_url = f"http://127.0.0.1:{ports.web}"
         self.metrics_url = f"{self.admin_url}/metrics/"
         self.bookie_metrics_url = f"http://127.0.0.1:{ports.bookie_web}/metrics"
         self.data_directory = folder / "data"
         self.log_path = folder / "logs" / "broker.log"
+
+    @property
+    def nodes(self) -> tuple[Pulsar]:
+        return (self,)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return {"service_url": self.service_url, "admin_url": self.admin_url}
 
     @property
     def bootstrap_servers(self) -> str:
