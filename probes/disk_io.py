@@ -28,7 +28,7 @@ from probes._deltas import Deltas, Growth
 from probes._worker import Worker
 from soak.core.errors import NotAvailableError
 from soak.core.model import Column, Reading
-from soak.core.plan import STRICT
+from soak.core.plan_base import STRICT
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 

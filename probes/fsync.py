@@ -25,7 +25,7 @@ from probes._worker import Worker
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.histogram import Histogram
 from soak.core.model import Column, Reading
-from soak.core.plan import STRICT
+from soak.core.plan_base import STRICT
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns
 

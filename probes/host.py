@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from probes._deltas import Deltas, Growth
 from soak.core.errors import ProbeError
 from soak.core.model import Column, Reading
-from soak.core.plan import STRICT
+from soak.core.plan_base import STRICT
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 

@@ -26,7 +26,7 @@ from probes._log_starts import Bounds, Folder, LogStarts, Move, Partition
 from probes._worker import Worker
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Event, Reading
-from soak.core.plan import STRICT, Settings
+from soak.core.plan_base import STRICT, Settings
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, duration_ns
 

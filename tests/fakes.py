@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probes._log_starts import Bounds
+from soak.core.errors import BrokerError
 from soak.core.model import Reading
-from soak.core.ports import Acks, Batch
+from soak.core.ports import Acks, Batch, Outgoing, Topics
 from soak.core.units import SECOND_NS
 
 
@@ -61,14 +63,18 @@ class FakeProducer:
         self._out: list[tuple[int, int, int]] = []
         self._offsets: dict[int, int] = {}
 
-    def send(self, partition: int, payload: bytes, token: int) -> bool:
+    def send(self, messages: Outgoing) -> int:
         if self.is_full:
-            return False
-        offset = self._offsets.get(partition, 0)
-        self._offsets[partition] = offset + 1
-        self.payloads.append((partition, payload))
-        self._out.append((token, offset, self._clock.mono_ns() + self.latency_ns))
-        return True
+            return 0
+        due_ns = self._clock.mono_ns() + self.latency_ns
+        for number, (at, payload) in enumerate(
+            zip(messages.partition, messages.payload, strict=True)
+        ):
+            offset = self._offsets.get(at, 0)
+            self._offsets[at] = offset + 1
+            self.payloads.append((at, payload))
+            self._out.append((messages.first_token + number, offset, due_ns))
+        return len(messages.payload)
 
     def serve(self) -> None:
         pass
@@ -80,9 +86,6 @@ class FakeProducer:
         self._out = [item for item, due in zip(self._out, is_due, strict=True) if not due]
         block = np.array(done, dtype=np.int64).reshape(-1, 3)
         return Acks(block[:, 0], block[:, 1], block[:, 2])
-
-    def in_flight(self) -> int:
-        return len(self._out)
 
     def close(self, timeout_seconds: float) -> Acks:
         """Give up what is still out: offset -1."""
@@ -99,20 +102,42 @@ class FakeConsumer:
 
     def __init__(self, batches: list[Batch], bounds: Mapping[int, tuple[int, int]]) -> None:
         self._batches = batches
+        self.is_paused = False
         self.bounds = dict(bounds)
 
     def receive(self, limit: int, timeout_seconds: float) -> Batch:
         del limit, timeout_seconds
         return self._batches.pop(0)
 
-    def lag(self, partition: int, position: int) -> int | None:
-        return max(0, self.bounds[partition][1] - max(position, 0))
+    def pause(self, *, is_paused: bool) -> None:
+        self.is_paused = is_paused
+
+    def lag(self, positions: Mapping[int, int]) -> int | None:
+        return sum(max(0, self.bounds[at][1] - max(where, 0)) for at, where in positions.items())
 
     def log_bounds(self, partition: int) -> tuple[int, int]:
         return self.bounds[partition]
 
     def close(self) -> None:
         pass
+
+
+class FakeBroker:
+    """A cluster of which only the leaders and the partitioner matter."""
+
+    block_bits = 0
+
+    def __init__(self, leader: Sequence[int] = (1,)) -> None:
+        self.leader = list(leader)
+        self.error: BrokerError | None = None
+
+    def leaders(self, topics: Topics) -> NDArray[np.int64]:
+        if self.error is not None:
+            raise self.error
+        return np.resize(np.array(self.leader, dtype=np.int64), topics.total)
+
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        return sum(key) % partitions
 
 
 class FakeProbe:

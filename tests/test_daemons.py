@@ -10,21 +10,23 @@ from soak.core import header, plan_text
 from soak.core.clock import Grid
 from soak.core.model import Record
 from soak.core.phases import parse, planned, to_line
-from soak.core.ports import Batch
+from soak.core.ports import EARLIEST, Batch, Outgoing, Topics
 from soak.core.units import SECOND_NS
 from soak.daemons.conduct import is_drained
 from soak.daemons.consume import ConsumeLoop
 from soak.daemons.consume_second import ConsumeSecond
-from soak.daemons.context import Context, PhaseFile
+from soak.daemons.context import Context, PhaseFile, topics_of
 from soak.daemons.in_flight import InFlight
+from soak.daemons.leaders import Leaders
+from soak.daemons.messages import Messages
 from soak.daemons.produce import ProduceLoop
 from soak.daemons.produce_second import ProduceSecond
-from soak.daemons.received import EARLIEST, Received, restore
+from soak.daemons.received import Received, restore
 from soak.daemons.recorder import Recorder
 from soak.store.journal import JournalWriter
 from soak.store.journal_reader import read_source
 from soak.store.run_folder import Run, RunFolder
-from tests.fakes import FakeClock, FakeConsumer, FakeProducer
+from tests.fakes import FakeBroker, FakeClock, FakeConsumer, FakeProducer
 
 PLAN = """
 name: fake
@@ -61,10 +63,23 @@ def _records(context: Context) -> list[tuple[Record, dict[str, float]]]:
     ]
 
 
+def _produce_loop(context: Context, producer: FakeProducer, clock: FakeClock) -> ProduceLoop:
+    plan, topics = context.plan, topics_of(context.plan)
+    inc, broker = context.writer.inc, FakeBroker()
+    messages = Messages(plan.load, topics, [5], inc, 9, broker)
+    second = ProduceSecond([5], inc, topics.total)
+    leaders = Leaders(broker, topics)
+    return ProduceLoop(context, 0, [producer], messages, second, leaders, clock)
+
+
+def _consume_second(*, is_behind: bool = False) -> ConsumeSecond:
+    return ConsumeSecond(9, Leaders(FakeBroker(), Topics(("soak-x",), 2)), is_behind=is_behind)
+
+
 def _run_producer(
     context: Context, producer: FakeProducer, clock: FakeClock, seconds: float
 ) -> None:
-    loop = ProduceLoop(context, producer, clock)
+    loop = _produce_loop(context, producer, clock)
     end_ns = clock.mono_ns() + round(seconds * SECOND_NS)
     while clock.mono_ns() < end_ns:
         loop.tick()
@@ -104,7 +119,7 @@ def test_latency_counts_from_the_intended_time_through_a_stall(tmp_path: Path) -
     """The broker answers nothing for 1.5 s; 1,500 messages wait, the first of them that long."""
     clock = FakeClock()
     context, producer = _context(tmp_path, clock, "produce.0"), FakeProducer(clock)
-    loop = ProduceLoop(context, producer, clock)
+    loop = _produce_loop(context, producer, clock)
     producer.is_stalled = True
     while clock.mono_ns() < context.grid.start_of(0) + 1_500_000_000:
         loop.tick()
@@ -194,10 +209,11 @@ def test_a_suspend_asks_for_a_new_incarnation(tmp_path: Path) -> None:
 def test_the_ring_of_open_messages_grows_when_its_oldest_stays_open() -> None:
     ring = InFlight(capacity=4)
     producer = FakeProducer(FakeClock())
-    tokens = [ring.add(0, number, number * 10, number * 10) for number in range(23)]
-    for token in tokens:
-        producer.send(0, b"", token)
-    producer.latency_ns = 0
+    for number in range(0, 23, 3):
+        sequence = np.arange(number, min(number + 3, 23))
+        token = ring.next_token
+        ring.add(0, sequence, sequence * 10, number * 10)
+        producer.send(Outgoing([0] * sequence.size, [b""] * sequence.size, token))
 
     acks = producer.close(0)
     settled = ring.settle(acks)
@@ -229,7 +245,7 @@ def _consume(
     high = max(offset for batch in rows for _, offset in batch) + 1
     consumer = FakeConsumer(batches, {0: (low, high), 1: (0, 0)})
     received = Received({0: EARLIEST, 1: EARLIEST})
-    loop = ConsumeLoop(context, consumer, received, ConsumeSecond(9, is_behind=False), clock)
+    loop = ConsumeLoop(context, consumer, received, _consume_second(), clock)
     for _ in rows:
         loop.tick()
     loop.finish()
@@ -282,7 +298,7 @@ def test_foreign_messages_are_counted_and_left_alone(tmp_path: Path) -> None:
     batch = dataclasses.replace(_batch(clock, [(0, 0), (1, 1)]), heads=[b"hello", b""])
     consumer = FakeConsumer([batch], {0: (0, 2), 1: (0, 0)})
     received = Received({0: EARLIEST, 1: EARLIEST})
-    loop = ConsumeLoop(context, consumer, received, ConsumeSecond(9, is_behind=False), clock)
+    loop = ConsumeLoop(context, consumer, received, _consume_second(), clock)
     loop.tick()
     loop.finish()
 
@@ -330,7 +346,7 @@ def test_the_drain_is_over_after_a_quiet_second_without_lag(tmp_path: Path) -> N
     phases = parse(to_line("drain", 0))
     consumer = FakeConsumer([], {0: (0, 0), 1: (0, 0)})
     received = Received({0: EARLIEST, 1: EARLIEST})
-    second = ConsumeSecond(9, is_behind=False)
+    second = _consume_second()
     empty = dataclasses.replace(_batch(clock, []), heads=[])
     before = is_drained(context.folder, phases, 3)
     consumer._batches = [dataclasses.replace(empty, at_mono_ns=at * SECOND_NS) for at in (2, 3, 4)]
@@ -349,7 +365,7 @@ def test_the_drain_is_over_after_a_quiet_second_without_lag(tmp_path: Path) -> N
 def test_a_second_is_not_trusted_when_our_own_lag_is_most_of_the_latency(
     lag_ms: int, latency_ms: int, reason: str
 ) -> None:
-    second = ProduceSecond(1, 1)
+    second = ProduceSecond([1], 1, 1)
     second.note_sent(np.full(100, lag_ms * 10**6))
     second.latency.record_ns(np.full(100, latency_ms * 10**6))
 
@@ -361,7 +377,7 @@ def test_what_the_last_second_of_a_phase_owes_is_missed(tmp_path: Path) -> None:
     clock = FakeClock()
     phases = to_line("soak", 0) + to_line("drain", 4)
     context, producer = _context(tmp_path, clock, "produce.0", phases), FakeProducer(clock)
-    loop = ProduceLoop(context, producer, clock)
+    loop = _produce_loop(context, producer, clock)
     while clock.mono_ns() < context.grid.start_of(6):
         producer.is_full = clock.mono_ns() >= context.grid.start_of(2)
         loop.tick()
@@ -380,7 +396,7 @@ def test_the_second_in_which_a_restarted_consumer_catches_up_is_not_trusted(tmp_
     batch = _batch(clock, [(at, at) for at in range(100)])
     later = [dataclasses.replace(batch, heads=[], at_mono_ns=at * SECOND_NS) for at in (1, 2)]
     consumer = FakeConsumer([batch, *later], {0: (0, 100), 1: (0, 0)})
-    second = ConsumeSecond(9, is_behind=True)
+    second = _consume_second(is_behind=True)
     loop = ConsumeLoop(context, consumer, Received({0: EARLIEST, 1: EARLIEST}), second, clock)
     for _ in range(3):
         loop.tick()

@@ -6,26 +6,52 @@ Callbacks only note numbers. The partition is ours to choose, and consumers are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from functools import partial
 from typing import Any
 
 import confluent_kafka
 import numpy as np
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
+from soak.brokers import _kafka_keys
+from soak.brokers._kafka_consumer import KafkaConsumer
+from soak.brokers._kafka_producer import KafkaProducer
+from soak.brokers._kafka_words import said
+from soak.clients import known, secret
 from soak.core.errors import BrokerError
-from soak.core.plan import STRICT, Settings
-from soak.core.ports import FAILED, UNKNOWN_OFFSET, Acks, Batch, Clock
+from soak.core.plan_base import STRICT, Settings
+from soak.core.ports import Clock, Topics
 from soak.core.units import SECOND_NS, Duration
 
 LOG = logging.getLogger("soak.brokers.kafka")
+
+SECRETS = (
+    "sasl.password",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.password",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.assertion.private.key.pem",
+)
+"""Settings that a plan may name only by reference."""
+
 _QUIET = {"log_level": "3"}  # librdkafka's own lines: errors and worse
-_LARGE = {"message.max.bytes": str(17 * 2**20)}  # what the cluster takes is the cluster's to say
+_PRODUCER = {"message.max.bytes": str(17 * 2**20)}  # what the cluster takes is the cluster's to say
+_CONSUMER = {
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "earliest",
+    "fetch.wait.max.ms": "100",
+    # With its queue full the client stops fetching for so long: a second of it halves the throughput.
+    "fetch.queue.backoff.ms": "2",
+}
+_TOPICS_A_CALL = 20
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -38,6 +64,11 @@ class Config:
     consumer: Settings = field(default_factory=dict)
     common: Settings = field(default_factory=dict)  # security and the like, for every client
 
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Return where the cluster is, under the names that other parts of a plan use."""
+        return {"bootstrap_servers": self.bootstrap_servers}
+
 
 def connect(config: Config, clock: Clock) -> KafkaBroker:
     return KafkaBroker(config, clock)
@@ -45,6 +76,8 @@ def connect(config: Config, clock: Clock) -> KafkaBroker:
 
 class KafkaBroker:
     """A cluster as the plan names it; every client is made where it is asked for."""
+
+    block_bits = 0
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
@@ -55,10 +88,15 @@ class KafkaBroker:
         """Have the client refuse settings that it does not know.
 
         Raises:
-            BrokerError: with what the client said.
+            BrokerError: a secret in the plan, an unknown name, or what the client said.
         """
-        self.producer("").close(0.0)
-        self.consumer("", {}).close()
+        for where in ("common", "producer", "consumer"):
+            settings = getattr(self._config, where)
+            secret.refuse_literals(where, settings, SECRETS)
+            known.refuse_unknown(where, settings, known.librdkafka())
+        nowhere = Topics(("",), 1)
+        self.producer(nowhere).close(0.0)
+        self.consumer(nowhere, "", {}).close()
 
     def check(self) -> None:
         """Check the settings, and reach the cluster.
@@ -69,53 +107,74 @@ class KafkaBroker:
         self.check_settings()
         self._metadata()
 
-    def topic_exists(self, topic: str) -> bool:
-        return topic in self._metadata().topics
+    def existing(self, names: Sequence[str]) -> list[str]:
+        there = self._metadata().topics  # asked for by name, a cluster may create it
+        return [name for name in names if name in there]
 
-    def create_topic(
-        self, topic: str, partitions: int, replication: int, settings: Mapping[str, str]
-    ) -> None:
-        """Create a topic and wait until every partition has a leader.
+    def create_topics(self, topics: Topics, replication: int, settings: Mapping[str, str]) -> None:
+        """Create topics and wait until every partition has a leader.
 
         Raises:
-            BrokerError: it exists, the settings are refused, or leaders are not there in time.
+            BrokerError: one exists, the settings are refused, or leaders are not there in time.
         """
-        new = NewTopic(
-            topic, num_partitions=partitions, replication_factor=replication, config=dict(settings)
-        )
         admin = self._admin()
-        try:
-            admin.create_topics([new], operation_timeout=self._timeout_seconds)[topic].result(
-                self._timeout_seconds
-            )
-        except (KafkaException, TimeoutError) as error:
-            raise BrokerError(f"cannot create topic {topic}: {_said(error)}") from error
-        deadline_ns = self._clock.mono_ns() + self._config.timeout
+        for first in range(0, len(topics.names), _TOPICS_A_CALL):
+            new = [
+                NewTopic(
+                    name,
+                    num_partitions=topics.partitions,
+                    replication_factor=replication,
+                    config=dict(settings),
+                )
+                for name in topics.names[first : first + _TOPICS_A_CALL]
+            ]
+            created = admin.create_topics(new, operation_timeout=self._timeout_seconds)
+            for name, future in created.items():
+                try:
+                    future.result(self._timeout_seconds)
+                except (KafkaException, TimeoutError) as error:
+                    raise BrokerError(f"cannot create topic {name}: {said(error)}") from error
+        # Thousands of partitions take their leaders one after another.
+        patience_ns = self._config.timeout + topics.total * SECOND_NS // 100
+        deadline_ns = self._clock.mono_ns() + patience_ns
         while self._clock.mono_ns() < deadline_ns:
-            listed = self._metadata().topics  # asked for by name, a cluster may create it
-            found = listed[topic].partitions if topic in listed else {}
-            if len(found) == partitions and all(item.leader >= 0 for item in found.values()):
+            if (self.leaders(topics) >= 0).all():
                 return
             self._clock.sleep_until(self._clock.mono_ns() + SECOND_NS // 20)
-        raise BrokerError(f"topic {topic} was created but has no leader for every partition")
+        which = topics.names[0] if len(topics.names) == 1 else f"{len(topics.names)} topics"
+        raise BrokerError(f"{which} was created but has no leader for every partition")
 
-    def producer(self, topic: str) -> KafkaProducer:
-        settings = {**_QUIET, **_LARGE, **self._common(), **self._config.producer}
-        return KafkaProducer(_client(confluent_kafka.Producer, settings), topic, self._clock)
+    def producer(self, topics: Topics) -> KafkaProducer:
+        settings = {**_QUIET, **_PRODUCER, **self._common(), **self._config.producer}
+        return KafkaProducer(_client(confluent_kafka.Producer, settings), topics, self._clock)
 
-    def consumer(self, topic: str, positions: Mapping[int, int]) -> KafkaConsumer:
-        """Return a consumer of these partitions; a position of -2 means the earliest offset."""
+    def consumer(
+        self, topics: Topics, subscription: str, positions: Mapping[int, int]
+    ) -> KafkaConsumer:
+        """Return a consumer of these partitions; its group is named after its subscription, never joined."""
         settings = {
             **_QUIET,
+            **_CONSUMER,
             **self._common(),
-            "group.id": f"{topic or 'soak'}-audit",  # the client asks for one; never joined
-            "enable.auto.commit": "false",
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": "100",
+            "group.id": f"{topics.names[0] or 'soak'}-{subscription or 'audit'}",
+            **self._config.consumer,
         }
-        client = _client(confluent_kafka.Consumer, {**settings, **self._config.consumer})
-        client.assign([TopicPartition(topic, at, offset) for at, offset in positions.items()])
-        return KafkaConsumer(client, topic, self._clock, self._timeout_seconds)
+        client = _client(confluent_kafka.Consumer, settings)
+        return KafkaConsumer(client, topics, positions, self._clock, self._timeout_seconds)
+
+    def leaders(self, topics: Topics) -> NDArray[np.int64]:
+        there = self._metadata().topics
+        found = np.full(topics.total, -1, dtype=np.int64)
+        for number, name in enumerate(topics.names):
+            for partition, told in there[name].partitions.items() if name in there else ():
+                if partition < topics.partitions:
+                    found[number * topics.partitions + partition] = told.leader
+        return found
+
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        settings = {**self._config.common, **self._config.producer}
+        partitioner = settings.get("partitioner", _kafka_keys.DEFAULT)
+        return _kafka_keys.partition_of(key, partitions, partitioner)
 
     def versions(self) -> dict[str, str]:
         return {
@@ -127,122 +186,18 @@ class KafkaBroker:
         return {"bootstrap.servers": self._config.bootstrap_servers, **self._config.common}
 
     def _admin(self) -> AdminClient:
-        return AdminClient({**_QUIET, **self._common()}, logger=LOG)
+        return AdminClient({**secret.resolved({**_QUIET, **self._common()})}, logger=LOG)
 
     def _metadata(self) -> Any:  # noqa: ANN401  # the client ships no types
         try:
             return self._admin().list_topics(timeout=self._timeout_seconds)
         except KafkaException as error:
             where = self._config.bootstrap_servers
-            raise BrokerError(f"no Kafka broker answered at {where}: {_said(error)}") from error
-
-
-class KafkaProducer:
-    def __init__(self, client: confluent_kafka.Producer, topic: str, clock: Clock) -> None:
-        self._client = client
-        self._topic = topic
-        self._clock = clock
-        self._notes: list[tuple[int, int, int]] = []
-
-    def send(self, partition: int, payload: bytes, token: int) -> bool:
-        try:
-            self._client.produce(
-                self._topic, payload, partition=partition, on_delivery=partial(self._note, token)
-            )
-        except BufferError:
-            return False
-        except KafkaException as error:
-            raise BrokerError(f"the client refuses to send: {_said(error)}") from error
-        return True
-
-    def serve(self) -> None:
-        self._client.poll(0)
-
-    def take(self) -> Acks:
-        notes, self._notes = self._notes, []
-        block = np.array(notes, dtype=np.int64).reshape(-1, 3)
-        return Acks(token=block[:, 0], offset=block[:, 1], at_mono_ns=block[:, 2])
-
-    def in_flight(self) -> int:
-        return len(self._client)
-
-    def close(self, timeout_seconds: float) -> Acks:
-        self._client.flush(timeout_seconds)
-        self._client.purge()
-        self._client.poll(0)
-        return self.take()
-
-    def _note(self, token: int, error: Any, message: Any) -> None:  # noqa: ANN401  # the client's types
-        offset = FAILED if error is not None else message.offset()
-        if error is None and (offset is None or offset < 0):
-            offset = UNKNOWN_OFFSET
-        self._notes.append((token, offset, self._clock.mono_ns()))
-
-
-class KafkaConsumer:
-    def __init__(
-        self, client: confluent_kafka.Consumer, topic: str, clock: Clock, timeout_seconds: float
-    ) -> None:
-        self._client = client
-        self._topic = topic
-        self._clock = clock
-        self._timeout_seconds = timeout_seconds
-        self._last_error = ""
-
-    def receive(self, limit: int, timeout_seconds: float) -> Batch:
-        """Wait for the first message, then take what else is there, up to `limit`."""
-        first = self._client.poll(timeout_seconds)
-        found = [] if first is None else [first, *self._client.consume(limit - 1, 0)]
-        at_mono_ns, at_wall_ns = self._clock.mono_ns(), self._clock.wall_ns()
-        good = [message for message in found if message.error() is None]
-        if len(good) < len(found):
-            self._tell_errors(found)
-        return Batch(
-            heads=[message.value() or b"" for message in good],
-            partition=np.array([message.partition() for message in good], dtype=np.int64),
-            offset=np.array([message.offset() for message in good], dtype=np.int64),
-            at_mono_ns=at_mono_ns,
-            at_wall_ns=at_wall_ns,
-        )
-
-    def lag(self, partition: int, position: int) -> int | None:
-        """Return the messages not yet read, as of the last fetch: no question to the broker."""
-        _, high = self._client.get_watermark_offsets(
-            TopicPartition(self._topic, partition), cached=True
-        )
-        return max(0, high - max(position, 0)) if high >= 0 else None
-
-    def log_bounds(self, partition: int) -> tuple[int, int]:
-        try:
-            low, high = self._client.get_watermark_offsets(
-                TopicPartition(self._topic, partition), timeout=self._timeout_seconds
-            )
-        except KafkaException as error:
-            raise BrokerError(f"no log bounds of partition {partition}: {_said(error)}") from error
-        return int(low), int(high)
-
-    def close(self) -> None:
-        self._client.close()
-
-    def _tell_errors(self, found: list[Any]) -> None:
-        """Log an error when it is another one than the last."""
-        for message in found:
-            error = message.error()
-            if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
-                continue
-            if str(error) != self._last_error:
-                self._last_error = str(error)
-                LOG.warning("consume_failed error=%s", error)
+            raise BrokerError(f"no Kafka broker answered at {where}: {said(error)}") from error
 
 
 def _client(kind: type[Any], settings: dict[str, str]) -> Any:  # noqa: ANN401  # either client
     try:
-        return kind(settings, logger=LOG)
+        return kind(secret.resolved(settings), logger=LOG)
     except KafkaException as error:
-        raise BrokerError(f"the client refuses its settings: {_said(error)}") from error
-
-
-def _said(error: BaseException) -> str:
-    """Return the client's words without its codes."""
-    inner = error.args[0] if error.args else error
-    return inner.str() if isinstance(inner, KafkaError) else str(inner) or type(error).__name__
+        raise BrokerError(f"the client refuses its settings: {said(error)}") from error

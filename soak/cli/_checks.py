@@ -10,12 +10,12 @@ from pathlib import Path
 
 from soak.core import plan_text, plugins
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError, PlanError
+from soak.core.errors import BrokerError, PlanError, SettingError
 from soak.core.plan import Lab
 from soak.core.plan_fill import lacking
 from soak.core.plan_text import PlanFile
-from soak.core.ports import Broker
 from soak.core.units import format_size
+from soak.daemons.context import connect
 from soak.store.run_folder import RunFolder
 
 
@@ -63,7 +63,10 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
         hint = plugins.nearest(plan.lab.broker, plugins.names("soak.lab.brokers"))
         raise plan_file.error("lab.broker", f"unknown lab broker {plan.lab.broker!r}{hint}")
     try:
-        _connect(plan_file).check_settings()
+        connect(plan, SystemClock()).check_settings()
+    except SettingError as error:
+        place = ("broker", plan.broker_kind, *error.place)
+        raise plan_file.document.error(place, str(error)) from error
     except BrokerError as error:
         raise plan_file.error(f"broker.{plan.broker_kind}", str(error)) from error
     for name in plan.detection.detectors:
@@ -80,21 +83,22 @@ def check_cluster(plan_file: PlanFile) -> None:
         PlanError: with file, line and key.
     """
     plan = plan_file.plan
-    broker = _connect(plan_file)
-    key = f"broker.{plan.broker_kind}.bootstrap_servers"
+    broker = connect(plan, SystemClock())
+    key = f"broker.{plan.broker_kind}.{next(iter(plan.broker_config.addresses))}"
     try:
         broker.check()
-        exists = bool(plan.topic.name) and broker.topic_exists(plan.topic.name)
+        exists = broker.existing(plan.topic.names) if plan.topic.name else []
     except BrokerError as error:
         raise plan_file.error(key, str(error)) from error
     if exists and not plan.topic.use_existing:
         raise plan_file.error(
             "topic.name",
-            f"topic {plan.topic.name} exists already; soakd writes into no topic that it did not "
+            f"topic {exists[0]} exists already; soakd writes into no topic that it did not "
             "make unless `topic.use_existing: true` says so",
         )
-    if plan.topic.use_existing and not exists:
-        raise plan_file.error("topic.use_existing", f"there is no topic {plan.topic.name!r}")
+    if plan.topic.use_existing and len(exists) < plan.topic.count:
+        missing = next(name for name in plan.topic.names if name not in exists)
+        raise plan_file.error("topic.use_existing", f"there is no topic {missing!r}")
 
 
 def check_run_folder(plan_file: PlanFile, run_dir: Path) -> RunFolder:
@@ -111,15 +115,8 @@ def check_run_folder(plan_file: PlanFile, run_dir: Path) -> RunFolder:
     return RunFolder(run_dir.absolute())
 
 
-def _connect(plan_file: PlanFile) -> Broker:
-    plan = plan_file.plan
-    module = plugins.load("soak.brokers", plan.broker_kind)
-    broker: Broker = module.connect(plan.broker_config, SystemClock())
-    return broker
-
-
 def _address(plan_file: PlanFile) -> str:
-    return str(getattr(plan_file.plan.broker_config, "bootstrap_servers", ""))
+    return str(next(iter(plan_file.plan.broker_config.addresses.values())))
 
 
 def _check_writable(plan_file: PlanFile, runs: Path) -> Path:

@@ -17,15 +17,15 @@ from rich.console import Console
 from soak.cli import _checks
 from soak.cli._snapshot import Watcher
 from soak.cli._view import View, open_view
-from soak.core import plan_text, plugins
+from soak.core import plan_text
 from soak.core.clock import Grid, SystemClock
 from soak.core.errors import BrokerError, SoakError
 from soak.core.plan import Plan
 from soak.core.plan_fill import filled
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
-from soak.daemons.context import host_name
-from soak.daemons.supervise import GaveUpError, Supervisor
+from soak.daemons.context import connect, host_name, topics_of
+from soak.daemons.supervise import GaveUpError, Supervisor, roles_of
 from soak.lab.lab import Lab, start_lab
 from soak.lab.mailbox import render
 from soak.service import children
@@ -120,12 +120,15 @@ def _execute(
         )
         stack.callback(lab.stop)
     plan = _resolved(plan, lab, run)
-    _make_topic(plan_file, plan)
+    _make_topics(plan_file, plan)
     run = dataclasses.replace(run, start_wall_ns=clock.wall_ns() + LEAD_NS)
     write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
     write_run(folder, run)
     supervisor = Supervisor(
-        folder, clock, on_death=lambda name, how: view.note(f"{name} died ({how}), started again")
+        folder,
+        clock,
+        roles=roles_of(plan),
+        on_death=lambda name, how: view.note(f"{name} died ({how}), started again"),
     )
     stack.callback(supervisor.close)
     stop = stop_event()
@@ -186,25 +189,21 @@ def _resolved(plan: Plan, lab: Lab | None, run: Run) -> Plan:
     topic = plan.topic.name or f"soak-{run.id}"
     plan = dataclasses.replace(plan, topic=dataclasses.replace(plan.topic, name=topic))
     if lab is not None:
-        address = lab.broker.bootstrap_servers
-        plan = filled(plan, "broker", {"bootstrap_servers": address})
+        plan = filled(plan, "broker", lab.broker.addresses)
         plan = filled(plan, "probes", {"directory": str(lab.broker.data_directory)})
         if lab.mailbox is not None:
             server = {"host": lab.mailbox.host, "port": lab.mailbox.port}
             plan = filled(plan, "sinks", server)
-    address = getattr(plan.broker_config, "bootstrap_servers", "")
-    plan = filled(plan, "probes", {"bootstrap_servers": address})
-    return filled(plan, "probes", {"topics": (topic,)})
+    plan = filled(plan, "probes", plan.broker_config.addresses)
+    return filled(plan, "probes", {"topics": plan.topic.names})
 
 
-def _make_topic(plan_file: PlanFile, plan: Plan) -> None:
+def _make_topics(plan_file: PlanFile, plan: Plan) -> None:
     if plan.topic.use_existing:
         return
-    module = plugins.load("soak.brokers", plan.broker_kind)
-    broker = module.connect(plan.broker_config, SystemClock())
+    broker = connect(plan, SystemClock())
     try:
-        topic = plan.topic
-        broker.create_topic(topic.name, topic.partitions, topic.replication, topic.settings)
+        broker.create_topics(topics_of(plan), plan.topic.replication, plan.topic.settings)
     except BrokerError as error:
         raise plan_file.error("topic", str(error)) from error
 

@@ -41,3 +41,11 @@ class FindingsBusyError(FindingsError):
 
 class LabError(SoakError):
     """A lab broker, or what it needs, could not be fetched or started."""
+
+
+class SettingError(BrokerError):
+    """One setting of a client is wrong; `place` is where it stands in the broker's section of a plan."""
+
+    def __init__(self, place: tuple[str, ...], message: str) -> None:
+        super().__init__(message)
+        self.place = place

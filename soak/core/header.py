@@ -30,9 +30,10 @@ DTYPE = np.dtype(
 SIZE = DTYPE.itemsize
 
 
-def instance_of(run_id: str, source: str) -> int:
-    """Return the number that stands for one run's source, such as `produce.0@host`, in its messages."""
-    return zlib.crc32(f"{run_id}/{source}".encode())
+def instance_of(run_id: str, source: str, client: int = 0) -> int:
+    """Return the number that stands for a client of one run's source, such as `produce.0@host`."""
+    suffix = f"/{client}" if client else ""
+    return zlib.crc32(f"{run_id}/{source}{suffix}".encode())
 
 
 def boot_of(boot_id: str) -> int:

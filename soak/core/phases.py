@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from soak.core.plan import PhaseLengths
+from soak.core.plan_phases import PhaseLengths
 from soak.core.units import SECOND_NS
 
 Phase = Literal["warm-up", "soak", "drain", "end"]

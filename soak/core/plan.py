@@ -4,39 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BeforeValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
-from soak.core.units import SECOND_NS, Duration, Rate, Size, duration_ns, rate_per_second
+from soak.core.plan_base import STRICT, PluginConfigs, Settings, check_between
+from soak.core.plan_load import Consumers, Load
+from soak.core.plan_phases import PhaseLengths
+from soak.core.units import SECOND_NS, Duration, Size
 
-STRICT = ConfigDict(extra="forbid")
-"""For every configuration: an unknown key is an error."""
-
-
-def _texts(value: object) -> object:
-    """Client and topic settings are text on the wire, while YAML reads numbers and booleans."""
-    if not isinstance(value, Mapping):
-        return value
-    for key, item in value.items():
-        if item is None or isinstance(item, Mapping | list):
-            raise ValueError(f"{key} must be text, a number or true or false")
-    return {
-        key: str(item).lower() if isinstance(item, bool) else str(item)
-        for key, item in value.items()
-    }
-
-
-SMALLEST_MESSAGE_BYTES = 64  # the header takes 48
-LARGEST_MESSAGE_BYTES = 16 * 2**20
-LARGEST_CATCH_UP = 100
-
-Settings = Annotated[dict[str, str], BeforeValidator(_texts)]
-"""Settings passed through to a client or broker under their real names."""
-
-PluginConfigs = dict[str, Any]
-"""Name of a plug-in to its `Config`; `plan_text` fills it from the plug-in's file."""
+MOST_PARTITIONS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -44,57 +21,40 @@ class Lab:
     """A broker that soakd fetches, starts and stops itself, on loopback."""
 
     broker: str = "kafka"
+    nodes: int = 1  # brokers of one cluster
     settings: Settings = field(default_factory=dict)
     mailbox: bool = True  # start a mail server that prints what it gets; sinks.mail goes to it
+
+    def __post_init__(self) -> None:
+        check_between(self, "nodes", 1, 9)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Topic:
     name: str = ""  # empty: soak-<run id>
+    count: int = 1  # topics alike; with more than one they are named <name>-0 and so on
     use_existing: bool = False  # a topic that the run did not create is refused unless told
-    partitions: int = 2
+    partitions: int = 2  # of each
     replication: int = 1
     settings: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key, value in (("partitions", self.partitions), ("replication", self.replication)):
-            if value < 1:
-                raise ValueError(f"{key} must be at least 1, not {value}")
+        for key in ("count", "partitions", "replication"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key} must be at least 1, not {getattr(self, key)}")
+        if self.total_partitions > MOST_PARTITIONS:
+            raise ValueError(f"partitions of all topics must be at most {MOST_PARTITIONS}")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the topics' names, once the run has given them one."""
+        if self.count == 1:
+            return (self.name,)
+        return tuple(f"{self.name}-{number}" for number in range(self.count))
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class Load:
-    rate: Rate = field(default_factory=lambda: rate_per_second("1k/s"))
-    message_size: Size = 1024
-    catch_up_ratio: float = (
-        1.2  # after a stall, missed sends go out at most at this multiple of rate
-    )
-    backlog: Duration = 10 * SECOND_NS  # sends later than this are counted as missed and skipped
-
-    def __post_init__(self) -> None:
-        if self.rate <= 0:
-            raise ValueError("rate must be above 0/s")
-        if not SMALLEST_MESSAGE_BYTES <= self.message_size <= LARGEST_MESSAGE_BYTES:
-            raise ValueError("message_size must lie between 64B and 16MiB")
-        if not 1 <= self.catch_up_ratio <= LARGEST_CATCH_UP:
-            raise ValueError(f"catch_up_ratio must lie between 1 and {LARGEST_CATCH_UP}")
-        if self.backlog < SECOND_NS:
-            raise ValueError("backlog must be at least 1s")
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class PhaseLengths:
-    warm_up: Duration = duration_ns("60s")  # in the data, marked, and not judged
-    soak: Duration = duration_ns("24h")
-    drain: Duration = duration_ns("30s")  # longest wait for the consumer after the last send
-
-    def __post_init__(self) -> None:
-        for key in ("warm_up", "soak", "drain"):
-            value = getattr(self, key)
-            if value % SECOND_NS or value < 0:
-                raise ValueError(f"{key} must be whole seconds")
-        if self.soak < 20 * SECOND_NS:
-            raise ValueError("soak must be at least 20s: there is no level to judge before")
+    @property
+    def total_partitions(self) -> int:
+        return self.count * self.partitions
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -119,6 +79,7 @@ class Plan:
     lab: Lab | None = None
     topic: Topic = field(default_factory=Topic)
     load: Load = field(default_factory=Load)
+    consumers: Consumers = field(default_factory=Consumers)
     phases: PhaseLengths = field(default_factory=PhaseLengths)
     journal: Journal = field(default_factory=Journal)
     probes: PluginConfigs = field(default_factory=dict)

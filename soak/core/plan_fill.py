@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from soak.core.plan import Plan, PluginConfigs
+from soak.core.plan import Plan
+from soak.core.plan_base import PluginConfigs
 
 
 def filled(plan: Plan, section: str, values: Mapping[str, object]) -> Plan:

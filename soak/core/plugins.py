@@ -34,6 +34,10 @@ def load(package: str, name: str) -> ModuleType:
 
 def nearest(name: str, known: list[str]) -> str:
     """Return `; did you mean ...? known: ...` for an error message."""
+    return f"{close_to(name, known) or ';'} known: {', '.join(known)}"
+
+
+def close_to(name: str, known: list[str]) -> str:
+    """Return `; did you mean ...?`, or "" when nothing known comes near."""
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
-    return f"{hint} known: {', '.join(known)}"
+    return f"; did you mean {close[0]!r}?" if close else ""

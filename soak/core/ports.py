@@ -24,6 +24,41 @@ FAILED = -1
 UNKNOWN_OFFSET = -2
 """Offset of a message that was delivered, when the cluster did not say where it lies (acks=0)."""
 
+EARLIEST = -2
+"""Position of a partition from which nothing has been received yet."""
+LATEST = -1
+"""The same where what was there before the run is not ours to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Topics alike. Their partitions are numbered through: `at` = topic number x partitions + partition."""
+
+    names: tuple[str, ...]
+    partitions: int  # of each
+
+    @property
+    def total(self) -> int:
+        return len(self.names) * self.partitions
+
+    def split(self, at: int) -> tuple[str, int]:
+        """Return topic and partition of a running number."""
+        topic, partition = divmod(at, self.partitions)
+        return self.names[topic], partition
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Messages in the order in which they are to be sent; sequences of one length n.
+
+    `partition` holds running numbers; message i has the token `first_token + i`.
+    """
+
+    partition: Sequence[int]
+    payload: Sequence[bytes]
+    first_token: int
+    key: Sequence[bytes] | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Acks:
@@ -39,15 +74,19 @@ class Batch:
     """Received messages in order of arrival. `heads` are the first bytes of each payload."""
 
     heads: Sequence[bytes]
-    partition: NDArray[np.int64]
+    partition: NDArray[np.int64]  # running numbers
     offset: NDArray[np.int64]
     at_mono_ns: int
     at_wall_ns: int
 
 
 class Producer(Protocol):
-    def send(self, partition: int, payload: bytes, token: int) -> bool:
-        """Hand over one message; False when the client's queue is full (try again, nothing sent)."""
+    def send(self, messages: Outgoing) -> int:
+        """Hand over messages; return how many the client took before its queue was full.
+
+        Raises:
+            BrokerError: the client refuses a message for good.
+        """
         ...
 
     def serve(self) -> None:
@@ -58,8 +97,6 @@ class Producer(Protocol):
         """Return the delivery reports noted since the last call."""
         ...
 
-    def in_flight(self) -> int: ...
-
     def close(self, timeout_seconds: float) -> Acks:
         """Wait for outstanding messages; return the last reports. What is left counts as failed."""
         ...
@@ -68,8 +105,15 @@ class Producer(Protocol):
 class Consumer(Protocol):
     def receive(self, limit: int, timeout_seconds: float) -> Batch: ...
 
-    def lag(self, partition: int, position: int) -> int | None:
-        """Return how many messages lie between `position` and the log's end, if that was seen."""
+    def pause(self, *, is_paused: bool) -> None:
+        """Stop fetching, or go on; what was fetched already may still come."""
+        ...
+
+    def lag(self, positions: Mapping[int, int]) -> int | None:
+        """Return how many messages lie between the positions and the logs' ends, as far as was seen.
+
+        None where nothing is known yet. Asks no cluster: it is called every second.
+        """
         ...
 
     def log_bounds(self, partition: int) -> tuple[int, int]:
@@ -83,7 +127,27 @@ class Consumer(Protocol):
     def close(self) -> None: ...
 
 
-class Broker(Protocol):
+class LeaderSource(Protocol):
+    def leaders(self, topics: Topics) -> NDArray[np.int64]:
+        """Return the number of the broker that leads each partition, shape (total,), -1 where none does.
+
+        Raises:
+            BrokerError: the cluster did not answer in time.
+        """
+        ...
+
+
+class Partitioner(Protocol):
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        """Return the partition that the client itself would choose for a key."""
+        ...
+
+
+class Broker(LeaderSource, Partitioner, Protocol):
+    block_bits: int
+    """0: the offsets of a partition are dense. Else the bits of an offset from this one up name a block
+    that retention deletes as a whole (a ledger); offsets rise, with holes that mean nothing."""
+
     def check_settings(self) -> None:
         """Raise `BrokerError` when the client does not know its settings; asks no cluster."""
         ...
@@ -92,16 +156,22 @@ class Broker(Protocol):
         """Raise `BrokerError` when the settings are wrong or the cluster cannot be reached."""
         ...
 
-    def topic_exists(self, topic: str) -> bool: ...
+    def existing(self, names: Sequence[str]) -> list[str]:
+        """Return which of these topics exist."""
+        ...
 
-    def create_topic(
-        self, topic: str, partitions: int, replication: int, settings: Mapping[str, str]
-    ) -> None: ...
+    def create_topics(self, topics: Topics, replication: int, settings: Mapping[str, str]) -> None:
+        """Create topics and wait until every partition has a leader.
 
-    def producer(self, topic: str) -> Producer: ...
+        Raises:
+            BrokerError: one exists, the settings are refused, or leaders are not there in time.
+        """
+        ...
 
-    def consumer(self, topic: str, positions: Mapping[int, int]) -> Consumer:
-        """Return a consumer assigned to the partitions given, from these offsets on."""
+    def producer(self, topics: Topics) -> Producer: ...
+
+    def consumer(self, topics: Topics, subscription: str, positions: Mapping[int, int]) -> Consumer:
+        """Return a consumer of these partitions, from these offsets on (or EARLIEST, or LATEST)."""
         ...
 
     def versions(self) -> Mapping[str, str]:

@@ -7,12 +7,21 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from soak.core import header, plugins
+from soak.core import header
 from soak.core.model import Event
-from soak.core.ports import Clock, Consumer
+from soak.core.ports import EARLIEST, LATEST, Clock, Consumer
 from soak.daemons.consume_second import ConsumeSecond
-from soak.daemons.context import RESTART_CODE, Context, CpuMeter, boot_id, open_context
-from soak.daemons.received import EARLIEST, LATEST, Received, restore
+from soak.daemons.context import (
+    RESTART_CODE,
+    Context,
+    CpuMeter,
+    boot_id,
+    connect,
+    open_context,
+    topics_of,
+)
+from soak.daemons.leaders import Leaders
+from soak.daemons.received import Received, restore
 
 RECEIVE_SECONDS = 0.05
 BATCH = 4000
@@ -21,19 +30,22 @@ BATCH = 4000
 def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     """Receive until the phases or `stop` end it; return the exit code."""
     context = open_context(run_dir, f"consume.{index}", clock)
-    plan = context.plan
+    plan, topics = context.plan, topics_of(context.plan)
+    who = plan.consumers
     first = LATEST if plan.topic.use_existing else EARLIEST
-    received, is_restart = restore(
-        context.folder.journal, context.source, dict.fromkeys(range(plan.topic.partitions), first)
-    )
-    module = plugins.load("soak.brokers", plan.broker_kind)
-    broker = module.connect(plan.broker_config, clock)
-    consumer = broker.consumer(plan.topic.name, received.positions)
-    second = ConsumeSecond(header.boot_of(boot_id()), is_behind=is_restart)
+    begin = dict.fromkeys(range(who.member_of(index), topics.total, who.per_subscription), first)
+    broker = connect(plan, clock)
+    received, is_restart = restore(context.folder.journal, context.source, begin, broker.block_bits)
+    subscription = f"audit-{who.subscription_of(index)}"
+    consumer = broker.consumer(topics, subscription, received.positions)
+    leaders = Leaders(broker, topics)
+    leaders.start()
+    second = ConsumeSecond(header.boot_of(boot_id()), leaders, is_behind=is_restart)
     loop = ConsumeLoop(context, consumer, received, second, clock)
     while not (stop.is_set() or loop.is_over or context.recorder.is_suspended):
         loop.tick()
     loop.finish()
+    leaders.close()
     context.writer.close(is_end=not context.recorder.is_suspended)
     return RESTART_CODE if context.recorder.is_suspended else 0
 
@@ -75,7 +87,7 @@ class ConsumeLoop:
         self._second.note_pause(away_ns)  # it delayed what has come only now
         if batch.heads:
             block, is_ours = header.parse(list(batch.heads))
-            self._second.note(block[is_ours], batch)
+            self._second.note(block, is_ours, batch)
             self._second.note_audit(
                 self._received.note(block, is_ours, batch.partition, batch.offset)
             )
@@ -87,18 +99,17 @@ class ConsumeLoop:
         self._consumer.close()
 
     def _write(self, k: int, events: Sequence[Event]) -> None:
-        lags = [
-            self._consumer.lag(partition, position)
-            for partition, position in self._received.positions.items()
-        ]
-        lag = None if None in lags else sum(one for one in lags if one is not None)
+        lag = self._consumer.lag(self._received.positions)
         reason = self._second.reason()  # as of this second; a lag that is gone now was there in it
         if lag is not None:
             self._second.note_lag(lag, float(self._context.plan.load.rate))
         self._context.recorder.append(
             k,
             self._second.samples(math.nan if lag is None else lag, self._cpu.ratio()),
-            histograms={"end_to_end_latency_seconds": self._second.latency.encode()},
+            histograms={
+                "end_to_end_latency_seconds": self._second.latency.encode(),
+                **self._second.by_leader.encoded(),
+            },
             received=self._received.take_spans(),
             events=events,
             trust={"reason": reason},

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from soak.core.histogram import Histogram
 from soak.core.model import Column
 from soak.core.ports import Batch
+from soak.daemons.by_leader import ByLeader
+from soak.daemons.leaders import Leaders
 from soak.daemons.produce_second import above_columns, latency_columns
 from soak.daemons.received import AuditCounts
 
@@ -20,7 +22,9 @@ BEHIND_SECONDS = 2.0
 class ConsumeSecond:
     """Counters and histogram of the second in hand; `clear` starts the next one."""
 
-    def __init__(self, boot: int, *, is_behind: bool) -> None:
+    def __init__(self, boot: int, leaders: Leaders, *, is_behind: bool) -> None:
+        self.by_leader = ByLeader("end_to_end_latency_seconds")
+        self._leaders = leaders
         self._boot = boot
         self._is_behind = is_behind
         self.latency = Histogram()
@@ -29,15 +33,19 @@ class ConsumeSecond:
         self._odd = AuditCounts()
         self._pause_ns = 0
 
-    def note(self, block: NDArray[np.void], batch: Batch) -> None:
-        """Note the headers of our own messages in a batch; the others are foreign."""
+    def note(self, block: NDArray[np.void], is_ours: NDArray[np.bool_], batch: Batch) -> None:
+        """Note the headers of a batch, one row a message; those that are not ours are foreign."""
+        block = block[is_ours]
         self._received += block.size
         self._foreign += len(batch.heads) - block.size
         # On one boot all processes share the monotonic clock; between hosts only wall clocks compare.
         is_here = block["boot"] == self._boot
         by_mono = batch.at_mono_ns - block["intended_mono_ns"]
         by_wall = batch.at_wall_ns - (block["sent_wall_ns"] - block["delay_ns"])
-        self.latency.record_ns(np.where(is_here, by_mono, by_wall))
+        latency_ns = np.where(is_here, by_mono, by_wall)
+        self.latency.record_ns(latency_ns)
+        if self._leaders.several:
+            self.by_leader.record_ns(self._leaders.of(batch.partition[is_ours]), latency_ns)
 
     def note_audit(self, counts: AuditCounts) -> None:
         self._odd.duplicated += counts.duplicated
@@ -52,6 +60,7 @@ class ConsumeSecond:
 
     def clear(self) -> None:
         self.latency.clear()
+        self.by_leader.clear()
         self._received = self._foreign = self._pause_ns = 0
         self._odd = AuditCounts()
 
@@ -72,6 +81,7 @@ class ConsumeSecond:
             *((Column(name, (), "messages"), float(value)) for name, value in counts.items()),
             (Column("consumer_pause_seconds", (), "seconds"), self._pause_ns / 1e9),
             (Column("process_cpu_ratio", (), "cores"), cpu_ratio),
+            *self.by_leader.samples(),
             *above_columns("end_to_end_latency_above_messages", self.latency),
         ]
 

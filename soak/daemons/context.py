@@ -8,10 +8,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from soak.core import plugins
 from soak.core.clock import Grid
 from soak.core.phases import Phases, parse
 from soak.core.plan import Plan
-from soak.core.ports import Clock
+from soak.core.ports import Broker, Clock, Topics
 from soak.daemons.recorder import Recorder
 from soak.store.journal import JournalWriter
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
@@ -29,6 +30,18 @@ def host_name() -> str:
 
 def boot_id() -> str:
     return _BOOT_ID.read_text() if _BOOT_ID.exists() else f"{host_name()}-{time.CLOCK_BOOTTIME}"
+
+
+def connect(plan: Plan, clock: Clock) -> Broker:
+    """Return the plan's broker; asks no cluster yet."""
+    broker: Broker = plugins.load("soak.brokers", plan.broker_kind).connect(
+        plan.broker_config, clock
+    )
+    return broker
+
+
+def topics_of(plan: Plan) -> Topics:
+    return Topics(plan.topic.names, plan.topic.partitions)
 
 
 @dataclass(slots=True)

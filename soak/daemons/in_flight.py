@@ -9,16 +9,14 @@ from numpy.typing import NDArray
 
 from soak.core.ports import Acks
 
-_FIELDS = np.dtype(
-    [("partition", "i8"), ("sequence", "i8"), ("intended_ns", "i8"), ("sent_ns", "i8")]
-)
+_FIELDS = np.dtype([("lane", "i8"), ("sequence", "i8"), ("intended_ns", "i8"), ("sent_ns", "i8")])
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
     """Messages that were acknowledged or failed; arrays of shape (n,). `offset` is -1 for failed."""
 
-    partition: NDArray[np.int64]
+    lane: NDArray[np.int64]
     sequence: NDArray[np.int64]
     offset: NDArray[np.int64]
     latency_ns: NDArray[np.int64]  # from the intended time
@@ -31,27 +29,38 @@ class InFlight:
     def __init__(self, capacity: int = 1 << 14) -> None:
         self._slots = np.zeros(capacity, dtype=_FIELDS)
         self._is_open = np.zeros(capacity, dtype=np.bool_)
-        self._next = 0
+        self.next_token = 0
         self.count = 0
 
-    def add(self, partition: int, sequence: int, intended_ns: int, sent_ns: int) -> int:
-        """Note one message that is about to be sent; return its token."""
-        token = self._next
-        slot = token % self._slots.size
-        if self._is_open[slot]:
+    def add(
+        self,
+        lane: NDArray[np.int64] | int,
+        sequence: NDArray[np.int64],
+        intended_ns: NDArray[np.int64],
+        sent_ns: int,
+    ) -> None:
+        """Note messages about to be sent; they have the tokens from `next_token` on."""
+        size = sequence.size
+        while True:
+            at = np.arange(self.next_token, self.next_token + size) % self._slots.size
+            if size <= self._slots.size and not self._is_open[at].any():
+                break
             self._grow()
-            slot = token % self._slots.size
-        self._slots[slot] = (partition, sequence, intended_ns, sent_ns)
-        self._is_open[slot] = True
-        self._next += 1
-        self.count += 1
-        return token
+        slots = self._slots
+        slots["lane"][at] = lane
+        slots["sequence"][at] = sequence
+        slots["intended_ns"][at] = intended_ns
+        slots["sent_ns"][at] = sent_ns
+        self._is_open[at] = True
+        self.next_token += size
+        self.count += size
 
-    def take_back(self) -> None:
-        """Forget the newest message: the client did not take it."""
-        self._next -= 1
-        self._is_open[self._next % self._slots.size] = False
-        self.count -= 1
+    def take_back(self, count: int) -> None:
+        """Forget the newest messages: the client did not take them."""
+        self.next_token -= count
+        at = np.arange(self.next_token, self.next_token + count) % self._slots.size
+        self._is_open[at] = False
+        self.count -= count
 
     def settle(self, acks: Acks) -> Settled:
         """Return what these delivery reports are about, and free the slots."""
@@ -60,7 +69,7 @@ class InFlight:
         self._is_open[slot] = False
         self.count -= acks.token.size
         return Settled(
-            partition=row["partition"],
+            lane=row["lane"],
             sequence=row["sequence"],
             offset=acks.offset,
             latency_ns=acks.at_mono_ns - row["intended_ns"],
@@ -69,7 +78,7 @@ class InFlight:
 
     def _grow(self) -> None:
         old = self._slots.size
-        tokens = np.arange(self._next - old, self._next)
+        tokens = np.arange(self.next_token - old, self.next_token)
         slots, is_open = np.zeros(old * 2, dtype=_FIELDS), np.zeros(old * 2, dtype=np.bool_)
         slots[tokens % (old * 2)] = self._slots[tokens % old]
         is_open[tokens % (old * 2)] = self._is_open[tokens % old]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from soak.core.audit import FAILED_EVENT
 from soak.core.header import lane
 from soak.core.histogram import THRESHOLDS_SECONDS, Histogram
-from soak.core.lanes import spans
+from soak.core.lanes import spans_by
 from soak.core.model import Column, Event, Span
 from soak.core.ports import FAILED
+from soak.daemons.by_leader import ByLeader
 from soak.daemons.in_flight import Settled
+from soak.daemons.leaders import Leaders
 from soak.daemons.recorder import quantile_column
 
 QUANTILES = (0.5, 0.99, 0.999)
@@ -25,14 +29,20 @@ _NONE = np.zeros(0, dtype=np.int64)
 class ProduceSecond:
     """Counters and histograms of the second in hand; `clear` starts the next one."""
 
-    def __init__(self, instance: int, inc: int) -> None:
-        self._instance = instance
+    def __init__(
+        self, instances: Sequence[int], inc: int, partitions: int, *, block_bits: int = 0
+    ) -> None:
+        self._instances = instances
         self._inc = inc
+        self._partitions = partitions
+        self._block_bits = block_bits
+        self.by_leader = ByLeader("publish_latency_seconds")
         self.latency = Histogram()
         self._service = Histogram()
         self._lag = Histogram()
         self._settled: list[Settled] = []
         self._delays_ns: list[NDArray[np.int64]] = []
+        self._pause_ns = 0
         self.sent = 0
         self.missed = 0
         self.queue_full = 0
@@ -42,19 +52,27 @@ class ProduceSecond:
         self.sent += delay_ns.size
         self._delays_ns.append(delay_ns)
 
-    def note_settled(self, settled: Settled) -> None:
+    def note_pause(self, pause_ns: int) -> None:
+        """Note how long no acknowledgement could be taken: that much later it may be noted."""
+        self._pause_ns = max(self._pause_ns, pause_ns)
+
+    def note_settled(self, settled: Settled, leaders: Leaders) -> None:
         if settled.offset.size == 0:
             return
         good = settled.offset != FAILED
         self.latency.record_ns(settled.latency_ns[good])
         self._service.record_ns(settled.service_ns[good])
+        if leaders.several:
+            leader = leaders.of(settled.lane[good] % self._partitions)
+            self.by_leader.record_ns(leader, settled.latency_ns[good])
         self._settled.append(settled)
 
     def clear(self) -> None:
-        for histogram in (self.latency, self._service, self._lag):
+        for histogram in (self.latency, self._service, self._lag, self.by_leader):
             histogram.clear()
         self._settled = []
         self._delays_ns = []
+        self._pause_ns = 0
         self.sent = self.missed = self.queue_full = 0
 
     def samples(self, in_flight: int, cpu_ratio: float) -> list[tuple[Column, float]]:
@@ -78,22 +96,28 @@ class ProduceSecond:
             *_quantiles("schedule_lag_seconds", self._lag, (0.5, 0.99)),
             (quantile_column("schedule_lag_seconds", "max"), maximum_seconds(self._lag)),
             *((Column(name, (), "messages"), float(value)) for name, value in counts.items()),
+            (Column("callback_delay_seconds", (), "seconds"), self._pause_ns / 1e9),
             (Column("process_cpu_ratio", (), "cores"), cpu_ratio),
+            *self.by_leader.samples(),
             *above_columns("publish_latency_above_messages", self.latency),
         ]
 
     def acknowledged(self) -> dict[str, tuple[Span, ...]]:
         """Return the runs acknowledged in this second, by lane."""
-        partition, sequence, offset = self._all()
+        lane_, sequence, offset = self._all()
         good = offset != FAILED
-        return self._by_lane(partition[good], sequence[good], offset[good])
+        return self._named(spans_by(lane_[good], sequence[good], offset[good], self._block_bits))
+
+    def sent_next(self, following: NDArray[np.int64]) -> dict[str, int]:
+        """Return the next sequence number of the lanes that were sent to, by their index."""
+        return {self._name(at): int(following[at]) for at in np.flatnonzero(following).tolist()}
 
     def failures(self, at_ns: int, since_ns: int) -> list[Event]:
         """Return one event a run of messages that the client gave up."""
-        partition, sequence, offset = self._all()
+        lane_, sequence, offset = self._all()
         bad = offset == FAILED
         # without offsets the sequence numbers themselves order the run
-        runs = self._by_lane(partition[bad], sequence[bad], sequence[bad])
+        runs = self._named(spans_by(lane_[bad], sequence[bad], sequence[bad]))
         return [
             Event(FAILED_EVENT, at_ns, since_ns, {"lane": name, "first": first, "last": last})
             for name, found in runs.items()
@@ -120,23 +144,17 @@ class ProduceSecond:
         if not self._settled:
             return _NONE, _NONE, _NONE
         return (
-            np.concatenate([item.partition for item in self._settled]),
+            np.concatenate([item.lane for item in self._settled]),
             np.concatenate([item.sequence for item in self._settled]),
             np.concatenate([item.offset for item in self._settled]),
         )
 
-    def _by_lane(
-        self,
-        partition: NDArray[np.int64],
-        sequence: NDArray[np.int64],
-        offset: NDArray[np.int64],
-    ) -> dict[str, tuple[Span, ...]]:
-        return {
-            lane(self._instance, self._inc, int(at)): spans(
-                sequence[partition == at], offset[partition == at]
-            )
-            for at in np.unique(partition)
-        }
+    def _named(self, found: dict[int, tuple[Span, ...]]) -> dict[str, tuple[Span, ...]]:
+        return {self._name(at): runs for at, runs in found.items()}
+
+    def _name(self, at: int) -> str:
+        client, partition = divmod(at, self._partitions)
+        return lane(self._instances[client], self._inc, partition)
 
 
 def maximum_seconds(histogram: Histogram) -> float:

@@ -12,17 +12,14 @@ from numpy.typing import NDArray
 from soak.core.audit import EXPIRED_EVENT, FINAL_EVENT
 from soak.core.errors import BrokerError, JournalError
 from soak.core.header import lane
-from soak.core.lanes import IntervalSet, spans
+from soak.core.lanes import IntervalSet, spans_by
 from soak.core.model import Event, Span
-from soak.core.ports import Clock, Consumer
+from soak.core.ports import EARLIEST, LATEST, Clock, Consumer
 from soak.store.journal_reader import read_source
 
-EARLIEST = -2
-"""Position of a partition from which nothing has been received yet."""
-LATEST = -1
-"""The same where what was there before the run is not ours to read."""
-
 Ints = NDArray[np.int64]
+
+_PARTITIONS = 2**20  # more than a plan may have
 
 
 @dataclass(slots=True)
@@ -39,9 +36,12 @@ class Received:
     """The audit's state; its size is bounded by lanes, disorder and holes, not by messages."""
 
     positions: dict[int, int]  # next offset by partition
+    block_bits: int = 0  # of the broker; above 0 a jump in the offsets is no hole
     lanes: dict[str, IntervalSet] = field(default_factory=dict)
     known_below: dict[int, int] = field(default_factory=dict)  # offsets recorded by an earlier self
-    _new: list[tuple[str, Ints, Ints]] = field(default_factory=list)
+    _owners: dict[int, int] = field(default_factory=dict)  # instance and inc, to a running number
+    _names: dict[int, str] = field(default_factory=dict)  # of lanes, by owner number and partition
+    _new: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
     _holes: list[tuple[int, int, int]] = field(default_factory=list)
 
     def note(
@@ -53,34 +53,24 @@ class Received:
     ) -> AuditCounts:
         """Take a batch in order of arrival; rows of one partition come in order of offset."""
         counts = AuditCounts()
-        for at in np.unique(partition):
-            here = partition == at
-            self._advance(int(at), offset[here])
-            ours = here & is_ours
-            if not ours.any():
-                continue
-            rows, offsets = block[ours], offset[ours]
-            owner = rows["instance"].astype(np.uint64) << np.uint64(32) | rows["inc"]
-            for key in np.unique(owner):
-                mine = owner == key
-                name = lane(int(key) >> 32, int(key) & 0xFFFFFFFF, int(at))
-                sequence = rows["sequence"][mine].astype(np.int64)
-                self._note_lane(name, sequence, offsets[mine], int(at), counts)
+        if offset.size == 0:
+            return counts
+        by_partition = np.argsort(partition, kind="stable")
+        self._advance(partition[by_partition], offset[by_partition])
+        if not is_ours.all():
+            block, partition, offset = block[is_ours], partition[is_ours], offset[is_ours]
+        if offset.size:
+            self._note_lanes(self._lane(block, partition), block["sequence"], offset, counts)
         return counts
 
     def take_spans(self) -> dict[str, tuple[Span, ...]]:
         """Return the runs received since the last call, by lane."""
         taken, self._new = self._new, []
-        by_lane: dict[str, list[tuple[Ints, Ints]]] = {}
-        for name, sequence, offset in taken:
-            by_lane.setdefault(name, []).append((sequence, offset))
-        return {
-            name: spans(
-                np.concatenate([sequence for sequence, _ in parts]),
-                np.concatenate([offset for _, offset in parts]),
-            )
-            for name, parts in by_lane.items()
-        }
+        if not taken:
+            return {}
+        lane_, sequence, offset = (np.concatenate(parts) for parts in zip(*taken, strict=True))
+        found = spans_by(lane_, sequence, offset, self.block_bits)
+        return {self._names[at]: runs for at, runs in found.items()}
 
     def take_events(self, consumer: Consumer, clock: Clock) -> list[Event]:
         """Return one event a hole that retention made; a hole stays until the broker has answered."""
@@ -116,47 +106,91 @@ class Received:
             events.append(Event(FINAL_EVENT, now_ns, now_ns, fields))
         return events
 
-    def _advance(self, partition: int, offset: Ints) -> None:
-        position = self.positions.get(partition, EARLIEST)
-        expected = int(offset[0]) if position == LATEST else max(position, 0)
-        jumps = np.flatnonzero(np.diff(offset, prepend=expected - 1) > 1)
-        for at in jumps:
-            begin = expected if at == 0 else int(offset[at - 1]) + 1
-            self._holes.append((partition, begin, int(offset[at])))
-        self.positions[partition] = max(expected, int(offset[-1]) + 1)
-
-    def _note_lane(
-        self, name: str, sequence: Ints, offset: Ints, partition: int, counts: AuditCounts
-    ) -> None:
-        seen = self.lanes.setdefault(name, IntervalSet())
-        is_plain = int(sequence[0]) > seen.maximum and (np.diff(sequence) > 0).all()
-        if is_plain:
-            for first, last, _, _ in spans(sequence, offset):
-                seen.add(first, last)
-            self._new.append((name, sequence, offset))
+    def _advance(self, partition: Ints, offset: Ints) -> None:
+        """Move the positions; the arrays are sorted by partition."""
+        begins = np.flatnonzero(np.diff(partition, prepend=-1))
+        lasts = np.append(begins[1:], offset.size) - 1
+        first_offset: list[int] = []
+        for at, first, last in zip(
+            partition[begins].tolist(), offset[begins].tolist(), offset[lasts].tolist(), strict=True
+        ):
+            position = self.positions.get(at, EARLIEST)
+            expected = first if position == LATEST else max(position, 0)
+            first_offset.append(expected)
+            self.positions[at] = max(expected, last + 1)
+        if self.block_bits:
             return
-        below = self.known_below.get(partition, 0)
-        is_new = np.zeros(sequence.size, dtype=np.bool_)
-        for at, number in enumerate(sequence.tolist()):
-            is_late = number < seen.maximum
-            if seen.add(number, number):
-                if offset[at] < below:
-                    counts.reread += 1
-                else:
-                    counts.duplicated += 1
+        following = np.empty_like(offset)
+        following[1:] = offset[:-1] + 1
+        following[begins] = first_offset
+        for at in np.flatnonzero(offset > following).tolist():
+            self._holes.append((int(partition[at]), int(following[at]), int(offset[at])))
+
+    def _lane(self, block: NDArray[np.void], partition: Ints) -> Ints:
+        """Return a number for each message's lane, and see that it has a name."""
+        owner = block["instance"].astype(np.uint64) << np.uint64(32) | block["inc"]
+        owners, inverse = np.unique(owner, return_inverse=True)
+        numbers = [self._owners.setdefault(key, len(self._owners)) for key in owners.tolist()]
+        found: Ints = np.array(numbers, dtype=np.int64)[inverse] * _PARTITIONS + partition
+        for at in set(found.tolist()) - self._names.keys():
+            number, where = divmod(at, _PARTITIONS)
+            key = next(key for key, known in self._owners.items() if known == number)
+            self._names[at] = lane(key >> 32, key & 0xFFFFFFFF, where)
+        return found
+
+    def _note_lanes(
+        self, lane_: Ints, sequence: NDArray[np.uint64], offset: Ints, counts: AuditCounts
+    ) -> None:
+        order = np.argsort(lane_, kind="stable")
+        lane_, offset = lane_[order], offset[order]
+        sequence_ = sequence[order].astype(np.int64)
+        begins = np.flatnonzero(np.diff(lane_, prepend=-1))
+        ends = np.append(begins[1:], lane_.size)
+        is_next = np.diff(sequence_, prepend=0) == 1
+        is_next[begins] = True
+        is_run = np.logical_and.reduceat(is_next, begins)
+        is_new = np.ones(lane_.size, dtype=np.bool_)
+        for begin, end, is_plain in zip(
+            begins.tolist(), ends.tolist(), is_run.tolist(), strict=True
+        ):
+            number = int(lane_[begin])
+            seen = self.lanes.setdefault(self._names[number], IntervalSet())
+            if is_plain and sequence_[begin] > seen.maximum:
+                seen.add(int(sequence_[begin]), int(sequence_[end - 1]))
                 continue
-            is_new[at] = True
+            below = self.known_below.get(number % _PARTITIONS, 0)
+            here = slice(begin, end)
+            is_new[here] = _note_each(seen, sequence_[here], offset[here], below, counts)
+        self._new.append((lane_[is_new], sequence_[is_new], offset[is_new]))
+
+
+def _note_each(
+    seen: IntervalSet, sequence: Ints, offset: Ints, below: int, counts: AuditCounts
+) -> list[bool]:
+    """Take one lane's messages one by one; return which were new."""
+    is_new = []
+    for number, where in zip(sequence.tolist(), offset.tolist(), strict=True):
+        is_late = number < seen.maximum
+        is_there = bool(seen.add(number, number))
+        is_new.append(not is_there)
+        if not is_there:
             counts.reordered += is_late
-        self._new.append((name, sequence[is_new], offset[is_new]))
+        elif where < below:
+            counts.reread += 1
+        else:
+            counts.duplicated += 1
+    return is_new
 
 
-def restore(journal: Path, source: str, begin: Mapping[int, int]) -> tuple[Received, bool]:
+def restore(
+    journal: Path, source: str, begin: Mapping[int, int], block_bits: int = 0
+) -> tuple[Received, bool]:
     """Return the state as the source's journal tells it, and whether there was any.
 
     `begin` says where to begin in a partition of which the journal knows nothing. Reads the whole
     journal: some 0.1 ms a second of the run.
     """
-    received = Received(dict(begin))
+    received = Received(dict(begin), block_bits)
     is_restart = False
     try:
         for record, _ in read_source(journal, source):

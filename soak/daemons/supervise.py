@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from soak.core.errors import SoakError
+from soak.core.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.daemons.context import PhaseFile
@@ -51,14 +52,23 @@ class Role:
         return self.is_measuring or self.name == "conduct"
 
 
-ROLES: tuple[Role, ...] = (
-    Role("conduct", ("conduct",)),
-    Role("consume.0", ("consume",), is_measuring=True),
-    Role("probe", ("probe",), is_measuring=True),
-    Role("produce.0", ("produce",), is_measuring=True),
-    Role("detect-stream", ("detect-stream",), niceness=19),
-    Role("alert", ("alert",), niceness=10, wait_seconds=5),
-)
+def roles_of(plan: Plan) -> tuple[Role, ...]:
+    """Return the daemons of a plan in the order in which they start: consumers before producers."""
+    return (
+        Role("conduct", ("conduct",)),
+        *_numbered("consume", plan.consumers.processes),
+        Role("probe", ("probe",), is_measuring=True),
+        *_numbered("produce", plan.load.producers),
+        Role("detect-stream", ("detect-stream",), niceness=19),
+        Role("alert", ("alert",), niceness=10, wait_seconds=5),
+    )
+
+
+def _numbered(name: str, count: int) -> list[Role]:
+    return [
+        Role(f"{name}.{index}", (name, "--index", str(index)), is_measuring=True)
+        for index in range(count)
+    ]
 
 
 @dataclass(slots=True)
@@ -78,9 +88,9 @@ class Supervisor:
         folder: RunFolder,
         clock: Clock,
         *,
+        roles: Sequence[Role],
         on_death: Callable[[str, str], None],
         environment: Mapping[str, str] | None = None,
-        roles: Sequence[Role] = ROLES,
         program: Sequence[str] = (sys.executable, "-m", "soak.cli.main"),
     ) -> None:
         self._program = tuple(program)
@@ -128,10 +138,10 @@ class Supervisor:
 
     def stop(self) -> None:
         """End the run early, in the order in which nothing is lost."""
-        self._stop("produce.0", GRACE_NS)
+        self._stop_all("produce.", GRACE_NS)
         self._clock.sleep_until(self._clock.mono_ns() + 2 * SECOND_NS)  # what is out is received
-        for name in ("consume.0", "probe", "conduct"):
-            self._stop(name, GRACE_NS)
+        for prefix in ("consume.", "probe", "conduct"):
+            self._stop_all(prefix, GRACE_NS)
 
     def close(self) -> None:
         """Kill whatever is left: on every way out."""
@@ -189,6 +199,15 @@ class Supervisor:
         while child is not None and not child.is_finished and self._clock.mono_ns() < deadline_ns:
             self.poll()
             self._clock.sleep_until(self._clock.mono_ns() + SECOND_NS // 10)
+
+    def _stop_all(self, prefix: str, grace_ns: int) -> None:
+        """End daemons of one kind, all told before any is waited for."""
+        those = [name for name in self._children if name.startswith(prefix)]
+        for name in those:
+            if not self._children[name].is_finished:
+                children.ask_to_stop(self._children[name].process)
+        for name in those:
+            self._stop(name, grace_ns)
 
     def _stop(self, name: str, grace_ns: int) -> None:
         child = self._children.get(name)

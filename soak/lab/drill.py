@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.core import plugins
 from soak.core.errors import PlanError
-from soak.core.plan import STRICT
+from soak.core.plan_base import STRICT
 from soak.core.plan_text import typed
 from soak.core.units import SECOND_NS, Duration, format_duration
 from soak.core.yaml_text import Document, parse

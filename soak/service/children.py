@@ -65,13 +65,18 @@ def lower_priority(process: subprocess.Popen[bytes], niceness: int) -> None:
 def stop(process: subprocess.Popen[bytes], grace_seconds: float) -> int:
     """Ask a child to end, kill its whole session if it does not; return its exit status."""
     if process.poll() is None:
-        _signal(process, signal.SIGTERM)
-        _signal(process, signal.SIGCONT)  # a stopped process keeps its SIGTERM pending
+        ask_to_stop(process)
         try:
             process.wait(grace_seconds)
         except subprocess.TimeoutExpired:
             return kill(process)
     return process.returncode
+
+
+def ask_to_stop(process: subprocess.Popen[bytes]) -> None:
+    """Send a child SIGTERM without waiting."""
+    _signal(process, signal.SIGTERM)
+    _signal(process, signal.SIGCONT)  # a stopped process keeps its SIGTERM pending
 
 
 def kill(process: subprocess.Popen[bytes]) -> int:

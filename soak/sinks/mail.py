@@ -20,7 +20,7 @@ from urllib.parse import quote
 from pydantic.dataclasses import dataclass
 
 from soak.core.errors import PlanError
-from soak.core.plan import STRICT
+from soak.core.plan_base import STRICT
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS, Duration
 

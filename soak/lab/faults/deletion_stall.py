@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic.dataclasses import dataclass
 
 from soak.core.errors import LabError
-from soak.core.plan import STRICT
+from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, duration_ns, format_duration
 from soak.lab.ports import Target
 

@@ -1,0 +1,94 @@
+"""Kafka's consuming side: takes whole batches, and asks the cluster nothing while messages come."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import confluent_kafka
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from soak.brokers._kafka_words import said
+from soak.core.errors import BrokerError
+from soak.core.ports import Batch, Clock, Topics
+
+LOG = logging.getLogger("soak.brokers.kafka")
+
+
+class KafkaConsumer:
+    """One client, assigned to partitions; it joins no group."""
+
+    def __init__(
+        self,
+        client: confluent_kafka.Consumer,
+        topics: Topics,
+        positions: Mapping[int, int],
+        clock: Clock,
+        timeout_seconds: float,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._timeout_seconds = timeout_seconds
+        self._last_error = ""
+        self._cached = {at: TopicPartition(*topics.split(at)) for at in positions}
+        self._base = {name: at * topics.partitions for at, name in enumerate(topics.names)}
+        self._only = topics.names[0] if len(topics.names) == 1 else None
+        client.assign(
+            [TopicPartition(*topics.split(at), offset) for at, offset in positions.items()]
+        )
+
+    def receive(self, limit: int, timeout_seconds: float) -> Batch:
+        """Wait for the first message, then take what else is there, up to `limit`."""
+        first = self._client.poll(timeout_seconds)
+        found = [] if first is None else [first, *self._client.consume(limit - 1, 0)]
+        at_mono_ns, at_wall_ns = self._clock.mono_ns(), self._clock.wall_ns()
+        good = [message for message in found if message.error() is None]
+        if len(good) < len(found):
+            self._tell_errors(found)
+        partition = np.array([message.partition() for message in good], dtype=np.int64)
+        if self._only is None and good:
+            partition += np.array([self._base[message.topic() or ""] for message in good])
+        return Batch(
+            heads=[message.value() or b"" for message in good],
+            partition=partition,
+            offset=np.array([message.offset() for message in good], dtype=np.int64),
+            at_mono_ns=at_mono_ns,
+            at_wall_ns=at_wall_ns,
+        )
+
+    def pause(self, *, is_paused: bool) -> None:
+        partitions = list(self._cached.values())
+        (self._client.pause if is_paused else self._client.resume)(partitions)
+
+    def lag(self, positions: Mapping[int, int]) -> int | None:
+        total = 0
+        for at, position in positions.items():
+            _, high = self._client.get_watermark_offsets(self._cached[at], cached=True)
+            if high < 0:
+                return None
+            total += max(0, high - max(position, 0))
+        return total
+
+    def log_bounds(self, partition: int) -> tuple[int, int]:
+        try:
+            low, high = self._client.get_watermark_offsets(
+                self._cached[partition], timeout=self._timeout_seconds
+            )
+        except KafkaException as error:
+            raise BrokerError(f"no log bounds of partition {partition}: {said(error)}") from error
+        return int(low), int(high)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _tell_errors(self, found: list[Any]) -> None:
+        """Log an error when it is another one than the last."""
+        for message in found:
+            error = message.error()
+            if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
+                continue
+            if str(error) != self._last_error:
+                self._last_error = str(error)
+                LOG.warning("consume_failed error=%s", error)

@@ -1,0 +1,118 @@
+"""Kafka's producing side: hands over whole batches, and notes delivery reports as numbers."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import confluent_kafka
+import numpy as np
+from confluent_kafka import KafkaException
+
+from soak.brokers._kafka_words import said
+from soak.core.errors import BrokerError
+from soak.core.ports import FAILED, UNKNOWN_OFFSET, Acks, Clock, Outgoing, Topics
+
+_ATTEMPTS_A_SERVE = 4
+"""`poll` gives back after one lot of reports; a few lots a call keep up with full speed."""
+
+
+class KafkaProducer:
+    """One client; delivery reports are stamped a lot at a time, when the lot is fetched."""
+
+    def __init__(self, client: confluent_kafka.Producer, topics: Topics, clock: Clock) -> None:
+        self._client = client
+        self._where = [topics.split(at) for at in range(topics.total)]
+        self._clock = clock
+        self._notes = _Notes()
+        self._stamped: list[Acks] = []
+
+    def send(self, messages: Outgoing) -> int:
+        produce, where, note = self._client.produce, self._where, self._notes.note
+        keys, token = messages.key, messages.first_token
+        count = 0
+        try:
+            if keys is None:
+                for at, payload in zip(messages.partition, messages.payload, strict=True):
+                    topic, partition = where[at]
+                    produce(topic, payload, None, partition, partial(note, token + count))
+                    count += 1
+            else:
+                for at, payload, key in zip(
+                    messages.partition, messages.payload, keys, strict=True
+                ):
+                    topic, partition = where[at]
+                    produce(topic, payload, key, partition, partial(note, token + count))
+                    count += 1
+        except BufferError:
+            return count
+        except KafkaException as error:
+            raise BrokerError(f"the client refuses to send: {said(error)}") from error
+        return count
+
+    def serve(self) -> None:
+        for _ in range(_ATTEMPTS_A_SERVE):
+            # All that one call hands out had come before it: its start is nearest to the arrival.
+            at_ns = self._clock.mono_ns()
+            if not self._client.poll(0):
+                return
+            self._stamp(at_ns)
+
+    def take(self) -> Acks:
+        taken, self._stamped = self._stamped, []
+        if len(taken) == 1:
+            return taken[0]
+        none = np.zeros(0, dtype=np.int64)
+        return Acks(
+            token=np.concatenate([none, *(one.token for one in taken)]),
+            offset=np.concatenate([none, *(one.offset for one in taken)]),
+            at_mono_ns=np.concatenate([none, *(one.at_mono_ns for one in taken)]),
+        )
+
+    def close(self, timeout_seconds: float) -> Acks:
+        deadline_ns = self._clock.mono_ns() + round(timeout_seconds * 1e9)
+        while len(self._client) and self._clock.mono_ns() < deadline_ns:
+            self._client.poll(0.01)
+            self._stamp(self._clock.mono_ns())
+        self._client.purge()
+        self._client.poll(0)
+        self._stamp(self._clock.mono_ns())
+        return self.take()
+
+    def _stamp(self, at_ns: int) -> None:
+        token, offset = self._notes.take()
+        if token.size:
+            self._stamped.append(Acks(token, offset, np.full(token.size, at_ns, dtype=np.int64)))
+
+
+class _Notes:
+    """What the callback noted. It is a closure over two appends: nothing else runs a message."""
+
+    def __init__(self) -> None:
+        self.note: Callable[[int, Any, Any], None]
+        self._token = array("q")
+        self._offset = array("q")
+        self._bind()
+
+    def take(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return tokens and offsets noted since the last call."""
+        size = len(self._token)
+        token = np.array(self._token, dtype=np.int64)
+        offset = np.array(self._offset, dtype=np.int64)
+        del self._token[:size], self._offset[:size]
+        return token, offset
+
+    def _bind(self) -> None:
+        add_token, add_offset = self._token.append, self._offset.append
+
+        def note(token: int, error: Any, message: Any) -> None:  # noqa: ANN401  # the client's types
+            add_token(token)
+            if error is not None:
+                add_offset(FAILED)
+                return
+            offset = message.offset()
+            add_offset(UNKNOWN_OFFSET if offset is None or offset < 0 else offset)
+
+        self.note = note

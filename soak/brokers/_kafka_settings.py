@@ -1,0 +1,106 @@
+"""What a cluster says of its own settings over the Kafka protocol: of topics and of every broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource
+
+from soak.brokers._kafka_words import said
+from soak.core.durability import Told
+from soak.core.errors import BrokerError
+
+Values = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """A topic that exists: `own` was set for it, `whole` is what one broker applies to it."""
+
+    name: str
+    copies: int  # of the partition that has the fewest
+    own: Values
+    whole: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What was told; `silent` holds the reasons of those that did not answer."""
+
+    topics: tuple[TopicSettings, ...]
+    brokers: Mapping[int, Values]
+    silent: Mapping[str, str]
+
+
+def ask(admin: AdminClient, names: tuple[str, ...], timeout_seconds: float) -> Cluster:
+    """Return the settings of those topics that exist, and of every broker.
+
+    Raises:
+        BrokerError: no broker answers.
+    """
+    try:
+        seen = admin.list_topics(timeout=timeout_seconds)
+    except KafkaException as error:
+        raise BrokerError(f"no broker answered: {said(error)}") from error
+    there = [name for name in names if name in seen.topics]
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in there]
+    asked = _asked(admin, resources, timeout_seconds) if resources else {}
+    for number in seen.brokers:  # the protocol takes one broker a question
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(number))
+        asked |= _asked(admin, [resource], timeout_seconds)
+    told: dict[str, Mapping[str, Any]] = {}
+    silent: dict[str, str] = {}
+    for who, future in asked.items():
+        try:
+            told[who] = future.result(timeout_seconds)
+        except (KafkaException, TimeoutError) as error:
+            silent[who] = f"{who} does not tell: {said(error)}"
+    return Cluster(
+        tuple(
+            _topic(name, seen.topics[name], told.get(f"topic {name}", {})) for name in there
+        ),
+        {number: _values(told.get(f"broker {number}", {})) for number in seen.brokers},
+        silent,
+    )
+
+
+def of_brokers(cluster: Cluster, name: str, weakest: Callable[[list[int]], int]) -> Told:
+    """Return a number that every broker has a value of, as the weakest of them has it."""
+    found: dict[int, int] = {}
+    for number, values in sorted(cluster.brokers.items()):
+        told = Told(values.get(name), "")
+        if told.number is None:
+            silent = cluster.silent.get(f"broker {number}", f"broker {number} has no {name}")
+            return Told(None, silent)
+        found[number] = told.number
+    if not found:
+        return Told(None, "the cluster names no broker")
+    value = weakest(list(found.values()))
+    if len(set(found.values())) == 1:
+        return Told(str(value), f"{name} of every broker")
+    which = next(number for number, has in found.items() if has == value)
+    return Told(str(value), f"{name} of broker {which}, the weakest")
+
+
+def _asked(
+    admin: AdminClient, resources: list[ConfigResource], timeout_seconds: float
+) -> dict[str, Any]:
+    futures = admin.describe_configs(resources, request_timeout=timeout_seconds)
+    return {f"{resource.restype.name.lower()} {resource.name}": futures[resource] for resource in resources}
+
+
+def _topic(name: str, seen: Any, entries: Mapping[str, Any]) -> TopicSettings:  # noqa: ANN401  # the client ships no types
+    own = {
+        key: entry
+        for key, entry in entries.items()
+        if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    }
+    copies = min((len(partition.replicas) for partition in seen.partitions.values()), default=0)
+    return TopicSettings(name, copies, _values(own), _values(entries))
+
+
+def _values(entries: Mapping[str, Any]) -> dict[str, str]:
+    return {name: entry.value for name, entry in entries.items() if entry.value is not None}

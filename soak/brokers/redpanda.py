@@ -1,0 +1,44 @@
+"""Redpanda: Kafka's protocol through the same client, with a metrics page of its own.
+
+There was no Redpanda to be had where this was written: only the client's side, which is Kafka's, ran live.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from pydantic.dataclasses import dataclass
+
+from soak.brokers import kafka
+from soak.core.plan_base import STRICT, Settings
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS, Duration
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    bootstrap_servers: str
+    metrics_urls: tuple[str, ...] = ()  # http://host:9644/metrics, a node each; probes read them
+    timeout: Duration = 10 * SECOND_NS
+    # Redpanda flushes before it acknowledges unless write caching is on, so larger batches pay off.
+    producer: Settings = field(
+        default_factory=lambda: {"acks": "all", "enable.idempotence": "true", "linger.ms": "5"}
+    )
+    consumer: Settings = field(default_factory=dict)
+    common: Settings = field(default_factory=dict)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Return where the cluster is, under the names that other parts of a plan use."""
+        return {"bootstrap_servers": self.bootstrap_servers}
+
+
+def connect(config: Config, clock: Clock) -> kafka.KafkaBroker:
+    same = kafka.Config(
+        bootstrap_servers=config.bootstrap_servers,
+        timeout=config.timeout,
+        producer=config.producer,
+        consumer=config.consumer,
+        common=config.common,
+    )
+    return kafka.connect(same, clock)

@@ -1,0 +1,59 @@
+"""Secrets stand nowhere in a plan: it names where they are, and they are read when a client is made.
+
+`${env:NAME}` is an environment variable, `${file:PATH}` a file's text without its last line break,
+`${credential:NAME}` a file of that name in the folder that systemd gives a service.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from soak.core.errors import BrokerError, SettingError
+
+_REFERENCE = re.compile(r"\$\{(?P<where>env|file|credential):(?P<name>[^}]+)\}")
+HOW = "write ${env:NAME}, ${file:PATH} or ${credential:NAME} instead"
+
+
+def refuse_literals(where: str, settings: Mapping[str, str], secret: Collection[str]) -> None:
+    """Raise `SettingError` when one of the secret settings holds anything but a reference.
+
+    `where` is the key of the broker's section that holds the settings, such as `common`.
+    """
+    for name in secret:
+        text = settings.get(name, "")
+        if text and not _REFERENCE.fullmatch(text):
+            raise SettingError((where, name), f"a secret must not stand in a plan: {HOW}")
+
+
+def resolved(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings with every reference replaced by what it names.
+
+    Raises:
+        BrokerError: there is no such variable or file; the message names the setting, never a secret.
+    """
+    return {name: _resolve(name, text) for name, text in settings.items()}
+
+
+def _resolve(setting: str, text: str) -> str:
+    match = _REFERENCE.fullmatch(text)
+    if match is None:
+        return text
+    where, name = match["where"], match["name"]
+    if where == "env":
+        if name not in os.environ:
+            raise BrokerError(f"{setting}: there is no environment variable {name}")
+        return os.environ[name]
+    if where == "credential":
+        folder = os.environ.get("CREDENTIALS_DIRECTORY")
+        if folder is None:
+            raise BrokerError(f"{setting}: systemd gave this process no credentials")
+        path = Path(folder) / name
+    else:
+        path = Path(name)
+    try:
+        return path.read_text(encoding="utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BrokerError(f"{setting}: cannot read {path}: {error}") from error

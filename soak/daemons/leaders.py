@@ -1,0 +1,68 @@
+"""Which broker leads which partition, asked for now and then beside the load, never in its way."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soak.core.errors import BrokerError
+from soak.core.ports import LeaderSource, Topics
+
+LOG = logging.getLogger("soak.daemons.leaders")
+
+PERIOD_SECONDS = 15.0
+MOST_LEADERS = 16
+"""More are not told apart: a histogram a second and leader is what a record can hold."""
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+class Leaders:
+    """The newest answer; `of` says who led, and `several` whether that tells anything apart."""
+
+    def __init__(
+        self, broker: LeaderSource, topics: Topics, period_seconds: float = PERIOD_SECONDS
+    ) -> None:
+        self._broker = broker
+        self._topics = topics
+        self._period_seconds = period_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="leaders", daemon=True)
+        self._leader = np.full(topics.total, -1, dtype=np.int64)
+        self._said = ""
+        self.several: tuple[int, ...] = ()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ask no more; does not wait for an answer that is under way."""
+        self._stop.set()
+
+    def of(self, partition: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the leader of each partition, -1 where it is not known."""
+        return self._leader[partition]
+
+    def ask(self) -> None:
+        """Take the cluster's answer; keep the last one when it does not give any."""
+        try:
+            leader = self._broker.leaders(self._topics)
+        except BrokerError as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                LOG.warning("no_leaders error=%s", error)
+            return
+        found = np.unique(leader[leader >= 0]).tolist()
+        self._leader = leader
+        # Whoever has led stays listed: a record's columns should not come and go.
+        known = sorted({*self.several, *found})
+        self.several = tuple(known) if 1 < len(known) <= MOST_LEADERS else ()
+
+    def _follow(self) -> None:
+        while True:
+            self.ask()
+            if self._stop.wait(self._period_seconds):
+                return
