@@ -1,0 +1,1 @@
+"""Files of the OpenMessaging Benchmark: results in four dialects, workloads and drivers, both ways."""

@@ -1,0 +1,46 @@
+"""Interval logs of HdrHistogram: one line a second and latency, tagged, so that its own tools read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from soak.core.histogram import decode
+from soak.core.units import SECOND_NS
+from soak.omb.journal_amounts import histograms
+from soak.omb.merged import empty
+from soak.omb.run_result import Second
+
+TAGS = {
+    "publish_latency_seconds": "publish",
+    "end_to_end_latency_seconds": "end_to_end",
+}
+_US_A_MS = 1_000.0  # by convention the maximum stands in ms
+
+
+def lines(start_wall_ns: int, seconds: Iterable[Second]) -> Iterator[str]:
+    """Give the log's lines, newline included; times count from the run's start, values are in us.
+
+    Sources of one second are added up; a second in which nothing was measured has no line.
+    """
+    start_seconds = start_wall_ns / SECOND_NS
+    yield "#[soakd: latencies in us, maxima in ms]\n"
+    yield "#[Histogram log format version 1.3]\n"
+    yield f"#[StartTime: {start_seconds:.3f} (seconds since epoch)]\n"
+    yield f"#[BaseTime: {start_seconds:.3f} (seconds since epoch)]\n"
+    yield '"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"\n'
+    for k, told in seconds:
+        for metric, tag in TAGS.items():
+            texts = [text for record, _ in told for text in histograms(record, metric)]
+            if texts:
+                yield from _line(k, tag, texts)
+
+
+def _line(k: int, tag: str, texts: list[str]) -> Iterator[str]:
+    one = decode(texts[0])
+    if len(texts) > 1:
+        one = empty()
+        for text in texts:
+            one.decode_and_add(text.encode("ascii"))
+    if one.get_total_count():
+        payload = one.encode().decode("ascii") if len(texts) > 1 else texts[0]
+        yield f"Tag={tag},{k:.3f},1.000,{one.get_max_value() / _US_A_MS:.3f},{payload}\n"

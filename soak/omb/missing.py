@@ -1,0 +1,58 @@
+"""Takes zeros that mean that nothing was measured as missing, and tells what is odd about the values.
+
+HdrHistogram gives 0 for mean, percentiles and maximum of an empty sample: an outage looks perfect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from soak.omb import fields
+from soak.omb.fields import Family
+from soak.omb.result import Floats
+
+_AT_CAP = 0.9999  # a recorder of 5 digits gives a capped value back a little changed
+
+
+def forget_empty(samples: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return the samples with NaN for latencies of 0 where the rate is 0, or the maximum is."""
+    found = dict(samples)
+    for family in fields.FAMILIES:
+        rate = samples[fields.COUNTS[family.side]]
+        maximum = samples.get(fields.statistic_name(family, "max"), np.ones_like(rate))
+        for name in _names(samples, family):
+            is_zero = samples[name] == 0.0
+            found[name] = np.where(
+                is_zero & ((rate == 0.0) | (maximum == 0.0)), np.nan, samples[name]
+            )
+    return found
+
+
+def remarks(samples: Mapping[str, Floats], caps_seconds: Mapping[Family, float]) -> list[str]:
+    """Return one sentence each for missing samples, values at a recorder's cap and negative backlogs."""
+    found = []
+    for family in fields.FAMILIES:
+        names = _names(samples, family)
+        missing = [int(np.count_nonzero(np.isnan(samples[name]))) for name in names]
+        if any(missing):
+            found.append(
+                f"{family.name}: {max(missing)} of {samples[names[0]].size} samples missing"
+            )
+    for family, cap in caps_seconds.items():
+        maximum = samples.get(fields.statistic_name(family, "max"), np.zeros(0))
+        capped = int(np.count_nonzero(maximum >= cap * _AT_CAP))
+        if capped:
+            found.append(
+                f"{family.name}: {capped} samples reach the recorder's cap of {cap:g} s; "
+                "the true values may be greater"
+            )
+    negative = int(np.count_nonzero(samples.get("backlog_messages", np.zeros(0)) < 0))
+    if negative:
+        found.append(f"backlog_messages: {negative} samples are negative, kept as told")
+    return found
+
+
+def _names(samples: Mapping[str, Floats], family: Family) -> list[str]:
+    return [name for name in samples if name.startswith(f"{family.name}_")]
