@@ -21,6 +21,9 @@ from soak.store.run_folder import RunFolder
 HISTORY = 240
 
 
+_Newest = tuple[Record, tuple[Column, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Latency:
     """Quantiles of one latency in the newest second, in seconds; NaN where there is none."""
@@ -65,8 +68,9 @@ class Watcher:
         phases = PhaseFile(self.folder.phases).poll()
         produced, consumed = self._newest("produce."), self._newest("consume.")
         end_to_end = _latency(consumed, "end_to_end_latency_seconds")
-        if consumed is not None and (consumed[0].inc, consumed[0].k) != self._seen:
-            self._seen = (consumed[0].inc, consumed[0].k)
+        newest = max(((record.k, record.inc) for record, _ in consumed), default=self._seen)
+        if newest != self._seen:
+            self._seen = newest
             self._p50.append(end_to_end.p50)
             self._p99.append(end_to_end.p99)
         return Snapshot(
@@ -74,12 +78,14 @@ class Watcher:
             total_seconds=self._total(phases),
             end_k=phases.end_k,
             phase=phases.at(k) or "starting",
-            sent=_value(produced, "sent_messages"),
-            received=_value(consumed, "received_messages"),
-            lag=_value(consumed, "lag_messages"),
+            sent=_total(produced, "sent_messages"),
+            received=_total(consumed, "received_messages"),
+            lag=_total(consumed, "lag_messages"),
             publish=_latency(produced, "publish_latency_seconds"),
             end_to_end=end_to_end,
-            untrusted=str(produced[0].trust.get("reason", "")) if produced else "",
+            untrusted=next(
+                (str(why) for one, _ in produced if (why := one.trust.get("reason"))), ""
+            ),
             p50_history=tuple(self._p50),
             p99_history=tuple(self._p99),
             findings=self._findings(),
@@ -91,11 +97,14 @@ class Watcher:
         begin = known.first_k("drain") or 0
         return known.end_k or begin + lengths.drain // SECOND_NS
 
-    def _newest(self, role: str) -> tuple[Record, tuple[Column, ...]] | None:
-        for source in sources(self.folder.journal):
-            if source.startswith(role):
-                return last_record(self.folder.journal, source)
-        return None
+    def _newest(self, role: str) -> list[_Newest]:
+        """Return the newest record of every source of a role, with its columns."""
+        found = (
+            last_record(self.folder.journal, source)
+            for source in sources(self.folder.journal)
+            if source.startswith(role)
+        )
+        return [one for one in found if one is not None]
 
     def _findings(self) -> tuple[Finding, ...]:
         if not self.folder.findings.exists():
@@ -107,18 +116,25 @@ class Watcher:
             return ()
 
 
-def _value(
-    newest: tuple[Record, tuple[Column, ...]] | None, metric: str, quantile: str = ""
-) -> float:
-    if newest is None:
-        return math.nan
+def _values(newest: list[_Newest], metric: str, quantile: str = "") -> list[float]:
     labels = (("quantile", quantile),) if quantile else ()
-    record, columns = newest
-    for column, value in zip(columns, record.values, strict=True):
-        if column.metric == metric and column.labels == labels:
-            return value
-    return math.nan
+    return [
+        value
+        for record, columns in newest
+        for column, value in zip(columns, record.values, strict=True)
+        if column.metric == metric and column.labels == labels
+    ]
 
 
-def _latency(newest: tuple[Record, tuple[Column, ...]] | None, metric: str) -> Latency:
-    return Latency(*(_value(newest, metric, quantile) for quantile in ("0.5", "0.99", "0.999")))
+def _total(newest: list[_Newest], metric: str) -> float:
+    """Return the sum over the sources; NaN where there is none."""
+    found = _values(newest, metric)
+    return sum(found) if found else math.nan
+
+
+def _latency(newest: list[_Newest], metric: str) -> Latency:
+    """Return the worst of the sources: quantiles of several cannot be added up."""
+    found = (_values(newest, metric, quantile) for quantile in ("0.5", "0.99", "0.999"))
+    return Latency(
+        *(max((one for one in values if one == one), default=math.nan) for values in found)  # noqa: PLR0124  # NaN: nothing came
+    )
