@@ -20,27 +20,33 @@ class Due:
 
 
 class Pacer:
-    """Walks along the schedule; exact integers, so that nothing is sent twice or forgotten."""
+    """Walks along the schedule; exact integers, so that nothing is sent twice or forgotten.
+
+    The schedule may be extended while it walks, always beyond the present.
+    """
 
     def __init__(
         self, schedule: Schedule, catch_up_ratio: float, backlog_ns: int, now_ns: int
     ) -> None:
         self._schedule = schedule
-        self._credit_per_ns = float(schedule.rate) * catch_up_ratio / SECOND_NS
-        self._credit_limit = max(1.0, BURST_NS * self._credit_per_ns)
-        self._credit = self._credit_limit
+        self._catch_up_ratio = catch_up_ratio
         self._backlog_ns = backlog_ns
         self._last_ns = now_ns
         self.next_index = schedule.first_at_or_after(now_ns)
+        self._credit = self._limit(self._credit_per_ns(now_ns, now_ns))
 
     def due(self, now_ns: int) -> Due:
         """Return what to send now, without taking it: call `sent` for what the client took."""
-        self._credit += (now_ns - self._last_ns) * self._credit_per_ns
-        self._credit = min(self._credit, self._credit_limit)
+        oldest_ns = self._schedule.due_ns(self.next_index)
+        credit_per_ns = self._credit_per_ns(now_ns, oldest_ns)
+        self._credit += (now_ns - self._last_ns) * credit_per_ns
+        self._credit = min(self._credit, self._limit(credit_per_ns))
         self._last_ns = now_ns
-        oldest = self._schedule.first_at_or_after(now_ns - self._backlog_ns)
-        missed = max(0, oldest - self.next_index)
-        self.next_index += missed
+        missed = 0
+        if oldest_ns < now_ns - self._backlog_ns:
+            oldest = self._schedule.first_at_or_after(now_ns - self._backlog_ns)
+            missed = oldest - self.next_index
+            self.next_index = oldest
         waiting = self._schedule.first_at_or_after(now_ns + 1) - self.next_index
         return Due(self.next_index, max(0, min(waiting, int(self._credit))), missed)
 
@@ -55,4 +61,19 @@ class Pacer:
         return left
 
     def next_due_ns(self) -> int:
+        """Return when the next message is due; far away where the rate is 0."""
         return self._schedule.due_ns(self.next_index)
+
+    def _credit_per_ns(self, now_ns: int, oldest_ns: int) -> float:
+        """Return how fast credit grows: by the rate of now, or of when the oldest message was due.
+
+        What a stall at a high rate left behind goes out at that rate, also when the rate has fallen since.
+        """
+        rate = self._schedule.rate_at(now_ns)
+        if oldest_ns < now_ns:
+            rate = max(rate, self._schedule.rate_at(oldest_ns))
+        return float(rate) * self._catch_up_ratio / SECOND_NS
+
+    @staticmethod
+    def _limit(credit_per_ns: float) -> float:
+        return max(1.0, BURST_NS * credit_per_ns)
