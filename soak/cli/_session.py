@@ -115,6 +115,8 @@ def _execute(
             folder.lab,
             plan.lab.settings,
             kind=plan.lab.broker,
+            nodes=plan.lab.nodes,
+            partitions=plan.topic.total_partitions * plan.topic.replication,
             with_mailbox=plan.lab.mailbox,
             on_mail=lambda raw: view.note(f"mail arrived:\n{render(raw)}"),
         )
