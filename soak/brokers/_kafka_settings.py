@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource, ConfigSource
 
 from soak.brokers._kafka_words import said
 from soak.core.durability import Told
@@ -59,37 +60,50 @@ def ask(admin: AdminClient, names: tuple[str, ...], timeout_seconds: float) -> C
         except (KafkaException, TimeoutError) as error:
             silent[who] = f"{who} does not tell: {said(error)}"
     return Cluster(
-        tuple(
-            _topic(name, seen.topics[name], told.get(f"topic {name}", {})) for name in there
-        ),
+        tuple(_topic(name, seen.topics[name], told.get(f"topic {name}", {})) for name in there),
         {number: _values(told.get(f"broker {number}", {})) for number in seen.brokers},
         silent,
     )
 
 
-def of_brokers(cluster: Cluster, name: str, weakest: Callable[[list[int]], int]) -> Told:
-    """Return a number that every broker has a value of, as the weakest of them has it."""
+def number(cluster: Cluster, name: str, weakest: Callable[[list[int]], int]) -> Told:
+    """Return a number of the brokers as the weakest of them has it; unknown when one does not tell."""
     found: dict[int, int] = {}
-    for number, values in sorted(cluster.brokers.items()):
-        told = Told(values.get(name), "")
-        if told.number is None:
-            silent = cluster.silent.get(f"broker {number}", f"broker {number} has no {name}")
-            return Told(None, silent)
-        found[number] = told.number
+    for broker, values in sorted(cluster.brokers.items()):
+        value = Told(values.get(name), "").number
+        if value is None:
+            return Told(None, _silence(cluster, broker, name))
+        found[broker] = value
     if not found:
         return Told(None, "the cluster names no broker")
     value = weakest(list(found.values()))
     if len(set(found.values())) == 1:
         return Told(str(value), f"{name} of every broker")
-    which = next(number for number, has in found.items() if has == value)
+    which = next(broker for broker, has in found.items() if has == value)
     return Told(str(value), f"{name} of broker {which}, the weakest")
+
+
+def text(cluster: Cluster, *names: str) -> Told:
+    """Return what the brokers have under the first of these names that any has; all values that differ."""
+    for name in names:
+        found = {values[name] for values in cluster.brokers.values() if name in values}
+        if found:
+            return Told(", ".join(sorted(found)), f"{name} of the brokers")
+    return Told(None, f"no broker tells {' or '.join(names)}")
+
+
+def _silence(cluster: Cluster, broker: int, name: str) -> str:
+    return cluster.silent.get(f"broker {broker}", f"broker {broker} has no {name}")
 
 
 def _asked(
     admin: AdminClient, resources: list[ConfigResource], timeout_seconds: float
 ) -> dict[str, Any]:
     futures = admin.describe_configs(resources, request_timeout=timeout_seconds)
-    return {f"{resource.restype.name.lower()} {resource.name}": futures[resource] for resource in resources}
+    return {
+        f"{resource.restype.name.lower()} {resource.name}": futures[resource]
+        for resource in resources
+    }
 
 
 def _topic(name: str, seen: Any, entries: Mapping[str, Any]) -> TopicSettings:  # noqa: ANN401  # the client ships no types

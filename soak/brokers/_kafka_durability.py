@@ -1,0 +1,196 @@
+"""How safe an acknowledged message is on Kafka: from the plan's producer, its topics and every broker.
+
+Sources: the broker refuses acks=all below min.insync.replicas, which counts at most as many copies as
+there are (kafka.cluster.Partition); an append flushes once `flush.messages` are unflushed, on
+followers as on the leader, before it answers, while `flush.ms` is a background job (UnifiedLog, LogManager).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from confluent_kafka.admin import AdminClient
+
+from soak.brokers import _kafka_settings
+from soak.brokers._kafka_settings import Cluster, TopicSettings
+from soak.clients import secret
+from soak.core.durability import Durability, Setting, Told, majority, weakest
+from soak.core.plan import Topic
+from soak.core.plan_base import Settings
+from soak.core.units import SECOND_NS
+
+WANTED_COPIES = 3
+_ACKS_NAMES = ("acks", "request.required.acks")
+_EVERY_COPY = {"all", "-1"}
+_NEVER = {"0"}
+
+
+class Config(Protocol):
+    """What is asked of a configuration of the Kafka protocol: Kafka's or Redpanda's."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+    @property
+    def timeout(self) -> int: ...
+    @property
+    def producer(self) -> Settings: ...
+    @property
+    def common(self) -> Settings: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What decides on Kafka, as it was read."""
+
+    acks: Told
+    copies: Told
+    least_in_sync: Told
+    flush_messages: Told
+    flush_ms: Told
+    unclean_election: Told
+
+
+def read(config: Config, topic: Topic) -> Durability:
+    """Return what the topics of a plan promise; of several the weakest.
+
+    A topic that does not exist yet is judged as the plan would make it.
+
+    Raises:
+        BrokerError: no broker answers.
+    """
+    cluster = ask(config, topic)
+    acks = acks_of(config)
+    existing = [judged(_of_topic(acks, one, cluster)) for one in cluster.topics]
+    return weakest(existing or [judged(_of_plan(acks, topic, cluster))])
+
+
+def judged(read: Read) -> Durability:
+    """Return the level; a value that was not told leaves it open only where it matters."""
+    copies, least = read.copies.number, read.least_in_sync.number
+    flush = read.flush_messages.number
+    if waits_for_every_copy(read.acks):
+        confirmed = None if copies is None or least is None else min(copies, max(least, 1))
+    else:
+        confirmed = 0 if read.acks.value in _NEVER else 1
+    needed = majority(max(copies or WANTED_COPIES, WANTED_COPIES))
+    is_flushed = None if flush is None else flush <= 1
+    notes = []
+    if waits_for_every_copy(read.acks) and confirmed == 1 and (copies or 0) > 1:
+        notes.append(
+            "while all copies are in sync an acknowledgement waits for each of them; nothing keeps "
+            "it waiting when they fall behind"
+        )
+    if read.unclean_election.value == "true":
+        notes.append(
+            "unclean.leader.election.enable is on: an election may discard what was acknowledged"
+        )
+    return Durability(
+        "kafka",
+        copies,
+        confirmed,
+        is_flushed,
+        (
+            acks_setting(read.acks),
+            copies_setting(read.copies),
+            Setting(
+                "min.insync.replicas",
+                read.least_in_sync,
+                ("replication",),
+                "" if least is not None and least >= needed else f"min.insync.replicas: {needed}",
+            ),
+            Setting(
+                "flush.messages",
+                read.flush_messages,
+                ("local",),
+                "" if is_flushed else "flush.messages: 1",
+            ),
+            Setting("flush.ms", read.flush_ms, ()),
+            Setting("unclean.leader.election.enable", read.unclean_election, ()),
+        ),
+        tuple(notes),
+    )
+
+
+def ask(config: Config, topic: Topic) -> Cluster:
+    """Return what the cluster tells of its brokers and of the plan's topics that exist.
+
+    Topics that a run makes are alike, so that one of them speaks for all.
+
+    Raises:
+        BrokerError: no broker answers.
+    """
+    settings = {"log_level": "3", "bootstrap.servers": config.bootstrap_servers, **config.common}
+    names = topic.names if topic.use_existing else topic.names[:1]
+    admin = AdminClient({**secret.resolved(settings)})
+    return _kafka_settings.ask(admin, names, config.timeout / SECOND_NS)
+
+
+def acks_of(config: Config) -> Told:
+    """Return what the producer waits for; the client's own default is `all`."""
+    settings: Mapping[str, str] = {**config.common, **config.producer}
+    given = [value for name, value in settings.items() if name in _ACKS_NAMES]
+    return Told(given[-1], "the plan's producer") if given else Told("all", "the client's default")
+
+
+def waits_for_every_copy(acks: Told) -> bool:
+    return acks.value in _EVERY_COPY
+
+
+def acks_setting(acks: Told) -> Setting:
+    change = "" if waits_for_every_copy(acks) else "acks: all"
+    return Setting("acks", acks, ("replication", "local"), change)
+
+
+def copies_setting(copies: Told) -> Setting:
+    is_enough = copies.number is not None and copies.number > 1
+    change = "" if is_enough else f"replication: {WANTED_COPIES}"
+    return Setting("replication factor", copies, ("replication",), change)
+
+
+def copies_of(topic: Topic | TopicSettings) -> Told:
+    """Return the number of copies of a topic that exists, or that the plan would make."""
+    if isinstance(topic, TopicSettings):
+        return Told(str(topic.copies), f"topic {topic.name}")
+    return Told(str(topic.replication), "the plan's topic")
+
+
+def _of_topic(acks: Told, topic: TopicSettings, cluster: Cluster) -> Read:
+    """Read a topic that exists: what was set for it, else what every broker has."""
+
+    def told(name: str) -> Told | None:
+        return Told(topic.own[name], f"topic {topic.name}") if name in topic.own else None
+
+    def seen(name: str, of_brokers: Told) -> Told:
+        if of_brokers.value is None and name in topic.whole:  # brokers may be forbidden to tell
+            return Told(topic.whole[name], f"topic {topic.name}, as one broker has it")
+        return of_brokers
+
+    found = _of_brokers(cluster)
+    return Read(
+        acks,
+        copies_of(topic),
+        *(told(name) or seen(name, of_brokers) for name, of_brokers in found.items()),
+    )
+
+
+def _of_plan(acks: Told, topic: Topic, cluster: Cluster) -> Read:
+    """Read a topic that is yet to be made: the plan's settings over those of every broker."""
+    planned = {name: Told(value, "the plan's topic") for name, value in topic.settings.items()}
+    found = {name: planned.get(name, told) for name, told in _of_brokers(cluster).items()}
+    return Read(acks, copies_of(topic), *found.values())
+
+
+def _of_brokers(cluster: Cluster) -> dict[str, Told]:
+    """Return what applies to a topic without settings of its own, in the order of `Read`."""
+    return {
+        "min.insync.replicas": _kafka_settings.number(cluster, "min.insync.replicas", min),
+        "flush.messages": _kafka_settings.number(cluster, "log.flush.interval.messages", max),
+        "flush.ms": _kafka_settings.text(
+            cluster, "log.flush.interval.ms", "log.flush.scheduler.interval.ms"
+        ),
+        "unclean.leader.election.enable": _kafka_settings.text(
+            cluster, "unclean.leader.election.enable"
+        ),
+    }
