@@ -41,6 +41,13 @@ check: $(STAMP) ## format, lint, types, layers and the fast tests
 test: check ## everything CI runs: check, then the tests on a real Kafka and a real Spark
 	@$(BIN)/pytest -m 'broker or spark or slow' --durations=10
 
+.PHONY: bench
+bench: bench-load ## measure against the brokers' own tools, side by side: tables of ratios
+
+.PHONY: bench-load
+bench-load: $(STAMP) ## the same, of the load alone; ARGS=--quick tries it, ARGS=--help has more
+	@$(BIN)/python -m tests.bench.load $(ARGS)
+
 .PHONY: format
 format: $(STAMP) ## put the code in format
 	@$(BIN)/ruff format .

@@ -1,0 +1,123 @@
+"""What a benchmark says: medians of both sides, the ratio of each round, and whether the goal holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.table import Table
+
+Measures = Mapping[str, float]
+"""One side of one round, by the name of the measure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """Bounds on the ratio ours / peer, and on our own figure; None: no bound."""
+
+    ratio_least: float | None = None
+    ratio_most: float | None = None
+    ours_most: float | None = None
+
+    @property
+    def text(self) -> str:
+        bounds = (
+            ("ratio >= ", self.ratio_least),
+            ("ours <= ", self.ours_most),
+            ("ratio <= ", self.ratio_most),
+        )
+        return " and ".join(f"{what}{bound:g}" for what, bound in bounds if bound is not None)
+
+    def holds(self, ours: float, ratio: float) -> bool | None:
+        """Return None where there is nothing to hold."""
+        if not self.text:
+            return None
+        return (
+            (self.ratio_least is None or ratio >= self.ratio_least)
+            and (self.ratio_most is None or ratio <= self.ratio_most)
+            and (self.ours_most is None or ours <= self.ours_most)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One figure: the measure it is made of, what people call it, and what it is held to."""
+
+    measure: str
+    figure: str
+    goal: Goal
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A line of the result: medians over the rounds; `spread` is the lowest and highest ratio of a round."""
+
+    figure: str
+    ours: float
+    peer: float
+    ratio: float
+    spread: tuple[float, float]
+    goal: str
+    holds: bool | None
+
+
+def side_by_side(
+    rounds: int, ours: Callable[[int], Measures], peer: Callable[[int], Measures]
+) -> list[tuple[Measures, Measures]]:
+    """Measure both sides in turn; who begins alternates, so that neither profits from what drifts."""
+    pairs = []
+    for number in range(rounds):
+        if number % 2:
+            theirs = peer(number)
+            pairs.append((ours(number), theirs))
+        else:
+            mine = ours(number)
+            pairs.append((mine, peer(number)))
+    return pairs
+
+
+def figures(specs: Sequence[Spec], pairs: Sequence[tuple[Measures, Measures]]) -> list[Figure]:
+    """Return one figure a spec. The ratio is the median of the rounds' ratios, not of the medians."""
+    found = []
+    for spec in specs:
+        mine = [ours[spec.measure] for ours, _ in pairs]
+        theirs = [peer[spec.measure] for _, peer in pairs]
+        ratios = [a / b if b else math.inf for a, b in zip(mine, theirs, strict=True)]
+        middle, ratio = median(mine), median(ratios)
+        found.append(
+            Figure(
+                spec.figure,
+                middle,
+                median(theirs),
+                ratio,
+                (min(ratios), max(ratios)),
+                spec.goal.text,
+                spec.goal.holds(middle, ratio),
+            )
+        )
+    return found
+
+
+def table(title: str, found: Sequence[Figure]) -> Table:
+    """Return what a person reads."""
+    shown = Table(title=title, title_justify="left")
+    shown.add_column("figure")
+    for name in ("ours", "peer", "ratio", "lowest", "highest"):
+        shown.add_column(name, justify="right")
+    shown.add_column("goal")
+    shown.add_column("holds")
+    words = {True: "yes", False: "NO", None: ""}
+    for one in found:
+        numbers = (one.ours, one.peer, one.ratio, *one.spread)
+        shown.add_row(one.figure, *(f"{n:,.4g}" for n in numbers), one.goal, words[one.holds])
+    return shown
+
+
+def write(path: Path, found: Sequence[Figure]) -> None:
+    """Write the figures as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")

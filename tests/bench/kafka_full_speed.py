@@ -1,0 +1,122 @@
+"""Kafka at full speed: our producer and consumer against kafka-producer-perf-test and its sister."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from soak.core.errors import SoakError
+from soak.core.plan import Plan
+from tests.bench import daemons, kafka_tools
+from tests.bench.figures import Goal, Measures, Spec
+
+SIZE = 1024
+PARTITIONS = 4
+SETTINGS = {"acks": "all", "linger.ms": "1", "batch.size": "131072", "enable.idempotence": "true"}
+"""Of both sides; the rest is each client's default."""
+
+PRODUCER_SPECS = (
+    Spec("rate", "Kafka producer, messages/s", Goal(ratio_least=1.3)),
+    Spec("cpu_us", "Kafka producer, CPU us a message", Goal(ratio_most=0.45)),
+)
+CONSUMER_SPECS = (
+    Spec("rate", "Kafka consumer, messages/s", Goal(ratio_least=1.0)),
+    Spec("cpu_us", "Kafka consumer, CPU us a message", Goal(ratio_most=0.45)),
+)
+
+_ASKED_PER_SECOND = 2_000_000  # more than can be done: what is over is counted as missed
+_WARM_UP_SHARE = 5  # one part in so many
+
+
+@dataclass(frozen=True, slots=True)
+class FullSpeed:
+    """One broker, and how long each side works."""
+
+    servers: str
+    folder: Path
+    load_seconds: int
+    peer_count: int
+
+    def our_producer(self, number: int) -> Measures:
+        plan = self.plan(f"bench-ours-{number}")
+        measures, _ = self._produce(plan)
+        self._delete(plan.topic.name)
+        return measures
+
+    def peer_producer(self, number: int) -> Measures:
+        plan = self.plan(f"bench-peer-{number}")
+        daemons.create_topics(plan)
+        measures = kafka_tools.produce(
+            self.servers,
+            plan.topic.name,
+            SETTINGS,
+            count=self.peer_count,
+            warm_up=self.peer_count // _WARM_UP_SHARE,
+            size=SIZE,
+            log_path=self.folder / f"{plan.topic.name}.log",
+        )
+        self._delete(plan.topic.name)
+        return measures
+
+    def filled(self) -> tuple[Plan, int]:
+        """Return a plan whose topic our producer has filled, and how many messages lie in it."""
+        plan = self.plan("bench-filled")
+        _, count = self._produce(plan)
+        return plan, count
+
+    def our_consumer(self, plan: Plan, count: int, number: int) -> Measures:
+        folder = daemons.prepare(self.folder / f"consume-{number}", plan, load_seconds=600)
+        usage = daemons.spawn(folder, "consume").wait(300, daemons.has_received(folder, count))
+        found = daemons.seconds(folder, "consume")
+        for name, expected in (("received_messages", count), ("duplicated_messages", 0)):
+            if daemons.total(found, name) != expected:
+                raise SoakError(f"{name} is {daemons.total(found, name)}, not {expected}")
+        return {
+            "rate": daemons.rate(daemons.busy(found, "received_messages"), "received_messages"),
+            "cpu_us": usage.cpu_seconds * 1e6 / count,
+        }
+
+    def peer_consumer(self, plan: Plan, count: int, number: int) -> Measures:
+        log_path = self.folder / f"peer-consume-{number}.log"
+        return kafka_tools.consume(self.servers, plan.topic.name, count=count, log_path=log_path)
+
+    def plan(self, topic: str) -> Plan:
+        raw: dict[str, Any] = {
+            "name": "bench",
+            # the Java client's buffer.memory is 32 MiB
+            "broker": {"kafka": {"producer": {**SETTINGS, "queue.buffering.max.kbytes": 32768}}},
+            "topic": {"name": topic, "partitions": PARTITIONS},
+            "load": {
+                "rate": f"{_ASKED_PER_SECOND}/s",
+                "message_size": f"{SIZE}B",
+                "backlog": "1s",
+                "catch_up_ratio": 1.0,
+            },
+        }
+        return daemons.plan_of(raw, {"bootstrap_servers": self.servers})
+
+    def _produce(self, plan: Plan) -> tuple[Measures, int]:
+        """Run our producer into a new topic; return what it did, and how many it sent."""
+        daemons.create_topics(plan)
+        folder = daemons.prepare(self.folder / plan.topic.name, plan, self.load_seconds)
+        usage = daemons.spawn(folder, "produce").wait(self.load_seconds + 60)
+        found = daemons.seconds(folder, "produce")
+        sent, acked = (daemons.total(found, f"{word}_messages") for word in ("sent", "acked"))
+        if sent != acked:
+            raise SoakError(f"{sent} messages were sent and {acked} acknowledged")
+        warm_up = self.load_seconds // _WARM_UP_SHARE
+        steady = [one for one in found if warm_up <= one.k < self.load_seconds]
+        measures = {
+            "rate": daemons.rate(steady, "acked_messages"),
+            "cpu_us": usage.cpu_seconds * 1e6 / sent,
+        }
+        return measures, sent
+
+    def _delete(self, topic: str) -> None:
+        """Free gigabytes before the next round."""
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        for future in admin.delete_topics([topic]).values():
+            future.result(30)
