@@ -11,6 +11,7 @@ import typer
 
 import soak.cli
 from soak.core.errors import PlanError, SoakError
+from soak.service.lean import one_thread_for_numpy
 
 EXIT_FAILED = 1
 EXIT_BAD_PLAN = 2
@@ -49,6 +50,7 @@ def build(arguments: list[str]) -> typer.Typer:
 
 def run() -> None:
     """Run the command line; the one place where errors become exit codes."""
+    one_thread_for_numpy()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.INFO)
     try:
         build(sys.argv[1:])(prog_name="soak")

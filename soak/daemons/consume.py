@@ -22,6 +22,7 @@ from soak.daemons.context import (
 )
 from soak.daemons.leaders import Leaders
 from soak.daemons.received import Received, restore
+from soak.service.lean import spare_collections
 
 RECEIVE_SECONDS = 0.05
 BATCH = 4000
@@ -42,6 +43,7 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     leaders.start()
     second = ConsumeSecond(header.boot_of(boot_id()), leaders, is_behind=is_restart)
     loop = ConsumeLoop(context, consumer, received, second, clock)
+    spare_collections()
     while not (stop.is_set() or loop.is_over or context.recorder.is_suspended):
         loop.tick()
     loop.finish()

@@ -28,6 +28,7 @@ from soak.daemons.leaders import Leaders
 from soak.daemons.messages import LARGEST_CHUNK, Messages
 from soak.daemons.pacing import Pacer
 from soak.daemons.produce_second import ProduceSecond
+from soak.service.lean import spare_collections
 
 TICK_NS = 300_000  # shortest pause: schedule lag stays under half a millisecond
 IDLE_NS = 20_000_000
@@ -51,6 +52,7 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     leaders.start()
     producers = [broker.producer(topics) for _ in instances]
     loop = ProduceLoop(context, index, producers, messages, second, leaders, clock)
+    spare_collections()
     while not (stop.is_set() or loop.is_over or context.recorder.is_suspended):
         loop.tick()
     loop.finish()
