@@ -11,6 +11,7 @@ from pathlib import Path
 from soak.core import plan_text, plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError, SettingError
+from soak.core.lab_limits import refuse_too_much
 from soak.core.plan import Lab
 from soak.core.plan_fill import lacking
 from soak.core.plan_text import PlanFile
@@ -62,6 +63,7 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
     if plan.lab is not None and plan.lab.broker not in plugins.names("soak.lab.brokers"):
         hint = plugins.nearest(plan.lab.broker, plugins.names("soak.lab.brokers"))
         raise plan_file.error("lab.broker", f"unknown lab broker {plan.lab.broker!r}{hint}")
+    refuse_too_much(plan_file)
     try:
         connect(plan, SystemClock()).check_settings()
     except SettingError as error:
