@@ -71,31 +71,31 @@ def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
     for daemon, how, at_ns in timeline.restarts:
         k = (at_ns - timeline.run.start_wall_ns) // SECOND_NS
         gaps.append(Gap(daemon, k, k, f"died ({how}), started again"))
-    begin, end = timeline.soak
+    soak = set(timeline.soak_seconds.tolist())
     untrusted = {
         k
         for source, reasons in timeline.untrusted.items()
         for k in reasons
-        if begin <= k < end and source.startswith(LOADING)
+        if k in soak and source.startswith(LOADING)
     }
     return Coverage(
         seconds=expected.size,
         ratio=recorded / wanted if wanted else 0.0,
         gaps=tuple(gaps),
         untrusted_seconds=len(untrusted),
-        untrusted_ratio=len(untrusted) / (end - begin) if end > begin else 0.0,
+        untrusted_ratio=len(untrusted) / len(soak) if soak else 0.0,
         doubts=doubts,
     )
 
 
 def judged_seconds(timeline: Timeline) -> int:
     """Return how many seconds of the soak can be judged, in the load source that has fewest."""
-    begin, end = timeline.soak
+    soak = timeline.soak_seconds
     counted = []
     for role in LOADING:
         found = [
             np.setdiff1d(
-                seconds[(seconds >= begin) & (seconds < end)],
+                np.intersect1d(seconds, soak),
                 np.array(list(timeline.untrusted.get(source, {})), dtype=np.int64),
             ).size
             for source, seconds in timeline.seconds.items()

@@ -58,7 +58,6 @@ def look_back(
 def offline_steps(timeline: Timeline) -> list[Change]:
     """Return the steps of every headline latency within the soak, untrusted seconds left out."""
     config = segmentation.Config(least_rows=max(3, HOLD_SECONDS // (3 * timeline.step)))
-    begin, end = timeline.soak
     steps = []
     for name, column in timeline.columns.items():
         if not is_headline(column):
@@ -67,9 +66,8 @@ def offline_steps(timeline: Timeline) -> list[Change]:
         untrusted = np.array(
             list(timeline.untrusted.get(name.partition("|")[0], {})), dtype=np.int64
         )
-        is_within = (k >= begin) & (k + timeline.step <= end)  # a row is a bucket of seconds
         untrusted = untrusted // timeline.step * timeline.step
-        keep = is_within & ~np.isin(k, untrusted) & (values > 0)
+        keep = timeline.is_soak(k) & ~np.isin(k, untrusted) & (values > 0)
         steps += segmentation.detect(Series(name, k[keep], values[keep]), config)
     return steps
 
@@ -91,11 +89,11 @@ def _is_return(finding: Finding, step: Change) -> bool:
 
 def _lasting(steps: Sequence[Change], timeline: Timeline) -> list[Change]:
     """Return the large steps that hold, and that both latencies show."""
-    begin, end = timeline.soak
+    bounds = [edge for span in timeline.soak_spans for edge in span]
     kept = []
     for step in steps:
         others = [other.onset_k for other in steps if other.series == step.series and other != step]
-        edges = [begin, end, *others]
+        edges = [*bounds, *others]
         holds = all(abs(step.onset_k - edge) >= HOLD_SECONDS for edge in edges)
         low, high = sorted((step.before, step.after))
         if holds and low > 0 and high / low >= ALONE_RATIO:

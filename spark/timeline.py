@@ -20,7 +20,8 @@ from soak.core.errors import JournalError, RunFolderError
 from soak.core.header import instance_of
 from soak.core.journal_text import Columns, decode
 from soak.core.model import Column, Record
-from soak.core.phases import Phases, parse, planned
+from soak.core.phase_plan import drain_k
+from soak.core.phases import Phases, parse
 from soak.core.plan import Plan
 from soak.core.units import SECOND_NS
 from soak.store.journal import segments
@@ -102,16 +103,30 @@ class Timeline:
             return self.phases.end_k
         if self.is_running:
             return self.recorded_k
-        steps = self.phases if self.phases.names else planned(self.plan.phases)
-        return max(self.recorded_k, steps.first_k("drain") or 0)
+        return max(self.recorded_k, drain_k(self.phases, self.plan.phases))
+
+    @property
+    def soak_spans(self) -> list[tuple[int, int]]:
+        """Return first second and first after it of each stretch of soak; catch-ups lie between them."""
+        return self.phases.spans("soak", self.end_k)
 
     @property
     def soak(self) -> tuple[int, int]:
-        """Return first second of the soak and first after it."""
-        begin = self.phases.first_k("soak")
-        end = self.phases.first_k("drain")
-        end = self.end_k if end is None else min(end, self.end_k)
-        return (end, end) if begin is None else (min(begin, end), end)
+        """Return first second of the soak and first after it, with what lies between its stretches."""
+        spans = self.soak_spans
+        return (spans[0][0], spans[-1][1]) if spans else (self.end_k, self.end_k)
+
+    @property
+    def soak_seconds(self) -> Ints:
+        """Return every second that is judged, ascending."""
+        return np.concatenate([np.arange(0), *(np.arange(*span) for span in self.soak_spans)])
+
+    def is_soak(self, k: Ints) -> NDArray[np.bool_]:
+        """Return which of these buckets of `step` seconds lie wholly in the soak, shape as `k`."""
+        within = np.zeros(k.shape, dtype=np.bool_)
+        for begin, end in self.soak_spans:
+            within |= (k >= begin) & (k + self.step <= end)
+        return within
 
     def wall_ns(self, k: float) -> int:
         return self.run.start_wall_ns + round(k * SECOND_NS)
@@ -143,9 +158,7 @@ def assemble(folder: RunFolder, read: Callable[[Sequence[Path], int], Sequence[R
     paths = [
         path for source in sources(folder.journal) for path in segments(folder.journal / source)
     ]
-    lengths = plan.phases
-    planned = (lengths.warm_up + lengths.soak + lengths.drain) // SECOND_NS
-    step = 1 if planned <= FULL_RATE_SECONDS else COARSE_STEP
+    step = 1 if drain_k(Phases(), plan.phases) <= FULL_RATE_SECONDS else COARSE_STEP
     is_running = run.state == "running" and _is_fresh(paths)
     rows = read(paths, step)
     for row in rows:

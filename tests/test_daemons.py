@@ -9,7 +9,8 @@ import pytest
 from soak.core import header, plan_text
 from soak.core.clock import Grid
 from soak.core.model import Record
-from soak.core.phases import parse, planned, to_line
+from soak.core.phase_plan import planned
+from soak.core.phases import parse, to_line
 from soak.core.ports import EARLIEST, Batch, Outgoing, Topics
 from soak.core.units import SECOND_NS
 from soak.daemons.conduct import is_drained

@@ -30,7 +30,8 @@ def _due_by_definition(
     first: Fraction, segments: list[tuple[int, Fraction]], until_ns: int
 ) -> list[int]:
     """Return the due times before an instant, message by message from the rates alone."""
-    due, expected, at, rate = [], Fraction(0), 7, first
+    due: list[int] = []
+    expected, at, rate = Fraction(0), 7, first
     ends = [length for length, _ in segments]
     following = [rate for _, rate in segments]
     for length, after in zip([*ends, until_ns], [*following, Fraction(0)], strict=True):

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from soak.core.clock import Grid
 from soak.core.errors import SoakError
 from soak.core.model import Column, Finding, Record
-from soak.core.phases import Phases, planned
+from soak.core.phase_plan import drain_k
+from soak.core.phases import Decision, Phases
 from soak.core.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -77,7 +78,7 @@ class Watcher:
             k=k,
             total_seconds=self._total(phases),
             end_k=phases.end_k,
-            phase=phases.at(k) or "starting",
+            phase=_phase(phases.decision_at(k)),
             sent=_total(produced, "sent_messages"),
             received=_total(consumed, "received_messages"),
             lag=_total(consumed, "lag_messages"),
@@ -93,9 +94,7 @@ class Watcher:
 
     def _total(self, phases: Phases) -> int:
         lengths = self.plan.phases
-        known = phases if phases.names else planned(lengths)
-        begin = known.first_k("drain") or 0
-        return known.end_k or begin + lengths.drain // SECOND_NS
+        return phases.end_k or drain_k(phases, lengths) + lengths.drain // SECOND_NS
 
     def _newest(self, role: str) -> list[_Newest]:
         """Return the newest record of every source of a role, with its columns."""
@@ -114,6 +113,12 @@ class Watcher:
                 return tuple(store.findings(self.run_id))
         except SoakError:  # busy now: the next look will tell
             return ()
+
+
+def _phase(decision: Decision | None) -> str:
+    if decision is None:
+        return "starting"
+    return f"{decision.phase}: {decision.part}" if decision.part else decision.phase
 
 
 def _values(newest: list[_Newest], metric: str, quantile: str = "") -> list[float]:

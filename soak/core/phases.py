@@ -4,64 +4,143 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal, get_args
 
-from soak.core.plan_phases import PhaseLengths
-from soak.core.units import SECOND_NS
+from soak.core.units import format_rate, rate_per_second
 
-Phase = Literal["warm-up", "soak", "drain", "end"]
-LOADED: frozenset[str] = frozenset({"warm-up", "soak"})
-"""Phases in which the producer sends."""
+Phase = Literal["warm-up", "ramp", "soak", "catch-up", "cool-down", "drain", "end"]
+Part = Literal["", "build", "drain", "rest"]
+"""A catch-up builds a backlog and then drains it; a ramp rests after a rate that was too high."""
+
+LOADED: frozenset[str] = frozenset({"warm-up", "ramp", "soak", "catch-up", "cool-down"})
+"""Phases in which the producers send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """From second `from_k` on it is this phase. `reason` is for people, `fields` for the report.
+
+    `rate` is what all producers together send from then on; None leaves it to the plan.
+    """
+
+    phase: Phase
+    from_k: int
+    reason: str = "planned"
+    part: Part = ""
+    rate: Fraction | None = None
+    fields: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    def to_line(self) -> str:
+        body: dict[str, Any] = {"phase": self.phase, "from_k": self.from_k, "reason": self.reason}
+        if self.part:
+            body["part"] = self.part
+        if self.rate is not None:
+            body["rate"] = format_rate(self.rate)
+        if self.fields:
+            body["fields"] = dict(self.fields)
+        return json.dumps(body) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
     """Decisions in ascending order of their first second; the seconds before the first have no phase."""
 
-    from_k: tuple[int, ...] = ()
-    names: tuple[Phase, ...] = ()
+    decisions: tuple[Decision, ...] = ()
 
-    def at(self, k: int) -> str:
-        """Return the phase of second k, or "" where none is known."""
-        index = bisect_right(self.from_k, k) - 1
-        return self.names[index] if index >= 0 else ""
+    @property
+    def from_k(self) -> tuple[int, ...]:
+        return tuple(one.from_k for one in self.decisions)
 
-    def first_k(self, name: Phase) -> int | None:
-        """Return the first second of a phase, or None while it is not decided."""
-        return self.from_k[self.names.index(name)] if name in self.names else None
+    @property
+    def names(self) -> tuple[Phase, ...]:
+        return tuple(one.phase for one in self.decisions)
 
     @property
     def end_k(self) -> int | None:
         return self.first_k("end")
 
+    def at(self, k: int) -> str:
+        """Return the phase of second k, or "" where none is known."""
+        found = self.decision_at(k)
+        return "" if found is None else found.phase
 
-def planned(lengths: PhaseLengths) -> Phases:
-    """Return what is known before the first second: all but the end, which the drain decides."""
-    warm_up, soak = lengths.warm_up // SECOND_NS, lengths.soak // SECOND_NS
-    steps: list[tuple[int, Phase]] = [(0, "warm-up")] if warm_up else []
-    steps += [(warm_up, "soak"), (warm_up + soak, "drain")]
-    return Phases(tuple(k for k, _ in steps), tuple(name for _, name in steps))
+    def decision_at(self, k: int) -> Decision | None:
+        """Return what holds in second k, or None where nothing is known."""
+        index = bisect_right(self.decisions, k, key=_from_k) - 1
+        return self.decisions[index] if index >= 0 else None
+
+    def is_building(self, k: int) -> bool:
+        """True in the seconds in which consumers pause, so that a backlog grows."""
+        found = self.decision_at(k)
+        return found is not None and (found.phase, found.part) == ("catch-up", "build")
+
+    def first_k(self, name: Phase) -> int | None:
+        """Return the first second of a phase, or None while it is not decided."""
+        return next((one.from_k for one in self.decisions if one.phase == name), None)
+
+    def after(self, k: int) -> tuple[Decision, ...]:
+        """Return the decisions that take effect after second k."""
+        return self.decisions[bisect_right(self.decisions, k, key=_from_k) :]
+
+    def spans(self, name: Phase, end_k: int) -> list[tuple[int, int]]:
+        """Return first second and first second after it of every stretch of a phase before `end_k`."""
+        edges = [*self.from_k[1:], end_k]
+        found = [
+            (min(one.from_k, end_k), min(edge, end_k))
+            for one, edge in zip(self.decisions, edges, strict=False)
+            if one.phase == name
+        ]
+        return [(first, last) for first, last in found if first < last]
 
 
 def to_line(name: Phase, from_k: int, reason: str = "planned") -> str:
-    """Return one decision as a line; the reason is for people."""
-    return json.dumps({"phase": name, "from_k": from_k, "reason": reason}) + "\n"
+    """Return one decision of a plain phase as a line."""
+    return Decision(name, from_k, reason).to_line()
+
+
+def overruled(known: Sequence[Decision], later: Sequence[Decision]) -> tuple[Decision, ...]:
+    """Return what holds once `later` is decided: each of them ends what was to come from its `from_k` on."""
+    kept = list(known)
+    for decision in later:
+        kept = [one for one in kept if one.from_k < decision.from_k]
+        kept.append(decision)
+    return tuple(kept)
 
 
 def parse(text: str) -> Phases:
     """Return the decisions of a file that may be growing: a torn last line is not there yet.
 
     A later line overrules earlier ones from its `from_k` on (a run that is stopped early).
+
+    Raises:
+        ValueError: a whole line is of a phase or rate that this program does not know.
     """
-    steps: list[tuple[int, Phase]] = []
+    decisions: tuple[Decision, ...] = ()
     for line in text.split("\n")[:-1]:
         try:
             body = json.loads(line)
         except ValueError:  # torn by a crash, and written on behind it
             continue
-        if body["phase"] not in get_args(Phase):
-            raise ValueError(f"unknown phase {body['phase']!r}")
-        steps = [step for step in steps if step[0] < body["from_k"]]
-        steps.append((int(body["from_k"]), body["phase"]))
-    return Phases(tuple(k for k, _ in steps), tuple(name for _, name in steps))
+        decisions = overruled(decisions, [_decision(body)])
+    return Phases(decisions)
+
+
+def _decision(body: Mapping[str, Any]) -> Decision:
+    if body["phase"] not in get_args(Phase):
+        raise ValueError(f"unknown phase {body['phase']!r}")
+    rate = body.get("rate")
+    return Decision(
+        phase=body["phase"],
+        from_k=int(body["from_k"]),
+        reason=str(body.get("reason", "")),
+        part=body.get("part", ""),
+        rate=None if rate is None else rate_per_second(rate),
+        fields=body.get("fields", {}),
+    )
+
+
+def _from_k(decision: Decision) -> int:
+    return decision.from_k

@@ -1,7 +1,7 @@
 """The open-loop send schedule: when each message is due, whatever the broker does.
 
-Rates change from segment to segment. N(t), the messages due before t, is then a line that bends and never
-jumps, kept as an exact fraction: message i is due where N reaches i, so no change of rate loses or doubles one.
+Rates change from segment to segment. N(t), the messages due before t, is a line that bends and never jumps,
+kept as an exact fraction: message i is due where N reaches i, so no change of rate loses or doubles any.
 """
 
 from __future__ import annotations

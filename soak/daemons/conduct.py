@@ -7,7 +7,8 @@ import threading
 from pathlib import Path
 
 from soak.core.clock import Grid
-from soak.core.phases import Phase, Phases, planned, to_line
+from soak.core.phase_plan import planned
+from soak.core.phases import Phase, Phases, to_line
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, format_size
 from soak.daemons.context import PhaseFile
@@ -59,8 +60,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
 
 def write_planned(folder: RunFolder, phases: Phases) -> None:
     """Write what is known from the start; whole or not at all."""
-    steps = zip(phases.names, phases.from_k, strict=True)
-    write_atomically(folder.phases, "".join(to_line(name, from_k) for name, from_k in steps))
+    write_atomically(folder.phases, "".join(one.to_line() for one in phases.decisions))
 
 
 def decide(folder: RunFolder, name: Phase, from_k: int, reason: str) -> None:

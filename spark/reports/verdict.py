@@ -23,10 +23,9 @@ _WORDS = {
 def render(page: Page) -> Markup:
     timeline, covered = page.timeline, page.covered
     load = timeline.plan.load
-    begin, end = timeline.soak
     facts = (
         f"{timeline.plan.name}, run {timeline.run.id} from {wording.iso(timeline.run.start_wall_ns)}: "
-        f"{wording.span(end - begin)} of soak at {format_rate(load.rate)} of "
+        f"{wording.span(timeline.soak_seconds.size)} of soak at {format_rate(load.rate)} of "
         f"{format_size(load.message_size)}, {covered.ratio:.1%} of the seconds recorded, "
         f"{covered.untrusted_seconds} s not trusted. State: {timeline.run.state}."
     )
