@@ -113,10 +113,13 @@ class Consumers:
 
     subscriptions: int = 1
     per_subscription: int = 1  # processes that share a subscription's partitions
+    tailing: int = 0  # so many subscriptions, the first ones, read on while the others catch up
 
     def __post_init__(self) -> None:
         for key in ("subscriptions", "per_subscription"):
             check_between(self, key, 1, 100)
+        if not 0 <= self.tailing < self.subscriptions:
+            raise ValueError("tailing must be below subscriptions: some must be left to catch up")
 
     @property
     def processes(self) -> int:
@@ -125,6 +128,10 @@ class Consumers:
     def subscription_of(self, index: int) -> int:
         """Return which subscription consumer process `index` belongs to."""
         return index // self.per_subscription
+
+    def catches_up(self, index: int) -> bool:
+        """Return whether consumer process `index` pauses while a backlog is built."""
+        return self.subscription_of(index) >= self.tailing
 
     def member_of(self, index: int) -> int:
         """Return which of its subscription's processes consumer process `index` is."""
