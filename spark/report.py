@@ -52,9 +52,10 @@ def write(
 ) -> int:
     """Judge a timeline and write both files; return the exit code."""
     judged, covered = look_back(timeline, online, changes), coverage(timeline, unread)
-    page = Page(timeline, judged, covered, verdict(judged, covered), drill)
+    promised = durability_of(timeline.folder)
+    page = Page(timeline, judged, covered, verdict(judged, covered), drill, promised)
     write_atomically(timeline.folder.report, html(page))
-    body = summary(timeline, judged, covered)
+    body = summary(timeline, judged, covered, promised)
     write_atomically(timeline.folder.summary, json.dumps(body, indent=2, allow_nan=False) + "\n")
     return EXIT_CODE[page.verdict]
 
@@ -81,6 +82,20 @@ def drill_of(folder: RunFolder) -> Mapping[str, Any] | None:
             return dict(json.loads(file.readline()))
         except (ValueError, TypeError) as error:
             raise RunFolderError(f"{folder.faults} is damaged: {error}") from error
+
+
+def durability_of(folder: RunFolder) -> Mapping[str, Any]:
+    """Return what the target promised when the load began; a level of null where nobody looked.
+
+    Raises:
+        RunFolderError: the file is damaged.
+    """
+    if not folder.durability.exists():
+        return {"level": None, "notes": ["not looked at"]}
+    try:
+        return dict(json.loads(folder.durability.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunFolderError(f"{folder.durability} is damaged: {error}") from error
 
 
 def seen_online(

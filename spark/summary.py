@@ -33,7 +33,12 @@ def verdict(judged: Sequence[Judged], covered: Coverage) -> Verdict:
     return "clean" if covered.is_enough else "inconclusive"
 
 
-def summary(timeline: Timeline, judged: Sequence[Judged], covered: Coverage) -> dict[str, object]:
+def summary(
+    timeline: Timeline,
+    judged: Sequence[Judged],
+    covered: Coverage,
+    durability: Mapping[str, object],
+) -> dict[str, object]:
     """Return the whole of `summary.json`; findings in order of time, warnings left out."""
     told = sorted(
         (one for one in judged if one.finding.state != "warning"),
@@ -52,7 +57,7 @@ def summary(timeline: Timeline, judged: Sequence[Judged], covered: Coverage) -> 
             "gaps": [gap_json(timeline, gap) for gap in covered.gaps],
             "untrusted_seconds": covered.untrusted_seconds,
         },
-        "durability": {"level": None, "note": "not looked at"},
+        "durability": durability,
     }
 
 

@@ -7,6 +7,7 @@ followers as on the leader, before it answers, while `flush.ms` is a background 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +21,8 @@ from soak.core.durability import Durability, Setting, Told, majority, weakest
 from soak.core.plan import Topic
 from soak.core.plan_base import Settings
 from soak.core.units import SECOND_NS
+
+LOG = logging.getLogger("soak.brokers.kafka")
 
 WANTED_COPIES = 3
 _ACKS_NAMES = ("acks", "request.required.acks")
@@ -123,7 +126,7 @@ def ask(config: Config, topic: Topic) -> Cluster:
     """
     settings = {"log_level": "3", "bootstrap.servers": config.bootstrap_servers, **config.common}
     names = topic.names if topic.use_existing else topic.names[:1]
-    admin = AdminClient({**secret.resolved(settings)})
+    admin = AdminClient({**secret.resolved(settings)}, logger=LOG)
     return _kafka_settings.ask(admin, names, config.timeout / SECOND_NS)
 
 

@@ -34,6 +34,11 @@ class RunFolder:
         return self.path / "phases.jsonl"
 
     @property
+    def durability(self) -> Path:
+        """Return what the target promised when the load began."""
+        return self.path / "durability.json"
+
+    @property
     def journal(self) -> Path:
         return self.path / "journal"
 

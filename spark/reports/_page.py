@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from markupsafe import Markup
@@ -16,13 +16,17 @@ from spark.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A run, judged. `drill` is what was injected, for the reader's eyes only."""
+    """A run, judged. `drill` is what was injected, for the reader's eyes only.
+
+    `durability` is what the target promised, as in `durability.json`.
+    """
 
     timeline: Timeline
     judged: Sequence[Judged]
     covered: Coverage
     verdict: Verdict
     drill: Mapping[str, Any] | None
+    durability: Mapping[str, Any] = field(default_factory=dict)
 
     def moment(self, k: float) -> str:
         return wording.moment(self.timeline.wall_ns(k))

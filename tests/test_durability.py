@@ -1,0 +1,246 @@
+"""Levels from settings: tables from the definition, and what must hold for every combination."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from soak.brokers import _kafka_durability, _kafka_settings, _redpanda_durability, kafka
+from soak.brokers._kafka_settings import Cluster, TopicSettings
+from soak.core import durability
+from soak.core.durability import Durability, Told
+
+NEVER = str(2**63 - 1)
+
+
+def told(value: str | None) -> Told:
+    return Told(value, "the test")
+
+
+def on_kafka(acks: str, copies: int, least: str | None, flush: str | None) -> Durability:
+    read = _kafka_durability.Read(
+        told(acks), told(str(copies)), told(least), told(flush), told(NEVER), told("false")
+    )
+    return _kafka_durability.judged(read)
+
+
+def on_redpanda(acks: str, copies: int, of_topic: str | None, of_cluster: str | None) -> Durability:
+    topic = None if of_topic is None else told(of_topic)
+    read = _redpanda_durability.Read(told(acks), told(str(copies)), topic, told(of_cluster))
+    return _redpanda_durability.judged(read)
+
+
+@pytest.mark.parametrize(
+    ("acks", "copies", "least", "flush", "level"),
+    [
+        ("all", 3, "2", "1", 4),
+        ("-1", 3, "3", "0", 4),
+        ("all", 3, "2", NEVER, 3),
+        ("all", 3, "2", "2", 3),
+        ("all", 2, "2", NEVER, 3),
+        ("all", 5, "3", NEVER, 3),
+        ("all", 5, "2", NEVER, 1),
+        ("all", 3, "1", NEVER, 1),
+        ("all", 2, "1", "1", 2),
+        ("all", 1, "1", "1", 2),
+        ("all", 1, "2", "1", 2),
+        ("1", 3, "2", "1", 2),
+        ("1", 3, "2", NEVER, 1),
+        ("0", 3, "2", "1", 1),
+    ],
+)
+def test_the_level_of_kafka(acks: str, copies: int, least: str, flush: str, level: int) -> None:
+    assert on_kafka(acks, copies, least, flush).level == level
+
+
+@pytest.mark.parametrize(
+    ("acks", "copies", "of_topic", "of_cluster", "level"),
+    [
+        ("all", 3, None, "false", 4),
+        ("all", 3, "false", "true", 4),
+        ("all", 3, "true", "disabled", 4),
+        ("all", 3, "true", "false", 3),
+        ("all", 3, None, "true", 3),
+        ("all", 1, None, "false", 2),
+        ("all", 1, "true", "false", 1),
+        ("1", 3, None, "false", 1),
+        ("0", 3, None, "false", 1),
+    ],
+)
+def test_the_level_of_redpanda(
+    acks: str, copies: int, of_topic: str | None, of_cluster: str, level: int
+) -> None:
+    assert on_redpanda(acks, copies, of_topic, of_cluster).level == level
+
+
+ACKS = ["0", "1", "all"]  # each list from weak to strong
+LEAST = ["1", "2", "3"]
+FLUSH = [NEVER, "10", "1"]
+CACHING = ["true", "false"]
+
+
+@given(st.data(), st.integers(1, 5))
+def test_a_stronger_setting_of_kafka_never_lowers_the_level(
+    data: st.DataObject, copies: int
+) -> None:
+    weak, strong = _ordered_pairs(data, (ACKS, LEAST, FLUSH))
+
+    weaker, stronger = (
+        on_kafka(weak[0], copies, *weak[1:]),
+        on_kafka(strong[0], copies, *strong[1:]),
+    )
+
+    assert weaker.lowest <= stronger.lowest
+    assert weaker.highest <= stronger.highest
+
+
+@given(st.data(), st.integers(1, 5))
+def test_a_stronger_setting_of_redpanda_never_lowers_the_level(
+    data: st.DataObject, copies: int
+) -> None:
+    weak, strong = _ordered_pairs(data, (ACKS, CACHING))
+
+    assert on_redpanda(weak[0], copies, None, weak[1]).lowest <= (
+        on_redpanda(strong[0], copies, None, strong[1]).lowest
+    )
+
+
+@given(
+    st.sampled_from(ACKS),
+    st.integers(1, 5),
+    st.sampled_from(LEAST),
+    st.sampled_from(FLUSH),
+    st.data(),
+)
+def test_what_is_not_told_leaves_the_level_that_it_would_have_among_the_possible(
+    acks: str, copies: int, least: str, flush: str, data: st.DataObject
+) -> None:
+    """Whatever is hidden, the range holds the level that is found when it is told."""
+    hidden = data.draw(st.sets(st.sampled_from(["least", "flush"])))
+    whole = on_kafka(acks, copies, least, flush)
+    seen = on_kafka(
+        acks, copies, None if "least" in hidden else least, None if "flush" in hidden else flush
+    )
+
+    assert seen.lowest <= whole.lowest <= seen.highest
+
+
+@pytest.mark.parametrize("copies", [None, 1, 2, 3])
+@pytest.mark.parametrize("confirmed", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize("is_flushed", [None, False, True])
+def test_every_level_has_its_words(
+    copies: int | None, confirmed: int | None, *, is_flushed: bool | None
+) -> None:
+    found = Durability("any", copies, confirmed, is_flushed)
+
+    assert 1 <= found.lowest <= found.highest <= 4
+    assert (found.level is None) == ("unknown" in {found.replication, found.local})
+    assert durability.replication_reason(found)
+    assert durability.local_reason(found)
+
+
+def test_a_full_answer_names_what_decides_and_what_would_change_it() -> None:
+    found = durability.to_json(on_kafka("all", 3, "1", "1"))
+
+    assert (found["level"], found["replication"], found["local"]) == (
+        2,
+        {
+            "state": "async",
+            "reason": "an acknowledged message is sure to be on 1 of 3 copies, a majority is 2",
+        },
+        {"state": "sync", "reason": "a message is acknowledged after it is flushed to disk"},
+    )
+    settings = found["settings"]
+    assert isinstance(settings, list)
+    assert settings[2] == {
+        "name": "min.insync.replicas",
+        "value": "1",
+        "where": "the test",
+        "decides": ["replication"],
+        "change": "min.insync.replicas: 2",
+    }
+    assert len(str(found["notes"])) > 2  # why acks=all alone is no promise
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "may", "word"),
+    [
+        (on_kafka("all", 3, "2", "1"), on_redpanda("all", 3, None, "false"), True, "comparable: a"),
+        (on_kafka("all", 3, "2", NEVER), on_redpanda("all", 3, None, "false"), False, "different"),
+        (on_kafka("all", 3, "2", None), on_kafka("all", 3, "2", None), False, "could not be read"),
+    ],
+)
+def test_targets_are_compared_at_one_level_only(
+    one: Durability, other: Durability, *, may: bool, word: str
+) -> None:
+    is_comparable, because = durability.compared(("a", one), ("b", other))
+
+    assert is_comparable is may
+    assert word in because
+
+
+def test_of_several_topics_the_weakest_speaks() -> None:
+    weak, strong = on_kafka("all", 3, "1", NEVER), on_kafka("all", 3, "2", NEVER)
+
+    assert durability.weakest([strong, weak]) is weak
+
+
+@pytest.mark.parametrize(
+    ("producer", "common", "value"),
+    [
+        ({"acks": "1"}, {}, "1"),
+        ({"request.required.acks": "0"}, {"acks": "all"}, "0"),
+        ({}, {"acks": "1"}, "1"),
+        ({"linger.ms": "1"}, {}, "all"),
+    ],
+)
+def test_acks_are_found_under_both_names(
+    producer: dict[str, str], common: dict[str, str], value: str
+) -> None:
+    config = kafka.Config(producer=producer, common=common)
+
+    assert _kafka_durability.acks_of(config).value == value
+
+
+def _cluster(*flushes: str | None) -> Cluster:
+    brokers = {
+        number: {} if flush is None else {"log.flush.interval.messages": flush}
+        for number, flush in enumerate(flushes, 1)
+    }
+    return Cluster((), brokers, {"broker 2": "broker 2 does not tell: forbidden"})
+
+
+def test_of_several_brokers_the_weakest_speaks_and_a_silent_one_leaves_it_open() -> None:
+    name = "log.flush.interval.messages"
+
+    alike = _kafka_settings.number(_cluster("1", "1"), name, max)
+    unlike = _kafka_settings.number(_cluster("1", NEVER), name, max)
+    silent = _kafka_settings.number(_cluster("1", None), name, max)
+
+    assert alike == Told("1", f"{name} of every broker")
+    assert unlike == Told(NEVER, f"{name} of broker 2, the weakest")
+    assert silent == Told(None, "broker 2 does not tell: forbidden")
+
+
+def test_what_was_set_for_a_topic_goes_before_what_the_brokers_have() -> None:
+    topic = TopicSettings("t", 3, {"flush.messages": "1"}, {"min.insync.replicas": "2"})
+
+    read = _kafka_durability._of_topic(told("all"), topic, _cluster("5", None))
+
+    assert read.flush_messages == Told("1", "topic t")
+    assert read.least_in_sync == Told("2", "topic t, as one broker has it")
+    assert read.copies == Told("3", "topic t")
+
+
+def _ordered_pairs(
+    data: st.DataObject, scales: tuple[list[str], ...]
+) -> tuple[list[str], list[str]]:
+    """Return two settings of each scale, of which the second is at least as strong as the first."""
+    drawn = [
+        sorted(
+            (data.draw(st.sampled_from(scale)), data.draw(st.sampled_from(scale))), key=scale.index
+        )
+        for scale in scales
+    ]
+    return [pair[0] for pair in drawn], [pair[1] for pair in drawn]
