@@ -6,16 +6,17 @@ import dataclasses
 import os
 import shutil
 import tempfile
+from fractions import Fraction
 from pathlib import Path
 
-from soak.core import plan_text, plugins
+from soak.core import plan_scale, plan_text, plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError, SettingError
 from soak.core.lab_limits import refuse_too_much
 from soak.core.plan import Lab
 from soak.core.plan_fill import lacking
 from soak.core.plan_text import PlanFile
-from soak.core.units import format_size
+from soak.core.units import duration_ns, format_size
 from soak.daemons.context import connect
 from soak.store.run_folder import RunFolder
 
@@ -35,6 +36,28 @@ def load_plan(path: Path) -> PlanFile:
         plan = dataclasses.replace(loaded.plan, lab=Lab())
         return dataclasses.replace(loaded, plan=plan)
     return loaded
+
+
+def cut(plan_file: PlanFile, scale: str, duration: str) -> PlanFile:
+    """Return the plan at a part of its rate and time; "" leaves either as it is.
+
+    Raises:
+        PlanError: an option is no number or duration, or the plan cannot be cut so far.
+    """
+    plan = plan_file.plan
+    if duration:
+        try:
+            length_ns = duration_ns(duration)
+        except ValueError as error:
+            raise PlanError(f"--duration: {error}") from error
+        plan = plan_scale.shortened(plan, length_ns)
+    if scale:
+        try:
+            factor = Fraction(scale)
+        except (ValueError, ZeroDivisionError) as error:
+            raise PlanError(f"--scale {scale!r} is no number; write 0.01 or 1/100") from error
+        plan = plan_scale.scaled(plan, factor)
+    return dataclasses.replace(plan_file, plan=plan)
 
 
 def check_here(plan_file: PlanFile, runs: Path) -> None:
@@ -78,7 +101,7 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
             )
 
 
-def check_cluster(plan_file: PlanFile) -> None:
+def check_cluster(plan_file: PlanFile, *, is_joining: bool = False) -> None:
     """Check the cluster that the plan names: it answers, and the topic is not somebody else's.
 
     Raises:
@@ -92,6 +115,8 @@ def check_cluster(plan_file: PlanFile) -> None:
         exists = broker.existing(plan.topic.names) if plan.topic.name else []
     except BrokerError as error:
         raise plan_file.error(key, str(error)) from error
+    if is_joining:  # another host makes the topics, or has made them
+        return
     if exists and not plan.topic.use_existing:
         raise plan_file.error(
             "topic.name",

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from soak.cli import _checks
+from soak.cli._part import WHOLE, Part, check_part
 from soak.cli._snapshot import Watcher
 from soak.cli._view import View, open_view
 from soak.core import plan_text
@@ -25,7 +26,7 @@ from soak.core.plan_fill import filled
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
 from soak.daemons.context import connect, host_name, topics_of
-from soak.daemons.supervise import GaveUpError, Supervisor, roles_of
+from soak.daemons.supervise import GaveUpError, Supervisor
 from soak.lab.lab import Lab, start_lab
 from soak.lab.mailbox import render
 from soak.service import children
@@ -53,12 +54,12 @@ class Ended:
     folder: RunFolder
 
 
-def new_run(plan: Plan, clock: SystemClock) -> Run:
-    """Return a run with an id of its own, which its topic's name and its folder carry."""
+def new_run(plan: Plan, part: Part, clock: SystemClock) -> Run:
+    """Return a run with an id, which its topics' names and its folder carry: its own unless it is shared."""
     now = datetime.fromtimestamp(clock.wall_ns() / SECOND_NS, UTC)
-    run_id = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    run_id = part.run_id or f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     versions = {"python": sys.version.split()[0]}
-    return Run(run_id, 0, host_name(), versions, "running", plan.name)
+    return Run(run_id, part.start_wall_ns, host_name(), versions, "running", plan.name)
 
 
 def execute(
@@ -66,8 +67,9 @@ def execute(
     run_dir: Path | None,
     console: Console,
     on_started: OnStarted | None = None,
+    part: Part = WHOLE,
 ) -> Ended:
-    """Run a plan to its end, or to SIGINT or SIGTERM, and report on it.
+    """Run a plan, or this host's part of it, to its end, or to SIGINT or SIGTERM, and report on it.
 
     Until the load begins an interrupt ends everything at once; from then on it ends the run in order,
     with a report of what there is; while the report is made it ends that.
@@ -77,11 +79,12 @@ def execute(
         SoakError: the lab, a daemon or the report failed.
     """
     clock = SystemClock()
-    run = new_run(plan_file.plan, clock)
+    check_part(part, plan_file, clock.wall_ns(), LEAD_NS)
+    run = new_run(plan_file.plan, part, clock)
     runs = run_dir.parent if run_dir else Path(plan_file.plan.run_directory)
     _checks.check_here(plan_file, runs)
     if plan_file.plan.lab is None:
-        _checks.check_cluster(plan_file)
+        _checks.check_cluster(plan_file, is_joining=not part.is_first)
     folder = _checks.check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
     folder.logs.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(
@@ -94,7 +97,7 @@ def execute(
         stack.enter_context(exclusive(folder.path / "run.lock", "this run folder"))
         view = open_view(console, f"soak {run.name}  {folder.path}")
         stack.callback(view.close)
-        return _execute(plan_file, folder, run, view, stack, on_started)
+        return _execute(plan_file, folder, run, view, stack, on_started, part)
 
 
 def _execute(
@@ -104,32 +107,23 @@ def _execute(
     view: View,
     stack: ExitStack,
     on_started: OnStarted | None,
+    part: Part,
 ) -> Ended:
     clock = SystemClock()
     plan = plan_file.plan
-    lab = None
-    if plan.lab is not None:
-        view.note(f"starting a {plan.lab.broker} broker below {folder.lab}")
-        folder.lab.mkdir(exist_ok=True)
-        lab = start_lab(
-            folder.lab,
-            plan.lab.settings,
-            kind=plan.lab.broker,
-            nodes=plan.lab.nodes,
-            partitions=plan.topic.total_partitions * plan.topic.replication,
-            with_mailbox=plan.lab.mailbox,
-            on_mail=lambda raw: view.note(f"mail arrived:\n{render(raw)}"),
-        )
-        stack.callback(lab.stop)
+    lab = _started_lab(plan, folder, view, stack)
     plan = _resolved(plan, lab, run)
-    _make_topics(plan_file, plan)
-    run = dataclasses.replace(run, start_wall_ns=clock.wall_ns() + LEAD_NS)
+    if part.is_first:
+        _make_topics(plan_file, plan)
+    else:
+        _await_topics(plan, run, clock)
+    run = dataclasses.replace(run, start_wall_ns=part.start_wall_ns or clock.wall_ns() + LEAD_NS)
     write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
     write_run(folder, run)
     supervisor = Supervisor(
         folder,
         clock,
-        roles=roles_of(plan),
+        roles=part.roles(plan_file),
         on_death=lambda name, how: view.note(f"{name} died ({how}), started again"),
     )
     stack.callback(supervisor.close)
@@ -155,12 +149,38 @@ def _execute(
         lab.stop()
     write_run(folder, dataclasses.replace(run, state=state))
     view.show(watcher.look())
+    if part.only:
+        if failure is not None:
+            raise failure
+        view.note(
+            f"a part of run {run.id}: `soak collect` puts the parts together, then `soak report`"
+        )
+        return Ended(EXIT_INTERRUPTED if state == "interrupted" else 0, folder)
     view.note("making the report")
     stop.clear()  # the first interrupt ended the load, the next one ends the report
     code = _report(folder, stop)
     if failure is not None:
         raise failure
     return Ended(EXIT_INTERRUPTED if state == "interrupted" else code, folder)
+
+
+def _started_lab(plan: Plan, folder: RunFolder, view: View, stack: ExitStack) -> Lab | None:
+    """Start what the plan wants on this machine; the stack stops it."""
+    if plan.lab is None:
+        return None
+    view.note(f"starting a {plan.lab.broker} broker below {folder.lab}")
+    folder.lab.mkdir(exist_ok=True)
+    lab = start_lab(
+        folder.lab,
+        plan.lab.settings,
+        kind=plan.lab.broker,
+        nodes=plan.lab.nodes,
+        partitions=plan.topic.total_partitions * plan.topic.replication,
+        with_mailbox=plan.lab.mailbox,
+        on_mail=lambda raw: view.note(f"mail arrived:\n{render(raw)}"),
+    )
+    stack.callback(lab.stop)
+    return lab
 
 
 def _until_over(
@@ -208,6 +228,19 @@ def _make_topics(plan_file: PlanFile, plan: Plan) -> None:
         broker.create_topics(topics_of(plan), plan.topic.replication, plan.topic.settings)
     except BrokerError as error:
         raise plan_file.error("topic", str(error)) from error
+
+
+def _await_topics(plan: Plan, run: Run, clock: SystemClock) -> None:
+    """Wait until the first host has made the topics.
+
+    Raises:
+        SoakError: they are not there when the load is due.
+    """
+    broker = connect(plan, clock)
+    while len(broker.existing(plan.topic.names)) < plan.topic.count:
+        if clock.wall_ns() > run.start_wall_ns:
+            raise SoakError(f"no host with conduct has made {plan.topic.names[0]} before the start")
+        clock.sleep_until(clock.mono_ns() + SECOND_NS // 4)
 
 
 def _report(folder: RunFolder, stop: threading.Event) -> int:

@@ -14,13 +14,15 @@ def check(
     show: Annotated[
         bool, typer.Option("--show", help="Print the plan with every default.")
     ] = False,
+    scale: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
+    duration: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
 ) -> None:
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
     from soak.cli import _checks
     from soak.core import plan_text
     from soak.core.units import format_duration, format_rate
 
-    plan_file = _checks.load_plan(plan)
+    plan_file = _checks.cut(_checks.load_plan(plan), scale, duration)
     _checks.check_here(plan_file, Path(plan_file.plan.run_directory))
     if plan_file.plan.lab is None:
         _checks.check_cluster(plan_file)

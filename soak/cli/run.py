@@ -14,6 +14,17 @@ def run(
         Path | None,
         typer.Option(help="Folder for this run; new or empty. Default: below the plan's runs."),
     ] = None,
+    scale: Annotated[
+        str, typer.Option(help="Run at this part of the plan's rate, such as 0.01.")
+    ] = "",
+    duration: Annotated[
+        str, typer.Option(help="Cut the plan's load to this time, such as 2min, in proportion.")
+    ] = "",
+    run_id: Annotated[str, typer.Option(help="Id of a run over several hosts.")] = "",
+    start: Annotated[str, typer.Option(help="When its load begins: 2026-01-31T12:00:00Z.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Daemons of this host, such as produce.1,consume.0,probe.")
+    ] = "",
 ) -> None:
     """Run a plan to its end and report.
 
@@ -22,12 +33,15 @@ def run(
     from rich.console import Console
 
     from soak.cli import _checks, _outcome
+    from soak.cli._part import part_of
     from soak.cli._session import execute
 
-    plan_file = _checks.load_plan(plan)
+    part = part_of(run_id, start, only)
+    plan_file = _checks.cut(_checks.load_plan(plan), scale, duration)
     console = Console()
-    ended = execute(plan_file, run_dir, console)
-    _outcome.show(console, ended.folder)
+    ended = execute(plan_file, run_dir, console, part=part)
+    if not part.only:
+        _outcome.show(console, ended.folder)
     raise typer.Exit(ended.code)
 
 

@@ -1,0 +1,96 @@
+"""A run over several hosts: each starts its part by the clock, under one id, and asks no other."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from soak.core.errors import PlanError
+from soak.core.plan_text import PlanFile
+from soak.core.plugins import nearest
+from soak.core.units import SECOND_NS
+from soak.daemons.supervise import Role, roles_of
+
+LEADING = ("conduct", "detect-stream", "alert")
+"""Daemons of the first host, which makes the topics and judges."""
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What this host does of a run. Without anything said it does all, at once, under an id of its own."""
+
+    run_id: str = ""
+    start_wall_ns: int = 0
+    only: tuple[str, ...] = ()
+
+    @property
+    def is_first(self) -> bool:
+        """True on the host that makes the topics, detects and reports."""
+        return not self.only or "conduct" in self.only
+
+    def roles(self, plan_file: PlanFile) -> tuple[Role, ...]:
+        """Return the daemons of this host; one that joins has a conductor for itself.
+
+        Raises:
+            PlanError: a daemon that the plan does not have.
+        """
+        every = roles_of(plan_file.plan)
+        known = [role.name for role in every]
+        for name in self.only:
+            if name not in known:
+                raise PlanError(f"--only: the plan has no daemon {name!r}{nearest(name, known)}")
+        if not self.only:
+            return every
+        wanted = {*self.only, "conduct"}
+        return tuple(role for role in every if role.name in wanted)
+
+
+WHOLE = Part()
+
+
+def part_of(run_id: str, start: str, only: str) -> Part:
+    """Return a part from the options of a command line.
+
+    Raises:
+        PlanError: an option that cannot be, or one without those that it needs.
+    """
+    if not (run_id or start or only):
+        return WHOLE
+    if not (run_id and start):
+        raise PlanError("a run over several hosts needs --run-id and --start, the same on each")
+    if not _ID.fullmatch(run_id):
+        raise PlanError(f"--run-id {run_id!r}: letters, digits, '-', '_' and '.', at most 100")
+    try:
+        at = datetime.fromisoformat(start)
+    except ValueError as error:
+        raise PlanError(f"--start {start!r} is no time; write 2026-01-31T12:00:00Z") from error
+    if at.tzinfo is None:
+        raise PlanError(f"--start {start!r} has no time zone; write {at.isoformat()}Z for UTC")
+    names = tuple(name.strip() for name in only.split(",") if name.strip())
+    strays = sorted(set(LEADING) & set(names)) if "conduct" not in names else []
+    if strays:
+        raise PlanError(f"--only: {strays[0]} belongs to the host that has conduct")
+    since_epoch = at.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    micros = (since_epoch.days * 86_400 + since_epoch.seconds) * 10**6 + since_epoch.microseconds
+    return Part(run_id, micros * (SECOND_NS // 10**6), names)
+
+
+def check_part(part: Part, plan_file: PlanFile, now_wall_ns: int, lead_ns: int) -> None:
+    """Check what only the plan and the time can tell.
+
+    Raises:
+        PlanError: it starts too soon, or the plan decides by data that this host does not see.
+    """
+    part.roles(plan_file)
+    if part.start_wall_ns and part.start_wall_ns < now_wall_ns + lead_ns:
+        least = lead_ns // SECOND_NS
+        raise PlanError(f"--start is less than {least} s from now: the daemons would not be ready")
+    plan = plan_file.plan
+    if plan.lab is not None and part.only:
+        raise plan_file.error("lab", "a lab's broker is on loopback: no other host reaches it")
+    for key in ("ramp", "catch_up", "windows"):
+        if part.only and getattr(plan.phases, key):
+            raise plan_file.error(f"phases.{key}", "is decided by data, which one host alone sees")

@@ -1,0 +1,116 @@
+"""A run over several hosts: what each host does of it, and how the journals come together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from soak.cli._part import LEADING, Part, check_part, part_of
+from soak.core import plan_text
+from soak.core.clock import Grid
+from soak.core.errors import PlanError, RunFolderError
+from soak.core.model import Column
+from soak.core.plan_text import PlanFile
+from soak.core.units import SECOND_NS
+from soak.daemons.recorder import Recorder
+from soak.store.collected import collect
+from soak.store.journal import JournalWriter
+from soak.store.journal_reader import read_source, sources
+from soak.store.run_folder import Run, RunFolder, write_run
+from tests.fakes import FakeClock
+
+START = "2026-01-31T12:00:00.25Z"
+START_NS = 1_769_860_800 * SECOND_NS + SECOND_NS // 4
+
+
+def _plan(more: str = "") -> PlanFile:
+    text = (
+        "name: x\nbroker: {kafka: {bootstrap_servers: '127.0.0.1:9'}}\n"
+        "load: {producers: 3}\nconsumers: {subscriptions: 2}\n" + more
+    )
+    return plan_text.load(text, "p.yaml")
+
+
+def test_the_same_options_give_the_same_start_to_the_nanosecond() -> None:
+    part = part_of("r1", START, "produce.2, probe")
+
+    assert (part.start_wall_ns, part.only) == (START_NS, ("produce.2", "probe"))
+    assert not part.is_first
+    assert part_of("r1", "2026-01-31T13:00:00.25+01:00", "").start_wall_ns == START_NS
+
+
+def test_a_host_starts_its_own_daemons_and_a_conductor_for_itself() -> None:
+    names = [role.name for role in Part("r1", START_NS, ("produce.2", "consume.1")).roles(_plan())]
+
+    assert names == ["conduct", "consume.1", "produce.2"]
+    whole = [role.name for role in Part().roles(_plan())]
+    assert whole == [
+        "conduct", "consume.0", "consume.1", "probe",
+        "produce.0", "produce.1", "produce.2", "detect-stream", "alert",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("r1", "", ""), "needs --run-id and --start"),
+        (("a/b", START, ""), "letters, digits"),
+        (("r1", "soon", ""), "is no time"),
+        (("r1", "2026-01-31T12:00:00", ""), "has no time zone"),
+        (("r1", START, "alert,probe"), "alert belongs to the host that has conduct"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: tuple[str, str, str], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        part_of(*options)
+
+
+def test_what_only_plan_and_time_can_tell() -> None:
+    part = Part("r1", START_NS, ("produce.2",))
+
+    check_part(part, _plan(), START_NS - 60 * SECOND_NS, 7 * SECOND_NS)
+    with pytest.raises(PlanError, match="less than 7 s from now"):
+        check_part(part, _plan(), START_NS, 7 * SECOND_NS)
+    with pytest.raises(PlanError, match=r"p\.yaml:5: phases\.ramp: is decided by data"):
+        check_part(part, _plan("phases: {ramp: {}}\n"), 0, 0)
+    with pytest.raises(PlanError, match=r"no daemon 'produce\.7'; did you mean"):
+        check_part(Part("r1", START_NS, ("produce.7",)), _plan(), 0, 0)
+
+
+def _host(path: Path, name: str, run_id: str = "r1") -> RunFolder:
+    folder, clock = RunFolder(path), FakeClock()
+    write_run(folder, Run(run_id, clock.wall_ns(), name, {}, "ended"))
+    writer = JournalWriter(folder.journal / f"produce.0@{name}", clock).open()
+    recorder = Recorder(writer, Grid.anchored(clock.wall_ns(), clock), clock)
+    for k in range(3):
+        clock.advance(1)
+        recorder.append(k, [(Column("sent_messages"), float(k))])
+    writer.close(is_end=True)
+    return folder
+
+
+def test_journals_come_together_once(tmp_path: Path) -> None:
+    first, second = _host(tmp_path / "a", "a"), _host(tmp_path / "b", "b")
+
+    brought = collect(first, second)
+
+    assert brought == ["produce.0@b"]
+    assert sources(first.journal) == ["produce.0@a", "produce.0@b"]
+    assert [record.k for record, _ in read_source(first.journal, "produce.0@b")] == [0, 1, 2]
+    assert collect(first, second) == []
+
+
+def test_journals_of_another_run_or_of_a_namesake_are_refused(tmp_path: Path) -> None:
+    first = _host(tmp_path / "a", "a")
+
+    with pytest.raises(RunFolderError, match="is of run r2, not of r1"):
+        collect(first, _host(tmp_path / "b", "b", "r2"))
+    namesake = _host(tmp_path / "c", "a")
+    next((namesake.journal / "produce.0@a").glob("*.jsonl")).write_text("other\n")
+    with pytest.raises(RunFolderError, match="two hosts called alike"):
+        collect(first, namesake)
+
+
+def test_the_daemons_of_the_first_host_are_daemons() -> None:
+    assert set(LEADING) <= {role.name for role in Part().roles(_plan())}
