@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from soak.core import header
+from soak.core.load_rates import rates
 from soak.core.model import Event
 from soak.core.ports import EARLIEST, LATEST, Clock, Consumer
 from soak.daemons.consume_second import ConsumeSecond
@@ -21,6 +22,7 @@ from soak.daemons.context import (
     topics_of,
 )
 from soak.daemons.leaders import Leaders
+from soak.daemons.rate_plan import table_of
 from soak.daemons.received import Received, restore
 from soak.service.lean import spare_collections
 
@@ -71,6 +73,8 @@ class ConsumeLoop:
         self._cpu = CpuMeter(clock)
         self._back_ns = clock.mono_ns()
         self._k = context.grid.k_at(self._back_ns)
+        self._table = table_of(context)
+        self._is_paused = False
 
     @property
     def is_over(self) -> bool:
@@ -85,7 +89,7 @@ class ConsumeLoop:
             if self._k >= 0:
                 self._write(self._k, self._received.take_events(self._consumer, self._clock))
             self._k = k
-            self._context.phase_file.poll()
+            self._hold(is_paused=self._context.phase_file.poll().is_building(k))
         self._second.note_pause(away_ns)  # it delayed what has come only now
         if batch.heads:
             block, is_ours = header.parse(list(batch.heads))
@@ -100,11 +104,21 @@ class ConsumeLoop:
         self._write(max(self._k, 0), events)
         self._consumer.close()
 
+    def _hold(self, *, is_paused: bool) -> None:
+        """Let a backlog grow while a catch-up builds one, and read on after it."""
+        if is_paused != self._is_paused:
+            self._is_paused = is_paused
+            self._consumer.pause(is_paused=is_paused)
+
+    def _rate(self, k: int) -> float:
+        phases, load = self._context.phase_file.phases, self._context.plan.load
+        return float(next(rates(load, phases, self._table, k, k + 1))[1])
+
     def _write(self, k: int, events: Sequence[Event]) -> None:
         lag = self._consumer.lag(self._received.positions)
         reason = self._second.reason()  # as of this second; a lag that is gone now was there in it
         if lag is not None:
-            self._second.note_lag(lag, float(self._context.plan.load.rate))
+            self._second.note_lag(lag, self._rate(k))
         self._context.recorder.append(
             k,
             self._second.samples(math.nan if lag is None else lag, self._cpu.ratio()),

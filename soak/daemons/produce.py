@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from soak.core import header
 from soak.core.phases import LOADED
 from soak.core.ports import Clock, Outgoing, Producer
-from soak.core.schedule import Schedule
 from soak.core.units import SECOND_NS
 from soak.daemons.context import (
     RESTART_CODE,
@@ -28,6 +27,7 @@ from soak.daemons.leaders import Leaders
 from soak.daemons.messages import LARGEST_CHUNK, Messages
 from soak.daemons.pacing import Pacer
 from soak.daemons.produce_second import ProduceSecond
+from soak.daemons.rate_plan import rate_plan_of
 from soak.service.lean import spare_collections
 
 TICK_NS = 300_000  # shortest pause: schedule lag stays under half a millisecond
@@ -80,8 +80,9 @@ class ProduceLoop:
         self._second = second
         self._leaders = leaders
         self._clock = clock
-        self._schedule = _schedule(context, index)
         now_ns = clock.mono_ns()
+        self._rate_plan = rate_plan_of(context, index)
+        self._rate_plan.follow(context.phase_file.poll(), context.grid.k_at(now_ns))
         self._pacer = self._paced(now_ns)
         self._k = context.grid.k_at(now_ns)
         self._turn = 0
@@ -120,7 +121,9 @@ class ProduceLoop:
         if k == self._k:
             return
         before = self._context.phase_file.phases.at(self._k) in LOADED
-        after = self._context.phase_file.poll().at(k) in LOADED
+        phases = self._context.phase_file.poll()
+        self._rate_plan.follow(phases, k)
+        after = phases.at(k) in LOADED
         if before and not after:  # the last sends of the phase; what it owes beyond them is missed
             edge_ns = self._context.grid.start_of(self._k + 1) - 1
             self._send_due(edge_ns)
@@ -136,14 +139,14 @@ class ProduceLoop:
 
     def _paced(self, now_ns: int) -> Pacer:
         load = self._context.plan.load
-        return Pacer(self._schedule, load.catch_up_ratio, load.backlog, now_ns)
+        return Pacer(self._rate_plan.schedule, load.catch_up_ratio, load.backlog, now_ns)
 
     def _send_due(self, now_ns: int) -> None:
         due = self._pacer.due(now_ns)
         self._second.missed += due.missed
         for first in range(due.first, due.first + due.count, LARGEST_CHUNK):
             count = min(LARGEST_CHUNK, due.first + due.count - first)
-            taken = self._send_chunk(self._schedule.due_many_ns(first, count))
+            taken = self._send_chunk(self._rate_plan.schedule.due_many_ns(first, count))
             self._pacer.sent(taken)
             if taken < count:
                 self._second.queue_full += 1
@@ -201,10 +204,3 @@ class ProduceLoop:
             trust={"reason": second.reason()},
         )
         second.clear()
-
-
-def _schedule(context: Context, index: int) -> Schedule:
-    """Return the share of process `index`: every n-th message of the whole schedule."""
-    load, start_ns = context.plan.load, context.grid.start_mono_ns
-    shift_ns = index * SECOND_NS * load.rate.denominator // load.rate.numerator
-    return Schedule(start_ns + shift_ns, load.rate / load.producers)
