@@ -1,12 +1,11 @@
 """One journal file as numbers: what a report needs of it, small enough to bring many together.
 
 Values are kept by second, or as one value for each `step` seconds: counts are summed, maxima kept,
-everything else is a median. What the audit needs is one record, its intervals merged.
+everything else is a median.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,9 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.audit import AUDIT_EVENTS, AUDIT_METRICS
-from soak.core.journal_text import columns_line, encode
-from soak.core.model import Column, Event, Record, Span
+from soak.core.audit import AUDIT_EVENTS
+from soak.core.model import Column, Record
 from soak.store.journal import segments
 from soak.store.journal_reader import SourceReader, complete_size
 
@@ -34,9 +32,7 @@ class Digest:
     untrusted: tuple[tuple[int, str], ...]
     event_seconds: Mapping[str, tuple[int, ...]]  # by kind; the bodies are read where they count
     damage: tuple[tuple[int, int, str], ...]  # k of the nearest record, offset, reason
-    ended_inc: int
     incs: tuple[int, ...]
-    audit_lines: tuple[bytes, bytes]
 
 
 def digest(path: Path, step: int) -> Digest:
@@ -44,7 +40,6 @@ def digest(path: Path, step: int) -> Digest:
     reader = SourceReader(path.parent)
     seen: set[tuple[int, int]] = set()
     records: list[tuple[Record, tuple[Column, ...]]] = []
-    audit = _AuditParts()
     damage_k: list[int] = []
     end = complete_size(path)
     for record, row in reader.read(path, 0, end):
@@ -53,7 +48,6 @@ def digest(path: Path, step: int) -> Digest:
         if (record.inc, record.k) in seen:
             continue
         seen.add((record.inc, record.k))
-        audit.add(record, row)
         records.append((_slim(record), row))
     seconds = np.unique(np.array([record.k for record, _ in records], dtype=np.int64))
     columns, k, values = _buckets(records, step)
@@ -77,9 +71,7 @@ def digest(path: Path, step: int) -> Digest:
         ),
         event_seconds=_event_seconds([record for record, _ in records]),
         damage=tuple(damage),
-        ended_inc=reader.ended_inc,
         incs=tuple(sorted({record.inc for record, _ in records})),
-        audit_lines=audit.lines(),
     )
 
 
@@ -101,7 +93,7 @@ def _event_seconds(records: list[Record]) -> dict[str, tuple[int, ...]]:
 
 
 def _slim(record: Record) -> Record:
-    """Return the record without what the audit has taken already."""
+    """Return the record without what only the audit and the heat map read."""
     return Record(
         record.k,
         record.inc,
@@ -112,61 +104,6 @@ def _slim(record: Record) -> Record:
         events=record.events,
         trust=record.trust,
     )
-
-
-class _AuditParts:
-    """Collects what the audit asks for, with adjoining intervals joined."""
-
-    def __init__(self) -> None:
-        self._totals: dict[str, float] = dict.fromkeys(AUDIT_METRICS, 0.0)
-        self._acknowledged: dict[str, list[Span]] = defaultdict(list)
-        self._received: dict[str, list[Span]] = defaultdict(list)
-        self._next: dict[str, int] = {}
-        self._events: list[Event] = []
-
-    def add(self, record: Record, columns: tuple[Column, ...]) -> None:
-        for column, value in zip(columns, record.values, strict=True):
-            if column.metric in self._totals and not math.isnan(value):
-                self._totals[column.metric] += value
-        for joined, lanes in (
-            (self._acknowledged, record.acknowledged),
-            (self._received, record.received),
-        ):
-            for lane, spans in lanes.items():
-                for span in spans:
-                    _join(joined[lane], span)
-        for lane, following in record.sent_next.items():
-            self._next[lane] = max(self._next.get(lane, 0), following)
-        self._events += [event for event in record.events if event.kind in AUDIT_EVENTS]
-
-    def lines(self) -> tuple[bytes, bytes]:
-        """Return a columns line and a record line, as a journal would hold them."""
-        columns = tuple(Column(metric) for metric in self._totals)
-        line = columns_line(columns)
-        record = Record(
-            k=0,
-            inc=0,
-            at_ns=0,
-            length_ns=0,
-            columns_id=line.id,
-            values=tuple(self._totals.values()),
-            acknowledged={lane: tuple(spans) for lane, spans in self._acknowledged.items()},
-            received={lane: tuple(spans) for lane, spans in self._received.items()},
-            sent_next=self._next,
-            events=tuple(self._events),
-        )
-        return encode(line), encode(record)
-
-
-def _join(spans: list[Span], span: Span) -> None:
-    """Append a span, or lengthen the last one where sequence and offsets both go on without a hole."""
-    if spans:
-        first, last, low, high = spans[-1]
-        is_dense = high - low == last - first and span[3] - span[2] == span[1] - span[0]
-        if is_dense and span[0] == last + 1 and span[2] == high + 1:
-            spans[-1] = (first, span[1], low, span[3])
-            return
-    spans.append(span)
 
 
 def _buckets(

@@ -15,15 +15,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
-from soak.core.audit import Audit
 from soak.core.errors import JournalError, RunFolderError
-from soak.core.header import instance_of
-from soak.core.journal_text import Columns, decode
-from soak.core.model import Column, Record
+from soak.core.model import Column
 from soak.core.phase_plan import drain_k
 from soak.core.phases import Phases, parse
 from soak.core.plan import Plan
 from soak.core.units import SECOND_NS
+from soak.store.audited import audited, is_loss_known
 from soak.store.journal import segments
 from soak.store.journal_reader import sources
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
@@ -44,7 +42,7 @@ SILENT_SECONDS = 60
 SCHEMA = (
     "error string, source string, seconds array<bigint>, columns string, k array<bigint>, "
     "values array<array<double>>, untrusted string, events string, damage string, "
-    "ended_inc int, incs array<int>, audit_columns binary, audit_record binary"
+    "incs array<int>"
 )
 
 ARROW_SCHEMA = pa.schema(
@@ -58,10 +56,7 @@ ARROW_SCHEMA = pa.schema(
         ("untrusted", pa.string()),
         ("events", pa.string()),
         ("damage", pa.string()),
-        ("ended_inc", pa.int32()),
         ("incs", pa.list_(pa.int32())),
-        ("audit_columns", pa.binary()),
-        ("audit_record", pa.binary()),
     ]
 )
 
@@ -83,6 +78,7 @@ class Timeline:
     damage: tuple[tuple[str, int, str, str], ...]  # source, nearest k, place, reason
     restarts: tuple[tuple[str, str, int], ...]  # daemon, how it died, on the wall clock
     audit: Mapping[str, int | None]
+    audit_by_subscription: Sequence[Mapping[str, int | None]]
     is_running: bool
 
     @property
@@ -217,10 +213,7 @@ def digest_row(path: Path, step: int) -> pa.RecordBatch:
         "untrusted": json.dumps(found.untrusted),
         "events": json.dumps(found.event_seconds),
         "damage": json.dumps([[k, f"{path.name}:{at}", why] for k, at, why in found.damage]),
-        "ended_inc": found.ended_inc,
         "incs": list(found.incs),
-        "audit_columns": found.audit_lines[0],
-        "audit_record": found.audit_lines[1],
     }
     return pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)
 
@@ -241,7 +234,7 @@ def _timeline(
     untrusted: dict[str, dict[int, str]] = defaultdict(dict)
     events: dict[str, list[int]] = defaultdict(list)
     damage: list[tuple[str, int, str, str]] = []
-    audit = Audit()
+    audit, is_known = audited(folder, run, plan), is_loss_known(plan)
     for row in rows:
         source = row["source"]
         seconds[source].append(np.array(row["seconds"], dtype=np.int64))
@@ -249,7 +242,6 @@ def _timeline(
         for kind, found in json.loads(row["events"]).items():
             events[kind] += found
         damage += [(source, int(k), place, why) for k, place, why in json.loads(row["damage"])]
-        _add_to_audit(audit, run.id, row)
         k = np.array(row["k"], dtype=np.int64)
         for described, values in zip(json.loads(row["columns"]), row["values"], strict=True):
             column = _column(described)
@@ -269,7 +261,8 @@ def _timeline(
         event_seconds={kind: np.unique(np.array(k, dtype=np.int64)) for kind, k in events.items()},
         damage=tuple(damage),
         restarts=tuple(_restarts(folder)),
-        audit=audit.verdict(is_loss_known=_is_loss_known(plan)),
+        audit=audit.verdict(is_loss_known=is_known),
+        audit_by_subscription=audit.by_subscription(is_loss_known=is_known),
         is_running=is_running,
     )
 
@@ -279,14 +272,6 @@ def _column(described: Sequence[Any]) -> Column:
     return Column(metric, tuple((key, value) for key, value in labels), unit, lag)
 
 
-def _add_to_audit(audit: Audit, run_id: str, row: Mapping[str, Any]) -> None:
-    columns, record = decode(row["audit_columns"]), decode(row["audit_record"])
-    if isinstance(columns, Columns) and isinstance(record, Record):
-        audit.add(record, columns.columns)
-    if row["ended_inc"] >= 0:
-        audit.ended(instance_of(run_id, row["source"]), row["ended_inc"])
-
-
 def _joined(parts: Sequence[tuple[Ints, Floats]]) -> tuple[Ints, Floats]:
     """Return the parts of one series by k, without what was not measured."""
     k = np.concatenate([part for part, _ in parts])
@@ -294,11 +279,6 @@ def _joined(parts: Sequence[tuple[Ints, Floats]]) -> tuple[Ints, Floats]:
     order = np.argsort(k, kind="stable")
     is_there = ~np.isnan(values[order])
     return k[order][is_there], values[order][is_there]
-
-
-def _is_loss_known(plan: Plan) -> bool:
-    settings = getattr(plan.broker_config, "producer", {})
-    return str(settings.get("acks", settings.get("request.required.acks", "all"))) != "0"
 
 
 def _restarts(folder: RunFolder) -> Iterator[tuple[str, str, int]]:

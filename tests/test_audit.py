@@ -140,9 +140,10 @@ def test_what_lies_beyond_the_log_is_lost() -> None:
 
 def test_messages_whose_place_is_unknown_are_lost_when_they_do_not_come() -> None:
     """acks=0 tells no offset; whether that means loss is for the caller to say."""
+    last = _event(FINAL_EVENT, partition=0, position=77, log_end=77)
     verdict = _audit(
         _record(acknowledged={LANE: ((0, 99, -2, -2),)}),
-        _record(received={LANE: ((0, 76, 0, 76),)}),
+        _record(received={LANE: ((0, 76, 0, 76),)}, events=(last,)),
     )
 
     assert (verdict["acked"], verdict["lost"]) == (100, 23)

@@ -1,23 +1,30 @@
 """What became of every message, judged from the journals alone.
 
-Per lane (instance, incarnation, partition) the acknowledged and the received sequence intervals of all
-records are merged. Definitions:
+Per lane (instance, incarnation, partition) the acknowledged intervals of all records are settled against
+those that each subscription received. Fed in order of time, what is kept is disorder and what is under
+way, not the run: see docs/audit.md. Definitions:
 
-- lost: acknowledged, never received, and not expired;
+- lost: acknowledged, never received, and neither expired nor unread;
 - expired: acknowledged, never received, and retention deleted it before the consumer came to it;
 - duplicated: the same message at two offsets; reread: the same offset again after a restart of the consumer;
 - reordered: received after a later message of its lane;
 - unknown: what a killed producer may have sent or not, because its last second was not recorded, and
   what was acknowledged but lay unread in the log when the run ended;
 - received_unacked: received although its send was recorded as failed or was never acknowledged.
+
+Every subscription is owed every message: received, lost, expired, duplicated, reordered, reread and
+unread are sums over the subscriptions; sent, acked, failed and received_unacked count messages once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping
 
+from soak.core.audit_lane import Lane
 from soak.core.lanes import IntervalSet
-from soak.core.model import Column, Record, Span
+from soak.core.model import Column, Event, Record
+from soak.core.unsettled import NO_END
 
 EXPIRED_EVENT = "expired"
 """A consumer's event: offsets [from_offset, to_offset) of `partition` were deleted before it read them."""
@@ -28,72 +35,60 @@ FINAL_EVENT = "final_position"
 FAILED_EVENT = "send_failed"
 """A producer's event: the client gave up on the messages `first` to `last` of `lane`."""
 
-_SUMS = {
+AUDIT_EVENTS = frozenset({EXPIRED_EVENT, FINAL_EVENT, FAILED_EVENT})
+
+_SENDING = {
     "sent_messages": "sent",
     "failed_messages": "failed",
     "missed_messages": "missed_sends",
+}
+_READING = {
     "duplicated_messages": "duplicated",
     "reordered_messages": "reordered",
     "reread_messages": "reread",
 }
 
-
-_NO_END = 2**62
-
-AUDIT_METRICS = tuple(_SUMS)
-AUDIT_EVENTS = frozenset({EXPIRED_EVENT, FINAL_EVENT, FAILED_EVENT})
-"""What of a record the audit reads beside its intervals."""
-
-
-@dataclass(slots=True)
-class _Lane:
-    acknowledged: list[Span] = field(default_factory=list)
-    received: IntervalSet = field(default_factory=IntervalSet)
-    failed: IntervalSet = field(default_factory=IntervalSet)
-    sent_next: int = 0
+Place = tuple[int, int]
+"""A subscription and a partition."""
 
 
 class Audit:
-    """Fed with every record once, in any order; memory is bounded by seconds and disorder."""
+    """Fed with every record once, in any order; in order of time it needs the least room."""
 
-    def __init__(self) -> None:
-        self._lanes: dict[str, _Lane] = {}
-        self._totals = dict.fromkeys(_SUMS.values(), 0)
-        self._expired: dict[int, IntervalSet] = {}
-        self._highest: dict[int, int] = {}  # offset received, by partition
-        self._final: dict[int, tuple[int, int, int]] = {}  # at_ns, position, log end
+    def __init__(self, subscriptions: int = 1) -> None:
+        self._subscriptions = range(subscriptions)
+        self._lanes: dict[str, Lane] = {}
+        self._by_partition: dict[int, list[Lane]] = defaultdict(list)
+        self._sums = dict.fromkeys(_SENDING.values(), 0)
+        self._counts = [dict.fromkeys(_READING.values(), 0) for _ in self._subscriptions]
+        self._expired: dict[Place, IntervalSet] = defaultdict(IntervalSet)
+        self._highest: dict[Place, int] = {}  # offset received
+        self._final: dict[Place, tuple[int, int, int]] = {}  # at_ns, position, log end
         self._ended: set[tuple[int, int]] = set()
 
-    def add(self, record: Record, columns: tuple[Column, ...]) -> None:
-        """Take one record; the caller gives each (source, inc, k) once."""
-        for column, value in zip(columns, record.values, strict=True):
-            total = _SUMS.get(column.metric)
-            if total is not None and value == value:  # noqa: PLR0124  # NaN: not measured
-                self._totals[total] += int(value)
-        for lane, spans in record.acknowledged.items():
-            self._lane(lane).acknowledged.extend(spans)
-        for lane, spans in record.received.items():
-            seen = self._lane(lane).received
-            self._totals["reread"] += sum(seen.add(first, last) for first, last, _, _ in spans)
-            partition = _partition(lane)
+    def add(self, record: Record, columns: tuple[Column, ...], subscription: int = 0) -> None:
+        """Take one record; the caller gives each (source, inc, k) once.
+
+        `subscription` is the one that a consumer reads for; a producer's records concern them all.
+        """
+        self._count(record, columns, subscription)
+        for name, spans in record.acknowledged.items():
+            lane = self._lane(name)
+            for span in spans:
+                lane.acknowledge(span)
+        for name, spans in record.received.items():
+            reading = self._lane(name).readings[subscription]
+            twice = sum(reading.receive(span) for span in spans)
+            self._counts[subscription]["reread"] += twice
+            place = subscription, _partition(name)
             highest = max((offset for _, _, _, offset in spans), default=-1)
-            self._highest[partition] = max(self._highest.get(partition, -1), highest)
-        for lane, following in record.sent_next.items():
-            known = self._lane(lane)
-            known.sent_next = max(known.sent_next, following)
+            self._highest[place] = max(self._highest.get(place, -1), highest)
+        for name, following in record.sent_next.items():
+            lane = self._lane(name)
+            lane.sent_next = max(lane.sent_next, following)
         for event in record.events:
-            if event.kind == EXPIRED_EVENT:
-                begin, end = int(event.fields["from_offset"]), int(event.fields["to_offset"])
-                gone = self._expired.setdefault(int(event.fields["partition"]), IntervalSet())
-                gone.add(begin, end - 1)
-            elif event.kind == FINAL_EVENT:
-                partition = int(event.fields["partition"])
-                position, log_end = int(event.fields["position"]), int(event.fields["log_end"])
-                newest = (event.at_ns, position, log_end)
-                self._final[partition] = max(newest, self._final.get(partition, newest))
-            elif event.kind == FAILED_EVENT:
-                failed = self._lane(str(event.fields["lane"])).failed
-                failed.add(int(event.fields["first"]), int(event.fields["last"]))
+            if event.kind in AUDIT_EVENTS:
+                self._take(event, subscription)
 
     def ended(self, instance: int, inc: int) -> None:
         """Say that this incarnation of a producer closed its journal on purpose: nothing is unknown."""
@@ -101,84 +96,114 @@ class Audit:
 
     def verdict(self, *, is_loss_known: bool = True) -> dict[str, int | None]:
         """Return the counts under the names of `summary.json`; with acks=0 `lost` is None."""
-        counts = dict.fromkeys(("acked", "received", "lost", "expired", "unknown"), 0)
-        unacked = 0
+        acked = sum(lane.acknowledged.count for lane in self._lanes.values())
+        unacked, unsure = 0, 0
         for name, lane in self._lanes.items():
-            instance, inc, partition = (int(part) for part in name.split("."))
-            left = self._unread(partition)
-            acknowledged = IntervalSet((first, last) for first, last, _, _ in lane.acknowledged)
-            counts["acked"] += acknowledged.count
-            counts["received"] += lane.received.count
-            for first, last in acknowledged.minus(lane.received):
-                expired = _hits(lane, self._expired.get(partition), first, last)
-                unread = _hits(lane, left, first, last)
-                counts["expired"] += expired
-                counts["unknown"] += unread
-                counts["lost"] += max(0, last - first + 1 - expired - unread)
-            surplus = lane.received.minus(acknowledged).count
-            if (instance, inc) in self._ended:
-                unacked += surplus
-                continue
-            # Killed: sent but in no record as acknowledged, or received though in no record as sent.
-            recorded = IntervalSet([(0, lane.sent_next - 1)] if lane.sent_next else [])
-            settled = IntervalSet([*acknowledged, *lane.failed])
-            unacked += lane.received.count - lane.received.minus(lane.failed).count
-            unsure = IntervalSet([*recorded.minus(settled), *lane.received.minus(settled)])
-            counts["unknown"] += unsure.count
-        lost = counts["lost"] if is_loss_known else None
+            instance, inc, _ = (int(number) for number in name.split("."))
+            arrived, unknown = lane.unacknowledged(is_ended=(instance, inc) in self._ended)
+            unacked += arrived
+            unsure += unknown
+        each = [self._read(subscription) for subscription in self._subscriptions]
+        total = {key: sum(counts[key] for counts in each) for key in each[0]}
         return {
-            "sent": self._totals["sent"],
-            "acked": counts["acked"],
-            "failed": self._totals["failed"],
-            "received": counts["received"],
-            "lost": lost,
-            "duplicated": self._totals["duplicated"],
-            "reordered": self._totals["reordered"],
-            "expired": counts["expired"],
-            "reread": self._totals["reread"],
-            "unknown": counts["unknown"],
+            "sent": self._sums["sent"],
+            "acked": acked,
+            "failed": self._sums["failed"],
+            "received": total["received"],
+            "lost": total["lost"] if is_loss_known else None,
+            "duplicated": total["duplicated"],
+            "reordered": total["reordered"],
+            "expired": total["expired"],
+            "reread": total["reread"],
+            "unknown": total["unread"] + unsure,
             "received_unacked": unacked,
-            "missed_sends": self._totals["missed_sends"],
+            "missed_sends": self._sums["missed_sends"],
         }
 
-    def _unread(self, partition: int) -> IntervalSet:
+    def by_subscription(
+        self, *, is_loss_known: bool = True
+    ) -> tuple[Mapping[str, int | None], ...]:
+        """Return what each subscription received and what it did not; see `verdict`."""
+        each = [self._read(subscription) for subscription in self._subscriptions]
+        return tuple(
+            {**counts, "lost": counts["lost"] if is_loss_known else None} for counts in each
+        )
+
+    @property
+    def cost(self) -> int:
+        """Return how many intervals are kept: memory is some 300 bytes each."""
+        return sum(lane.cost for lane in self._lanes.values()) + sum(
+            map(len, self._expired.values())
+        )
+
+    def _count(self, record: Record, columns: tuple[Column, ...], subscription: int) -> None:
+        for column, value in zip(columns, record.values, strict=True):
+            if value != value:  # noqa: PLR0124  # NaN: not measured
+                continue
+            if column.metric in _SENDING:
+                self._sums[_SENDING[column.metric]] += int(value)
+            elif column.metric in _READING:
+                self._counts[subscription][_READING[column.metric]] += int(value)
+
+    def _take(self, event: Event, subscription: int) -> None:
+        if event.kind == FAILED_EVENT:
+            failed = self._lane(str(event.fields["lane"])).failed
+            failed.add(int(event.fields["first"]), int(event.fields["last"]))
+            return
+        partition = int(event.fields["partition"])
+        place = subscription, partition
+        if event.kind == EXPIRED_EVENT:
+            gone = self._expired[place]
+            gone.add(int(event.fields["from_offset"]), int(event.fields["to_offset"]) - 1)
+            for lane in self._by_partition[partition]:
+                lane.readings[subscription].expire(gone)
+        else:
+            position, log_end = int(event.fields["position"]), int(event.fields["log_end"])
+            newest = (event.at_ns, position, log_end)
+            self._final[place] = max(newest, self._final.get(place, newest))
+
+    def _read(self, subscription: int) -> dict[str, int]:
+        """Return the counts of one subscription."""
+        received = expired = unread = lost = 0
+        nothing = IntervalSet()
+        for partition, lanes in self._by_partition.items():
+            gone = self._expired.get((subscription, partition), nothing)
+            left = self._unread(subscription, partition)
+            for lane in lanes:
+                reading = lane.readings[subscription]
+                received += reading.received.count
+                missing = reading.missing(gone, left)
+                expired += missing[0]
+                unread += missing[1]
+                lost += missing[2]
+        return {
+            "received": received,
+            "lost": lost,
+            **self._counts[subscription],
+            "expired": expired,
+            "unread": unread,
+        }
+
+    def _unread(self, subscription: int, partition: int) -> IntervalSet:
         """Return the offsets that the consumer had not come to when it ended, or when we looked.
 
         Its own last word counts, unless it read on after it; without one, all that lies above what it
         received is unread, not lost.
         """
-        above = self._highest.get(partition, -1) + 1
-        _, position, log_end = self._final.get(partition, (0, -1, 0))
+        place = subscription, partition
+        above = self._highest.get(place, -1) + 1
+        _, position, log_end = self._final.get(place, (0, -1, 0))
         if position >= above:
             return IntervalSet([(position, log_end - 1)] if log_end > position else [])
-        return IntervalSet([(above, _NO_END)])
+        return IntervalSet([(above, NO_END)])
 
-    def _lane(self, name: str) -> _Lane:
-        return self._lanes.setdefault(name, _Lane())
+    def _lane(self, name: str) -> Lane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = Lane(len(self._subscriptions))
+            self._by_partition[_partition(name)].append(lane)
+        return lane
 
 
 def _partition(lane: str) -> int:
     return int(lane.rpartition(".")[2])
-
-
-def _hits(lane: _Lane, offsets: IntervalSet | None, first: int, last: int) -> int:
-    """Count the acknowledged messages of [first, last] whose offsets lie in a set of offsets."""
-    if offsets is None:
-        return 0
-    total = 0
-    for begin, end, offset, end_offset in lane.acknowledged:
-        low, high = max(begin, first), min(end, last)
-        if low <= high and offset >= 0:  # below 0: the cluster did not say where it lies
-            count = high - low + 1
-            total += _inside(offsets, low - begin + offset, high - end + end_offset, count)
-    return total
-
-
-def _inside(gone: IntervalSet, low_offset: int, high_offset: int, count: int) -> int:
-    """Count how many of `count` messages between two offsets lie in `gone`; exact when they are dense.
-
-    Where other producers write between, offsets are spread: the share of the span that is gone is taken.
-    """
-    span = high_offset - low_offset + 1
-    hit = sum(max(0, min(high_offset, last) - max(low_offset, first) + 1) for first, last in gone)
-    return count if hit >= span else round(count * hit / span)

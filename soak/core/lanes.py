@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
@@ -98,6 +98,9 @@ class IntervalSet:
         """Add [first, last]; return how many of these integers were in the set already."""
         if last < first:
             raise ValueError(f"interval ends before it begins: [{first}, {last}]")
+        if self._last and first == self._last[-1] + 1:  # a lane without disorder only grows
+            self._last[-1] = last
+            return 0
         low = bisect_right(self._last, first - 2) if self._last else 0
         # intervals that touch or overlap [first, last] are low..high-1
         high = bisect_right(self._first, last + 1)
@@ -110,6 +113,20 @@ class IntervalSet:
         self._first[low:high] = [first]
         self._last[low:high] = [last]
         return twice
+
+    def within(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Give what of [first, last] is in the set, as intervals in ascending order."""
+        for at in range(bisect_left(self._last, first), bisect_right(self._first, last)):
+            yield max(first, self._first[at]), min(last, self._last[at])
+
+    def missing(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Give what of [first, last] is not in the set, as intervals in ascending order."""
+        for begin, end in self.within(first, last):
+            if begin > first:
+                yield first, begin - 1
+            first = end + 1
+        if first <= last:
+            yield first, last
 
     def minus(self, other: IntervalSet) -> IntervalSet:
         """Return the integers in this set that are not in the other."""

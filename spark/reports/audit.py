@@ -13,8 +13,8 @@ WORDS = {
     "sent": "handed to the client",
     "acked": "acknowledged by the cluster",
     "failed": "given up by the client",
-    "received": "received, each once",
-    "lost": "acknowledged, never received, not expired",
+    "received": "received, each once a subscription",
+    "lost": "acknowledged, never received, neither expired nor unread",
     "duplicated": "one message at two offsets",
     "reordered": "received after a later message of its lane",
     "expired": "deleted by retention before they were read",
@@ -25,9 +25,22 @@ WORDS = {
 }
 
 
+READING = ("received", "lost", "duplicated", "reordered", "reread", "expired", "unread")
+"""What is told of each subscription, where there are several."""
+
+
 def render(page: Page) -> Markup:
-    rows = [
-        (key, WORDS.get(key, ""), "not known" if count is None else f"{count:,}")
-        for key, count in page.timeline.audit.items()
+    rows = [(key, WORDS.get(key, ""), _count(count)) for key, count in page.timeline.audit.items()]
+    whole = table(("", "messages", "count"), rows, numeric=2)
+    each = page.timeline.audit_by_subscription
+    if len(each) == 1:
+        return whole
+    lines = [
+        (str(number), *(_count(counts[key]) for key in READING))
+        for number, counts in enumerate(each)
     ]
-    return table(("", "messages", "count"), rows, numeric=2)
+    return whole + table(("subscription", *READING), lines, numeric=1)
+
+
+def _count(count: int | None) -> str:
+    return "not known" if count is None else f"{count:,}"
