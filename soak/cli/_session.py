@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from soak.cli import _checks
+from soak.cli import _checks, _durability
 from soak.cli._part import WHOLE, Part, check_part
 from soak.cli._snapshot import Watcher
 from soak.cli._view import View, open_view
@@ -115,6 +115,7 @@ def _execute(
     plan = _resolved(plan, lab, run)
     if part.is_first:
         _make_topics(plan_file, plan)
+        _durability.record(folder, plan)
     else:
         _await_topics(plan, run, clock)
     run = dataclasses.replace(run, start_wall_ns=part.start_wall_ns or clock.wall_ns() + LEAD_NS)

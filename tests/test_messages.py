@@ -1,0 +1,140 @@
+"""What a message is made of: partition by key, number in its lane, size, and a compressible share."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from soak.brokers._kafka_keys import fnv1a, murmur2, partition_of
+from soak.core import header
+from soak.core.errors import BrokerError
+from soak.core.plan_load import Keys, Load, SizeShare
+from soak.core.ports import Topics
+from soak.daemons.leaders import Leaders
+from soak.daemons.messages import LARGEST_CHUNK, Messages, bodies
+from tests.fakes import FakeBroker
+
+
+def _messages(load: Load, topics: Topics, clients: int = 1) -> Messages:
+    return Messages(load, topics, list(range(5, 5 + clients)), 1, 9, FakeBroker())
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_murmur2_is_the_java_clients(key: bytes, hashed: int) -> None:
+    """Values of the Java client's own test, as signed 32-bit numbers."""
+    assert murmur2(key) == hashed % 2**32
+
+
+def test_each_partitioner_is_the_clients_own() -> None:
+    assert fnv1a(b"foobar") == 0xBF9CF968
+    assert partition_of(b"foobar", 7, "murmur2_random") == (-790332482 & 0x7FFFFFFF) % 7
+    assert partition_of(b"foobar", 7, "consistent_random") == zlib.crc32(b"foobar") % 7
+    with pytest.raises(BrokerError, match="gives a key no partition"):
+        partition_of(b"foobar", 7, "random")
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from(["none", "round_robin", "random", "zipf"]),
+    st.integers(1, 3),
+    st.integers(1, 7),
+    st.lists(st.tuples(st.integers(1, LARGEST_CHUNK), st.integers(0, LARGEST_CHUNK)), max_size=7),
+)
+def test_lanes_are_numbered_without_a_gap_whatever_the_client_takes(
+    kind: str, names: int, partitions: int, chunks: list[tuple[int, int]]
+) -> None:
+    topics = Topics(tuple(f"t{number}" for number in range(names)), partitions)
+    messages = _messages(Load(keys=Keys(kind=kind, count=11)), topics, clients=2)  # type: ignore[arg-type]  # sampled
+    sent: dict[int, list[int]] = defaultdict(list)
+    for turn, (count, refused) in enumerate(chunks):
+        chunk = messages.make(turn % 2, np.arange(count) * 1000, turn * 7_000_000, 0)
+        taken = max(0, count - refused)
+        messages.take_back(chunk, taken)
+        block, is_ours = header.parse(chunk.payload[:taken])
+        assert is_ours.all()
+        assert block["sequence"].tolist() == chunk.sequence[:taken].tolist()
+        for lane, sequence, partition in zip(
+            chunk.lane[:taken].tolist(), chunk.sequence.tolist(), chunk.partition, strict=False
+        ):
+            assert lane == (turn % 2) * topics.total + partition
+            sent[lane].append(sequence)
+
+    assert all(numbers == list(range(len(numbers))) for numbers in sent.values())
+    following = messages.next_sequences
+    assert {lane: int(following[lane]) for lane in np.flatnonzero(following).tolist()} == {
+        lane: len(numbers) for lane, numbers in sent.items()
+    }
+
+
+def test_a_key_always_goes_to_the_partition_that_the_client_would_choose() -> None:
+    topics = Topics(("a", "b"), 5)
+    messages = _messages(Load(keys=Keys(kind="round_robin", count=3)), topics)
+
+    chunk = messages.make(0, np.arange(12), 0, 0)
+
+    assert chunk.key is not None
+    assert list(chunk.key) == [f"key-{turn // 2 % 3}".encode() for turn in range(12)]
+    assert [at // 5 for at in chunk.partition] == [0, 1] * 6
+    assert all(at % 5 == sum(key) % 5 for at, key in zip(chunk.partition, chunk.key, strict=True))
+
+
+def test_zipf_gives_the_first_key_its_share() -> None:
+    """With exponent 1 and 10 keys the first has 1 / (1 + 1/2 + ... + 1/10) = 34.1 % of the messages."""
+    messages = _messages(Load(keys=Keys(kind="zipf", count=10)), Topics(("t",), 1))
+    seen: Counter[bytes] = Counter()
+    for turn in range(100):
+        seen.update(messages.make(0, np.arange(200), turn, 0).key or ())
+
+    assert seen[b"key-0"] / seen.total() == pytest.approx(0.341, abs=0.02)
+
+
+def test_sizes_have_their_shares() -> None:
+    load = Load(message_sizes=(SizeShare(size=128, share=3), SizeShare(size=1024, share=1)))
+    made = Counter(len(body) + header.SIZE for body in bodies(load, np.random.default_rng(7)))
+
+    assert made[128] == 3 * made[1024]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_the_compressible_share_is_what_a_compressor_finds(share: float) -> None:
+    pool = bodies(Load(compressible=share), np.random.default_rng(7))[:97]
+
+    packed = len(zlib.compress(b"".join(pool)))
+
+    assert packed / sum(map(len, pool)) == pytest.approx(1 - share, abs=0.08)
+
+
+def test_clients_of_one_plan_do_not_crowd_into_one_partition() -> None:
+    messages = _messages(Load(), Topics(("t",), 8), clients=8)
+
+    chosen = {messages.make(client, np.arange(1), 0, 0).partition[0] for client in range(8)}
+
+    assert len(chosen) == 8
+
+
+def test_leaders_are_kept_when_the_cluster_does_not_answer() -> None:
+    broker = FakeBroker([1, 2, 3])
+    leaders = Leaders(broker, Topics(("t",), 6))
+    before = leaders.several
+    leaders.ask()
+    broker.error = BrokerError("gone")
+    leaders.ask()
+
+    assert before == ()
+    assert leaders.several == (1, 2, 3)
+    assert leaders.of(np.array([0, 4, 5])).tolist() == [1, 2, 3]
