@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import heapq
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 
-from soak.core.errors import PlanError, RunFolderError
+from soak.core.errors import RunFolderError
 from soak.core.phases import Phases, parse
 from soak.omb.run_result import Second, Source
 from soak.store.journal_reader import read_source, sources
@@ -45,23 +43,6 @@ def seconds(folder: RunFolder) -> Iterator[Second]:
     merged = heapq.merge(*streams, key=lambda told: told[0].k)
     for k, told in groupby(merged, key=lambda told: told[0].k):
         yield k, list(told)
-
-
-def write(path: Path, chunks: Iterable[str]) -> None:
-    """Replace a file by these chunks; it stays as it was until all are written.
-
-    Raises:
-        PlanError: it cannot be written there.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(chunks)
-        temporary.replace(path)
-    except OSError as error:
-        raise PlanError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _phases(folder: RunFolder) -> Phases:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,14 @@ _SHOWN = ("p50", "p99", "p99.9", "max")
 _RATES = ("publish_rate_per_second", "publish_error_rate_per_second", "consume_rate_per_second")
 
 Imported = tuple[Path, Result]
+
+
+class Format(StrEnum):
+    """A summary for people, or one row a sample."""
+
+    text = "text"
+    jsonl = "jsonl"
+    csv = "csv"
 
 
 def summary(path: Path, result: Result) -> Iterator[str]:

@@ -3,51 +3,56 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from soak.cli._omb_text import Format
 
 command = typer.Typer(
     help="Read and write files of the OpenMessaging Benchmark.", no_args_is_help=True
 )
 
 
-class Format(StrEnum):
-    """A summary for people, or one row a sample."""
-
-    text = "text"
-    jsonl = "jsonl"
-    csv = "csv"
-
-
 @command.command("import")
 def import_(
-    files: Annotated[list[Path], typer.Argument(help="Result files, also packed with gzip.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Result files, also packed; or a workload, a driver or both."),
+    ],
     output: Annotated[Format, typer.Option("--format", help="How to print results.")] = Format.text,
+    out: Annotated[Path | None, typer.Option(help="Where to write the plan.")] = None,
+    dialect: Annotated[
+        str | None, typer.Option(help="Whose workload it is, if not told by its keys.")
+    ] = None,
 ) -> None:
-    """Read result files of any dialect.
+    """Read result files of any dialect, or make a plan of a workload and a driver.
 
-    Exit: 0, or 2 when a file is not what it should be; nothing is printed then.
+    Exit: 0, or 2 when a file is not what it should be; nothing is printed or written then.
     """
-    from soak.cli import _omb_text
-    from soak.omb import packed_text, read_result
+    from soak.cli import _omb_files
+    from soak.core.errors import PlanError
+    from soak.omb import plan_import, profile
 
-    found = [
-        (
-            path,
-            read_result.parse(packed_text.parse_json(packed_text.read(path), str(path)), str(path)),
+    if dialect is not None:
+        profile.load(dialect)
+    results, sources = _omb_files.sort_out(files)
+    if results and sources:
+        raise PlanError(
+            f"{sources[0].document.name}: a result and a plan are not imported together"
         )
-        for path in files
-    ]
-    if output is Format.csv:
-        sys.stdout.write(_omb_text.csv_text(found))
+    if results and out is not None:
+        raise PlanError("--out is for the plan of a workload or driver, and these are results")
+    if results:
+        _omb_files.show(results, output)
         return
-    for path, result in found:
-        rows = _omb_text.json_rows if output is Format.jsonl else _omb_text.summary
-        for line in rows(path, result):
-            print(line)
+    plan = plan_import.plan(sources, dialect, str(out or "plan"))
+    if out is None:
+        sys.stdout.write(plan)
+    else:
+        _omb_files.write(out, [plan])
+        print(out)
 
 
 @command.command()
@@ -63,7 +68,7 @@ def export(
 
     Exit: 0 written, 1 not a run or nothing measured yet, 2 unknown dialect or nowhere to write.
     """
-    from soak.cli import _omb_run
+    from soak.cli import _omb_files, _omb_run
     from soak.core.errors import PlanError
     from soak.omb import hdr_log as log
     from soak.omb import profile, run_result, write_result
@@ -76,10 +81,10 @@ def export(
     source = _omb_run.source(folder)
     if out is not None:
         result = run_result.collect(source, _omb_run.seconds(folder))
-        _omb_run.write(out, [write_result.text(result, dialect)])
+        _omb_files.write(out, [write_result.text(result, dialect)])
         print(out)
         for remark in result.remarks:
             print(f"note: {remark}", file=sys.stderr)
     if hdr_log is not None:
-        _omb_run.write(hdr_log, log.lines(source.start_wall_ns, _omb_run.seconds(folder)))
+        _omb_files.write(hdr_log, log.lines(source.start_wall_ns, _omb_run.seconds(folder)))
         print(hdr_log)

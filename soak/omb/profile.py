@@ -28,7 +28,7 @@ class Profile:
     latencies: Mapping[Family, tuple[str, ...]]  # lists of statistics a sample
     totals: Mapping[Family, tuple[str, ...]]  # the same over the whole run, each with its map
     caps_seconds: Mapping[Family, float]  # greater values were recorded as this one
-    warm_up_minutes: int | None  # of a workload that does not say; None: it knows no such key
+    warm_up_minutes: int  # of a workload that does not say
     workload_keys: frozenset[str]
     refuses_unknown_keys: bool  # in a workload
 

@@ -21,7 +21,7 @@ PROFILE = Profile(
     latencies=_LATENCIES,
     totals=_LATENCIES,
     caps_seconds={PUBLISH: 60.0, END_TO_END: 12 * 3600.0},
-    warm_up_minutes=None,
+    warm_up_minutes=1,  # always
     workload_keys=upstream.PROFILE.workload_keys - _YOUNGER_KEYS | {"consumerOnly"},
     refuses_unknown_keys=False,
 )

@@ -1,0 +1,107 @@
+"""Settings of Kafka's Java client to those of librdkafka: other names, units and defaults at times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from soak.clients.known import librdkafka
+from soak.core.plugins import close_to
+from soak.omb import java_properties
+from soak.omb.draft import Draft
+from soak.omb.source_file import SourceFile
+
+PRODUCER_DEFAULTS = {
+    "acks": "all",
+    "enable.idempotence": "true",
+    "linger.ms": "0",
+    "batch.size": "16384",
+    "max.in.flight.requests.per.connection": "5",
+}
+"""What Java's producer (3.x) does unasked and librdkafka does otherwise."""
+
+_RENAMED = {
+    "max.request.size": "message.max.bytes",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+}
+_BUFFER = "buffer.memory"  # in bytes there, in KiB here
+_BUFFER_HERE = "queue.buffering.max.kbytes"
+_JAAS = "sasl.jaas.config"
+_JAAS_USER = re.compile(r'username\s*=\s*"?(?P<user>[^"\s;]+)')
+_NEEDLESS = {
+    "key.serializer": "messages are bytes here",
+    "value.serializer": "messages are bytes here",
+    "key.deserializer": "messages are bytes here",
+    "value.deserializer": "messages are bytes here",
+}
+_SECRET = re.compile(r"password|secret|passphrase|\.pem$|\.jwt$")
+
+
+def section(source: SourceFile, key: str, draft: Draft) -> dict[str, str]:
+    """Return the settings under a key of a driver file as librdkafka takes them; the rest is noted."""
+    found: dict[str, str] = {}
+    for name, value in java_properties.parse(source.text(key)).items():
+        if name == _JAAS:
+            found |= _from_jaas(source, key, value, draft)
+        elif name == _BUFFER:
+            found[_BUFFER_HERE] = _kibibytes(source, key, value)
+        elif name in _NEEDLESS:
+            _note(source, key, name, f"left out: {_NEEDLESS[name]}", draft)
+        else:
+            found |= _one(source, key, name, value, draft)
+    return found
+
+
+def with_defaults(producer: Mapping[str, str], draft: Draft, name: str) -> dict[str, str]:
+    """Return a producer's settings with the defaults of Java's client where nothing else is said."""
+    defaults = dict(PRODUCER_DEFAULTS)
+    acks = producer.get("acks", producer.get("request.required.acks", "all"))
+    is_plain = producer.get("enable.idempotence") == "false"
+    if acks not in ("all", "-1") or is_plain:
+        defaults["enable.idempotence"] = "false"
+    added = {key: value for key, value in defaults.items() if key not in producer}
+    if added:
+        said = ", ".join(f"{key} {value}" for key, value in added.items())
+        draft.notes.append(f"{name}: producerConfig: as Java's client does unasked: {said}")
+    return {**producer, **added}
+
+
+def _one(source: SourceFile, key: str, name: str, value: str, draft: Draft) -> dict[str, str]:
+    here = _RENAMED.get(name, name)
+    if here not in librdkafka():
+        hint = close_to(name, sorted(librdkafka()))
+        _note(source, key, name, f"left out: librdkafka has no such setting{hint}", draft)
+        return {}
+    if _SECRET.search(here) and not value.startswith("${"):
+        reference = "${env:" + here.upper().replace(".", "_") + "}"
+        _note(source, key, name, f"a secret stands in no plan: put it into {reference}", draft)
+        return {here: reference}
+    if "{zone.id}" in value:
+        value = value.replace("{zone.id}", "")
+        _note(source, key, name, "{zone.id} is left out: there are no zones here", draft)
+    return {here: value}
+
+
+def _from_jaas(source: SourceFile, key: str, value: str, draft: Draft) -> dict[str, str]:
+    """Take the user's name; the password stays where it is."""
+    match = _JAAS_USER.search(value)
+    if match is None:
+        _note(source, key, _JAAS, "left out: see sasl.* in librdkafka's settings", draft)
+        return {}
+    reference = "${env:SASL_PASSWORD}"
+    _note(
+        source, key, _JAAS, f"a secret stands in no plan: put the password into {reference}", draft
+    )
+    return {"sasl.username": match["user"], "sasl.password": reference}
+
+
+def _kibibytes(source: SourceFile, key: str, value: str) -> str:
+    if not value.strip().isdigit():
+        raise source.error(key, f"{_BUFFER}: {value!r} is not a number of bytes")
+    return str(max(1, int(value) // 1024))
+
+
+def _note(source: SourceFile, key: str, name: str, message: str, draft: Draft) -> None:
+    source.note(draft, key, f"{name}: {message}")
