@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -20,66 +18,16 @@ from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
 from soak.lab.faults.deletion_stall import Config, Duty, deleted_segments, inject
 from soak.lab.ports import Running, Target
-from soak.service import children
+from tests.sleeping_broker import SleepingBroker, Witness, asleep, is_stopped
 
 MS = SECOND_NS // 1000
 
 
-@dataclass
-class SleepingBroker:
-    """A process that does nothing, with a data folder."""
-
-    process: subprocess.Popen[bytes]
-    data_directory: Path
-    bootstrap_servers: str = ""
-    log_path: Path = field(default_factory=Path)
-    addresses: dict[str, str] = field(default_factory=dict)
-    number: int = 1
-
-    @property
-    def nodes(self) -> tuple[SleepingBroker]:
-        return (self,)
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def stop(self) -> None:
-        children.stop(self.process, 5)
-
-    def kill(self) -> None:
-        children.kill(self.process)
-
-    def restart(self) -> None:
-        raise AssertionError("no fault restarts its target")
-
-
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[SleepingBroker]:
-    data = tmp_path / "data"
-    (data / "soak-x-0").mkdir(parents=True)
-    process = children.spawn(["sleep", "600"], log_path=tmp_path / "log")
-    yield SleepingBroker(process, data)
-    children.kill(process)
-
-
-def is_stopped(pid: int) -> bool:
-    """State `T` of proc(5); SIGCONT ends it before kill(2) returns."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-class Witness:
-    """Takes the fault's lines and says when there were enough."""
-
-    def __init__(self, enough: int) -> None:
-        self.lines: list[Mapping[str, object]] = []
-        self._enough = enough
-        self.has_enough = threading.Event()
-
-    def record(self, line: Mapping[str, object]) -> None:
-        self.lines.append(line)
-        if len(self.lines) >= self._enough:
-            self.has_enough.set()
+    broker = asleep(tmp_path)
+    yield broker
+    broker.kill()
 
 
 def test_only_segments_under_deletion_in_the_topics_asked_for_are_seen(tmp_path: Path) -> None:

@@ -6,24 +6,20 @@ process for a moment, again and again, as long as deletions are recent.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import fnmatch
 import os
-import signal
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic.dataclasses import dataclass
 
-from soak.core.errors import LabError
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, duration_ns, format_duration
+from soak.lab.faults._stopped import Process, Worker
 from soak.lab.ports import Target
 
 _DELETED = ".log.deleted"  # Kafka renames a segment, and unlinks it after file.delete.delay.ms
-_JOIN_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -90,91 +86,41 @@ class Duty:
         return True
 
 
-class _Process:
-    """A broker's process by descriptor: a signal never reaches another one that got its number."""
-
-    def __init__(self) -> None:
-        self._pid = 0
-        self._descriptor = -1
-
-    def follow(self, pid: int) -> None:
-        """Turn to another process, after a restart of the broker."""
-        if pid == self._pid:
-            return
-        self.close()
-        with contextlib.suppress(ProcessLookupError):
-            self._descriptor = os.pidfd_open(pid)
-            self._pid = pid
-
-    def send(self, number: signal.Signals) -> bool:
-        """Send a signal; False when the process is gone."""
-        if self._descriptor < 0:
-            return False
-        try:
-            signal.pidfd_send_signal(self._descriptor, number)
-        except ProcessLookupError:
-            return False
-        return True
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._pid, self._descriptor = 0, -1
-
-
 class DeletionStall:
-    """The fault at work, on a thread of its own; implements `soak.lab.ports.Active`."""
+    """The fault at work; implements `soak.lab.ports.Active`."""
 
     def __init__(self, target: Target, config: Config) -> None:
         self._target = target
         self._config = config
-        self._process = _Process()
-        self._lifted = threading.Event()
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._main, name="deletion-stall", daemon=True)
+        self._process = Process()
+        self._worker = Worker("deletion_stall", self._watch, self.lift)
         self.onset_wall_ns: int | None = None
 
     def begin(self) -> None:
-        atexit.register(self.lift)
-        self._thread.start()
+        self._worker.begin()
 
     def lift(self) -> None:
-        atexit.unregister(self.lift)
-        self._lifted.set()
-        self._thread.join(_JOIN_SECONDS)
-        self._process.send(signal.SIGCONT)
-        self._process.close()
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise LabError(f"the fault deletion_stall failed: {error}") from error
+        self._worker.end()
+        self._process.let_go()
+        self._worker.raise_error()
 
-    def _main(self) -> None:
-        try:
-            self._watch()
-        except Exception as error:  # noqa: BLE001 - raised again by lift, in the main thread
-            self._error = error
-
-    def _watch(self) -> None:
+    def _watch(self, lifted: threading.Event) -> None:
         clock, duty = self._target.clock, Duty(self._config)
-        while not self._lifted.wait(self._config.poll / SECOND_NS):
+        while not lifted.wait(self._config.poll / SECOND_NS):
             deleted = deleted_segments(self._target.broker.data_directory, self._config.topics)
             now_ns = clock.mono_ns()
             fresh = duty.fresh(now_ns, deleted)
             if fresh and self.onset_wall_ns is None:
                 self.onset_wall_ns = clock.wall_ns()
             if duty.is_due(now_ns):
-                self._stall(fresh)
+                self._stall(fresh, lifted)
 
-    def _stall(self, fresh: int) -> None:
+    def _stall(self, fresh: int, lifted: threading.Event) -> None:
         clock = self._target.clock
         self._process.follow(self._target.broker.pid)
         stopped_ns, at_wall_ns = clock.mono_ns(), clock.wall_ns()
-        try:
-            if not self._process.send(signal.SIGSTOP):
-                return
-            self._lifted.wait(self._config.stall / SECOND_NS)
-        finally:
-            self._process.send(signal.SIGCONT)
+        if not self._process.stop_for(self._config.stall, lifted):
+            return
         line: Mapping[str, object] = {
             "at_wall_ns": at_wall_ns,
             "stalled_ns": clock.mono_ns() - stopped_ns,

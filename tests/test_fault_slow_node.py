@@ -1,0 +1,82 @@
+"""A slow node: stopped in a duty cycle, and let go whatever happens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from soak.core.clock import SystemClock
+from soak.core.errors import LabError
+from soak.core.units import SECOND_NS
+from soak.lab.faults.slow_node import Config, inject
+from soak.lab.ports import Target
+from tests.sleeping_broker import SleepingBroker, Witness, asleep, is_stopped
+
+MS = SECOND_NS // 1000
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[SleepingBroker]:
+    broker = asleep(tmp_path)
+    yield broker
+    broker.kill()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"stall": 0}, {"stall": 200 * MS, "every": 300 * MS}, {"after": -1}, {"typo": 1}]
+)
+def test_a_fault_that_makes_no_sense_is_refused(settings: dict[str, int]) -> None:
+    """Before anything is stopped."""
+    with pytest.raises(ValueError, match=r"stall|after|typo"):
+        Config(**settings)
+
+
+def test_a_node_that_is_not_there_is_an_error_with_those_that_are(broker: SleepingBroker) -> None:
+    """Nodes are named by the numbers of the cluster, from 1."""
+    with pytest.raises(LabError, match="no node 0; known: 1"):
+        inject(Target(broker, lambda _: None, SystemClock()), Config(node=0))
+
+
+def test_the_node_is_stopped_again_and_again_and_runs_when_the_fault_is_lifted(
+    broker: SleepingBroker,
+) -> None:
+    """Each stop is recorded with its length; the onset is the first of them."""
+    witness = Witness(enough=3)
+    active = inject(
+        Target(broker, witness.record, SystemClock()), Config(stall=20 * MS, every=40 * MS)
+    )
+    assert witness.has_enough.wait(20)
+
+    active.lift()
+    active.lift()
+
+    assert not is_stopped(broker.pid)
+    assert active.onset_wall_ns == witness.lines[0]["at_wall_ns"]
+    assert all(int(str(line["stalled_ns"])) >= 20 * MS for line in witness.lines[:3])
+
+
+def test_lifting_in_the_middle_of_a_stop_lets_the_node_go(broker: SleepingBroker) -> None:
+    """The stop would last five seconds; it ends with the fault."""
+    witness = Witness(enough=1)
+    config = Config(stall=5 * SECOND_NS, every=10 * SECOND_NS)
+    active = inject(Target(broker, witness.record, SystemClock()), config)
+    os.waitid(os.P_PID, broker.pid, os.WSTOPPED | os.WNOWAIT)
+
+    active.lift()
+
+    assert not is_stopped(broker.pid)
+    assert int(str(witness.lines[0]["stalled_ns"])) < 5 * SECOND_NS
+
+
+def test_nothing_is_stopped_before_its_time(broker: SleepingBroker) -> None:
+    """A fault that is to begin in a minute, lifted at once."""
+    witness = Witness(enough=1)
+    active = inject(Target(broker, witness.record, SystemClock()), Config(after=60 * SECOND_NS))
+
+    active.lift()
+
+    assert witness.lines == []
+    assert active.onset_wall_ns is None
