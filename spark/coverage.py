@@ -63,9 +63,9 @@ def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
         recorded += expected.size - missing.size
         wanted += expected.size
         gaps += [Gap(source, first, last + 1, "no record") for first, last in runs(missing)]
-    for role in MEASURING:
-        if expected.size and not any(name.startswith(role) for name in found):
-            gaps.append(Gap(role.rstrip("@."), 0, expected.size, "never wrote"))
+    for daemon in timeline.plan.measuring:
+        if expected.size and not any(name.startswith(f"{daemon}@") for name in found):
+            gaps.append(Gap(daemon, 0, expected.size, "never wrote"))
             wanted += expected.size
     gaps += [Gap(source, k, k, f"{place}: {why}") for source, k, place, why in timeline.damage]
     for daemon, how, at_ns in timeline.restarts:

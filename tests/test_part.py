@@ -27,7 +27,7 @@ START_NS = 1_769_860_800 * SECOND_NS + SECOND_NS // 4
 def _plan(more: str = "") -> PlanFile:
     text = (
         "name: x\nbroker: {kafka: {bootstrap_servers: '127.0.0.1:9'}}\n"
-        "load: {producers: 3}\nconsumers: {subscriptions: 2}\n" + more
+        "load: {producers: 3}\nconsumers: {subscriptions: 2}\nprobes: {host: {}}\n" + more
     )
     return plan_text.load(text, "p.yaml")
 
@@ -72,7 +72,7 @@ def test_what_only_plan_and_time_can_tell() -> None:
     check_part(part, _plan(), START_NS - 60 * SECOND_NS, 7 * SECOND_NS)
     with pytest.raises(PlanError, match="less than 7 s from now"):
         check_part(part, _plan(), START_NS, 7 * SECOND_NS)
-    with pytest.raises(PlanError, match=r"p\.yaml:5: phases\.ramp: is decided by data"):
+    with pytest.raises(PlanError, match=r"p\.yaml:6: phases\.ramp: is decided by data"):
         check_part(part, _plan("phases: {ramp: {}}\n"), 0, 0)
     with pytest.raises(PlanError, match=r"no daemon 'produce\.7'; did you mean"):
         check_part(Part("r1", START_NS, ("produce.7",)), _plan(), 0, 0)

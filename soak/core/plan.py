@@ -97,6 +97,15 @@ class Plan:
             raise ValueError(f"broker must name exactly one kind, not {len(self.broker)}")
 
     @property
+    def measuring(self) -> tuple[str, ...]:
+        """Return the daemons that write a journal, in the order in which they start."""
+        return (
+            *(f"consume.{index}" for index in range(self.consumers.processes)),
+            *(("probe",) if self.probes else ()),
+            *(f"produce.{index}" for index in range(self.load.producers)),
+        )
+
+    @property
     def broker_kind(self) -> str:
         return next(iter(self.broker))
 

@@ -56,19 +56,16 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
     """Return the daemons of a plan in the order in which they start: consumers before producers."""
     return (
         Role("conduct", ("conduct",)),
-        *_numbered("consume", plan.consumers.processes),
-        Role("probe", ("probe",), is_measuring=True),
-        *_numbered("produce", plan.load.producers),
+        *(Role(name, _arguments(name), is_measuring=True) for name in plan.measuring),
         Role("detect-stream", ("detect-stream",), niceness=19),
         Role("alert", ("alert",), niceness=10, wait_seconds=5),
     )
 
 
-def _numbered(name: str, count: int) -> list[Role]:
-    return [
-        Role(f"{name}.{index}", (name, "--index", str(index)), is_measuring=True)
-        for index in range(count)
-    ]
+def _arguments(name: str) -> tuple[str, ...]:
+    """Return the command of a daemon by its name, such as `produce.3`."""
+    command, _, index = name.partition(".")
+    return (command, "--index", index) if index else (command,)
 
 
 @dataclass(slots=True)
