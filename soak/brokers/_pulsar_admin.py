@@ -1,0 +1,97 @@
+"""Questions to a Pulsar cluster over its admin interface, which the client library does not have."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from soak.core.errors import BrokerError
+
+NOT_FOUND = 404
+CONFLICT = 409
+
+
+class RefusedError(BrokerError):
+    """The cluster answered, and the answer was no; `status` is that of HTTP."""
+
+    def __init__(self, said: str, status: int) -> None:
+        super().__init__(said)
+        self.status = status
+
+
+class Admin:
+    """The admin interface at one URL; a call is one request with an end."""
+
+    def __init__(
+        self,
+        url: str,
+        timeout_seconds: float,
+        headers: Mapping[str, str],
+        context: ssl.SSLContext | None,
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._timeout_seconds = timeout_seconds
+        self._headers = {"Content-Type": "application/json", **headers}
+        self._context = context
+
+    def get(self, path: str) -> Any:  # noqa: ANN401  # what the cluster says
+        """Return the answer, parsed if it is JSON.
+
+        Raises:
+            RefusedError: the cluster's answer was no.
+            BrokerError: it did not answer in time.
+        """
+        text = self._ask("GET", path, None)
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+
+    def put(self, path: str, body: object) -> None:
+        """Make something; raises as `get`."""
+        self._ask("PUT", path, body)
+
+    def post(self, path: str, body: object = None) -> None:
+        """Change something; raises as `get`."""
+        self._ask("POST", path, body)
+
+    def _ask(self, method: str, path: str, body: object) -> str:
+        content = b"" if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(  # noqa: S310  # the plan names the scheme
+            f"{self._url}{path}",
+            data=None if method == "GET" else content,
+            headers=self._headers,
+            method=method,
+        )
+        try:
+            with urllib.request.urlopen(  # noqa: S310  # as above
+                request, timeout=self._timeout_seconds, context=self._context
+            ) as answer:
+                text: str = answer.read().decode("utf-8", errors="replace")
+                return text
+        except urllib.error.HTTPError as error:
+            raise RefusedError(_reason(error), error.code) from error
+        except (OSError, ValueError) as error:  # ValueError: no URL
+            reason = getattr(error, "reason", error)
+            raise BrokerError(f"no Pulsar admin interface at {self._url}: {reason}") from error
+
+
+def path_of(topic: str) -> str:
+    """Return where the admin interface has a topic, named in full."""
+    return f"/admin/v2/{quote(topic.replace('://', '/'))}"
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """Return the cluster's words, without the trace that some of its answers carry."""
+    text = error.read().decode("utf-8", errors="replace").strip()
+    try:
+        said = json.loads(text)["reason"]
+    except (ValueError, KeyError, TypeError):
+        said = text
+    lines = str(said or error.reason).strip().splitlines()
+    return f"{lines[0] if lines else 'refused'} (HTTP {error.code})"

@@ -1,0 +1,196 @@
+"""Pulsar's consuming side: one exclusive subscription a partition, all read through one queue.
+
+Messages that a broker delivers again after it or the connection came back are passed over: they stand at
+the place where they stood. What is acknowledged lags two seconds behind what was received, so that what a
+killed daemon had not yet recorded is delivered again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import _pulsar
+import numpy as np
+import pulsar
+from numpy.typing import NDArray
+
+from soak.brokers._pulsar_admin import Admin, path_of
+from soak.brokers._pulsar_leave import leave
+from soak.brokers._pulsar_log import LogWatcher, log_of
+from soak.brokers._pulsar_offsets import INDEX_BITS, pack_all, unpack
+from soak.core.errors import BrokerError
+from soak.core.ports import Batch, Clock, Topics
+from soak.core.units import SECOND_NS
+
+LOG = logging.getLogger("soak.brokers.pulsar")
+
+SHALLOW = 100
+"""So many are taken one by one; behind more, whole batches come cheaper and their wait does not count."""
+
+_GENERATION_NS = SECOND_NS
+_FADING = 0.9  # of the messages an entry holds: what is ten seconds old hardly counts
+
+
+class PulsarConsumer:
+    """One client; `subscribed` is its consumer of all these partitions."""
+
+    def __init__(
+        self,
+        client: pulsar.Client,
+        subscribed: pulsar.Consumer,
+        topics: Topics,
+        positions: Mapping[int, int],
+        admin: Admin,
+        watcher: LogWatcher,
+        clock: Clock,
+    ) -> None:
+        self._client = client
+        self._subscribed = subscribed
+        self._raw = subscribed._consumer  # noqa: SLF001  # its wrapper makes an object a message
+        self._topics = topics
+        self._admin = admin
+        self._watcher = watcher
+        self._clock = clock
+        self._is_paused = False
+        self._is_deep = False
+        self._at = {partition_name(topics, at): at for at in positions}
+        self._highest = np.full(topics.total, -1, dtype=np.int64)
+        for at, position in positions.items():
+            self._highest[at] = max(position - 1, -1)
+        self._generations = [self._highest.copy(), self._highest.copy()]
+        self._acknowledged = self._highest.copy()
+        self._generation_ns = clock.mono_ns()
+        self._messages, self._entries = 1.0, 1.0
+        self.redelivered_total = 0
+
+    def receive(self, limit: int, timeout_seconds: float) -> Batch:
+        """Wait for the first message, then take what else is there, up to `limit`."""
+        if self._is_paused:
+            self._clock.sleep_until(self._clock.mono_ns() + round(timeout_seconds * SECOND_NS))
+            found: list[Any] = []
+        else:
+            found = self._taken(min(limit, SHALLOW), timeout_seconds)
+        at_mono_ns, at_wall_ns = self._clock.mono_ns(), self._clock.wall_ns()
+        partition, offset = self._places(found)
+        is_new = self._is_new(partition, offset)
+        if not is_new.all():
+            self._note_again(int(np.count_nonzero(~is_new)))
+            found = [message for message, new in zip(found, is_new.tolist(), strict=True) if new]
+            partition, offset = partition[is_new], offset[is_new]
+        if offset.size:
+            np.maximum.at(self._highest, partition, offset)
+            self._note_entries(offset)
+        if at_mono_ns >= self._generation_ns + _GENERATION_NS:
+            self._generation_ns = at_mono_ns
+            self._acknowledge()
+        return Batch(
+            heads=[message.data() for message in found],
+            partition=partition,
+            offset=offset,
+            at_mono_ns=at_mono_ns,
+            at_wall_ns=at_wall_ns,
+        )
+
+    def pause(self, *, is_paused: bool) -> None:
+        self._is_paused = is_paused
+
+    def lag(self, positions: Mapping[int, int]) -> int | None:
+        """Return the messages not yet read: entries counted, each as large as those of late."""
+        entries = self._watcher.entries_behind(positions)
+        return None if entries is None else round(entries * self._messages / self._entries)
+
+    def log_bounds(self, partition: int) -> tuple[int, int]:
+        name = partition_name(self._topics, partition)
+        return log_of(self._admin.get(f"{path_of(name)}/internalStats")).bounds
+
+    def close(self) -> None:
+        """Leave, and take the subscription along: it would keep every later message from deletion."""
+        self._watcher.close()
+        try:
+            self._subscribed.unsubscribe()
+        except pulsar.PulsarException as error:
+            LOG.warning("subscription_left_behind error=%s", error)
+        leave(self._client)
+
+    def _taken(self, limit: int, timeout_seconds: float) -> list[Any]:
+        if self._is_deep:
+            found = list(self._raw.batch_receive())
+            self._is_deep = len(found) >= SHALLOW
+            if found:
+                return found
+        found = []
+        receive = self._raw.receive
+        try:
+            found.append(receive(max(1, round(timeout_seconds * 1000))))
+            while len(found) < limit:
+                found.append(receive(0))
+        except pulsar.Timeout:
+            return found
+        except pulsar.PulsarException as error:
+            raise BrokerError(f"the client cannot receive: {error}") from error
+        self._is_deep = True
+        return found
+
+    def _places(self, found: list[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return running numbers of partitions, and offsets."""
+        ids = [message.message_id() for message in found]
+        count = len(ids)
+        offset = pack_all(
+            np.fromiter((one.ledger_id() for one in ids), np.int64, count),
+            np.fromiter((one.entry_id() for one in ids), np.int64, count),
+            np.fromiter((one.batch_index() for one in ids), np.int64, count),
+        )
+        if len(self._topics.names) == 1:
+            return np.fromiter((one.partition() for one in ids), np.int64, count), offset
+        names = (self._at[message.topic_name()] for message in found)
+        return np.fromiter(names, np.int64, count), offset
+
+    def _is_new(self, partition: NDArray[np.int64], offset: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Say which messages lie above all that were delivered before them."""
+        is_new: NDArray[np.bool_] = offset > self._highest[partition]
+        order = np.argsort(partition, kind="stable")
+        falls = (np.diff(partition[order]) == 0) & (np.diff(offset[order]) <= 0)
+        if falls.any():  # the connection came back within this batch
+            highest = self._highest.copy()
+            for row, (at, where) in enumerate(
+                zip(partition.tolist(), offset.tolist(), strict=True)
+            ):
+                is_new[row] = where > highest[at]
+                highest[at] = max(highest[at], where)
+        return is_new
+
+    def _note_again(self, count: int) -> None:
+        if self.redelivered_total == 0:
+            LOG.info("redelivered messages=%d", count)
+        self.redelivered_total += count
+
+    def _note_entries(self, offset: NDArray[np.int64]) -> None:
+        entries = np.count_nonzero(np.diff(offset >> INDEX_BITS)) + 1
+        self._messages += offset.size
+        self._entries += entries
+
+    def _acknowledge(self) -> None:
+        """Acknowledge, in each partition, all before the entry that was the newest two seconds ago."""
+        self._messages, self._entries = _FADING * self._messages, _FADING * self._entries
+        self._generations.append(self._highest.copy())
+        settled = self._generations.pop(0)
+        for at in np.flatnonzero(settled >> INDEX_BITS > self._acknowledged >> INDEX_BITS).tolist():
+            ledger, entry, _ = unpack(int(settled[at]))
+            if entry == 0:  # how long the ledger before was, nobody knows
+                continue
+            before = _pulsar.MessageId(at % self._topics.partitions, ledger, entry - 1, -1)
+            before.topic_name(partition_name(self._topics, at))
+            self._raw.acknowledge_cumulative_async(before, _ignore)
+            self._acknowledged[at] = settled[at]
+
+
+def partition_name(topics: Topics, at: int) -> str:
+    """Return the name under which a cluster has a partition, by its running number."""
+    topic, partition = topics.split(at)
+    return f"{topic}-partition-{partition}"
+
+
+def _ignore(_result: Any) -> None:  # noqa: ANN401  # the client's type
+    pass

@@ -1,0 +1,196 @@
+"""How safe an acknowledged message is on Pulsar: quorums of the topic, journals of the bookies.
+
+Sources: Pulsar's documentation of persistence policies (a topic's, else its namespace's, else the
+broker's; a broker acknowledges when the acknowledgement quorum of bookies has answered) and BookKeeper's
+ServerConfiguration: a bookie answers after its journal is on disk when journalWriteData and
+journalSyncData are on, as both are unless it was told otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from soak.brokers import pulsar
+from soak.brokers._pulsar_admin import NOT_FOUND, Admin, RefusedError, path_of
+from soak.core.clock import SystemClock
+from soak.core.durability import Durability, Setting, Told, majority, weakest
+from soak.core.errors import BrokerError
+from soak.core.plan import Topic
+from soak.core.units import SECOND_NS
+
+WANTED_COPIES = 3
+_STORED = "persistent://"
+_BROKER = "/admin/v2/brokers/configuration/runtime"
+_BOOKIE = "/api/v1/config/server_config"  # what was set on a bookie; what was not has its default
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What decides on Pulsar, as it was read."""
+
+    write_quorum: Told
+    ack_quorum: Told
+    writes_journal: Told
+    syncs_journal: Told
+    deduplication: Told
+
+
+def read(config: pulsar.Config, topic: Topic) -> Durability:
+    """Return what the topics of a plan promise; of several the weakest.
+
+    A topic that does not exist yet is judged as the plan would make it.
+
+    Raises:
+        BrokerError: the admin interface does not answer.
+    """
+    names = topic.names if topic.use_existing else topic.names[:1]
+    full = [name if "://" in name else f"{_STORED}{config.namespace}/{name}" for name in names]
+    if any(not name.startswith(_STORED) for name in full):
+        return Durability("pulsar", 0, 0, is_flushed=False)
+    admin = pulsar.connect(config, SystemClock())._admin()  # noqa: SLF001  # with token and TLS
+    broker = _asked(admin, _BROKER)
+    journals = _journals(config, admin)
+    return weakest(
+        [
+            judged(
+                Read(
+                    *_quorums(admin, name, topic, broker),
+                    *journals,
+                    _dedup(admin, name, topic, broker),
+                )
+            )
+            for name in full
+        ]
+    )
+
+
+def judged(read: Read) -> Durability:
+    """Return the level; a value that was not told leaves it open only where it matters."""
+    copies, confirmed = read.write_quorum.number, read.ack_quorum.number
+    needed = majority(max(copies or WANTED_COPIES, WANTED_COPIES))
+    journal = (read.writes_journal.value, read.syncs_journal.value)
+    is_flushed = False if "false" in journal else None if None in journal else True
+    is_replicated = copies is not None and copies > 1
+    is_majority = confirmed is not None and confirmed >= needed
+    return Durability(
+        "pulsar",
+        copies,
+        confirmed,
+        is_flushed,
+        (
+            Setting(
+                "bookkeeperWriteQuorum",
+                read.write_quorum,
+                ("replication",),
+                "" if is_replicated else f"replication: {WANTED_COPIES}",
+            ),
+            Setting(
+                "bookkeeperAckQuorum",
+                read.ack_quorum,
+                ("replication",),
+                "" if is_majority else f"bookkeeperAckQuorum: {needed}",
+            ),
+            _of_journal("journalWriteData", read.writes_journal),
+            _of_journal("journalSyncData", read.syncs_journal),
+            Setting("deduplicationEnabled", read.deduplication, ()),
+        ),
+    )
+
+
+def _of_journal(name: str, told: Told) -> Setting:
+    return Setting(name, told, ("local",), "" if told.value == "true" else f"{name}: true")
+
+
+def _quorums(admin: Admin, name: str, topic: Topic, broker: Mapping[str, Any]) -> tuple[Told, Told]:
+    """Return write and acknowledgement quorum of a topic, named in full."""
+    try:
+        policy = admin.get(f"{path_of(name)}/persistence?applied=true")
+        where = f"topic {name}"
+    except RefusedError as error:
+        if error.status == NOT_FOUND:
+            return _planned(topic)
+        namespace = _namespace(name)  # the cluster has no policies of topics
+        policy = _asked(admin, f"/admin/v2/namespaces/{namespace}/persistence")
+        where = f"namespace {namespace}"
+    if not isinstance(policy, dict) or not policy:
+        where = "the broker's configuration"
+        policy = {
+            f"bookkeeper{kind}Quorum": broker.get(f"managedLedgerDefault{kind}Quorum")
+            for kind in ("Write", "Ack")
+        }
+    write, ack = policy.get("bookkeeperWriteQuorum"), policy.get("bookkeeperAckQuorum")
+    return _told(write, where), _told(ack, where)
+
+
+def _planned(topic: Topic) -> tuple[Told, Told]:
+    """Return the quorums of a topic that the plan would make, as `_pulsar_topics` makes it."""
+    copies = topic.replication
+    return (
+        Told(topic.settings.get("bookkeeperWriteQuorum", str(copies)), "the plan's topic"),
+        Told(topic.settings.get("bookkeeperAckQuorum", str(majority(copies))), "the plan's topic"),
+    )
+
+
+def _dedup(admin: Admin, name: str, topic: Topic, broker: Mapping[str, Any]) -> Told:
+    try:
+        found = admin.get(f"{path_of(name)}/deduplicationEnabled?applied=true")
+        if isinstance(found, bool):
+            return _told(found, f"topic {name}")
+    except RefusedError:
+        planned = topic.settings.get("deduplicationEnabled")
+        if planned is not None:
+            return Told(planned, "the plan's topic")
+    return _told(broker.get("brokerDeduplicationEnabled"), "the broker's configuration")
+
+
+def _journals(config: pulsar.Config, admin: Admin) -> tuple[Told, Told]:
+    """Return journalWriteData and journalSyncData as the weakest bookie has them."""
+    urls = [url.strip() for url in config.bookie_urls.split(",") if url.strip()]
+    if not urls:
+        why = Told(None, "bookie_urls names no bookie that could be asked")
+        return why, why
+    pages: dict[str, Mapping[str, Any]] = {}
+    silent = ""
+    for url in urls:
+        try:
+            page = Admin(url, config.timeout / SECOND_NS, {}, None).get(_BOOKIE)
+        except BrokerError as error:
+            silent = f"bookie {url} does not tell: {error}"
+            continue
+        if isinstance(page, dict):
+            pages[url] = page
+        else:
+            silent = f"{url} is no bookie's page"
+    there = len(_asked(admin, "/admin/v2/bookies/all").get("bookies", urls))
+    if there > len(urls):
+        silent = f"{len(urls)} of {there} bookies are in bookie_urls"
+    return _weakest("journalWriteData", pages, silent), _weakest("journalSyncData", pages, silent)
+
+
+def _weakest(name: str, pages: Mapping[str, Mapping[str, Any]], silent: str) -> Told:
+    """Return "false" when one bookie has it so; else what is known when `silent` gives a reason for less."""
+    for url, page in pages.items():
+        if str(page.get(name, "true")) != "true":
+            return Told("false", f"bookie {url}")
+    return Told(None, silent) if silent else Told("true", "every bookie")
+
+
+def _asked(admin: Admin, path: str) -> Mapping[str, Any]:
+    """Return an answer that may be refused, or be no mapping, as an empty one."""
+    try:
+        found = admin.get(path)
+    except RefusedError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _namespace(name: str) -> str:
+    return name.removeprefix(_STORED).rpartition("/")[0]
+
+
+def _told(value: object, where: str) -> Told:
+    if value is None:
+        return Told(None, f"{where} does not tell")
+    return Told(str(value).lower(), where)

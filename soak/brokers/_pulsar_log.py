@@ -1,0 +1,109 @@
+"""What a Pulsar partition's log looks like from outside, asked for beside the load, never in its way."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from soak.brokers._pulsar_admin import Admin, path_of
+from soak.brokers._pulsar_offsets import pack, unpack
+from soak.core.errors import BrokerError
+from soak.core.ports import Topics
+
+LOG = logging.getLogger("soak.brokers.pulsar")
+
+PERIOD_SECONDS = 1.0
+PARTITIONS_A_SECOND = 200
+"""More than these are asked for less often: an answer lists every ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A partition's ledgers in order, and the entries in each."""
+
+    ledgers: tuple[int, ...]
+    entries: tuple[int, ...]
+    last: tuple[int, int]  # ledger and entry; the entry is -1 where nothing was written
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Return the earliest offset still readable and the next one to be written."""
+        ledger, entry = self.last
+        end = pack(ledger, entry + 1)
+        return (pack(self.ledgers[0], 0) if self.ledgers else end), end
+
+    def entries_from(self, offset: int) -> int:
+        """Return the entries from an offset on; one that was begun counts as read."""
+        if offset < 0:
+            return sum(self.entries)
+        ledger, entry, index = unpack(offset)
+        following = bisect_left(self.ledgers, ledger)
+        left = sum(self.entries[following:])
+        if following < len(self.ledgers) and self.ledgers[following] == ledger:
+            left -= min(entry + (index > 0), self.entries[following])
+        return left
+
+
+def log_of(stats: Mapping[str, Any]) -> Log:
+    """Read the admin interface's `internalStats` of one partition."""
+    ledgers = tuple(int(one["ledgerId"]) for one in stats["ledgers"])
+    entries = [int(one["entries"]) for one in stats["ledgers"]]
+    if entries and stats["state"] == "LedgerOpened":  # of an open ledger the list says 0
+        entries[-1] = int(stats["currentLedgerEntries"])
+    ledger, _, entry = str(stats["lastConfirmedEntry"]).partition(":")
+    return Log(ledgers, tuple(entries), (max(int(ledger), 0), int(entry)))
+
+
+class LogWatcher:
+    """Keeps the newest answer of every partition, from a thread of its own."""
+
+    def __init__(
+        self, admin: Admin, topics: Topics, period_seconds: float = PERIOD_SECONDS
+    ) -> None:
+        self._admin = admin
+        self._topics = topics
+        self._period_seconds = max(period_seconds, topics.total / PARTITIONS_A_SECOND)
+        self._logs: dict[int, Log] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="pulsar-log", daemon=True)
+        self._said = ""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ask no more; does not wait for an answer that is under way."""
+        self._stop.set()
+
+    def entries_behind(self, positions: Mapping[int, int]) -> int | None:
+        """Return the entries from these positions on, as of the last answer; None before the first."""
+        logs = self._logs
+        if any(at not in logs for at in positions):
+            return None
+        return sum(logs[at].entries_from(position) for at, position in positions.items())
+
+    def ask(self) -> None:
+        """Take the cluster's answer; keep the last one when it does not give any."""
+        found = {}
+        try:
+            for number, name in enumerate(self._topics.names):
+                answer = self._admin.get(f"{path_of(name)}/partitioned-internalStats")
+                for partition, stats in answer["partitions"].items():
+                    at = number * self._topics.partitions + int(partition.rpartition("-")[2])
+                    found[at] = log_of(stats)
+        except (BrokerError, KeyError, TypeError, ValueError) as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                LOG.warning("no_log_bounds error=%s", error)
+            return
+        self._logs = found
+
+    def _follow(self) -> None:
+        while True:
+            self.ask()
+            if self._stop.wait(self._period_seconds):
+                return

@@ -1,0 +1,137 @@
+"""Pulsar's producing side: one producer a partition, acknowledgements noted as numbers.
+
+The client calls back on a thread of its own: there a tuple is appended to a list, nothing more. Messages
+are built with the client's extension module, because its Python layer costs 10 us a message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import _pulsar
+import numpy as np
+import pulsar
+
+from soak.brokers._pulsar_leave import leave
+from soak.brokers._pulsar_offsets import pack_all
+from soak.core.ports import FAILED, UNKNOWN_OFFSET, Acks, Clock, Outgoing
+from soak.core.units import SECOND_NS
+
+LOG = logging.getLogger("soak.brokers.pulsar")
+
+_OK = _pulsar.Result.Ok
+_FULL = (_pulsar.Result.ProducerQueueIsFull, _pulsar.Result.MemoryBufferIsFull)
+_POLL_NS = SECOND_NS // 200
+
+_Note = tuple[int, int, int, int, int]
+"""Token, ledger (or FAILED, or UNKNOWN_OFFSET), entry, index in the batch, monotonic time."""
+
+
+class PulsarProducer:
+    """One client with a producer a partition, in the order of the running numbers."""
+
+    def __init__(
+        self, client: pulsar.Client, producers: Sequence[pulsar.Producer], clock: Clock
+    ) -> None:
+        self._client = client
+        self._producers = [one._producer for one in producers]  # noqa: SLF001  # see above
+        self._clock = clock
+        self._notes = _Notes(clock.mono_ns)
+        self._outstanding = 0
+        self._told = ""
+        self.deduplicated_total = 0
+        """Messages acknowledged as repeats of others: they lie where the cluster does not say."""
+
+    def send(self, messages: Outgoing) -> int:
+        producers, notes, note = self._producers, self._notes, self._notes.note
+        builder_of, token = _pulsar.MessageBuilder, messages.first_token
+        keys = messages.key
+        count = 0
+        for at, payload in zip(messages.partition, messages.payload, strict=True):
+            builder = builder_of()
+            builder.content(payload)
+            if keys is not None:
+                builder.partition_key(keys[count].decode("latin-1"))
+            producers[at].send_async(builder.build(), partial(note, token + count))
+            if notes.is_full:  # said at once, by a call from within the one above
+                notes.is_full = False
+                break
+            count += 1
+        self._outstanding += count
+        return count
+
+    def serve(self) -> None:
+        """Do nothing: the client's thread has noted what there was."""
+
+    def take(self) -> Acks:
+        taken = self._notes.take()
+        self._outstanding -= len(taken)
+        block = np.fromiter(chain.from_iterable(taken), np.int64, 5 * len(taken)).reshape(-1, 5)
+        token, ledger, entry, index, at_ns = block.T
+        is_known = ledger >= 0
+        offset = ledger.copy()  # FAILED and UNKNOWN_OFFSET stay what they are
+        offset[is_known] = pack_all(ledger[is_known], entry[is_known], index[is_known])
+        self.deduplicated_total += int(np.count_nonzero(ledger == UNKNOWN_OFFSET))
+        if self._notes.said != self._told:
+            self._told = self._notes.said
+            LOG.warning("send_failed error=%s", self._told)
+        return Acks(token=token, offset=offset, at_mono_ns=at_ns)
+
+    def close(self, timeout_seconds: float) -> Acks:
+        deadline_ns = self._clock.mono_ns() + round(timeout_seconds * SECOND_NS)
+        for producer in self._producers:
+            producer.flush_async(_ignore)
+        while len(self._notes) < self._outstanding and self._clock.mono_ns() < deadline_ns:
+            self._clock.sleep_until(self._clock.mono_ns() + _POLL_NS)
+        leave(self._client)
+        return self.take()
+
+
+class _Notes:
+    """What the client's thread noted. `note` is a closure over one append: nothing else runs a message."""
+
+    def __init__(self, mono_ns: Callable[[], int]) -> None:
+        self.is_full = False
+        self.said = ""
+        self._mono_ns = mono_ns
+        self._notes: list[_Note] = []
+        self.note = self._bound()
+
+    def __len__(self) -> int:
+        return len(self._notes)
+
+    def take(self) -> list[_Note]:
+        """Return what was noted since the last call; the other thread only ever appends."""
+        taken = self._notes[:]
+        del self._notes[: len(taken)]
+        return taken
+
+    def _bound(self) -> Callable[[int, Any, Any], None]:
+        add, mono_ns, odd = self._notes.append, self._mono_ns, self._odd
+
+        def note(token: int, result: Any, message_id: Any) -> None:  # noqa: ANN401  # the client's types
+            ledger = message_id.ledger_id()
+            if ledger < 0:  # to compare the result costs more than all the rest
+                odd(token, result)
+                return
+            add((token, ledger, message_id.entry_id(), message_id.batch_index(), mono_ns()))
+
+        return note
+
+    def _odd(self, token: int, result: Any) -> None:  # noqa: ANN401  # the client's type
+        if result in _FULL:
+            self.is_full = True
+            return
+        if result != _OK:
+            self.said = result.name
+        # Acknowledged without a place: a repeat, which the broker dropped.
+        ledger = UNKNOWN_OFFSET if result == _OK else FAILED
+        self._notes.append((token, ledger, 0, 0, self._mono_ns()))
+
+
+def _ignore(_result: Any) -> None:  # noqa: ANN401  # the client's type
+    pass

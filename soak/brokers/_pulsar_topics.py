@@ -1,0 +1,86 @@
+"""Makes Pulsar topics with the policies that a plan names for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from soak.brokers._pulsar_admin import CONFLICT, Admin, RefusedError, path_of
+from soak.clients import known
+from soak.core.errors import BrokerError
+
+_NO_LIMIT = -1
+_PERSISTENCE: dict[str, type] = {
+    "bookkeeperEnsemble": int,
+    "bookkeeperWriteQuorum": int,
+    "bookkeeperAckQuorum": int,
+    "managedLedgerMaxMarkDeleteRate": float,
+}
+_RETENTION: dict[str, type] = {"retentionTimeInMinutes": int, "retentionSizeInMB": int}
+_QUOTA: dict[str, type] = {"limitSize": int, "limitTime": int, "policy": str}
+_SINGLE: dict[str, type] = {"messageTTL": int, "maxMessageSize": int, "deduplicationEnabled": bool}
+NAMES = (*_PERSISTENCE, *_RETENTION, *_QUOTA, *_SINGLE)
+"""Topic settings, by the names that the admin interface has for them."""
+
+_MARK_DELETE_RATE = 1.0  # of a cursor's writes a second: what a broker does unasked
+
+
+def create(
+    admin: Admin, topic: str, partitions: int, replication: int, settings: Mapping[str, str]
+) -> None:
+    """Create one partitioned topic and give it its policies.
+
+    `replication` is ensemble and write quorum, its majority the acknowledgement quorum, where
+    `settings` do not say otherwise.
+
+    Raises:
+        BrokerError: it exists, or a setting is unknown or refused.
+    """
+    known.refuse_unknown("topic.settings", settings, NAMES)
+    policies = _policies(replication, settings)
+    try:
+        admin.put(f"{path_of(topic)}/partitions", partitions)
+        for where, body in policies.items():
+            admin.post(f"{path_of(topic)}/{where}", body)
+    except RefusedError as error:
+        said = "it exists already" if error.status == CONFLICT else str(error)
+        raise BrokerError(f"cannot create topic {topic}: {said}") from error
+
+
+def _policies(replication: int, settings: Mapping[str, str]) -> dict[str, object]:
+    """Return what to post below the topic's path, and where."""
+    found: dict[str, object] = {
+        "persistence": {
+            "bookkeeperEnsemble": replication,
+            "bookkeeperWriteQuorum": replication,
+            "bookkeeperAckQuorum": replication // 2 + 1,
+            "managedLedgerMaxMarkDeleteRate": _MARK_DELETE_RATE,
+            **_picked(_PERSISTENCE, settings),
+        }
+    }
+    if retention := _picked(_RETENTION, settings):
+        found["retention"] = {**dict.fromkeys(_RETENTION, _NO_LIMIT), **retention}
+    if quota := _picked(_QUOTA, settings):
+        no_limit = {"limitSize": _NO_LIMIT, "limitTime": _NO_LIMIT}
+        kind = "message_age" if "limitTime" in quota else "destination_storage"
+        found[f"backlogQuota?backlogQuotaType={kind}"] = {**no_limit, **quota}
+    for name, value in _picked(_SINGLE, settings).items():
+        if name == "messageTTL":  # the one that is no body
+            found[f"{name}?{name}={value}"] = None
+        else:
+            found[name] = value
+    return found
+
+
+def _picked(kinds: Mapping[str, type], settings: Mapping[str, str]) -> dict[str, object]:
+    return {name: _value(name, settings[name], kinds[name]) for name in kinds if name in settings}
+
+
+def _value(name: str, text: str, kind: type) -> object:
+    if kind is bool:
+        if text not in {"true", "false"}:
+            raise BrokerError(f"topic.settings: {name} must be true or false, not {text!r}")
+        return text == "true"
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise BrokerError(f"topic.settings: {name} must be a number, not {text!r}") from error

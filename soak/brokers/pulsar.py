@@ -1,0 +1,302 @@
+"""Pulsar through its C++ client (pulsar-client), and what that lacks through the admin interface.
+
+Callbacks only note numbers. Each partition has a producer and an exclusive, durable subscription of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+import pulsar
+from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass
+
+from soak.brokers import _pulsar_keys, _pulsar_topics
+from soak.brokers._pulsar_admin import NOT_FOUND, Admin, RefusedError, path_of
+from soak.brokers._pulsar_consumer import SHALLOW, PulsarConsumer, partition_name
+from soak.brokers._pulsar_leave import leave
+from soak.brokers._pulsar_log import LogWatcher
+from soak.brokers._pulsar_offsets import BLOCK_BITS, unpack
+from soak.brokers._pulsar_producer import PulsarProducer
+from soak.brokers._pulsar_settings import converted
+from soak.clients import secret
+from soak.core.errors import BrokerError, SettingError
+from soak.core.plan_base import STRICT, Settings
+from soak.core.ports import LATEST, Clock, Topics
+from soak.core.units import SECOND_NS, Duration
+
+LOG = logging.getLogger("soak.brokers.pulsar")
+
+SECRETS = ("token",)
+"""Settings that a plan may name only by reference."""
+
+_CLIENT = {"stats_interval_in_seconds": 0}  # its own lines about throughput: ours say more
+_PRODUCER = {"max_pending_messages": 20_000}  # of a partition, for a stall of seconds
+_CONSUMER = {"receiver_queue_size": 10_000}
+_AT_ONCE = 16  # producers that are made at the same time: each waits for an answer
+_LOOKUPS_A_CALL = 200
+_RETRY_NS = SECOND_NS // 5
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    service_url: str = ""  # pulsar:// or pulsar+ssl://; empty: the lab's broker
+    admin_url: str = ""  # http:// or https://
+    namespace: str = "public/default"  # of topics that are not named in full
+    timeout: Duration = 10 * SECOND_NS  # for every question that is not a message
+    client: Settings = field(default_factory=dict)  # authentication: token takes a token, too
+    producer: Settings = field(
+        default_factory=lambda: {"batching_enabled": "true", "batching_max_publish_delay_ms": "1"}
+    )
+    consumer: Settings = field(default_factory=dict)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Return where the cluster is, under the names that other parts of a plan use."""
+        return {"service_url": self.service_url, "admin_url": self.admin_url}
+
+
+def connect(config: Config, clock: Clock) -> PulsarBroker:
+    return PulsarBroker(config, clock)
+
+
+class PulsarBroker:
+    """A cluster as the plan names it; every client is made where it is asked for."""
+
+    block_bits = BLOCK_BITS
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._timeout_seconds = config.timeout / SECOND_NS
+        self._numbers: dict[str, int] = {}  # of brokers, in the order in which they were seen
+        self._leaders: dict[str, int] = {}  # by partition name
+        self._next_lookup = 0
+
+    def check_settings(self) -> None:
+        """Refuse settings that the client does not know.
+
+        Raises:
+            SettingError: a secret in the plan, an unknown name, or a value of the wrong kind.
+        """
+        secret.refuse_literals("client", self._config.client, SECRETS)
+        self._client_settings()
+        converted("producer", self._config.producer)
+        converted("consumer", self._config.consumer)
+
+    def check(self) -> None:
+        """Check the settings, and reach the cluster on both its addresses.
+
+        Raises:
+            BrokerError: with what the client or the cluster said.
+        """
+        self.check_settings()
+        self._admin().get("/admin/v2/clusters")
+        client = self._client()
+        try:  # in the name of a partition, which brokers do not create when they are asked for it
+            client.get_topic_partitions(f"persistent://{self._config.namespace}/soak-partition-0")
+        except pulsar.TopicNotFound:
+            LOG.debug("reached url=%s", self._config.service_url)
+        except pulsar.PulsarException as error:
+            where = self._config.service_url
+            raise BrokerError(f"no Pulsar broker answered at {where}: {error}") from error
+        finally:
+            leave(client)
+
+    def existing(self, names: Sequence[str]) -> list[str]:
+        admin = self._admin()
+        there: set[str] = set()
+        for namespace in {self._full(name).rpartition("/")[0] for name in names}:
+            below = path_of(namespace)
+            there.update(admin.get(below), admin.get(f"{below}/partitioned"))
+        return [name for name in names if self._full(name) in there]
+
+    def create_topics(self, topics: Topics, replication: int, settings: Mapping[str, str]) -> None:
+        """Create topics and wait until every partition is served.
+
+        Raises:
+            BrokerError: one exists, the settings are refused, or partitions are not served in time.
+        """
+        admin = self._admin()
+        for name in topics.names:
+            _pulsar_topics.create(admin, self._full(name), topics.partitions, replication, settings)
+        # Brokers take partitions when they are asked for them, one after another.
+        deadline_ns = self._clock.mono_ns() + self._config.timeout + topics.total * SECOND_NS // 100
+        while (self.leaders(topics) < 0).any():
+            if self._clock.mono_ns() > deadline_ns:
+                raise BrokerError(
+                    f"{topics.names[0]} was created but not every partition is served"
+                )
+            self._clock.sleep_until(self._clock.mono_ns() + _RETRY_NS)
+
+    def producer(self, topics: Topics) -> PulsarProducer:
+        settings = {**_PRODUCER, **converted("producer", self._config.producer)}
+        full, client = self._in_full(topics), self._client()
+
+        def make(at: int) -> pulsar.Producer:
+            return client.create_producer(partition_name(full, at), **settings)
+
+        try:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                producers = list(pool.map(make, range(topics.total)))
+        except (pulsar.PulsarException, ValueError) as error:
+            leave(client)
+            raise BrokerError(f"cannot produce to {topics.names[0]}: {error}") from error
+        return PulsarProducer(client, producers, self._clock)
+
+    def consumer(
+        self, topics: Topics, subscription: str, positions: Mapping[int, int]
+    ) -> PulsarConsumer:
+        """Return a consumer of these partitions under one subscription, from these offsets on.
+
+        Raises:
+            BrokerError: another consumer has the subscription, or the cluster does not answer.
+        """
+        full, admin = self._in_full(topics), self._admin()
+        settings = {
+            **_CONSUMER,
+            "initial_position": pulsar.InitialPosition.Latest
+            if LATEST in positions.values()
+            else pulsar.InitialPosition.Earliest,
+            "batch_receive_policy": pulsar.ConsumerBatchReceivePolicy(10 * SHALLOW, -1, 1),
+            **converted("consumer", self._config.consumer),
+        }
+        for at, position in positions.items():
+            _reset(admin, partition_name(full, at), subscription, position)
+        client = self._client()
+        names = [partition_name(full, at) for at in positions]
+        try:
+            subscribed = self._subscribed(client, names, subscription, settings)
+        except BrokerError:
+            leave(client)
+            raise
+        watcher = LogWatcher(admin, full)
+        watcher.start()
+        return PulsarConsumer(client, subscribed, full, positions, admin, watcher, self._clock)
+
+    def leaders(self, topics: Topics) -> NDArray[np.int64]:
+        """Return a number for the broker that serves each partition, by the order they were seen in.
+
+        A cluster of one is not asked further. Of many partitions, some are looked up a call, in turn.
+        """
+        full, admin = self._in_full(topics), self._admin()
+        cluster = admin.get("/admin/v2/clusters")[0]
+        brokers = admin.get(f"/admin/v2/brokers/{cluster}")
+        if len(brokers) == 1:
+            return np.full(topics.total, self._number_of(brokers[0]), dtype=np.int64)
+        names = [partition_name(full, at) for at in range(topics.total)]
+        for step in range(min(_LOOKUPS_A_CALL, topics.total)):
+            name = names[(self._next_lookup + step) % topics.total]
+            answer = admin.get(path_of(name).replace("/admin/v2/", "/lookup/v2/topic/", 1))
+            self._leaders[name] = self._number_of(answer["httpUrl"].partition("://")[2])
+        self._next_lookup += _LOOKUPS_A_CALL
+        return np.array([self._leaders.get(name, -1) for name in names], dtype=np.int64)
+
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        return _pulsar_keys.partition_of(key, partitions)
+
+    def versions(self) -> dict[str, str]:
+        return {"pulsar-client": str(pulsar.__version__)}
+
+    def _full(self, name: str) -> str:
+        return name if "://" in name else f"persistent://{self._config.namespace}/{name}"
+
+    def _in_full(self, topics: Topics) -> Topics:
+        return Topics(tuple(self._full(name) for name in topics.names), topics.partitions)
+
+    def _number_of(self, broker: str) -> int:
+        return self._numbers.setdefault(broker, len(self._numbers))
+
+    def _client_settings(self) -> dict[str, Any]:
+        """Return the client's settings without those of authentication."""
+        settings = dict(self._config.client)
+        kind, token = settings.pop("authentication", ""), settings.pop("token", "")
+        if kind not in {"", "token"}:
+            raise SettingError(("client", "authentication"), f"must be token, not {kind!r}")
+        if bool(kind) != bool(token):
+            place = ("client", "authentication" if kind else "token")
+            raise SettingError(place, "authentication: token and token: ${...} go together")
+        return converted("client", settings)
+
+    def _client(self) -> pulsar.Client:
+        settings = {
+            **_CLIENT,
+            "operation_timeout_seconds": max(1, round(self._timeout_seconds)),
+            **self._client_settings(),
+        }
+        token = self._token()
+        if token:
+            settings["authentication"] = pulsar.AuthenticationToken(token)
+        try:
+            return pulsar.Client(self._config.service_url, logger=LOG, **settings)
+        except (pulsar.PulsarException, ValueError, RuntimeError) as error:
+            raise BrokerError(f"the client refuses its settings: {error}") from error
+
+    def _admin(self) -> Admin:
+        token = self._token()
+        settings = self._client_settings()
+        context = None
+        if self._config.admin_url.startswith("https:"):
+            context = _context(settings)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return Admin(self._config.admin_url, self._timeout_seconds, headers, context)
+
+    def _token(self) -> str:
+        return secret.resolved(self._config.client).get("token", "").strip()
+
+    def _subscribed(
+        self,
+        client: pulsar.Client,
+        names: list[str],
+        subscription: str,
+        settings: Mapping[str, Any],
+    ) -> pulsar.Consumer:
+        """Subscribe; a killed predecessor's connection may hold the subscription for a moment."""
+        deadline_ns = self._clock.mono_ns() + self._config.timeout
+        while True:
+            try:
+                return client.subscribe(names, subscription, **settings)
+            except pulsar.ConsumerBusy as error:
+                if self._clock.mono_ns() > deadline_ns:
+                    raise BrokerError(f"another consumer has {subscription!r}: {error}") from error
+            except (pulsar.PulsarException, ValueError) as error:
+                raise BrokerError(f"cannot subscribe to {names[0]}: {error}") from error
+            self._clock.sleep_until(self._clock.mono_ns() + _RETRY_NS)
+
+
+def _reset(admin: Admin, partition: str, subscription: str, position: int) -> None:
+    """Set a subscription that exists back to where reading is to go on."""
+    if position < 0:
+        return
+    ledger, entry, _ = unpack(position)
+    place = {"ledgerId": ledger, "entryId": entry, "partitionIndex": -1, "batchIndex": -1}
+    try:
+        admin.post(f"{path_of(partition)}/subscription/{subscription}/resetcursor", place)
+    except RefusedError as error:
+        if error.status != NOT_FOUND:  # there is none yet
+            raise
+
+
+def _context(settings: Mapping[str, Any]) -> ssl.SSLContext:
+    """Return what the client's TLS settings mean for the admin interface.
+
+    Raises:
+        BrokerError: a file of certificates cannot be read.
+    """
+    try:
+        context = ssl.create_default_context(cafile=settings.get("tls_trust_certs_file_path"))
+        certificate = settings.get("tls_certificate_file_path")
+        if certificate:
+            context.load_cert_chain(certificate, settings.get("tls_private_key_file_path"))
+    except (OSError, ssl.SSLError) as error:
+        raise BrokerError(f"client: the TLS files cannot be used: {error}") from error
+    if settings.get("tls_allow_insecure_connection"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

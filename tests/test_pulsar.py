@@ -1,0 +1,209 @@
+"""The Pulsar broker port against a real Pulsar."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from soak.brokers import pulsar
+from soak.brokers._pulsar_consumer import PulsarConsumer
+from soak.core.clock import SystemClock
+from soak.core.errors import BrokerError
+from soak.core.ports import EARLIEST, LATEST, UNKNOWN_OFFSET, Acks, Outgoing, Topics
+from soak.core.units import SECOND_NS
+from soak.lab.brokers.pulsar import Pulsar
+
+pytestmark = pytest.mark.broker
+COUNT = 1009  # a prime
+PARTITIONS = 2
+
+
+def connected(lab: Pulsar, **settings: Any) -> pulsar.PulsarBroker:
+    return pulsar.connect(pulsar.Config(**{**lab.addresses, **settings}), SystemClock())
+
+
+@pytest.fixture
+def broker(lab_pulsar: Pulsar) -> pulsar.PulsarBroker:
+    return connected(lab_pulsar)
+
+
+@pytest.fixture
+def topics(broker: pulsar.PulsarBroker) -> Topics:
+    made = Topics((f"soak-test-{secrets.token_hex(4)}",), PARTITIONS)
+    broker.create_topics(made, 1, {})
+    return made
+
+
+def send(broker: pulsar.PulsarBroker, topics: Topics, first: int, count: int) -> Acks:
+    """Send messages that hold their own number, over the partitions in turn."""
+    numbers = range(first, first + count)
+    producer = broker.producer(topics)
+    payloads = [number.to_bytes(64, "little") for number in numbers]
+    outgoing = Outgoing([number % topics.total for number in numbers], payloads, first)
+    assert producer.send(outgoing) == count
+    return producer.close(30)
+
+
+def read(
+    consumer: PulsarConsumer, is_enough: Callable[[int], bool]
+) -> tuple[list[int], list[int], list[int]]:
+    """Return numbers, partitions and offsets received until there are enough, or half a minute is over."""
+    numbers: list[int] = []
+    partitions: list[int] = []
+    offsets: list[int] = []
+    clock = SystemClock()
+    deadline_ns = clock.mono_ns() + 30 * SECOND_NS
+    while not is_enough(len(numbers)) and clock.mono_ns() < deadline_ns:
+        batch = consumer.receive(4000, 0.05)
+        numbers += [int.from_bytes(head, "little") for head in batch.heads]
+        partitions += batch.partition.tolist()
+        offsets += batch.offset.tolist()
+    return numbers, partitions, offsets
+
+
+def test_what_is_sent_is_acknowledged_and_received_in_order(
+    broker: pulsar.PulsarBroker, topics: Topics
+) -> None:
+    """Offsets rise in each partition, and are those that were acknowledged."""
+    acks = send(broker, topics, 0, COUNT)
+    consumer = broker.consumer(topics, "audit-0", dict.fromkeys(range(PARTITIONS), EARLIEST))
+    numbers, partitions, offsets = read(consumer, lambda count: count >= COUNT)
+    bounds = [consumer.log_bounds(at) for at in range(PARTITIONS)]
+    consumer.close()
+
+    assert sorted(acks.token.tolist()) == sorted(numbers) == list(range(COUNT))
+    known = dict(zip(acks.token.tolist(), acks.offset.tolist(), strict=True))
+    assert [known[number] for number in numbers] == offsets
+    for at in range(PARTITIONS):
+        mine = [offset for offset, where in zip(offsets, partitions, strict=True) if where == at]
+        assert (np.diff(mine) > 0).all()
+        assert bounds[at][0] <= mine[0]
+        assert mine[-1] < bounds[at][1]
+
+
+def test_reading_goes_on_from_the_positions_given(
+    broker: pulsar.PulsarBroker, topics: Topics
+) -> None:
+    """In the middle of a batch, too: what lies below a position does not come again."""
+    acks = send(broker, topics, 0, COUNT)
+    by_partition = [np.sort(acks.offset[acks.token % PARTITIONS == at]) for at in range(PARTITIONS)]
+    positions = {at: int(mine[100]) + 1 for at, mine in enumerate(by_partition)}
+
+    consumer = broker.consumer(topics, "audit-0", positions)
+    expected = COUNT - 101 * PARTITIONS
+    numbers, _, offsets = read(consumer, lambda count: count >= expected)
+    consumer.close()
+
+    assert len(numbers) == expected
+    assert sorted(offsets) == sorted(int(one) for mine in by_partition for one in mine[101:])
+
+
+def test_a_subscription_is_set_back_to_a_position_below_what_it_has_read(
+    broker: pulsar.PulsarBroker, topics: Topics
+) -> None:
+    """A daemon that died unread its last seconds: the journal says where it stood, not the cluster."""
+    acks = send(broker, topics, 0, COUNT)
+    first = broker.consumer(topics, "audit-0", dict.fromkeys(range(PARTITIONS), EARLIEST))
+    read(first, lambda count: count >= COUNT)
+    first._generations[0] = first._highest.copy()  # as two seconds later it would be
+    first._acknowledge()
+    first._client.close()  # as a kill would, it leaves the subscription there
+    lowest = {at: int(acks.offset[acks.token % PARTITIONS == at].min()) for at in range(PARTITIONS)}
+
+    again = broker.consumer(topics, "audit-0", lowest)
+    numbers, _, _ = read(again, lambda count: count >= COUNT)
+    again.close()
+
+    assert sorted(numbers) == list(range(COUNT))
+
+
+def test_a_paused_consumer_lags_and_catches_up(broker: pulsar.PulsarBroker, topics: Topics) -> None:
+    """Nothing comes while it is paused; the lag counts what waits, and is nothing in the end."""
+    consumer = broker.consumer(topics, "audit-0", dict.fromkeys(range(PARTITIONS), EARLIEST))
+    consumer.pause(is_paused=True)
+    acks = send(broker, topics, 0, COUNT)
+    begin = dict.fromkeys(range(PARTITIONS), EARLIEST)
+    consumer._watcher.ask()
+    paused = consumer.receive(4000, 0.05)
+    waiting = consumer.lag(begin)
+    consumer.pause(is_paused=False)
+    read(consumer, lambda count: count >= COUNT)
+    end = {
+        at: int(acks.offset[acks.token % PARTITIONS == at].max()) + 1 for at in range(PARTITIONS)
+    }
+    left = consumer.lag(end)
+    consumer.close()
+
+    assert len(paused.heads) == 0
+    assert waiting is not None
+    assert waiting > 0
+    assert left == 0
+
+
+def test_reading_from_the_latest_leaves_what_was_there(
+    broker: pulsar.PulsarBroker, topics: Topics
+) -> None:
+    """A topic that the run did not make may hold much that is not ours."""
+    send(broker, topics, 0, 10)
+    consumer = broker.consumer(topics, "audit-0", dict.fromkeys(range(PARTITIONS), LATEST))
+    send(broker, topics, 10, 10)
+    numbers, _, _ = read(consumer, lambda count: count >= 10)
+    consumer.close()
+
+    assert sorted(numbers) == list(range(10, 20))
+
+
+def test_a_repeat_that_the_broker_dropped_is_acknowledged_without_an_offset(
+    lab_pulsar: Pulsar,
+) -> None:
+    """With deduplication on, the answer to sequence numbers that it knows is (-1,-1,-1,-1)."""
+    named = {"producer_name": "once", "batching_enabled": "false"}
+    broker = connected(lab_pulsar, producer=named)
+    topics = Topics((f"soak-test-{secrets.token_hex(4)}",), 1)
+    broker.create_topics(topics, 1, {"deduplicationEnabled": "true"})
+    send(broker, topics, 0, 7)  # sequence numbers 0 to 6
+    again = connected(lab_pulsar, producer={**named, "initial_sequence_id": "1"})
+
+    acks = send(again, topics, 0, 6)  # 2 to 7
+
+    assert (acks.offset == UNKNOWN_OFFSET).tolist() == [True] * 5 + [False]
+
+
+def test_several_topics_are_numbered_through(broker: pulsar.PulsarBroker) -> None:
+    """Two topics of three partitions are six running numbers."""
+    name = f"soak-test-{secrets.token_hex(4)}"
+    topics = Topics((f"{name}-0", f"{name}-1"), 3)
+    broker.create_topics(topics, 1, {})
+    send(broker, topics, 0, COUNT)
+    consumer = broker.consumer(topics, "audit-0", dict.fromkeys(range(6), EARLIEST))
+    numbers, partitions, _ = read(consumer, lambda count: count >= COUNT)
+    consumer.close()
+
+    assert [number % 6 for number in numbers] == partitions
+    assert len(numbers) == COUNT
+
+
+def test_a_topic_knows_whether_it_is_there(broker: pulsar.PulsarBroker, topics: Topics) -> None:
+    """And the question creates none."""
+    (name,) = topics.names
+
+    for _ in range(2):
+        assert broker.existing([name, f"{name}-not"]) == [name]
+    with pytest.raises(BrokerError, match="exists already"):
+        broker.create_topics(topics, 1, {})
+
+
+def test_a_check_reaches_both_addresses(lab_pulsar: Pulsar, broker: pulsar.PulsarBroker) -> None:
+    """A wrong one is named."""
+    broker.check()
+
+    nowhere = connected(lab_pulsar, service_url="pulsar://127.0.0.1:1", timeout=SECOND_NS)
+    with pytest.raises(BrokerError, match=r"no Pulsar broker answered at pulsar://127\.0\.0\.1:1"):
+        nowhere.check()
+    nowhere = connected(lab_pulsar, admin_url="http://127.0.0.1:1")
+    with pytest.raises(BrokerError, match="no Pulsar admin interface at"):
+        nowhere.check()
