@@ -17,16 +17,18 @@ def refuse_too_much(plan_file: PlanFile) -> None:
     plan = plan_file.plan
     if plan.lab is None:
         return
+    key = f"broker.{plan.broker_kind}.{next(iter(plan.broker_config.addresses))}"
+    advice = f"name your cluster in {key}, or run a part of it here with --scale 0.01"
     if plan.load.rate * plan.load.mean_size > MOST_BYTES_PER_SECOND:
-        key = next(iter(plan.broker_config.addresses))
+        rate, size = format_rate(plan.load.rate), format_size(round(plan.load.mean_size))
+        most = format_size(MOST_BYTES_PER_SECOND)
         raise plan_file.error(
             "load.rate",
-            f"{format_rate(plan.load.rate)} of {format_size(round(plan.load.mean_size))} is more than "
-            f"the {format_size(MOST_BYTES_PER_SECOND)} a second that a lab is for; name your cluster in "
-            f"broker.{plan.broker_kind}.{key}, or take a part of it, such as --scale 0.01",
+            f"{rate} of {size} is more than the {most} a second that a lab is for; {advice}",
         )
-    if plan.topic.replication > plan.lab.nodes:
+    copies, nodes = plan.topic.replication, plan.lab.nodes
+    if copies > nodes:
         raise plan_file.error(
             "topic.replication",
-            f"{plan.topic.replication} copies need as many nodes, and lab.nodes is {plan.lab.nodes}",
+            f"{copies} copies need as many nodes, and lab.nodes is {nodes}; {advice}",
         )

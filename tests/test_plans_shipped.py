@@ -1,0 +1,63 @@
+"""Every plan that ships: it says what it shows, refuses to run unfilled, and can be cut to this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from soak.cli._checks import check_here, load_plan
+from soak.core.errors import PlanError
+from soak.core.lab_limits import MOST_BYTES_PER_SECOND
+from soak.core.plan_scale import scaled, shortened
+from soak.core.units import duration_ns
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = sorted((ROOT / "configs" / "plans").glob("*.yaml"))
+FOR_CLUSTERS = [path for path in SHIPPED if not path.stem.startswith(("demo-", "lab-"))]
+SMALL = re.compile(r"--scale (\S+) --duration (\w+)\.$")
+
+
+def comment_of(path: Path) -> str:
+    """Return what stands above a plan's first key, as one line."""
+    lines = path.read_text().splitlines()
+    return " ".join(line.removeprefix("# ") for line in lines if line.startswith("# "))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_plan_says_what_it_is_meant_to_show(path: Path) -> None:
+    """Above its first key; and it is in the list of docs/plans.md under its own name."""
+    plan = load_plan(path).plan
+
+    assert len(comment_of(path).split(". ")) >= 2
+    assert plan.name == path.stem
+    assert f"`{plan.name}`" in (ROOT / "docs" / "plans.md").read_text()
+
+
+@pytest.mark.parametrize("path", FOR_CLUSTERS, ids=lambda path: path.stem)
+def test_a_cluster_s_plan_asks_for_the_cluster(path: Path, tmp_path: Path) -> None:
+    """Without an address it would be the lab's, which could not bear it."""
+    with pytest.raises(PlanError, match=r"name your cluster in broker\.kafka\.bootstrap_servers"):
+        check_here(load_plan(path), tmp_path)
+
+
+@pytest.mark.parametrize("path", FOR_CLUSTERS, ids=lambda path: path.stem)
+def test_a_cluster_s_plan_can_be_cut_to_this_machine(path: Path, tmp_path: Path) -> None:
+    """As its own comment says how; on one node, with all that makes it what it is."""
+    found = SMALL.search(comment_of(path))
+    assert found is not None
+    large = load_plan(path)
+
+    plan = shortened(scaled(large.plan, Fraction(found[1])), duration_ns(found[2]))
+
+    check_here(dataclasses.replace(large, plan=plan), tmp_path)
+    assert plan.load.rate * plan.load.mean_size < MOST_BYTES_PER_SECOND / 8
+    assert plan.load.producers + plan.consumers.processes <= 12
+    assert plan.topic.total_partitions <= 1500
+    assert (plan.phases.ramp is None) == (large.plan.phases.ramp is None)
+    assert (plan.phases.catch_up is None) == (large.plan.phases.catch_up is None)
+    assert len(plan.phases.windows) == len(large.plan.phases.windows)
+    assert plan.consumers.subscriptions == large.plan.consumers.subscriptions
