@@ -47,7 +47,7 @@ class Durability:
     """What holds at the instant of an acknowledgement, whatever fails afterwards.
 
     `confirmed` copies out of `copies` hold the message (0: nothing is ever acknowledged), and each
-    of them `is_flushed` to disk. None: it could not be read.
+    of them `is_flushed` to disk. No copies: nothing is stored. None: it could not be read.
     """
 
     system: str
@@ -115,7 +115,7 @@ def named(one: Durability) -> str:
 def replication_reason(one: Durability) -> str:
     """Return in one sentence what makes the replication sync, async or unknown."""
     if one.confirmed == 0:
-        return "nothing is acknowledged"
+        return _nothing(one)
     if one.copies is None or one.confirmed is None:
         missing = (
             "copies there are" if one.copies is None else "copies an acknowledgement waits for"
@@ -130,11 +130,15 @@ def replication_reason(one: Durability) -> str:
 def local_reason(one: Durability) -> str:
     """Return in one sentence what makes the local side sync, async or unknown."""
     if one.confirmed == 0:
-        return "nothing is acknowledged"
+        return _nothing(one)
     if one.is_flushed is None:
         return "it could not be read whether a message is on disk when it is acknowledged"
     when = "after" if one.is_flushed else "before"
     return f"a message is acknowledged {when} it is flushed to disk"
+
+
+def _nothing(one: Durability) -> str:
+    return "nothing is stored" if one.copies == 0 else "nothing is acknowledged"
 
 
 def compared(first: tuple[str, Durability], second: tuple[str, Durability]) -> tuple[bool, str]:
