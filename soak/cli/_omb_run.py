@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from itertools import groupby
 
 from soak.core.errors import RunFolderError
 from soak.core.phases import Phases, parse
 from soak.omb.run_result import Second, Source
-from soak.store.journal_reader import read_source, sources
+from soak.store.journal_reader import sources
+from soak.store.merged_reader import MergedReader
 from soak.store.run_folder import RunFolder, read_plan, read_run
 
 _ROLES = ("produce", "consume")
@@ -35,14 +35,10 @@ def source(folder: RunFolder) -> Source:
 
 def seconds(folder: RunFolder) -> Iterator[Second]:
     """Give (k, records of all producers and consumers), ascending in k as long as no clock was set back."""
-    streams = [
-        read_source(folder.journal, name)
-        for name in sources(folder.journal)
-        if name.startswith(_ROLES)
-    ]
-    merged = heapq.merge(*streams, key=lambda told: told[0].k)
-    for k, told in groupby(merged, key=lambda told: told[0].k):
-        yield k, list(told)
+    names = [name for name in sources(folder.journal) if name.startswith(_ROLES)]
+    found = MergedReader(folder.journal, names).read()
+    for k, group in groupby(found, key=lambda one: one[1].k):
+        yield k, [(record, columns) for _, record, columns in group]
 
 
 def _phases(folder: RunFolder) -> Phases:
@@ -55,9 +51,7 @@ def _phases(folder: RunFolder) -> Phases:
 
 
 def _measured(phases: Phases, folder: RunFolder) -> tuple[int, int]:
-    soaks = [at for at, name in enumerate(phases.names) if name == "soak"]
+    soaks = phases.spans("soak", _NO_END)
     if not soaks:
         raise RunFolderError(f"the soak of {folder.path} has not begun: there is nothing to export")
-    after = soaks[-1] + 1
-    end_k = phases.from_k[after] if after < len(phases.from_k) else _NO_END
-    return phases.from_k[soaks[0]], end_k
+    return soaks[0][0], soaks[-1][1]
