@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.brokers import _kafka_durability, _kafka_settings, _redpanda_durability, kafka
+from soak.brokers import (
+    _kafka_durability,
+    _kafka_settings,
+    _pulsar_durability,
+    _redpanda_durability,
+    kafka,
+)
 from soak.brokers._kafka_settings import Cluster, TopicSettings
 from soak.core import durability
 from soak.core.durability import Durability, Told
@@ -29,6 +35,13 @@ def on_redpanda(acks: str, copies: int, of_topic: str | None, of_cluster: str | 
     topic = None if of_topic is None else told(of_topic)
     read = _redpanda_durability.Read(told(acks), told(str(copies)), topic, told(of_cluster))
     return _redpanda_durability.judged(read)
+
+
+def on_pulsar(write: int, ack: int, writes: str | None, syncs: str | None) -> Durability:
+    read = _pulsar_durability.Read(
+        told(str(write)), told(str(ack)), told(writes), told(syncs), told("false")
+    )
+    return _pulsar_durability.judged(read)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +87,34 @@ def test_the_level_of_redpanda(
     assert on_redpanda(acks, copies, of_topic, of_cluster).level == level
 
 
+@pytest.mark.parametrize(
+    ("write", "ack", "writes", "syncs", "lowest", "highest"),
+    [
+        (3, 2, "true", "true", 4, 4),
+        (3, 3, "true", "false", 3, 3),
+        (3, 2, "false", "true", 3, 3),
+        (2, 2, "true", None, 3, 4),
+        (3, 2, None, "false", 3, 3),
+        (3, 1, "true", "true", 2, 2),
+        (1, 1, "true", "true", 2, 2),
+        (1, 1, None, None, 1, 2),
+        (4, 2, "false", "false", 1, 1),
+    ],
+)
+def test_the_level_of_pulsar(
+    write: int, ack: int, writes: str | None, syncs: str | None, lowest: int, highest: int
+) -> None:
+    found = on_pulsar(write, ack, writes, syncs)
+
+    assert (found.lowest, found.highest) == (lowest, highest)
+
+
 ACKS = ["0", "1", "all"]  # each list from weak to strong
 LEAST = ["1", "2", "3"]
 FLUSH = [NEVER, "10", "1"]
 CACHING = ["true", "false"]
+QUORUM = ["1", "2", "3"]
+JOURNAL = ["false", "true"]
 
 
 @given(st.data(), st.integers(1, 5))
@@ -103,6 +140,17 @@ def test_a_stronger_setting_of_redpanda_never_lowers_the_level(
 
     assert on_redpanda(weak[0], copies, None, weak[1]).lowest <= (
         on_redpanda(strong[0], copies, None, strong[1]).lowest
+    )
+
+
+@given(st.data(), st.integers(3, 5))
+def test_a_stronger_setting_of_pulsar_never_lowers_the_level(
+    data: st.DataObject, write: int
+) -> None:
+    weak, strong = _ordered_pairs(data, (QUORUM, JOURNAL, JOURNAL))
+
+    assert on_pulsar(write, int(weak[0]), *weak[1:]).lowest <= (
+        on_pulsar(write, int(strong[0]), *strong[1:]).lowest
     )
 
 
@@ -231,6 +279,13 @@ def test_what_was_set_for_a_topic_goes_before_what_the_brokers_have() -> None:
     assert read.flush_messages == Told("1", "topic t")
     assert read.least_in_sync == Told("2", "topic t, as one broker has it")
     assert read.copies == Told("3", "topic t")
+
+
+def test_a_topic_that_stores_nothing_promises_nothing() -> None:
+    found = Durability("pulsar", 0, 0, is_flushed=False)
+
+    assert found.level == 1
+    assert durability.replication_reason(found) == "nothing is stored"
 
 
 def _ordered_pairs(

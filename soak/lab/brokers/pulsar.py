@@ -103,7 +103,11 @@ class Pulsar:
 
     @property
     def addresses(self) -> dict[str, str]:
-        return {"service_url": self.service_url, "admin_url": self.admin_url}
+        return {
+            "service_url": self.service_url,
+            "admin_url": self.admin_url,
+            "bookie_urls": self.bookie_metrics_url.removesuffix("/metrics"),
+        }
 
     @property
     def bootstrap_servers(self) -> str:
