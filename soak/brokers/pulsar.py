@@ -48,7 +48,7 @@ _RETRY_NS = SECOND_NS // 5
 class Config:
     service_url: str = ""  # pulsar:// or pulsar+ssl://; empty: the lab's broker
     admin_url: str = ""  # http:// or https://
-    bookie_urls: str = ""  # http://host:8000,..., each bookie's own page; only `soak audit` asks them
+    bookie_urls: str = ""  # http://host:8000,...: each bookie's own page, for its settings
     namespace: str = "public/default"  # of topics that are not named in full
     timeout: Duration = 10 * SECOND_NS  # for every question that is not a message
     client: Settings = field(default_factory=dict)  # authentication: token takes a token, too
