@@ -196,6 +196,20 @@ def _read_head(reader: SourceReader, path: Path, end: int) -> None:
         pass
 
 
+def place_of_second(folder: Path, k: int) -> tuple[Path, int] | None:
+    """Return a file of a source and where in it a line starts, at or before the records of second `k`.
+
+    None while the source has written nothing.
+    """
+    files = segments(folder)
+    for path in reversed(files):
+        end = complete_size(path)
+        first = next(_ks(path, 0, end), None)
+        if first is not None and (first[1] <= k or path == files[0]):
+            return path, _place_of(path, k, end, _BLOCK_BYTES)
+    return (files[0], 0) if files else None
+
+
 def _place_of(path: Path, k: int, end: int, block: int) -> int:
     """Return the start of a line at or before the first record of second `k` or later."""
     low, high = 0, end  # every line that starts before `low` is of an earlier second
