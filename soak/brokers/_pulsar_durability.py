@@ -107,14 +107,16 @@ def _quorums(admin: Admin, name: str, topic: Topic, broker: Mapping[str, Any]) -
     """Return write and acknowledgement quorum of a topic, named in full."""
     try:
         policy = admin.get(f"{path_of(name)}/persistence?applied=true")
-        where = f"topic {name}"
     except RefusedError as error:
         if error.status == NOT_FOUND:
             return _planned(topic)
+        policy = None
+    where = f"topic {name}"
+    if not isinstance(policy, dict):
         namespace = _namespace(name)  # the cluster has no policies of topics
         policy = _asked(admin, f"/admin/v2/namespaces/{namespace}/persistence")
         where = f"namespace {namespace}"
-    if not isinstance(policy, dict) or not policy:
+    if not policy:
         where = "the broker's configuration"
         policy = {
             f"bookkeeper{kind}Quorum": broker.get(f"managedLedgerDefault{kind}Quorum")
