@@ -32,6 +32,15 @@ def test_schedule_lag_that_is_a_small_part_of_the_step_is_not() -> None:
     assert [e.cause for e in attribute(STEP, lag(0.0004, 0.004))] == ["unknown"]
 
 
+def test_schedule_lag_under_a_queue_that_the_cluster_keeps_full_is_not() -> None:
+    k = np.arange(160, dtype=np.int64)
+    held = Series("produce.0@h|held_back_messages", k, np.where(k >= 100, 500.0, 0.0))
+    found = lag(0.0004, 0.055)
+    found = replace(found, series={**found.series, held.name: held})
+
+    assert [e.cause for e in attribute(STEP, found)] == ["unknown"]
+
+
 def test_schedule_lag_that_was_high_before_is_not() -> None:
     assert [e.cause for e in attribute(STEP, lag(0.055, 0.055))] == ["unknown"]
 

@@ -147,7 +147,7 @@ def test_a_full_queue_is_counted_and_the_oldest_sends_are_given_up(tmp_path: Pat
     records = _records(context)
     assert sum(values["sent_messages"] for _, values in records) == 0
     assert sum(values["missed_messages"] for _, values in records) == 3001
-    assert all(record.trust["reason"] == "queue_full" for record, _ in records[:5])
+    assert all(record.is_trusted for record, _ in records[:5])  # it is not us who are slow
 
 
 def test_what_the_client_gives_up_is_failed_and_named(tmp_path: Path) -> None:
@@ -370,7 +370,30 @@ def test_a_second_is_not_trusted_when_our_own_lag_is_most_of_the_latency(
     second.note_sent(np.full(100, lag_ms * 10**6))
     second.latency.record_ns(np.full(100, latency_ms * 10**6))
 
-    assert second.reason() == reason
+    assert second.reason(0.2) == reason
+
+
+@pytest.mark.parametrize(
+    ("held_back", "busy_ratio", "reason"),
+    [(100, 0.2, ""), (10, 0.2, "schedule_lag"), (100, 0.95, "schedule_lag")],
+)
+def test_a_schedule_that_the_cluster_holds_back_is_the_clusters_doing(
+    held_back: int, busy_ratio: float, reason: str
+) -> None:
+    second = ProduceSecond([1], 1, 1)
+    second.note_sent(np.full(100, 2 * SECOND_NS))
+    second.latency.record_ns(np.full(100, 2 * SECOND_NS))
+    second.held_back = held_back
+
+    assert second.reason(busy_ratio) == reason
+
+
+def test_a_second_without_time_for_acknowledgements_is_not_trusted() -> None:
+    second = ProduceSecond([1], 1, 1)
+    second.latency.record_ns(np.full(100, 70_000_000))
+    second.note_pause(60_000_000)
+
+    assert second.reason(0.2) == "callback_delay"
 
 
 def test_what_the_last_second_of_a_phase_owes_is_missed(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Ourselves: the load generator was late or out of CPU, so the step says nothing about the cluster.
 
 Method:  latency counts from the intended time of sending, so schedule lag is part of it: its rise is
-         compared with the step. Beside it, the share of seconds that a daemon marked as untrusted.
+         compared with the step, but for seconds in which a full queue held the sending back. Beside it,
+         the share of seconds that a daemon marked as untrusted.
 Assumes: the producers' own records of the minute before and after the onset.
 """
 
@@ -12,13 +13,14 @@ import numpy as np
 from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby, between
 from soak.core import wording
-from soak.core.model import Change, Evidence, Explanation
+from soak.core.model import Change, Evidence, Explanation, Series
 
 _SECONDS = 30  # before and after the onset
 _LEAST = 5
 _UNTRUSTED_RATIO = 0.5
 _UNTRUSTED_SCORE = 0.8
 _LAG = "schedule_lag_seconds"
+_HELD = "held_back_messages"
 
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
@@ -42,8 +44,9 @@ def _lagged(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
     for name, series in nearby.named(_LAG).items():
         if dict(column_of(name).labels).get("quantile") != wanted:
             continue
-        before = between(series, low - _SECONDS, low)
-        after = between(series, high, min(high + _SECONDS, nearby.soak_end(change.onset_k)))
+        own = _own(series, nearby, source_of(name))
+        before = between(own, low - _SECONDS, low)
+        after = between(own, high, min(high + _SECONDS, nearby.soak_end(change.onset_k)))
         if min(before.size, after.size) < _LEAST:
             continue
         was, became = float(np.median(before)), float(np.median(after))
@@ -60,6 +63,15 @@ def _lagged(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
                 ),
             )
     return best
+
+
+def _own(lag: Series, nearby: Nearby, source: str) -> Series:
+    """Return the lag without the seconds in which the cluster took no more: there it is not ours."""
+    for name, held in nearby.named(_HELD).items():
+        if source_of(name) == source:
+            is_ours = ~np.isin(lag.k, held.k[held.values > 0])
+            return Series(lag.name, lag.k[is_ours], lag.values[is_ours])
+    return lag
 
 
 def _untrusted(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,13 +95,20 @@ def open_context(run_dir: Path, role: str, clock: Clock) -> Context:
     return Context(folder, plan, run, source, grid, writer, recorder, PhaseFile(folder.phases))
 
 
-class CpuMeter:
-    """CPU of this process, in cores, between two calls."""
+def process_time() -> float:
+    """Return the CPU seconds that this process and all its threads have used."""
+    times = os.times()
+    return times.user + times.system
 
-    def __init__(self, clock: Clock) -> None:
+
+class CpuMeter:
+    """CPU in cores between two calls; of the process, or of what else `used` tells the seconds of."""
+
+    def __init__(self, clock: Clock, used: Callable[[], float] = process_time) -> None:
         self._clock = clock
+        self._used = used
         self._last_ns = clock.mono_ns()
-        self._last_seconds = self._used()
+        self._last_seconds = used()
 
     def ratio(self) -> float:
         now_ns, used = self._clock.mono_ns(), self._used()
@@ -108,8 +116,3 @@ class CpuMeter:
         ratio = (used - self._last_seconds) / elapsed if elapsed > 0 else 0.0
         self._last_ns, self._last_seconds = now_ns, used
         return ratio
-
-    @staticmethod
-    def _used() -> float:
-        times = os.times()
-        return times.user + times.system

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from time import thread_time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from soak.daemons.in_flight import InFlight
 from soak.daemons.leaders import Leaders
 from soak.daemons.messages import LARGEST_CHUNK, Messages
 from soak.daemons.pacing import Pacer
-from soak.daemons.produce_second import ProduceSecond
+from soak.daemons.produce_second import LAG_UNTRUSTED_SECONDS, ProduceSecond
 from soak.daemons.rate_plan import rate_plan_of
 from soak.service.lean import spare_collections
 
@@ -34,6 +35,7 @@ TICK_NS = 300_000  # shortest pause: schedule lag stays under half a millisecond
 IDLE_NS = 20_000_000
 DIGEST_NS = 50_000_000  # acknowledgements are noted at once and counted in batches
 FLUSH_SECONDS = 15.0
+LAG_UNTRUSTED_NS = round(LAG_UNTRUSTED_SECONDS * SECOND_NS)
 
 
 def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
@@ -88,7 +90,9 @@ class ProduceLoop:
         self._turn = 0
         self._in_flight = [InFlight() for _ in producers]
         self._recorded = np.zeros_like(messages.next_sequences)
+        self._is_held = False  # behind the schedule because the cluster took no more
         self._cpu = CpuMeter(clock)
+        self._busy = CpuMeter(clock, thread_time)
         self._digest_ns = self._served_ns = now_ns
 
     @property
@@ -143,6 +147,7 @@ class ProduceLoop:
 
     def _send_due(self, now_ns: int) -> None:
         due = self._pacer.due(now_ns)
+        self._is_held = self._is_held and now_ns - self._pacer.next_due_ns() > LAG_UNTRUSTED_NS
         self._second.missed += due.missed
         for first in range(due.first, due.first + due.count, LARGEST_CHUNK):
             count = min(LARGEST_CHUNK, due.first + due.count - first)
@@ -150,6 +155,7 @@ class ProduceLoop:
             self._pacer.sent(taken)
             if taken < count:
                 self._second.queue_full += 1
+                self._is_held = True
                 return
             if (
                 due.count > LARGEST_CHUNK
@@ -171,6 +177,7 @@ class ProduceLoop:
             in_flight.take_back(intended_ns.size - taken)
             self._messages.take_back(chunk, taken)
         self._second.note_sent(sent_ns - intended_ns[:taken])
+        self._second.held_back += taken if self._is_held else 0
         return taken
 
     def _serve(self) -> None:
@@ -191,9 +198,10 @@ class ProduceLoop:
         touched = np.where(following != self._recorded, following, 0)
         self._recorded = following.copy()
         in_flight = sum(one.count for one in self._in_flight)
+        busy_ratio = self._busy.ratio()
         self._context.recorder.append(
             k,
-            second.samples(in_flight, self._cpu.ratio()),
+            second.samples(in_flight, self._cpu.ratio(), busy_ratio),
             histograms={
                 "publish_latency_seconds": second.latency.encode(),
                 **second.by_leader.encoded(),
@@ -201,6 +209,6 @@ class ProduceLoop:
             acknowledged=second.acknowledged(),
             sent_next=second.sent_next(touched),
             events=second.failures(at_ns, max(0, at_ns - SECOND_NS, grid.wall_of(k) - SECOND_NS)),
-            trust={"reason": second.reason()},
+            trust={"reason": second.reason(busy_ratio)},
         )
         second.clear()

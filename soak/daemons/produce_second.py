@@ -23,6 +23,11 @@ LAG_UNTRUSTED_SECONDS = 0.020
 """A second in which 1 % of the sends were this late, and in which that lag makes up most of the latency,
 says more about this client than about the cluster."""
 
+PAUSE_UNTRUSTED_SECONDS = 0.050
+"""The same for a pause in which no acknowledgement could be noted."""
+BUSY_RATIO = 0.85
+"""A sending thread that used this much of a core may itself be what is slow."""
+
 _NONE = np.zeros(0, dtype=np.int64)
 
 
@@ -46,6 +51,7 @@ class ProduceSecond:
         self.sent = 0
         self.missed = 0
         self.queue_full = 0
+        self.held_back = 0  # sent late because the cluster had taken no more
 
     def note_sent(self, delay_ns: NDArray[np.int64]) -> None:
         """Note a batch handed to the client; `delay_ns`, shape (n,), is actual minus intended time."""
@@ -73,9 +79,11 @@ class ProduceSecond:
         self._settled = []
         self._delays_ns = []
         self._pause_ns = 0
-        self.sent = self.missed = self.queue_full = 0
+        self.sent = self.missed = self.queue_full = self.held_back = 0
 
-    def samples(self, in_flight: int, cpu_ratio: float) -> list[tuple[Column, float]]:
+    def samples(
+        self, in_flight: int, cpu_ratio: float, busy_ratio: float
+    ) -> list[tuple[Column, float]]:
         """Return columns and values in a fixed order."""
         self._count_delays()
         failed = sum(int(np.count_nonzero(item.offset == FAILED)) for item in self._settled)
@@ -86,6 +94,7 @@ class ProduceSecond:
             "failed_messages": failed,
             "missed_messages": self.missed,
             "queue_full_messages": self.queue_full,
+            "held_back_messages": self.held_back,
             "in_flight_messages": in_flight,
             "negative_latency_messages": self.latency.negative,
             "overflow_messages": self.latency.overflow,
@@ -98,6 +107,7 @@ class ProduceSecond:
             *((Column(name, (), "messages"), float(value)) for name, value in counts.items()),
             (Column("callback_delay_seconds", (), "seconds"), self._pause_ns / 1e9),
             (Column("process_cpu_ratio", (), "cores"), cpu_ratio),
+            (Column("sender_busy_ratio", (), "cores"), busy_ratio),
             *self.by_leader.samples(),
             *above_columns("publish_latency_above_messages", self.latency),
         ]
@@ -124,15 +134,25 @@ class ProduceSecond:
             for first, last, _, _ in found
         ]
 
-    def reason(self) -> str:
-        """Return why this second says nothing about the cluster, or ""."""
-        if self.queue_full:
+    def reason(self, busy_ratio: float) -> str:
+        """Return why this second says nothing about the cluster, or "".
+
+        A schedule that is behind because the cluster takes no more is the cluster's doing, and so is a full
+        queue; unless our own thread had no time left (`busy_ratio`, in cores, of this second).
+        """
+        is_busy = busy_ratio >= BUSY_RATIO
+        if self.queue_full and is_busy:
             return "queue_full"
         self._count_delays()
         (lag,) = self._lag.quantiles_seconds((0.99,))
         (latency,) = self.latency.quantiles_seconds((0.99,))
-        is_ours = lag > LAG_UNTRUSTED_SECONDS and not lag < latency / 2  # NaN: nothing came back
-        return "schedule_lag" if is_ours else ""
+        is_held = self.held_back >= self.sent / 2 and not is_busy
+        if lag > LAG_UNTRUSTED_SECONDS and not lag < latency / 2 and not is_held:  # NaN: no answer
+            return "schedule_lag"
+        pause = self._pause_ns / 1e9
+        return (
+            "callback_delay" if pause > PAUSE_UNTRUSTED_SECONDS and not pause < latency / 2 else ""
+        )
 
     def _count_delays(self) -> None:
         """Count in one go what came in chunks: a histogram costs the same for one as for a thousand."""
