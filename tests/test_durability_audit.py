@@ -31,13 +31,17 @@ from soak.store.run_folder import RunFolder
 NOWHERE = "127.0.0.1:9"
 
 
-def audit(*arguments: object) -> tuple[int, str]:
-    """Return exit code and output; a plan's fault is raised."""
-    words = ["audit", *(str(argument) for argument in arguments)]
+def soak(*arguments: object) -> tuple[int, str]:
+    """Return exit code and output of a command; a plan's fault is raised."""
+    words = [str(argument) for argument in arguments]
     done = CliRunner().invoke(main.build(words), words, catch_exceptions=True)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.exit_code, done.output
+
+
+def audit(*arguments: object) -> tuple[int, str]:
+    return soak("audit", *arguments)
 
 
 def write_plan(path: Path, servers: str, producer: str = "", topic: str = "") -> Path:
@@ -46,6 +50,14 @@ def write_plan(path: Path, servers: str, producer: str = "", topic: str = "") ->
         f"producer: {{{producer}}}}}\ntopic: {{{topic}}}\n"
     )
     return path
+
+
+def test_a_plan_that_no_lab_can_serve_starts_none(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("name: x\nbroker: {kafka: {}}\ntopic: {replication: 3}\n")
+
+    with pytest.raises(PlanError, match=r"plan\.yaml:3: topic\.replication: 3 copies need"):
+        audit(plan)
 
 
 @contextmanager
@@ -262,6 +274,10 @@ def test_the_level_follows_the_settings_of_a_live_kafka(lab_kafka: Running, tmp_
     assert "kafka, level 2 of 4: replication async, local sync" in audit(strong)[1]
     assert "kafka, level 1 of 4: replication async, local async" in audit(mute)[1]
     assert "`flush.messages: 1` would help local" in audit(weak)[1]
+    assert (
+        "Durability: level 2 of 4: replication async, local sync; `soak audit"
+        in (soak("check", strong)[1])
+    )
     assert audit(weak, weak)[0] == 0
     code, text = audit(weak, strong)
     assert code == 1

@@ -23,6 +23,7 @@ def audit(
         Path | None, typer.Argument(help="A second plan: may the two be compared?")
     ] = None,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
+    scale: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
 ) -> None:
     """Tell the durability level (1 to 4) of a plan's target, from the live cluster and the plan.
 
@@ -33,7 +34,7 @@ def audit(
 
     from soak.core import durability
 
-    found = [(str(path), _look(path)) for path in (plan, other) if path is not None]
+    found = [(str(path), _look(path, scale)) for path in (plan, other) if path is not None]
     bodies = [{"plan": name, **durability.to_json(one)} for name, one in found]
     if other is None:
         print(json.dumps(bodies[0], indent=2) if output is Format.json else _text(*found[0]))
@@ -47,7 +48,7 @@ def audit(
     raise typer.Exit(0 if may_compare else 1)
 
 
-def _look(path: Path) -> Durability:
+def _look(path: Path, scale: str) -> Durability:
     """Ask the plan's cluster; a lab's is started before and stopped after."""
     from contextlib import ExitStack
     from tempfile import TemporaryDirectory
@@ -55,11 +56,13 @@ def _look(path: Path) -> Durability:
     from soak.cli import _checks, _durability
     from soak.core.clock import SystemClock
     from soak.core.errors import BrokerError
+    from soak.core.lab_limits import refuse_too_much
     from soak.core.plan_fill import filled
     from soak.daemons.context import connect
     from soak.lab.lab import start_lab
 
-    plan_file = _checks.load_plan(path)
+    plan_file = _checks.cut(_checks.load_plan(path), scale, "")
+    refuse_too_much(plan_file)
     found = plan_file.plan
     with ExitStack() as stack:
         try:

@@ -18,8 +18,8 @@ def check(
     duration: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
 ) -> None:
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
-    from soak.cli import _checks
-    from soak.core import plan_text
+    from soak.cli import _checks, _durability
+    from soak.core import durability, plan_text
     from soak.core.units import format_duration, format_rate
 
     plan_file = _checks.cut(_checks.load_plan(plan), scale, duration)
@@ -36,6 +36,9 @@ def check(
         f"{plan}: good. {format_rate(found.load.rate)} against {where}, "
         f"warm-up {format_duration(lengths.warm_up)}, soak {format_duration(lengths.soak)}."
     )
+    if found.lab is None:
+        promised = durability.named(_durability.look(found))
+        print(f"Durability: {promised}; `soak audit {plan}` says why.")
 
 
 def _masked(text: str) -> str:
