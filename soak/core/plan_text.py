@@ -94,16 +94,19 @@ def _configs(
     section: dict[str, Any], document: Document, place: Place, package: str
 ) -> dict[str, Any]:
     found = {}
-    known = [
-        name for name in plugins.names(package) if hasattr(plugins.load(package, name), "Config")
-    ]
     for name, raw in section.items():
-        if name not in known:
+        if name not in plugins.names(package) or not _has_config(package, name):
+            known = [one for one in plugins.names(package) if _has_config(package, one)]
             hint = plugins.nearest(name, known)
             raise document.error((*place, name), f"unknown {_NOUN[package]}{hint}")
         kind = plugins.load(package, name).Config
         found[name] = typed(kind, raw, document, (*place, name))
     return found
+
+
+def _has_config(package: str, name: str) -> bool:
+    """Return whether a plug-in can stand in a plan; loads it, and with it what it imports."""
+    return hasattr(plugins.load(package, name), "Config")
 
 
 def _message(kind: type[Any], error: Any, inner: Place) -> str:  # noqa: ANN401  # pydantic's ErrorDetails
