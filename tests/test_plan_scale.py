@@ -101,7 +101,7 @@ def test_a_day_in_a_minute_keeps_its_proportions() -> None:
         MINUTE_NS,
     )
     assert plan.topic.settings["retention.ms"] == "60000"
-    assert plan.topic.settings["retention.bytes"] == "10000000000"
+    assert plan.topic.settings["retention.bytes"] == str(round(10**10 / 60))
     assert plan.load.profile.steps[0].after == 6 * MINUTE_NS
     assert phases.windows[0].every == 6 * MINUTE_NS
     assert phases.windows[0].catch_up.backlog_size == 5 * 10**12 // 60

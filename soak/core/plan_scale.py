@@ -55,8 +55,8 @@ def scaled(plan: Plan, factor: Fraction) -> Plan:
 def shortened(plan: Plan, duration_ns: int) -> Plan:
     """Return the plan with its planned load, from warm-up to cool-down, cut to `duration_ns` in proportion.
 
-    A topic's limits in time, backlogs and windows go down with it, so that what is reached half-way
-    is still reached half-way. A ramp's steps get shorter; how many there will be nobody knows.
+    A topic's limits in time and bytes, backlogs and windows go down with it, so that what is reached
+    half-way is still reached half-way. A ramp's steps get shorter; how many there will be nobody knows.
 
     Raises:
         PlanError: the soak or a step of its profile would be shorter than a plan may have it.
@@ -98,7 +98,7 @@ def _shortened(plan: Plan, time: Fraction) -> Plan:
     )
     return dataclasses.replace(
         plan,
-        topic=_with_settings(plan.topic, _TIMES, float(time)),
+        topic=_with_settings(plan.topic, (*_TIMES, *_SIZES), float(time)),
         load=dataclasses.replace(plan.load, profile=profile),
         phases=_phases(plan.phases, factor=Fraction(1), time=time),
     )
