@@ -35,6 +35,14 @@ class DelayBounds:
             below = share
         self._count += count
 
+    def absorb(self, other: DelayBounds) -> None:
+        """Add what another one holds."""
+        for name, value in other._greatest.items():
+            if not self._greatest[name] >= value and not math.isnan(value):
+                self._greatest[name] = value
+        self._sum_seconds += other._sum_seconds
+        self._count += other._count
+
     def statistics(self) -> dict[str, float]:
         """Return bounds of mean, the percentiles and max in seconds; NaN when nothing was counted."""
         mean = self._sum_seconds / self._count if self._count else math.nan

@@ -9,9 +9,8 @@ import math
 
 import numpy as np
 from hdrh.histogram import HdrHistogram
-from numpy.typing import NDArray
 
-from soak.core.histogram import DIGITS, HIGHEST_US, LOWEST_US
+from soak.core.histogram import DIGITS, HIGHEST_US, LOWEST_US, decode
 from soak.omb.profile import PERCENTILES
 from soak.omb.result import Distribution
 
@@ -37,17 +36,23 @@ class Merged:
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
-        self._twin = empty()
+        self._counts = np.zeros(cells.highs.size, dtype=np.int64)
         self.clear()
 
     def clear(self) -> None:
-        self._twin.reset()
+        self._counts[:] = 0
         self._overflow = 0
         self._max_seconds = math.nan
 
     def add(self, text: str) -> None:
         """Add one histogram in V2 base64."""
-        self._twin.decode_and_add(text.encode("ascii"))
+        self._counts += np.frombuffer(decode(text).counts, dtype=np.int64)
+
+    def absorb(self, other: Merged) -> None:
+        """Add what another one holds."""
+        self._counts += other._counts
+        self._overflow += other._overflow
+        self.note_max(other._max_seconds)
 
     def add_overflow(self, count: int) -> None:
         self._overflow += count
@@ -61,10 +66,10 @@ class Merged:
 
         A value that lies in the overflow is given as the maximum.
         """
-        counts, total = self._counts()
+        counts, total = self._counts, int(self._counts.sum()) + self._overflow
         if not total:
             return dict.fromkeys(("min", "mean", *PERCENTILES, "max"), math.nan)
-        maximum = self._maximum(counts)
+        maximum = self._maximum()
         sums = float(counts @ self._cells.middles) / 1e6 + self._overflow * maximum
         filled = np.flatnonzero(counts)
         lowest = float(self._cells.lows[filled[0]]) / 1e6 if filled.size else maximum
@@ -78,10 +83,10 @@ class Merged:
 
     def distribution(self) -> Distribution | None:
         """Return the share at or below each filled cell, or None when nothing was counted."""
-        counts, total = self._counts()
+        counts, total = self._counts, int(self._counts.sum()) + self._overflow
         if not total:
             return None
-        maximum = self._maximum(counts)
+        maximum = self._maximum()
         filled = np.flatnonzero(counts)
         percentiles = 100.0 * np.cumsum(counts)[filled] / total
         seconds = np.array([self._value(int(at), maximum) for at in filled])
@@ -90,15 +95,11 @@ class Merged:
         seconds[-1] = maximum
         return Distribution(percentiles, seconds)
 
-    def _counts(self) -> tuple[NDArray[np.int64], int]:
-        counts = np.frombuffer(self._twin.counts, dtype=np.uint64).astype(np.int64)
-        return counts, int(counts.sum()) + self._overflow
-
-    def _maximum(self, counts: NDArray[np.int64]) -> float:
+    def _maximum(self) -> float:
         """Return the exact maximum where the journals have it, else that of the histogram."""
         if not math.isnan(self._max_seconds):
             return round(self._max_seconds, 9)
-        filled = np.flatnonzero(counts)
+        filled = np.flatnonzero(self._counts)
         return float(self._cells.highs[filled[-1]]) / 1e6 if filled.size else HIGHEST_US / 1e6
 
     def _value(self, at: int, maximum: float) -> float:

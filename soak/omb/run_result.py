@@ -20,6 +20,7 @@ from soak.omb.merged import Cells
 from soak.omb.profile import NOMINAL_STEP_MILLIS
 from soak.omb.result import Result
 from soak.omb.run_facts import facts
+from soak.omb.run_latencies import RunLatencies
 from soak.omb.run_sample import RunSample
 
 STEP = NOMINAL_STEP_MILLIS // 1_000
@@ -48,7 +49,7 @@ def collect(source: Source, seconds: Iterable[Second]) -> Result:
         RunFolderError: there is none of these seconds.
     """
     cells, amounts = Cells(), Amounts()
-    sample, whole = RunSample(cells, amounts), RunSample(cells, amounts)
+    sample, whole = RunSample(cells, amounts), RunLatencies(cells, amounts)
     rows: list[dict[str, float]] = []
     late, last_k = 0, source.begin_k - 1
     for k, told in seconds:
@@ -59,19 +60,20 @@ def collect(source: Source, seconds: Iterable[Second]) -> Result:
             continue
         while (k - source.begin_k) // STEP > len(rows):
             rows.append(sample.values())
+            whole.absorb(sample.latencies)
             sample.clear()
         last_k = k
         for one in told:
             sample.add(one)
-            whole.add(one)
     if last_k < source.begin_k:
         raise RunFolderError(f"the run {source.name} has no record of its soak yet")
     rows.append(sample.values())
+    whole.absorb(sample.latencies)
     return _result(source, rows, whole, last_k, late)
 
 
 def _result(
-    source: Source, rows: list[dict[str, float]], whole: RunSample, last_k: int, late: int
+    source: Source, rows: list[dict[str, float]], whole: RunLatencies, last_k: int, late: int
 ) -> Result:
     remarks = []
     if whole.is_delay_bounded:
@@ -95,7 +97,7 @@ def _result(
         step_seconds=float(STEP),
         seconds=STEP * np.arange(1.0, len(rows) + 1),
         samples={name: np.array([row[name] for row in rows]) for name in rows[0]},
-        totals=whole.latencies(),
+        totals=whole.statistics(),
         distributions=whole.distributions(),
         remarks=tuple(remarks),
     )
