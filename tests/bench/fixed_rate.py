@@ -16,6 +16,7 @@ from soak.core.units import SECOND_NS
 from tests.bench import daemons, omb
 from tests.bench.daemons import Second
 from tests.bench.figures import Goal, Measures, Spec
+from tests.bench.process import wait_all
 
 SIZE = 1024
 PARTITIONS = 4
@@ -27,6 +28,7 @@ KAFKA_SETTINGS = {"acks": "all", "linger.ms": "1", "batch.size": "131072"}  # as
 KAFKA_TOPIC = {"min.insync.replicas": "1", "retention.bytes": "268435456"}
 PULSAR_RATE = 5_000
 
+_OVERHEAD_SECONDS = 60
 _NO_GOAL = Goal()
 
 
@@ -82,9 +84,8 @@ class FixedRate:
         plan = self._plan(f"bench-fixed-{number}")
         daemons.create_topics(plan)
         folder = daemons.prepare(self.folder / f"ours-{number}", plan, self.load_seconds)
-        limit = self.load_seconds + 60
         running = [daemons.spawn(folder, role) for role in ("consume", "produce")]
-        usages = [process.wait(limit) for process in running]
+        usages = wait_all(running, self.load_seconds + _OVERHEAD_SECONDS)
         produced, consumed = (daemons.seconds(folder, role) for role in ("produce", "consume"))
         sent = daemons.total(produced, "sent_messages")
         received = daemons.total(consumed, "received_messages")

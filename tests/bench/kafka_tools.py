@@ -59,7 +59,7 @@ def produce(
         "--command-property",
         *(f"{key}={value}" for key, value in settings.items()),
     ]
-    usage = process.start(argv, log_path).wait(_LIMIT_SECONDS)
+    (usage,) = process.wait_all([process.start(argv, log_path)], _LIMIT_SECONDS)
     return {
         "rate": steady_rate(log_path.read_text(encoding="utf-8")),
         "cpu_us": usage.cpu_seconds * 1e6 / count,
@@ -77,7 +77,7 @@ def consume(servers: str, topic: str, *, count: int, log_path: Path) -> Measures
         "--show-detailed-stats",
         *("--reporting-interval", "1000"),
     ]
-    usage = process.start(argv, log_path).wait(_LIMIT_SECONDS)
+    (usage,) = process.wait_all([process.start(argv, log_path)], _LIMIT_SECONDS)
     return {
         "rate": middle_rate(log_path.read_text(encoding="utf-8")),
         "cpu_us": usage.cpu_seconds * 1e6 / count,

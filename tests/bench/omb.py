@@ -52,7 +52,7 @@ def fixed_rate(
         "PULSAR_HTTP": admin_url,
     }
     argv = ["bash", str(script), address, str(rate), str(minutes), str(size), str(partitions)]
-    process.start(argv, log, env).wait(minutes * 60 + _OVERHEAD_SECONDS)
+    process.wait_all([process.start(argv, log, env)], minutes * 60 + _OVERHEAD_SECONDS)
     return measures(json.loads(result.read_text()), log.read_text(), minutes * 60)
 
 

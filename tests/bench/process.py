@@ -26,37 +26,37 @@ class Usage:
 
 
 class Process:
-    """A child of ours; made by `start`, reaped by `wait`."""
+    """A child of ours; made by `start`, reaped by `wait_all`."""
 
     def __init__(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
         self._process = process
         self._log_path = log_path
         self._peak_bytes = 0
 
-    def wait(self, limit_seconds: float, is_done: Callable[[], bool] = lambda: False) -> Usage:
-        """Return when the program has ended by itself, or was asked to because `is_done`.
+    def poll(self) -> Usage | None:
+        """Return what it has cost once it has ended by itself or by our SIGTERM; None until then.
 
         Raises:
-            SoakError: it failed, or did not end in time; with the end of its log.
+            SoakError: it failed; with the end of its log.
         """
-        clock = SystemClock()
-        deadline_ns = clock.mono_ns() + round(limit_seconds * SECOND_NS)
-        is_asked = False
-        while clock.mono_ns() < deadline_ns:
-            self._note_peak()
-            # not Popen.wait: only wait4 says what the child has cost
-            pid, status, used = os.wait4(self._process.pid, os.WNOHANG)
-            if pid:
-                self._process.returncode = os.waitstatus_to_exitcode(status)
-                if self._process.returncode not in {0, -signal.SIGTERM if is_asked else 0}:
-                    raise self._error(f"failed with status {self._process.returncode}")
-                return Usage(used.ru_utime + used.ru_stime, self._peak_bytes)
-            if not is_asked and is_done():
-                is_asked = True
-                self._process.send_signal(signal.SIGTERM)
-            clock.sleep_until(clock.mono_ns() + _POLL_NS)
+        self._note_peak()
+        # not Popen.poll: only wait4 says what the child has cost
+        pid, status, used = os.wait4(self._process.pid, os.WNOHANG)
+        if not pid:
+            return None
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        if self._process.returncode not in {0, -signal.SIGTERM}:
+            raise self.error(f"failed with status {self._process.returncode}")
+        return Usage(used.ru_utime + used.ru_stime, self._peak_bytes)
+
+    def ask_to_end(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
         children.kill(self._process)
-        raise self._error(f"did not end in {limit_seconds:g} s")
+
+    def error(self, what: str) -> SoakError:
+        return SoakError(f"{self._log_path.stem} {what}:\n{children.log_tail(self._log_path)}")
 
     def _note_peak(self) -> None:
         # ru_maxrss would do if it did not count what the child was before its exec
@@ -64,14 +64,44 @@ class Process:
             found = _PEAK.search(Path(f"/proc/{self._process.pid}/status").read_text())
         except OSError:
             return
-        if found:
+        if found:  # none once it has ended
             self._peak_bytes = int(found[1]) * 1024
-
-    def _error(self, what: str) -> SoakError:
-        return SoakError(f"{self._log_path.stem} {what}:\n{children.log_tail(self._log_path)}")
 
 
 def start(argv: Sequence[str], log_path: Path, env: Mapping[str, str] | None = None) -> Process:
     """Start a program that dies with us; its output is appended to `log_path`."""
     log_path.parent.mkdir(parents=True, exist_ok=True)
     return Process(children.spawn(argv, log_path=log_path, env=env), log_path)
+
+
+def wait_all(
+    running: Sequence[Process], limit_seconds: float, is_done: Callable[[], bool] = lambda: False
+) -> list[Usage]:
+    """Return what each has cost when all have ended, by themselves or because `is_done`.
+
+    Raises:
+        SoakError: one failed, or did not end in time; all others are killed then.
+    """
+    clock = SystemClock()
+    deadline_ns = clock.mono_ns() + round(limit_seconds * SECOND_NS)
+    found: dict[Process, Usage] = {}
+    is_asked = False
+    try:
+        while clock.mono_ns() < deadline_ns:
+            for process in running:
+                usage = None if process in found else process.poll()
+                if usage is not None:
+                    found[process] = usage
+            if len(found) == len(running):
+                return [found[process] for process in running]
+            if not is_asked and is_done():
+                is_asked = True
+                for process in running:
+                    process.ask_to_end()
+            clock.sleep_until(clock.mono_ns() + _POLL_NS)
+        late = next(process for process in running if process not in found)
+        raise late.error(f"did not end in {limit_seconds:g} s")
+    finally:
+        for process in running:
+            if process not in found:
+                process.kill()
