@@ -15,6 +15,7 @@ _QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 _START_MIB = 256
 _LEAST_MIB = 512
 _PARTITIONS_A_MIB = 10
+_PARTITIONS_A_SECOND = 50  # of two cores that others use too; a recovery reads every log
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,16 @@ class Machine:
     """What every node of a cluster is run with."""
 
     jars: Path
-    heap: tuple[str, ...]  # options of the JVM
+    partitions: int  # that a node is to hold, copies included
 
+    @property
+    def heap(self) -> tuple[str, str]:
+        """Return the options that bound the JVM's heap."""
+        return f"-Xms{_START_MIB}m", f"-Xmx{_LEAST_MIB + self.partitions // _PARTITIONS_A_MIB}m"
 
-def heap(partitions: int) -> tuple[str, ...]:
-    """Return the bounds of the heap of a node that holds so many partitions."""
-    return f"-Xms{_START_MIB}m", f"-Xmx{_LEAST_MIB + partitions // _PARTITIONS_A_MIB}m"
+    def patience_seconds(self, least: int) -> int:
+        """Return how long to wait for what a node without partitions does within `least` seconds."""
+        return least + self.partitions // _PARTITIONS_A_SECOND
 
 
 def command(folder: Path, jars: Path, options: tuple[str, ...]) -> list[str]:

@@ -18,7 +18,7 @@ from soak.service import children
 _READY_SECONDS = 60
 _ASK_SECONDS = 0.25
 _ASK_AGAIN_NS = SECOND_NS // 50
-_STOP_SECONDS = 20.0
+_STOP_SECONDS = 20
 
 
 class KafkaNode:
@@ -42,7 +42,7 @@ class KafkaNode:
 
     def stop(self) -> None:
         if self._process is not None:
-            children.stop(self._process, _STOP_SECONDS)
+            children.stop(self._process, self._machine.patience_seconds(_STOP_SECONDS))
 
     def kill(self) -> None:
         if self._process is not None:
@@ -74,7 +74,8 @@ class KafkaNode:
             LabError: it ended, or was not ready in time.
         """
         clock = SystemClock()
-        deadline_ns = clock.mono_ns() + _READY_SECONDS * SECOND_NS
+        limit_seconds = self._machine.patience_seconds(_READY_SECONDS)
+        deadline_ns = clock.mono_ns() + limit_seconds * SECOND_NS
         admin = AdminClient(
             {
                 "bootstrap.servers": self.address,
@@ -89,7 +90,7 @@ class KafkaNode:
                 return
             clock.sleep_until(clock.mono_ns() + _ASK_AGAIN_NS)
         raise LabError(
-            f"the lab's Kafka did not answer in {_READY_SECONDS} s:\n"
+            f"the lab's Kafka did not answer in {limit_seconds} s:\n"
             f"{children.log_tail(self.log_path)}"
         )
 

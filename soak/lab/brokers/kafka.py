@@ -30,14 +30,14 @@ def start(
 
     A folder that as many nodes were started in before keeps its data. `settings` go into each
     node's configuration under their real names. `partitions`, each copy counted, is what the
-    cluster is to hold: its memory is sized for them. From the main thread: see
+    cluster is to hold: memory and patience are sized for them. From the main thread: see
     `soak.service.children`.
 
     Raises:
         LabError: it could not be fetched or started; the message ends with a node's last log lines.
     """
     jars = artifacts.fetch(artifacts.KAFKA_LOCK)
-    machine = jvm.Machine(jars, jvm.heap(-(-partitions // nodes)))
+    machine = jvm.Machine(jars, partitions // nodes)
     for last in (False,) * (_TRIES - 1) + (True,):
         cluster = Kafka(_configured(folder.absolute(), settings, machine, nodes))
         try:
