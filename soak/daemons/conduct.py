@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from soak.core.clock import Grid
+from soak.core.load_rates import rates
 from soak.core.phase_plan import planned
-from soak.core.phases import Phase, Phases, to_line
+from soak.core.phases import Decision, Phases
+from soak.core.plan import Plan
 from soak.core.ports import Clock
+from soak.core.profile import Point
 from soak.core.units import SECOND_NS, format_size
+from soak.daemons import catch_up, ramp
+from soak.daemons.backlog import Backlog
 from soak.daemons.context import PhaseFile
+from soak.daemons.load_seconds import LOAD_SOURCES, LoadSeconds
+from soak.daemons.rate_plan import table_of
+from soak.daemons.windows import Windows
 from soak.store.journal_reader import last_record, sources
 from soak.store.run_folder import (
     RunFolder,
@@ -20,10 +31,15 @@ from soak.store.run_folder import (
     read_run,
     write_atomically,
 )
+from soak.store.tail import Found, Tail
+
+LOG = logging.getLogger("soak.daemons.conduct")
 
 AHEAD_SECONDS = 5
 """A decision lies at least this far ahead, so that every daemon has read it in time."""
 POLL_SECONDS = 0.5
+MISFIRE_SECONDS = 60
+"""A window that was due while there was no conductor begins up to so much later."""
 
 
 def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
@@ -31,11 +47,11 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
     folder = RunFolder(run_dir)
     plan, run_ = read_plan(folder), read_run(folder)
     grid = Grid.anchored(run_.start_wall_ns, clock)
-    drain_seconds = plan.phases.drain // SECOND_NS
     with exclusive(run_dir / "conduct.lock", "the conductor of this run"):
         phase_file = PhaseFile(folder.phases)
         if not folder.phases.exists():
             write_planned(folder, planned(plan.phases))
+        conductor = Conductor(folder, plan, grid, table_of(plan, folder))
         while True:
             is_stopped = stop.wait(POLL_SECONDS)
             k = grid.k_at(clock.mono_ns())
@@ -43,19 +59,11 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
             if phases.end_k is not None and k >= phases.end_k:
                 return 0
             if is_stopped:
-                decide(folder, "end", k + 1, "stopped")
+                decide(folder, Decision("end", k + 1, "stopped"))
                 return 0
-            if phases.end_k is not None:
-                continue
-            if phases.at(k) != "drain":
+            if phases.end_k is None:
                 free = shutil.disk_usage(run_dir).free
-                if free < plan.free_space_floor and phases.at(k + AHEAD_SECONDS) != "drain":
-                    reason = f"{format_size(free // 2**20 * 2**20)} free is below the floor"
-                    decide(folder, "drain", k + AHEAD_SECONDS, reason)
-            elif is_drained(folder, phases, k):
-                decide(folder, "end", k + AHEAD_SECONDS, "drained")
-            elif k >= _drain_k(phases) + drain_seconds - AHEAD_SECONDS:
-                decide(folder, "end", k + AHEAD_SECONDS, "drain limit reached")
+                decide(folder, *conductor.next_decisions(phases, k, free))
 
 
 def write_planned(folder: RunFolder, phases: Phases) -> None:
@@ -63,11 +71,92 @@ def write_planned(folder: RunFolder, phases: Phases) -> None:
     write_atomically(folder.phases, "".join(one.to_line() for one in phases.decisions))
 
 
-def decide(folder: RunFolder, name: Phase, from_k: int, reason: str) -> None:
-    """Add one decision, on disk before anyone acts on it; daemons see the old file or the new one."""
+def decide(folder: RunFolder, *decisions: Decision) -> None:
+    """Add decisions, on disk before anyone acts on them; daemons see the old file or the new one."""
+    if not decisions:
+        return
     text = folder.phases.read_text() if folder.phases.exists() else ""
     whole = text[: text.rfind("\n") + 1]  # a torn line is dropped
-    write_atomically(folder.phases, whole + to_line(name, from_k, reason))
+    write_atomically(folder.phases, whole + "".join(one.to_line() for one in decisions))
+    first = decisions[0]
+    LOG.info("decided phase=%s from_k=%d reason=%s", first.phase, first.from_k, first.reason)
+
+
+@dataclass(slots=True)
+class Conductor:
+    """Follows the load daemons' records while a ramp or a catch-up depends on them."""
+
+    folder: RunFolder
+    plan: Plan
+    grid: Grid
+    table: tuple[Point, ...] = ()
+    _windows: Windows | None = None
+    _looked_k: int = -1  # windows due up to this second were begun or passed over
+    _tail: Tail | None = None
+    _tail_k: int = -1
+    _seconds: LoadSeconds = field(init=False)
+    _backlog: Backlog = field(init=False)
+
+    def next_decisions(self, phases: Phases, k: int, free: int) -> tuple[Decision, ...]:
+        """Return what is decided in second k, with `free` bytes left on the drive of the run folder."""
+        current, ahead_k = phases.decision_at(k), k + AHEAD_SECONDS
+        if current is not None and current.phase == "drain":
+            return self._end(phases, k)
+        if free < self.plan.free_space_floor and phases.at(ahead_k) != "drain":
+            reason = f"{format_size(free // 2**20 * 2**20)} free is below the floor"
+            return (Decision("drain", ahead_k, reason),)
+        begun = self._due_window(phases, k)
+        if begun or current is None or phases.decision_at(ahead_k - 1) != current:
+            return begun  # what takes effect sooner stands
+        if current.phase == "ramp":
+            for found in self._recorded(current.from_k):
+                self._seconds.add(*found)
+            return ramp.decide(self.plan, current, k, ahead_k, self._seconds.at)
+        if current.phase == "catch-up":
+            for source, record, columns in self._recorded(_build_k(phases, k)):
+                is_building = phases.is_building(record.k)
+                self._backlog.add(source, record, columns, is_building=is_building)
+            rate = float(next(rates(self.plan.load, phases, self.table, k, k + 1))[1])
+            return catch_up.decide(self.plan, phases, k, ahead_k, self._backlog, rate)
+        return ()
+
+    def _end(self, phases: Phases, k: int) -> tuple[Decision, ...]:
+        ahead_k = k + AHEAD_SECONDS
+        if is_drained(self.folder, phases, k):
+            return (Decision("end", ahead_k, "drained"),)
+        if ahead_k >= _drain_k(phases) + self.plan.phases.drain // SECOND_NS:
+            return (Decision("end", ahead_k, "drain limit reached"),)
+        return ()
+
+    def _due_window(self, phases: Phases, k: int) -> tuple[Decision, ...]:
+        """Return the catch-up of the window that is due; one that cannot begin now is passed over."""
+        soak_k, ahead_k = phases.first_k("soak"), k + AHEAD_SECONDS
+        if soak_k is None or not self.plan.phases.windows:
+            return ()
+        if self._windows is None:
+            self._windows = Windows(self.plan.phases.windows, self.grid, soak_k)
+            began = [one.from_k for one in phases.decisions if one.part == "build"]
+            self._looked_k = max([k - MISFIRE_SECONDS, *(one for one in began if one <= ahead_k)])
+        due = self._windows.due(self._looked_k, ahead_k)
+        self._looked_k = max(self._looked_k, ahead_k)
+        begun: tuple[Decision, ...] = ()
+        for due_k, number in due:
+            why = catch_up.refusal(self.plan, phases, number, ahead_k)
+            if begun or why:
+                why = why or "falls into another window"
+                LOG.warning("window_skipped window=%d due_k=%d why=%s", number, due_k, why)
+            else:
+                begun = catch_up.begun(self.plan, phases, number, ahead_k)
+        return begun
+
+    def _recorded(self, from_k: int) -> Iterator[Found]:
+        """Give what the load daemons wrote since the last call, from the first second of a step on."""
+        if self._tail is None or from_k != self._tail_k:
+            self._tail, self._tail_k = Tail(self.folder.journal, LOAD_SOURCES, from_k), from_k
+            who = self.plan.consumers
+            self._seconds = LoadSeconds(who.subscription_of)
+            self._backlog = Backlog(who.subscriptions, who.subscription_of)
+        return self._tail.poll()
 
 
 def is_drained(folder: RunFolder, phases: Phases, k: int) -> bool:
@@ -90,3 +179,8 @@ def is_drained(folder: RunFolder, phases: Phases, k: int) -> bool:
 def _drain_k(phases: Phases) -> int:
     begin = phases.first_k("drain")
     return 0 if begin is None else begin
+
+
+def _build_k(phases: Phases, k: int) -> int:
+    """Return the second in which the catch-up that holds in second k began to build its backlog."""
+    return max(one.from_k for one in phases.decisions if one.part == "build" and one.from_k <= k)

@@ -73,7 +73,7 @@ class ConsumeLoop:
         self._cpu = CpuMeter(clock)
         self._back_ns = clock.mono_ns()
         self._k = context.grid.k_at(self._back_ns)
-        self._table = table_of(context)
+        self._table = table_of(context.plan, context.folder)
         self._is_paused = False
 
     @property

@@ -1,4 +1,4 @@
-"""Keeps a producer's schedule ahead of the clock: fills in what the phases and the profile say as it nears."""
+"""Keeps a producer's schedule ahead of the clock: fills in what phases and profile say as it nears."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from soak.core.clock import Grid
 from soak.core.load_rates import rates
 from soak.core.phases import Phases
+from soak.core.plan import Plan
 from soak.core.plan_load import Load
 from soak.core.profile import Point
 from soak.core.schedule import Schedule
 from soak.daemons.context import Context
 from soak.store.profile_file import kept_profile, read_profile
+from soak.store.run_folder import RunFolder
 
 AHEAD_SECONDS = 120
 """Rates are filled in this far ahead; what lies beyond them is taken to go on at the last one."""
@@ -50,11 +52,11 @@ def rate_plan_of(context: Context, index: int) -> RatePlan:
     Raises:
         PlanError: the run's copy of the profile's file cannot be read.
     """
-    load = context.plan.load
-    return RatePlan(load, table_of(context), context.grid, index, load.producers)
+    plan = context.plan
+    table = table_of(plan, context.folder)
+    return RatePlan(plan.load, table, context.grid, index, plan.load.producers)
 
 
-def table_of(context: Context) -> tuple[Point, ...]:
+def table_of(plan: Plan, folder: RunFolder) -> tuple[Point, ...]:
     """Return the rates of the profile's file, of which the run has a copy; none where there is no file."""
-    is_there = bool(context.plan.load.profile.file)
-    return read_profile(kept_profile(context.folder)) if is_there else ()
+    return read_profile(kept_profile(folder)) if plan.load.profile.file else ()

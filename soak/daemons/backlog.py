@@ -1,0 +1,104 @@
+"""How much consumers have not read since a catch-up began, and whether that will ever be gone."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from soak.core.model import Column, Record
+from soak.daemons.load_seconds import index_of, values_of
+
+TREND_SECONDS = 30
+"""The trend is judged over so long, three times, at ends `APART_SECONDS` apart: all must agree."""
+APART_SECONDS = 5
+FRESH_SECONDS = 5
+"""So long after consumers read on, their own idea of the lag may be from before the pause."""
+
+Point = tuple[int, float]
+"""A second and the messages that were left after it."""
+
+
+class Backlog:
+    """Messages acknowledged and not received, by subscription; `left` is that of the slowest.
+
+    What consumers themselves see as their lag is taken where it is less: retention may have deleted
+    what was never read. While they pause they see nothing.
+    """
+
+    def __init__(self, subscriptions: int, subscription_of: Callable[[int], int]) -> None:
+        self._subscription_of = subscription_of
+        self._acked = 0.0
+        self._received = [0.0] * subscriptions
+        self._built = [
+            0.0
+        ] * subscriptions  # the same, only of the seconds in which consumers paused
+        self._seen: dict[str, tuple[int, float]] = {}  # by consumer: second and lag, while it reads
+        self._points: deque[Point] = deque(maxlen=TREND_SECONDS + 2 * APART_SECONDS + 1)
+
+    def add(
+        self, source: str, record: Record, columns: tuple[Column, ...], *, is_building: bool
+    ) -> None:
+        """Take one record, once."""
+        values = values_of(record, columns)
+        if source.startswith("produce."):
+            self._acked += values["acked"]
+            if is_building:
+                self._built = [one + values["acked"] for one in self._built]
+            return
+        at = self._subscription_of(index_of(source))
+        self._received[at] += values["received"]
+        if is_building:
+            self._built[at] -= values["received"]
+        if values["received"]:
+            self._seen[source] = (record.k, values["lag"])
+
+    @property
+    def built(self) -> float:
+        """Return what the slowest subscription had to read when it read on."""
+        return max(self._built)
+
+    def left(self, drain_k: int | None = None) -> float:
+        """Return the messages that the slowest subscription has not read; `drain_k`: it reads since then."""
+        counted = [max(0.0, self._acked - received) for received in self._received]
+        if drain_k is not None:
+            counted = [min(one, self._lag(at, drain_k)) for at, one in enumerate(counted)]
+        return max(counted)
+
+    def note(self, k: int, left: float) -> None:
+        """Remember what was left after second k."""
+        if not self._points or k > self._points[-1][0]:
+            self._points.append((k, left))
+
+    def never_drains(self, goal: float, limit_k: int) -> bool:
+        """True when the trend says that second `limit_k` will come before no more than `goal` is left."""
+        points = list(self._points)
+        if not points or points[-1][0] - points[0][0] < TREND_SECONDS + 2 * APART_SECONDS:
+            return False
+        ends = [points[-1][0] - back for back in (0, APART_SECONDS, 2 * APART_SECONDS)]
+        return all(
+            _gone_k([one for one in points if end - TREND_SECONDS <= one[0] <= end], goal) > limit_k
+            for end in ends
+        )
+
+    def _lag(self, subscription: int, drain_k: int) -> float:
+        """Return the lag that the consumers of a subscription see, or infinity where they may not know it."""
+        seen = [
+            one
+            for name, one in self._seen.items()
+            if self._subscription_of(index_of(name)) == subscription
+        ]
+        is_fresh = seen and all(k >= drain_k + FRESH_SECONDS for k, _ in seen)
+        lag = sum(lag for _, lag in seen) if is_fresh else math.inf
+        return math.inf if math.isnan(lag) else lag
+
+
+def _gone_k(points: Sequence[Point], goal: float) -> float:
+    """Return the second in which a straight line through the points reaches `goal`; infinity if never."""
+    k, left = np.array(points).T
+    slope = float(np.polyfit(k - k[-1], left, 1)[0])
+    if left[-1] <= goal:
+        return float(k[-1])
+    return math.inf if slope >= 0 else float(k[-1] + (left[-1] - goal) / -slope)

@@ -1,0 +1,148 @@
+"""A catch-up: consumers pause until a backlog has grown, then read it while producers keep their rate.
+
+Which window it belongs to stands in its lines of `phases.jsonl`, the rest in the journals: so a conductor
+that starts anew goes on with the part that it finds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from soak.core.errors import SoakError
+from soak.core.phase_plan import after_build, after_catch_up, after_drain, after_soak, build_seconds
+from soak.core.phases import Decision, Phases
+from soak.core.plan import Plan
+from soak.core.plan_phases import CatchUp
+from soak.core.units import SECOND_NS, format_duration, format_size
+from soak.daemons.backlog import Backlog
+
+GONE_SECONDS = 2.0
+"""A backlog of no more than so much load is gone: as of a consumer that was started anew."""
+LEAST_DRAIN_SECONDS = 10
+"""A window that leaves less than this for reading, before the soak ends, is not worth beginning."""
+
+LEAST_SEEN_SECONDS = 2
+"""Consumers have read on for so long before their backlog is looked at."""
+
+_NO_DRAIN = "the consumers do not get through at this load: the load must give way"
+
+
+def begun(plan: Plan, phases: Phases, number: int, from_k: int) -> tuple[Decision, ...]:
+    """Return the catch-up of a window from second `from_k` on, and all that follows."""
+    window = plan.phases.windows[number]
+    when = window.cron or f"every {format_duration(window.every)}"
+    build = Decision("catch-up", from_k, f"window: {when}", "build", fields={"window": number})
+    settled_k, following = after_build(window.catch_up, from_k + build_seconds(window.catch_up))
+    following = tuple(_of_window(one, number) for one in following)
+    return _within_soak(plan, phases, (build, *following, Decision("soak", settled_k)))
+
+
+def refusal(plan: Plan, phases: Phases, number: int, from_k: int) -> str:
+    """Return why a window cannot begin in second `from_k`, or ""."""
+    if phases.at(from_k) != "soak":
+        return f"falls into {phases.at(from_k)}"
+    catch_up = plan.phases.windows[number].catch_up
+    needed = build_seconds(catch_up) + LEAST_DRAIN_SECONDS + catch_up.settle // SECOND_NS
+    return "too close to the end of the soak" if from_k + needed > soak_end_k(plan, phases) else ""
+
+
+def decide(
+    plan: Plan, phases: Phases, k: int, ahead_k: int, backlog: Backlog, rate: float
+) -> tuple[Decision, ...]:
+    """Return what follows in second k of a catch-up, from second `ahead_k` on; nothing while it goes on.
+
+    `rate` is what is sent a second by now.
+    """
+    current = phases.decision_at(k)
+    if current is None or current.phase != "catch-up":
+        return ()
+    if current.part == "build":
+        waiting = backlog.left() + rate * (ahead_k - k)  # by the time at which it is read
+        return _built(plan, phases, current, ahead_k, round(waiting))
+    left = backlog.left(current.from_k)
+    backlog.note(k, left)
+    seconds = k - current.from_k
+    messages = round(backlog.built)
+    outcome = _outcome(plan, phases, current, ahead_k, backlog, left, GONE_SECONDS * rate)
+    if not outcome or seconds < LEAST_SEEN_SECONDS:
+        return ()
+    reason = {
+        "drained": f"{messages} messages were read in {seconds} s",
+        "never drains": f"after {seconds} s {left:.0f} of {messages} messages are left, and {_NO_DRAIN}",
+        "cut short": f"the soak ends after {seconds} s, with {left:.0f} of {messages} messages left",
+    }[outcome]
+    found: dict[str, str | int | float] = {"outcome": outcome, "seconds": seconds}
+    found |= {"messages": messages, "left": round(left)}
+    settled_k, settle = after_drain(_config(plan, current), ahead_k)
+    first, *others = _with_rest(plan, phases, current, settle, settled_k)
+    return (replace(first, reason=reason, fields={**current.fields, **found}), *others)
+
+
+def _built(
+    plan: Plan, phases: Phases, current: Decision, from_k: int, messages: int
+) -> tuple[Decision, ...]:
+    """Return the drain once the backlog is as large or as old as the plan wants it."""
+    catch_up = _config(plan, current)
+    size = round(messages * plan.load.mean_size)
+    is_large = bool(catch_up.backlog_size) and size >= catch_up.backlog_size
+    if not is_large and from_k < current.from_k + build_seconds(catch_up):
+        return ()
+    text = format_size(size // 1024 * 1024)
+    reason = f"some {messages} messages, {text}, wait after {from_k - current.from_k} s"
+    settled_k, (drain, *settle) = after_build(catch_up, from_k)
+    drain = replace(drain, reason=reason, fields=current.fields)
+    return _with_rest(plan, phases, current, (drain, *settle), settled_k)
+
+
+def _outcome(
+    plan: Plan,
+    phases: Phases,
+    current: Decision,
+    ahead_k: int,
+    backlog: Backlog,
+    left: float,
+    goal: float,
+) -> str:
+    limit_k = current.from_k + _config(plan, current).drain_limit // SECOND_NS
+    if left <= goal:
+        return "drained"
+    if ahead_k >= limit_k or backlog.never_drains(goal, limit_k):
+        return "never drains"
+    is_over = "window" in current.fields and ahead_k >= soak_end_k(plan, phases)
+    return "cut short" if is_over else ""
+
+
+def _with_rest(
+    plan: Plan,
+    phases: Phases,
+    current: Decision,
+    lines: tuple[Decision, ...],
+    settled_k: int,
+) -> tuple[Decision, ...]:
+    """Return these lines and what follows them: the soak after a window, the end after the last catch-up."""
+    if "window" in current.fields:
+        return _within_soak(plan, phases, (*lines, Decision("soak", settled_k)))
+    return (*lines, *after_catch_up(plan.phases, settled_k))
+
+
+def _within_soak(plan: Plan, phases: Phases, lines: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    end_k = soak_end_k(plan, phases)
+    kept = tuple(one for one in lines if one.from_k < end_k)
+    return (*kept, *after_soak(plan.phases, end_k))
+
+
+def soak_end_k(plan: Plan, phases: Phases) -> int:
+    """Return the first second after the soak; windows do not make it longer."""
+    return (phases.first_k("soak") or 0) + plan.phases.soak // SECOND_NS
+
+
+def _config(plan: Plan, current: Decision) -> CatchUp:
+    number = current.fields.get("window")
+    config = plan.phases.catch_up if number is None else plan.phases.windows[int(number)].catch_up
+    if config is None:
+        raise SoakError(f"second {current.from_k} begins a catch-up that the plan does not name")
+    return config
+
+
+def _of_window(line: Decision, number: int) -> Decision:
+    return replace(line, fields={"window": number}) if line.phase == "catch-up" else line

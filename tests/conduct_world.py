@@ -1,0 +1,91 @@
+"""A run as the conductor sees it: load daemons that follow the phases against a cluster of a known speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+from soak.core import plan_text
+from soak.core.clock import Grid
+from soak.core.journal_text import columns_line
+from soak.core.load_rates import rates
+from soak.core.model import Column, Record
+from soak.core.phase_plan import planned
+from soak.core.phases import LOADED, Phases, parse
+from soak.core.plan import Plan
+from soak.daemons.conduct import Conductor, decide, write_planned
+from soak.daemons.recorder import quantile_column
+from soak.store.journal import JournalWriter
+from soak.store.run_folder import RunFolder
+from tests.fakes import FakeClock
+
+PRODUCED = (
+    *(Column(f"{name}_messages") for name in ("sent", "acked", "missed", "in_flight")),
+    quantile_column("publish_latency_seconds", "0.99"),
+    quantile_column("schedule_lag_seconds", "0.5"),
+)
+CONSUMED = (Column("received_messages"), Column("lag_messages"))
+PLENTY = 2**40
+
+
+def plan_of(phases: str, rate: str = "100/s") -> Plan:
+    text = f"name: w\nbroker: {{kafka: {{}}}}\nload: {{rate: {rate}}}\nphases: {phases}\n"
+    return plan_text.load(text, "plan").plan
+
+
+class World:
+    """`advance` lives through one second; the conductor may be replaced by a new one at any time."""
+
+    def __init__(self, path: Path, plan: Plan, read_most: Callable[[int], float]) -> None:
+        self.folder, self.plan = RunFolder(path), plan
+        self._read_most = read_most
+        self._grid = Grid(1_790_000_000 * 10**9, 0)
+        self.k = 0
+        self.backlog = 0.0
+        self.free = PLENTY
+        write_planned(self.folder, planned(plan.phases))
+        clock = FakeClock()
+        self._writers = {
+            name: JournalWriter(self.folder.journal / name, clock).open()
+            for name in ("produce.0@h", "consume.0@h")
+        }
+        self.start_conductor()
+
+    @property
+    def phases(self) -> Phases:
+        return parse(self.folder.phases.read_text())
+
+    def start_conductor(self) -> None:
+        self._conductor = Conductor(self.folder, self.plan, self._grid)
+
+    def advance(self) -> None:
+        phases = self.phases
+        rate = Fraction(0)
+        if phases.at(self.k) in LOADED:
+            rate = next(rates(self.plan.load, phases, (), self.k, self.k + 1))[1]
+        self.backlog += float(rate)
+        received = 0.0 if phases.is_building(self.k) else min(self.backlog, self._read_most(self.k))
+        self.backlog -= received
+        seen = float("nan") if phases.is_building(self.k) else self.backlog
+        self._write("produce.0@h", PRODUCED, (float(rate), float(rate), 0, 0, 0.004, 0))
+        self._write("consume.0@h", CONSUMED, (received, seen))
+        self.k += 1
+        decide(self.folder, *self._conductor.next_decisions(phases, self.k, self.free))
+
+    def live(self, seconds: int) -> list[tuple[int, str, str]]:
+        """Return the stretches of second, phase and part that were lived through from now on."""
+        lived: list[tuple[int, str, str]] = []
+        for _ in range(seconds):
+            now = self.phases.decision_at(self.k)
+            if now is not None and (not lived or lived[-1][1:] != (now.phase, now.part)):
+                lived.append((self.k, now.phase, now.part))
+            if now is not None and now.phase == "end":
+                break
+            self.advance()
+        return lived
+
+    def _write(self, source: str, columns: tuple[Column, ...], values: tuple[float, ...]) -> None:
+        writer = self._writers[source]
+        record = Record(self.k, writer.inc, 0, 0, columns_line(columns).id, values)
+        writer.append(record, columns)

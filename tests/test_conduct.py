@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from soak.core.clock import Grid
+from soak.core.model import Column, Record
+from soak.core.phases import Decision, parse
+from soak.core.plan_phases import CatchUp, Window
+from soak.core.units import SECOND_NS
+from soak.daemons.backlog import Backlog
+from soak.daemons.conduct import decide
+from soak.daemons.windows import Windows, refusal
+from soak.store.run_folder import RunFolder
+from tests.conduct_world import World, plan_of
+
+FINAL = """{warm_up: 5s, soak: 20s, cool_down: 5s, drain: 60s,
+  catch_up: {backlog_age: 20s, drain_limit: 100s, settle: 6s}}"""
+WINDOWS = """{warm_up: 5s, soak: 200s, drain: 60s, windows: [
+  {every: 60s, catch_up: {backlog_age: 10s, drain_limit: 60s, settle: 6s}}]}"""
+
+
+def fast(_: int) -> float:
+    return 400.0
+
+
+def test_a_run_without_surprises_follows_its_plan(tmp_path: Path) -> None:
+    world = World(tmp_path, plan_of("{warm_up: 5s, soak: 20s, cool_down: 5s, drain: 60s}"), fast)
+
+    lived = world.live(100)
+
+    assert lived == [
+        (0, "warm-up", ""), (5, "soak", ""), (25, "cool-down", ""), (30, "drain", ""), (38, "end", ""),
+    ]  # fmt: skip
+
+
+def test_a_catch_up_after_the_soak_builds_drains_and_is_told(tmp_path: Path) -> None:
+    """20 s at 100/s wait; at 400/s read, of which 100/s are new, less than 2 s of load are left after 6 s."""
+    world = World(tmp_path, plan_of(FINAL), fast)
+
+    lived = world.live(200)
+
+    assert [one[1:] for one in lived] == [
+        ("warm-up", ""), ("soak", ""), ("catch-up", "build"), ("catch-up", "drain"),
+        ("cool-down", ""), ("drain", ""), ("end", ""),
+    ]  # fmt: skip
+    told = next(one for one in world.phases.decisions if "outcome" in one.fields)
+    assert (told.phase, told.fields["outcome"]) == ("cool-down", "drained")
+    assert (told.fields["messages"], told.fields["seconds"]) == (2000, 6)
+    assert told.reason == "2000 messages were read in 6 s"
+
+
+def test_a_backlog_of_a_size_is_drained_when_it_has_it(tmp_path: Path) -> None:
+    """5,000 messages of 1 KiB are there after 50 s: decided five seconds ahead."""
+    phases = FINAL.replace("backlog_age: 20s", "backlog_size: 5000KiB")
+    world = World(tmp_path, plan_of(phases), fast)
+
+    lived = world.live(200)
+
+    build, drain = (one[0] for one in lived if one[1] == "catch-up")
+    assert (build, drain) == (25, 25 + 50)
+
+
+def test_a_backlog_that_never_drains_is_recognised_long_before_the_limit(tmp_path: Path) -> None:
+    """Read at 101/s and written at 100/s, 1,500 messages would take 1,300 s: said after 45 s, of 300."""
+    phases = FINAL.replace("drain_limit: 100s", "drain_limit: 300s")
+    world = World(tmp_path, plan_of(phases), lambda _: 101.0)
+
+    world.live(400)
+
+    told = next(one for one in world.phases.decisions if "outcome" in one.fields)
+    assert told.fields["outcome"] == "never drains"
+    assert int(told.fields["seconds"]) < 50
+    assert "the load must give way" in told.reason
+    assert world.phases.at(world.k) == "end"
+
+
+def test_a_slow_begin_is_no_verdict(tmp_path: Path) -> None:
+    """Nothing is read for the first 20 s of the drain, then it goes fast."""
+    phases = FINAL.replace("drain_limit: 100s", "drain_limit: 300s")
+    world = World(tmp_path, plan_of(phases), lambda k: 400.0 if k < 45 or k > 65 else 90.0)
+
+    world.live(400)
+
+    told = next(one for one in world.phases.decisions if "outcome" in one.fields)
+    assert told.fields["outcome"] == "drained"
+
+
+def test_windows_come_again_and_leave_the_soak_as_long_as_it_was(tmp_path: Path) -> None:
+    world = World(tmp_path, plan_of(WINDOWS), fast)
+
+    lived = world.live(400)
+
+    builds = [k for k, _, part in lived if part == "build"]
+    assert builds == [65, 125]  # the one at 185 would leave 10 s of 30
+    assert next(k for k, phase, _ in lived if phase == "drain") == 205
+    soaks = world.phases.spans("soak", 205)
+    assert [begin for begin, _ in soaks] == [5, 89, 149]
+
+
+def test_a_window_that_falls_into_another_is_passed_over(tmp_path: Path) -> None:
+    both = WINDOWS.replace("windows: [", "windows: [{every: 70s, catch_up: {backlog_age: 5s}},")
+    world = World(tmp_path, plan_of(both), fast)
+
+    lived = world.live(400)
+
+    assert [k for k, _, part in lived if part == "build"] == [65, 125]
+
+
+def test_a_window_is_cut_short_by_the_end_of_the_soak(tmp_path: Path) -> None:
+    late = WINDOWS.replace("every: 60s", "every: 150s").replace("limit: 60s", "limit: 10min")
+    world = World(tmp_path, plan_of(late), lambda _: 110.0)
+
+    lived = world.live(400)
+
+    told = next(one for one in world.phases.decisions if "outcome" in one.fields)
+    assert next(k for k, phase, _ in lived if phase == "drain") == 205
+    assert (told.from_k, told.phase, told.fields["outcome"]) == (205, "drain", "cut short")
+
+
+@pytest.mark.parametrize("phases", [FINAL, WINDOWS])
+def test_a_conductor_that_is_killed_in_any_second_changes_nothing(
+    tmp_path: Path, phases: str
+) -> None:
+    steady = World(tmp_path / "a", plan_of(phases), fast)
+    killed = World(tmp_path / "b", plan_of(phases), fast)
+    expected = steady.live(400)
+    lived: list[tuple[int, str, str]] = []
+    while not lived or lived[-1][1] != "end":
+        killed.start_conductor()
+        lived += [one for one in killed.live(1) if not lived or one[1:] != lived[-1][1:]]
+
+    assert lived == expected
+    assert killed.phases == steady.phases
+
+
+def test_little_space_ends_every_phase_with_a_drain(tmp_path: Path) -> None:
+    world = World(tmp_path, plan_of(FINAL), fast)
+    world.live(30)
+    world.free = 100 * 2**20
+
+    lived = world.live(100)
+
+    assert [one[1] for one in lived] == ["catch-up", "drain", "end"]
+    assert any("100MiB free is below the floor" in one.reason for one in world.phases.decisions)
+
+
+def test_decisions_are_added_whole_behind_a_torn_line(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.phases.write_text(Decision("soak", 0).to_line() + '{"phase": "dr')
+
+    decide(folder, Decision("catch-up", 9, part="build"), Decision("drain", 20))
+
+    assert parse(folder.phases.read_text()).names == ("soak", "catch-up", "drain")
+
+
+GRID = Grid(1_790_000_000 * SECOND_NS + 123_456_789, 0)  # 2026-09-21T14:13:20.123Z
+ANY = CatchUp(backlog_age=10 * SECOND_NS)
+
+
+def test_windows_are_counted_from_the_start_of_the_soak() -> None:
+    windows = Windows([Window(catch_up=ANY, every=600 * SECOND_NS)], GRID, 100)
+
+    assert windows.due(0, 1900) == [(700, 0), (1300, 0), (1900, 0)]
+    assert windows.due(700, 1299) == []
+
+
+def test_windows_of_the_calendar_are_due_on_the_hour_in_utc() -> None:
+    """From 14:13:20.12 it is 2,799.88 s to 15:00: due in the second that begins after it."""
+    windows = Windows([Window(catch_up=ANY, cron="0 * * * *")], GRID, 0)
+
+    assert windows.due(0, 8000) == [(2800, 0), (6400, 0)]
+
+
+def test_asking_second_by_second_finds_each_window_once() -> None:
+    plans = [Window(catch_up=ANY, every=37 * SECOND_NS), Window(catch_up=ANY, cron="* * * * *")]
+    windows = Windows(plans, GRID, 3)
+
+    piecewise = [found for k in range(1000) for found in windows.due(k - 1, k)]
+
+    assert piecewise == windows.due(-1, 999)
+    assert len(piecewise) == 996 // 37 + 16
+
+
+def test_a_cron_expression_that_nobody_understands_is_told() -> None:
+    assert refusal(Window(catch_up=ANY, cron="0 */6 * * *")) == ""
+    assert "'hourly' is no cron expression" in refusal(Window(catch_up=ANY, cron="hourly"))
+
+
+def _backlog(lefts: NDArray[np.floating[Any]]) -> Backlog:
+    backlog = Backlog(1, lambda _: 0)
+    for k, left in enumerate(lefts.tolist()):
+        backlog.note(k, left)
+    return backlog
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_noisy_drain_that_will_be_done_in_time_is_never_given_up(seed: int) -> None:
+    """100,000 messages at 250 a second less, in 400 s of 600, with a tenth of noise."""
+    rng = np.random.default_rng(seed)
+    k = np.arange(380)
+    lefts = 100_000 - 250.0 * k + rng.normal(0, 1000, k.size)
+    backlog = Backlog(1, lambda _: 0)
+    given_up = []
+    for at, left in enumerate(lefts.tolist()):
+        backlog.note(at, left)
+        given_up.append(backlog.never_drains(2000.0, 600))
+
+    assert not any(given_up)
+
+
+def test_a_trend_needs_its_time_and_must_agree() -> None:
+    growing = 1000 + 10.0 * np.arange(60)
+
+    assert not _backlog(growing[:40]).never_drains(10, 600)
+    assert _backlog(growing[:41]).never_drains(10, 600)
+    assert not _backlog(5000 - 10.0 * np.arange(60)).never_drains(10, 600)
+    assert _backlog(5000 - 1.0 * np.arange(60)).never_drains(10, 600)
+
+
+def test_what_retention_took_is_not_waited_for() -> None:
+    """3,000 were acknowledged and 1,000 received, but the consumer, which reads, sees 50 to come."""
+    backlog = Backlog(1, lambda _: 0)
+    columns = (Column("received_messages"), Column("lag_messages"))
+    sent = Record(20, 1, 0, 0, "", (3000.0,))
+    read = Record(20, 1, 0, 0, "", (1000.0, 50.0))
+    backlog.add("produce.0@h", sent, (Column("acked_messages"),), is_building=True)
+    backlog.add("consume.0@h", read, columns, is_building=False)
+
+    assert (backlog.built, backlog.left()) == (3000, 2000)
+    assert (backlog.left(drain_k=16), backlog.left(drain_k=15)) == (2000, 50)
