@@ -135,7 +135,7 @@ def test_capped_values_negative_backlogs_and_unknown_keys_are_told() -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_what_is_written_reads_as_the_same_numbers(dialect: str, data: st.DataObject) -> None:
     result = data.draw(results(dialect))
@@ -288,7 +288,7 @@ def test_what_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
     assert "damaged" in refused("import", str(path))
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

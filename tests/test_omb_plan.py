@@ -380,7 +380,7 @@ def test_any_text_is_some_properties(text: str) -> None:
     assert all(isinstance(value, str) for value in java_properties.parse(text).values())
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     st.dictionaries(
         st.sampled_from(sorted(profile.load("vanlightly").workload_keys | {"driverClass"})),
