@@ -108,6 +108,16 @@ def test_without_counts_the_nominal_step_stands_and_it_is_said() -> None:
     assert any("no time axis in the file" in text for text in found.remarks)
 
 
+def test_a_result_without_a_sample_is_read() -> None:
+    body = {
+        key: [] if isinstance(value, list) else value for key, value in body_of("upstream").items()
+    }
+    found = read_result.parse(body, "a")
+
+    assert found.seconds.size == 0
+    assert found.totals["publish_latency_p99_seconds"] == 0.006448
+
+
 def test_another_sample_rate_is_heeded() -> None:
     body = {**body_of("redpanda"), "sampleRateMillis": 1000, "sent": [], "consumed": []}
 

@@ -316,6 +316,7 @@ def test_the_command_writes_the_plan_whole_or_not_at_all(tmp_path: Path) -> None
     done = CliRunner().invoke(app, ["omb", "import", str(good), "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert plan_text.load(out.read_text(), "plan").plan.topic.count == 3
+    assert "note: no driver was given" in done.stderr
     shown = CliRunner().invoke(app, ["omb", "import", str(good)])
     assert shown.stdout == out.read_text()
 

@@ -42,8 +42,8 @@ def import_(
         raise PlanError(
             f"{sources[0].document.name}: a result and a plan are not imported together"
         )
-    if results and out is not None:
-        raise PlanError("--out is for the plan of a workload or driver, and these are results")
+    if results and (out is not None or dialect is not None):
+        raise PlanError("--out and --dialect are for workloads and drivers, and these are results")
     if results:
         _omb_files.show(results, output)
         return
@@ -53,6 +53,8 @@ def import_(
     else:
         _omb_files.write(out, [plan])
         print(out)
+        for note in (line for line in plan.splitlines() if line.startswith("# ")):
+            print(f"note: {note[2:]}", file=sys.stderr)
 
 
 @command.command()

@@ -41,9 +41,10 @@ def parse_json(text: str, name: str) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
+        said = error.msg.lower().removesuffix(" starting at")
         is_cut = not text[error.pos :].strip() or error.msg.startswith("Unterminated")
         hint = "; the file seems to be cut off" if is_cut else ""
         where = f"{name}:{error.lineno}:{error.colno}"
-        raise PlanError(f"{where}: not JSON: {error.msg.lower()}{hint}") from error
+        raise PlanError(f"{where}: not JSON: {said}{hint}") from error
     except (RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
         raise PlanError(f"{name}:1: not JSON: {error}") from error
