@@ -11,6 +11,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -23,7 +24,8 @@ from soak.core import durability, plan_text, plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import PlanError
 from soak.core.plan import Topic
-from soak.core.ports import Topics
+from soak.core.ports import Outgoing, Topics
+from soak.core.units import SECOND_NS
 from soak.lab.brokers.pulsar import Pulsar
 from soak.lab.ports import Running
 from soak.store.run_folder import RunFolder
@@ -258,6 +260,47 @@ def test_the_level_of_a_live_pulsar(lab_pulsar: Pulsar) -> None:
         "deduplicationEnabled": ("true", f"topic persistent://public/default/{name}"),
     }
     assert (planned.lowest, planned.highest) == (3, 4)
+
+
+@pytest.mark.broker
+def test_what_the_level_of_pulsar_says_is_what_its_bookie_does(lab_pulsar: Pulsar) -> None:
+    """Level 2 claims a flush before each acknowledgement: 23 messages, one by one, cost 23 flushes."""
+    topic = Topics(("soak-durability-flushed",), 1)
+    config = pulsar.Config(
+        service_url=lab_pulsar.service_url,
+        admin_url=lab_pulsar.admin_url,
+        bookie_urls=lab_pulsar.addresses["bookie_urls"],
+    )
+    broker = pulsar.connect(config, SystemClock())
+    broker.create_topics(topic, 1, {})
+    producer = broker.producer(topic)
+    before = _journal_syncs(lab_pulsar)
+
+    for token in range(23):
+        producer.send(Outgoing([0], [b"x" * 64], token))
+        assert _is_acknowledged(producer)
+    producer.close(10)
+
+    assert _pulsar_durability.read(config, Topic(name=topic.names[0])).local == "sync"
+    assert _journal_syncs(lab_pulsar) - before >= 23
+
+
+def _is_acknowledged(producer: pulsar.PulsarProducer) -> bool:
+    clock = SystemClock()
+    deadline_ns = clock.mono_ns() + 30 * SECOND_NS
+    while clock.mono_ns() < deadline_ns:
+        if producer.take().token.size:
+            return True
+        clock.sleep_until(clock.mono_ns() + SECOND_NS // 1000)
+    return False
+
+
+def _journal_syncs(lab: Pulsar) -> int:
+    with urlopen(lab.bookie_metrics_url, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    name = "bookie_journal_JOURNAL_SYNC_count{"
+    found = [line for line in lines if line.startswith(name) and 'success="true"' in line]
+    return sum(int(float(line.split()[-1])) for line in found)
 
 
 @pytest.mark.broker
