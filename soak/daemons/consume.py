@@ -81,6 +81,7 @@ class ConsumeLoop:
         return self._context.phase_file.phases.at(self._k) == "end"
 
     def tick(self) -> None:
+        self._hold(is_paused=self._context.phase_file.phases.is_building(self._k))
         away_ns = self._clock.mono_ns() - self._back_ns
         batch = self._consumer.receive(BATCH, RECEIVE_SECONDS)
         self._back_ns = self._clock.mono_ns()
@@ -89,7 +90,7 @@ class ConsumeLoop:
             if self._k >= 0:
                 self._write(self._k, self._received.take_events(self._consumer, self._clock))
             self._k = k
-            self._hold(is_paused=self._context.phase_file.poll().is_building(k))
+            self._context.phase_file.poll()
         self._second.note_pause(away_ns)  # it delayed what has come only now
         if batch.heads:
             block, is_ours = header.parse(list(batch.heads))

@@ -172,11 +172,12 @@ def _is_within(level: float, plot: Plot) -> bool:
 def shade(plot: Plot) -> None:
     """Draw what belongs to every plot on the time axis: phases, gaps, untrusted seconds, findings."""
     timeline, page = plot.page.timeline, plot.page
-    names = [*timeline.phases.names]
-    edges = [*timeline.phases.from_k, timeline.end_k]
-    for name, first, last in zip(names, edges, edges[1:], strict=False):
-        if name not in {"soak", "end"} and last > first:
-            plot.band(first, min(last, timeline.end_k), "phase", f"{name}: not judged")
+    edges = [*timeline.phases.from_k[1:], timeline.end_k]
+    for decided, edge in zip(timeline.phases.decisions, edges, strict=False):
+        last = min(edge, timeline.end_k)
+        if decided.phase not in {"soak", "end"} and last > decided.from_k:
+            words = f"{decided.phase} {decided.part}".rstrip()
+            plot.band(decided.from_k, last, "phase", f"{words}: not judged ({decided.reason})")
     for gap in page.covered.gaps:
         if gap.to_k > gap.from_k:
             plot.band(gap.from_k, gap.to_k, "gap", f"gap: {gap.source} {gap.why}")
