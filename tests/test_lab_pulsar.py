@@ -77,7 +77,9 @@ def test_a_killed_standalone_comes_back_at_the_same_address(lab_pulsar: pulsar.P
 @pytest.mark.broker
 def test_a_standalone_that_cannot_start_says_why_and_is_ended(tmp_path: Path) -> None:
     """Its JVM would live on after such a failure, deaf to SIGTERM."""
-    with pytest.raises(LabError, match=r"(?s)(did not start|ended with).*Failed to start.*value -1"):
+    with pytest.raises(
+        LabError, match=r"(?s)(did not start|ended with).*Failed to start.*value -1"
+    ):
         pulsar.start(tmp_path, {"managedLedgerDefaultEnsembleSize": "-1"})
 
 

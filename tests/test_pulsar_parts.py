@@ -14,10 +14,12 @@ from soak.brokers import _pulsar_offsets as offsets
 from soak.brokers import _pulsar_producer as producing
 from soak.brokers import _pulsar_settings, _pulsar_topics, pulsar
 from soak.brokers._pulsar_keys import partition_of
-from soak.brokers._pulsar_log import Log, log_of
+from soak.brokers._pulsar_lines import ClientLines
+from soak.brokers._pulsar_log import Log, is_last_ledger_lost, log_of
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, SettingError
 from soak.core.ports import FAILED, UNKNOWN_OFFSET
+from tests.fakes import FakeClock
 
 PLACES = st.tuples(
     st.integers(0, 2**offsets.LEDGER_BITS - 1),
@@ -140,6 +142,7 @@ def log_stats(*entries: int, state: str = "LedgerOpened", last: str = "9:4") -> 
         "state": state,
         "currentLedgerEntries": entries[-1],
         "lastConfirmedEntry": last,
+        "entriesAddedCounter": sum(entries),
     }
 
 
@@ -166,6 +169,18 @@ def test_entries_are_counted_from_an_offset_over_all_ledgers(offset: int, left: 
     assert Log((5, 7, 9), (10, 10, 5), (9, 4)).entries_from(offset) == left
 
 
+def test_a_ledger_that_was_written_to_cannot_have_been_trimmed_while_the_broker_was_away() -> None:
+    """What retention takes, and what is rolled over and taken between two looks, is no loss."""
+    before = Log((5, 7), (10, 3), (7, 2), 13)
+
+    assert is_last_ledger_lost(before, Log((5, 9), (10, 0), (9, -1), 0), was_away=False)
+    assert is_last_ledger_lost(before, Log((9,), (99,), (9, 98), 99), was_away=True)
+    assert not is_last_ledger_lost(before, Log((7, 9), (3, 1), (9, 0), 14), was_away=True)
+    assert not is_last_ledger_lost(before, Log((9,), (99,), (9, 98), 112), was_away=False)
+    empty = Log((5,), (0,), (5, -1))
+    assert not is_last_ledger_lost(empty, Log((9,), (0,), (9, -1)), was_away=True)
+
+
 class Id:
     """A message id as the client's callback gives it."""
 
@@ -180,6 +195,21 @@ class Id:
 
     def batch_index(self) -> int:
         return self._parts[2]
+
+
+def test_the_clients_lines_are_told_up_to_ten_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    """A lost broker with thousands of partitions must not fill a disk."""
+    clock = FakeClock()
+    lines = ClientLines(clock)
+
+    for at in range(23):
+        lines.take(f"2026-01-01 00:00:00.000 WARN  [140] ClientConnection:42 | line {at}")
+    clock.advance(1.0)
+    lines.take("2026-01-01 00:00:01.000 ERROR [140] ProducerImpl:7 | the next")
+
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "client_said line=line 0"
+    assert said[10:] == ["client_lines_left_out count=13", "client_said line=the next"]
 
 
 def test_notes_tell_acknowledged_from_repeated_from_failed() -> None:

@@ -16,9 +16,8 @@ import numpy as np
 import pulsar
 from numpy.typing import NDArray
 
-from soak.brokers._pulsar_admin import Admin, path_of
 from soak.brokers._pulsar_leave import leave
-from soak.brokers._pulsar_log import LogWatcher, log_of
+from soak.brokers._pulsar_log import LogWatcher, partition_name
 from soak.brokers._pulsar_offsets import INDEX_BITS, pack_all, unpack
 from soak.core.errors import BrokerError
 from soak.core.ports import Batch, Clock, Topics
@@ -42,7 +41,6 @@ class PulsarConsumer:
         subscribed: pulsar.Consumer,
         topics: Topics,
         positions: Mapping[int, int],
-        admin: Admin,
         watcher: LogWatcher,
         clock: Clock,
     ) -> None:
@@ -50,7 +48,6 @@ class PulsarConsumer:
         self._subscribed = subscribed
         self._raw = subscribed._consumer  # noqa: SLF001  # its wrapper makes an object a message
         self._topics = topics
-        self._admin = admin
         self._watcher = watcher
         self._clock = clock
         self._is_paused = False
@@ -102,8 +99,7 @@ class PulsarConsumer:
         return None if entries is None else round(entries * self._messages / self._entries)
 
     def log_bounds(self, partition: int) -> tuple[int, int]:
-        name = partition_name(self._topics, partition)
-        return log_of(self._admin.get(f"{path_of(name)}/internalStats")).bounds
+        return self._watcher.bounds(partition)
 
     def close(self) -> None:
         """Leave, and take the subscription along: it would keep every later message from deletion."""
@@ -184,12 +180,6 @@ class PulsarConsumer:
             before.topic_name(partition_name(self._topics, at))
             self._raw.acknowledge_cumulative_async(before, _ignore)
             self._acknowledged[at] = settled[at]
-
-
-def partition_name(topics: Topics, at: int) -> str:
-    """Return the name under which a cluster has a partition, by its running number."""
-    topic, partition = topics.split(at)
-    return f"{topic}-partition-{partition}"
 
 
 def _ignore(_result: Any) -> None:  # noqa: ANN401  # the client's type

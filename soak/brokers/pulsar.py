@@ -19,9 +19,10 @@ from pydantic.dataclasses import dataclass
 
 from soak.brokers import _pulsar_keys, _pulsar_topics
 from soak.brokers._pulsar_admin import NOT_FOUND, Admin, RefusedError, path_of
-from soak.brokers._pulsar_consumer import SHALLOW, PulsarConsumer, partition_name
+from soak.brokers._pulsar_consumer import SHALLOW, PulsarConsumer
 from soak.brokers._pulsar_leave import leave
-from soak.brokers._pulsar_log import LogWatcher
+from soak.brokers._pulsar_lines import ClientLines
+from soak.brokers._pulsar_log import LogWatcher, partition_name
 from soak.brokers._pulsar_offsets import BLOCK_BITS, unpack
 from soak.brokers._pulsar_producer import PulsarProducer
 from soak.brokers._pulsar_settings import converted
@@ -80,6 +81,7 @@ class PulsarBroker:
         self._config = config
         self._clock = clock
         self._timeout_seconds = config.timeout / SECOND_NS
+        self._lines: pulsar.FileLogger | None = None
         self._numbers: dict[str, int] = {}  # of brokers, in the order in which they were seen
         self._leaders: dict[str, int] = {}  # by partition name
         self._next_lookup = 0
@@ -183,7 +185,7 @@ class PulsarBroker:
             raise
         watcher = LogWatcher(admin, full)
         watcher.start()
-        return PulsarConsumer(client, subscribed, full, positions, admin, watcher, self._clock)
+        return PulsarConsumer(client, subscribed, full, positions, watcher, self._clock)
 
     def leaders(self, topics: Topics) -> NDArray[np.int64]:
         """Return a number for the broker that serves each partition, by the order they were seen in.
@@ -238,8 +240,10 @@ class PulsarBroker:
         token = self._token()
         if token:
             settings["authentication"] = pulsar.AuthenticationToken(token)
+        if self._lines is None:
+            self._lines = ClientLines(self._clock).open()
         try:
-            return pulsar.Client(self._config.service_url, logger=LOG, **settings)
+            return pulsar.Client(self._config.service_url, logger=self._lines, **settings)
         except (pulsar.PulsarException, ValueError, RuntimeError) as error:
             raise BrokerError(f"the client refuses its settings: {error}") from error
 
