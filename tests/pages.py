@@ -1,0 +1,32 @@
+"""Pages on loopback, for what asks a cluster over HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+@contextmanager
+def pages(bodies: dict[str, str]) -> Iterator[str]:
+    """Serve pages on loopback by their paths; yields the address."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path in bodies else 404)
+            self.end_headers()
+            self.wfile.write(bodies.get(self.path, "").encode())
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
