@@ -1,0 +1,119 @@
+"""The audit against a real Kafka: what really happened to messages is counted exactly."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from soak.brokers import kafka
+from soak.core.clock import SystemClock
+from soak.core.ports import Topics
+from soak.lab.brokers import kafka as lab
+from soak.lab.ports import Running
+from tests.load_run import LoadRun
+from tests.relay import Faults, relay
+
+pytestmark = pytest.mark.broker
+
+PLAN = """
+name: audit
+broker: {{kafka: {{bootstrap_servers: "{servers}", producer: {{acks: all, linger.ms: 1{more}}}}}}}
+topic: {{partitions: {partitions}}}
+load: {{rate: 5k/s, message_size: 256B, clients_per_producer: {clients}}}
+"""
+
+Make = Callable[..., LoadRun]
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Iterator[Make]:
+    runs: list[LoadRun] = []
+
+    def make(broker: Running, *, partitions: int = 1, clients: int = 1, more: str = "") -> LoadRun:
+        topic = _topic(broker, partitions)
+        text = PLAN.format(
+            servers=broker.bootstrap_servers, partitions=partitions, clients=clients, more=more
+        )
+        runs.append(LoadRun(tmp_path / f"run-{len(runs)}", text, topic))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.close()
+
+
+def _topic(broker: Running, partitions: int) -> str:
+    name = f"soak-audit-{secrets.token_hex(4)}"
+    config = kafka.Config(bootstrap_servers=broker.bootstrap_servers)
+    kafka.connect(config, SystemClock()).create_topics(Topics((name,), partitions), 1, {})
+    return name
+
+
+def test_what_a_relay_does_to_messages_is_counted(
+    lab_kafka: Running, make_run: Make, tmp_path: Path
+) -> None:
+    """23 dropped, 17 sent twice, 11 sent late on the way from one topic to another."""
+    faults = Faults(dropped=23, twice=17, late=11)
+    run = make_run(lab_kafka, partitions=2, clients=2)
+    mirror = run.mirrored(tmp_path / "mirror", _topic(lab_kafka, 2))
+
+    acked = run.produce(faults.needed)
+    written = relay(lab_kafka.bootstrap_servers, run.topic, mirror.topic, 2, acked, faults)
+    mirror.consume(written)
+
+    assert written == acked - 23 + 17
+    assert run.verdict() == {
+        "received": acked - 23,
+        "lost": 23,
+        "duplicated": 17,
+        "reordered": 11,
+    }
+
+
+def test_what_retention_deleted_before_it_was_read_is_expired(
+    lab_kafka: Running, make_run: Make
+) -> None:
+    """1,009 of one partition, which two clients wrote side by side."""
+    run = make_run(lab_kafka, clients=2)
+
+    acked = run.produce(3_000)
+    admin = AdminClient({"bootstrap.servers": lab_kafka.bootstrap_servers})
+    for future in admin.delete_records([TopicPartition(run.topic, 0, 1009)]).values():
+        future.result(30)
+    run.consume(acked - 1009)
+
+    assert run.verdict() == {"received": acked - 1009, "expired": 1009}
+
+
+def test_what_a_broker_forgot_is_lost(tmp_path: Path, make_run: Make) -> None:
+    """A power cut takes the last 23 messages of a log that the broker had acknowledged; it goes on after."""
+    broker = lab.start(tmp_path / "kafka", {})
+    try:
+        run = make_run(broker, more=', batch.num.messages: "1"')
+        run.produce(1_000)
+        broker.kill()
+        _cut(broker.data_directory / f"{run.topic}-0", batches=23)
+        broker.restart()
+        acked = run.produce(500)
+        run.consume(acked - 23)
+    finally:
+        broker.stop()
+
+    assert run.verdict() == {"received": acked - 23, "lost": 23}
+
+
+def _cut(folder: Path, batches: int) -> None:
+    """Cut the last record batches off a log; a batch says its length after 8 bytes of offset."""
+    (path,) = folder.glob("*.log")
+    raw = path.read_bytes()
+    begins, at = list[int](), 0
+    while at + 12 <= len(raw) and (length := int.from_bytes(raw[at + 8 : at + 12], "big")):
+        begins.append(at)
+        at += 12 + length
+    with path.open("r+b") as file:
+        file.truncate(begins[-batches])
