@@ -202,10 +202,7 @@ class ProduceLoop:
         self._context.recorder.append(
             k,
             second.samples(in_flight, self._cpu.ratio(), busy_ratio),
-            histograms={
-                "publish_latency_seconds": second.latency.encode(),
-                **second.by_leader.encoded(),
-            },
+            histograms=second.encoded(),
             acknowledged=second.acknowledged(),
             sent_next=second.sent_next(touched),
             events=second.failures(at_ns, max(0, at_ns - SECOND_NS, grid.wall_of(k) - SECOND_NS)),

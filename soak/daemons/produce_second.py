@@ -112,6 +112,16 @@ class ProduceSecond:
             *above_columns("publish_latency_above_messages", self.latency),
         ]
 
+    def encoded(self) -> dict[str, str]:
+        """Return the histograms by their columns' names: from the intended time, from the send, the lag."""
+        self._count_delays()
+        return {
+            "publish_latency_seconds": self.latency.encode(),
+            "publish_service_seconds": self._service.encode(),
+            "schedule_lag_seconds": self._lag.encode(),
+            **self.by_leader.encoded(),
+        }
+
     def acknowledged(self) -> dict[str, tuple[Span, ...]]:
         """Return the runs acknowledged in this second, by lane."""
         lane_, sequence, offset = self._all()
