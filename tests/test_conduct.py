@@ -233,3 +233,11 @@ def test_what_retention_took_is_not_waited_for() -> None:
 
     assert (backlog.built, backlog.left()) == (3000, 2000)
     assert (backlog.left(drain_k=16), backlog.left(drain_k=15)) == (2000, 50)
+
+
+def test_each_decision_is_written_once(tmp_path: Path) -> None:
+    world = World(tmp_path, plan_of(FINAL), fast)
+    world.live(200)
+
+    lines = [one for one in world.folder.phases.read_text().splitlines() if "planned" not in one]
+    assert len(lines) == len(set(lines)) == 3

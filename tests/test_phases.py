@@ -99,7 +99,7 @@ def test_consumers_pause_only_while_a_backlog_is_built() -> None:
 
 
 def test_nothing_outside_the_soak_is_ever_a_finding() -> None:
-    """Slow warm-up, slower ramp, a catch-up at 100 times the latency, a cool-down: 25 seeds, no change."""
+    """Slow warm-up, slower ramp, a catch-up at 100 times the latency, a cool-down: 12 seeds, no change."""
     names = (
         "warm-up",
         "ramp",
@@ -115,7 +115,7 @@ def test_nothing_outside_the_soak_is_ever_a_finding() -> None:
     factors = (3.0, 20.0, 1.0, 100.0, 30.0, 1.0, 100.0, 30.0, 1.0)
     phases = np.repeat(names, lengths)
     found: list[Change] = []
-    for seed in range(25):
+    for seed in range(12):
         panel = Panel(Config(baseline=30 * SECOND_NS))
         values = np.random.default_rng(seed).lognormal(-5.5, 0.1, phases.size)
         for k, value in enumerate(values * np.repeat(factors, lengths)):
@@ -169,11 +169,3 @@ def test_untrusted_seconds_of_a_catch_up_are_none_of_the_soak(tmp_path: Path) ->
 
     assert found.untrusted_seconds == 12
     assert found.untrusted_ratio == pytest.approx(12 / (92 + 85))
-
-
-def test_the_soak_has_two_stretches(tmp_path: Path) -> None:
-    found = _with_catch_up(tmp_path, Shape(fault_k=None, deletions_k=None))
-
-    assert found.soak_spans == [(20, 112), (150, 235)]
-    assert found.soak == (20, 235)
-    assert found.soak_seconds.size == 92 + 85

@@ -90,6 +90,7 @@ class Conductor:
     plan: Plan
     grid: Grid
     table: tuple[Point, ...] = ()
+    _k: int | None = None  # the second that was decided on last
     _windows: Windows | None = None
     _looked_k: int = -1  # windows due up to this second were begun or passed over
     _tail: Tail | None = None
@@ -98,7 +99,13 @@ class Conductor:
     _backlog: Backlog = field(init=False)
 
     def next_decisions(self, phases: Phases, k: int, free: int) -> tuple[Decision, ...]:
-        """Return what is decided in second k, with `free` bytes left on the drive of the run folder."""
+        """Return what is decided in second k, once, with `free` bytes left on the run folder's drive."""
+        if k == self._k:
+            return ()
+        self._k = k
+        return self._decided(phases, k, free)
+
+    def _decided(self, phases: Phases, k: int, free: int) -> tuple[Decision, ...]:
         current, ahead_k = phases.decision_at(k), k + AHEAD_SECONDS
         if current is not None and current.phase == "drain":
             return self._end(phases, k)
