@@ -107,14 +107,19 @@ def table(title: str, found: Sequence[Figure]) -> Table:
     shown = Table(title=title, title_justify="left")
     shown.add_column("figure")
     for name in ("ours", "peer", "ratio", "lowest", "highest"):
-        shown.add_column(name, justify="right")
-    shown.add_column("goal")
-    shown.add_column("holds")
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("goal", no_wrap=True)
+    shown.add_column("holds", no_wrap=True)
     words = {True: "yes", False: "NO", None: ""}
     for one in found:
         numbers = (one.ours, one.peer, one.ratio, *one.spread)
-        shown.add_row(one.figure, *(f"{n:,.4g}" for n in numbers), one.goal, words[one.holds])
+        shown.add_row(one.figure, *map(_short, numbers), one.goal, words[one.holds])
     return shown
+
+
+def _short(number: float) -> str:
+    """Return three digits, and no fraction where there are more before the point."""
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 
 def write(path: Path, found: Sequence[Figure]) -> None:

@@ -23,6 +23,7 @@ from tests.bench.kafka_full_speed import CONSUMER_SPECS, PRODUCER_SPECS, FullSpe
 
 RESULT = Path("build/bench/load.json")
 LEAST_ROUNDS = 5
+TABLE_WIDTH = 140
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ PARTS: dict[str, Callable[[Options], list[Figure]]] = {
 
 def main() -> None:
     arguments = _parsed()
-    console = Console()
+    console = Console(width=max(Console().width, TABLE_WIDTH))
     found: list[Figure] = []
     work = Path(tempfile.mkdtemp(prefix="soakd-bench-", dir=arguments.work))
     try:
