@@ -42,8 +42,8 @@ class KnownRun:
     delay: dict[int, list[Ints]] = field(default_factory=dict)
 
 
-def write_known_run(path: Path, *, gap: Sequence[int] = (), has_delays: bool = False) -> KnownRun:
-    """Write the run; no source records the seconds of `gap`. With delays their histograms are kept too."""
+def write_known_run(path: Path, *, gap: Sequence[int] = ()) -> KnownRun:
+    """Write the run; no source records the seconds of `gap`."""
     folder = RunFolder(path)
     path.mkdir(parents=True)
     folder.plan.write_text(plan_text.dump(plan_text.load(PLAN, "plan.yaml").plan))
@@ -55,7 +55,7 @@ def write_known_run(path: Path, *, gap: Sequence[int] = (), has_delays: bool = F
     for index in range(2):
         produced, consumed = [], []
         for k in (k for k in range(end_k + 2) if k not in gap):
-            produced.append(_produced(run, k, rng, has_delays=has_delays))
+            produced.append(_produced(run, k, rng))
             consumed.append(_consumed(run, k, rng))
         _write(folder, f"produce.{index}@host", produced)
         _write(folder, f"consume.{index}@host", consumed)
@@ -74,7 +74,7 @@ def _histogram(values_us: Ints) -> Histogram:
 
 
 def _produced(
-    run: KnownRun, k: int, rng: np.random.Generator, *, has_delays: bool
+    run: KnownRun, k: int, rng: np.random.Generator
 ) -> tuple[list[tuple[Column, float]], Record]:
     latency, delay = _latencies(rng, 2000.0), _latencies(rng, 80.0)
     run.publish.setdefault(k, []).append(latency)
@@ -82,13 +82,15 @@ def _produced(
     histogram, lag = _histogram(latency), _histogram(delay)
     samples = [
         *_quantiles("publish_latency_seconds", histogram),
+        *_quantiles("publish_service_seconds", histogram),
         *_quantiles("schedule_lag_seconds", lag),
         *_counts(sent_messages=27, acked_messages=25, failed_messages=2, overflow_messages=0),
     ]
     texts = {
         "publish_latency_seconds": histogram.encode(),
         'publish_latency_seconds{leader="1"}': histogram.encode(),  # a part of the whole
-        **({"schedule_lag_seconds": lag.encode()} if has_delays else {}),
+        "publish_service_seconds": histogram.encode(),
+        "schedule_lag_seconds": lag.encode(),
     }
     return samples, _record(k, samples, texts)
 

@@ -18,8 +18,7 @@ from soak.core import plugins
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.histogram import HIGHEST_US
 from soak.core.phases import to_line
-from soak.omb import fields, profile, read_result, run_result, write_result
-from soak.omb.delay_bounds import DelayBounds
+from soak.omb import profile, read_result, run_result, write_result
 from soak.omb.merged import Cells, Merged
 from soak.omb.profile import PERCENTILES
 from soak.omb.result import Result
@@ -66,7 +65,7 @@ def pooled(by_second: dict[int, list[Ints]], begin: int, end: int) -> HdrHistogr
 
 def test_samples_are_the_histograms_of_ten_seconds_added_up(tmp_path: Path) -> None:
     """Percentiles, mean and maximum are what HdrHistogram says of all latencies in one."""
-    run = write_known_run(tmp_path / "run", has_delays=True)
+    run = write_known_run(tmp_path / "run")
     found = collected(run.folder)
     latencies = {"publish_latency": run.publish, "end_to_end_latency": run.end_to_end}
 
@@ -132,27 +131,6 @@ def test_totals_are_of_the_whole_soak(tmp_path: Path) -> None:
         assert share == pytest.approx(100.0 * below / values.size)
 
 
-def test_delays_without_histograms_are_bounded_from_above(tmp_path: Path) -> None:
-    """The maximum is exact, no bound is below the truth, and it is said that they are bounds."""
-    with_delays = collected(write_known_run(tmp_path / "a", has_delays=True).folder)
-    bounded = collected(write_known_run(tmp_path / "b").folder)
-
-    assert any("upper bounds" in text for text in bounded.remarks)
-    assert not any("upper bounds" in text for text in with_delays.remarks)
-    for name in ("mean", *PERCENTILES, "max"):
-        key = fields.statistic_name(fields.DELAY, name)
-        assert (bounded.samples[key] >= with_delays.samples[key]).all(), name
-    key = fields.statistic_name(fields.DELAY, "max")
-    assert bounded.samples[key].tolist() == with_delays.samples[key].tolist()
-
-
-def test_bounds_of_nothing_are_missing() -> None:
-    bounds = DelayBounds()
-    bounds.add({"0.5": np.nan, "0.99": np.nan, "max": np.nan}, 0.0)
-
-    assert all(np.isnan(value) for value in bounds.statistics().values())
-
-
 def test_values_above_the_range_are_the_maximum() -> None:
     """23 of 100 messages took two hours: beyond an hour histograms hold none, the journals their count."""
     merged, some = Merged(Cells()), HdrHistogram(1, HIGHEST_US, 3)
@@ -170,7 +148,7 @@ def test_values_above_the_range_are_the_maximum() -> None:
 
 @pytest.mark.parametrize("dialect", plugins.names(profile.PACKAGE))
 def test_an_export_imports_as_the_same_numbers(tmp_path: Path, dialect: str) -> None:
-    run = write_known_run(tmp_path / "run", has_delays=True)
+    run = write_known_run(tmp_path / "run")
     body = exported(run, tmp_path, "--dialect", dialect)
     found, again = collected(run.folder), read_result.parse(body, "a")
 

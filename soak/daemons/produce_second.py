@@ -102,6 +102,7 @@ class ProduceSecond:
         return [
             *latency_columns("publish_latency_seconds", self.latency),
             *_quantiles("publish_service_seconds", self._service, (0.5, 0.99)),
+            (quantile_column("publish_service_seconds", "max"), maximum_seconds(self._service)),
             *_quantiles("schedule_lag_seconds", self._lag, (0.5, 0.99)),
             (quantile_column("schedule_lag_seconds", "max"), maximum_seconds(self._lag)),
             *((Column(name, (), "messages"), float(value)) for name, value in counts.items()),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from soak.omb.delay_bounds import KEPT, DelayBounds
 from soak.omb.fields import DELAY, END_TO_END, PUBLISH, Family, statistic_name
 from soak.omb.journal_amounts import Amounts, Told, histograms
 from soak.omb.merged import Cells, Merged
 from soak.omb.result import Distribution
 
 _METRICS = {
-    PUBLISH: "publish_latency_seconds",
+    PUBLISH: "publish_service_seconds",  # the benchmark counts from the actual send
     DELAY: "schedule_lag_seconds",
     END_TO_END: "end_to_end_latency_seconds",
 }
@@ -26,18 +25,11 @@ class RunLatencies:
     def clear(self) -> None:
         for merged in self._merged.values():
             merged.clear()
-        self._bounds = DelayBounds()
-        self.is_delay_bounded = False
 
     def add_produced(self, told: Told) -> None:
         """Take a producer's second."""
         self._take(told, PUBLISH)
-        if histograms(told[0], _METRICS[DELAY]):
-            self._take(told, DELAY)
-            return
-        quantiles = {name: self._amounts.quantile(told, _METRICS[DELAY], name) for name in KEPT}
-        self._bounds.add(quantiles, self._amounts.count(told, "sent_messages"))
-        self.is_delay_bounded = True
+        self._take(told, DELAY)
 
     def add_consumed(self, told: Told) -> None:
         """Take a consumer's second."""
@@ -47,16 +39,14 @@ class RunLatencies:
         """Add what another one holds."""
         for family, merged in self._merged.items():
             merged.absorb(other._merged[family])  # its own kind
-        self._bounds.absorb(other._bounds)  # as above
-        self.is_delay_bounded |= other.is_delay_bounded
 
     def statistics(self) -> dict[str, float]:
         """Return each latency's statistics by name, NaN where nothing was measured."""
         found: dict[str, float] = {}
         for family, merged in self._merged.items():
-            is_bounded = family is DELAY and self.is_delay_bounded
-            values = self._bounds.statistics() if is_bounded else merged.statistics()
-            found |= {statistic_name(family, name): value for name, value in values.items()}
+            found |= {
+                statistic_name(family, name): value for name, value in merged.statistics().items()
+            }
         return found
 
     def distributions(self) -> dict[str, Distribution]:

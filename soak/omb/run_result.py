@@ -1,7 +1,6 @@
 """The journals of one of our own runs to a `Result`: samples of 10 s, histograms added up exactly.
 
-Publish latency counts from the intended send time here, as everywhere in this project; the benchmark counts
-from the actual one and tells the delay apart.
+Publish latency counts from the actual send, as the benchmark counts it; how late that was is a delay of its own.
 """
 
 from __future__ import annotations
@@ -76,11 +75,6 @@ def _result(
     source: Source, rows: list[dict[str, float]], whole: RunLatencies, last_k: int, late: int
 ) -> Result:
     remarks = []
-    if whole.is_delay_bounded:
-        remarks.append(
-            "publish_delay: the journals keep no histogram of it; these are upper bounds from the "
-            "quantiles of each second, the maximum is exact"
-        )
     if late:
         remarks.append(
             f"{late} records of seconds that were over are left out: a clock was set back"
