@@ -71,7 +71,9 @@ class World:
         self._write("produce.0@h", PRODUCED, (float(rate), float(rate), 0, 0, 0.004, 0))
         self._write("consume.0@h", CONSUMED, (received, seen))
         self.k += 1
-        for _ in range(2):  # it looks twice a second
+        for _ in range(
+            0 if phases.end_k else 2
+        ):  # it looks twice a second, until the end is decided
             found = self._conductor.next_decisions(self.phases, self.k, self.free)
             decide(self.folder, *found)
 
