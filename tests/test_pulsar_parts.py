@@ -15,7 +15,7 @@ from soak.brokers import _pulsar_producer as producing
 from soak.brokers import _pulsar_settings, _pulsar_topics, pulsar
 from soak.brokers._pulsar_keys import partition_of
 from soak.brokers._pulsar_lines import ClientLines
-from soak.brokers._pulsar_log import Log, is_last_ledger_lost, log_of
+from soak.brokers._pulsar_log import Log, log_of
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, SettingError
 from soak.core.ports import FAILED, UNKNOWN_OFFSET
@@ -142,7 +142,6 @@ def log_stats(*entries: int, state: str = "LedgerOpened", last: str = "9:4") -> 
         "state": state,
         "currentLedgerEntries": entries[-1],
         "lastConfirmedEntry": last,
-        "entriesAddedCounter": sum(entries),
     }
 
 
@@ -167,18 +166,6 @@ def test_a_log_reaches_from_its_first_ledger_to_behind_its_last_entry() -> None:
 )
 def test_entries_are_counted_from_an_offset_over_all_ledgers(offset: int, left: int) -> None:
     assert Log((5, 7, 9), (10, 10, 5), (9, 4)).entries_from(offset) == left
-
-
-def test_a_ledger_that_was_written_to_cannot_have_been_trimmed_while_the_broker_was_away() -> None:
-    """What retention takes, and what is rolled over and taken between two looks, is no loss."""
-    before = Log((5, 7), (10, 3), (7, 2), 13)
-
-    assert is_last_ledger_lost(before, Log((5, 9), (10, 0), (9, -1), 0), was_away=False)
-    assert is_last_ledger_lost(before, Log((9,), (99,), (9, 98), 99), was_away=True)
-    assert not is_last_ledger_lost(before, Log((7, 9), (3, 1), (9, 0), 14), was_away=True)
-    assert not is_last_ledger_lost(before, Log((9,), (99,), (9, 98), 112), was_away=False)
-    empty = Log((5,), (0,), (5, -1))
-    assert not is_last_ledger_lost(empty, Log((9,), (0,), (9, -1)), was_away=True)
 
 
 class Id:

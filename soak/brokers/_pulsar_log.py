@@ -11,6 +11,7 @@ from typing import Any
 
 from soak.brokers._pulsar_admin import Admin, path_of
 from soak.brokers._pulsar_offsets import pack, unpack
+from soak.brokers._pulsar_topics import may_forget
 from soak.core.errors import BrokerError
 from soak.core.ports import Topics
 
@@ -28,7 +29,6 @@ class Log:
     ledgers: tuple[int, ...]
     entries: tuple[int, ...]
     last: tuple[int, int]  # ledger and entry; the entry is -1 where nothing was written
-    added: int = 0  # entries since a broker took the partition over
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -56,32 +56,28 @@ def log_of(stats: Mapping[str, Any]) -> Log:
     if entries and stats["state"] == "LedgerOpened":  # of an open ledger the list says 0
         entries[-1] = int(stats["currentLedgerEntries"])
     ledger, _, entry = str(stats["lastConfirmedEntry"]).partition(":")
-    last = max(int(ledger), 0), int(entry)
-    return Log(ledgers, tuple(entries), last, int(stats["entriesAddedCounter"]))
-
-
-def is_last_ledger_lost(before: Log, after: Log, *, was_away: bool) -> bool:
-    """Say whether the ledger that was written to is gone although retention cannot have taken it.
-
-    A broker that finds it empty when it comes back leaves it out of its list, as if it had been trimmed.
-    """
-    is_gone = bool(before.ledgers) and before.ledgers[-1] not in after.ledgers
-    return is_gone and before.entries[-1] > 0 and (was_away or after.added < before.added)
+    return Log(ledgers, tuple(entries), (max(int(ledger), 0), int(entry)))
 
 
 class LogWatcher:
-    """Keeps the newest answer of every partition, from a thread of its own."""
+    """Keeps the newest answer of every partition, from a thread of its own.
+
+    `kept_from` is the offset, by partition, from which on a subscription keeps everything that it has not
+    read, so that no rule can have deleted it: a ledger that is gone all the same was lost.
+    """
 
     def __init__(
-        self, admin: Admin, topics: Topics, period_seconds: float = PERIOD_SECONDS
+        self,
+        admin: Admin,
+        topics: Topics,
+        kept_from: Mapping[int, int],
+        period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self._admin = admin
         self._topics = topics
+        self._kept_from = kept_from
         self._period_seconds = max(period_seconds, topics.total / PARTITIONS_A_SECOND)
-        self._logs: dict[int, Log] = {}
-        self._lost: dict[int, int] = {}  # the first offset of a ledger that was lost, by partition
-        self._was_away = False
-        self._lock = threading.Lock()
+        self._logs: Mapping[int, Log] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="pulsar-log", daemon=True)
         self._said = ""
@@ -95,58 +91,64 @@ class LogWatcher:
 
     def entries_behind(self, positions: Mapping[int, int]) -> int | None:
         """Return the entries from these positions on, as of the last answer; None before the first."""
-        with self._lock:
-            if any(at not in self._logs for at in positions):
-                return None
-            return sum(self._logs[at].entries_from(place) for at, place in positions.items())
+        logs = self._logs
+        if any(at not in logs for at in positions):
+            return None
+        return sum(logs[at].entries_from(position) for at, position in positions.items())
 
     def bounds(self, at: int) -> tuple[int, int]:
-        """Return the earliest offset that was not deleted, and the next one to be written, as of now.
+        """Return below which offset a rule may have deleted, and the next one to be written, as of now.
 
         Raises:
             BrokerError: the cluster did not answer in time.
         """
-        name = f"{path_of(partition_name(self._topics, at))}/internalStats"
-        log = log_of(self._admin.get(name))
-        self._take({at: log})
-        low, high = log.bounds
-        return min(low, self._lost.get(at, low)), high
+        name = partition_name(self._topics, at)
+        low, high = log_of(self._admin.get(f"{path_of(name)}/internalStats")).bounds
+        return min(low, self._kept_from.get(at, low)), high
 
     def ask(self) -> None:
         """Take the cluster's answer; keep the last one when it does not give any."""
         try:
-            found = dict(self._answers())
+            self._logs = {at: log_of(stats) for at, stats in stats_of(self._admin, self._topics)}
         except (BrokerError, KeyError, TypeError, ValueError) as error:
-            self._was_away = True
             if str(error) != self._said:
                 self._said = str(error)
                 LOG.warning("no_log_bounds error=%s", error)
-            return
-        self._take(found)
-        self._was_away = False
-
-    def _answers(self) -> Iterator[tuple[int, Log]]:
-        for number, name in enumerate(self._topics.names):
-            answer = self._admin.get(f"{path_of(name)}/partitioned-internalStats")
-            for partition, stats in answer["partitions"].items():
-                at = number * self._topics.partitions + int(partition.rpartition("-")[2])
-                yield at, log_of(stats)
-
-    def _take(self, found: Mapping[int, Log]) -> None:
-        with self._lock:
-            for at, log in found.items():
-                before = self._logs.get(at, log)
-                if is_last_ledger_lost(before, log, was_away=self._was_away):
-                    ledger = before.ledgers[-1]
-                    LOG.warning("ledger_lost partition=%d ledger=%d", at, ledger)
-                    self._lost.setdefault(at, pack(ledger, 0))
-            self._logs = {**self._logs, **found}
 
     def _follow(self) -> None:
         while True:
             self.ask()
             if self._stop.wait(self._period_seconds):
                 return
+
+
+def stats_of(admin: Admin, topics: Topics) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Give the admin interface's `internalStats` of every partition, by running number.
+
+    Raises:
+        BrokerError: the cluster did not answer in time.
+    """
+    for number, name in enumerate(topics.names):
+        answer = admin.get(f"{path_of(name)}/partitioned-internalStats")
+        for partition, stats in answer["partitions"].items():
+            yield number * topics.partitions + int(partition.rpartition("-")[2]), stats
+
+
+def kept_from(admin: Admin, topics: Topics, subscription: str) -> dict[int, int]:
+    """Return from which offset on a subscription will keep, or has kept, what it has not read.
+
+    That is everything where it is there already, and what the log holds now where it is new. Partitions are
+    left out whose topic has a rule that makes subscriptions forget.
+
+    Raises:
+        BrokerError: the cluster did not answer in time.
+    """
+    forgetful = [may_forget(admin, name) for name in topics.names]
+    return {
+        at: 0 if subscription in stats["cursors"] else log_of(stats).bounds[0]
+        for at, stats in stats_of(admin, topics)
+        if not forgetful[at // topics.partitions]
+    }
 
 
 def partition_name(topics: Topics, at: int) -> str:

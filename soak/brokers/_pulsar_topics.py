@@ -21,6 +21,7 @@ _SINGLE: dict[str, type] = {"messageTTL": int, "maxMessageSize": int, "deduplica
 NAMES = (*_PERSISTENCE, *_RETENTION, *_QUOTA, *_SINGLE)
 """Topic settings, by the names that the admin interface has for them."""
 
+_EVICTION = "consumer_backlog_eviction"
 _MARK_DELETE_RATE = 1.0  # of a cursor's writes a second: what a broker does unasked
 
 
@@ -44,6 +45,18 @@ def create(
     except RefusedError as error:
         said = "it exists already" if error.status == CONFLICT else str(error)
         raise BrokerError(f"cannot create topic {topic}: {said}") from error
+
+
+def may_forget(admin: Admin, topic: str) -> bool:
+    """Say whether a rule moves subscriptions of a topic on although they have not read: age, or backlog.
+
+    Raises:
+        BrokerError: the cluster did not answer in time.
+    """
+    if admin.get(f"{path_of(topic)}/messageTTL?applied=true"):
+        return True
+    quotas = admin.get(f"{path_of(topic)}/backlogQuotaMap?applied=true") or {}
+    return any(quota["policy"] == _EVICTION for quota in quotas.values())
 
 
 def _policies(replication: int, settings: Mapping[str, str]) -> dict[str, object]:

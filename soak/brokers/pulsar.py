@@ -22,7 +22,7 @@ from soak.brokers._pulsar_admin import NOT_FOUND, Admin, RefusedError, path_of
 from soak.brokers._pulsar_consumer import SHALLOW, PulsarConsumer
 from soak.brokers._pulsar_leave import leave
 from soak.brokers._pulsar_lines import ClientLines
-from soak.brokers._pulsar_log import LogWatcher, partition_name
+from soak.brokers._pulsar_log import LogWatcher, kept_from, partition_name
 from soak.brokers._pulsar_offsets import BLOCK_BITS, unpack
 from soak.brokers._pulsar_producer import PulsarProducer
 from soak.brokers._pulsar_settings import converted
@@ -176,6 +176,7 @@ class PulsarBroker:
         }
         for at, position in positions.items():
             _reset(admin, partition_name(full, at), subscription, position)
+        kept = kept_from(admin, full, subscription)
         client = self._client()
         names = [partition_name(full, at) for at in positions]
         try:
@@ -183,7 +184,7 @@ class PulsarBroker:
         except BrokerError:
             leave(client)
             raise
-        watcher = LogWatcher(admin, full)
+        watcher = LogWatcher(admin, full, kept)
         watcher.start()
         return PulsarConsumer(client, subscribed, full, positions, watcher, self._clock)
 
