@@ -281,6 +281,10 @@ def test_what_was_set_for_a_topic_goes_before_what_the_brokers_have() -> None:
     assert read.copies == Told("3", "topic t")
 
 
+def test_a_value_is_shown_as_people_read_it() -> None:
+    assert [durability.shown(value) for value in (None, NEVER, "2")] == ["unknown", "never", "2"]
+
+
 def test_a_topic_that_stores_nothing_promises_nothing() -> None:
     found = Durability("pulsar", 0, 0, is_flushed=False)
 

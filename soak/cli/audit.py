@@ -99,14 +99,13 @@ def _text(name: str, found: Durability) -> str:
 
 
 def _setting(one: Setting, found: Durability) -> str:
-    value = _WORDS.get(one.told.value, one.told.value)
+    from soak.core.durability import shown
+
     part = f"decides {' and '.join(one.decides)}" if one.decides else "decides nothing"
     weak = [axis for axis in one.decides if getattr(found, axis) != "sync"]
     change = f"; `{one.change}` would help {' and '.join(weak)}" if one.change and weak else ""
-    return f"{one.name} {value} ({one.told.where}): {part}{change}"
+    return f"{one.name} {shown(one.told.value)} ({one.told.where}): {part}{change}"
 
-
-_WORDS = {
     None: "unknown",
     str(2**63 - 1): "never",
 }  # Kafka's word for no limit is its largest number

@@ -14,6 +14,7 @@ Axis = Literal["replication", "local"]
 
 _STATE: Mapping[bool | None, State] = {True: "sync", False: "async", None: "unknown"}
 _LEAST_COPIES = 2  # one copy is not replicated
+_WORDS = {None: "unknown", str(2**63 - 1): "never"}  # Kafka says never by its largest number
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,11 @@ def local_reason(one: Durability) -> str:
 
 def _nothing(one: Durability) -> str:
     return "nothing is stored" if one.copies == 0 else "nothing is acknowledged"
+
+
+def shown(value: str | None) -> str:
+    """Return a setting's value as people read it."""
+    return _WORDS.get(value, value or "")
 
 
 def compared(first: tuple[str, Durability], second: tuple[str, Durability]) -> tuple[bool, str]:

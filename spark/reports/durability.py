@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from soak.core.durability import shown
 from spark.reports._page import Page, joined, table, tag
 
 ORDER = 65
@@ -23,7 +24,7 @@ def render(page: Page) -> Markup:
     rows = [
         (
             one["name"],
-            "unknown" if one["value"] is None else one["value"],
+            shown(one["value"]),
             one["where"],
             " and ".join(one["decides"]) or "nothing",
             one["change"],
