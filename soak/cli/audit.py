@@ -106,8 +106,5 @@ def _setting(one: Setting, found: Durability) -> str:
     change = f"; `{one.change}` would help {' and '.join(weak)}" if one.change and weak else ""
     return f"{one.name} {shown(one.told.value)} ({one.told.where}): {part}{change}"
 
-    None: "unknown",
-    str(2**63 - 1): "never",
-}  # Kafka's word for no limit is its largest number
 
 command = audit
