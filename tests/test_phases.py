@@ -16,6 +16,8 @@ from soak.core.units import SECOND_NS
 from soak.daemons.recorder import quantile_column
 from spark.coverage import coverage
 from spark.look_back import offline_steps
+from spark.reports._page import Page
+from spark.reports.phases import render
 from spark.timeline import Timeline
 from tests.report_run import timeline
 from tests.synthetic_run import Shape
@@ -160,6 +162,19 @@ def test_looking_back_sees_no_step_in_a_catch_up(tmp_path: Path) -> None:
 
     assert offline_steps(found) == []
     assert offline_steps(timeline(tmp_path / "plain", shape)) != []
+
+
+def test_the_report_says_what_was_decided_and_why(tmp_path: Path) -> None:
+    found = _with_catch_up(tmp_path, Shape(fault_k=None, deletions_k=None))
+    soak = Decision("soak", 150, "7 messages were <b>read</b>", rate=Fraction(12500))
+    phases = parse(_text(*found.phases.decisions, soak, Decision("end", 240)))
+
+    page = str(render(Page(replace(found, phases=phases), [], coverage(found), "clean", None)))
+
+    assert "catch-up build" in page
+    assert "7 messages were &lt;b&gt;read&lt;/b&gt;" in page
+    assert "12.5k/s" in page
+    assert "1 min 30 s" in page
 
 
 def test_untrusted_seconds_of_a_catch_up_are_none_of_the_soak(tmp_path: Path) -> None:

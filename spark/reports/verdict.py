@@ -23,9 +23,11 @@ _WORDS = {
 def render(page: Page) -> Markup:
     timeline, covered = page.timeline, page.covered
     load = timeline.plan.load
+    soak = timeline.phases.decision_at(timeline.soak[0])
+    rate = load.rate if soak is None or soak.rate is None else soak.rate
     facts = (
         f"{timeline.plan.name}, run {timeline.run.id} from {wording.iso(timeline.run.start_wall_ns)}: "
-        f"{wording.span(timeline.soak_seconds.size)} of soak at {format_rate(load.rate)} of "
+        f"{wording.span(timeline.soak_seconds.size)} of soak at {format_rate(rate)} of "
         f"{format_size(load.message_size)}, {covered.ratio:.1%} of the seconds recorded, "
         f"{covered.untrusted_seconds} s not trusted. State: {timeline.run.state}."
     )
