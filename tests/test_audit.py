@@ -158,3 +158,86 @@ def test_a_killed_producer_hides_no_failed_send_that_arrived() -> None:
     )
 
     assert (verdict["received_unacked"], verdict["unknown"]) == (1, 0)
+
+
+def test_every_subscription_is_owed_every_message() -> None:
+    """The second one misses 23 and has 17 left to read: sums and each one's own count."""
+    audit = Audit(subscriptions=2)
+    audit.add(_record(acknowledged={LANE: ((0, 999, 0, 999),)}), ())
+    audit.add(_record(received={LANE: ((0, 999, 0, 999),)}), (), 0)
+    last = _event(FINAL_EVENT, partition=0, position=983, log_end=1000)
+    twice = Record(0, 1, 0, 0, "", (3.0,), received={LANE: ((23, 982, 23, 982),)}, events=(last,))
+    audit.add(twice, (Column("duplicated_messages"),), 1)
+
+    verdict, (first, second) = audit.verdict(), audit.by_subscription()
+
+    assert (verdict["acked"], verdict["received"]) == (1000, 1960)
+    assert (verdict["lost"], verdict["unknown"], verdict["duplicated"]) == (23, 17, 3)
+    assert (first["received"], first["lost"], first["unread"]) == (1000, 0, 0)
+    assert (second["received"], second["lost"], second["unread"]) == (960, 23, 17)
+    assert (first["duplicated"], second["duplicated"]) == (0, 3)
+
+
+def test_a_subscription_that_nobody_read_for_owes_everything() -> None:
+    audit = Audit(subscriptions=2)
+    audit.add(_record(acknowledged={LANE: ((0, 99, 0, 99),)}), ())
+    audit.add(_record(received={LANE: ((0, 99, 0, 99),)}), (), 0)
+
+    assert audit.by_subscription()[1]["unread"] == 100
+    assert audit.by_subscription(is_loss_known=False)[1]["lost"] is None
+
+
+def test_whole_blocks_expire_and_their_holes_mean_nothing() -> None:
+    """Ledgers 5 and 6 were deleted before their last 40 and all 100 messages were read."""
+    ledger = [number << 36 for number in (5, 6, 7)]
+    runs = tuple((at * 100, at * 100 + 99, base, base + 990) for at, base in enumerate(ledger))
+    gone = {"partition": 0, "from_offset": ledger[0] + 591, "to_offset": ledger[2]}
+
+    verdict = _audit(
+        _record(acknowledged={LANE: runs}),
+        _record(
+            received={LANE: ((0, 59, ledger[0], ledger[0] + 590), runs[2])},
+            events=(_event(EXPIRED_EVENT, **gone),),
+        ),
+    )
+
+    assert (verdict["received"], verdict["expired"], verdict["lost"]) == (160, 140, 0)
+
+
+def test_no_more_messages_expire_than_there_were_offsets_deleted() -> None:
+    """A hundred messages somewhere in 400 offsets, of which 31 were deleted: 69 are lost for certain."""
+    gone = _event(EXPIRED_EVENT, partition=0, from_offset=100, to_offset=131)
+    last = _event(FINAL_EVENT, partition=0, position=400, log_end=400)
+    verdict = _audit(_record(acknowledged={LANE: ((0, 99, 0, 399),)}), _record(events=(gone, last)))
+
+    assert (verdict["expired"], verdict["lost"]) == (31, 69)
+
+
+def test_what_was_received_has_not_expired_whatever_the_order_of_records() -> None:
+    gone = _event(EXPIRED_EVENT, partition=0, from_offset=0, to_offset=100)
+    verdict = _audit(
+        _record(acknowledged={LANE: ((0, 99, 0, 99),)}),
+        _record(events=(gone,)),
+        _record(received={LANE: ((0, 76, 0, 76),)}),
+    )
+
+    assert (verdict["received"], verdict["expired"], verdict["lost"]) == (77, 23, 0)
+
+
+def test_an_acknowledgement_that_comes_twice_counts_once() -> None:
+    verdict = _audit(
+        _record(acknowledged={LANE: ((0, 59, 0, 59),)}),
+        _record(acknowledged={LANE: ((40, 99, 40, 99),)}),
+        _record(received={LANE: ((0, 99, 0, 99),)}),
+    )
+
+    assert (verdict["acked"], verdict["lost"], verdict["unknown"]) == (100, 0, 0)
+
+
+def test_columns_may_change_from_file_to_file() -> None:
+    audit = Audit()
+    for number in range(300):
+        name = "sent_messages" if number % 2 else "missed_messages"
+        audit.add(Record(number, 1, 0, 0, "", (0.0, 2.0)), (Column("other"), Column(name)))
+
+    assert (audit.verdict()["sent"], audit.verdict()["missed_sends"]) == (300, 300)

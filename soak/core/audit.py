@@ -48,6 +48,9 @@ _READING = {
     "reread_messages": "reread",
 }
 
+MOST_COLUMNS = 256
+"""So many different columns are remembered at once; each file of a journal brings its own."""
+
 Place = tuple[int, int]
 """A subscription and a partition."""
 
@@ -58,11 +61,11 @@ class Audit:
     def __init__(self, subscriptions: int = 1) -> None:
         self._subscriptions = range(subscriptions)
         self._lanes: dict[str, Lane] = {}
-        self._by_partition: dict[int, list[Lane]] = defaultdict(list)
+        self._by_partition: dict[int, list[Lane]] = {}
+        self._places = _Places()
         self._sums = dict.fromkeys(_SENDING.values(), 0)
         self._counts = [dict.fromkeys(_READING.values(), 0) for _ in self._subscriptions]
         self._expired: dict[Place, IntervalSet] = defaultdict(IntervalSet)
-        self._highest: dict[Place, int] = {}  # offset received
         self._final: dict[Place, tuple[int, int, int]] = {}  # at_ns, position, log end
         self._ended: set[tuple[int, int]] = set()
 
@@ -71,18 +74,19 @@ class Audit:
 
         `subscription` is the one that a consumer reads for; a producer's records concern them all.
         """
-        self._count(record, columns, subscription)
+        for at, count in self._places.of(columns):
+            value = record.values[at]
+            if value == value:  # noqa: PLR0124  # NaN: not measured
+                counts = self._sums if count in self._sums else self._counts[subscription]
+                counts[count] += int(value)
         for name, spans in record.acknowledged.items():
             lane = self._lane(name)
             for span in spans:
                 lane.acknowledge(span)
         for name, spans in record.received.items():
             reading = self._lane(name).readings[subscription]
-            twice = sum(reading.receive(span) for span in spans)
-            self._counts[subscription]["reread"] += twice
-            place = subscription, _partition(name)
-            highest = max((offset for _, _, _, offset in spans), default=-1)
-            self._highest[place] = max(self._highest.get(place, -1), highest)
+            for span in spans:
+                self._counts[subscription]["reread"] += reading.receive(span)
         for name, following in record.sent_next.items():
             lane = self._lane(name)
             lane.sent_next = max(lane.sent_next, following)
@@ -136,15 +140,6 @@ class Audit:
             map(len, self._expired.values())
         )
 
-    def _count(self, record: Record, columns: tuple[Column, ...], subscription: int) -> None:
-        for column, value in zip(columns, record.values, strict=True):
-            if value != value:  # noqa: PLR0124  # NaN: not measured
-                continue
-            if column.metric in _SENDING:
-                self._sums[_SENDING[column.metric]] += int(value)
-            elif column.metric in _READING:
-                self._counts[subscription][_READING[column.metric]] += int(value)
-
     def _take(self, event: Event, subscription: int) -> None:
         if event.kind == FAILED_EVENT:
             failed = self._lane(str(event.fields["lane"])).failed
@@ -155,7 +150,7 @@ class Audit:
         if event.kind == EXPIRED_EVENT:
             gone = self._expired[place]
             gone.add(int(event.fields["from_offset"]), int(event.fields["to_offset"]) - 1)
-            for lane in self._by_partition[partition]:
+            for lane in self._by_partition.get(partition, ()):
                 lane.readings[subscription].expire(gone)
         else:
             position, log_end = int(event.fields["position"]), int(event.fields["log_end"])
@@ -168,9 +163,10 @@ class Audit:
         nothing = IntervalSet()
         for partition, lanes in self._by_partition.items():
             gone = self._expired.get((subscription, partition), nothing)
-            left = self._unread(subscription, partition)
-            for lane in lanes:
-                reading = lane.readings[subscription]
+            readings = [lane.readings[subscription] for lane in lanes]
+            above = 1 + max(reading.highest for reading in readings)
+            left = self._unread((subscription, partition), above)
+            for reading in readings:
                 received += reading.received.count
                 missing = reading.missing(gone, left)
                 expired += missing[0]
@@ -184,14 +180,12 @@ class Audit:
             "unread": unread,
         }
 
-    def _unread(self, subscription: int, partition: int) -> IntervalSet:
+    def _unread(self, place: Place, above: int) -> IntervalSet:
         """Return the offsets that the consumer had not come to when it ended, or when we looked.
 
-        Its own last word counts, unless it read on after it; without one, all that lies above what it
-        received is unread, not lost.
+        Its own last word counts, unless it read on after it; without one, all from `above` on, where
+        what it received ends, is unread, not lost.
         """
-        place = subscription, partition
-        above = self._highest.get(place, -1) + 1
         _, position, log_end = self._final.get(place, (0, -1, 0))
         if position >= above:
             return IntervalSet([(position, log_end - 1)] if log_end > position else [])
@@ -201,8 +195,30 @@ class Audit:
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = Lane(len(self._subscriptions))
-            self._by_partition[_partition(name)].append(lane)
+            self._by_partition.setdefault(_partition(name), []).append(lane)
         return lane
+
+
+class _Places:
+    """Remembers where in a record the counts stand: columns are many, and change rarely."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[tuple[Column, ...], list[tuple[int, str]]]] = {}
+
+    def of(self, columns: tuple[Column, ...]) -> list[tuple[int, str]]:
+        """Return index and name of each count."""
+        found = self._known.get(id(columns))
+        if found is None:
+            if len(self._known) >= MOST_COLUMNS:
+                self._known.clear()
+            names = {**_SENDING, **_READING}
+            places = [
+                (at, names[column.metric])
+                for at, column in enumerate(columns)
+                if column.metric in names
+            ]
+            found = self._known[id(columns)] = (columns, places)  # held, so that its id is its own
+        return found[1]
 
 
 def _partition(lane: str) -> int:

@@ -10,10 +10,11 @@ from soak.core.unsettled import Unsettled, part, placed, possible
 class Reading:
     """What one subscription received of one lane, and what it still owes."""
 
-    __slots__ = ("_expired", "_unsettled", "received")
+    __slots__ = ("_expired", "_unsettled", "highest", "received")
 
     def __init__(self) -> None:
         self.received = IntervalSet()
+        self.highest = -1  # offset received
         self._unsettled = Unsettled()
         self._expired = IntervalSet()
 
@@ -23,6 +24,9 @@ class Reading:
 
     def acknowledge(self, piece: Span) -> None:
         """Expect messages, unless they were received already."""
+        if piece[0] > self.received.maximum:  # as nearly always
+            self._unsettled.add(piece)
+            return
         for first, last in self.received.missing(piece[0], piece[1]):
             self._unsettled.add(part(piece, first, last))
 
@@ -30,6 +34,7 @@ class Reading:
         """Take messages received; return how many of them had been received before."""
         if self._unsettled:
             self._unsettled.settle(span)
+        self.highest = max(self.highest, span[3])
         return self.received.add(span[0], span[1])
 
     def expire(self, gone: IntervalSet) -> None:
@@ -75,9 +80,11 @@ class Lane:
 
     def acknowledge(self, span: Span) -> None:
         """Note an acknowledgement; one that comes twice counts once."""
-        piece = placed(span)
-        for first, last in list(self.acknowledged.missing(span[0], span[1])):
-            self.acknowledged.add(first, last)
+        piece, known = placed(span), self.acknowledged
+        is_new = span[0] > known.maximum
+        parts = [span[:2]] if is_new else list(known.missing(span[0], span[1]))
+        for first, last in parts:
+            known.add(first, last)
             for reading in self.readings:
                 reading.acknowledge(part(piece, first, last))
 

@@ -50,12 +50,16 @@ class Unsettled:
 
     def settle(self, received: Span) -> None:
         """Take out what was received; its offsets say between which ones its neighbours lie."""
-        begin = bisect_left(self._pieces, received[0], key=itemgetter(1))
+        pieces = self._pieces
+        if len(pieces) == 1 and received[0] <= pieces[0][0] and pieces[0][1] <= received[1]:
+            pieces.clear()  # as nearly always
+            return
+        begin = bisect_left(pieces, received[0], key=itemgetter(1))
         end, left = begin, list[Span]()
-        while end < len(self._pieces) and self._pieces[end][0] <= received[1]:
-            left += _without(self._pieces[end], received)
+        while end < len(pieces) and pieces[end][0] <= received[1]:
+            left += _without(pieces[end], received)
             end += 1
-        self._pieces[begin:end] = left
+        pieces[begin:end] = left
 
     def take_inside(self, offsets: IntervalSet) -> list[tuple[int, int]]:
         """Take out the pieces that lie in a set of offsets for certain; return their sequences."""
