@@ -35,7 +35,7 @@ check: $(STAMP) ## format, lint, types, layers and the fast tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 2
 
 .PHONY: test
 test: check ## everything CI runs: check, then the tests on a real Kafka and a real Spark
