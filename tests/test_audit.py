@@ -173,8 +173,8 @@ def test_every_subscription_is_owed_every_message() -> None:
 
     assert (verdict["acked"], verdict["received"]) == (1000, 1960)
     assert (verdict["lost"], verdict["unknown"], verdict["duplicated"]) == (23, 17, 3)
-    assert (first["received"], first["lost"], first["unread"]) == (1000, 0, 0)
-    assert (second["received"], second["lost"], second["unread"]) == (960, 23, 17)
+    assert (first["received"], first["lost"], first["unknown"]) == (1000, 0, 0)
+    assert (second["received"], second["lost"], second["unknown"]) == (960, 23, 17)
     assert (first["duplicated"], second["duplicated"]) == (0, 3)
 
 
@@ -183,7 +183,7 @@ def test_a_subscription_that_nobody_read_for_owes_everything() -> None:
     audit.add(_record(acknowledged={LANE: ((0, 99, 0, 99),)}), ())
     audit.add(_record(received={LANE: ((0, 99, 0, 99),)}), (), 0)
 
-    assert audit.by_subscription()[1]["unread"] == 100
+    assert audit.by_subscription()[1]["unknown"] == 100
     assert audit.by_subscription(is_loss_known=False)[1]["lost"] is None
 
 
@@ -241,3 +241,40 @@ def test_columns_may_change_from_file_to_file() -> None:
         audit.add(Record(number, 1, 0, 0, "", (0.0, 2.0)), (Column("other"), Column(name)))
 
     assert (audit.verdict()["sent"], audit.verdict()["missed_sends"]) == (300, 300)
+
+
+def test_a_record_of_the_consumer_that_is_missing_is_no_loss() -> None:
+    """Of 500 to 599 nobody can tell; 23 were lost after that, and are."""
+    audit = Audit()
+    audit.add(_record(acknowledged={LANE: ((0, 999, 0, 999),)}), ())
+    audit.add(_record(received={LANE: ((0, 499, 0, 499),)}), ())
+    audit.missed(0, range(2))
+    audit.add(_record(), ())
+    audit.add(_record(received={LANE: ((600, 799, 600, 799),)}), ())
+    audit.add(_record(received={LANE: ((823, 999, 823, 999),)}), ())
+
+    verdict = audit.verdict()
+
+    assert (verdict["unknown"], verdict["lost"]) == (100, 23)
+
+
+def test_what_is_read_again_after_a_missing_record_is_known() -> None:
+    audit = Audit()
+    audit.add(_record(acknowledged={LANE: ((0, 99, 0, 99),)}), ())
+    audit.add(_record(received={LANE: ((0, 49, 0, 49),)}), ())
+    audit.missed(0, range(1))
+    audit.add(_record(received={LANE: ((50, 99, 50, 99),)}), ())
+
+    assert (audit.verdict()["received"], audit.verdict()["unknown"]) == (100, 0)
+
+
+def test_a_missing_record_before_the_last_word_is_unknown_up_to_there() -> None:
+    last = _event(FINAL_EVENT, partition=0, position=80, log_end=80)
+    audit = Audit()
+    audit.add(_record(acknowledged={LANE: ((0, 99, 0, 99),)}), ())
+    audit.add(_record(received={LANE: ((0, 49, 0, 49),)}), ())
+    audit.missed(0, range(1))
+    audit.missed(0, range(1))
+    audit.add(_record(events=(last,)), ())
+
+    assert (audit.verdict()["unknown"], audit.verdict()["lost"]) == (30, 20)

@@ -26,7 +26,7 @@ def test_several_subscriptions_are_told_apart(tmp_path: Path) -> None:
     """A second one, of which nobody can say what it lost."""
     page = _page(tmp_path)
     each = page.timeline.audit_by_subscription
-    two = (*each, {**each[0], "lost": None, "unread": 17})
+    two = (*each, {**each[0], "lost": None, "unknown": 17})
 
     shown = audit.render(replace(page, timeline=replace(page.timeline, audit_by_subscription=two)))
 

@@ -8,6 +8,7 @@ from soak.core import plan_text
 from soak.core.header import instance_of, lane
 from soak.core.journal_text import End, columns_line, encode
 from soak.core.model import Record, Span
+from soak.core.units import SECOND_NS
 from soak.store.audited import audited, is_loss_known
 from soak.store.merged_reader import MergedReader
 from soak.store.run_folder import Run, RunFolder
@@ -40,7 +41,7 @@ def test_records_of_all_sources_come_in_order_of_time_and_once(tmp_path: Path) -
     _write(folder, "a@h", [_record(1), _record(2), _record(3)])
     reader = MergedReader(folder.journal, ["b@h", "a@h"])
 
-    found = [(source, record.inc, record.k) for source, record, _ in reader.read()]
+    found = [(one.source, one.record.inc, one.record.k) for one in reader.read()]
 
     expected = [("b", 1, 0), ("a", 1, 1), ("b", 1, 2), ("a", 1, 2), ("a", 1, 3), ("b", 2, 4)]
     assert found == [(f"{name}@h", inc, k) for name, inc, k in expected]
@@ -80,6 +81,60 @@ def test_a_source_ends_for_all_of_its_clients(tmp_path: Path) -> None:
     verdict = audited(folder, RUN, plan).verdict()
 
     assert (verdict["received"], verdict["unknown"], verdict["received_unacked"]) == (60, 30, 30)
+
+
+def test_a_damaged_record_of_a_consumer_is_no_loss(tmp_path: Path) -> None:
+    """Of the 100 messages of second 1 nobody can tell; the 23 of second 3 are lost."""
+    folder = RunFolder(tmp_path)
+    name = lane(instance_of(RUN.id, "produce.0@h"), 1, 0)
+    sent: tuple[Span, ...] = ((0, 499, 0, 499),)
+    _write(folder, "produce.0@h", [_record(0, acknowledged={name: sent}), End(1)])
+    got = [(at, at + 99 - 23 * (at == 300)) for at in range(0, 500, 100)]
+    lines: Lines = [
+        _record(k, received={name: ((first, last, first, last),)})
+        for k, (first, last) in enumerate(got)
+    ]
+    _write(folder, "consume.0@h", lines)
+    path = folder.journal / "consume.0@h" / "000000.jsonl"
+    raw = path.read_bytes().splitlines(keepends=True)
+    raw[2] = b"#" * 40 + raw[2][40:]
+    path.write_bytes(b"".join(raw))
+
+    verdict = audited(folder, RUN, plan_text.load(_plan(), "p").plan).verdict()
+
+    assert (verdict["received"], verdict["unknown"], verdict["lost"]) == (377, 100, 23)
+
+
+def test_a_record_that_was_never_written_is_a_gap_and_a_long_one_is_not(tmp_path: Path) -> None:
+    """Seconds 3 to 5 are one record that covers them; second 7 is missing; then comes another life."""
+    folder = RunFolder(tmp_path)
+    ends = [(1, 1, 1), (1, 2, 1), (1, 5, 3), (1, 6, 1), (1, 8, 1), (2, 12, 1)]
+    lines: Lines = [
+        Record(k, inc, (k + 1) * SECOND_NS, length * SECOND_NS, EMPTY.id, ())
+        for inc, k, length in ends
+    ]
+    _write(folder, "produce.0@h", lines)
+
+    found = MergedReader(folder.journal, ["produce.0@h"]).read()
+
+    assert [one.record.k for one in found if one.is_after_gap] == [8]
+
+
+def test_a_producer_with_a_missing_record_may_have_had_more_acknowledged(tmp_path: Path) -> None:
+    """It ended on purpose, but what arrived and is on no record of it is unknown."""
+    folder = RunFolder(tmp_path)
+    name = lane(instance_of(RUN.id, "produce.0@h"), 1, 0)
+    whole: tuple[Span, ...] = ((0, 9, 0, 9),)
+    first, last = (
+        Record(k, 1, (k + 1) * SECOND_NS, SECOND_NS, EMPTY.id, (), sent_next={name: 10})
+        for k in (0, 2)
+    )
+    _write(folder, "produce.0@h", [first, last, End(1)])
+    _write(folder, "consume.0@h", [_record(3, received={name: whole})])
+
+    verdict = audited(folder, RUN, plan_text.load(_plan(), "p").plan).verdict()
+
+    assert (verdict["unknown"], verdict["received_unacked"]) == (10, 0)
 
 
 def test_without_acknowledgements_loss_is_not_known() -> None:

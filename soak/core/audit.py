@@ -4,27 +4,27 @@ Per lane (instance, incarnation, partition) the acknowledged intervals of all re
 those that each subscription received. Fed in order of time, what is kept is disorder and what is under
 way, not the run: see docs/audit.md. Definitions:
 
-- lost: acknowledged, never received, and neither expired nor unread;
+- lost: acknowledged, never received, and neither expired nor unknown;
 - expired: acknowledged, never received, and retention deleted it before the consumer came to it;
 - duplicated: the same message at two offsets; reread: the same offset again after a restart of the consumer;
 - reordered: received after a later message of its lane;
-- unknown: what a killed producer may have sent or not, because its last second was not recorded, and
-  what was acknowledged but lay unread in the log when the run ended;
+- unknown: what a killed producer may have sent or not, because its last second was not recorded, what
+  was acknowledged but lay unread in the log when the run ended, and what a consumer may have received in
+  a second whose record is missing or damaged;
 - received_unacked: received although its send was recorded as failed or was never acknowledged.
 
-Every subscription is owed every message: received, lost, expired, duplicated, reordered, reread and
-unread are sums over the subscriptions; sent, acked, failed and received_unacked count messages once.
+Every subscription is owed every message: received, lost, expired, duplicated, reordered, reread and what
+is unknown of reading are sums over the subscriptions; all else counts messages once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from soak.core.audit_lane import Lane
-from soak.core.lanes import IntervalSet
+from soak.core.audit_log import ReadLog
 from soak.core.model import Column, Event, Record
-from soak.core.unsettled import NO_END
 
 EXPIRED_EVENT = "expired"
 """A consumer's event: offsets [from_offset, to_offset) of `partition` were deleted before it read them."""
@@ -52,7 +52,7 @@ MOST_COLUMNS = 256
 """So many different columns are remembered at once; each file of a journal brings its own."""
 
 Place = tuple[int, int]
-"""A subscription and a partition."""
+"""Subscription and partition."""
 
 
 class Audit:
@@ -65,8 +65,8 @@ class Audit:
         self._places = _Places()
         self._sums = dict.fromkeys(_SENDING.values(), 0)
         self._counts = [dict.fromkeys(_READING.values(), 0) for _ in self._subscriptions]
-        self._expired: dict[Place, IntervalSet] = defaultdict(IntervalSet)
-        self._final: dict[Place, tuple[int, int, int]] = {}  # at_ns, position, log end
+        self._logs: dict[Place, ReadLog] = defaultdict(ReadLog)
+        self._with_gap: set[Place] = set()
         self._ended: set[tuple[int, int]] = set()
 
     def add(self, record: Record, columns: tuple[Column, ...], subscription: int = 0) -> None:
@@ -74,11 +74,7 @@ class Audit:
 
         `subscription` is the one that a consumer reads for; a producer's records concern them all.
         """
-        for at, count in self._places.of(columns):
-            value = record.values[at]
-            if value == value:  # noqa: PLR0124  # NaN: not measured
-                counts = self._sums if count in self._sums else self._counts[subscription]
-                counts[count] += int(value)
+        self._count(record, columns, subscription)
         for name, spans in record.acknowledged.items():
             lane = self._lane(name)
             for span in spans:
@@ -87,6 +83,8 @@ class Audit:
             reading = self._lane(name).readings[subscription]
             for span in spans:
                 self._counts[subscription]["reread"] += reading.receive(span)
+        if self._with_gap:
+            self._close_gaps(record, subscription)
         for name, following in record.sent_next.items():
             lane = self._lane(name)
             lane.sent_next = max(lane.sent_next, following)
@@ -97,6 +95,16 @@ class Audit:
     def ended(self, instance: int, inc: int) -> None:
         """Say that this incarnation of a producer closed its journal on purpose: nothing is unknown."""
         self._ended.add((instance, inc))
+
+    def missed(self, subscription: int, partitions: Iterable[int]) -> None:
+        """Say that a record of the consumer of these partitions is missing, before the next one is added.
+
+        What it received in that time is unknown, not lost.
+        """
+        for partition in partitions:
+            place = subscription, partition
+            self._logs[place].open_gap(self._above(place))
+            self._with_gap.add(place)
 
     def verdict(self, *, is_loss_known: bool = True) -> dict[str, int | None]:
         """Return the counts under the names of `summary.json`; with acks=0 `lost` is None."""
@@ -119,7 +127,7 @@ class Audit:
             "reordered": total["reordered"],
             "expired": total["expired"],
             "reread": total["reread"],
-            "unknown": total["unread"] + unsure,
+            "unknown": total["unknown"] + unsure,
             "received_unacked": unacked,
             "missed_sends": self._sums["missed_sends"],
         }
@@ -136,9 +144,15 @@ class Audit:
     @property
     def cost(self) -> int:
         """Return how many intervals are kept: memory is some 300 bytes each."""
-        return sum(lane.cost for lane in self._lanes.values()) + sum(
-            map(len, self._expired.values())
-        )
+        lanes = sum(lane.cost for lane in self._lanes.values())
+        return lanes + sum(log.cost for log in self._logs.values())
+
+    def _count(self, record: Record, columns: tuple[Column, ...], subscription: int) -> None:
+        for at, count in self._places.of(columns):
+            value = record.values[at]
+            if value == value:  # noqa: PLR0124  # NaN: not measured
+                counts = self._sums if count in self._sums else self._counts[subscription]
+                counts[count] += int(value)
 
     def _take(self, event: Event, subscription: int) -> None:
         if event.kind == FAILED_EVENT:
@@ -146,50 +160,50 @@ class Audit:
             failed.add(int(event.fields["first"]), int(event.fields["last"]))
             return
         partition = int(event.fields["partition"])
-        place = subscription, partition
+        log = self._logs[subscription, partition]
         if event.kind == EXPIRED_EVENT:
-            gone = self._expired[place]
-            gone.add(int(event.fields["from_offset"]), int(event.fields["to_offset"]) - 1)
+            log.deleted.add(int(event.fields["from_offset"]), int(event.fields["to_offset"]) - 1)
             for lane in self._by_partition.get(partition, ()):
-                lane.readings[subscription].expire(gone)
+                lane.readings[subscription].expire(log.deleted)
         else:
-            position, log_end = int(event.fields["position"]), int(event.fields["log_end"])
-            newest = (event.at_ns, position, log_end)
-            self._final[place] = max(newest, self._final.get(place, newest))
+            log.end(event.at_ns, int(event.fields["position"]), int(event.fields["log_end"]))
+
+    def _close_gaps(self, record: Record, subscription: int) -> None:
+        lowest: dict[Place, int] = {}
+        for name, spans in record.received.items():
+            place = subscription, _partition(name)
+            for _, _, low, _ in spans:
+                lowest[place] = min(low, lowest.get(place, low))
+        for place in self._with_gap & lowest.keys():
+            self._logs[place].close_gap(lowest[place])
+            self._with_gap.discard(place)
+
+    def _above(self, place: Place) -> int:
+        """Return the offset where what was received ends."""
+        subscription, partition = place
+        lanes = self._by_partition.get(partition, ())
+        return 1 + max((lane.readings[subscription].highest for lane in lanes), default=-1)
 
     def _read(self, subscription: int) -> dict[str, int]:
         """Return the counts of one subscription."""
-        received = expired = unread = lost = 0
-        nothing = IntervalSet()
+        received = expired = unknown = lost = 0
         for partition, lanes in self._by_partition.items():
-            gone = self._expired.get((subscription, partition), nothing)
-            readings = [lane.readings[subscription] for lane in lanes]
-            above = 1 + max(reading.highest for reading in readings)
-            left = self._unread((subscription, partition), above)
-            for reading in readings:
+            place = subscription, partition
+            log = self._logs[place]
+            out_of_sight = log.unknown(self._above(place))
+            for reading in (lane.readings[subscription] for lane in lanes):
                 received += reading.received.count
-                missing = reading.missing(gone, left)
+                missing = reading.missing(log.deleted, out_of_sight)
                 expired += missing[0]
-                unread += missing[1]
+                unknown += missing[1]
                 lost += missing[2]
         return {
             "received": received,
             "lost": lost,
             **self._counts[subscription],
             "expired": expired,
-            "unread": unread,
+            "unknown": unknown,
         }
-
-    def _unread(self, place: Place, above: int) -> IntervalSet:
-        """Return the offsets that the consumer had not come to when it ended, or when we looked.
-
-        Its own last word counts, unless it read on after it; without one, all from `above` on, where
-        what it received ends, is unread, not lost.
-        """
-        _, position, log_end = self._final.get(place, (0, -1, 0))
-        if position >= above:
-            return IntervalSet([(position, log_end - 1)] if log_end > position else [])
-        return IntervalSet([(above, NO_END)])
 
     def _lane(self, name: str) -> Lane:
         lane = self._lanes.get(name)

@@ -42,23 +42,24 @@ class Reading:
         for first, last in self._unsettled.take_inside(gone):
             self._expired.add(first, last)
 
-    def missing(self, gone: IntervalSet, unread: IntervalSet) -> tuple[int, int, int]:
-        """Return how many were acknowledged and not received: expired, unread, lost.
+    def missing(self, gone: IntervalSet, hidden: IntervalSet) -> tuple[int, int, int]:
+        """Return how many were acknowledged and not received: expired, unknown, lost.
 
-        A message counts as lost only where it can neither have expired nor lie unread.
+        They expired in the offsets `gone`, and are unknown in those that are `hidden`. A message counts
+        as lost only where it can lie in neither.
         """
-        expired, left_over, lost = self._expired.minus(self.received).count, 0, 0
+        expired, unknown, lost = self._expired.minus(self.received).count, 0, 0
         for piece in self._unsettled:
             count = piece[1] - piece[0] + 1
             may_be_gone, room_gone = possible(piece, gone)
-            may_be_left, room_left = possible(piece, unread)
-            either = IntervalSet([*may_be_gone, *may_be_left]).count
+            may_be_hidden, room_hidden = possible(piece, hidden)
+            either = IntervalSet([*may_be_gone, *may_be_hidden]).count
             piece_gone = min(may_be_gone.count, room_gone)
-            piece_left = min(may_be_left.count, room_left, either - piece_gone)
+            piece_hidden = min(may_be_hidden.count, room_hidden, either - piece_gone)
             expired += piece_gone
-            left_over += piece_left
-            lost += count - piece_gone - piece_left
-        return expired, left_over, lost
+            unknown += piece_hidden
+            lost += count - piece_gone - piece_hidden
+        return expired, unknown, lost
 
 
 class Lane:

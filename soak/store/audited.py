@@ -6,7 +6,7 @@ from soak.core.audit import Audit
 from soak.core.header import instance_of
 from soak.core.plan import Plan
 from soak.store.journal_reader import sources
-from soak.store.merged_reader import MergedReader
+from soak.store.merged_reader import Found, MergedReader
 from soak.store.run_folder import Run, RunFolder
 
 _PRODUCER, _CONSUMER = "produce.", "consume."
@@ -21,19 +21,31 @@ def audited(folder: RunFolder, run: Run, plan: Plan) -> Audit:
     names = sources(folder.journal)
     # Of one second, acknowledgements come first: what they tell of offsets is met by what was received.
     producers = [name for name in names if name.startswith(_PRODUCER)]
-    consumers = {
-        name: plan.consumers.subscription_of(_index(name))
-        for name in names
-        if name.startswith(_CONSUMER)
-    }
-    audit = Audit(max([plan.consumers.subscriptions, *(1 + at for at in consumers.values())]))
+    consumers = [name for name in names if name.startswith(_CONSUMER)]
+    audit = Audit(plan.consumers.subscriptions)
     reader = MergedReader(folder.journal, [*producers, *consumers])
-    for source, record, columns in reader.read():
-        audit.add(record, columns, consumers.get(source, 0))
-    for source, inc in reader.ended:
+    incomplete: set[tuple[str, int]] = set()
+    for found in reader.read():
+        if found.source.startswith(_CONSUMER):
+            _add_received(audit, found, plan)
+            continue
+        if found.is_after_gap:
+            incomplete.add((found.source, found.record.inc))
+        audit.add(found.record, found.columns)
+    for source, inc in reader.ended - incomplete:
         for client in range(plan.load.clients_per_producer):
             audit.ended(instance_of(run.id, source, client), inc)
     return audit
+
+
+def _add_received(audit: Audit, found: Found, plan: Plan) -> None:
+    who = plan.consumers
+    index = int(found.source.partition("@")[0].removeprefix(_CONSUMER))
+    subscription = who.subscription_of(index)
+    if found.is_after_gap:
+        mine = range(who.member_of(index), plan.topic.total_partitions, who.per_subscription)
+        audit.missed(subscription, mine)
+    audit.add(found.record, found.columns, subscription)
 
 
 def is_loss_known(plan: Plan) -> bool:
@@ -41,8 +53,3 @@ def is_loss_known(plan: Plan) -> bool:
     config = plan.broker_config
     settings = {**getattr(config, "common", {}), **getattr(config, "producer", {})}
     return str(settings.get("acks", settings.get("request.required.acks", "all"))) != "0"
-
-
-def _index(source: str) -> int:
-    """Return the number of a process, as in `consume.3@host`."""
-    return int(source.partition("@")[0].rpartition(".")[2])

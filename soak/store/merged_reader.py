@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from soak.core.lanes import IntervalSet
 from soak.core.model import Column, Record
+from soak.core.units import SECOND_NS
 from soak.store.journal import segments
 from soak.store.journal_reader import SourceReader, complete_size
 
-Found = tuple[str, Record, tuple[Column, ...]]
-"""Source, record, and what its numbers mean."""
+LATE_NS = SECOND_NS // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record; `is_after_gap`: one before it is missing or damaged, of the same life of its source."""
+
+    source: str
+    record: Record
+    columns: tuple[Column, ...]
+    is_after_gap: bool
 
 
 class MergedReader:
@@ -31,15 +42,26 @@ class MergedReader:
         Raises:
             JournalError: a journal was written by a newer version.
         """
-        return heapq.merge(*map(self._source, self._sources), key=lambda found: found[1].k)
+        return heapq.merge(*map(self._source, self._sources), key=lambda found: found.record.k)
 
     def _source(self, name: str) -> Iterator[Found]:
         folder = self._journal / name
         seen: dict[int, IntervalSet] = {}
+        before: Record | None = None
         for path in segments(folder):
-            reader = SourceReader(folder)
+            reader, damaged = SourceReader(folder), 0
             for record, columns in reader.read(path, 0, complete_size(path)):
-                if not seen.setdefault(record.inc, IntervalSet()).add(record.k, record.k):
-                    yield name, record, columns
+                if seen.setdefault(record.inc, IntervalSet()).add(record.k, record.k):
+                    continue
+                is_after_gap = len(reader.damage) > damaged or _is_gap(before, record)
+                damaged, before = len(reader.damage), record
+                yield Found(name, record, columns, is_after_gap)
             if reader.ended_inc >= 0:
                 self.ended.add((name, reader.ended_inc))
+
+
+def _is_gap(before: Record | None, record: Record) -> bool:
+    """True where time lies between two records of one incarnation that neither covers."""
+    if before is None or before.inc != record.inc:
+        return False
+    return record.at_ns - record.length_ns - before.at_ns > LATE_NS

@@ -14,18 +14,18 @@ WORDS = {
     "acked": "acknowledged by the cluster",
     "failed": "given up by the client",
     "received": "received, each once a subscription",
-    "lost": "acknowledged, never received, neither expired nor unread",
+    "lost": "acknowledged, never received, neither expired nor unknown",
     "duplicated": "one message at two offsets",
     "reordered": "received after a later message of its lane",
     "expired": "deleted by retention before they were read",
     "reread": "read again after a restart of the consumer",
-    "unknown": "sent in the unrecorded second before a kill, or unread at the end",
+    "unknown": "of a second that is not on record, or unread at the end",
     "received_unacked": "received although the client gave them up",
     "missed_sends": "due, but later than the backlog allows: not sent",
 }
 
 
-READING = ("received", "lost", "duplicated", "reordered", "reread", "expired", "unread")
+READING = ("received", "lost", "duplicated", "reordered", "reread", "expired", "unknown")
 """What is told of each subscription, where there are several."""
 
 

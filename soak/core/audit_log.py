@@ -1,0 +1,56 @@
+"""What one subscription's consumer told of one partition's log: what was deleted, where it ended."""
+
+from __future__ import annotations
+
+from soak.core.lanes import IntervalSet
+from soak.core.unsettled import NO_END
+
+
+class ReadLog:
+    """Offsets that are out of the reader's sight, and why."""
+
+    __slots__ = ("_final", "_gap_begin", "_unrecorded", "deleted")
+
+    def __init__(self) -> None:
+        self.deleted = IntervalSet()  # by retention, before they were read
+        self._unrecorded = IntervalSet()
+        self._gap_begin: int | None = None
+        self._final = (0, -1, 0)  # at_ns, position, log end
+
+    @property
+    def cost(self) -> int:
+        """Return how many intervals are kept."""
+        return len(self.deleted) + len(self._unrecorded)
+
+    def end(self, at_ns: int, position: int, log_end: int) -> None:
+        """Note a last word of the consumer; the newest counts."""
+        self._final = max(self._final, (at_ns, position, log_end))
+
+    def open_gap(self, begin: int) -> None:
+        """Note that a record is missing: nobody knows what was received from offset `begin` on."""
+        if self._gap_begin is None:
+            self._gap_begin = begin
+
+    def close_gap(self, offset: int) -> None:
+        """Note that from this offset on it is known again."""
+        if self._gap_begin is not None and offset > self._gap_begin:
+            self._unrecorded.add(self._gap_begin, offset - 1)
+        self._gap_begin = None
+
+    def unknown(self, above: int) -> IntervalSet:
+        """Return the offsets of which nobody can say whether they were received.
+
+        They lie in gaps of the records, or the consumer had not come to them when it ended, or when we
+        looked: its own last word counts, unless it read on after it; without one, all from `above` on,
+        where what it received ends, is unread, not lost.
+        """
+        _, position, log_end = self._final
+        found = IntervalSet(self._unrecorded)
+        if position < above:
+            found.add(above, NO_END)
+            return found
+        if log_end > position:
+            found.add(position, log_end - 1)
+        if self._gap_begin is not None and position > self._gap_begin:
+            found.add(self._gap_begin, position - 1)
+        return found
