@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,10 +48,7 @@ class Messages:
         self._total = topics.total
         self._templates = [header.headers(1, instance, inc, boot) for instance in instances]
         self._next = np.zeros(len(instances) * topics.total, dtype=np.int64)
-        pool = bodies(load, rng)
-        self._turn = len(pool)
-        self._bodies = pool * (LARGEST_CHUNK // len(pool) + 2)  # a chunk is one slice of it
-        self._body = 0
+        self._payloads = _payloads(bodies(load, rng))
         self._keyed = _Keyed(load.keys, topics, broker, rng) if load.keys.kind != "none" else None
         # Processes and clients that change partition at the same time must not all choose the same.
         self._shift = [instance % topics.total for instance in instances]
@@ -81,7 +79,7 @@ class Messages:
         block["intended_mono_ns"] = intended_ns
         block["delay_ns"] = sent_ns - intended_ns
         block["sent_wall_ns"] = wall_ns
-        return Chunk(partition, key, self._payloads(block.tobytes(), count), lane, sequence)
+        return Chunk(partition, key, self._payloads.under(block), lane, sequence)
 
     def take_back(self, chunk: Chunk, taken: int) -> None:
         """Number anew what the client did not take: all from message `taken` of the chunk on."""
@@ -98,11 +96,50 @@ class Messages:
         self._next[lanes] += length
         return sequence
 
-    def _payloads(self, raw: bytes, count: int) -> list[bytes]:
-        size, at = header.SIZE, self._body
-        self._body = (at + count) % self._turn
-        chosen = self._bodies[at : at + count]
+
+class _Payloads(Protocol):
+    def under(self, block: NDArray[np.void]) -> list[bytes]:
+        """Return one payload a header: the header and the next body in turn."""
+        ...
+
+
+class _Even:
+    """Bodies of one size as rows of a matrix, into which headers are written: a copy a message, no more."""
+
+    def __init__(self, pool: Sequence[bytes]) -> None:
+        blank = bytes(header.SIZE)
+        self._size = header.SIZE + len(pool[0])
+        whole = bytearray().join(blank + body for body in pool)
+        self._rows = np.frombuffer(whole, dtype=np.uint8).reshape(len(pool), self._size)
+        self._at = 0
+
+    def under(self, block: NDArray[np.void]) -> list[bytes]:
+        at = self._at if self._at + block.size <= len(self._rows) else 0
+        self._at = at + block.size
+        rows = self._rows[at : self._at]
+        rows[:, : header.SIZE] = block.view(np.uint8).reshape(block.size, header.SIZE)
+        found: list[bytes] = rows.view(f"V{self._size}")[:, 0].tolist()
+        return found
+
+
+class _Mixed:
+    """Bodies of several sizes, or of a size so large that there are few."""
+
+    def __init__(self, pool: Sequence[bytes]) -> None:
+        self._turn = len(pool)
+        self._bodies = [*pool] * (LARGEST_CHUNK // len(pool) + 2)  # a chunk is one slice of it
+        self._at = 0
+
+    def under(self, block: NDArray[np.void]) -> list[bytes]:
+        raw, size, at = block.tobytes(), header.SIZE, self._at
+        self._at = (at + block.size) % self._turn
+        chosen = self._bodies[at : at + block.size]
         return [raw[i * size : i * size + size] + body for i, body in enumerate(chosen)]
+
+
+def _payloads(pool: Sequence[bytes]) -> _Payloads:
+    is_even = len({len(body) for body in pool}) == 1 and len(pool) >= LARGEST_CHUNK
+    return _Even(pool) if is_even else _Mixed(pool)
 
 
 class _Keyed:

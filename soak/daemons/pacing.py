@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from soak.core.schedule import Schedule
 from soak.core.units import SECOND_NS
@@ -33,6 +34,8 @@ class Pacer:
         self._backlog_ns = backlog_ns
         self._last_ns = now_ns
         self.next_index = schedule.first_at_or_after(now_ns)
+        self._rates: tuple[Fraction, Fraction] | None = None  # that the next one is made from
+        self._per_ns = 0.0
         self._credit = self._limit(self._credit_per_ns(now_ns, now_ns))
 
     def due(self, now_ns: int) -> Due:
@@ -69,10 +72,15 @@ class Pacer:
 
         What a stall at a high rate left behind goes out at that rate, also when the rate has fallen since.
         """
-        rate = self._schedule.rate_at(now_ns)
-        if oldest_ns < now_ns:
-            rate = max(rate, self._schedule.rate_at(oldest_ns))
-        return float(rate) * self._catch_up_ratio / SECOND_NS
+        now = self._schedule.rate_at(now_ns)
+        then = self._schedule.rate_at(oldest_ns) if oldest_ns < now_ns else now
+        if self._rates is None or now is not self._rates[0] or then is not self._rates[1]:
+            self._rates = (
+                now,
+                then,
+            )  # the same ones all through a segment, thousands of times a second
+            self._per_ns = float(max(now, then)) * self._catch_up_ratio / SECOND_NS
+        return self._per_ns
 
     @staticmethod
     def _limit(credit_per_ns: float) -> float:

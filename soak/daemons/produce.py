@@ -32,6 +32,7 @@ from soak.daemons.rate_plan import rate_plan_of
 from soak.service.lean import spare_collections
 
 TICK_NS = 300_000  # shortest pause: schedule lag stays under half a millisecond
+TICK_LIMIT_NS = 20_000_000  # what is due beyond it waits for the next tick
 IDLE_NS = 20_000_000
 DIGEST_NS = 50_000_000  # acknowledgements are noted at once and counted in batches
 FLUSH_SECONDS = 15.0
