@@ -13,6 +13,7 @@ from soak.core.phase_plan import drain_k, from_soak, planned
 from soak.core.phases import Decision, Phases, parse
 from soak.core.plan_phases import CatchUp, PhaseLengths, Ramp
 from soak.core.units import SECOND_NS
+from soak.daemons.context import PhaseFile
 from soak.daemons.recorder import quantile_column
 from spark.coverage import coverage
 from spark.look_back import offline_steps
@@ -184,3 +185,15 @@ def test_untrusted_seconds_of_a_catch_up_are_none_of_the_soak(tmp_path: Path) ->
 
     assert found.untrusted_seconds == 12
     assert found.untrusted_ratio == pytest.approx(12 / (92 + 85))
+
+
+def test_a_growing_file_reads_the_same_piece_by_piece_and_whole(tmp_path: Path) -> None:
+    """Through a torn line, which the next writer drops, and a file that is written anew."""
+    path = tmp_path / "phases.jsonl"
+    followed = PhaseFile(path)
+    whole = _text(*planned(LENGTHS).decisions)
+    texts = (whole, whole + '{"phase": "en', whole + Decision("drain", 40).to_line(), whole[:60])
+    for text in texts:
+        path.write_text(text)
+
+        assert followed.poll() == parse(text)

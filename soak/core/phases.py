@@ -105,27 +105,29 @@ def overruled(known: Sequence[Decision], later: Sequence[Decision]) -> tuple[Dec
     """Return what holds once `later` is decided: each of them ends what was to come from its `from_k` on."""
     kept = list(known)
     for decision in later:
-        kept = [one for one in kept if one.from_k < decision.from_k]
+        while kept and kept[-1].from_k >= decision.from_k:
+            kept.pop()
         kept.append(decision)
     return tuple(kept)
 
 
-def parse(text: str) -> Phases:
+def parse(text: str, known: Phases | None = None) -> Phases:
     """Return the decisions of a file that may be growing: a torn last line is not there yet.
 
-    A later line overrules earlier ones from its `from_k` on (a run that is stopped early).
+    A later line overrules earlier ones from its `from_k` on (a run that is stopped early). `known` is what
+    stood before `text`.
 
     Raises:
         ValueError: a whole line is of a phase or rate that this program does not know.
     """
-    decisions: tuple[Decision, ...] = ()
+    found = []
     for line in text.split("\n")[:-1]:
         try:
             body = json.loads(line)
         except ValueError:  # torn by a crash, and written on behind it
             continue
-        decisions = overruled(decisions, [_decision(body)])
-    return Phases(decisions)
+        found.append(_decision(body))
+    return Phases(overruled(() if known is None else known.decisions, found))
 
 
 def _decision(body: Mapping[str, Any]) -> Decision:

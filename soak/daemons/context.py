@@ -52,9 +52,10 @@ class PhaseFile:
     path: Path
     phases: Phases = field(default_factory=Phases)
     _seen: tuple[int, int] = (-1, -1)
+    _text: str = ""  # whole lines that were read
 
     def poll(self) -> Phases:
-        """Return the decisions so far; reads the file only when it has changed."""
+        """Return the decisions so far; reads the file only when it has changed, and parses what is new."""
         try:
             found = self.path.stat()
         except FileNotFoundError:
@@ -62,7 +63,11 @@ class PhaseFile:
         seen = (found.st_size, found.st_mtime_ns)
         if seen != self._seen:
             self._seen = seen
-            self.phases = parse(self.path.read_text())
+            text = self.path.read_text()
+            text = text[: text.rfind("\n") + 1]
+            is_longer = text.startswith(self._text)
+            self.phases = parse(text[len(self._text) :], self.phases) if is_longer else parse(text)
+            self._text = text
         return self.phases
 
 
