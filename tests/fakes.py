@@ -115,8 +115,8 @@ class FakeConsumer:
     def lag(self, positions: Mapping[int, int]) -> int | None:
         return sum(max(0, self.bounds[at][1] - max(where, 0)) for at, where in positions.items())
 
-    def log_bounds(self, partition: int) -> tuple[int, int]:
-        return self.bounds[partition]
+    def log_bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        return {at: self.bounds[at] for at in partitions}
 
     def close(self) -> None:
         pass

@@ -72,7 +72,7 @@ def test_what_is_sent_is_acknowledged_and_received_in_order(
     acks = send(broker, topics, 0, COUNT)
     consumer = broker.consumer(topics, "audit-0", dict.fromkeys(range(PARTITIONS), EARLIEST))
     numbers, partitions, offsets = read(consumer, lambda count: count >= COUNT)
-    bounds = [consumer.log_bounds(at) for at in range(PARTITIONS)]
+    bounds = consumer.log_bounds(range(PARTITIONS))
     consumer.close()
 
     assert sorted(acks.token.tolist()) == sorted(numbers) == list(range(COUNT))
@@ -171,6 +171,18 @@ def test_a_repeat_that_the_broker_dropped_is_acknowledged_without_an_offset(
     acks = send(again, topics, 0, 6)  # 2 to 7
 
     assert (acks.offset == UNKNOWN_OFFSET).tolist() == [True] * 5 + [False]
+
+
+def test_a_subscription_that_another_holds_is_refused(
+    lab_pulsar: Pulsar, broker: pulsar.PulsarBroker, topics: Topics
+) -> None:
+    """After the time that a killed predecessor's connection may take to go."""
+    begin = dict.fromkeys(range(PARTITIONS), EARLIEST)
+    first = broker.consumer(topics, "audit-0", begin)
+
+    with pytest.raises(BrokerError, match="another consumer has 'audit-0'"):
+        connected(lab_pulsar, timeout=SECOND_NS).consumer(topics, "audit-0", begin)
+    first.close()
 
 
 def test_several_topics_are_numbered_through(broker: pulsar.PulsarBroker) -> None:

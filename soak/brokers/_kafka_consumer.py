@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import confluent_kafka
 import numpy as np
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 
 from soak.brokers._kafka_words import said
 from soak.core.errors import BrokerError
@@ -71,17 +77,27 @@ class KafkaConsumer:
             total += max(0, high - max(position, 0))
         return total
 
-    def log_bounds(self, partition: int) -> tuple[int, int]:
-        try:
-            low, high = self._client.get_watermark_offsets(
-                self._cached[partition], timeout=self._timeout_seconds
-            )
-        except KafkaException as error:
-            raise BrokerError(f"no log bounds of partition {partition}: {said(error)}") from error
-        return int(low), int(high)
+    def log_bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        first = self._offsets(partitions, OFFSET_BEGINNING)
+        end = self._offsets(partitions, OFFSET_END)
+        return {at: (first[at], end[at]) for at in partitions}
 
     def close(self) -> None:
         self._client.close()
+
+    def _offsets(self, partitions: Sequence[int], which: int) -> dict[int, int]:
+        """Return the first or the next offset of each: one question a broker, however many there are."""
+        places = [self._cached[at] for at in partitions]
+        asked = [TopicPartition(place.topic, place.partition, which) for place in places]
+        try:
+            found = self._client.offsets_for_times(asked, timeout=self._timeout_seconds)
+        except KafkaException as error:
+            raise BrokerError(f"no bounds of the logs: {said(error)}") from error
+        for one in found:
+            if one.error is not None:
+                where = f"{one.topic}-{one.partition}"
+                raise BrokerError(f"no bounds of the log of {where}: {one.error.str()}")
+        return {self._base[one.topic] + one.partition: int(one.offset) for one in found}
 
     def _tell_errors(self, found: list[Any]) -> None:
         """Log an error when it is another one than the last."""

@@ -8,7 +8,7 @@ killed daemon had not yet recorded is delivered again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import _pulsar
@@ -98,8 +98,8 @@ class PulsarConsumer:
         entries = self._watcher.entries_behind(positions)
         return None if entries is None else round(entries * self._messages / self._entries)
 
-    def log_bounds(self, partition: int) -> tuple[int, int]:
-        return self._watcher.bounds(partition)
+    def log_bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        return {at: self._watcher.bounds(at) for at in partitions}
 
     def close(self) -> None:
         """Leave, and take the subscription along: it would keep every later message from deletion."""

@@ -116,11 +116,11 @@ class Consumer(Protocol):
         """
         ...
 
-    def log_bounds(self, partition: int) -> tuple[int, int]:
-        """Return the earliest offset still readable and the next one to be written.
+    def log_bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Return of each partition the earliest offset still readable and the next one to be written.
 
         Raises:
-            BrokerError: the broker did not answer in time.
+            BrokerError: the cluster did not answer for all of them in time.
         """
         ...
 

@@ -75,18 +75,15 @@ class Received:
     def take_events(self, consumer: Consumer, clock: Clock) -> list[Event]:
         """Return one event a hole that retention made; a hole stays until the broker has answered."""
         events: list[Event] = []
-        bounds: dict[int, int] = {}
+        if not self._holes:
+            return events
+        try:
+            bounds = consumer.log_bounds(sorted({partition for partition, *_ in self._holes}))
+        except BrokerError:  # it does not answer now: it is asked again with the next second
+            return events
         holes, self._holes = self._holes, []
-        for at, (partition, begin, end) in enumerate(holes):
-            try:
-                if partition not in bounds:
-                    bounds[partition], _ = consumer.log_bounds(partition)
-            except (
-                BrokerError
-            ):  # it does not answer now: the rest is asked for with the next second
-                self._holes = holes[at:]
-                break
-            gone = min(end, bounds[partition])
+        for partition, begin, end in holes:
+            gone = min(end, bounds[partition][0])
             if gone > begin:
                 events.append(_expired(partition, begin, gone, clock.wall_ns()))
         return events
@@ -94,11 +91,12 @@ class Received:
     def final_events(self, consumer: Consumer, clock: Clock) -> list[Event]:
         """Return where reading ended in each partition, and what retention took from the unread."""
         events = self.take_events(consumer, clock)
+        try:
+            bounds = consumer.log_bounds(list(self.positions))
+        except BrokerError:  # what is unread stays unknown
+            return events
         for partition, position in self.positions.items():
-            try:
-                low, high = consumer.log_bounds(partition)
-            except BrokerError:  # nor would it answer for the others: what is unread stays unknown
-                break
+            low, high = bounds[partition]
             now_ns, begin = clock.wall_ns(), max(position, 0)
             if low > begin:
                 events.append(_expired(partition, begin, low, now_ns))
