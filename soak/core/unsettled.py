@@ -17,7 +17,7 @@ from soak.core.model import Span
 MOST_PIECES = 64
 """Beyond so many, neighbours are joined: a reader far behind costs bounds, not memory."""
 
-NO_END = 2**62
+NO_END = 2**63
 """Above every offset."""
 
 
