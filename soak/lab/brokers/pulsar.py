@@ -38,6 +38,7 @@ _FAILED = "Failed to start pulsar service"  # after which the JVM lives on and i
 _TAKEN = re.compile(r"Address already in use|BindException")
 _IDLE = re.compile(r"\s|\[[^]]*\] (WARN|INFO|DEBUG) ")
 _REASON_LINES = 12
+_OWN_TOKEN = "brokerClientAuthenticationParameters"  # noqa: S105  # a setting's name: what it tells itself
 
 
 def start(
@@ -69,7 +70,7 @@ def start(
         ports = _free_ports() if is_new else files.Ports(**json.loads(known.read_text()))
         text = files.standalone_conf(ports, settings)
         (folder / "standalone.conf").write_text(text, encoding="utf-8")
-        broker = Pulsar(folder, jars, ports)
+        broker = Pulsar(folder, jars, ports, settings.get(_OWN_TOKEN, "").removeprefix("token:"))
         try:
             broker.restart()
         except LabError as error:
@@ -84,10 +85,11 @@ def start(
 class Pulsar:
     """A standalone process; implements `soak.lab.ports.Running`."""
 
-    def __init__(self, folder: Path, jars: Path, ports: files.Ports) -> None:
+    def __init__(self, folder: Path, jars: Path, ports: files.Ports, token: str = "") -> None:
         self._folder = folder
         self._jars = jars
         self._ports = ports
+        self._token = token
         self._process: subprocess.Popen[bytes] | None = None
         self.number = 0
         self.service_url = f"pulsar://127.0.0.1:{ports.service}"
@@ -164,7 +166,7 @@ class Pulsar:
                 )
             if _FAILED in said:
                 raise LabError(f"the lab's Pulsar did not start:\n{_reason(said)}")
-            if _serves_topics(self.admin_url):
+            if _serves_topics(self.admin_url, self._token):
                 return
             clock.sleep_until(clock.mono_ns() + _ASK_AGAIN_NS)
         raise LabError(
@@ -173,10 +175,12 @@ class Pulsar:
         )
 
 
-def _serves_topics(admin_url: str) -> bool:
+def _serves_topics(admin_url: str, token: str) -> bool:
+    request = urllib.request.Request(f"{admin_url}/admin/v2/namespaces/public")  # noqa: S310  # loopback
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
     try:
-        url = f"{admin_url}/admin/v2/namespaces/public"
-        with urllib.request.urlopen(url, timeout=_ASK_SECONDS) as answer:  # noqa: S310  # loopback
+        with urllib.request.urlopen(request, timeout=_ASK_SECONDS) as answer:  # noqa: S310  # as above
             return "public/default" in json.load(answer)
     except (OSError, ValueError):  # not there yet, or not ready
         return False
