@@ -99,7 +99,7 @@ class PulsarConsumer:
         return None if entries is None else round(entries * self._messages / self._entries)
 
     def log_bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        return {at: self._watcher.bounds(at) for at in partitions}
+        return self._watcher.bounds(partitions)
 
     def close(self) -> None:
         """Leave, and take the subscription along: it would keep every later message from deletion."""

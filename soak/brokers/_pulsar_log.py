@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,15 +96,17 @@ class LogWatcher:
             return None
         return sum(logs[at].entries_from(position) for at, position in positions.items())
 
-    def bounds(self, at: int) -> tuple[int, int]:
+    def bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Return below which offset a rule may have deleted, and the next one to be written, as of now.
 
         Raises:
-            BrokerError: the cluster did not answer in time.
+            BrokerError: the cluster did not answer for all of them in time.
         """
-        name = partition_name(self._topics, at)
-        low, high = log_of(self._admin.get(f"{path_of(name)}/internalStats")).bounds
-        return min(low, self._kept_from.get(at, low)), high
+        found = {}
+        for at, log in self._logs_of(partitions):
+            low, high = log.bounds
+            found[at] = min(low, self._kept_from.get(at, low)), high
+        return found
 
     def ask(self) -> None:
         """Take the cluster's answer; keep the last one when it does not give any."""
@@ -114,6 +116,17 @@ class LogWatcher:
             if str(error) != self._said:
                 self._said = str(error)
                 LOG.warning("no_log_bounds error=%s", error)
+
+    def _logs_of(self, partitions: Sequence[int]) -> Iterator[tuple[int, Log]]:
+        """Ask for one partition alone; for several, all of their topic are one question."""
+        if len(partitions) == 1:
+            name = partition_name(self._topics, partitions[0])
+            yield partitions[0], log_of(self._admin.get(f"{path_of(name)}/internalStats"))
+            return
+        wanted = set(partitions)
+        for at, stats in stats_of(self._admin, self._topics):
+            if at in wanted:
+                yield at, log_of(stats)
 
     def _follow(self) -> None:
         while True:
