@@ -40,6 +40,7 @@ class World:
     def __init__(self, path: Path, plan: Plan, read_most: Callable[[int], float]) -> None:
         self.folder, self.plan = RunFolder(path), plan
         self._read_most = read_most
+        self.send_most = float("inf")  # a second; what is due beyond it is missed
         self._grid = Grid(1_790_000_000 * 10**9, 0)
         self.k = 0
         self.backlog = 0.0
@@ -64,11 +65,12 @@ class World:
         rate = Fraction(0)
         if phases.at(self.k) in LOADED:
             rate = next(rates(self.plan.load, phases, (), self.k, self.k + 1))[1]
-        self.backlog += float(rate)
+        sent = min(float(rate), self.send_most)
+        self.backlog += sent
         received = 0.0 if phases.is_building(self.k) else min(self.backlog, self._read_most(self.k))
         self.backlog -= received
         seen = float("nan") if phases.is_building(self.k) else self.backlog
-        self._write("produce.0@h", PRODUCED, (float(rate), float(rate), 0, 0, 0.004, 0))
+        self._write("produce.0@h", PRODUCED, (sent, sent, float(rate) - sent, 0, 0.004, 0))
         self._write("consume.0@h", CONSUMED, (received, seen))
         self.k += 1
         for _ in range(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ FINAL = """{warm_up: 5s, soak: 20s, cool_down: 5s, drain: 60s,
   catch_up: {backlog_age: 20s, drain_limit: 100s, settle: 6s}}"""
 WINDOWS = """{warm_up: 5s, soak: 200s, drain: 60s, windows: [
   {every: 60s, catch_up: {backlog_age: 10s, drain_limit: 60s, settle: 6s}}]}"""
+RAMP = """{warm_up: 5s, soak: 20s, drain: 60s,
+  ramp: {start: 100/s, step: 9s, precision: 0.1, soak_share: 0.5}}"""
 
 
 def fast(_: int) -> float:
@@ -122,12 +125,13 @@ def test_a_window_is_cut_short_by_the_end_of_the_soak(tmp_path: Path) -> None:
     assert (told.from_k, told.phase, told.fields["outcome"]) == (205, "drain", "cut short")
 
 
-@pytest.mark.parametrize("phases", [FINAL, WINDOWS])
+@pytest.mark.parametrize("phases", [FINAL, WINDOWS, RAMP])
 def test_a_conductor_that_is_killed_in_any_second_changes_nothing(
     tmp_path: Path, phases: str
 ) -> None:
     steady = World(tmp_path / "a", plan_of(phases), fast)
     killed = World(tmp_path / "b", plan_of(phases), fast)
+    steady.send_most = killed.send_most = 333.0
     expected = steady.live(400)
     lived: list[tuple[int, str, str]] = []
     while not lived or lived[-1][1] != "end":
@@ -241,3 +245,18 @@ def test_each_decision_is_written_once(tmp_path: Path) -> None:
 
     lines = [one for one in world.folder.phases.read_text().splitlines() if "planned" not in one]
     assert len(lines) == len(set(lines)) == 3
+
+
+def test_a_ramp_is_judged_by_the_journals_and_the_soak_gets_its_share(tmp_path: Path) -> None:
+    """At most 333 a second: 100, 200, then 400 is refused, 300 held, 350 refused, 320 held."""
+    world = World(tmp_path, plan_of(RAMP), lambda _: 10_000.0)
+    world.send_most = 333.0
+
+    lived = world.live(300)
+
+    tried = [int(one.rate) for one in world.phases.decisions if one.phase == "ramp" and one.rate]
+    soak = next(one for one in world.phases.decisions if one.phase == "soak")
+    assert tried == [100, 200, 400, 300, 350, 320]
+    assert (soak.fields["sustained"], soak.fields["refused"]) == ("320/s", "350/s")
+    assert soak.rate == Fraction(160)
+    assert lived[-1][1] == "end"
