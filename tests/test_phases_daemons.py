@@ -11,6 +11,7 @@ import numpy as np
 from soak.core import plan_text
 from soak.core.clock import Grid
 from soak.core.phases import Decision
+from soak.core.plan_load import Consumers
 from soak.core.ports import EARLIEST, Batch
 from soak.core.units import SECOND_NS
 from soak.daemons.consume import ConsumeLoop
@@ -142,6 +143,24 @@ def test_a_consumer_that_starts_within_a_build_pauses_too(tmp_path: Path) -> Non
     loop.tick()
 
     assert consumer.is_paused
+
+
+def test_a_tailing_subscription_reads_on_while_the_others_build_a_backlog(tmp_path: Path) -> None:
+    """Of three subscriptions of two processes one is tailing: processes 0 and 1."""
+    clock, paused = FakeClock(), []
+    for index in range(6):
+        context = _context(
+            tmp_path, clock, f"consume.{index}", Decision("catch-up", 0, part="build")
+        )
+        consumers = Consumers(subscriptions=3, per_subscription=2, tailing=1)
+        plan = dataclasses.replace(context.plan, consumers=consumers)
+        context = dataclasses.replace(context, plan=plan)
+        consumer = FakeConsumer([_nothing(1)], {0: (0, 0), 1: (0, 0)})
+        second = ConsumeSecond(9, Leaders(FakeBroker(), topics_of(plan)), is_behind=False)
+        ConsumeLoop(context, consumer, Received({0: EARLIEST}), second, clock).tick()
+        paused.append(consumer.is_paused)
+
+    assert paused == [False, False, True, True, True, True]
 
 
 def _nothing(at: int) -> Batch:

@@ -22,6 +22,7 @@ from soak.daemons.context import (
     topics_of,
 )
 from soak.daemons.leaders import Leaders
+from soak.daemons.load_seconds import index_of
 from soak.daemons.rate_plan import table_of
 from soak.daemons.received import Received, restore
 from soak.service.lean import spare_collections
@@ -75,13 +76,15 @@ class ConsumeLoop:
         self._k = context.grid.k_at(self._back_ns)
         self._table = table_of(context.plan, context.folder)
         self._is_paused = False
+        self._catches_up = context.plan.consumers.catches_up(index_of(context.source))
 
     @property
     def is_over(self) -> bool:
         return self._context.phase_file.phases.at(self._k) == "end"
 
     def tick(self) -> None:
-        self._hold(is_paused=self._context.phase_file.phases.is_building(self._k))
+        is_building = self._context.phase_file.phases.is_building(self._k)
+        self._hold(is_paused=is_building and self._catches_up)
         away_ns = self._clock.mono_ns() - self._back_ns
         batch = self._consumer.receive(BATCH, RECEIVE_SECONDS)
         self._back_ns = self._clock.mono_ns()
@@ -101,7 +104,7 @@ class ConsumeLoop:
 
     def finish(self) -> None:
         """Record the last part of a second, and where reading ended."""
-        self._consumer.pause(is_paused=True)  # a question would wait behind each fetch: 0.1 s a partition
+        self._consumer.pause(is_paused=True)  # a question would wait behind each fetch
         events = self._received.final_events(self._consumer, self._clock)
         self._write(max(self._k, 0), events)
         self._consumer.close()
