@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from soak.core.clock import Grid
 from soak.core.model import Column, Record
 from soak.core.phases import Decision, parse
+from soak.core.plan_load import Consumers
 from soak.core.plan_phases import CatchUp, Window
 from soak.core.units import SECOND_NS
 from soak.daemons.backlog import Backlog
@@ -196,7 +197,7 @@ def test_a_cron_expression_that_nobody_understands_is_told() -> None:
 
 
 def _backlog(lefts: NDArray[np.floating[Any]]) -> Backlog:
-    backlog = Backlog(1, lambda _: 0)
+    backlog = Backlog(Consumers())
     for k, left in enumerate(lefts.tolist()):
         backlog.note(k, left)
     return backlog
@@ -208,7 +209,7 @@ def test_a_noisy_drain_that_will_be_done_in_time_is_never_given_up(seed: int) ->
     rng = np.random.default_rng(seed)
     k = np.arange(380)
     lefts = 100_000 - 250.0 * k + rng.normal(0, 1000, k.size)
-    backlog = Backlog(1, lambda _: 0)
+    backlog = Backlog(Consumers())
     given_up = []
     for at, left in enumerate(lefts.tolist()):
         backlog.note(at, left)
@@ -228,7 +229,7 @@ def test_a_trend_needs_its_time_and_must_agree() -> None:
 
 def test_what_retention_took_is_not_waited_for() -> None:
     """3,000 were acknowledged and 1,000 received, but the consumer, which reads, sees 50 to come."""
-    backlog = Backlog(1, lambda _: 0)
+    backlog = Backlog(Consumers())
     columns = (Column("received_messages"), Column("lag_messages"))
     sent = Record(20, 1, 0, 0, "", (3000.0,))
     read = Record(20, 1, 0, 0, "", (1000.0, 50.0))
@@ -237,6 +238,19 @@ def test_what_retention_took_is_not_waited_for() -> None:
 
     assert (backlog.built, backlog.left()) == (3000, 2000)
     assert (backlog.left(drain_k=16), backlog.left(drain_k=15)) == (2000, 50)
+
+
+def test_a_consumer_that_died_with_its_backlog_is_waited_for() -> None:
+    """Two share a subscription; one is through with its part, the other was last heard of long ago."""
+    backlog = Backlog(Consumers(per_subscription=2))
+    columns = (Column("received_messages"), Column("lag_messages"))
+    for k, name in ((20, "consume.1@h"), (30, "consume.0@h")):
+        read = Record(k, 1, 0, 0, "", (1000.0, 0.0))
+        backlog.add(name, read, columns, is_building=False)
+    sent = Record(30, 1, 0, 0, "", (3000.0,))
+    backlog.add("produce.0@h", sent, (Column("acked_messages"),), is_building=False)
+
+    assert backlog.left(drain_k=10) == 1000
 
 
 def test_each_decision_is_written_once(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from soak.core.model import Column, Record
+from soak.core.plan_load import Consumers
 from soak.daemons.load_seconds import index_of, values_of
 
 TREND_SECONDS = 30
@@ -16,6 +17,8 @@ TREND_SECONDS = 30
 APART_SECONDS = 5
 FRESH_SECONDS = 5
 """So long after consumers read on, their own idea of the lag may be from before the pause."""
+LATE_SECONDS = 3
+"""A consumer that has received nothing for longer may no longer know its lag."""
 
 Point = tuple[int, float]
 """A second and the messages that were left after it."""
@@ -28,14 +31,13 @@ class Backlog:
     what was never read. While they pause they see nothing.
     """
 
-    def __init__(self, subscriptions: int, subscription_of: Callable[[int], int]) -> None:
-        self._subscription_of = subscription_of
+    def __init__(self, who: Consumers) -> None:
+        self._who = who
         self._acked = 0.0
-        self._received = [0.0] * subscriptions
-        self._built = [
-            0.0
-        ] * subscriptions  # the same, only of the seconds in which consumers paused
+        self._received = [0.0] * who.subscriptions
+        self._built = [0.0] * who.subscriptions  # of the seconds in which consumers paused
         self._seen: dict[str, tuple[int, float]] = {}  # by consumer: second and lag, while it reads
+        self._newest_k = -1
         self._points: deque[Point] = deque(maxlen=TREND_SECONDS + 2 * APART_SECONDS + 1)
 
     def add(
@@ -43,12 +45,13 @@ class Backlog:
     ) -> None:
         """Take one record, once."""
         values = values_of(record, columns)
+        self._newest_k = max(self._newest_k, record.k)
         if source.startswith("produce."):
             self._acked += values["acked"]
             if is_building:
                 self._built = [one + values["acked"] for one in self._built]
             return
-        at = self._subscription_of(index_of(source))
+        at = self._who.subscription_of(index_of(source))
         self._received[at] += values["received"]
         if is_building:
             self._built[at] -= values["received"]
@@ -88,9 +91,10 @@ class Backlog:
         seen = [
             one
             for name, one in self._seen.items()
-            if self._subscription_of(index_of(name)) == subscription
+            if self._who.subscription_of(index_of(name)) == subscription
         ]
-        is_fresh = seen and all(k >= drain_k + FRESH_SECONDS for k, _ in seen)
+        since_k = max(drain_k + FRESH_SECONDS, self._newest_k - LATE_SECONDS)
+        is_fresh = len(seen) == self._who.per_subscription and min(k for k, _ in seen) >= since_k
         lag = sum(lag for _, lag in seen) if is_fresh else math.inf
         return math.inf if math.isnan(lag) else lag
 

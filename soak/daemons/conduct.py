@@ -160,9 +160,8 @@ class Conductor:
         """Give what the load daemons wrote since the last call, from the first second of a step on."""
         if self._tail is None or from_k != self._tail_k:
             self._tail, self._tail_k = Tail(self.folder.journal, LOAD_SOURCES, from_k), from_k
-            who = self.plan.consumers
-            self._seconds = LoadSeconds(who.subscription_of)
-            self._backlog = Backlog(who.subscriptions, who.subscription_of)
+            self._seconds = LoadSeconds(self.plan.consumers.subscription_of)
+            self._backlog = Backlog(self.plan.consumers)
         return self._tail.poll()
 
 
