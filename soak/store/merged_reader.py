@@ -37,7 +37,7 @@ class MergedReader:
     def read(self) -> Iterator[Found]:
         """Give each (source, inc, k) once, by k; of one second, sources come in the order named.
 
-        Damaged lines are left out. Holds a few MiB a source, however long the run.
+        Damaged lines are left out. Holds some 10 MiB a source, however long the run.
 
         Raises:
             JournalError: a journal was written by a newer version.
