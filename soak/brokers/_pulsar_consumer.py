@@ -111,22 +111,20 @@ class PulsarConsumer:
         leave(self._client)
 
     def _taken(self, limit: int, timeout_seconds: float) -> list[Any]:
-        if self._is_deep:
-            found = list(self._raw.batch_receive())
-            self._is_deep = len(found) >= SHALLOW
-            if found:
-                return found
-        found = []
-        receive = self._raw.receive
+        found: list[Any] = []
         try:
-            found.append(receive(max(1, round(timeout_seconds * 1000))))
-            while len(found) < limit:
-                found.append(receive(0))
+            if self._is_deep:
+                found.extend(self._raw.batch_receive())
+                self._is_deep = len(found) >= SHALLOW
+            if not found:
+                found.append(self._raw.receive(max(1, round(timeout_seconds * 1000))))
+                while len(found) < limit:
+                    found.append(self._raw.receive(0))
+                self._is_deep = len(found) >= SHALLOW
         except pulsar.Timeout:
             return found
         except pulsar.PulsarException as error:
             raise BrokerError(f"the client cannot receive: {error}") from error
-        self._is_deep = True
         return found
 
     def _places(self, found: list[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
