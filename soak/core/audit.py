@@ -143,7 +143,7 @@ class Audit:
 
     @property
     def cost(self) -> int:
-        """Return how many intervals are kept: memory is some 300 bytes each."""
+        """Return how many intervals are kept, of 80 to 220 bytes each."""
         lanes = sum(lane.cost for lane in self._lanes.values())
         return lanes + sum(log.cost for log in self._logs.values())
 
