@@ -62,7 +62,7 @@ class Audit:
         self._subscriptions = range(subscriptions)
         self._lanes: dict[str, Lane] = {}
         self._by_partition: dict[int, list[Lane]] = {}
-        self._places = _Places()
+        self._count_columns = _CountColumns()
         self._sums = dict.fromkeys(_SENDING.values(), 0)
         self._counts = [dict.fromkeys(_READING.values(), 0) for _ in self._subscriptions]
         self._logs: dict[Place, ReadLog] = defaultdict(ReadLog)
@@ -148,7 +148,7 @@ class Audit:
         return lanes + sum(log.cost for log in self._logs.values())
 
     def _count(self, record: Record, columns: tuple[Column, ...], subscription: int) -> None:
-        for at, count in self._places.of(columns):
+        for at, count in self._count_columns.of(columns):
             value = record.values[at]
             if value == value:  # noqa: PLR0124  # NaN: not measured
                 counts = self._sums if count in self._sums else self._counts[subscription]
@@ -213,7 +213,7 @@ class Audit:
         return lane
 
 
-class _Places:
+class _CountColumns:
     """Remembers where in a record the counts stand: columns are many, and change rarely."""
 
     def __init__(self) -> None:
