@@ -106,10 +106,11 @@ class LoadRun:
         self.end(process)
         return self.total("acked_messages")
 
-    def consume(self, count: int) -> None:
-        """Receive exactly so many messages, copies included, and end."""
-        process = self.start("consume")
-        self.until(lambda: self.total("received_messages") >= count, f"{count} received")
+    def consume(self, count: int, index: int = 0) -> None:
+        """Receive so many messages more, copies included, and end."""
+        goal = self.total("received_messages") + count
+        process = self.start("consume", index)
+        self.until(lambda: self.total("received_messages") >= goal, f"{count} received")
         self.end(process)
 
     def verdict(self) -> dict[str, int | None]:

@@ -25,6 +25,7 @@ name: audit
 broker: {{kafka: {{bootstrap_servers: "{servers}", producer: {{acks: all, linger.ms: 1{more}}}}}}}
 topic: {{partitions: {partitions}}}
 load: {{rate: 5k/s, message_size: 256B, clients_per_producer: {clients}}}
+consumers: {{subscriptions: {subscriptions}}}
 """
 
 Make = Callable[..., LoadRun]
@@ -34,11 +35,10 @@ Make = Callable[..., LoadRun]
 def make_run(tmp_path: Path) -> Iterator[Make]:
     runs: list[LoadRun] = []
 
-    def make(broker: Running, *, partitions: int = 1, clients: int = 1, more: str = "") -> LoadRun:
-        topic = _topic(broker, partitions)
-        text = PLAN.format(
-            servers=broker.bootstrap_servers, partitions=partitions, clients=clients, more=more
-        )
+    def make(broker: Running, more: str = "", **counts: int) -> LoadRun:
+        counts = {"partitions": 1, "clients": 1, "subscriptions": 1, **counts}
+        topic = _topic(broker, counts["partitions"])
+        text = PLAN.format(servers=broker.bootstrap_servers, more=more, **counts)
         runs.append(LoadRun(tmp_path / f"run-{len(runs)}", text, topic))
         return runs[-1]
 
@@ -78,16 +78,17 @@ def test_what_a_relay_does_to_messages_is_counted(
 def test_what_retention_deleted_before_it_was_read_is_expired(
     lab_kafka: Running, make_run: Make
 ) -> None:
-    """1,009 of one partition, which two clients wrote side by side."""
-    run = make_run(lab_kafka, clients=2)
+    """1,009 of one partition, which two clients wrote; one subscription had read them, the other not."""
+    run = make_run(lab_kafka, clients=2, subscriptions=2)
 
     acked = run.produce(3_000)
+    run.consume(acked)
     admin = AdminClient({"bootstrap.servers": lab_kafka.bootstrap_servers})
     for future in admin.delete_records([TopicPartition(run.topic, 0, 1009)]).values():
         future.result(30)
-    run.consume(acked - 1009)
+    run.consume(acked - 1009, index=1)
 
-    assert run.verdict() == {"received": acked - 1009, "expired": 1009}
+    assert run.verdict() == {"received": 2 * acked - 1009, "expired": 1009}
 
 
 def test_what_a_broker_forgot_is_lost(tmp_path: Path, make_run: Make) -> None:
