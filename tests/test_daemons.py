@@ -293,6 +293,20 @@ def test_a_hole_that_retention_made_is_an_event_and_another_hole_is_not(tmp_path
     assert expired == [{"partition": 0, "from_offset": 0, "to_offset": 100}]
 
 
+def test_whole_blocks_that_retention_deleted_are_expired_where_offsets_have_holes() -> None:
+    """Blocks of 16: offsets 3 and 9 lie in block 0, 37 in block 2; the log now begins with block 2."""
+    clock, received = FakeClock(), Received({0: EARLIEST}, block_bits=4)
+    batch = _batch(clock, [(0, 3), (1, 9), (5, 37), (6, 44)])
+    block, is_ours = header.parse(list(batch.heads))
+
+    received.note(block, is_ours, batch.partition, batch.offset)
+    events = received.take_events(FakeConsumer([], {0: (32, 48)}), clock)
+
+    assert [dict(event.fields) for event in events] == [
+        {"partition": 0, "from_offset": 10, "to_offset": 32}
+    ]
+
+
 def test_foreign_messages_are_counted_and_left_alone(tmp_path: Path) -> None:
     clock = FakeClock()
     context = _context(tmp_path, clock, "consume.0")

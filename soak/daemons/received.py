@@ -36,7 +36,7 @@ class Received:
     """The audit's state; its size is bounded by lanes, disorder and holes, not by messages."""
 
     positions: dict[int, int]  # next offset by partition
-    block_bits: int = 0  # of the broker; above 0 a jump in the offsets is no hole
+    block_bits: int = 0  # of the broker; above 0 only a jump from block to block may be a hole
     lanes: dict[str, IntervalSet] = field(default_factory=dict)
     known_below: dict[int, int] = field(default_factory=dict)  # offsets recorded by an earlier self
     _owners: dict[int, int] = field(default_factory=dict)  # instance and inc, to a running number
@@ -116,12 +116,12 @@ class Received:
             expected = first if position == LATEST else max(position, 0)
             first_offset.append(expected)
             self.positions[at] = max(expected, last + 1)
-        if self.block_bits:
-            return
         following = np.empty_like(offset)
         following[1:] = offset[:-1] + 1
         following[begins] = first_offset
-        for at in np.flatnonzero(offset > following).tolist():
+        # Where offsets have holes by nature, only a whole block can have gone between two of them.
+        jumps = offset >> self.block_bits > following >> self.block_bits
+        for at in np.flatnonzero(jumps).tolist():
             self._holes.append((int(partition[at]), int(following[at]), int(offset[at])))
 
     def _lane(self, block: NDArray[np.void], partition: Ints) -> Ints:
