@@ -168,7 +168,23 @@ def test_after_a_rate_that_was_too_high_the_cluster_rests() -> None:
     phases = _search(_plan(), Cluster(3000.0))
 
     rates = [(int(one.rate or 0), one.part) for one in phases.decisions if one.phase == "ramp"]
-    assert rates[:5] == [(1000, ""), (2000, ""), (4000, ""), (0, "rest"), (3000, "")]
+    assert rates[:4] == [(1000, ""), (2000, ""), (4000, ""), (0, "rest")]
+
+
+def test_a_refused_rate_is_tried_once_more_unless_sends_were_missed() -> None:
+    """What another process on the machine did to one step must not end the search."""
+    plan, step = _plan(), Decision("ramp", 10, rate=Fraction(1000))
+    slow, calm = replace(GOOD, publish_p99=3.0), replace(GOOD, sent=0, acked=0, lag={0: 0.0})
+
+    (rest,) = ramp.decide(plan, step, 26, 31, lambda _: slow)
+    (again,) = ramp.decide(plan, replace(rest, from_k=31), 34, 39, lambda _: calm)
+    (good,) = ramp.decide(plan, replace(again, from_k=39), 55, 60, lambda _: GOOD)
+    (bad,) = ramp.decide(plan, replace(again, from_k=39), 55, 60, lambda _: slow)
+
+    assert (rest.part, rest.reason) == ("rest", "1k/s: publish p99 was 3 s, above 1s")
+    assert (again.rate, again.reason) == (step.rate, "once more")
+    assert (good.rate, good.fields) == (Fraction(2000), {"sustained": "1k/s"})
+    assert (bad.part, bad.fields["refused"]) == ("rest", "1k/s")
 
 
 def test_with_nothing_sustained_there_is_no_share_to_soak_with() -> None:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import floor, log10
 
 from soak.core.phase_plan import from_soak
-from soak.core.phases import Decision, Part
+from soak.core.phases import Decision
 from soak.core.plan import Plan
 from soak.core.plan_phases import Ramp
 from soak.core.units import SECOND_NS, format_rate, rate_per_second
@@ -80,26 +80,43 @@ def decide(
 
     `current` is the decision that holds; `at` gives what was recorded in a second.
     """
-    config, bounds = plan.phases.ramp or Ramp(), Bounds.of(current.fields)
     if current.part == "rest":
-        is_late = k >= current.from_k + (plan.load.backlog + config.step) // SECOND_NS
-        if not (is_late or _is_calm(plan, current, k, at)):
-            return ()
-        reason = "what the last rate left was not gone in time" if is_late else ""
-        return _following(plan, bounds, ahead_k, reason)
-    outcome = _outcome(plan, config, current, k, at)
-    if outcome is None:
+        return _after_rest(plan, current, k, ahead_k, at)
+    outcome = _outcome(plan, current, k, at)
+    return () if outcome is None else _after_step(plan, current, ahead_k, outcome)
+
+
+def _after_rest(
+    plan: Plan, current: Decision, k: int, ahead_k: int, at: Callable[[int], LoadSecond]
+) -> tuple[Decision, ...]:
+    step = (plan.phases.ramp or Ramp()).step
+    is_late = k >= current.from_k + (plan.load.backlog + step) // SECOND_NS
+    if not (is_late or _is_calm(plan, current, k, at)):
         return ()
+    if "again" in current.fields:
+        rate = rate_per_second(current.fields["again"])
+        return (Decision("ramp", ahead_k, "once more", rate=rate, fields=current.fields),)
+    reason = "what the last rate left was not gone in time" if is_late else "after a rest"
+    return _following(plan, Bounds.of(current.fields), ahead_k, reason)
+
+
+def _after_step(
+    plan: Plan, current: Decision, from_k: int, outcome: Outcome
+) -> tuple[Decision, ...]:
+    """Return what follows a step; a rate whose refusal may have passed by now is tried once more."""
+    rate, bounds = current.rate or plan.load.rate, Bounds.of(current.fields)
     tries = int(current.fields.get("tries", 1))
     if outcome.is_sustained is None and tries < MOST_TRIES:
         fields = {**current.fields, "tries": tries + 1}
-        return (replace(current, from_k=ahead_k, reason=f"again: {outcome.why}", fields=fields),)
-    rate = current.rate or plan.load.rate
-    bounds = bounds.after(rate, outcome)
+        return (replace(current, from_k=from_k, reason=f"again: {outcome.why}", fields=fields),)
     reason = f"{format_rate(rate)}: {outcome.why}"
     if outcome.is_sustained:
-        return _following(plan, bounds, ahead_k, reason)
-    return (_line(ahead_k, Fraction(0), bounds, reason, "rest"),)
+        return _following(plan, bounds.after(rate, outcome), from_k, reason)
+    is_final = outcome.is_certain or outcome.is_sustained is None or "again" in current.fields
+    fields = bounds.after(rate, outcome).fields() if is_final else bounds.fields()
+    if not is_final:
+        fields["again"] = format_rate(rate)
+    return (Decision("ramp", from_k, reason, "rest", Fraction(0), fields),)
 
 
 def _following(plan: Plan, bounds: Bounds, from_k: int, reason: str) -> tuple[Decision, ...]:
@@ -107,7 +124,7 @@ def _following(plan: Plan, bounds: Bounds, from_k: int, reason: str) -> tuple[De
     config = plan.phases.ramp or Ramp()
     rate = next_rate(config, bounds)
     if rate is not None:
-        return (_line(from_k, rate, bounds, reason or "after a rest"),)
+        return (Decision("ramp", from_k, reason, rate=rate, fields=bounds.fields()),)
     share = Fraction(str(config.soak_share))
     result = _result(bounds)
     if bounds.sustained is None and share:
@@ -130,9 +147,10 @@ def _result(bounds: Bounds) -> str:
 
 
 def _outcome(
-    plan: Plan, config: Ramp, current: Decision, k: int, at: Callable[[int], LoadSecond]
+    plan: Plan, current: Decision, k: int, at: Callable[[int], LoadSecond]
 ) -> Outcome | None:
     """Return how the cluster took the rate, or None while the step lasts and nothing has gone wrong."""
+    config = plan.phases.ramp or Ramp()
     step = config.step // SECOND_NS
     first_k = current.from_k + min(SETTLE_SECONDS, step // 3)
     last_k = current.from_k + step
@@ -160,10 +178,6 @@ def _is_calm(plan: Plan, current: Decision, k: int, at: Callable[[int], LoadSeco
         if is_whole and not (one.sent or one.acked or one.in_flight or any(one.received.values())):
             return True
     return False
-
-
-def _line(from_k: int, rate: Fraction, bounds: Bounds, reason: str, part: Part = "") -> Decision:
-    return Decision("ramp", from_k, reason, part, rate, bounds.fields())
 
 
 def _rounded(rate: Fraction, config: Ramp) -> Fraction:

@@ -23,10 +23,14 @@ LEAST_SEEN = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`is_sustained` is None where too little was recorded to tell; `why` is for people."""
+    """`is_sustained` is None where too little was recorded to tell; `why` is for people.
+
+    A refusal is certain where the schedule could not be kept at all; anything less may have passed by now.
+    """
 
     is_sustained: bool | None
     why: str
+    is_certain: bool = False
 
 
 def judged(
@@ -47,7 +51,7 @@ def judged(
     ours = [one.untrusted for one in whole if one.untrusted]
     if ours:
         why += f"; this client was the bottleneck in {len(ours)} of {len(whole)} s ({ours[0]})"
-    return Outcome(False, why)
+    return Outcome(False, why, is_certain=bool(missed))
 
 
 def _objection(seconds: Sequence[LoadSecond], rate: Fraction, publish_p99_ns: int) -> str:
