@@ -12,8 +12,11 @@ from typing import Any
 
 import confluent_kafka
 import numpy as np
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
+    AdminClient,
+    OffsetSpec,
+)
 from confluent_kafka.cimpl import NewTopic
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
@@ -112,10 +115,13 @@ class KafkaBroker:
         return [name for name in names if name in there]
 
     def create_topics(self, topics: Topics, replication: int, settings: Mapping[str, str]) -> None:
-        """Create topics and wait until every partition has a leader.
+        """Create topics and wait until every partition can be written and read.
+
+        A leader is named before its log is there. Until then it refuses, and clients wait longer
+        each time: with thousands of partitions a run would begin with a minute of silence.
 
         Raises:
-            BrokerError: one exists, the settings are refused, or leaders are not there in time.
+            BrokerError: one exists, the settings are refused, or partitions are not there in time.
         """
         admin = self._admin()
         for first in range(0, len(topics.names), _TOPICS_A_CALL):
@@ -134,15 +140,15 @@ class KafkaBroker:
                     future.result(self._timeout_seconds)
                 except (KafkaException, TimeoutError) as error:
                     raise BrokerError(f"cannot create topic {name}: {said(error)}") from error
-        # Thousands of partitions take their leaders one after another.
+        # Thousands of logs are opened one after another.
         patience_ns = self._config.timeout + topics.total * SECOND_NS // 100
         deadline_ns = self._clock.mono_ns() + patience_ns
         while self._clock.mono_ns() < deadline_ns:
-            if (self.leaders(topics) >= 0).all():
+            if self._are_open(topics):
                 return
             self._clock.sleep_until(self._clock.mono_ns() + SECOND_NS // 20)
         which = topics.names[0] if len(topics.names) == 1 else f"{len(topics.names)} topics"
-        raise BrokerError(f"{which} was created but has no leader for every partition")
+        raise BrokerError(f"{which} was created but not every partition has a leader and a log")
 
     def producer(self, topics: Topics) -> KafkaProducer:
         settings = {**_QUIET, **_PRODUCER, **self._common(), **self._config.producer}
@@ -181,6 +187,18 @@ class KafkaBroker:
             "confluent-kafka": str(confluent_kafka.__version__),
             "librdkafka": str(confluent_kafka.libversion()[0]),
         }
+
+    def _are_open(self, topics: Topics) -> bool:
+        places = (TopicPartition(*topics.split(at)) for at in range(topics.total))
+        newest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client's
+        admin, limit = self._admin(), self._timeout_seconds  # the answers end with their client
+        found = admin.list_offsets(dict.fromkeys(places, newest), request_timeout=limit)
+        try:
+            for answer in found.values():
+                answer.result(limit)
+        except (KafkaException, TimeoutError):
+            return False
+        return True
 
     def _common(self) -> dict[str, str]:
         return {"bootstrap.servers": self._config.bootstrap_servers, **self._config.common}
