@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: help
 help: ## print this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(STAMP) ## install everything into .venv, once
@@ -40,6 +40,10 @@ check: $(STAMP) ## format, lint, types, layers and the fast tests
 .PHONY: test
 test: check ## everything CI runs: check, then the tests on a real Kafka and a real Spark
 	@$(BIN)/pytest -m 'broker or spark or slow' --durations=10
+
+.PHONY: test-restarts
+test-restarts: $(STAMP) ## ten kills of a Kafka at full load, and not one false loss (four minutes)
+	@$(BIN)/pytest -m restarts --durations=3
 
 .PHONY: bench
 bench: bench-load ## measure against the brokers' own tools, side by side: tables of ratios

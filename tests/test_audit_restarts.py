@@ -15,7 +15,7 @@ from soak.lab.brokers import kafka as lab
 from soak.lab.ports import Running
 from tests.load_run import LoadRun
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 KILLS = 10
 BETWEEN = 50_000  # messages acknowledged from one kill to the next, at least
@@ -26,6 +26,7 @@ broker:
   kafka:
     bootstrap_servers: "{servers}"
     producer: {{acks: all, linger.ms: 1, enable.idempotence: "true"}}
+    common: {{reconnect.backoff.max.ms: "500"}}
 topic: {{partitions: 4}}
 load: {{rate: 500k/s, backlog: 1s, message_size: 128B, clients_per_producer: 2}}
 """
@@ -55,6 +56,7 @@ def _more(run: LoadRun) -> None:
     run.until(lambda: run.total("acked_messages") >= begin + BETWEEN, "the load goes on")
 
 
+@pytest.mark.restarts
 def test_a_broker_killed_again_and_again_loses_nothing(run: LoadRun, broker: Running) -> None:
     """Ten SIGKILLs with acks=all: every message acknowledged is received, once."""
     producer, consumer = run.start("produce"), run.start("consume")
@@ -72,6 +74,7 @@ def test_a_broker_killed_again_and_again_loses_nothing(run: LoadRun, broker: Run
     assert run.verdict() == {"received": acked}
 
 
+@pytest.mark.slow
 def test_daemons_killed_again_and_again_lose_nothing(run: LoadRun) -> None:
     """What the unrecorded second of a producer held is unknown; what a consumer's held comes again."""
     producer, consumer = run.start("produce"), run.start("consume")
