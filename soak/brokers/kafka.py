@@ -146,10 +146,8 @@ class KafkaBroker:
         while self._clock.mono_ns() < deadline_ns:
             if self._are_open(topics):
                 return
-            pause_ns = (
-                SECOND_NS // 20 + topics.total * SECOND_NS // 5000
-            )  # a question costs as much
-            self._clock.sleep_until(self._clock.mono_ns() + pause_ns)
+            asked_ns = self._clock.mono_ns()  # a question to thousands of partitions costs seconds
+            self._clock.sleep_until(asked_ns + SECOND_NS // 20 + topics.total * SECOND_NS // 5000)
         which = topics.names[0] if len(topics.names) == 1 else f"{len(topics.names)} topics"
         raise BrokerError(f"{which} was created but not every partition has a leader and a log")
 
