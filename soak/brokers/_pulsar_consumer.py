@@ -108,7 +108,9 @@ class PulsarConsumer:
             self._subscribed.unsubscribe()
         except pulsar.PulsarException as error:
             LOG.warning("subscription_left_behind error=%s", error)
-        leave(self._client)
+            self._client.shutdown()
+        else:
+            leave(self._client)
 
     def _taken(self, limit: int, timeout_seconds: float) -> list[Any]:
         found: list[Any] = []
@@ -176,9 +178,10 @@ class PulsarConsumer:
                 continue
             before = _pulsar.MessageId(at % self._topics.partitions, ledger, entry - 1, -1)
             before.topic_name(partition_name(self._topics, at))
-            self._raw.acknowledge_cumulative_async(before, _ignore)
+            try:
+                self._raw.acknowledge_cumulative(
+                    before
+                )  # noted by the client, which sends it later
+            except pulsar.PulsarException:  # the connection is gone: with the next generation, then
+                return
             self._acknowledged[at] = settled[at]
-
-
-def _ignore(_result: Any) -> None:  # noqa: ANN401  # the client's type
-    pass

@@ -83,11 +83,14 @@ class PulsarProducer:
 
     def close(self, timeout_seconds: float) -> Acks:
         deadline_ns = self._clock.mono_ns() + round(timeout_seconds * SECOND_NS)
-        for producer in self._producers:
-            producer.flush_async(_ignore)
+        # No flush: the client's takes a lock of its own without giving Python's up, and its thread
+        # may hold the one while it waits for the other. Batches go out by themselves.
         while len(self._notes) < self._outstanding and self._clock.mono_ns() < deadline_ns:
             self._clock.sleep_until(self._clock.mono_ns() + _POLL_NS)
-        leave(self._client)
+        if len(self._notes) < self._outstanding:  # nor would the broker answer a farewell
+            self._client.shutdown()
+        else:
+            leave(self._client)
         return self.take()
 
 
@@ -131,7 +134,3 @@ class _Notes:
         # Acknowledged without a place: a repeat, which the broker dropped.
         ledger = UNKNOWN_OFFSET if result == _OK else FAILED
         self._notes.append((token, ledger, 0, 0, self._mono_ns()))
-
-
-def _ignore(_result: Any) -> None:  # noqa: ANN401  # the client's type
-    pass
