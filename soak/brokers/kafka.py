@@ -61,16 +61,38 @@ _TOPICS_A_CALL = 20
 class Config:
     bootstrap_servers: str = ""  # empty: the lab's broker
     timeout: Duration = 10 * SECOND_NS  # for every question that is not a message
-    producer: Settings = field(
-        default_factory=lambda: {"acks": "all", "enable.idempotence": "true", "linger.ms": "1"}
-    )
+    producer: Settings = field(default_factory=dict)  # over those of `producer_settings`
     consumer: Settings = field(default_factory=dict)
     common: Settings = field(default_factory=dict)  # security and the like, for every client
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "producer", producer_settings(self.producer, self.common, linger_ms=1)
+        )
 
     @property
     def addresses(self) -> dict[str, str]:
         """Return where the cluster is, under the names that other parts of a plan use."""
         return {"bootstrap_servers": self.bootstrap_servers}
+
+
+def producer_settings(
+    given: Mapping[str, str], common: Mapping[str, str], *, linger_ms: int
+) -> dict[str, str]:
+    """Return a producer's settings: what a plan gives over our own, which it may leave out.
+
+    Without a word about it a producer is idempotent, where its acknowledgements allow that.
+    """
+    said = {**common, **given}
+    acks = said.get("acks") or said.get("request.required.acks")  # two names of one setting
+    found = dict(given)
+    if acks is None:
+        found["acks"] = acks = "all"
+    if "linger.ms" not in said:
+        found["linger.ms"] = str(linger_ms)
+    if "enable.idempotence" not in said:
+        found["enable.idempotence"] = "true" if acks in {"all", "-1"} else "false"
+    return dict(sorted(found.items()))
 
 
 def connect(config: Config, clock: Clock) -> KafkaBroker:

@@ -20,12 +20,14 @@ class Config:
     bootstrap_servers: str
     metrics_urls: tuple[str, ...] = ()  # http://host:9644/metrics, a node each; probes read them
     timeout: Duration = 10 * SECOND_NS
-    # Redpanda flushes before it acknowledges unless write caching is on, so larger batches pay off.
-    producer: Settings = field(
-        default_factory=lambda: {"acks": "all", "enable.idempotence": "true", "linger.ms": "5"}
-    )
+    producer: Settings = field(default_factory=dict)  # over those of `kafka.producer_settings`
     consumer: Settings = field(default_factory=dict)
     common: Settings = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Redpanda flushes before it acknowledges unless write caching is on, so larger batches pay off.
+        settings = kafka.producer_settings(self.producer, self.common, linger_ms=5)
+        object.__setattr__(self, "producer", settings)
 
     @property
     def addresses(self) -> dict[str, str]:

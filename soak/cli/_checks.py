@@ -9,6 +9,7 @@ import tempfile
 from fractions import Fraction
 from pathlib import Path
 
+from soak.cli._load_checks import check_load
 from soak.core import plan_scale, plan_text, plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError, SettingError
@@ -67,6 +68,7 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
         PlanError: with file, line and key.
     """
     plan = plan_file.plan
+    check_load(plan_file)
     existing = _check_writable(plan_file, runs)
     free = shutil.disk_usage(existing).free
     if free < plan.free_space_floor:

@@ -37,8 +37,8 @@ def seconds(folder: RunFolder) -> Iterator[Second]:
     """Give (k, records of all producers and consumers), ascending in k as long as no clock was set back."""
     names = [name for name in sources(folder.journal) if name.startswith(_ROLES)]
     found = MergedReader(folder.journal, names).read()
-    for k, group in groupby(found, key=lambda one: one[1].k):
-        yield k, [(record, columns) for _, record, columns in group]
+    for k, group in groupby(found, key=lambda one: one.record.k):
+        yield k, [(one.record, one.columns) for one in group]
 
 
 def _phases(folder: RunFolder) -> Phases:

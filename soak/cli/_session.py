@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from soak.cli import _checks, _durability
+from soak.cli._load_checks import keep_load
 from soak.cli._part import WHOLE, Part, check_part
 from soak.cli._snapshot import Watcher
 from soak.cli._view import View, open_view
@@ -121,6 +122,7 @@ def _execute(
     run = dataclasses.replace(run, start_wall_ns=part.start_wall_ns or clock.wall_ns() + LEAD_NS)
     write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
     write_run(folder, run)
+    keep_load(plan_file, folder)
     supervisor = Supervisor(
         folder,
         clock,

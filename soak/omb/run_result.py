@@ -1,6 +1,7 @@
 """The journals of one of our own runs to a `Result`: samples of 10 s, histograms added up exactly.
 
-Publish latency counts from the actual send, as the benchmark counts it; how late that was is a delay of its own.
+Publish latency counts from the actual send, as the benchmark counts it; how late that was is a delay of
+its own.
 """
 
 from __future__ import annotations
