@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -61,3 +64,27 @@ def test_a_cluster_s_plan_can_be_cut_to_this_machine(path: Path, tmp_path: Path)
     assert (plan.phases.catch_up is None) == (large.plan.phases.catch_up is None)
     assert len(plan.phases.windows) == len(large.plan.phases.windows)
     assert plan.consumers.subscriptions == large.plan.consumers.subscriptions
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+@pytest.mark.spark
+def test_a_cluster_s_plan_runs_here_at_a_hundredth(tmp_path: Path) -> None:
+    """Keys over topics, half a minute, from the lab's broker to the report: every message comes through."""
+    run_dir = tmp_path / "run"
+    command = ["run", "configs/plans/keys-80-topics.yaml", "--scale", "0.01", "--duration", "30s"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "soak.cli.main", *command, "--run-dir", str(run_dir)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+
+    assert done.returncode in {0, 3, 4}, done.stdout + done.stderr  # so short, it is inconclusive
+    audit = json.loads((run_dir / "report" / "summary.json").read_text())["audit"]
+    assert audit["sent"] > 0
+    assert audit["received"] == audit["acked"] == audit["sent"]
+    assert audit["lost"] == audit["duplicated"] == audit["reordered"] == 0
