@@ -86,3 +86,18 @@ def test_what_a_bookie_never_wrote_is_lost_by_a_kill(tmp_path: Path, make_run: M
         broker.stop()
 
     assert run.verdict() == {"received": acked - gone, "lost": gone}
+
+
+def test_what_retention_took_before_it_was_read_is_expired(
+    lab_pulsar: lab.Pulsar, make_run: Make
+) -> None:
+    """Without a subscription ledgers are deleted as soon as they are full: here of 200 messages."""
+    run = make_run(lab_pulsar, is_batching="false")
+    acked = run.produce(2_000)
+    consumer = run.start("consume")
+    run.until(lambda: run.newest("lag_messages") == 0, "the rest read")
+    run.end(consumer)
+
+    received = run.total("received_messages")
+    assert 0 < received < acked
+    assert run.verdict() == {"received": received, "expired": acked - received}
