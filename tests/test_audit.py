@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from soak.core.audit import EXPIRED_EVENT, FAILED_EVENT, FINAL_EVENT, Audit
@@ -51,6 +52,22 @@ def test_what_retention_took_first_is_expired_and_not_lost() -> None:
     )
 
     assert (verdict["expired"], verdict["lost"]) == (477, 23)
+
+
+def test_what_was_written_after_the_last_look_is_unknown_and_what_the_log_lost_before_is_lost() -> (
+    None
+):
+    """The consumer ended at 5 s with the log at 900; 77 acknowledged before lay above that, 23 came later."""
+    last = Event(FINAL_EVENT, 5, 4, {"partition": 0, "position": 900, "log_end": 900})
+    late = _record(acknowledged={LANE: ((977, 999, 977, 999),)})
+
+    verdict = _audit(
+        _record(acknowledged={LANE: ((0, 976, 0, 976),)}),
+        _record(received={LANE: ((0, 899, 0, 899),)}, events=(last,)),
+        dataclasses.replace(late, at_ns=6),
+    )
+
+    assert (verdict["lost"], verdict["unknown"]) == (77, 23)
 
 
 def test_what_lay_unread_when_the_run_ended_is_unknown() -> None:

@@ -9,7 +9,8 @@ way, not the run: see docs/audit.md. Definitions:
 - duplicated: the same message at two offsets; reread: the same offset again after a restart of the consumer;
 - reordered: received after a later message of its lane;
 - unknown: what a killed producer may have sent or not, because its last second was not recorded, what
-  was acknowledged but lay unread in the log when the run ended, and what a consumer may have received in
+  was acknowledged but lay unread in the log when the run ended or was written after the consumer's last
+  look at it, and what a consumer may have received in
   a second whose record is missing or damaged;
 - received_unacked: received although its send was recorded as failed or was never acknowledged.
 
@@ -20,11 +21,11 @@ is unknown of reading are sums over the subscriptions; all else counts messages 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from soak.core.audit_lane import Lane
 from soak.core.audit_log import ReadLog
-from soak.core.model import Column, Event, Record
+from soak.core.model import Column, Event, Record, Span
 
 EXPIRED_EVENT = "expired"
 """A consumer's event: offsets [from_offset, to_offset) of `partition` were deleted before it read them."""
@@ -68,6 +69,7 @@ class Audit:
         self._logs: dict[Place, ReadLog] = defaultdict(ReadLog)
         self._with_gap: set[Place] = set()
         self._ended: set[tuple[int, int]] = set()
+        self._has_end = False  # a consumer has said its last word
 
     def add(self, record: Record, columns: tuple[Column, ...], subscription: int = 0) -> None:
         """Take one record; the caller gives each (source, inc, k) once.
@@ -79,6 +81,8 @@ class Audit:
             lane = self._lane(name)
             for span in spans:
                 lane.acknowledge(span)
+            if self._has_end:
+                self._note_written(record.at_ns, name, spans)
         for name, spans in record.received.items():
             reading = self._lane(name).readings[subscription]
             for span in spans:
@@ -167,6 +171,14 @@ class Audit:
                 lane.readings[subscription].expire(log.deleted)
         else:
             log.end(event.at_ns, int(event.fields["position"]), int(event.fields["log_end"]))
+            self._has_end = True
+
+    def _note_written(self, at_ns: int, lane: str, spans: Sequence[Span]) -> None:
+        for subscription in self._subscriptions:
+            log = self._logs.get((subscription, _partition(lane)))
+            if log is not None:
+                for _, _, first, last in spans:
+                    log.note_written(at_ns, first, last)
 
     def _close_gaps(self, record: Record, subscription: int) -> None:
         lowest: dict[Place, int] = {}

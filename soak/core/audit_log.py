@@ -9,22 +9,29 @@ from soak.core.unsettled import NO_END
 class ReadLog:
     """Offsets that are out of the reader's sight, and why."""
 
-    __slots__ = ("_final", "_gap_begin", "_unrecorded", "deleted")
+    __slots__ = ("_final", "_gap_begin", "_late", "_unrecorded", "deleted")
 
     def __init__(self) -> None:
         self.deleted = IntervalSet()  # by retention, before they were read
         self._unrecorded = IntervalSet()
+        self._late = IntervalSet()  # written after the reader's last look
         self._gap_begin: int | None = None
         self._final = (0, -1, 0)  # at_ns, position, log end
 
     @property
     def cost(self) -> int:
         """Return how many intervals are kept."""
-        return len(self.deleted) + len(self._unrecorded)
+        return len(self.deleted) + len(self._unrecorded) + len(self._late)
 
     def end(self, at_ns: int, position: int, log_end: int) -> None:
         """Note a last word of the consumer; the newest counts."""
         self._final = max(self._final, (at_ns, position, log_end))
+
+    def note_written(self, at_ns: int, first: int, last: int) -> None:
+        """Note offsets acknowledged by a record of `at_ns`: beyond the last look they may be out of sight."""
+        seen_ns, _, log_end = self._final
+        if 0 < seen_ns < at_ns and last >= log_end:
+            self._late.add(max(first, log_end), last)
 
     def open_gap(self, begin: int) -> None:
         """Note that a record is missing: nobody knows what was received from offset `begin` on."""
@@ -45,7 +52,7 @@ class ReadLog:
         where what it received ends, is unread, not lost.
         """
         _, position, log_end = self._final
-        found = IntervalSet(self._unrecorded)
+        found = IntervalSet([*self._unrecorded, *self._late])
         if position < above:
             found.add(above, NO_END)
             return found
