@@ -56,13 +56,13 @@ def test_one_rate_gives_the_plain_formula(rate: Fraction, start: int, index: int
     assert Schedule(start, rate).due_ns(index) == expected
 
 
-@given(rate=RATES, start=st.integers(0, 2**62), first=st.integers(0, 10**12))
+@given(rate=RATES, start=st.integers(0, 2**62), first=st.integers(0, 10**7))
 def test_many_due_times_are_the_single_ones(rate: Fraction, start: int, first: int) -> None:
     schedule = Schedule(start // 4, rate)
 
-    many = schedule.due_many_ns(first % 10**8, 5).tolist()
+    many = schedule.due_many_ns(first, 5).tolist()
 
-    assert many == [schedule.due_ns(first % 10**8 + at) for at in range(5)]
+    assert many == [schedule.due_ns(first + at) for at in range(5)]
 
 
 @given(rate=RATES, elapsed=st.integers(-(10**9), 10**15))
