@@ -19,6 +19,7 @@ from soak.core.errors import LabError, PlanError
 from soak.lab.brokers import _kafka_files as files
 from soak.lab.brokers import _kafka_jvm as jvm
 from soak.lab.brokers import kafka
+from soak.lab.brokers._surroundings import free_ports
 from soak.lab.lab import start_lab
 from soak.lab.ports import Running
 from tests.test_lab_children import has_ended
@@ -99,7 +100,7 @@ def test_ports_lie_below_those_that_the_kernel_gives_away() -> None:
     """Else a client's own connection could take the broker's port while it restarts."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
-    ports = kafka.free_ports(18)
+    ports = free_ports(18)
 
     assert len(set(ports)) == 18
     assert max(ports) < max(low, 32_768)

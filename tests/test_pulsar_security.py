@@ -78,7 +78,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     key = secrets.token_bytes(32)
     token = folder / "token"
     token.write_text(token_of(key, "admin") + "\n")
-    ports = lab._free_ports()
+    ports = lab.new_ports()
     broker = lab.start(
         folder / "pulsar",
         {

@@ -13,19 +13,6 @@ _QUORUM = 3
 
 _COPIES = 3
 
-_LOGGING = """\
-<Configuration status="WARN">
-  <Appenders>
-    <RollingFile name="file" fileName="{log}" filePattern="{log}.%i">
-      <PatternLayout pattern="[%d] %p %m (%c)%n"/>
-      <SizeBasedTriggeringPolicy size="8MB"/>
-      <DefaultRolloverStrategy max="3"/>
-    </RollingFile>
-  </Appenders>
-  <Loggers><Root level="INFO"><AppenderRef ref="file"/></Root></Loggers>
-</Configuration>
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -93,12 +80,6 @@ def meta_properties(cluster_id: str, directory_id: str, number: int) -> str:
             "directory.id": directory_id,
         }
     )
-
-
-def logging_xml(log_path: Path) -> str:
-    """Return a log4j2 configuration: INFO into one file, at most 32 MB with its predecessors."""
-    escaped = str(log_path).replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    return _LOGGING.format(log=escaped)
 
 
 def properties(pairs: Mapping[str, str]) -> str:

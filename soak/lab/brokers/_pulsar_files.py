@@ -11,19 +11,6 @@ from soak.core.errors import LabError
 MAIN_CLASS = "org.apache.pulsar.PulsarStandaloneStarter"
 CLUSTER = "standalone"
 
-_LOGGING = """\
-<Configuration status="WARN">
-  <Appenders>
-    <RollingFile name="file" fileName="{log}" filePattern="{log}.%i">
-      <PatternLayout pattern="[%d] %p %m (%c)%n%ex"/>
-      <SizeBasedTriggeringPolicy size="8MB"/>
-      <DefaultRolloverStrategy max="3"/>
-    </RollingFile>
-  </Appenders>
-  <Loggers><Root level="INFO"><AppenderRef ref="file"/></Root></Loggers>
-</Configuration>
-"""
-
 _DEFAULTS = {
     # One node on a small machine: few threads, everything kept once.
     "numIOThreads": "2",
@@ -147,12 +134,6 @@ def arguments(conf: Path, data: Path, ports: Ports) -> list[str]:
         *("--bookkeeper-dir", str(data / "bookkeeper")),
         *("--bookkeeper-port", str(ports.bookie)),
     ]
-
-
-def logging_xml(log_path: Path) -> str:
-    """Return a log4j2 configuration: INFO into one file, at most 32 MB with its predecessors."""
-    escaped = str(log_path).replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    return _LOGGING.format(log=escaped)
 
 
 _OPENED_BASE = (

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import re
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,10 +13,10 @@ from soak.lab.brokers import _kafka_files as files
 from soak.lab.brokers import _kafka_format as formatting
 from soak.lab.brokers import _kafka_jvm as jvm
 from soak.lab.brokers._kafka_node import KafkaNode
+from soak.lab.brokers._surroundings import free_ports, logging_xml
 
 MOST_NODES = 9
 
-_PORTS = range(20_000, 32_000)  # below the kernel's own choice, so a restart finds them free
 _TRIES = 3
 _TAKEN = re.compile(r"Address already in use|BindException")
 
@@ -102,7 +100,7 @@ def _configured(
         node = KafkaNode(home, machine, place)
         for name in ("logs", "tmp"):
             (home / name).mkdir(parents=True, exist_ok=True)
-        (home / "log4j2.xml").write_text(files.logging_xml(node.log_path))
+        (home / "log4j2.xml").write_text(logging_xml(node.log_path))
         text = files.server_properties(node.data_directory, place, places, settings)
         (home / "server.properties").write_text(text, encoding="utf-8")
         if formatting.cluster_of(node.data_directory) is None:
@@ -111,22 +109,3 @@ def _configured(
             )
         found.append(node)
     return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now.
-
-    Raises:
-        LabError: there are not so many.
-    """
-    found: list[int] = []
-    for port in random.sample(_PORTS, 200):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise LabError(f"not {count} free ports on 127.0.0.1 between {_PORTS.start} and {_PORTS.stop}")

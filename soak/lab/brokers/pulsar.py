@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Mapping
@@ -22,13 +20,13 @@ from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
 from soak.lab import artifacts
 from soak.lab.brokers import _pulsar_files as files
+from soak.lab.brokers._surroundings import free_ports, logging_xml
 from soak.service import children, java
 
 MOST_NODES = 1  # a standalone
 
 LOCK = Path(artifacts.__file__).parent / "pulsar.lock"
 
-_PORTS = range(20_000, 32_000)  # below the kernel's own choice, so a restart finds them free
 _READY_SECONDS = 90
 _ASK_SECONDS = 2.0
 _ASK_AGAIN_NS = SECOND_NS // 10
@@ -63,11 +61,11 @@ def start(
     folder = folder.absolute()
     for name in ("logs", "tmp", "data"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    (folder / "log4j2.xml").write_text(files.logging_xml(folder / "logs" / "broker.log"))
+    (folder / "log4j2.xml").write_text(logging_xml(folder / "logs" / "broker.log"))
     known = folder / "ports.json"
     for last in (False,) * (_TRIES - 1) + (True,):
         is_new = not known.exists()
-        ports = _free_ports() if is_new else files.Ports(**json.loads(known.read_text()))
+        ports = new_ports() if is_new else files.Ports(**json.loads(known.read_text()))
         text = files.standalone_conf(ports, settings)
         (folder / "standalone.conf").write_text(text, encoding="utf-8")
         broker = Pulsar(folder, jars, ports, settings.get(_OWN_TOKEN, "").removeprefix("token:"))
@@ -203,16 +201,6 @@ def _reason(said: str) -> str:
     return "\n".join(lines[-_REASON_LINES:])
 
 
-def _free_ports() -> files.Ports:
-    """Return ports that nobody listens on now."""
-    found: list[int] = []
-    for port in random.sample(_PORTS, 200):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == 4:  # noqa: PLR2004 - clients, admin, bookie, the bookie's page
-            return files.Ports(*found)
-    raise LabError(f"no free port on 127.0.0.1 between {_PORTS.start} and {_PORTS.stop}")
+def new_ports() -> files.Ports:
+    """Return ports that nobody listens on now: clients, admin, bookie, the bookie's page."""
+    return files.Ports(*free_ports(4))

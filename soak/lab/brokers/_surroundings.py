@@ -1,0 +1,49 @@
+"""What every lab broker needs of this machine: ports that are free, and a log that does not grow for ever."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+from soak.core.errors import LabError
+
+_PORTS = range(20_000, 32_000)  # below the kernel's own choice, so a restart finds them free
+
+_LOGGING = """\
+<Configuration status="WARN">
+  <Appenders>
+    <RollingFile name="file" fileName="{log}" filePattern="{log}.%i">
+      <PatternLayout pattern="[%d] %p %m (%c)%n%ex"/>
+      <SizeBasedTriggeringPolicy size="8MB"/>
+      <DefaultRolloverStrategy max="3"/>
+    </RollingFile>
+  </Appenders>
+  <Loggers><Root level="INFO"><AppenderRef ref="file"/></Root></Loggers>
+</Configuration>
+"""
+
+
+def logging_xml(log_path: Path) -> str:
+    """Return a log4j2 configuration: INFO into one file, at most 32 MB with its predecessors."""
+    escaped = str(log_path).replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    return _LOGGING.format(log=escaped)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on now.
+
+    Raises:
+        LabError: there are not so many.
+    """
+    found: list[int] = []
+    for port in random.sample(_PORTS, 200):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise LabError(f"not {count} free ports on 127.0.0.1 between {_PORTS.start} and {_PORTS.stop}")
