@@ -281,6 +281,22 @@ def test_what_was_set_for_a_topic_goes_before_what_the_brokers_have() -> None:
     assert read.copies == Told("3", "topic t")
 
 
+def test_of_a_topic_that_does_not_tell_nothing_counts_as_strong() -> None:
+    """Brokers with strong defaults say nothing of what was set for the topic itself."""
+    why = "topic t does not tell: not authorized"
+    brokers = {1: {"min.insync.replicas": "2", "log.flush.interval.messages": "1"}}
+    topic = TopicSettings("t", 3, {}, {})
+    cluster = Cluster((topic,), brokers, {"topic t": why})
+
+    read = _kafka_durability._of_topic(told("all"), topic, cluster)
+    found = _kafka_durability.judged(read)
+    caching = _redpanda_durability._of_topic(topic, cluster)
+
+    assert (read.least_in_sync, read.flush_messages) == (Told(None, why), Told(None, why))
+    assert (found.lowest, found.highest) == (1, 4)
+    assert caching == Told(None, why)
+
+
 def test_a_value_is_shown_as_people_read_it() -> None:
     assert [durability.shown(value) for value in (None, NEVER, "2")] == ["unknown", "never", "2"]
 

@@ -160,7 +160,14 @@ def copies_of(topic: Topic | TopicSettings) -> Told:
 
 
 def _of_topic(acks: Told, topic: TopicSettings, cluster: Cluster) -> Read:
-    """Read a topic that exists: what was set for it, else what every broker has."""
+    """Read a topic that exists: what was set for it, else what every broker has.
+
+    Of a topic that does not tell nothing is known: what was set for it may be weaker.
+    """
+    found = _of_brokers(cluster)
+    why = cluster.silence_of(topic)
+    if why:
+        return Read(acks, copies_of(topic), *(Told(None, why) for _ in found))
 
     def told(name: str) -> Told | None:
         return Told(topic.own[name], f"topic {topic.name}") if name in topic.own else None
@@ -170,7 +177,6 @@ def _of_topic(acks: Told, topic: TopicSettings, cluster: Cluster) -> Read:
             return Told(topic.whole[name], f"topic {topic.name}, as one broker has it")
         return of_brokers
 
-    found = _of_brokers(cluster)
     return Read(
         acks,
         copies_of(topic),

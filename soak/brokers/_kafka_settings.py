@@ -35,6 +35,10 @@ class Cluster:
     brokers: Mapping[int, Values]
     silent: Mapping[str, str]
 
+    def silence_of(self, topic: TopicSettings) -> str:
+        """Return why a topic does not tell its settings, or ""."""
+        return self.silent.get(f"topic {topic.name}", "")
+
 
 def ask(admin: AdminClient, names: tuple[str, ...], timeout_seconds: float) -> Cluster:
     """Return the settings of those topics that exist, and of every broker.

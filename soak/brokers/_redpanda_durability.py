@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from soak.brokers import _kafka_durability
-from soak.brokers._kafka_settings import TopicSettings
+from soak.brokers._kafka_settings import Cluster, TopicSettings
 from soak.brokers.redpanda import Config
 from soak.core.durability import Durability, Setting, Told, majority, weakest
 from soak.core.plan import Topic
@@ -46,7 +46,7 @@ def read(config: Config, topic: Topic) -> Durability:
     asked = _kafka_durability.ask(config, topic)
     acks, of_cluster = _kafka_durability.acks_of(config), _of_cluster(config)
     existing = [
-        judged(Read(acks, _kafka_durability.copies_of(one), _of_topic(one), of_cluster))
+        judged(Read(acks, _kafka_durability.copies_of(one), _of_topic(one, asked), of_cluster))
         for one in asked.topics
     ]
     planned = topic.settings.get(TOPIC_PROPERTY)
@@ -82,7 +82,10 @@ def judged(read: Read) -> Durability:
     )
 
 
-def _of_topic(topic: TopicSettings) -> Told | None:
+def _of_topic(topic: TopicSettings, cluster: Cluster) -> Told | None:
+    why = cluster.silence_of(topic)
+    if why:
+        return Told(None, why)
     for values, where in ((topic.own, ""), (topic.whole, ", as the cluster has it")):
         if TOPIC_PROPERTY in values:
             return Told(values[TOPIC_PROPERTY].lower(), f"topic {topic.name}{where}")
