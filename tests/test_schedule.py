@@ -11,6 +11,7 @@ from soak.core.units import SECOND_NS
 from soak.daemons.pacing import Pacer
 
 RATES = st.builds(Fraction, st.integers(1, 10**6), st.integers(1, 100))
+LONG_RATES = st.builds(Fraction, st.integers(10**14, 10**15), st.just(10**6))
 ANY_RATES = st.builds(Fraction, st.integers(0, 3000), st.integers(1, 100))
 SEGMENTS = st.lists(st.tuples(st.integers(1, 3 * SECOND_NS), ANY_RATES), max_size=6)
 """Length of the segment before, rate of the next."""
@@ -63,6 +64,17 @@ def test_many_due_times_are_the_single_ones(rate: Fraction, start: int, first: i
     many = schedule.due_many_ns(first, 5).tolist()
 
     assert many == [schedule.due_ns(first + at) for at in range(5)]
+
+
+@given(rate=LONG_RATES, first=st.integers(0, 10**9))
+def test_rates_of_many_digits_are_exact_in_many_at_once(rate: Fraction, first: int) -> None:
+    schedule = Schedule(0, rate)
+
+    many = schedule.due_many_ns(first, 20_000)
+
+    assert [many[at] for at in (0, 9_999, 19_999)] == [
+        schedule.due_ns(first + at) for at in (0, 9_999, 19_999)
+    ]
 
 
 @given(rate=RATES, elapsed=st.integers(-(10**9), 10**15))

@@ -48,3 +48,25 @@ def test_a_size_survives_being_written_and_read(size: int) -> None:
 @given(st.integers(1, 10**9))
 def test_a_rate_survives_being_written_and_read(rate: int) -> None:
     assert units.rate_per_second(units.format_rate(Fraction(rate, 1000))) == Fraction(rate, 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("0.1234567/s", "more than six decimals"),
+        ("0.00000000001k/s", "more than six decimals"),
+        ("1000.1M/s", "above 1000M/s"),
+    ],
+)
+def test_a_plan_asks_for_no_rate_that_a_schedule_cannot_keep(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        units.planned_rate(text)
+
+
+@given(st.fractions(0, 10**9))
+def test_the_nearest_rate_is_one_that_a_plan_may_ask_for(rate: Fraction) -> None:
+    near = units.nearest_rate(rate)
+
+    assert units.planned_rate(units.format_rate(near)) == near
+    assert abs(near - rate) <= Fraction(1, 10**6)
+    assert bool(near) == bool(rate)

@@ -17,7 +17,7 @@ from soak.core.errors import PlanError
 from soak.core.plan import Plan, Topic
 from soak.core.plan_load import Consumers, Load
 from soak.core.plan_phases import CatchUp, PhaseLengths, Ramp, Window
-from soak.core.units import SECOND_NS, format_duration
+from soak.core.units import SECOND_NS, format_duration, nearest_rate
 
 _SIZES = ("retention.bytes", "segment.bytes")
 _TIMES = ("retention.ms", "segment.ms")
@@ -134,11 +134,14 @@ def _less_load(load: Load, factor: Fraction, root: float) -> Load:
     processes = min(_count(load.producers, float(factor)), clients)
     profile = dataclasses.replace(
         load.profile,
-        steps=tuple(dataclasses.replace(one, rate=one.rate * factor) for one in load.profile.steps),
+        steps=tuple(
+            dataclasses.replace(one, rate=nearest_rate(one.rate * factor))
+            for one in load.profile.steps
+        ),
     )
     return dataclasses.replace(
         load,
-        rate=load.rate * factor,
+        rate=nearest_rate(load.rate * factor),
         profile=profile,
         producers=processes,
         clients_per_producer=max(1, round(clients / processes)),
@@ -165,8 +168,8 @@ def _phases(lengths: PhaseLengths, *, factor: Fraction, time: Fraction) -> Phase
 def _ramp(ramp: Ramp, factor: Fraction, time: Fraction) -> Ramp:
     return dataclasses.replace(
         ramp,
-        start=ramp.start * factor,
-        most=ramp.most * factor,
+        start=nearest_rate(ramp.start * factor),
+        most=nearest_rate(ramp.most * factor),
         step=_seconds(ramp.step, time, least=_LEAST_STEP),
     )
 

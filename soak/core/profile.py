@@ -11,7 +11,7 @@ from typing import Protocol
 
 from soak.core.errors import PlanError
 from soak.core.plan_load import Profile
-from soak.core.units import SECOND_NS, rate_per_second
+from soak.core.units import SECOND_NS, nearest_rate, planned_rate
 
 MOST_POINTS = 1_000_000
 SINE_STEP_SECONDS = 10
@@ -60,7 +60,7 @@ class Sine:
     def _rate(self, second: int, stair: int) -> Fraction:
         turns = (second + stair / 2) * SECOND_NS / self.period_ns
         factor = 1 + self.amplitude * math.sin(2 * math.pi * turns)
-        return self.base * Fraction(round(factor * 10_000), 10_000)
+        return nearest_rate(self.base * Fraction(round(factor * 10_000), 10_000))
 
 
 def curve(profile: Profile, base: Fraction, table: Sequence[Point] = ()) -> Curve:
@@ -105,7 +105,7 @@ def _point(line: str, before: Sequence[Point]) -> Point:
     if len(before) == MOST_POINTS:
         raise ValueError(f"more than {MOST_POINTS} rates")
     text = cells[1] if cells[1].endswith("s") else f"{cells[1]}/s"
-    return second, rate_per_second(text)
+    return second, planned_rate(text)
 
 
 def _shown(lines: Sequence[str]) -> str:

@@ -19,6 +19,9 @@ NEVER_NS = 2**63 - 1
 """When a message is due that the schedule does not reach: its last rate is 0."""
 
 
+_LARGEST = 2**63 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Segment:
     """One rate from one instant on, as the plain integers that every due time is made of."""
@@ -124,6 +127,7 @@ class Schedule:
             return np.full(count, NEVER_NS)
         if at + 1 < len(self._first):
             count = min(count, -((number - self._first[at + 1]) // self._of))
+        count = min(count, max(1, _LARGEST // one.per))  # else the products below exceed int64
         ahead = (number * one.parts - one.whole) * one.period_ns
         begin_ns, rest = divmod(ahead, one.parts * one.per)
         steps = np.arange(count, dtype=np.int64)

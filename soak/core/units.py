@@ -33,6 +33,9 @@ _SIZE_BYTES = {
     "TiB": 2**40,
 }
 _MULTIPLE = {"": 1, "k": 1_000, "M": 1_000_000}
+RATE_PARTS = 10**6
+"""Rates are whole numbers of these parts of a message a second."""
+MOST_RATE = Fraction(10**9)
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?)"
 
 
@@ -64,6 +67,21 @@ def rate_per_second(value: object) -> Fraction:
     return _fraction(value, pattern, _MULTIPLE, "rate", "500/s or 10k/s")
 
 
+def planned_rate(value: object) -> Fraction:
+    """Return a rate that a plan may ask for: one that a schedule in 64-bit integers can keep exactly."""
+    rate = rate_per_second(value)
+    if rate > MOST_RATE:
+        raise ValueError(f"{value!r} is above {format_rate(MOST_RATE)}, the highest rate there is")
+    if RATE_PARTS % rate.denominator:
+        raise ValueError(f"{value!r} has more than six decimals of a message a second")
+    return rate
+
+
+def nearest_rate(rate: Fraction) -> Fraction:
+    """Return the nearest rate that a plan may ask for; one above 0 stays above it."""
+    return max(Fraction(round(rate * RATE_PARTS), RATE_PARTS), Fraction(bool(rate), RATE_PARTS))
+
+
 def per_duration_ns(value: object) -> int:
     """Return the mean time between two alarms, in ns, from text like `1 per 30d`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s+per\s+(.+)", value) if isinstance(value, str) else None
@@ -83,7 +101,7 @@ def format_size(value_bytes: int) -> str:
 
 
 def format_rate(value: Fraction) -> str:
-    """Return the text of a rate; exact, because a plan writes rates as decimals."""
+    """Return the text of a rate; exact for `planned_rate` and `nearest_rate`, else to 28 digits."""
     suffix, scale = next(
         item for item in (("M", 10**6), ("k", 1_000), ("", 1)) if value >= item[1] or not item[0]
     )
@@ -120,5 +138,5 @@ def _unless_parsed(parse: Callable[[object], int | Fraction]) -> BeforeValidator
 
 Duration = Annotated[int, _unless_parsed(duration_ns), PlainSerializer(format_duration)]
 Size = Annotated[int, _unless_parsed(size_bytes), PlainSerializer(format_size)]
-Rate = Annotated[Fraction, _unless_parsed(rate_per_second), PlainSerializer(format_rate)]
+Rate = Annotated[Fraction, _unless_parsed(planned_rate), PlainSerializer(format_rate)]
 PerDuration = Annotated[int, _unless_parsed(per_duration_ns), PlainSerializer(format_per_duration)]

@@ -14,7 +14,7 @@ from soak.core.phase_plan import from_soak
 from soak.core.phases import Decision
 from soak.core.plan import Plan
 from soak.core.plan_phases import Ramp
-from soak.core.units import SECOND_NS, format_rate, rate_per_second
+from soak.core.units import SECOND_NS, format_rate, nearest_rate, rate_per_second
 from soak.daemons.load_seconds import LoadSecond
 from soak.daemons.sustained import Outcome, judged
 
@@ -131,7 +131,7 @@ def _following(plan: Plan, bounds: Bounds, from_k: int, reason: str) -> tuple[De
         return (
             Decision("drain", from_k, f"no rate for the soak: {result}", fields=bounds.fields()),
         )
-    soak_rate = (bounds.sustained or Fraction(0)) * share or None
+    soak_rate = nearest_rate((bounds.sustained or Fraction(0)) * share) or None
     soak, *others = from_soak(plan.phases, from_k, result, soak_rate)
     return (replace(soak, fields=bounds.fields()), *others)
 
