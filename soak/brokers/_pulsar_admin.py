@@ -7,8 +7,10 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from typing import Any
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Any
 from urllib.parse import quote
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request
 
 from soak.core.errors import BrokerError
 
@@ -37,7 +39,7 @@ class Admin:
         self._url = url.rstrip("/")
         self._timeout_seconds = timeout_seconds
         self._headers = {"Content-Type": "application/json", **headers}
-        self._context = context
+        self._opener = urllib.request.build_opener(HTTPSHandler(context=context), _SentOn())
 
     def get(self, path: str) -> Any:  # noqa: ANN401  # what the cluster says
         """Return the answer, parsed if it is JSON.
@@ -62,23 +64,45 @@ class Admin:
 
     def _ask(self, method: str, path: str, body: object) -> str:
         content = b"" if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(  # noqa: S310  # the plan names the scheme
-            f"{self._url}{path}",
-            data=None if method == "GET" else content,
-            headers=self._headers,
-            method=method,
-        )
         try:
-            with urllib.request.urlopen(  # noqa: S310  # as above
-                request, timeout=self._timeout_seconds, context=self._context
-            ) as answer:
+            request = Request(  # noqa: S310  # the plan names the scheme
+                f"{self._url}{path}",
+                data=None if method == "GET" else content,
+                headers=self._headers,
+                method=method,
+            )
+            with self._opener.open(request, timeout=self._timeout_seconds) as answer:
                 text: str = answer.read().decode("utf-8", errors="replace")
                 return text
         except urllib.error.HTTPError as error:
             raise RefusedError(_reason(error), error.code) from error
-        except (OSError, ValueError) as error:  # ValueError: no URL
+        except (OSError, ValueError, HTTPException) as error:  # no answer, no URL, half an answer
             reason = getattr(error, "reason", error)
             raise BrokerError(f"no Pulsar admin interface at {self._url}: {reason}") from error
+
+
+class _SentOn(HTTPRedirectHandler):
+    """Takes a question on to the broker that has the topic: the same method, body and headers.
+
+    The library itself does so for GET alone. Who sends us on has the token already; what may not see
+    it is a connection without the TLS of the one before. More than ten steps are refused by the library.
+    """
+
+    def redirect_request(
+        self,
+        req: Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> Request | None:
+        safe = ("https:",) if req.type == "https" else ("https:", "http:")
+        if not newurl.startswith(safe):
+            raise urllib.error.HTTPError(newurl, code, f"{msg}: sent on to {newurl}", headers, fp)
+        return Request(  # noqa: S310  # the scheme of the question, or a safer one
+            newurl, data=req.data, headers=req.headers, method=req.get_method()
+        )
 
 
 def path_of(topic: str) -> str:
@@ -88,7 +112,10 @@ def path_of(topic: str) -> str:
 
 def _reason(error: urllib.error.HTTPError) -> str:
     """Return the cluster's words, without the trace that some of its answers carry."""
-    text = error.read().decode("utf-8", errors="replace").strip()
+    try:
+        text = error.read().decode("utf-8", errors="replace").strip()
+    except (OSError, HTTPException):  # cut off behind the status
+        text = ""
     try:
         said = json.loads(text)["reason"]
     except (ValueError, KeyError, TypeError):
