@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 
 @contextmanager
-def pages(bodies: dict[str, str]) -> Iterator[str]:
-    """Serve pages on loopback by their paths; yields the address."""
+def pages(bodies: Mapping[str, str | int]) -> Iterator[str]:
+    """Serve pages on loopback by their paths, a number being the status of a refusal; yields the address."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path in bodies else 404)
+            found = bodies.get(self.path, 404)
+            self.send_response(found if isinstance(found, int) else 200)
             self.end_headers()
-            self.wfile.write(bodies.get(self.path, "").encode())
+            self.wfile.write(b"" if isinstance(found, int) else found.encode())
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
             """Say nothing."""

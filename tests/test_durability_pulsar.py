@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.request import urlopen
@@ -20,7 +21,7 @@ from tests.pages import pages
 BOOKIE = "/api/v1/config/server_config"
 ADMIN = "/admin/v2"
 TOPIC = f"{ADMIN}/persistent/public/default/t"
-OF_BROKER = {
+OF_BROKER: dict[str, str | int] = {
     f"{ADMIN}/brokers/configuration/runtime": (
         '{"managedLedgerDefaultWriteQuorum": "3", "managedLedgerDefaultAckQuorum": "2", '
         '"brokerDeduplicationEnabled": "false"}'
@@ -29,7 +30,7 @@ OF_BROKER = {
 POLICY = '{"bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}'
 
 
-def on_pulsar(bodies: dict[str, str], topic: Topic, bookies: int = 0) -> dict[str, Any]:
+def on_pulsar(bodies: Mapping[str, str | int], topic: Topic, bookies: int = 0) -> dict[str, Any]:
     """Return what is said of a topic where these pages are admin interface and bookies alike."""
     with pages(bodies) as url:
         config = pulsar.Config(admin_url=url, bookie_urls=",".join([url] * bookies))
@@ -59,9 +60,10 @@ def test_a_pulsar_topic_that_exists_speaks_for_itself() -> None:
         f"{TOPIC}/persistence?applied=true": POLICY,
         f"{TOPIC}/deduplicationEnabled?applied=true": "true",
         BOOKIE: '{"journalWriteData": "true"}',
+        f"{ADMIN}/bookies/all": '{"bookies": [{"bookieId": "b:3181"}]}',
     }
 
-    told = on_pulsar({**OF_BROKER, **own}, Topic(name="t", replication=1), 2)
+    told = on_pulsar({**OF_BROKER, **own}, Topic(name="t", replication=1), 1)
 
     assert told["level"] == 4
     found = settings_of(told)
@@ -90,6 +92,46 @@ def test_without_policies_of_topics_the_namespace_or_the_broker_decides(
     assert settings_of(told)["bookkeeperWriteQuorum"] == (str(copies), where)
 
 
+def test_a_topic_without_a_name_is_judged_by_the_plan() -> None:
+    """The run gives it one; what the cluster says of no topic in particular is not about it."""
+    bodies = {**OF_BROKER, f"{ADMIN}/persistent/public/default//persistence?applied=true": POLICY}
+
+    told = on_pulsar(bodies, Topic(replication=3))
+
+    assert settings_of(told)["bookkeeperWriteQuorum"] == ("3", "the plan's topic")
+
+
+@pytest.mark.parametrize("status", [405, 412])
+def test_a_cluster_without_policies_of_topics_tells_that_of_the_namespace(status: int) -> None:
+    bodies = {
+        **OF_BROKER,
+        f"{TOPIC}/persistence?applied=true": status,
+        f"{ADMIN}/namespaces/public/default/persistence": POLICY,
+    }
+
+    told = on_pulsar(bodies, Topic(name="t"))
+
+    assert settings_of(told)["bookkeeperWriteQuorum"] == ("2", "namespace public/default")
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+@pytest.mark.parametrize("where", [TOPIC, f"{ADMIN}/namespaces/public/default"])
+def test_a_policy_that_is_not_shown_to_us_leaves_the_level_open(status: int, where: str) -> None:
+    """Nothing above it speaks for a topic that may have its own."""
+    bodies = {**OF_BROKER, f"{TOPIC}/persistence?applied=true": 405}
+    refused = {
+        f"{where}/persistence": status,
+        f"{where}/persistence?applied=true": status,
+        f"{where}/deduplicationEnabled?applied=true": status,
+    }
+
+    told = on_pulsar({**bodies, **refused}, Topic(name="t"))
+
+    value, said = settings_of(told)["bookkeeperAckQuorum"]
+    assert value is None
+    assert f"HTTP {status}" in said
+
+
 @pytest.mark.parametrize(
     ("page", "there", "synced"),
     [
@@ -109,6 +151,23 @@ def test_the_weakest_bookie_decides_and_one_that_was_not_asked_leaves_it_open(
     told = on_pulsar(bodies, Topic(name="t"), 1)
 
     assert settings_of(told)["journalSyncData"][0] == synced
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        (403, "the cluster does not tell how many bookies it has"),
+        ('{"bookies": [{}, {}]}', "1 of 2 bookies are in bookie_urls"),
+    ],
+)
+def test_a_bookie_that_is_named_twice_is_one_and_a_list_that_is_refused_is_none(
+    listed: str | int, said: str
+) -> None:
+    bodies = {**OF_BROKER, BOOKIE: "{}", f"{ADMIN}/bookies/all": listed}
+
+    told = on_pulsar(bodies, Topic(name="t"), 2)
+
+    assert settings_of(told)["journalSyncData"] == (None, said)
 
 
 def test_a_topic_of_pulsar_that_is_not_stored_promises_nothing() -> None:

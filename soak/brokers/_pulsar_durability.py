@@ -22,6 +22,7 @@ from soak.core.units import SECOND_NS
 
 WANTED_COPIES = 3
 _STORED = "persistent://"
+_WITHOUT_TOPIC_POLICIES = (405, 412)  # what a cluster says that has them switched off
 _BROKER = "/admin/v2/brokers/configuration/runtime"
 _BOOKIE = "/api/v1/config/server_config"  # what was set on a bookie; what was not has its default
 
@@ -105,17 +106,15 @@ def _of_journal(name: str, told: Told) -> Setting:
 
 def _quorums(admin: Admin, name: str, topic: Topic, broker: Mapping[str, Any]) -> tuple[Told, Told]:
     """Return write and acknowledgement quorum of a topic, named in full."""
+    if not topic.name:  # the run gives it one
+        return _planned(topic)
     try:
-        policy = admin.get(f"{path_of(name)}/persistence?applied=true")
+        policy, where = _policy(admin, name)
     except RefusedError as error:
         if error.status == NOT_FOUND:
             return _planned(topic)
-        policy = None
-    where = f"topic {name}"
-    if not isinstance(policy, dict):
-        namespace = _namespace(name)  # the cluster has no policies of topics
-        policy = _asked(admin, f"/admin/v2/namespaces/{namespace}/persistence")
-        where = f"namespace {namespace}"
+        why = Told(None, f"{name}: {error}")
+        return why, why
     if not policy:
         where = "the broker's configuration"
         policy = {
@@ -124,6 +123,25 @@ def _quorums(admin: Admin, name: str, topic: Topic, broker: Mapping[str, Any]) -
         }
     write, ack = policy.get("bookkeeperWriteQuorum"), policy.get("bookkeeperAckQuorum")
     return _told(write, where), _told(ack, where)
+
+
+def _policy(admin: Admin, name: str) -> tuple[Mapping[str, Any], str]:
+    """Return what is set for a topic or else for its namespace, and which of them it was.
+
+    Raises:
+        RefusedError: there is no such topic, or the cluster does not tell us.
+    """
+    try:
+        of_topic = admin.get(f"{path_of(name)}/persistence?applied=true")
+    except RefusedError as error:
+        if error.status not in _WITHOUT_TOPIC_POLICIES:
+            raise
+        of_topic = None
+    if isinstance(of_topic, dict):
+        return of_topic, f"topic {name}"
+    namespace = _namespace(name)
+    of_namespace = admin.get(f"/admin/v2/namespaces/{namespace}/persistence")
+    return of_namespace if isinstance(of_namespace, dict) else {}, f"namespace {namespace}"
 
 
 def _planned(topic: Topic) -> tuple[Told, Told]:
@@ -136,26 +154,31 @@ def _planned(topic: Topic) -> tuple[Told, Told]:
 
 
 def _dedup(admin: Admin, name: str, topic: Topic, broker: Mapping[str, Any]) -> Told:
+    planned = topic.settings.get("deduplicationEnabled")
+    found: object = None
     try:
-        found = admin.get(f"{path_of(name)}/deduplicationEnabled?applied=true")
-        if isinstance(found, bool):
-            return _told(found, f"topic {name}")
-    except RefusedError:
-        planned = topic.settings.get("deduplicationEnabled")
-        if planned is not None:
-            return Told(planned, "the plan's topic")
+        if topic.name:
+            found = admin.get(f"{path_of(name)}/deduplicationEnabled?applied=true")
+            planned = None  # it is there, and its own
+    except RefusedError as error:
+        if error.status not in {NOT_FOUND, *_WITHOUT_TOPIC_POLICIES}:
+            return Told(None, f"{name}: {error}")
+    if isinstance(found, bool):
+        return _told(found, f"topic {name}")
+    if planned is not None:
+        return Told(planned, "the plan's topic")
     return _told(broker.get("brokerDeduplicationEnabled"), "the broker's configuration")
 
 
 def _journals(config: pulsar.Config, admin: Admin) -> tuple[Told, Told]:
     """Return journalWriteData and journalSyncData as the weakest bookie has them."""
-    urls = [url.strip() for url in config.bookie_urls.split(",") if url.strip()]
+    urls = {url.strip().rstrip("/") for url in config.bookie_urls.split(",")} - {""}
     if not urls:
         why = Told(None, "bookie_urls names no bookie that could be asked")
         return why, why
     pages: dict[str, Mapping[str, Any]] = {}
     silent = ""
-    for url in urls:
+    for url in sorted(urls):
         try:
             page = Admin(url, config.timeout / SECOND_NS, {}, None).get(_BOOKIE)
         except BrokerError as error:
@@ -165,9 +188,11 @@ def _journals(config: pulsar.Config, admin: Admin) -> tuple[Told, Told]:
             pages[url] = page
         else:
             silent = f"{url} is no bookie's page"
-    there = len(_asked(admin, "/admin/v2/bookies/all").get("bookies", urls))
-    if there > len(urls):
-        silent = f"{len(urls)} of {there} bookies are in bookie_urls"
+    there = _asked(admin, "/admin/v2/bookies/all").get("bookies")
+    if there is None:
+        silent = "the cluster does not tell how many bookies it has"
+    elif len(there) > len(urls):
+        silent = f"{len(urls)} of {len(there)} bookies are in bookie_urls"
     return _weakest("journalWriteData", pages, silent), _weakest("journalSyncData", pages, silent)
 
 
