@@ -65,7 +65,8 @@ class World:
         self.received: dict[int, set[Message]] = defaultdict(set)
         self.highest: Counter[tuple[int, int]] = Counter()
         self.gone: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        self.final: dict[tuple[int, int], tuple[int, int]] = {}
+        self.final: dict[tuple[int, int], tuple[int, int, int]] = {}  # position, log end, record
+        self.written: dict[tuple[int, int], int] = {}  # the newest record by partition and offset
         self.duplicated = 0
 
     def send(self, number: int, partition: int, fates: list[str]) -> None:
@@ -156,6 +157,7 @@ class World:
         self.final[reader.subscription, reader.partition] = (
             reader.position,
             self.ends[reader.partition],
+            len(self.records),
         )
         self._record_reader(reader, [self._event(FINAL_EVENT, reader, fields)])
 
@@ -189,9 +191,11 @@ class World:
         if any(begin <= offset < end for begin, end in self.gone[place]):
             return "expired"
         above = self.highest[place]
-        position, end = self.final.get(place, (-1, 0))
-        is_unread = position <= offset < end if position >= above else offset >= above
-        return "unknown" if is_unread else "lost"
+        position, end, looked = self.final.get(place, (-1, 0, 0))
+        if position < above:
+            return "unknown" if offset >= above else "lost"
+        is_late = offset >= end and self.written[place[1], offset] > looked
+        return "unknown" if is_late or position <= offset < end else "lost"
 
     def _record_producer(self, producer: Producer) -> None:
         acknowledged = _by_lane(producer.acks)
@@ -200,6 +204,8 @@ class World:
             for lane, at in producer.failed
         )
         self.acked.update(producer.acks)
+        for (lane, _), offset in producer.acks:
+            self.written[int(lane.rpartition(".")[2]), offset] = len(self.records)
         self.failed.update(producer.failed)
         self.sent.update(producer.following)
         following = dict(producer.following)
@@ -226,7 +232,7 @@ class World:
         reader.batch, reader.holes, reader.duplicated = [], [], 0
 
     def _event(self, kind: str, reader: Reader, fields: dict[str, int]) -> Event:
-        return Event(kind, len(self.records), 0, {"partition": reader.partition, **fields})
+        return Event(kind, len(self.records) + 1, 0, {"partition": reader.partition, **fields})
 
     def _append(
         self, subscription: int = 0, counts: dict[str, int] | None = None, **kept: object
@@ -234,7 +240,7 @@ class World:
         columns = tuple(Column(name) for name in counts or {})
         values = tuple(float(value) for value in (counts or {}).values())
         k = len(self.records)
-        record = Record(k, 1, 0, 0, "", values, **kept)  # type: ignore[arg-type]  # its fields
+        record = Record(k, 1, k + 1, 0, "", values, **kept)  # type: ignore[arg-type]  # its fields
         self.records.append((record, columns, subscription))
 
 

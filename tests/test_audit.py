@@ -70,6 +70,50 @@ def test_what_was_written_after_the_last_look_is_unknown_and_what_the_log_lost_b
     assert (verdict["lost"], verdict["unknown"]) == (77, 23)
 
 
+def _word(at_ns: int, position: int) -> Event:
+    return Event(
+        FINAL_EVENT, at_ns, at_ns, {"partition": 0, "position": position, "log_end": position}
+    )
+
+
+def test_only_the_last_of_two_last_words_says_what_came_too_late() -> None:
+    """A consumer ended in order at 10 and was started again: the ten that it then missed are lost."""
+    sent, second = ((0, 9, 0, 9),), _record(received={LANE: ((10, 49, 10, 49), (60, 99, 60, 99))})
+    verdict = _audit(
+        _record(acknowledged={LANE: sent}),
+        _record(received={LANE: sent}, events=(_word(5, 10),)),
+        dataclasses.replace(_record(acknowledged={LANE: ((10, 99, 10, 99),)}), at_ns=6),
+        second,
+        _record(events=(_word(7, 100),)),
+    )
+
+    assert (verdict["lost"], verdict["unknown"]) == (10, 0)
+
+
+def test_a_consumer_that_read_on_after_its_last_word_and_was_killed_hides_no_loss() -> None:
+    sent = ((0, 9, 0, 9),)
+    verdict = _audit(
+        _record(acknowledged={LANE: sent}),
+        _record(received={LANE: sent}, events=(_word(5, 10),)),
+        dataclasses.replace(_record(acknowledged={LANE: ((10, 99, 10, 99),)}), at_ns=6),
+        _record(received={LANE: ((10, 49, 10, 49), (60, 96, 60, 96))}),
+    )
+
+    assert (verdict["lost"], verdict["unknown"]) == (10, 3)
+
+
+def test_what_was_written_after_the_last_look_may_be_told_before_it() -> None:
+    """Of one second, the producer's record comes first: written at 10.95 s, the last word at 10.1 s."""
+    sent, late = ((0, 9, 0, 9),), _record(acknowledged={LANE: ((10, 14, 10, 14),)})
+    verdict = _audit(
+        _record(acknowledged={LANE: sent}),
+        dataclasses.replace(late, at_ns=10_950_000_000),
+        _record(received={LANE: sent}, events=(_word(10_100_000_000, 10),)),
+    )
+
+    assert (verdict["lost"], verdict["unknown"]) == (0, 5)
+
+
 def test_what_lay_unread_when_the_run_ended_is_unknown() -> None:
     verdict = _audit(
         _record(acknowledged={LANE: ((0, 999, 0, 999),)}),

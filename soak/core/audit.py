@@ -57,7 +57,10 @@ Place = tuple[int, int]
 
 
 class Audit:
-    """Fed with every record once, in any order; in order of time it needs the least room."""
+    """Fed with every record once, in any order; in order of time it needs the least room.
+
+    Only a consumer's last word must not come more than `RECENT_NS` after a record that is younger than it.
+    """
 
     def __init__(self, subscriptions: int = 1) -> None:
         self._subscriptions = range(subscriptions)
@@ -81,8 +84,9 @@ class Audit:
             lane = self._lane(name)
             for span in spans:
                 lane.acknowledge(span)
-            if self._has_end:
-                self._note_written(record.at_ns, name, spans)
+            lane.note_written(record.at_ns, spans)
+            for subscription_ in self._subscriptions if self._has_end else ():
+                self._note_written((subscription_, _partition(name)), record.at_ns, spans)
         for name, spans in record.received.items():
             reading = self._lane(name).readings[subscription]
             for span in spans:
@@ -172,13 +176,13 @@ class Audit:
         else:
             log.end(event.at_ns, int(event.fields["position"]), int(event.fields["log_end"]))
             self._has_end = True
+            for lane in self._by_partition.get(partition, ()):
+                for at_ns, spans in lane.recent:
+                    self._note_written((subscription, partition), at_ns, spans)
 
-    def _note_written(self, at_ns: int, lane: str, spans: Sequence[Span]) -> None:
-        for subscription in self._subscriptions:
-            log = self._logs.get((subscription, _partition(lane)))
-            if log is not None:
-                for _, _, first, last in spans:
-                    log.note_written(at_ns, first, last)
+    def _note_written(self, place: Place, at_ns: int, spans: Sequence[Span]) -> None:
+        for _, _, first, last in spans if place in self._logs else ():
+            self._logs[place].note_written(at_ns, first, last)
 
     def _close_gaps(self, record: Record, subscription: int) -> None:
         lowest: dict[Place, int] = {}

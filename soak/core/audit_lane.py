@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from soak.core.lanes import IntervalSet
 from soak.core.model import Span
+from soak.core.units import SECOND_NS
 from soak.core.unsettled import Unsettled, part, placed, possible
 
 
@@ -62,15 +65,25 @@ class Reading:
         return expired, unknown, lost
 
 
+RECENT_NS = 2 * SECOND_NS
+"""Records come in order of their second: one may be older than one before it, by less than this."""
+
+Written = tuple[int, Sequence[Span]]
+"""When a record was written, and what it acknowledged."""
+
+
 class Lane:
     """Sequence numbers of one (instance, incarnation, partition)."""
 
-    __slots__ = ("acknowledged", "failed", "readings", "sent_next")
+    __slots__ = ("acknowledged", "failed", "readings", "recent", "sent_next")
 
     def __init__(self, subscriptions: int) -> None:
         self.acknowledged = IntervalSet()
         self.failed = IntervalSet()
         self.sent_next = 0
+        self.recent: list[
+            Written
+        ] = []  # they may be younger than a last word that comes after them
         self.readings = [Reading() for _ in range(subscriptions)]
 
     @property
@@ -78,6 +91,12 @@ class Lane:
         """Return how many intervals are kept."""
         own = len(self.acknowledged) + len(self.failed)
         return own + sum(reading.cost for reading in self.readings)
+
+    def note_written(self, at_ns: int, spans: Sequence[Span]) -> None:
+        """Remember what a record of `at_ns` acknowledged, for as long as an older last word may come."""
+        oldest_ns = max([at_ns, *(seen_ns for seen_ns, _ in self.recent)]) - RECENT_NS
+        self.recent.append((at_ns, spans))
+        self.recent = [one for one in self.recent if one[0] >= oldest_ns]
 
     def acknowledge(self, span: Span) -> None:
         """Note an acknowledgement; one that comes twice counts once."""

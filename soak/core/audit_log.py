@@ -24,8 +24,10 @@ class ReadLog:
         return len(self.deleted) + len(self._unrecorded) + len(self._late)
 
     def end(self, at_ns: int, position: int, log_end: int) -> None:
-        """Note a last word of the consumer; the newest counts."""
-        self._final = max(self._final, (at_ns, position, log_end))
+        """Note a last word of the consumer; the newest counts, and only what was written after it is late."""
+        word = at_ns, position, log_end
+        if word > self._final:
+            self._final, self._late = word, IntervalSet()
 
     def note_written(self, at_ns: int, first: int, last: int) -> None:
         """Note offsets acknowledged by a record of `at_ns`: beyond the last look they may be out of sight."""
@@ -52,10 +54,12 @@ class ReadLog:
         where what it received ends, is unread, not lost.
         """
         _, position, log_end = self._final
-        found = IntervalSet([*self._unrecorded, *self._late])
+        found = IntervalSet(self._unrecorded)
         if position < above:
             found.add(above, NO_END)
             return found
+        for first, last in self._late:
+            found.add(first, last)
         if log_end > position:
             found.add(position, log_end - 1)
         if self._gap_begin is not None and position > self._gap_begin:
