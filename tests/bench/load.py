@@ -16,6 +16,7 @@ from rich.console import Console
 
 from soak.core.errors import NotAvailableError
 from soak.lab.brokers import kafka, pulsar
+from soak.service.signals import exit_on_sigterm
 from tests.bench import fixed_rate, omb
 from tests.bench.figures import Figure, Measures, figures, side_by_side, table, write
 from tests.bench.fixed_rate import FixedRate
@@ -118,6 +119,7 @@ def main() -> None:
     arguments = _parsed()
     console = Console(width=max(Console().width, TABLE_WIDTH))
     found: list[Figure] = []
+    exit_on_sigterm()
     work = Path(tempfile.mkdtemp(prefix="soakd-bench-", dir=arguments.work))
     try:
         for name in arguments.part or PARTS:
