@@ -51,6 +51,15 @@ def test_a_plan_that_no_lab_can_serve_starts_none(tmp_path: Path) -> None:
         audit(plan)
 
 
+def test_a_misspelt_setting_is_told_with_its_own_line_as_by_check(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path / "plan.yaml", NOWHERE, "lingr.ms: 5")
+
+    with pytest.raises(
+        PlanError, match=r"plan\.yaml:3: broker\.kafka\.producer\.lingr\.ms: the cl"
+    ):
+        audit(plan)
+
+
 @pytest.mark.parametrize("name", plugins.names("soak.brokers"))
 def test_every_broker_knows_its_durability(name: str) -> None:
     assert callable(importlib.import_module(f"soak.brokers._{name}_durability").read)

@@ -6,6 +6,8 @@ import dataclasses
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
@@ -85,22 +87,51 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
             )
         for name in lacking(plan, "sinks", "host"):
             raise plan_file.error(f"sinks.{name}.host", "names no server, and this is no lab")
-    if plan.lab is not None and plan.lab.broker not in plugins.names("soak.lab.brokers"):
-        hint = plugins.nearest(plan.lab.broker, plugins.names("soak.lab.brokers"))
-        raise plan_file.error("lab.broker", f"unknown lab broker {plan.lab.broker!r}{hint}")
-    refuse_too_much(plan_file)
-    try:
-        connect(plan, SystemClock()).check_settings()
-    except SettingError as error:
-        place = ("broker", plan.broker_kind, *error.place)
-        raise plan_file.document.error(place, str(error)) from error
-    except BrokerError as error:
-        raise plan_file.error(f"broker.{plan.broker_kind}", str(error)) from error
+    check_target(plan_file)
+    for name, config in plan.probes.items():
+        check_settings = getattr(plugins.load("probes", name), "check_settings", None)
+        if check_settings is not None:
+            with faults_at(plan_file, "probes", name):
+                check_settings(config)
     for name in plan.detection.detectors:
         if not hasattr(plugins.load("detectors", name), "Panel"):
             raise plan_file.error(
                 f"detection.detectors.{name}", "does not work on a running stream"
             )
+
+
+def check_target(plan_file: PlanFile) -> None:
+    """Check what the plan says of its broker: the lab can be had, and the client knows its settings.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    lab, kind = plan_file.plan.lab, plan_file.plan.broker_kind
+    if lab is not None:
+        known = plugins.names("soak.lab.brokers")
+        if lab.broker not in known:
+            hint = plugins.nearest(lab.broker, known)
+            raise plan_file.error("lab.broker", f"unknown lab broker {lab.broker!r}{hint}")
+        most = plugins.load("soak.lab.brokers", lab.broker).MOST_NODES
+        if lab.nodes > most:
+            nodes = "node" if most == 1 else "nodes"
+            raise plan_file.error(
+                "lab.nodes", f"a lab's {lab.broker} has at most {most} {nodes}, not {lab.nodes}"
+            )
+    refuse_too_much(plan_file)
+    with faults_at(plan_file, "broker", kind):
+        connect(plan_file.plan, SystemClock()).check_settings()
+
+
+@contextmanager
+def faults_at(plan_file: PlanFile, *place: str) -> Iterator[None]:
+    """Tell what a client refuses with file, line and key; its section of the plan is at `place`."""
+    try:
+        yield
+    except SettingError as error:
+        raise plan_file.document.error((*place, *error.place), str(error)) from error
+    except BrokerError as error:
+        raise plan_file.document.error(place, str(error)) from error
 
 
 def check_cluster(plan_file: PlanFile, *, is_joining: bool = False) -> None:

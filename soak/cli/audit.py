@@ -54,34 +54,29 @@ def _look(path: Path, scale: str) -> Durability:
     from tempfile import TemporaryDirectory
 
     from soak.cli import _checks, _durability
-    from soak.core.clock import SystemClock
-    from soak.core.errors import BrokerError
-    from soak.core.lab_limits import refuse_too_much
     from soak.core.plan_fill import filled
-    from soak.daemons.context import connect
     from soak.lab.lab import start_lab
+    from soak.service.signals import exit_on_sigterm
 
     plan_file = _checks.cut(_checks.load_plan(path), scale, "")
-    refuse_too_much(plan_file)
+    _checks.check_target(plan_file)
     found = plan_file.plan
     with ExitStack() as stack:
-        try:
-            connect(found, SystemClock()).check_settings()
-            if found.lab is not None:
-                folder = stack.enter_context(TemporaryDirectory(prefix="soak-audit-"))
-                lab = start_lab(
-                    Path(folder),
-                    found.lab.settings,
-                    kind=found.lab.broker,
-                    nodes=found.lab.nodes,
-                    with_mailbox=False,
-                    on_mail=lambda _: None,
-                )
-                stack.callback(lab.stop)
-                found = filled(found, "broker", lab.broker.addresses)
-            return _durability.look(found)
-        except BrokerError as error:
-            raise plan_file.error(f"broker.{found.broker_kind}", str(error)) from error
+        stack.enter_context(_checks.faults_at(plan_file, "broker", found.broker_kind))
+        if found.lab is not None:
+            exit_on_sigterm()
+            folder = stack.enter_context(TemporaryDirectory(prefix="soak-audit-"))
+            lab = start_lab(
+                Path(folder),
+                found.lab.settings,
+                kind=found.lab.broker,
+                nodes=found.lab.nodes,
+                with_mailbox=False,
+                on_mail=lambda _: None,
+            )
+            stack.callback(lab.stop)
+            found = filled(found, "broker", lab.broker.addresses)
+        return _durability.look(found)
 
 
 def _text(name: str, found: Durability) -> str:
