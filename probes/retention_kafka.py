@@ -24,7 +24,8 @@ from pydantic.dataclasses import dataclass
 from probes._kafka_folders import scan
 from probes._log_starts import Bounds, Folder, LogStarts, Move, Partition
 from probes._worker import Worker
-from soak.core.errors import NotAvailableError, ProbeError
+from soak.clients import known, secret
+from soak.core.errors import BrokerError, NotAvailableError, ProbeError
 from soak.core.model import Column, Event, Reading
 from soak.core.plan_base import STRICT, Settings
 from soak.core.ports import Clock
@@ -44,7 +45,9 @@ class Config:
     directory: str | None = (
         ""  # the broker's data folder; null: on another host, sizes stay unknown
     )
-    client: Settings = field(default_factory=dict)  # security and the like
+    client: Settings = field(
+        default_factory=dict
+    )  # security; empty: what all the broker's clients have
     period: Duration = SECOND_NS
     timeout: Duration = duration_ns("10s")
     effect_lag: Duration = duration_ns("60s")
@@ -70,10 +73,29 @@ def build(config: Config, clock: Clock) -> RetentionKafka:
     return RetentionKafka(config, clock)
 
 
+def check_settings(config: Config) -> None:
+    """Refuse a secret in the plan, and settings that the client does not have.
+
+    Raises:
+        SettingError: about the first of them.
+    """
+    secret.refuse_literals("client", config.client, secret.OF_LIBRDKAFKA)
+    known.refuse_unknown("client", config.client, known.librdkafka())
+
+
 def connect(config: Config) -> Offsets:
+    """Return the cluster's offsets.
+
+    Raises:
+        ProbeError: a secret is not where the plan says, or the client refuses its settings.
+    """
     from probes._kafka_offsets import KafkaOffsets  # noqa: PLC0415  # a C library, only when used
 
-    settings = {**config.client, "bootstrap.servers": config.bootstrap_servers}
+    try:
+        settings = secret.resolved(config.client)
+    except BrokerError as error:
+        raise ProbeError(str(error)) from error
+    settings["bootstrap.servers"] = config.bootstrap_servers
     return KafkaOffsets(settings, config.timeout / SECOND_NS)
 
 

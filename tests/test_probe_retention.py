@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from probes import _kafka_folders, retention_kafka
 from probes._log_starts import Bounds, Folder, LogStarts, Partition
 from probes.retention_kafka import MAX_EVENTS, Config, RetentionKafka
+from soak.cli import _session
+from soak.core import plan_text
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Event, Reading
 from soak.core.units import SECOND_NS
+from soak.store.run_folder import Run
 from tests.fakes import FakeClock, FakeOffsets
 
 TOPIC = "soak-1"
@@ -274,6 +277,34 @@ def test_without_a_broker_or_a_topic_it_is_not_available() -> None:
 
     with pytest.raises(NotAvailableError, match="bootstrap_servers"):
         probe.read()
+
+
+def test_a_secret_is_read_from_where_the_plan_says_when_the_client_is_made() -> None:
+    """What the plan holds is a reference, and one that leads nowhere is told by its setting."""
+    config = Config(bootstrap_servers="b:9", client={"sasl.password": "${env:SOAK_NO_SUCH}"})
+
+    with pytest.raises(ProbeError, match=r"sasl\.password: .* no environment variable SOAK_NO"):
+        retention_kafka.connect(config)
+
+
+@pytest.mark.parametrize(
+    ("client", "expected"),
+    [("{}", {"security.protocol": "SSL"}), ("{client.id: own}", {"client.id": "own"})],
+)
+def test_it_reaches_the_cluster_as_the_brokers_own_clients_do(
+    client: str, expected: dict[str, str]
+) -> None:
+    """Unless it has settings of its own."""
+    text = (
+        "name: x\nbroker: {kafka: {bootstrap_servers: 'b:9', common: {security.protocol: SSL}}}\n"
+        f"probes: {{retention_kafka: {{client: {client}}}}}\n"
+    )
+    run = Run("r1", 0, "host", {}, "running")
+
+    probe = _session._resolved(plan_text.load(text, "p").plan, None, run).probes["retention_kafka"]
+
+    assert probe.client == expected
+    assert (probe.bootstrap_servers, probe.topics) == ("b:9", ("soak-r1",))
 
 
 def test_folders_are_read_as_kafka_writes_them(tmp_path: Path) -> None:

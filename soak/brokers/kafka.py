@@ -33,18 +33,6 @@ from soak.core.units import SECOND_NS, Duration
 
 LOG = logging.getLogger("soak.brokers.kafka")
 
-SECRETS = (
-    "sasl.password",
-    "ssl.key.password",
-    "ssl.key.pem",
-    "ssl.keystore.password",
-    "sasl.oauthbearer.client.credentials.client.secret",
-    "sasl.oauthbearer.client.secret",
-    "sasl.oauthbearer.assertion.private.key.passphrase",
-    "sasl.oauthbearer.assertion.private.key.pem",
-)
-"""Settings that a plan may name only by reference."""
-
 _QUIET = {"log_level": "3"}  # librdkafka's own lines: errors and worse
 _PRODUCER = {"message.max.bytes": str(17 * 2**20)}  # what the cluster takes is the cluster's to say
 _CONSUMER = {
@@ -117,7 +105,7 @@ class KafkaBroker:
         """
         for where in ("common", "producer", "consumer"):
             settings = getattr(self._config, where)
-            secret.refuse_literals(where, settings, SECRETS)
+            secret.refuse_literals(where, settings, secret.OF_LIBRDKAFKA)
             known.refuse_unknown(where, settings, known.librdkafka())
         nowhere = Topics(("",), 1)
         self.producer(nowhere).close(0.0)

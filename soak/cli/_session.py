@@ -219,6 +219,7 @@ def _resolved(plan: Plan, lab: Lab | None, run: Run) -> Plan:
         if lab.mailbox is not None:
             server = {"host": lab.mailbox.host, "port": lab.mailbox.port}
             plan = filled(plan, "sinks", server)
+    plan = filled(plan, "probes", {"client": getattr(plan.broker_config, "common", {})})
     plan = filled(plan, "probes", plan.broker_config.addresses)
     return filled(plan, "probes", {"topics": plan.topic.names})
 

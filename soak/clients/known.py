@@ -22,7 +22,7 @@ def librdkafka() -> frozenset[str]:
 def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Raise `SettingError` about the first name that the client does not know, with the nearest known one.
 
-    `where` is the key of the broker's section that holds the settings, such as `producer`.
+    `where` is the key of the plug-in's section that holds the settings, such as `producer`.
     """
     everything = sorted(known)
     for name in names:

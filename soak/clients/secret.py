@@ -13,6 +13,18 @@ from pathlib import Path
 
 from soak.core.errors import BrokerError, SettingError
 
+OF_LIBRDKAFKA = (
+    "sasl.password",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.password",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.assertion.private.key.pem",
+)
+"""Settings that a plan may name only by reference."""
+
 _REFERENCE = re.compile(r"\$\{(?P<where>env|file|credential):(?P<name>[^}]+)\}")
 HOW = "write ${env:NAME}, ${file:PATH} or ${credential:NAME} instead"
 
@@ -20,7 +32,7 @@ HOW = "write ${env:NAME}, ${file:PATH} or ${credential:NAME} instead"
 def refuse_literals(where: str, settings: Mapping[str, str], secret: Collection[str]) -> None:
     """Raise `SettingError` when one of the secret settings holds anything but a reference.
 
-    `where` is the key of the broker's section that holds the settings, such as `common`.
+    `where` is the key of the plug-in's section that holds the settings, such as `common`.
     """
     for name in secret:
         text = settings.get(name, "")

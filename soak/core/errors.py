@@ -44,7 +44,7 @@ class LabError(SoakError):
 
 
 class SettingError(BrokerError):
-    """One setting of a client is wrong; `place` is where it stands in the broker's section of a plan."""
+    """One setting of a client is wrong; `place` is where it stands in its plug-in's section of a plan."""
 
     def __init__(self, place: tuple[str, ...], message: str) -> None:
         super().__init__(message)

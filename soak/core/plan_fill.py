@@ -38,7 +38,7 @@ def lacking(plan: Plan, section: str, field: str) -> list[str]:
 
 
 def _filled(config: Any, values: Mapping[str, object]) -> Any:  # noqa: ANN401  # a plug-in's Config
-    if getattr(config, next(iter(values)), None) not in ("", ()):
+    if getattr(config, next(iter(values)), None) not in ("", (), {}):
         return config
     known = {item.name for item in dataclasses.fields(config)}
     return dataclasses.replace(
