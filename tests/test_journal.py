@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from soak.core.journal_text import (
     encode,
 )
 from soak.core.model import Column, Event, Record
+from soak.store import journal
 from soak.store.journal import JournalWriter, segments
 from soak.store.journal_reader import SourceReader, complete_size, last_record, read_source
 from tests.fakes import FakeClock
@@ -179,6 +181,54 @@ def test_a_full_disk_keeps_the_records_and_writes_them_when_there_is_room(tmp_pa
     reader = SourceReader(source)
     found = [record.k for record, _ in read_source(tmp_path, "s", reader)]
     assert (found, reader.damage, writer.dropped_lines) == (list(range(24)), [], 0)
+
+
+def test_a_disk_that_stays_full_costs_the_oldest_records_and_no_more_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = [True]
+
+    def write(descriptor: int, raw: bytes) -> int:
+        return os.write(descriptor, raw) if room[0] else 0
+
+    monkeypatch.setattr(journal, "TAIL_BYTES", 10 * len(encode(_record(100))))
+    writer = JournalWriter(tmp_path / "s", FakeClock(), write=write).open()
+    writer.append(_record(100), COLUMNS)
+    room[0] = False
+    for k in range(101, 200):
+        writer.append(_record(k), COLUMNS)
+    room[0] = True
+    writer.append(_record(200), COLUMNS)
+    writer.close(is_end=True)
+
+    found = [record.k for record, _ in read_source(tmp_path, "s")]
+    assert found == [100, *range(191, 201)]
+    assert writer.dropped_lines == 90
+    assert "journal_full" in caplog.text
+
+
+def test_a_drive_that_hangs_holds_no_writer_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush of the second record never ends; the next records are there all the same."""
+    is_hanging, may_end = threading.Event(), threading.Event()
+
+    def hang(descriptor: int) -> None:
+        del descriptor
+        is_hanging.set()
+        may_end.wait(30)
+
+    monkeypatch.setattr(os, "fdatasync", hang)
+    clock = FakeClock()
+    writer = _writer(tmp_path / "s", clock)
+    for k in range(20):
+        clock.advance(6)
+        writer.append(_record(k), COLUMNS)
+        assert is_hanging.wait(30)
+
+    assert [record.k for record, _ in read_source(tmp_path, "s")] == list(range(20))
+    may_end.set()
+    writer.close(is_end=True)
 
 
 def test_a_file_is_full_after_an_hour_and_starts_with_its_columns(tmp_path: Path) -> None:

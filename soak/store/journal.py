@@ -1,13 +1,15 @@
 """Appends records to the journal of one source: the truth of a run, and crash-proof.
 
 One `write` a line on an O_APPEND descriptor; a new numbered file after each start, hour or 64 MiB. When
-the disk is full the newest lines are kept in memory, bounded, and written when there is room again.
+the disk is full the newest lines are kept in memory, bounded, and written when there is room again. The
+drive is never waited for: a load daemon writes its journal from the thread that sends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,10 +20,14 @@ from soak.core.journal_text import Columns, End, Line, columns_line, encode
 from soak.core.model import Column, Record
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.store.background_sync import BackgroundSync
 
 SEGMENT_BYTES = 64 * 2**20
 SEGMENT_NS = 3600 * SECOND_NS
-TAIL_LINES = 3600  # an hour of a source is kept in memory while the disk is full
+TAIL_BYTES = 32 * 2**20  # kept in memory while the disk is full: hours of most sources
+FLUSH_BYTES = 4 * 2**20  # at most, a record: what the disk did not take is written bit by bit
+
+LOG = logging.getLogger("soak.store.journal")
 
 Write = Callable[[int, bytes], int]
 
@@ -54,7 +60,9 @@ class JournalWriter:
         self._size = 0
         self._opened_ns = 0
         self._synced_ns = 0
-        self._tail: deque[Line] = deque(maxlen=TAIL_LINES)
+        self._sync = BackgroundSync()
+        self._tail: deque[tuple[Line, bytes]] = deque()
+        self._tail_bytes = 0
         self.dropped_lines = 0
         self._lock = -1
         self.inc = 0
@@ -87,13 +95,14 @@ class JournalWriter:
             self._columns = columns_line(columns)
             self._put(self._columns)
         self._put(record)
-        self._flush()
+        self._flush(FLUSH_BYTES)
 
     def close(self, *, is_end: bool) -> None:
         """Give the source back; `is_end` writes the line that says it ended on purpose."""
         if is_end:
             self._put(End(self.inc))
-            self._flush()
+        self._flush(self._tail_bytes)
+        self._sync.close()
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):  # what the disk does not take is lost with us
                 os.fsync(self._descriptor)
@@ -102,22 +111,33 @@ class JournalWriter:
         os.close(self._lock)
 
     def _put(self, line: Line) -> None:
-        if len(self._tail) == TAIL_LINES:
-            self.dropped_lines += 1  # the oldest: its seconds become a gap
-        self._tail.append(line)
+        raw = encode(line)
+        self._tail.append((line, raw))
+        self._tail_bytes += len(raw)
+        while self._tail_bytes > TAIL_BYTES and len(self._tail) > 1:
+            self._take_first()  # the oldest: its second becomes a gap
+            if self.dropped_lines % 100 == 0:
+                LOG.error("journal_full folder=%s dropped=%d", self._folder, self.dropped_lines + 1)
+            self.dropped_lines += 1
 
-    def _flush(self) -> None:
+    def _take_first(self) -> None:
+        _, raw = self._tail.popleft()
+        self._tail_bytes -= len(raw)
+
+    def _flush(self, limit: int) -> None:
+        """Write what waits, at least a line and at most some `limit` bytes."""
         try:
-            while self._tail:
+            while self._tail and limit >= 0:
                 self._roll_if_due()
-                first = self._tail[0]
-                if self._size == 0 and self._columns is not None and first is not self._columns:
+                line, raw = self._tail[0]
+                if self._size == 0 and self._columns is not None and line is not self._columns:
                     self._write_line(encode(self._columns))
-                self._write_line(encode(first))
-                self._tail.popleft()
+                self._write_line(raw)
+                self._take_first()
+                limit -= len(raw)
             if self._clock.mono_ns() - self._synced_ns >= self._sync_ns:
                 self._synced_ns = self._clock.mono_ns()
-                os.fdatasync(self._descriptor)
+                self._sync.ask(self._descriptor)
         except OSError:  # kept in memory, tried again with the next record
             return
 
@@ -143,6 +163,6 @@ class JournalWriter:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(self._folder / segment_name(number), flags, 0o640)
         if self._descriptor >= 0:
-            os.fsync(self._descriptor)
+            self._sync.ask(self._descriptor)
             os.close(self._descriptor)
         self._descriptor, self._size, self._opened_ns = descriptor, 0, now_ns
