@@ -72,7 +72,7 @@ class FakeProducer:
         ):
             offset = self._offsets.get(at, 0)
             self._offsets[at] = offset + 1
-            self.payloads.append((at, payload))
+            self.payloads.append((at, bytes(payload)))
             self._out.append((messages.first_token + number, offset, due_ns))
         return len(messages.payload)
 
@@ -103,6 +103,7 @@ class FakeConsumer:
     def __init__(self, batches: list[Batch], bounds: Mapping[int, tuple[int, int]]) -> None:
         self._batches = batches
         self.is_paused = False
+        self.closed = ""
         self.bounds = dict(bounds)
 
     def receive(self, limit: int, timeout_seconds: float) -> Batch:
@@ -119,7 +120,10 @@ class FakeConsumer:
         return {at: self.bounds[at] for at in partitions}
 
     def close(self) -> None:
-        pass
+        self.closed = "left"
+
+    def close_for_good(self) -> None:
+        self.closed = "for good"
 
 
 class FakeBroker:

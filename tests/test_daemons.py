@@ -10,14 +10,13 @@ from soak.core import header, plan_text
 from soak.core.clock import Grid
 from soak.core.model import Record
 from soak.core.phase_plan import planned
-from soak.core.phases import parse, to_line
-from soak.core.ports import EARLIEST, Batch, Outgoing, Topics
+from soak.core.phases import Phase, parse, to_line
+from soak.core.ports import EARLIEST, Batch, Topics
 from soak.core.units import SECOND_NS
 from soak.daemons.conduct import is_drained
 from soak.daemons.consume import ConsumeLoop
 from soak.daemons.consume_second import ConsumeSecond
 from soak.daemons.context import Context, PhaseFile, topics_of
-from soak.daemons.in_flight import InFlight
 from soak.daemons.leaders import Leaders
 from soak.daemons.messages import Messages
 from soak.daemons.produce import ProduceLoop
@@ -207,22 +206,6 @@ def test_a_suspend_asks_for_a_new_incarnation(tmp_path: Path) -> None:
     assert record.events[0].kind == "suspend"
 
 
-def test_the_ring_of_open_messages_grows_when_its_oldest_stays_open() -> None:
-    ring = InFlight(capacity=4)
-    producer = FakeProducer(FakeClock())
-    for number in range(0, 23, 3):
-        sequence = np.arange(number, min(number + 3, 23))
-        token = ring.next_token
-        ring.add(0, sequence, sequence * 10, number * 10)
-        producer.send(Outgoing([0] * sequence.size, [b""] * sequence.size, token))
-
-    acks = producer.close(0)
-    settled = ring.settle(acks)
-
-    assert settled.sequence.tolist() == list(range(23))
-    assert ring.count == 0
-
-
 def _batch(clock: FakeClock, rows: list[tuple[int, int]], inc: int = 1) -> Batch:
     """Return messages (sequence, offset) of one lane in partition 0, due a millisecond ago."""
     block = header.headers(len(rows), 5, inc, 9)
@@ -371,6 +354,22 @@ def test_the_drain_is_over_after_a_quiet_second_without_lag(tmp_path: Path) -> N
 
     assert not before
     assert is_drained(context.folder, phases, 4)
+
+
+@pytest.mark.parametrize(("phase", "closed"), [("end", "for good"), ("drain", "left")])
+def test_only_a_consumer_whose_phases_have_ended_gives_up_what_the_cluster_keeps_for_it(
+    tmp_path: Path, phase: Phase, closed: str
+) -> None:
+    """One that is stopped, or suspended, starts again and reads on."""
+    clock = FakeClock()
+    context = _context(tmp_path, clock, "consume.0", to_line(phase, 0))
+    consumer = FakeConsumer([_batch(clock, [(0, 0)])], {0: (0, 1), 1: (0, 0)})
+    received = Received({0: EARLIEST, 1: EARLIEST})
+    loop = ConsumeLoop(context, consumer, received, _consume_second(), clock)
+    loop.tick()
+    loop.finish()
+
+    assert consumer.closed == closed
 
 
 @pytest.mark.parametrize(

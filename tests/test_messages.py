@@ -65,7 +65,7 @@ def test_lanes_are_numbered_without_a_gap_whatever_the_client_takes(
         chunk = messages.make(turn % 2, np.arange(count) * 1000, turn * 7_000_000, 0)
         taken = max(0, count - refused)
         messages.take_back(chunk, taken)
-        block, is_ours = header.parse(chunk.payload[:taken])
+        block, is_ours = header.parse([bytes(one) for one in chunk.payload[:taken]])
         assert is_ours.all()
         assert block["sequence"].tolist() == chunk.sequence[:taken].tolist()
         for lane, sequence, partition in zip(

@@ -30,7 +30,8 @@ class KafkaProducer:
         self._stamped: list[Acks] = []
 
     def send(self, messages: Outgoing) -> int:
-        produce, where, note = self._client.produce, self._where, self._notes.note
+        where, note = self._where, self._notes.note
+        produce: Callable[..., None] = self._client.produce  # takes any buffer, and copies it
         keys, token = messages.key, messages.first_token
         count = 0
         try:

@@ -53,7 +53,7 @@ class PulsarProducer:
         count = 0
         for at, payload in zip(messages.partition, messages.payload, strict=True):
             builder = builder_of()
-            builder.content(payload)
+            builder.content(bytes(payload))
             if keys is not None:
                 builder.partition_key(keys[count].decode("latin-1"))
             producers[at].send_async(builder.build(), partial(note, token + count))

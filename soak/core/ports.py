@@ -47,15 +47,20 @@ class Topics:
         return self.names[topic], partition
 
 
+Payload = bytes | NDArray[np.uint8]
+"""Bytes, or a row of a matrix of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """Messages in the order in which they are to be sent; sequences of one length n.
 
-    `partition` holds running numbers; message i has the token `first_token + i`.
+    `partition` holds running numbers; message i has the token `first_token + i`. A payload may be written
+    over as soon as `send` has returned: who keeps one copies it.
     """
 
     partition: Sequence[int]
-    payload: Sequence[bytes]
+    payload: Sequence[Payload]
     first_token: int
     key: Sequence[bytes] | None = None
 
@@ -124,7 +129,13 @@ class Consumer(Protocol):
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave; what the cluster keeps for this consumer stays, so that the next one reads on."""
+        ...
+
+    def close_for_good(self) -> None:
+        """Leave, and give up what the cluster keeps for this consumer: nobody will read on."""
+        ...
 
 
 class LeaderSource(Protocol):

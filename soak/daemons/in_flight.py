@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.ports import Acks
+from soak.core.ports import FAILED, Acks
 
 _FIELDS = np.dtype([("lane", "i8"), ("sequence", "i8"), ("intended_ns", "i8"), ("sent_ns", "i8")])
 
@@ -24,13 +24,23 @@ class Settled:
 
 
 class InFlight:
-    """A ring that doubles when its oldest message is still open; token = running number of the send."""
+    """A ring that doubles when half of it is open; token = running number of the send.
+
+    The few that stay open while thousands pass them are kept aside: the ring is as large as what is out,
+    however long one message hangs.
+    """
 
     def __init__(self, capacity: int = 1 << 14) -> None:
         self._slots = np.zeros(capacity, dtype=_FIELDS)
         self._is_open = np.zeros(capacity, dtype=np.bool_)
+        self._aside: dict[int, NDArray[np.void]] = {}
         self.next_token = 0
         self.count = 0
+
+    @property
+    def capacity(self) -> int:
+        """Return how many messages the ring holds."""
+        return self._slots.size
 
     def add(
         self,
@@ -41,11 +51,16 @@ class InFlight:
     ) -> None:
         """Note messages about to be sent; they have the tokens from `next_token` on."""
         size = sequence.size
-        while True:
-            at = np.arange(self.next_token, self.next_token + size) % self._slots.size
-            if size <= self._slots.size and not self._is_open[at].any():
-                break
+        while size > self._slots.size:
             self._grow()
+        tokens = np.arange(self.next_token, self.next_token + size)
+        at = tokens % self._slots.size
+        if self._is_open[at].any():
+            if self.count - len(self._aside) > self._slots.size // 2:
+                self._grow()
+                self.add(lane, sequence, intended_ns, sent_ns)
+                return
+            self._put_aside(tokens[self._is_open[at]] - self._slots.size)
         slots = self._slots
         slots["lane"][at] = lane
         slots["sequence"][at] = sequence
@@ -66,6 +81,13 @@ class InFlight:
         """Return what these delivery reports are about, and free the slots."""
         slot = acks.token % self._slots.size
         row = self._slots[slot]
+        if self._aside:
+            apart = np.array(
+                [token in self._aside for token in acks.token.tolist()], dtype=np.bool_
+            )
+            for at in np.flatnonzero(apart).tolist():
+                row[at] = self._aside.pop(int(acks.token[at]))
+            slot = slot[~apart]
         self._is_open[slot] = False
         self.count -= acks.token.size
         return Settled(
@@ -75,6 +97,20 @@ class InFlight:
             latency_ns=acks.at_mono_ns - row["intended_ns"],
             service_ns=acks.at_mono_ns - row["sent_ns"],
         )
+
+    def give_up(self, at_mono_ns: int) -> Settled:
+        """Return all that is still out as failed, oldest first, and free the slots."""
+        ring = np.arange(self.next_token - self._slots.size, self.next_token)
+        inside = ring[self._is_open[ring % self._slots.size]]
+        token = np.concatenate([np.array(sorted(self._aside), dtype=np.int64), inside])
+        failed, at = np.full(token.size, FAILED), np.full(token.size, at_mono_ns)
+        return self.settle(Acks(token, failed, at))
+
+    def _put_aside(self, tokens: NDArray[np.int64]) -> None:
+        slots = tokens % self._slots.size
+        for token, slot in zip(tokens.tolist(), slots.tolist(), strict=True):
+            self._aside[token] = self._slots[slot].copy()
+        self._is_open[slots] = False
 
     def _grow(self) -> None:
         old = self._slots.size

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from soak.core import header
 from soak.core.plan_load import Keys, Load
-from soak.core.ports import Partitioner, Topics
+from soak.core.ports import Partitioner, Payload, Topics
 
 STICKY_NS = 10_000_000  # without keys, one partition for this long: batches stay whole
 LARGEST_CHUNK = 256
@@ -27,7 +27,7 @@ class Chunk:
 
     partition: Sequence[int]
     key: Sequence[bytes] | None
-    payload: list[bytes]
+    payload: Sequence[Payload]  # good until the next chunk of the same process is made
     lane: Ints  # client x partitions + partition
     sequence: Ints
 
@@ -98,28 +98,29 @@ class Messages:
 
 
 class _Payloads(Protocol):
-    def under(self, block: NDArray[np.void]) -> list[bytes]:
+    def under(self, block: NDArray[np.void]) -> Sequence[Payload]:
         """Return one payload a header: the header and the next body in turn."""
         ...
 
 
 class _Even:
-    """Bodies of one size as rows of a matrix, into which headers are written: a copy a message, no more."""
+    """Bodies of one size as rows of a matrix, into which headers are written; the rows are the payloads."""
 
     def __init__(self, pool: Sequence[bytes]) -> None:
         blank = bytes(header.SIZE)
         self._size = header.SIZE + len(pool[0])
         whole = bytearray().join(blank + body for body in pool)
         self._rows = np.frombuffer(whole, dtype=np.uint8).reshape(len(pool), self._size)
+        self._views: list[Payload] = list(self._rows)  # made once: no object a message
         self._at = 0
 
-    def under(self, block: NDArray[np.void]) -> list[bytes]:
+    def under(self, block: NDArray[np.void]) -> Sequence[Payload]:
         at = self._at if self._at + block.size <= len(self._rows) else 0
         self._at = at + block.size
-        rows = self._rows[at : self._at]
-        rows[:, : header.SIZE] = block.view(np.uint8).reshape(block.size, header.SIZE)
-        found: list[bytes] = rows.view(f"V{self._size}")[:, 0].tolist()
-        return found
+        self._rows[at : self._at, : header.SIZE] = block.view(np.uint8).reshape(
+            block.size, header.SIZE
+        )
+        return self._views[at : self._at]
 
 
 class _Mixed:
@@ -130,7 +131,7 @@ class _Mixed:
         self._bodies = [*pool] * (LARGEST_CHUNK // len(pool) + 2)  # a chunk is one slice of it
         self._at = 0
 
-    def under(self, block: NDArray[np.void]) -> list[bytes]:
+    def under(self, block: NDArray[np.void]) -> Sequence[Payload]:
         raw, size, at = block.tobytes(), header.SIZE, self._at
         self._at = (at + block.size) % self._turn
         chosen = self._bodies[at : at + block.size]

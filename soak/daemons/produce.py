@@ -36,6 +36,7 @@ TICK_LIMIT_NS = 20_000_000  # what is due beyond it waits for the next tick
 IDLE_NS = 20_000_000
 DIGEST_NS = 50_000_000  # acknowledgements are noted at once and counted in batches
 FLUSH_SECONDS = 15.0
+FLUSH_TICK_NS = 2_000_000
 LAG_UNTRUSTED_NS = round(LAG_UNTRUSTED_SECONDS * SECOND_NS)
 
 
@@ -114,11 +115,16 @@ class ProduceLoop:
         self._clock.sleep_until(min(next_ns, self._context.grid.start_of(self._k + 1)))
 
     def finish(self) -> None:
-        """Wait for what is out, and record the last part of a second."""
+        """Wait for what is out, and record the last part of a second; what stays out counts as failed."""
         deadline_ns = self._clock.mono_ns() + round(FLUSH_SECONDS * SECOND_NS)
+        while self._clock.mono_ns() < deadline_ns and any(one.count for one in self._in_flight):
+            self._clock.sleep_until(self._clock.mono_ns() + FLUSH_TICK_NS)
+            self._serve()  # all of them: no client's reports wait for another's
+            self._take()
         for producer, in_flight in zip(self._producers, self._in_flight, strict=True):
-            left = max(0.0, (deadline_ns - self._clock.mono_ns()) / SECOND_NS)
-            self._second.note_settled(in_flight.settle(producer.close(left)), self._leaders)
+            self._second.note_settled(in_flight.settle(producer.close(0.0)), self._leaders)
+            given_up = in_flight.give_up(self._clock.mono_ns())
+            self._second.note_settled(given_up, self._leaders)
         self._write(max(0, self._context.grid.k_at(self._clock.mono_ns())))
 
     def _roll(self, now_ns: int) -> None:
@@ -155,7 +161,7 @@ class ProduceLoop:
             taken = self._send_chunk(self._rate_plan.schedule.due_many_ns(first, count))
             self._pacer.sent(taken)
             if taken < count:
-                self._second.queue_full += 1
+                self._second.queue_full += count - taken
                 self._is_held = True
                 return
             if (
