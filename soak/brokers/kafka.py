@@ -6,13 +6,13 @@ Callbacks only note numbers. The partition is ours to choose, and consumers are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 import confluent_kafka
 import numpy as np
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
     AdminClient,
     OffsetSpec,
@@ -23,6 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.brokers import _kafka_keys
 from soak.brokers._kafka_consumer import KafkaConsumer
+from soak.brokers._kafka_log import Cause, ClientLog
 from soak.brokers._kafka_producer import KafkaProducer
 from soak.brokers._kafka_words import said
 from soak.clients import known, secret
@@ -33,7 +34,10 @@ from soak.core.units import SECOND_NS, Duration
 
 LOG = logging.getLogger("soak.brokers.kafka")
 
-_QUIET = {"log_level": "3"}  # librdkafka's own lines: errors and worse
+_CLIENT = {
+    "log_level": "3",  # librdkafka's own lines: errors and worse
+    "reconnect.backoff.max.ms": "1000",  # its 10 s would make a restart of a broker look longer
+}
 _PRODUCER = {"message.max.bytes": str(17 * 2**20)}  # what the cluster takes is the cluster's to say
 _CONSUMER = {
     "enable.auto.commit": "false",
@@ -76,7 +80,7 @@ def producer_settings(
     found = dict(given)
     if acks is None:
         found["acks"] = acks = "all"
-    if "linger.ms" not in said:
+    if not said.keys() & {"linger.ms", "queue.buffering.max.ms"}:  # two names as well
         found["linger.ms"] = str(linger_ms)
     if "enable.idempotence" not in said:
         found["enable.idempotence"] = "true" if acks in {"all", "-1"} else "false"
@@ -96,6 +100,7 @@ class KafkaBroker:
         self._config = config
         self._clock = clock
         self._timeout_seconds = config.timeout / SECOND_NS
+        self._client_log = ClientLog(LOG, clock)
 
     def check_settings(self) -> None:
         """Have the client refuse settings that it does not know.
@@ -162,21 +167,22 @@ class KafkaBroker:
         raise BrokerError(f"{which} was created but not every partition has a leader and a log")
 
     def producer(self, topics: Topics) -> KafkaProducer:
-        settings = {**_QUIET, **_PRODUCER, **self._common(), **self._config.producer}
-        return KafkaProducer(_client(confluent_kafka.Producer, settings), topics, self._clock)
+        settings = {**_CLIENT, **_PRODUCER, **self._common(), **self._config.producer}
+        client = self._client(confluent_kafka.Producer, settings)
+        return KafkaProducer(client, topics, self._clock)
 
     def consumer(
         self, topics: Topics, subscription: str, positions: Mapping[int, int]
     ) -> KafkaConsumer:
         """Return a consumer of these partitions; its group is named after its subscription, never joined."""
         settings = {
-            **_QUIET,
+            **_CLIENT,
             **_CONSUMER,
             **self._common(),
             "group.id": f"{topics.names[0] or 'soak'}-{subscription or 'audit'}",
             **self._config.consumer,
         }
-        client = _client(confluent_kafka.Consumer, settings)
+        client = self._client(confluent_kafka.Consumer, settings)
         return KafkaConsumer(client, topics, positions, self._clock, self._timeout_seconds)
 
     def leaders(self, topics: Topics) -> NDArray[np.int64]:
@@ -214,19 +220,23 @@ class KafkaBroker:
     def _common(self) -> dict[str, str]:
         return {"bootstrap.servers": self._config.bootstrap_servers, **self._config.common}
 
-    def _admin(self) -> AdminClient:
-        return AdminClient({**secret.resolved({**_QUIET, **self._common()})}, logger=LOG)
+    def _admin(self, **callbacks: Callable[[KafkaError], None]) -> AdminClient:
+        settings: dict[str, Any] = {**secret.resolved({**_CLIENT, **self._common()}), **callbacks}
+        return AdminClient(settings, logger=self._client_log)
 
     def _metadata(self) -> Any:  # noqa: ANN401  # the client ships no types
+        cause = Cause()
+        admin = self._admin(error_cb=cause.note)
         try:
-            return self._admin().list_topics(timeout=self._timeout_seconds)
+            return admin.list_topics(timeout=self._timeout_seconds)
         except KafkaException as error:
+            admin.poll(0)  # what it was told meanwhile
             where = self._config.bootstrap_servers
-            raise BrokerError(f"no Kafka broker answered at {where}: {said(error)}") from error
+            why = cause.or_else(said(error))
+            raise BrokerError(f"no Kafka broker answered at {where}: {why}") from error
 
-
-def _client(kind: type[Any], settings: dict[str, str]) -> Any:  # noqa: ANN401  # either client
-    try:
-        return kind(secret.resolved(settings), logger=LOG)
-    except KafkaException as error:
-        raise BrokerError(f"the client refuses its settings: {said(error)}") from error
+    def _client(self, kind: type[Any], settings: dict[str, str]) -> Any:  # noqa: ANN401  # either client
+        try:
+            return kind(secret.resolved(settings), logger=self._client_log)
+        except KafkaException as error:
+            raise BrokerError(f"the client refuses its settings: {said(error)}") from error

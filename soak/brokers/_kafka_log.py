@@ -1,0 +1,60 @@
+"""What librdkafka says unasked: kept for an error to name its cause, and logged without a flood.
+
+While a broker is down a consumer's client says so twenty times a second.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from confluent_kafka import KafkaError
+
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+
+PERIOD_NS = 10 * SECOND_NS
+MOST_KINDS = 100
+_DETAILS = " (after "  # how long it took, in which state, how often: of the line, not of its kind
+
+
+class ClientLog:
+    """The logger of clients: of each kind of line one in 10 s, with how many were left out before it."""
+
+    def __init__(self, log: logging.Logger, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._told: dict[tuple[str, str], int] = {}
+        self._left_out: dict[tuple[str, str], int] = {}
+
+    def log(self, level: int, form: str, *words: str) -> None:
+        """Take a line as librdkafka's binding gives it: facility, client's name, text."""
+        kind = words[0], words[-1].partition(_DETAILS)[0]
+        now_ns = self._clock.mono_ns()
+        if kind in self._told and now_ns - self._told[kind] < PERIOD_NS:
+            self._left_out[kind] = self._left_out.get(kind, 0) + 1
+            return
+        if len(self._told) >= MOST_KINDS:
+            self._told.clear()
+            self._left_out.clear()
+        self._told[kind] = now_ns
+        left_out = self._left_out.pop(kind, 0)
+        self._log.log(level, "client_said line=%r left_out=%d", form % words, left_out)
+
+
+class Cause:
+    """Why a client reaches nobody; its question itself only ends with "broker transport failure"."""
+
+    def __init__(self) -> None:
+        self._said = ""
+        self._is_final = False
+
+    def note(self, error: KafkaError) -> None:
+        """Keep what tells most; the client's `error_cb`."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN or self._is_final:  # noqa: SLF001  # its public name
+            return
+        self._said = error.str()
+        # That nobody answers may follow from it, but not be its reason.
+        self._is_final = error.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001  # as above
+
+    def or_else(self, said: str) -> str:
+        return self._said or said

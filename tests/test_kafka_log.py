@@ -1,0 +1,78 @@
+"""What Kafka's client says unasked: not lost, and no flood."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from confluent_kafka import KafkaError
+
+from soak.brokers._kafka_log import MOST_KINDS, Cause, ClientLog
+from soak.core.units import SECOND_NS
+from tests.fakes import FakeClock
+
+REFUSED = "[thrd:b1:9092/1]: b1:9092/1: Connect to ipv4#10.0.0.1:9092 failed: Connection refused"
+MS = SECOND_NS // 1000
+
+
+def say(log: ClientLog, text: str, client: str = "rdkafka#consumer-1") -> None:
+    """Give a line as librdkafka's binding does."""
+    log.log(logging.ERROR, "%s [%s] %s", "FAIL", client, text)
+
+
+def test_a_broker_that_is_down_is_a_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    """Twenty a second for 23 s, whichever client says it and however long its attempt took."""
+    clock = FakeClock()
+    log = ClientLog(logging.getLogger("soak.brokers.kafka"), clock)
+
+    for number in range(23 * 20):
+        say(log, f"{REFUSED} (after {number}ms in state CONNECT)", f"rdkafka#consumer-{number % 3}")
+        clock.advance_ns(50 * MS)
+
+    assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == [
+        "left_out=0",
+        "left_out=199",
+        "left_out=199",
+    ]
+    assert all(REFUSED in record.getMessage() for record in caplog.records)
+
+
+def test_every_kind_of_line_is_heard_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Another broker and another reason are other kinds."""
+    log = ClientLog(logging.getLogger("soak.brokers.kafka"), FakeClock())
+
+    for text in (REFUSED, REFUSED.replace("b1", "b2"), REFUSED.replace("refused", "reset")):
+        say(log, text)
+
+    assert len(caplog.records) == 3
+
+
+def test_what_is_remembered_of_lines_has_a_bound() -> None:
+    """Lines that never repeat, ten times as many as there is room for."""
+    log = ClientLog(logging.getLogger("nowhere"), FakeClock())
+
+    for number in range(10 * MOST_KINDS):
+        say(log, f"{number}")
+
+    assert len(log._told) <= MOST_KINDS
+
+
+@pytest.mark.parametrize("first", [KafkaError._AUTHENTICATION, KafkaError._SSL])
+def test_a_refusal_is_the_cause_and_not_what_follows_from_it(first: int) -> None:
+    cause = Cause()
+
+    cause.note(KafkaError(KafkaError._TRANSPORT, "Connect to b1 failed"))
+    cause.note(KafkaError(first, "invalid credentials"))
+    cause.note(KafkaError(KafkaError._TRANSPORT, "Disconnected"))
+    cause.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+
+    assert cause.or_else("broker transport failure") == "invalid credentials"
+
+
+def test_without_a_cause_the_client_s_own_words_stand() -> None:
+    """That all brokers are down says no more than they do."""
+    cause = Cause()
+
+    cause.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+
+    assert cause.or_else("broker transport failure") == "broker transport failure"
