@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from soak.brokers import pulsar
+from soak.brokers._pulsar_admin import path_of
 from soak.brokers._pulsar_consumer import PulsarConsumer
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
@@ -119,6 +120,21 @@ def test_a_subscription_is_set_back_to_a_position_below_what_it_has_read(
     again.close()
 
     assert sorted(numbers) == list(range(COUNT))
+
+
+def test_a_consumer_leaves_its_subscription_there_until_it_closes_for_good(
+    broker: pulsar.PulsarBroker, topics: Topics
+) -> None:
+    """Without it a broker deletes what the next one was to read."""
+    begin = dict.fromkeys(range(PARTITIONS), EARLIEST)
+    path = path_of(f"persistent://public/default/{topics.names[0]}-partition-0")
+
+    broker.consumer(topics, "audit-0", begin).close()
+    left = broker._admin().get(f"{path}/subscriptions")
+    broker.consumer(topics, "audit-0", begin).close_for_good()
+
+    assert left == ["audit-0"]
+    assert broker._admin().get(f"{path}/subscriptions") == []
 
 
 def test_a_paused_consumer_lags_and_catches_up(broker: pulsar.PulsarBroker, topics: Topics) -> None:

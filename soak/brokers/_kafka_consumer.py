@@ -85,6 +85,10 @@ class KafkaConsumer:
     def close(self) -> None:
         self._client.close()
 
+    def close_for_good(self) -> None:
+        """Leave: without a group the cluster keeps nothing."""
+        self._client.close()
+
     def _offsets(self, partitions: Sequence[int], which: int) -> dict[int, int]:
         """Return the first or the next offset of each: one question a broker, however many there are."""
         places = [self._cached[at] for at in partitions]

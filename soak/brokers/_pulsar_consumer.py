@@ -102,7 +102,12 @@ class PulsarConsumer:
         return self._watcher.bounds(partitions)
 
     def close(self) -> None:
-        """Leave, and take the subscription along: it would keep every later message from deletion."""
+        """Leave the subscription there: it keeps what has not been read from deletion."""
+        self._watcher.close()
+        leave(self._client)
+
+    def close_for_good(self) -> None:
+        """Take the subscription along: it would keep every later message from deletion."""
         self._watcher.close()
         try:
             self._subscribed.unsubscribe()

@@ -107,7 +107,10 @@ class ConsumeLoop:
         self._consumer.pause(is_paused=True)  # a question would wait behind each fetch
         events = self._received.final_events(self._consumer, self._clock)
         self._write(max(self._k, 0), events)
-        self._consumer.close()
+        if self.is_over:
+            self._consumer.close_for_good()
+        else:  # stopped before its time: who starts again reads on
+            self._consumer.close()
 
     def _hold(self, *, is_paused: bool) -> None:
         """Let a backlog grow while a catch-up builds one, and read on after it."""
