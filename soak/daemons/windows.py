@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from apscheduler.triggers.base import BaseTrigger
-from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from soak.core.clock import Grid
 from soak.core.plan_phases import Window
 from soak.core.units import SECOND_NS
+from soak.daemons import crontab
 
 _TICK = timedelta(microseconds=1)  # what a datetime can tell apart
 
@@ -49,13 +49,13 @@ def refusal(window: Window) -> str:
     try:
         _trigger(window, datetime.fromtimestamp(0, UTC))
     except ValueError as error:
-        return f"{window.cron!r} is no cron expression of five fields: {error}"
+        return f"{window.cron!r} is no cron expression: {error}"
     return ""
 
 
 def _trigger(window: Window, begin: datetime) -> BaseTrigger:
     if window.cron:
-        return CronTrigger.from_crontab(window.cron, timezone=UTC)
+        return crontab.trigger(window.cron)
     every = timedelta(microseconds=window.every // 1000)
     return IntervalTrigger(seconds=every.total_seconds(), start_date=begin + every, timezone=UTC)
 
