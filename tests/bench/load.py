@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
@@ -20,11 +22,13 @@ from soak.service.signals import exit_on_sigterm
 from tests.bench import fixed_rate, omb
 from tests.bench.figures import Figure, Measures, figures, side_by_side, table, write
 from tests.bench.fixed_rate import FixedRate
-from tests.bench.kafka_full_speed import CONSUMER_SPECS, PRODUCER_SPECS, FullSpeed
+from tests.bench.kafka_full_speed import CONSUMER_SPECS, SETTINGS, FullSpeed, producer_specs
 
 RESULT = Path("build/bench/load.json")
 LEAST_ROUNDS = 5
 TABLE_WIDTH = 140
+
+Broker = TypeVar("Broker", kafka.Kafka, pulsar.Pulsar)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +41,20 @@ class Options:
     folder: Path
 
 
-def kafka_full_speed(options: Options, *, with_producer: bool) -> list[Figure]:
-    broker = kafka.start(options.folder / "kafka", {})
-    try:
-        speed = FullSpeed(
-            broker.bootstrap_servers,
-            options.folder / "full-speed",
-            options.load_seconds,
-            options.peer_count,
-        )
-        speed.peer_producer(-1)  # a broker that is still being compiled is no baseline
-        if with_producer:
+def kafka_producer(options: Options) -> list[Figure]:
+    found: list[Figure] = []
+    with stopping(kafka.start(options.folder / "kafka", {})) as broker:
+        for name, settings in SETTINGS.items():
+            speed = full_speed(options, broker, settings)
+            speed.peer_producer(-1)  # a broker that is still being compiled is no baseline
             pairs = side_by_side(options.rounds, speed.our_producer, speed.peer_producer)
-            return figures(PRODUCER_SPECS, pairs)
+            found += figures(producer_specs(name), pairs)
+    return found
+
+
+def kafka_consumer(options: Options) -> list[Figure]:
+    with stopping(kafka.start(options.folder / "kafka", {})) as broker:
+        speed = full_speed(options, broker, SETTINGS["128 KiB batches"])
         plan, count = speed.filled()
         pairs = side_by_side(
             options.rounds,
@@ -57,22 +62,29 @@ def kafka_full_speed(options: Options, *, with_producer: bool) -> list[Figure]:
             lambda number: speed.peer_consumer(plan, count, number),
         )
         return figures(CONSUMER_SPECS, pairs)
+
+
+@contextmanager
+def stopping(broker: Broker) -> Iterator[Broker]:
+    try:
+        yield broker
     finally:
         broker.stop()
 
 
-def kafka_producer(options: Options) -> list[Figure]:
-    return kafka_full_speed(options, with_producer=True)
-
-
-def kafka_consumer(options: Options) -> list[Figure]:
-    return kafka_full_speed(options, with_producer=False)
+def full_speed(options: Options, broker: kafka.Kafka, settings: dict[str, str]) -> FullSpeed:
+    return FullSpeed(
+        broker.bootstrap_servers,
+        options.folder / f"full-speed-{len(settings)}",
+        options.load_seconds,
+        options.peer_count,
+        settings,
+    )
 
 
 def kafka_fixed(options: Options) -> list[Figure]:
     script = omb.runner(options.omb)
-    broker = kafka.start(options.folder / "kafka-fixed", {})
-    try:
+    with stopping(kafka.start(options.folder / "kafka-fixed", {})) as broker:
         fixed = FixedRate(
             "kafka",
             {"producer": fixed_rate.KAFKA_SETTINGS},
@@ -84,14 +96,11 @@ def kafka_fixed(options: Options) -> list[Figure]:
             options.folder / "fixed-kafka",
         )
         return figures(fixed_rate.KAFKA_SPECS, _after_a_first(options.rounds, fixed))
-    finally:
-        broker.stop()
 
 
 def pulsar_fixed(options: Options) -> list[Figure]:
     script = omb.runner(options.omb)
-    broker = pulsar.start(options.folder / "pulsar-fixed", {})
-    try:
+    with stopping(pulsar.start(options.folder / "pulsar-fixed", {})) as broker:
         fixed = FixedRate(
             "pulsar",
             {},
@@ -103,8 +112,6 @@ def pulsar_fixed(options: Options) -> list[Figure]:
             options.folder / "fixed-pulsar",
         )
         return figures(fixed_rate.PULSAR_SPECS, _after_a_first(options.rounds, fixed))
-    finally:
-        broker.stop()
 
 
 PARTS: dict[str, Callable[[Options], list[Figure]]] = {
@@ -145,8 +152,8 @@ def _after_a_first(rounds: int, fixed: FixedRate) -> list[tuple[Measures, Measur
 
 def _options(arguments: argparse.Namespace, work: Path) -> Options:
     if arguments.quick:
-        return Options(1, 15, 1_000_000, 10, arguments.omb, work)
-    return Options(arguments.rounds, 20, 3_000_000, 60, arguments.omb, work)
+        return Options(1, 15, 2_000_000, 10, arguments.omb, work)
+    return Options(arguments.rounds, 20, 5_000_000, 60, arguments.omb, work)
 
 
 def _parsed() -> argparse.Namespace:
