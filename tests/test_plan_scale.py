@@ -137,6 +137,11 @@ def test_a_plan_that_cannot_be_cut_so_far_says_so() -> None:
     from_file = "name: x\nbroker: {kafka: {}}\nload: {profile: {file: rates.csv}}\n"
     with pytest.raises(PlanError, match=r"scale load\.profile\.file itself"):
         scaled(plan_of(from_file), HUNDREDTH)
+    with pytest.raises(PlanError, match=r"cut load\.profile\.file itself"):
+        shortened(plan_of(from_file), MINUTE_NS)
+    by_calendar = LARGE.replace("every: 6h", "cron: '0 */6 * * *'")
+    with pytest.raises(PlanError, match=r"the calendar of phases\.windows"):
+        shortened(plan_of(by_calendar), 24 * MINUTE_NS)
 
 
 @given(

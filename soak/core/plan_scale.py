@@ -59,9 +59,18 @@ def shortened(plan: Plan, duration_ns: int) -> Plan:
     half-way is still reached half-way. A ramp's steps get shorter; how many there will be nobody knows.
 
     Raises:
-        PlanError: the soak or a step of its profile would be shorter than a plan may have it.
+        PlanError: the soak or a step of its profile would be shorter than a plan may have it, the rates
+            are in a file, or a window keeps to the calendar.
     """
     lengths = plan.phases
+    if plan.load.profile.file:
+        raise PlanError(
+            "--duration cannot change the times of a file; cut load.profile.file itself"
+        )
+    if any(window.cron for window in lengths.windows):
+        raise PlanError(
+            "--duration cannot cut the calendar of phases.windows; write every, not cron"
+        )
     time = Fraction(duration_ns, lengths.warm_up + lengths.soak + lengths.cool_down)
     try:
         return _shortened(plan, time)
