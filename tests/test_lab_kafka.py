@@ -62,6 +62,25 @@ def test_settings_reach_the_broker_but_not_those_that_the_lab_decides(tmp_path: 
         configured({"a": "1\nlog.dirs=/"})
 
 
+def test_listeners_of_the_settings_come_beside_the_labs_own(tmp_path: Path) -> None:
+    """One that demands a password, say; on loopback as the others, and not for several nodes."""
+    settings = {
+        "listeners": "GUARDED://127.0.0.1:9094",
+        "listener.security.protocol.map": "GUARDED:SASL_SSL",
+    }
+    outside = {"listeners": "GUARDED://0.0.0.0:9094"}
+
+    text = files.server_properties(tmp_path, ONE, [ONE], settings)
+
+    assert "\nlisteners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093,GUARDED://" in text
+    assert "\nadvertised.listeners=PLAINTEXT://127.0.0.1:9092,GUARDED://127.0.0.1:9094\n" in text
+    assert "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GUARDED:SASL_SSL\n" in text
+    with pytest.raises(LabError, match=r"127\.0\.0\.1:PORT, not 'GUARDED://0\.0\.0\.0:9094'"):
+        files.server_properties(tmp_path, ONE, [ONE], outside)
+    with pytest.raises(LabError, match="cannot share a listener's port"):
+        files.server_properties(tmp_path, ONE, [ONE, files.Place(2, 9192, 9193)], settings)
+
+
 @pytest.mark.parametrize(
     ("nodes", "voters", "copies"),
     [(1, "1", "1"), (2, "1", "2"), (3, "1 2 3", "3"), (9, "1 2 3", "3")],

@@ -7,8 +7,6 @@ import hashlib
 import hmac
 import json
 import secrets
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
 from soak.core.ports import EARLIEST, Outgoing, Topics
 from soak.lab.brokers import pulsar as lab
+from tests.certificate import certificate
 
 pytestmark = pytest.mark.broker
 AUTHENTICATION = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
@@ -50,25 +49,6 @@ def token_of(key: bytes, subject: str) -> str:
 
     claims = f"{part(json.dumps({'alg': 'HS256'}).encode())}.{part(json.dumps({'sub': subject}).encode())}"
     return f"{claims}.{part(hmac.digest(key, claims.encode(), hashlib.sha256))}"
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a certificate of our own for loopback; return it and its key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl to make a certificate with")
-    names = folder / "certificate.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-out", str(names[0]), "-keyout", str(names[1])),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    return names
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,11 @@ _QUORUM = 3
 """This many of the nodes are controllers too, or one where there are fewer: two are no safer than one."""
 
 _COPIES = 3
+
+_PROTOCOLS = "listener.security.protocol.map"
+_OWN_PROTOCOLS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
+_ADDED_TO = ("listeners", _PROTOCOLS)
+_ON_LOOPBACK = re.compile(r"[^:/,]+://127\.0\.0\.1:\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +34,13 @@ def server_properties(
 ) -> str:
     """Return the configuration of one of the nodes of a cluster.
 
+    `listeners` and `listener.security.protocol.map` of `settings` come beside the lab's own.
+
     Raises:
-        LabError: `settings` names a key that the lab itself decides, or holds a line break.
+        LabError: `settings` names a key that the lab itself decides, or a listener that is not
+            on loopback or of a cluster of several nodes, or holds a line break.
     """
+    beside = _listeners_beside(settings, cluster)
     quorum = cluster[: _QUORUM if len(cluster) >= _QUORUM else 1]
     client = f"PLAINTEXT://127.0.0.1:{place.port}"
     controller = f"CONTROLLER://127.0.0.1:{place.controller_port}"
@@ -40,11 +50,11 @@ def server_properties(
         "controller.quorum.voters": ",".join(
             f"{one.number}@127.0.0.1:{one.controller_port}" for one in quorum
         ),
-        "listeners": f"{client},{controller}" if place in quorum else client,
-        "advertised.listeners": client,
+        "listeners": ",".join([client, *([controller] if place in quorum else []), *beside]),
+        "advertised.listeners": ",".join([client, *beside]),
         "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        _PROTOCOLS: ",".join([_OWN_PROTOCOLS, *_listed(settings.get(_PROTOCOLS, ""))]),
         "log.dirs": str(data),
     }
     copies = min(_COPIES, len(cluster))
@@ -63,11 +73,25 @@ def server_properties(
         "log.initial.task.delay.ms": "1000",
     }
     for key, value in settings.items():
-        if key in own:
+        if key in own and key not in _ADDED_TO:
             raise LabError(f"the lab itself decides {key}; remove it from lab.settings")
         if "\n" in f"{key}{value}" or "\r" in f"{key}{value}":
             raise LabError(f"lab.settings: {key!r} holds a line break")
     return properties({**defaults, **settings, **own})
+
+
+def _listeners_beside(settings: Mapping[str, str], cluster: Sequence[Place]) -> list[str]:
+    found = _listed(settings.get("listeners", ""))
+    for listener in found:
+        if not _ON_LOOPBACK.fullmatch(listener):
+            raise LabError(f"lab.settings: a listener is NAME://127.0.0.1:PORT, not {listener!r}")
+    if found and len(cluster) > 1:
+        raise LabError("lab.settings: the nodes of a cluster cannot share a listener's port")
+    return found
+
+
+def _listed(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 def meta_properties(cluster_id: str, directory_id: str, number: int) -> str:
