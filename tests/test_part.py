@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from soak.cli._part import LEADING, Part, check_part, part_of
+from soak.cli._part import LEADING, Part, check_in_time, check_part, part_of
 from soak.core import plan_text
 from soak.core.clock import Grid
-from soak.core.errors import PlanError, RunFolderError
+from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.model import Column
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
@@ -76,6 +76,16 @@ def test_what_only_plan_and_time_can_tell() -> None:
         check_part(part, _plan("phases: {ramp: {}}\n"), 0, 0)
     with pytest.raises(PlanError, match=r"no daemon 'produce\.7'; did you mean"):
         check_part(Part("r1", START_NS, ("produce.7",)), _plan(), 0, 0)
+
+
+def test_topics_that_took_until_the_start_to_make_end_the_run_before_it() -> None:
+    """Daemons that come up after the first second neither send what was due nor count it as missed."""
+    part, lead_ns = Part("r1", START_NS), 7 * SECOND_NS
+
+    check_in_time(part, START_NS - lead_ns, lead_ns)
+    check_in_time(Part(), START_NS, lead_ns)
+    with pytest.raises(SoakError, match="not there 7 s before --start"):
+        check_in_time(part, START_NS - lead_ns + 1, lead_ns)
 
 
 def _host(path: Path, name: str, run_id: str = "r1") -> RunFolder:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from soak.core.errors import PlanError
+from soak.core.errors import PlanError, SoakError
 from soak.core.plan_text import PlanFile
 from soak.core.plugins import nearest
 from soak.core.units import SECOND_NS
@@ -76,6 +76,19 @@ def part_of(run_id: str, start: str, only: str) -> Part:
     since_epoch = at.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     micros = (since_epoch.days * 86_400 + since_epoch.seconds) * 10**6 + since_epoch.microseconds
     return Part(run_id, micros * (SECOND_NS // 10**6), names)
+
+
+def check_in_time(part: Part, now_wall_ns: int, lead_ns: int) -> None:
+    """Check, once the topics are there, that the daemons will be ready for the first message.
+
+    Raises:
+        SoakError: to make the topics took too long: what was due by then would not even count as missed.
+    """
+    if part.start_wall_ns and part.start_wall_ns < now_wall_ns + lead_ns:
+        raise SoakError(
+            f"the topics were not there {lead_ns // SECOND_NS} s before --start, which the daemons need "
+            "to be ready; begin anew with a later --start and another --run-id"
+        )
 
 
 def check_part(part: Part, plan_file: PlanFile, now_wall_ns: int, lead_ns: int) -> None:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from soak.cli import _checks, _durability
 from soak.cli._load_checks import keep_load
-from soak.cli._part import WHOLE, Part, check_part
+from soak.cli._part import WHOLE, Part, check_in_time, check_part
 from soak.cli._snapshot import Watcher
 from soak.cli._view import View, open_view
 from soak.core import plan_text
@@ -119,6 +119,7 @@ def _execute(
         _durability.record(folder, plan)
     else:
         _await_topics(plan, run, clock)
+    check_in_time(part, clock.wall_ns(), LEAD_NS)
     run = dataclasses.replace(run, start_wall_ns=part.start_wall_ns or clock.wall_ns() + LEAD_NS)
     write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
     write_run(folder, run)
