@@ -50,12 +50,17 @@ def test_a_plan_that_is_not_there_is_a_bad_plan() -> None:
         load_plan(Path("nowhere.yaml"))
 
 
-def test_a_plan_without_an_address_gets_a_lab_broker(tmp_path: Path) -> None:
-    (tmp_path / "p.yaml").write_text("name: x\nbroker:\n  kafka: {}\n")
+@pytest.mark.parametrize("lab", ["", "lab: {}\n"])
+@pytest.mark.parametrize("kind", ["kafka", "pulsar"])
+def test_a_plan_without_an_address_gets_a_lab_broker_of_its_kind(
+    tmp_path: Path, kind: str, lab: str
+) -> None:
+    (tmp_path / "p.yaml").write_text(f"name: x\n{lab}broker:\n  {kind}: {{}}\n")
 
     plan = load_plan(tmp_path / "p.yaml").plan
 
     assert plan.lab is not None
+    assert plan.lab.broker == kind
 
 
 def test_the_reference_shows_every_default() -> None:

@@ -108,10 +108,7 @@ def check_target(plan_file: PlanFile) -> None:
     """
     lab, kind = plan_file.plan.lab, plan_file.plan.broker_kind
     if lab is not None:
-        known = plugins.names("soak.lab.brokers")
-        if lab.broker not in known:
-            hint = plugins.nearest(lab.broker, known)
-            raise plan_file.error("lab.broker", f"unknown lab broker {lab.broker!r}{hint}")
+        _check_lab(plan_file, lab)
         most = plugins.load("soak.lab.brokers", lab.broker).MOST_NODES
         if lab.nodes > most:
             nodes = "node" if most == 1 else "nodes"
@@ -121,6 +118,21 @@ def check_target(plan_file: PlanFile) -> None:
     refuse_too_much(plan_file)
     with faults_at(plan_file, "broker", kind):
         connect(plan_file.plan, SystemClock()).check_settings()
+
+
+def _check_lab(plan_file: PlanFile, lab: Lab) -> None:
+    """Check that the lab's broker is one that the plan speaks to."""
+    kind, known = plan_file.plan.broker_kind, plugins.names("soak.lab.brokers")
+    address = f"broker.{kind}.{next(iter(plan_file.plan.broker_config.addresses))}"
+    if _address(plan_file):
+        raise plan_file.error("lab", f"would stand unused beside the cluster that {address} names")
+    if lab.broker not in known and lab.broker == kind:
+        raise plan_file.error(address, f"names no cluster, and the lab has no {kind}")
+    if lab.broker not in known:
+        hint = plugins.nearest(lab.broker, known)
+        raise plan_file.error("lab.broker", f"unknown lab broker {lab.broker!r}{hint}")
+    if lab.broker != kind:
+        raise plan_file.error("lab.broker", f"is {lab.broker}, and the plan's broker is {kind}")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
@@ -20,7 +21,7 @@ MOST_PARTITIONS = 100_000
 class Lab:
     """A broker that soakd fetches, starts and stops itself, on loopback."""
 
-    broker: str = "kafka"
+    broker: str = ""  # which one; empty: the plan's kind
     nodes: int = 1  # brokers of one cluster
     settings: Settings = field(default_factory=dict)
     mailbox: bool = True  # start a mail server that prints what it gets; sinks.mail goes to it
@@ -95,6 +96,9 @@ class Plan:
             )
         if len(self.broker) != 1:
             raise ValueError(f"broker must name exactly one kind, not {len(self.broker)}")
+        if self.lab is not None and not self.lab.broker:
+            lab = dataclasses.replace(self.lab, broker=self.broker_kind)
+            object.__setattr__(self, "lab", lab)
 
     @property
     def measuring(self) -> tuple[str, ...]:
