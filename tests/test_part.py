@@ -17,7 +17,7 @@ from soak.daemons.recorder import Recorder
 from soak.store.collected import collect
 from soak.store.journal import JournalWriter
 from soak.store.journal_reader import read_source, sources
-from soak.store.run_folder import Run, RunFolder, write_run
+from soak.store.run_folder import Run, RunFolder, read_run, write_run
 from tests.fakes import FakeClock
 
 START = "2026-01-31T12:00:00.25Z"
@@ -109,6 +109,24 @@ def test_journals_come_together_once(tmp_path: Path) -> None:
     assert sources(first.journal) == ["produce.0@a", "produce.0@b"]
     assert [record.k for record, _ in read_source(first.journal, "produce.0@b")] == [0, 1, 2]
     assert collect(first, second) == []
+
+
+def test_a_first_host_that_measures_nothing_takes_the_others_journals(tmp_path: Path) -> None:
+    first, second = RunFolder(tmp_path / "a"), _host(tmp_path / "b", "b")
+    write_run(first, read_run(second))
+
+    assert collect(first, second) == ["produce.0@b"]
+    assert [record.k for record, _ in read_source(first.journal, "produce.0@b")] == [0, 1, 2]
+
+
+def test_a_journal_that_cannot_be_copied_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    first, second = _host(tmp_path / "a", "a"), _host(tmp_path / "b", "b")
+    (second.journal / "produce.0@b" / "000001.jsonl").symlink_to(tmp_path / "nowhere")
+
+    with pytest.raises(RunFolderError, match=r"cannot copy produce\.0@b"):
+        collect(first, second)
+    assert sources(first.journal) == ["produce.0@a"]
+    assert not list(first.path.glob(".*"))
 
 
 def test_journals_of_another_run_or_of_a_namesake_are_refused(tmp_path: Path) -> None:

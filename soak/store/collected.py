@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import shutil
 
 from soak.core.errors import RunFolderError
@@ -15,7 +16,8 @@ def collect(into: RunFolder, part: RunFolder) -> list[str]:
     A conductor's own view stays where it is: the phases of a run are those of its first host.
 
     Raises:
-        RunFolderError: they belong to different runs, the part is not over, or a source differs.
+        RunFolderError: they belong to different runs, the part is not over, a source differs, or one
+            cannot be copied.
     """
     ours, theirs = read_run(into), read_run(part)
     if ours.id != theirs.id or ours.start_wall_ns != theirs.start_wall_ns:
@@ -24,15 +26,26 @@ def collect(into: RunFolder, part: RunFolder) -> list[str]:
         raise RunFolderError(f"{part.path} is not over: its run.json says running")
     brought = []
     with exclusive(into.path / "collect.lock", "the collecting of this run"):
+        into.journal.mkdir(exist_ok=True)  # a first host may measure nothing itself
         for source in sources(part.journal):
             if _is_there(into, part, source):
                 continue
-            draft = into.path / f".{source}.part"
-            shutil.rmtree(draft, ignore_errors=True)  # of a copy that was cut short
-            shutil.copytree(part.journal / source, draft)
-            draft.rename(into.journal / source)
+            _copy(into, part, source)
             brought.append(source)
     return brought
+
+
+def _copy(into: RunFolder, part: RunFolder, source: str) -> None:
+    """Copy a source, whole or not at all."""
+    draft = into.path / f".{source}.part"
+    shutil.rmtree(draft, ignore_errors=True)  # of a copy that was cut short
+    try:
+        shutil.copytree(part.journal / source, draft)
+        draft.rename(into.journal / source)
+    except OSError as error:  # the disk is full, or a file cannot be read
+        raise RunFolderError(f"cannot copy {source} of {part.path}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _is_there(into: RunFolder, part: RunFolder, source: str) -> bool:
@@ -43,11 +56,12 @@ def _is_there(into: RunFolder, part: RunFolder, source: str) -> bool:
     """
     if not (into.journal / source).exists():
         return False
-    here, there = (
-        {path.name: path.read_bytes() for path in (folder.journal / source).glob("*.jsonl")}
-        for folder in (into, part)
+    here, there = (folder.journal / source for folder in (into, part))
+    names = sorted(path.name for path in there.glob("*.jsonl"))
+    is_same = names == sorted(path.name for path in here.glob("*.jsonl")) and all(
+        filecmp.cmp(here / name, there / name, shallow=False) for name in names
     )
-    if here != there:
+    if not is_same:
         raise RunFolderError(
             f"{source} is in both folders and differs: are two hosts called alike?"
         )
