@@ -105,6 +105,42 @@ def test_a_lab_of_one_node_keeps_one_copy() -> None:
     )
 
 
+def of_pulsar(**settings: int) -> Plan:
+    topic = f"topic: {{partitions: 100, replication: 3, settings: {settings}}}"
+    phases = "phases: {warm_up: 0s, soak: 10h, cool_down: 0s}"
+    return plan_of(
+        f"name: p\nbroker: {{pulsar: {{}}}}\nlab: {{}}\n{topic}\nload: {{rate: 1M/s}}\n{phases}\n"
+    )
+
+
+def test_a_pulsar_topics_quorums_fit_the_labs_bookies() -> None:
+    """As its replication does, which they would overrule."""
+    plan = scaled(
+        of_pulsar(bookkeeperEnsemble=3, bookkeeperWriteQuorum=3, bookkeeperAckQuorum=2), HUNDREDTH
+    )
+
+    assert plan.topic.replication == 1
+    assert set(plan.topic.settings.values()) == {"1"}
+
+
+def test_a_pulsar_topics_limits_are_cut_as_kafkas_are() -> None:
+    """In the units of their names; 0 and -1 mean what they meant."""
+    limits = of_pulsar(retentionSizeInMB=5000, retentionTimeInMinutes=60, limitSize=-1)
+    quota = of_pulsar(limitSize=5000, limitTime=600, messageTTL=7200, retentionSizeInMB=0)
+
+    assert scaled(limits, HUNDREDTH).topic.settings == {
+        "retentionSizeInMB": "500",
+        "retentionTimeInMinutes": "60",
+        "limitSize": "-1",
+    }
+    assert shortened(quota, 60 * MINUTE_NS).topic.settings == {
+        "limitSize": "500",
+        "limitTime": "60",
+        "messageTTL": "720",
+        "retentionSizeInMB": "0",
+    }
+
+
 def test_a_day_in_a_minute_keeps_its_proportions() -> None:
     """Retention, windows and steps come at the same place of the run."""
     plan = shortened(plan_of(LARGE), 24 * MINUTE_NS)

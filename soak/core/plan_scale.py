@@ -19,11 +19,16 @@ from soak.core.plan_load import Consumers, Load
 from soak.core.plan_phases import CatchUp, PhaseLengths, Ramp, Window
 from soak.core.units import SECOND_NS, format_duration, nearest_rate
 
-_SIZES = ("retention.bytes", "segment.bytes")
-_TIMES = ("retention.ms", "segment.ms")
+_SIZES = ("retention.bytes", "segment.bytes", "retentionSizeInMB", "limitSize")
+_TIMES = ("retention.ms", "segment.ms", "retentionTimeInMinutes", "limitTime", "messageTTL")
 _LEAST = {"segment.bytes": 2**20, "segment.ms": 1000, "retention.ms": 1000}
 """What Kafka 4 takes at the least, and what a broker that looks every second can keep to."""
-_IN_SYNC = "min.insync.replicas"
+_COPIES = (
+    "min.insync.replicas",
+    "bookkeeperEnsemble",
+    "bookkeeperWriteQuorum",
+    "bookkeeperAckQuorum",
+)
 
 _LEAST_STEP = 5 * SECOND_NS
 _LEAST_DRAIN = 10 * SECOND_NS
@@ -120,22 +125,26 @@ def _fewer_partitions(topic: Topic, root: float) -> Topic:
 
 
 def _with_settings(topic: Topic, names: tuple[str, ...], share: float) -> Topic:
-    """Return the topic with these settings multiplied; those that mean `none` (-1) or are no number stay."""
+    """Return the topic with these settings multiplied; `none` (-1, 0) and what is no number stay."""
     changed = {
         name: str(max(_LEAST.get(name, 1), round(int(topic.settings[name]) * share)))
         for name in names
-        if topic.settings.get(name, "").isdecimal()
+        if topic.settings.get(name, "").isdecimal() and int(topic.settings[name])
     }
     return dataclasses.replace(topic, settings={**topic.settings, **changed})
 
 
 def _with_copies(topic: Topic, nodes: int) -> Topic:
-    copies = min(topic.replication, nodes)
-    in_sync = topic.settings.get(_IN_SYNC, "")
-    if not in_sync.isdecimal():
-        return dataclasses.replace(topic, replication=copies)
-    settings = {**topic.settings, _IN_SYNC: str(min(int(in_sync), copies))}
-    return dataclasses.replace(topic, replication=copies, settings=settings)
+    capped = {
+        name: str(min(int(topic.settings[name]), nodes))
+        for name in _COPIES
+        if topic.settings.get(name, "").isdecimal()
+    }
+    return dataclasses.replace(
+        topic,
+        replication=min(topic.replication, nodes),
+        settings={**topic.settings, **capped},
+    )
 
 
 def _less_load(load: Load, factor: Fraction, root: float) -> Load:
