@@ -41,6 +41,30 @@ def test_a_workload_says_what_is_sent_by_how_many_and_how_long() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rate", "producers", "processes", "readers"),
+    [
+        (1_000_000, 1, (5, 1), 5),
+        (1_000_000, 10, (5, 6), 5),
+        (200_000, 1, (1, 3), 4),
+        (100, 1000, (3, 1000), 4),
+    ],
+)
+def test_there_are_as_many_processes_as_the_rate_needs(
+    rate: int, producers: int, processes: tuple[int, int], readers: int
+) -> None:
+    """One process gives a fifth of a million messages a second: more than that is asked of more."""
+    text = WORKLOAD.replace("200000", str(rate)).replace(
+        "producersPerTopic: 5", f"producersPerTopic: {producers}"
+    )
+
+    plan, notes = imported(text)
+
+    assert (plan.load.producers, plan.load.clients_per_producer) == processes
+    assert plan.consumers.per_subscription == readers
+    assert ("producersPerTopic: 3 are 5 here" in notes) == (processes == (5, 1))
+
+
+@pytest.mark.parametrize(
     ("dialect", "minutes"),
     [("upstream", 1), ("confluent", 1), ("redpanda", 30), ("vanlightly", 30)],
 )
@@ -84,7 +108,8 @@ def test_a_backlog_is_a_catch_up_and_its_other_place_is_told() -> None:
     plan, text = imported(f"{WORKLOAD}consumerBacklogSizeGB: 5\n")
 
     assert plan.phases.catch_up is not None
-    assert plan.phases.catch_up.backlog_size == 5 * 2**30
+    assert plan.phases.catch_up.backlog_size == 5 * 2**29
+    assert "consumerBacklogSizeGB: of 2 subscriptions together there" in text
     assert "0.yaml:14: consumerBacklogSizeGB: built after the soak here" in text
 
 

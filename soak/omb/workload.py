@@ -19,6 +19,8 @@ _GIB = 2**30
 _ENDLESS = "36h"
 _MOST_CLIENTS = 1000  # of one producer process
 _MOST_CONSUMERS = 100
+_MESSAGES_A_PROCESS = 200_000  # a second, on a core: docs/load.md
+_SPEED = f"a process sends or reads some {_MESSAGES_A_PROCESS // 1000}k/s"
 _TELLING = {
     "backlogDrainRatio": "upstream",
     "warmupProducerRate": "vanlightly",
@@ -129,21 +131,37 @@ def _take_rate(source: SourceFile, draft: Draft) -> None:
 
 
 def _take_clients(source: SourceFile, draft: Draft) -> None:
-    """Both count by topic there; here a process serves all topics."""
-    producers = max(1, source.whole("topics", 1)) * max(1, source.whole("producersPerTopic", 1))
-    processes = -(-producers // _MOST_CLIENTS)
+    """Both count by topic there; here a process serves all topics, and there are enough for the rate."""
+    rate, topics = source.whole("producerRate", 0), max(1, source.whole("topics", 1))
+    for_rate = -(-max(0, rate) // _MESSAGES_A_PROCESS)
+    producers = topics * max(1, source.whole("producersPerTopic", 1))
+    processes = max(-(-producers // _MOST_CLIENTS), for_rate)
+    if processes > producers:
+        text = f"{producers} are {processes} here: {_SPEED}, and each has a connection"
+        source.note(draft, "producersPerTopic", text)
     draft.put("load.producers", processes)
     draft.put("load.clients_per_producer", -(-producers // processes))
     draft.put("consumers.subscriptions", max(1, source.whole("subscriptionsPerTopic", 1)))
-    consumers = max(1, source.whole("consumerPerSubscription", 1))
-    if consumers > _MOST_CONSUMERS:
-        text = f"{consumers} are {_MOST_CONSUMERS} here: each is a process"
-        source.note(draft, "consumerPerSubscription", text)
-    draft.put("consumers.per_subscription", min(consumers, _MOST_CONSUMERS))
+    _take_readers(source, draft, topics, for_rate)
+    if rate <= 0:
+        source.note(draft, "producerRate", f"add load.producers and consumers: {_SPEED}")
     if source.flag("consumerOnly", default=False):
         source.note(
             draft, "consumerOnly", "not carried over: producers keep their rate in a catch-up"
         )
+
+
+def _take_readers(source: SourceFile, draft: Draft, topics: int, for_rate: int) -> None:
+    key = "consumerPerSubscription"
+    asked = max(1, source.whole(key, 1))
+    processes = min(max(asked, for_rate), _MOST_CONSUMERS)
+    if processes < asked:
+        source.note(draft, key, f"{asked} are {processes} here: each is a process")
+    elif topics > 1:
+        source.note(draft, key, f"{asked} a topic there; {processes} here serve all topics")
+    elif processes > asked:
+        source.note(draft, key, f"{asked} are {processes} here: {_SPEED}")
+    draft.put("consumers.per_subscription", processes)
 
 
 def _take_times(source: SourceFile, draft: Draft, warm_up_minutes: int, *, is_told: bool) -> None:
@@ -160,7 +178,11 @@ def _take_times(source: SourceFile, draft: Draft, warm_up_minutes: int, *, is_to
     draft.put("phases.soak", format_duration(minutes * _MINUTE_NS) if minutes > 0 else _ENDLESS)
     backlog = source.whole("consumerBacklogSizeGB", 0)
     if backlog > 0:
-        draft.put("phases.catch_up.backlog_size", format_size(backlog * _GIB))
+        subscriptions = max(1, source.whole("subscriptionsPerTopic", 1))
+        draft.put("phases.catch_up.backlog_size", format_size(-(-backlog * _GIB // subscriptions)))
+        if subscriptions > 1:
+            text = f"of {subscriptions} subscriptions together there, of the slowest here: a share"
+            source.note(draft, "consumerBacklogSizeGB", text)
         source.note(draft, "consumerBacklogSizeGB", "built after the soak here, before it there")
         if source.number("backlogDrainRatio", 1.0) != 1.0:
             source.note(draft, "backlogDrainRatio", "not carried over: a backlog drains whole here")
