@@ -13,13 +13,16 @@ from soak.brokers._pulsar_admin import Admin, path_of
 from soak.brokers._pulsar_offsets import pack, unpack
 from soak.brokers._pulsar_topics import may_forget
 from soak.core.errors import BrokerError
-from soak.core.ports import Topics
+from soak.core.ports import Clock, Topics
+from soak.core.units import SECOND_NS
 
 LOG = logging.getLogger("soak.brokers.pulsar")
 
 PERIOD_SECONDS = 1.0
 PARTITIONS_A_SECOND = 200
 """More than these are asked for less often: an answer lists every ledger."""
+STALE_PERIODS = 5
+"""An answer that is older says nothing about what is left to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +52,21 @@ class Log:
         return left
 
 
-def log_of(stats: Mapping[str, Any]) -> Log:
-    """Read the admin interface's `internalStats` of one partition."""
-    ledgers = tuple(int(one["ledgerId"]) for one in stats["ledgers"])
-    entries = [int(one["entries"]) for one in stats["ledgers"]]
-    if entries and stats["state"] == "LedgerOpened":  # of an open ledger the list says 0
-        entries[-1] = int(stats["currentLedgerEntries"])
-    ledger, _, entry = str(stats["lastConfirmedEntry"]).partition(":")
-    return Log(ledgers, tuple(entries), (max(int(ledger), 0), int(entry)))
+def log_of(stats: Any) -> Log:  # noqa: ANN401  # what the cluster says
+    """Read the admin interface's `internalStats` of one partition.
+
+    Raises:
+        BrokerError: something is missing from it, as where a broker is about to take the partition.
+    """
+    try:
+        ledgers = tuple(int(one["ledgerId"]) for one in stats["ledgers"])
+        entries = [int(one["entries"]) for one in stats["ledgers"]]
+        if entries and stats["state"] == "LedgerOpened":  # of an open ledger the list says 0
+            entries[-1] = int(stats["currentLedgerEntries"])
+        ledger, _, entry = str(stats["lastConfirmedEntry"]).partition(":")
+        return Log(ledgers, tuple(entries), (max(int(ledger), 0), int(entry)))
+    except (KeyError, TypeError, ValueError) as error:
+        raise BrokerError(f"a partition's log is not told in whole: {error!r}") from error
 
 
 class LogWatcher:
@@ -71,13 +81,17 @@ class LogWatcher:
         admin: Admin,
         topics: Topics,
         kept_from: Mapping[int, int],
+        clock: Clock,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self._admin = admin
         self._topics = topics
         self._kept_from = kept_from
+        self._clock = clock
         self._period_seconds = max(period_seconds, topics.total / PARTITIONS_A_SECOND)
         self._logs: Mapping[int, Log] = {}
+        self._as_of_ns = 0
+        self._has_died = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="pulsar-log", daemon=True)
         self._said = ""
@@ -90,9 +104,17 @@ class LogWatcher:
         self._stop.set()
 
     def entries_behind(self, positions: Mapping[int, int]) -> int | None:
-        """Return the entries from these positions on, as of the last answer; None before the first."""
+        """Return the entries from these positions on, as of the last answer; None without a fresh one.
+
+        Raises:
+            BrokerError: nobody asks any more.
+        """
+        if self._has_died:
+            raise BrokerError("the thread that asks for the ends of Pulsar's logs has died")
         logs = self._logs
-        if any(at not in logs for at in positions):
+        age_ns = self._clock.mono_ns() - self._as_of_ns
+        is_stale = age_ns > STALE_PERIODS * self._period_seconds * SECOND_NS
+        if is_stale or any(at not in logs for at in positions):
             return None
         return sum(logs[at].entries_from(position) for at, position in positions.items())
 
@@ -106,16 +128,22 @@ class LogWatcher:
         for at, log in self._logs_of(partitions):
             low, high = log.bounds
             found[at] = min(low, self._kept_from.get(at, low)), high
+        missing = len(set(partitions) - found.keys())
+        if missing:
+            raise BrokerError(f"the cluster told nothing of {missing} of {len(partitions)} logs")
         return found
 
     def ask(self) -> None:
         """Take the cluster's answer; keep the last one when it does not give any."""
+        now_ns = self._clock.mono_ns()
         try:
             self._logs = {at: log_of(stats) for at, stats in stats_of(self._admin, self._topics)}
-        except (BrokerError, KeyError, TypeError, ValueError) as error:
+        except BrokerError as error:
             if str(error) != self._said:
                 self._said = str(error)
                 LOG.warning("no_log_bounds error=%s", error)
+            return
+        self._as_of_ns = now_ns
 
     def _logs_of(self, partitions: Sequence[int]) -> Iterator[tuple[int, Log]]:
         """Ask for one partition alone; for several, all of their topic are one question."""
@@ -129,10 +157,13 @@ class LogWatcher:
                 yield at, log_of(stats)
 
     def _follow(self) -> None:
-        while True:
-            self.ask()
-            if self._stop.wait(self._period_seconds):
-                return
+        try:
+            while True:
+                self.ask()
+                if self._stop.wait(self._period_seconds):
+                    return
+        finally:
+            self._has_died = not self._stop.is_set()
 
 
 def stats_of(admin: Admin, topics: Topics) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -143,8 +174,11 @@ def stats_of(admin: Admin, topics: Topics) -> Iterator[tuple[int, Mapping[str, A
     """
     for number, name in enumerate(topics.names):
         answer = admin.get(f"{path_of(name)}/partitioned-internalStats")
+        if not isinstance(answer, dict) or not isinstance(answer.get("partitions"), dict):
+            raise BrokerError(f"the cluster told no logs of {name}")
         for partition, stats in answer["partitions"].items():
-            yield number * topics.partitions + int(partition.rpartition("-")[2]), stats
+            if isinstance(stats, dict):
+                yield number * topics.partitions + int(partition.rpartition("-")[2]), stats
 
 
 def kept_from(admin: Admin, topics: Topics, subscription: str) -> dict[int, int]:
@@ -158,7 +192,7 @@ def kept_from(admin: Admin, topics: Topics, subscription: str) -> dict[int, int]
     """
     forgetful = [may_forget(admin, name) for name in topics.names]
     return {
-        at: 0 if subscription in stats["cursors"] else log_of(stats).bounds[0]
+        at: 0 if subscription in stats.get("cursors", ()) else log_of(stats).bounds[0]
         for at, stats in stats_of(admin, topics)
         if not forgetful[at // topics.partitions]
     }

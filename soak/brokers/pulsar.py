@@ -184,7 +184,7 @@ class PulsarBroker:
         except BrokerError:
             leave(client)
             raise
-        watcher = LogWatcher(admin, full, kept)
+        watcher = LogWatcher(admin, full, kept, self._clock)
         watcher.start()
         return PulsarConsumer(client, subscribed, full, positions, watcher, self._clock)
 
