@@ -40,6 +40,20 @@ def test_a_plan_says_what_it_is_meant_to_show(path: Path) -> None:
     assert f"`{plan.name}`" in (ROOT / "docs" / "plans.md").read_text()
 
 
+def test_plans_that_are_compared_differ_in_nothing_else() -> None:
+    """What partitions and subscriptions cost would else be the cost of a process or a setting."""
+    rest = []
+    for path in SHIPPED:
+        if path.stem.startswith("latency-"):
+            plan = load_plan(path).plan
+            topic = dataclasses.replace(plan.topic, count=1, partitions=1)
+            consumers = dataclasses.replace(plan.consumers, subscriptions=1)
+            rest.append(dataclasses.replace(plan, name="x", topic=topic, consumers=consumers))
+
+    assert len(rest) == 6
+    assert all(one == rest[0] for one in rest)
+
+
 @pytest.mark.parametrize("path", FOR_CLUSTERS, ids=lambda path: path.stem)
 def test_a_cluster_s_plan_asks_for_the_cluster(path: Path, tmp_path: Path) -> None:
     """Without an address it would be the lab's, which could not bear it."""
