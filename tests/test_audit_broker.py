@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +12,14 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from soak.brokers import kafka
+from soak.core import plan_text
 from soak.core.clock import SystemClock
-from soak.core.ports import Topics
+from soak.core.ports import Outgoing, Topics
+from soak.daemons.begin import keep_begin
+from soak.daemons.context import connect, topics_of
 from soak.lab.brokers import kafka as lab
 from soak.lab.ports import Running
+from soak.store.run_folder import read_plan, read_run
 from tests.load_run import LoadRun
 from tests.relay import Faults, relay
 
@@ -73,6 +78,27 @@ def test_what_a_relay_does_to_messages_is_counted(
         "duplicated": 17,
         "reordered": 11,
     }
+
+
+def test_what_came_before_a_late_consumer_of_a_topic_that_was_there_is_no_loss(
+    lab_kafka: Running, make_run: Make
+) -> None:
+    """It holds 1,009 messages that are not ours; ours are all acknowledged before anybody reads."""
+    run = make_run(lab_kafka, partitions=2)
+    plan = read_plan(run.folder)
+    plan = dataclasses.replace(plan, topic=dataclasses.replace(plan.topic, use_existing=True))
+    run.folder.plan.write_text(plan_text.dump(plan))
+    broker = connect(plan, SystemClock())
+    others = broker.producer(topics_of(plan))
+    others.send(Outgoing([at % 2 for at in range(1009)], [b"x"] * 1009, 0))
+    others.close(30)
+
+    keep_begin(run.folder, read_run(run.folder), plan, broker)
+    acked = run.produce(2_000)
+    run.consume(acked)
+
+    assert run.verdict() == {"received": acked}
+    assert run.total("foreign_messages") == 0
 
 
 def test_what_retention_deleted_before_it_was_read_is_expired(

@@ -12,6 +12,7 @@ import pytest
 from soak.brokers import pulsar
 from soak.brokers._pulsar_admin import path_of
 from soak.brokers._pulsar_consumer import PulsarConsumer
+from soak.brokers._pulsar_offsets import INDEX_BITS
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
 from soak.core.ports import EARLIEST, LATEST, UNKNOWN_OFFSET, Acks, Outgoing, Topics
@@ -120,6 +121,22 @@ def test_a_subscription_is_set_back_to_a_position_below_what_it_has_read(
     again.close()
 
     assert sorted(numbers) == list(range(COUNT))
+
+
+def test_a_subscription_that_is_new_or_is_gone_begins_where_reading_is_to_go_on(
+    broker: pulsar.PulsarBroker, topics: Topics
+) -> None:
+    """In one partition at a message, in the other behind the last entry: what lies below is not sent."""
+    acks = send(broker, topics, 0, 10)
+    offset = dict(zip(acks.token.tolist(), acks.offset.tolist(), strict=True))
+    end = (offset[9] >> INDEX_BITS) + 1 << INDEX_BITS
+    consumer = broker.consumer(topics, "audit-0", {0: offset[4], 1: end})
+    send(broker, topics, 10, 2)
+    numbers, _, _ = read(consumer, lambda count: count >= 5)
+    consumer.close_for_good()
+
+    assert sorted(numbers) == [4, 6, 8, 10, 11]
+    assert consumer.redelivered_total <= 2  # those before it in the entry that holds the message
 
 
 def test_a_consumer_leaves_its_subscription_there_until_it_closes_for_good(

@@ -174,9 +174,9 @@ class PulsarBroker:
             "batch_receive_policy": pulsar.ConsumerBatchReceivePolicy(10 * SHALLOW, -1, 1),
             **converted("consumer", self._config.consumer),
         }
+        kept = kept_from(admin, full, subscription)  # before one that is new is there
         for at, position in positions.items():
-            _reset(admin, partition_name(full, at), subscription, position)
-        kept = kept_from(admin, full, subscription)
+            _set_to(admin, partition_name(full, at), subscription, position)
         client = self._client()
         names = [partition_name(full, at) for at in positions]
         try:
@@ -280,8 +280,8 @@ class PulsarBroker:
             self._clock.sleep_until(self._clock.mono_ns() + _RETRY_NS)
 
 
-def _reset(admin: Admin, partition: str, subscription: str, position: int) -> None:
-    """Set a subscription that exists back to where reading is to go on."""
+def _set_to(admin: Admin, partition: str, subscription: str, position: int) -> None:
+    """Set a subscription to where reading is to go on; make it there if there is none."""
     if position < 0:
         return
     ledger, entry, _ = unpack(position)
@@ -289,8 +289,9 @@ def _reset(admin: Admin, partition: str, subscription: str, position: int) -> No
     try:
         admin.post(f"{path_of(partition)}/subscription/{subscription}/resetcursor", place)
     except RefusedError as error:
-        if error.status != NOT_FOUND:  # there is none yet
+        if error.status != NOT_FOUND:
             raise
+        admin.put(f"{path_of(partition)}/subscription/{subscription}", place)
 
 
 def _context(settings: Mapping[str, Any]) -> ssl.SSLContext:

@@ -26,6 +26,7 @@ from soak.core.plan import Plan
 from soak.core.plan_fill import filled
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
+from soak.daemons.begin import keep_begin
 from soak.daemons.context import connect, host_name, topics_of
 from soak.daemons.supervise import GaveUpError, Supervisor
 from soak.lab.lab import Lab, start_lab
@@ -119,6 +120,7 @@ def _execute(
         _durability.record(folder, plan)
     else:
         _await_topics(plan, run, clock)
+    keep_begin(folder, run, plan, connect(plan, clock))
     check_in_time(part, clock.wall_ns(), LEAD_NS)
     run = dataclasses.replace(run, start_wall_ns=part.start_wall_ns or clock.wall_ns() + LEAD_NS)
     write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets

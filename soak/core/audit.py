@@ -6,12 +6,13 @@ way, not the run: see docs/audit.md. Definitions:
 
 - lost: acknowledged, never received, and neither expired nor unknown;
 - expired: acknowledged, never received, and retention deleted it before the consumer came to it;
-- duplicated: the same message at two offsets; reread: the same offset again after a restart of the consumer;
+- duplicated: the same message at two offsets; reread: the same offset again, after a restart of the consumer
+  or where its client went back in the log;
 - reordered: received after a later message of its lane;
 - unknown: what a killed producer may have sent or not, because its last second was not recorded, what
   was acknowledged but lay unread in the log when the run ended or was written after the consumer's last
-  look at it, and what a consumer may have received in
-  a second whose record is missing or damaged;
+  look at it, what lay in a hole of the offsets of which the broker did not say why, and what a consumer
+  may have received in a second whose record is missing or damaged;
 - received_unacked: received although its send was recorded as failed or was never acknowledged.
 
 Every subscription is owed every message: received, lost, expired, duplicated, reordered, reread and what
@@ -30,13 +31,19 @@ from soak.core.model import Column, Event, Record, Span
 EXPIRED_EVENT = "expired"
 """A consumer's event: offsets [from_offset, to_offset) of `partition` were deleted before it read them."""
 
+HOLE_EVENT = "unexplained_hole"
+"""A consumer's event: offsets [from_offset, to_offset) did not come, and the broker did not say why."""
+
+EXPLAINED_EVENT = "explained_hole"
+"""A consumer's event: by now the broker has; what it deleted of them is an expired event of its own."""
+
 FINAL_EVENT = "final_position"
 """A consumer's event: it ended before offset `position` of `partition`, whose log ended at `log_end`."""
 
 FAILED_EVENT = "send_failed"
 """A producer's event: the client gave up on the messages `first` to `last` of `lane`."""
 
-AUDIT_EVENTS = frozenset({EXPIRED_EVENT, FINAL_EVENT, FAILED_EVENT})
+AUDIT_EVENTS = frozenset({EXPIRED_EVENT, HOLE_EVENT, EXPLAINED_EVENT, FINAL_EVENT, FAILED_EVENT})
 
 _SENDING = {
     "sent_messages": "sent",
@@ -169,16 +176,21 @@ class Audit:
             return
         partition = int(event.fields["partition"])
         log = self._logs[subscription, partition]
-        if event.kind == EXPIRED_EVENT:
-            log.deleted.add(int(event.fields["from_offset"]), int(event.fields["to_offset"]) - 1)
-            for lane in self._by_partition.get(partition, ()):
-                lane.readings[subscription].expire(log.deleted)
-        else:
+        lanes = self._by_partition.get(partition, ())
+        if event.kind == FINAL_EVENT:
             log.end(event.at_ns, int(event.fields["position"]), int(event.fields["log_end"]))
             self._has_end = True
-            for lane in self._by_partition.get(partition, ()):
+            for lane in lanes:
                 for at_ns, spans in lane.recent:
                     self._note_written((subscription, partition), at_ns, spans)
+            return
+        offsets = int(event.fields["from_offset"]), int(event.fields["to_offset"]) - 1
+        if event.kind == EXPIRED_EVENT:
+            log.deleted.add(*offsets)
+            for lane in lanes:
+                lane.readings[subscription].expire(log.deleted)
+        else:
+            (log.unexplained if event.kind == HOLE_EVENT else log.explained).add(*offsets)
 
     def _note_written(self, place: Place, at_ns: int, spans: Sequence[Span]) -> None:
         for _, _, first, last in spans if place in self._logs else ():

@@ -9,10 +9,20 @@ from soak.core.unsettled import NO_END
 class ReadLog:
     """Offsets that are out of the reader's sight, and why."""
 
-    __slots__ = ("_final", "_gap_begin", "_late", "_unrecorded", "deleted")
+    __slots__ = (
+        "_final",
+        "_gap_begin",
+        "_late",
+        "_unrecorded",
+        "deleted",
+        "explained",
+        "unexplained",
+    )
 
     def __init__(self) -> None:
         self.deleted = IntervalSet()  # by retention, before they were read
+        self.unexplained = IntervalSet()  # did not come, when the broker could not say why
+        self.explained = IntervalSet()  # of these, it has by now
         self._unrecorded = IntervalSet()
         self._late = IntervalSet()  # written after the reader's last look
         self._gap_begin: int | None = None
@@ -21,7 +31,8 @@ class ReadLog:
     @property
     def cost(self) -> int:
         """Return how many intervals are kept."""
-        return len(self.deleted) + len(self._unrecorded) + len(self._late)
+        told = len(self.deleted) + len(self.unexplained) + len(self.explained)
+        return told + len(self._unrecorded) + len(self._late)
 
     def end(self, at_ns: int, position: int, log_end: int) -> None:
         """Note a last word of the consumer; the newest counts, and only what was written after it is late."""
@@ -49,12 +60,12 @@ class ReadLog:
     def unknown(self, above: int) -> IntervalSet:
         """Return the offsets of which nobody can say whether they were received.
 
-        They lie in gaps of the records, or the consumer had not come to them when it ended, or when we
-        looked: its own last word counts, unless it read on after it; without one, all from `above` on,
-        where what it received ends, is unread, not lost.
+        They lie in gaps of the records or in holes that nobody explained, or the consumer had not come to
+        them when it ended, or when we looked: its own last word counts, unless it read on after it; without
+        one, all from `above` on, where what it received ends, is unread, not lost.
         """
         _, position, log_end = self._final
-        found = IntervalSet(self._unrecorded)
+        found = IntervalSet([*self._unrecorded, *self.unexplained.minus(self.explained)])
         if position < above:
             found.add(above, NO_END)
             return found

@@ -27,7 +27,7 @@ UNKNOWN_OFFSET = -2
 EARLIEST = -2
 """Position of a partition from which nothing has been received yet."""
 LATEST = -1
-"""The same where what was there before the run is not ours to read."""
+"""Position of one who wants to know where the logs end; a reader's would be another one after each start."""
 
 
 @dataclass(frozen=True, slots=True)

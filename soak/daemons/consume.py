@@ -10,7 +10,8 @@ from pathlib import Path
 from soak.core import header
 from soak.core.load_rates import rates
 from soak.core.model import Event
-from soak.core.ports import EARLIEST, LATEST, Clock, Consumer
+from soak.core.ports import Clock, Consumer
+from soak.daemons.begin import begin_of
 from soak.daemons.consume_second import ConsumeSecond
 from soak.daemons.context import (
     RESTART_CODE,
@@ -36,8 +37,8 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     context = open_context(run_dir, f"consume.{index}", clock)
     plan, topics = context.plan, topics_of(context.plan)
     who = plan.consumers
-    first = LATEST if plan.topic.use_existing else EARLIEST
-    begin = dict.fromkeys(range(who.member_of(index), topics.total, who.per_subscription), first)
+    mine = range(who.member_of(index), topics.total, who.per_subscription)
+    begin = begin_of(context.folder, plan, mine)
     broker = connect(plan, clock)
     received, is_restart = restore(context.folder.journal, context.source, begin, broker.block_bits)
     subscription = f"audit-{who.subscription_of(index)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,15 +10,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.audit import EXPIRED_EVENT, FINAL_EVENT
-from soak.core.errors import BrokerError, JournalError
+from soak.core.audit import EXPIRED_EVENT, EXPLAINED_EVENT, FINAL_EVENT, HOLE_EVENT
+from soak.core.errors import BrokerError
 from soak.core.header import lane
 from soak.core.lanes import IntervalSet, spans_by
 from soak.core.model import Event, Span
-from soak.core.ports import EARLIEST, LATEST, Clock, Consumer
+from soak.core.ports import EARLIEST, Clock, Consumer
 from soak.store.journal_reader import read_source
 
+LOG = logging.getLogger("soak.daemons.received")
+
 Ints = NDArray[np.int64]
+
+Hole = tuple[int, int, int]
+"""Partition, the first offset that is not there, and the next one that is."""
 
 _PARTITIONS = 2**20  # more than a plan may have
 
@@ -38,11 +44,11 @@ class Received:
     positions: dict[int, int]  # next offset by partition
     block_bits: int = 0  # of the broker; above 0 only a jump from block to block may be a hole
     lanes: dict[str, IntervalSet] = field(default_factory=dict)
-    known_below: dict[int, int] = field(default_factory=dict)  # offsets recorded by an earlier self
     _owners: dict[int, int] = field(default_factory=dict)  # instance and inc, to a running number
     _names: dict[int, str] = field(default_factory=dict)  # of lanes, by owner number and partition
     _new: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
-    _holes: list[tuple[int, int, int]] = field(default_factory=list)
+    _holes: list[Hole] = field(default_factory=list)
+    _told: set[Hole] = field(default_factory=set)  # of these, recorded as unexplained
 
     def note(
         self,
@@ -56,11 +62,12 @@ class Received:
         if offset.size == 0:
             return counts
         by_partition = np.argsort(partition, kind="stable")
-        self._advance(partition[by_partition], offset[by_partition])
+        before = self._advance(partition[by_partition], offset[by_partition])
         if not is_ours.all():
             block, partition, offset = block[is_ours], partition[is_ours], offset[is_ours]
         if offset.size:
-            self._note_lanes(self._lane(block, partition), block["sequence"], offset, counts)
+            lane_ = self._lane(block, partition)
+            self._note_lanes(lane_, block["sequence"], offset, before, counts)
         return counts
 
     def take_spans(self) -> dict[str, tuple[Span, ...]]:
@@ -73,19 +80,26 @@ class Received:
         return {self._names[at]: runs for at, runs in found.items()}
 
     def take_events(self, consumer: Consumer, clock: Clock) -> list[Event]:
-        """Return one event a hole that retention made; a hole stays until the broker has answered."""
+        """Return what became of holes in the offsets; one stays until the broker has answered."""
         events: list[Event] = []
         if not self._holes:
             return events
+        now_ns = clock.wall_ns()
         try:
             bounds = consumer.log_bounds(sorted({partition for partition, *_ in self._holes}))
-        except BrokerError:  # it does not answer now: it is asked again with the next second
-            return events
+        except (
+            BrokerError
+        ) as error:  # it does not answer now: it is asked again with the next second
+            return self._unexplained(now_ns, error)
         holes, self._holes = self._holes, []
-        for partition, begin, end in holes:
+        for hole in holes:
+            partition, begin, end = hole
+            if hole in self._told:
+                events.append(_of_offsets(EXPLAINED_EVENT, hole, now_ns))
             gone = min(end, bounds[partition][0])
             if gone > begin:
-                events.append(_expired(partition, begin, gone, clock.wall_ns()))
+                events.append(_of_offsets(EXPIRED_EVENT, (partition, begin, gone), now_ns))
+        self._told.clear()
         return events
 
     def final_events(self, consumer: Consumer, clock: Clock) -> list[Event]:
@@ -93,36 +107,51 @@ class Received:
         events = self.take_events(consumer, clock)
         try:
             bounds = consumer.log_bounds(list(self.positions))
-        except BrokerError:  # what is unread stays unknown
+        except BrokerError as error:  # what is unread stays unknown
+            LOG.warning("no_last_word error=%s", error)
             return events
         for partition, position in self.positions.items():
             low, high = bounds[partition]
             now_ns, begin = clock.wall_ns(), max(position, 0)
             if low > begin:
-                events.append(_expired(partition, begin, low, now_ns))
+                events.append(_of_offsets(EXPIRED_EVENT, (partition, begin, low), now_ns))
             fields = {"partition": partition, "position": begin, "log_end": high}
             events.append(Event(FINAL_EVENT, now_ns, now_ns, fields))
         return events
 
-    def _advance(self, partition: Ints, offset: Ints) -> None:
-        """Move the positions; the arrays are sorted by partition."""
+    def restore(self, event: Event) -> None:
+        """Take back a hole that an earlier self has told of, until it was explained."""
+        if event.kind in (HOLE_EVENT, EXPLAINED_EVENT):
+            partition, begin, end = (
+                int(event.fields[key]) for key in ("partition", "from_offset", "to_offset")
+            )
+            change = self._told.add if event.kind == HOLE_EVENT else self._told.discard
+            change((partition, begin, end))
+            self._holes = sorted(self._told)
+
+    def _unexplained(self, now_ns: int, error: BrokerError) -> list[Event]:
+        new = [hole for hole in self._holes if hole not in self._told]
+        if new:
+            LOG.warning("holes_unexplained holes=%d error=%s", len(new), error)
+        self._told.update(new)
+        return [_of_offsets(HOLE_EVENT, hole, now_ns) for hole in new]
+
+    def _advance(self, partition: Ints, offset: Ints) -> dict[int, int]:
+        """Move the positions and return the old ones; the arrays are sorted by partition."""
         begins = np.flatnonzero(np.diff(partition, prepend=-1))
         lasts = np.append(begins[1:], offset.size) - 1
-        first_offset: list[int] = []
-        for at, first, last in zip(
-            partition[begins].tolist(), offset[begins].tolist(), offset[lasts].tolist(), strict=True
-        ):
-            position = self.positions.get(at, EARLIEST)
-            expected = first if position == LATEST else max(position, 0)
-            first_offset.append(expected)
-            self.positions[at] = max(expected, last + 1)
+        before: dict[int, int] = {}
+        for at, last in zip(partition[begins].tolist(), offset[lasts].tolist(), strict=True):
+            before[at] = max(self.positions.get(at, EARLIEST), 0)
+            self.positions[at] = max(before[at], last + 1)
         following = np.empty_like(offset)
         following[1:] = offset[:-1] + 1
-        following[begins] = first_offset
+        following[begins] = list(before.values())
         # Where offsets have holes by nature, only a whole block can have gone between two of them.
         jumps = offset >> self.block_bits > following >> self.block_bits
         for at in np.flatnonzero(jumps).tolist():
             self._holes.append((int(partition[at]), int(following[at]), int(offset[at])))
+        return before
 
     def _lane(self, block: NDArray[np.void], partition: Ints) -> Ints:
         """Return a number for each message's lane, and see that it has a name."""
@@ -137,7 +166,12 @@ class Received:
         return found
 
     def _note_lanes(
-        self, lane_: Ints, sequence: NDArray[np.uint64], offset: Ints, counts: AuditCounts
+        self,
+        lane_: Ints,
+        sequence: NDArray[np.uint64],
+        offset: Ints,
+        before: Mapping[int, int],
+        counts: AuditCounts,
     ) -> None:
         order = np.argsort(lane_, kind="stable")
         lane_, offset = lane_[order], offset[order]
@@ -156,7 +190,7 @@ class Received:
             if is_plain and sequence_[begin] > seen.maximum:
                 seen.add(int(sequence_[begin]), int(sequence_[end - 1]))
                 continue
-            below = self.known_below.get(number % _PARTITIONS, 0)
+            below = before[number % _PARTITIONS]
             here = slice(begin, end)
             is_new[here] = _note_each(seen, sequence_[here], offset[here], below, counts)
         self._new.append((lane_[is_new], sequence_[is_new], offset[is_new]))
@@ -165,7 +199,7 @@ class Received:
 def _note_each(
     seen: IntervalSet, sequence: Ints, offset: Ints, below: int, counts: AuditCounts
 ) -> list[bool]:
-    """Take one lane's messages one by one; return which were new."""
+    """Take one lane's messages one by one; return which were new. Offsets below `below` were read before."""
     is_new = []
     for number, where in zip(sequence.tolist(), offset.tolist(), strict=True):
         is_late = number < seen.maximum
@@ -177,6 +211,7 @@ def _note_each(
             counts.reread += 1
         else:
             counts.duplicated += 1
+        below = max(below, where + 1)
     return is_new
 
 
@@ -187,25 +222,27 @@ def restore(
 
     `begin` says where to begin in a partition of which the journal knows nothing. Reads the whole
     journal: some 0.1 ms a second of the run.
+
+    Raises:
+        JournalError: it was written by a newer version.
     """
     received = Received(dict(begin), block_bits)
     is_restart = False
-    try:
-        for record, _ in read_source(journal, source):
-            is_restart = True
-            for name, runs in record.received.items():
-                partition = int(name.rpartition(".")[2])
-                seen = received.lanes.setdefault(name, IntervalSet())
-                for first, last, _, last_offset in runs:
-                    seen.add(first, last)
-                    following = max(received.positions[partition], last_offset + 1)
-                    received.positions[partition] = following
-    except JournalError:
-        return received, False
-    received.known_below = {at: max(offset, 0) for at, offset in received.positions.items()}
+    for record, _ in read_source(journal, source):
+        is_restart = True
+        for event in record.events:
+            received.restore(event)
+        for name, runs in record.received.items():
+            partition = int(name.rpartition(".")[2])
+            seen = received.lanes.setdefault(name, IntervalSet())
+            for first, last, _, last_offset in runs:
+                seen.add(first, last)
+                following = max(received.positions[partition], last_offset + 1)
+                received.positions[partition] = following
     return received, is_restart
 
 
-def _expired(partition: int, begin: int, end: int, at_ns: int) -> Event:
+def _of_offsets(kind: str, hole: Hole, at_ns: int) -> Event:
+    partition, begin, end = hole
     fields = {"partition": partition, "from_offset": begin, "to_offset": end}
-    return Event(EXPIRED_EVENT, at_ns, at_ns, fields)
+    return Event(kind, at_ns, at_ns, fields)

@@ -39,6 +39,11 @@ class RunFolder:
         return self.path / "durability.json"
 
     @property
+    def begin(self) -> Path:
+        """Return where reading begins, by partition, in topics that the run did not make."""
+        return self.path / "begin.json"
+
+    @property
     def journal(self) -> Path:
         return self.path / "journal"
 

@@ -18,7 +18,7 @@ WORDS = {
     "duplicated": "one message at two offsets",
     "reordered": "received after a later message of its lane",
     "expired": "deleted by retention before they were read",
-    "reread": "read again after a restart of the consumer",
+    "reread": "read again at the same offset, after a restart of the consumer or a step back in the log",
     "unknown": "of a second that is not on record, or unread at the end",
     "received_unacked": "received although the client gave them up",
     "missed_sends": "due, but later than the backlog allows: not sent",
