@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,6 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # their stubs
 
 from soak.core.clock import SystemClock
-from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
 from soak.lab.faults.deletion_stall import Config, Duty, deleted_segments, inject
 from soak.lab.ports import Running, Target
@@ -107,51 +103,6 @@ def test_deletions_stop_the_broker_and_lifting_leaves_it_running(broker: Sleepin
     assert int(str(witness.lines[0]["stalled_ns"])) >= 60 * MS
     assert witness.lines[0]["new_deletions"] == 1
     assert active.onset_wall_ns is not None
-
-
-def test_lifting_in_the_middle_of_a_stop_lets_the_broker_go(broker: SleepingBroker) -> None:
-    """The stop would last five seconds; it ends with the fault."""
-    witness = Witness(enough=1)
-    config = Config(stall=5 * SECOND_NS, every=10 * SECOND_NS)
-    (broker.data_directory / "soak-x-0" / "00.log.deleted").touch()
-    active = inject(Target(broker, witness.record, SystemClock()), config)
-    os.waitid(os.P_PID, broker.pid, os.WSTOPPED | os.WNOWAIT)
-
-    active.lift()
-
-    assert not is_stopped(broker.pid)
-    assert int(str(witness.lines[0]["stalled_ns"])) < 5 * SECOND_NS
-
-
-def test_a_broker_that_died_is_no_error_of_the_fault(broker: SleepingBroker) -> None:
-    """Somebody killed it; there is nothing to stop and nothing to let go."""
-    active = inject(Target(broker, lambda _: None, SystemClock()), Config())
-    broker.kill()
-    (broker.data_directory / "soak-x-0" / "00.log.deleted").touch()
-
-    active.lift()
-
-    assert broker.process.returncode == -signal.SIGKILL
-
-
-def test_what_goes_wrong_in_the_thread_is_raised_when_the_fault_is_lifted(
-    broker: SleepingBroker,
-) -> None:
-    """And the broker runs all the same."""
-    reached = threading.Event()
-
-    def fail(_: Mapping[str, object]) -> None:
-        reached.set()
-        raise OSError(28, "No space left on device")
-
-    (broker.data_directory / "soak-x-0" / "00.log.deleted").touch()
-    active = inject(Target(broker, fail, SystemClock()), Config())
-    assert reached.wait(20)
-
-    with pytest.raises(LabError, match="No space left"):
-        active.lift()
-
-    assert not is_stopped(broker.pid)
 
 
 @pytest.mark.broker

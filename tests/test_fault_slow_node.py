@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,19 +55,6 @@ def test_the_node_is_stopped_again_and_again_and_runs_when_the_fault_is_lifted(
     assert not is_stopped(broker.pid)
     assert active.onset_wall_ns == witness.lines[0]["at_wall_ns"]
     assert all(int(str(line["stalled_ns"])) >= 20 * MS for line in witness.lines[:3])
-
-
-def test_lifting_in_the_middle_of_a_stop_lets_the_node_go(broker: SleepingBroker) -> None:
-    """The stop would last five seconds; it ends with the fault."""
-    witness = Witness(enough=1)
-    config = Config(stall=5 * SECOND_NS, every=10 * SECOND_NS)
-    active = inject(Target(broker, witness.record, SystemClock()), config)
-    os.waitid(os.P_PID, broker.pid, os.WSTOPPED | os.WNOWAIT)
-
-    active.lift()
-
-    assert not is_stopped(broker.pid)
-    assert int(str(witness.lines[0]["stalled_ns"])) < 5 * SECOND_NS
 
 
 def test_nothing_is_stopped_before_its_time(broker: SleepingBroker) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
+from soak.lab.ports import Target
 
 _JOIN_SECONDS = 10.0
 
@@ -61,38 +62,61 @@ class Process:
         return True
 
 
-class Worker:
-    """The thread of a fault: `work` gets the event that tells it to end."""
+class Stopping:
+    """A fault that stops processes, at work; implements `soak.lab.ports.Active`.
 
-    def __init__(
-        self, fault: str, work: Callable[[threading.Event], None], undo: Callable[[], None]
-    ) -> None:
+    `work` runs on a thread of its own and returns soon once `is_lifted_in` is true.
+    """
+
+    def __init__(self, fault: str, target: Target, work: Callable[[Stopping], None]) -> None:
         self._fault = fault
+        self._target = target
         self._work = work
-        self._undo = undo
+        self._process = Process()
         self._lifted = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._main, name=fault, daemon=True)
+        self.onset_wall_ns: int | None = None
 
     def begin(self) -> None:
-        """Start; `undo` is called too when this process ends without having lifted the fault."""
-        atexit.register(self._undo)
+        """Start; it is lifted too when this process ends without having done so."""
+        atexit.register(self.lift)
         self._thread.start()
 
-    def end(self) -> None:
-        """Tell the thread to end and wait for it; may be called twice."""
-        atexit.unregister(self._undo)
+    def lift(self) -> None:
+        atexit.unregister(self.lift)
         self._lifted.set()
         self._thread.join(_JOIN_SECONDS)
-
-    def raise_error(self) -> None:
-        """Raise once what went wrong on the thread."""
-        if self._error is not None:
+        self._process.let_go()
+        if self._error is not None:  # raised once
             error, self._error = self._error, None
             raise LabError(f"the fault {self._fault} failed: {error}") from error
 
+    def is_lifted_in(self, length_ns: int) -> bool:
+        """Wait for so long, or until the fault is lifted; return whether it was."""
+        return self._lifted.wait(max(0, length_ns) / SECOND_NS)
+
+    def has_begun(self, at_wall_ns: int) -> None:
+        """Keep the first such moment as the onset."""
+        if self.onset_wall_ns is None:
+            self.onset_wall_ns = at_wall_ns
+
+    def stop(self, pid: int, length_ns: int, **more: object) -> int | None:
+        """Stop a process for so long and record it with what `more` there is to say.
+
+        Return when that was by the wall clock; None when the process is gone.
+        """
+        clock = self._target.clock
+        self._process.follow(pid)
+        stopped_ns, at_wall_ns = clock.mono_ns(), clock.wall_ns()
+        if not self._process.stop_for(length_ns, self._lifted):
+            return None
+        stalled_ns = clock.mono_ns() - stopped_ns
+        self._target.record({"at_wall_ns": at_wall_ns, "stalled_ns": stalled_ns, **more})
+        return at_wall_ns
+
     def _main(self) -> None:
         try:
-            self._work(self._lifted)
-        except Exception as error:  # noqa: BLE001 - raised again by raise_error, in the main thread
+            self._work(self)
+        except Exception as error:  # noqa: BLE001 - raised again by lift, in the main thread
             self._error = error

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic.dataclasses import dataclass
 
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, duration_ns, format_duration
-from soak.lab.faults._stopped import Process, Worker
+from soak.lab.faults._stopped import Stopping
 from soak.lab.ports import Target
 
 _DELETED = ".log.deleted"  # Kafka renames a segment, and unlinks it after file.delete.delay.ms
@@ -43,9 +41,21 @@ class Config:
             )
 
 
-def inject(target: Target, config: Config) -> DeletionStall:
+def inject(target: Target, config: Config) -> Stopping:
     """Begin to watch and to stop the broker; ends with `lift`, or with this process."""
-    active = DeletionStall(target, config)
+
+    def watch(active: Stopping) -> None:
+        clock, duty = target.clock, Duty(config)
+        while not active.is_lifted_in(config.poll):
+            deleted = deleted_segments(target.broker.data_directory, config.topics)
+            now_ns = clock.mono_ns()
+            fresh = duty.fresh(now_ns, deleted)
+            if fresh:
+                active.has_begun(clock.wall_ns())
+            if duty.is_due(now_ns):
+                active.stop(target.broker.pid, config.stall, new_deletions=fresh)
+
+    active = Stopping("deletion_stall", target, watch)
     active.begin()
     return active
 
@@ -84,49 +94,6 @@ class Duty:
             return False
         self._next_ns = now_ns + self._config.every
         return True
-
-
-class DeletionStall:
-    """The fault at work; implements `soak.lab.ports.Active`."""
-
-    def __init__(self, target: Target, config: Config) -> None:
-        self._target = target
-        self._config = config
-        self._process = Process()
-        self._worker = Worker("deletion_stall", self._watch, self.lift)
-        self.onset_wall_ns: int | None = None
-
-    def begin(self) -> None:
-        self._worker.begin()
-
-    def lift(self) -> None:
-        self._worker.end()
-        self._process.let_go()
-        self._worker.raise_error()
-
-    def _watch(self, lifted: threading.Event) -> None:
-        clock, duty = self._target.clock, Duty(self._config)
-        while not lifted.wait(self._config.poll / SECOND_NS):
-            deleted = deleted_segments(self._target.broker.data_directory, self._config.topics)
-            now_ns = clock.mono_ns()
-            fresh = duty.fresh(now_ns, deleted)
-            if fresh and self.onset_wall_ns is None:
-                self.onset_wall_ns = clock.wall_ns()
-            if duty.is_due(now_ns):
-                self._stall(fresh, lifted)
-
-    def _stall(self, fresh: int, lifted: threading.Event) -> None:
-        clock = self._target.clock
-        self._process.follow(self._target.broker.pid)
-        stopped_ns, at_wall_ns = clock.mono_ns(), clock.wall_ns()
-        if not self._process.stop_for(self._config.stall, lifted):
-            return
-        line: Mapping[str, object] = {
-            "at_wall_ns": at_wall_ns,
-            "stalled_ns": clock.mono_ns() - stopped_ns,
-            "new_deletions": fresh,
-        }
-        self._target.record(line)
 
 
 def _listed(folder: Path) -> list[str]:

@@ -6,15 +6,13 @@ others lead and it follows.
 
 from __future__ import annotations
 
-import threading
-
 from pydantic.dataclasses import dataclass
 
 from soak.core.errors import LabError
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, duration_ns, format_duration
-from soak.lab.faults._stopped import Process, Worker
-from soak.lab.ports import Node, Target
+from soak.lab.faults._stopped import Stopping
+from soak.lab.ports import Target
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -38,7 +36,7 @@ class Config:
             )
 
 
-def inject(target: Target, config: Config) -> SlowNode:
+def inject(target: Target, config: Config) -> Stopping:
     """Begin to stop the node; ends with `lift`, or with this process.
 
     Raises:
@@ -48,38 +46,17 @@ def inject(target: Target, config: Config) -> SlowNode:
     if not found:
         known = ", ".join(str(node.number) for node in target.broker.nodes)
         raise LabError(f"the lab's cluster has no node {config.node}; known: {known}")
-    active = SlowNode(target, config, found[0])
+
+    def slow_down(active: Stopping) -> None:
+        clock = target.clock
+        due_ns = clock.mono_ns() + config.after
+        while not active.is_lifted_in(due_ns - clock.mono_ns()):
+            begun_ns = clock.mono_ns()
+            at_wall_ns = active.stop(found[0].pid, config.stall)
+            if at_wall_ns is not None:
+                active.has_begun(at_wall_ns)
+            due_ns = max(due_ns, begun_ns) + config.every
+
+    active = Stopping("slow_node", target, slow_down)
     active.begin()
     return active
-
-
-class SlowNode:
-    """The fault at work; implements `soak.lab.ports.Active`."""
-
-    def __init__(self, target: Target, config: Config, node: Node) -> None:
-        self._target = target
-        self._config = config
-        self._node = node
-        self._process = Process()
-        self._worker = Worker("slow_node", self._slow_down, self.lift)
-        self.onset_wall_ns: int | None = None
-
-    def begin(self) -> None:
-        self._worker.begin()
-
-    def lift(self) -> None:
-        self._worker.end()
-        self._process.let_go()
-        self._worker.raise_error()
-
-    def _slow_down(self, lifted: threading.Event) -> None:
-        clock = self._target.clock
-        due_ns = clock.mono_ns() + self._config.after
-        while not lifted.wait(max(0, due_ns - clock.mono_ns()) / SECOND_NS):
-            self._process.follow(self._node.pid)
-            stopped_ns, at_wall_ns = clock.mono_ns(), clock.wall_ns()
-            if self._process.stop_for(self._config.stall, lifted):
-                self.onset_wall_ns = self.onset_wall_ns or at_wall_ns
-                stalled_ns = clock.mono_ns() - stopped_ns
-                self._target.record({"at_wall_ns": at_wall_ns, "stalled_ns": stalled_ns})
-            due_ns = max(due_ns, stopped_ns) + self._config.every
