@@ -9,6 +9,7 @@ from typing import Literal
 
 from soak.core import wording
 from soak.core.model import Finding
+from soak.core.units import format_rate
 from spark.coverage import Coverage, gap_json
 from spark.timeline import Timeline
 
@@ -50,6 +51,7 @@ def summary(
         "start": wording.iso(timeline.run.start_wall_ns),
         "verdict": verdict(judged, covered),
         "findings": [_finding(timeline, one) for one in told],
+        "phases": _phases(timeline),
         "audit": dict(timeline.audit),
         "coverage": {
             "seconds": covered.seconds,
@@ -59,6 +61,23 @@ def summary(
         },
         "durability": durability,
     }
+
+
+def _phases(timeline: Timeline) -> list[dict[str, object]]:
+    """Return what was done when, and what a ramp or catch-up came to; see docs/phases.md."""
+    phases = timeline.phases
+    return [
+        {
+            "phase": one.phase,
+            "part": one.part,
+            "from": wording.iso(timeline.wall_ns(one.from_k)),
+            "to": wording.iso(timeline.wall_ns(edge)),
+            "rate": None if one.rate is None else format_rate(one.rate),
+            "reason": one.reason,
+            "outcome": dict(phases.outcome(one, edge)),
+        }
+        for one, edge in phases.held(timeline.end_k)
+    ]
 
 
 def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:

@@ -13,12 +13,14 @@ from soak.core.phase_plan import drain_k, from_soak, planned
 from soak.core.phases import Decision, Phases, parse
 from soak.core.plan_phases import CatchUp, PhaseLengths, Ramp
 from soak.core.units import SECOND_NS
+from soak.core.wording import iso
 from soak.daemons.context import PhaseFile
 from soak.daemons.recorder import quantile_column
 from spark.coverage import coverage
 from spark.look_back import offline_steps
 from spark.reports._page import Page
 from spark.reports.phases import render
+from spark.summary import summary
 from spark.timeline import Timeline
 from tests.report_run import timeline
 from tests.synthetic_run import Shape
@@ -197,3 +199,42 @@ def test_a_growing_file_reads_the_same_piece_by_piece_and_whole(tmp_path: Path) 
         path.write_text(text)
 
         assert followed.poll() == parse(text)
+
+
+def test_the_summary_says_when_a_catch_up_was_and_what_it_came_to(tmp_path: Path) -> None:
+    """For tools that read no journal: each phase with its ends, the outcome where it was found."""
+    found = timeline(tmp_path, Shape(fault_k=None, deletions_k=None))
+    result: dict[str, str | int | float] = {
+        "window": 0,
+        "outcome": "drained",
+        "seconds": 19,
+        "messages": 2300,
+        "left": 7,
+    }
+    catch_up = (
+        Decision("catch-up", 112, part="build", fields={"window": 0}),
+        Decision("catch-up", 121, part="drain", fields={"window": 0}),
+        Decision("cool-down", 140, "2300 messages were read in 19 s", fields=result),
+        Decision("soak", 150, rate=Fraction(12500)),
+        Decision("drain", 235),
+        Decision("end", 240),
+    )
+    phases = parse(_text(*found.phases.decisions, *catch_up))
+
+    told = summary(replace(found, phases=phases), [], coverage(found), {})["phases"]
+
+    assert isinstance(told, list)
+    assert [one["phase"] for one in told] == [
+        "warm-up", "soak", "catch-up", "catch-up", "cool-down", "soak", "drain",
+    ]  # fmt: skip
+    assert [one["outcome"] for one in told if one["outcome"]] == [result]
+    assert told[3] == {
+        "phase": "catch-up",
+        "part": "drain",
+        "from": iso(found.wall_ns(121)),
+        "to": iso(found.wall_ns(140)),
+        "rate": None,
+        "reason": "planned",
+        "outcome": result,
+    }
+    assert told[5]["rate"] == "12.5k/s"

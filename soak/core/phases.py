@@ -85,15 +85,25 @@ class Phases:
         """Return the decisions that take effect after second k."""
         return self.decisions[bisect_right(self.decisions, k, key=_from_k) :]
 
+    def held(self, end_k: int) -> list[tuple[Decision, int]]:
+        """Return what held for a second at least before `end_k`, each with the first second after it."""
+        edges = [*self.from_k[1:], end_k]
+        found = [(one, min(edge, end_k)) for one, edge in zip(self.decisions, edges, strict=False)]
+        return [(one, edge) for one, edge in found if one.from_k < edge]
+
     def spans(self, name: Phase, end_k: int) -> list[tuple[int, int]]:
         """Return first second and first second after it of every stretch of a phase before `end_k`."""
-        edges = [*self.from_k[1:], end_k]
-        found = [
-            (min(one.from_k, end_k), min(edge, end_k))
-            for one, edge in zip(self.decisions, edges, strict=False)
-            if one.phase == name
-        ]
-        return [(first, last) for first, last in found if first < last]
+        return [(one.from_k, edge) for one, edge in self.held(end_k) if one.phase == name]
+
+    def outcome(self, held: Decision, edge_k: int) -> Mapping[str, str | int | float]:
+        """Return what a ramp's step or a drain that ended before second `edge_k` came to, or nothing.
+
+        It stands in the line that follows.
+        """
+        following = self.decision_at(edge_k)
+        if following is None or following is held:
+            return {}
+        return following.fields if held.phase == "ramp" or held.part == "drain" else {}
 
 
 def to_line(name: Phase, from_k: int, reason: str = "planned") -> str:

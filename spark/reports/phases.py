@@ -16,14 +16,12 @@ MOST_ROWS = 200
 
 def render(page: Page) -> Markup:
     timeline = page.timeline
-    edges = [*timeline.phases.from_k[1:], timeline.end_k]
     rows = []
-    for one, edge in zip(timeline.phases.decisions, edges, strict=False):
-        length = min(edge, timeline.end_k) - one.from_k
-        if length > 0:
-            rate = format_rate(one.rate) if one.rate is not None else ""
-            name = f"{one.phase} {one.part}".rstrip()
-            rows.append((page.moment(one.from_k), name, one.reason, rate, wording.span(length)))
+    for one, edge in timeline.phases.held(timeline.end_k):
+        rate = format_rate(one.rate) if one.rate is not None else ""
+        name = f"{one.phase} {one.part}".rstrip()
+        length = wording.span(edge - one.from_k)
+        rows.append((page.moment(one.from_k), name, one.reason, rate, length))
     headings = ("from", "phase", "why", "rate", "for")
     parts = [table(headings, rows[:MOST_ROWS], numeric=3)]
     if len(rows) > MOST_ROWS:
