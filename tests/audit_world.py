@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from soak.core.audit import EXPIRED_EVENT, FAILED_EVENT, FINAL_EVENT
-from soak.core.lanes import spans
 from soak.core.model import Column, Event, Record, Span
+from tests.lane_spans import spans
 
 Message = tuple[str, int]
 """Lane and sequence number."""

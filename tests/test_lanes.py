@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.core.lanes import IntervalSet, spans, spans_by
+from soak.core.lanes import IntervalSet, spans_by
 from soak.core.model import Span
+from tests.lane_spans import spans
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 6)).map(lambda pair: (pair[0], sum(pair))),

@@ -7,9 +7,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.core.lanes import IntervalSet, spans
+from soak.core.lanes import IntervalSet
 from soak.core.model import Span
 from soak.core.unsettled import MOST_PIECES, NO_END, Unsettled, part, placed, possible
+from tests.lane_spans import spans
 
 OFFSETS = st.lists(st.integers(0, 60), min_size=1, max_size=20, unique=True).map(sorted)
 """Where the messages 0, 1, 2 and so on of a lane lie, other clients' between them."""

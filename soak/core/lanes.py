@@ -14,13 +14,6 @@ from soak.core.model import Span
 Ints = NDArray[np.int64]
 
 
-def spans(sequence: Ints, offset: Ints, block_bits: int = 0) -> tuple[Span, ...]:
-    """Return the runs of one lane; see `spans_by`."""
-    return spans_by(np.zeros(sequence.size, dtype=np.int64), sequence, offset, block_bits).get(
-        0, ()
-    )
-
-
 def spans_by(
     group: Ints, sequence: Ints, offset: Ints, block_bits: int = 0
 ) -> dict[int, tuple[Span, ...]]:
