@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from soak.core.plan_load import Consumers
 from soak.core.plan_phases import CatchUp, Window
 from soak.core.units import SECOND_NS
 from soak.daemons.backlog import Backlog
+from soak.daemons.catch_up import never_begins
 from soak.daemons.conduct import decide
 from soak.daemons.windows import Windows, refusal
 from soak.store.run_folder import RunFolder
@@ -104,6 +106,57 @@ def test_windows_come_again_and_leave_the_soak_as_long_as_it_was(tmp_path: Path)
     assert next(k for k, phase, _ in lived if phase == "drain") == 205
     soaks = world.phases.spans("soak", 205)
     assert [begin for begin, _ in soaks] == [5, 89, 149]
+
+
+def test_a_window_by_size_alone_needs_the_time_in_which_it_grows(tmp_path: Path) -> None:
+    """1,000 messages wait after 10 s, whatever the limit of half an hour: as with an age of 10 s."""
+    size = WINDOWS.replace("backlog_age: 10s, drain_limit: 60s", "backlog_size: 1000KiB")
+    world = World(tmp_path, plan_of(size), fast)
+
+    lived = world.live(400)
+
+    assert [k for k, _, part in lived if part == "build"] == [65, 125]
+    assert [k for k, _, part in lived if part == "drain"] == [75, 135]
+    assert next(k for k, phase, _ in lived if phase == "drain") == 205
+
+
+@pytest.mark.parametrize(
+    ("every", "backlog", "is_never"),
+    [
+        (
+            "174s",
+            "backlog_age: 10s",
+            False,
+        ),  # then 10 s to grow, 10 s to read, 6 s to settle: 200 s
+        ("175s", "backlog_age: 10s", True),
+        ("174s", "backlog_size: 1000KiB", False),
+        ("175s", "backlog_size: 1000KiB", True),
+        ("60s", "backlog_age: 125s", True),
+    ],
+)
+def test_a_window_for_which_the_soak_is_too_short_is_known_beforehand(
+    every: str, backlog: str, *, is_never: bool
+) -> None:
+    plan = plan_of(
+        f"{{soak: 200s, windows: [{{every: {every}, catch_up: {{{backlog}, settle: 6s}}}}]}}"
+    )
+
+    assert never_begins(plan, plan.phases.windows[0]) == is_never
+
+
+def test_a_window_whose_backlog_grows_too_slowly_is_read_before_the_soak_ends(
+    tmp_path: Path,
+) -> None:
+    """It should have 6,000 messages after 60 s, but only half of the load is sent."""
+    size = WINDOWS.replace("backlog_age: 10s, drain_limit: 60s", "backlog_size: 6000KiB")
+    world = World(tmp_path, plan_of(size.replace("every: 60s", "every: 110s")), fast)
+    world.send_most = 50.0
+
+    lived = world.live(400)
+
+    assert [(k, part) for k, _, part in lived if part] == [(115, "build"), (189, "drain")]
+    told = next(one for one in world.phases.decisions if "outcome" in one.fields)
+    assert told.fields["outcome"] == "drained"
 
 
 def test_a_window_that_falls_into_another_is_passed_over(tmp_path: Path) -> None:
@@ -238,6 +291,41 @@ def test_what_retention_took_is_not_waited_for() -> None:
 
     assert (backlog.built, backlog.left()) == (3000, 2000)
     assert (backlog.left(drain_k=16), backlog.left(drain_k=15)) == (2000, 50)
+
+
+def test_what_an_earlier_window_left_is_still_to_be_read() -> None:
+    """50,000 were left before second 20; then 30,000 were built, and 300 a second more read than written."""
+    backlog = Backlog(Consumers(), build_k=20)
+    acked, columns = (
+        (Column("acked_messages"),),
+        (Column("received_messages"), Column("lag_messages")),
+    )
+    truth, built = 50_000.0, 0.0
+    for k in range(15, 100):
+        is_building = 20 <= k < 50
+        received = 0.0 if is_building else 1000.0 if k < 20 else 1300.0
+        truth += 1000.0 - received
+        lag = math.nan if is_building else truth
+        backlog.add(
+            "produce.0@h", Record(k, 1, 0, 0, "", (1000.0,)), acked, is_building=is_building
+        )
+        read = Record(k, 1, 0, 0, "", (received, lag))
+        backlog.add("consume.0@h", read, columns, is_building=is_building)
+        if k == 49:
+            built = backlog.left()
+        if k == 52:
+            assert backlog.left(drain_k=50) == truth
+
+    assert (built, backlog.built, backlog.left(drain_k=50)) == (80_000, 80_000, truth)
+
+
+def test_a_lag_that_is_more_than_was_counted_is_believed() -> None:
+    """Nobody knew what was left before: the consumer was silent until it read on."""
+    backlog = Backlog(Consumers(), build_k=20)
+    columns = (Column("received_messages"), Column("lag_messages"))
+    backlog.add("consume.0@h", Record(30, 1, 0, 0, "", (1.0, 777.0)), columns, is_building=False)
+
+    assert backlog.left(drain_k=20) == 777
 
 
 def test_a_consumer_that_died_with_its_backlog_is_waited_for() -> None:

@@ -4,7 +4,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from soak.cli import main
 from soak.cli._load_checks import check_load, keep_load
 from soak.core import plan_text
 from soak.core.errors import PlanError
@@ -67,3 +69,15 @@ def test_a_bad_table_is_told_with_both_files(
 def test_a_cron_expression_that_nobody_understands_is_told_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"plan.yaml:7: phases.windows.0.cron: 'noon' is no cron"):
         check_load(_plan(tmp_path, cron="noon"))
+
+
+def test_check_names_a_window_for_which_the_soak_is_too_short(tmp_path: Path) -> None:
+    windows = [f"{{every: {every}, catch_up: {{backlog_age: 10s}}}}" for every in ("30s", "9min")]
+    phases = f"{{soak: 9min, windows: [{', '.join(windows)}]}}"
+    text = f"name: x\nbroker: {{kafka: {{}}}}\nlab: {{}}\nrun_directory: {tmp_path}\nfree_space_floor: 1MiB\n"
+    (tmp_path / "plan.yaml").write_text(f"{text}phases: {phases}\n")
+
+    told = CliRunner().invoke(main.build(["check"]), ["check", str(tmp_path / "plan.yaml")]).output
+
+    assert "phases.windows.1 never begins" in told
+    assert "phases.windows.0" not in told

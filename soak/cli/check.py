@@ -21,6 +21,7 @@ def check(
     from soak.cli import _checks, _durability
     from soak.core import durability, plan_text
     from soak.core.units import format_duration, format_rate
+    from soak.daemons.catch_up import never_begins
 
     plan_file = _checks.cut(_checks.load_plan(plan), scale, duration)
     _checks.check_here(plan_file, Path(plan_file.plan.run_directory))
@@ -36,6 +37,9 @@ def check(
         f"{plan}: good. {format_rate(found.load.rate)} against {where}, "
         f"warm-up {format_duration(lengths.warm_up)}, soak {format_duration(lengths.soak)}."
     )
+    for number, window in enumerate(lengths.windows):
+        if never_begins(found, window):
+            print(f"phases.windows.{number} never begins: the soak is too short for it.")
     if found.lab is None:
         promised = durability.named(_durability.look(found))
         print(f"Durability: {promised}; `soak audit {plan}` says why.")

@@ -27,12 +27,15 @@ Point = tuple[int, float]
 class Backlog:
     """Messages acknowledged and not received, by subscription; `left` is that of the slowest.
 
-    What consumers themselves see as their lag is taken where it is less: retention may have deleted
+    The count begins in second `build_k`, with what consumers had not read before it, as they saw it last.
+    What they themselves see as their lag is taken instead where they know it: retention may have deleted
     what was never read. While they pause they see nothing.
     """
 
-    def __init__(self, who: Consumers) -> None:
+    def __init__(self, who: Consumers, build_k: int = 0) -> None:
         self._who = who
+        self._build_k = build_k
+        self._before: dict[str, float] = {}  # by consumer: what an earlier backlog left
         self._acked = 0.0
         self._received = [0.0] * who.subscriptions
         self._built = [0.0] * who.subscriptions  # of the seconds in which consumers paused
@@ -45,6 +48,10 @@ class Backlog:
     ) -> None:
         """Take one record, once."""
         values = values_of(record, columns)
+        if record.k < self._build_k:
+            if not math.isnan(values.get("lag", math.nan)):
+                self._before[source] = values["lag"]
+            return
         self._newest_k = max(self._newest_k, record.k)
         if source.startswith("produce."):
             self._acked += values["acked"]
@@ -61,14 +68,28 @@ class Backlog:
     @property
     def built(self) -> float:
         """Return what the slowest subscription had to read when it read on."""
-        return max(self._built)
+        return max(
+            built + before for built, before in zip(self._built, self._left_before, strict=True)
+        )
 
     def left(self, drain_k: int | None = None) -> float:
         """Return the messages that the slowest subscription has not read; `drain_k`: it reads since then."""
-        counted = [max(0.0, self._acked - received) for received in self._received]
+        counted = [
+            max(0.0, before + self._acked - received)
+            for before, received in zip(self._left_before, self._received, strict=True)
+        ]
         if drain_k is not None:
-            counted = [min(one, self._lag(at, drain_k)) for at, one in enumerate(counted)]
+            seen = [self._lag(at, drain_k) for at in range(len(counted))]
+            counted = [one if lag is None else lag for one, lag in zip(counted, seen, strict=True)]
         return max(counted)
+
+    @property
+    def _left_before(self) -> list[float]:
+        """Return what each subscription had not read when the count began."""
+        left = [0.0] * self._who.subscriptions
+        for name, lag in self._before.items():
+            left[self._who.subscription_of(index_of(name))] += lag
+        return left
 
     def note(self, k: int, left: float) -> None:
         """Remember what was left after second k."""
@@ -86,8 +107,8 @@ class Backlog:
             for end in ends
         )
 
-    def _lag(self, subscription: int, drain_k: int) -> float:
-        """Return the lag that the consumers of a subscription see, or infinity where they may not know it."""
+    def _lag(self, subscription: int, drain_k: int) -> float | None:
+        """Return the lag that the consumers of a subscription see, or None where they may not know it."""
         seen = [
             one
             for name, one in self._seen.items()
@@ -95,8 +116,8 @@ class Backlog:
         ]
         since_k = max(drain_k + FRESH_SECONDS, self._newest_k - LATE_SECONDS)
         is_fresh = len(seen) == self._who.per_subscription and min(k for k, _ in seen) >= since_k
-        lag = sum(lag for _, lag in seen) if is_fresh else math.inf
-        return math.inf if math.isnan(lag) else lag
+        lag = sum(lag for _, lag in seen)
+        return None if not is_fresh or math.isnan(lag) else lag
 
 
 def _gone_k(points: Sequence[Point], goal: float) -> float:

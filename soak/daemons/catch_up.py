@@ -6,13 +6,14 @@ that starts anew goes on with the part that it finds.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from soak.core.errors import SoakError
 from soak.core.phase_plan import after_build, after_catch_up, after_drain, after_soak, build_seconds
 from soak.core.phases import Decision, Phases
 from soak.core.plan import Plan
-from soak.core.plan_phases import CatchUp
+from soak.core.plan_phases import CatchUp, Window
 from soak.core.units import SECOND_NS, format_duration, format_size
 from soak.daemons.backlog import Backlog
 
@@ -32,18 +33,42 @@ def begun(plan: Plan, phases: Phases, number: int, from_k: int) -> tuple[Decisio
     window = plan.phases.windows[number]
     when = window.cron or f"every {format_duration(window.every)}"
     build = Decision("catch-up", from_k, f"window: {when}", "build", fields={"window": number})
-    settled_k, following = after_build(window.catch_up, from_k + build_seconds(window.catch_up))
+    drain_k = min(
+        from_k + build_seconds(window.catch_up), latest_drain_k(plan, phases, window.catch_up)
+    )
+    settled_k, following = after_build(window.catch_up, drain_k)
     following = tuple(_of_window(one, number) for one in following)
     return _within_soak(plan, phases, (build, *following, Decision("soak", settled_k)))
 
 
-def refusal(plan: Plan, phases: Phases, number: int, from_k: int) -> str:
-    """Return why a window cannot begin in second `from_k`, or ""."""
+def refusal(plan: Plan, phases: Phases, number: int, from_k: int, rate: float) -> str:
+    """Return why a window cannot begin in second `from_k`, when `rate` is sent a second, or ""."""
     if phases.at(from_k) != "soak":
         return f"falls into {phases.at(from_k)}"
     catch_up = plan.phases.windows[number].catch_up
-    needed = build_seconds(catch_up) + LEAST_DRAIN_SECONDS + catch_up.settle // SECOND_NS
-    return "too close to the end of the soak" if from_k + needed > soak_end_k(plan, phases) else ""
+    built_k = from_k + growth_seconds(plan, catch_up, rate)
+    too_late = built_k > latest_drain_k(plan, phases, catch_up)
+    return "too close to the end of the soak" if too_late else ""
+
+
+def growth_seconds(plan: Plan, catch_up: CatchUp, rate: float) -> int:
+    """Return how long a backlog grows at a rate of messages a second: to its age, or sooner to its size."""
+    longest = build_seconds(catch_up)
+    bytes_a_second = rate * plan.load.mean_size
+    if not catch_up.backlog_size or bytes_a_second * longest <= catch_up.backlog_size:
+        return longest
+    return math.ceil(catch_up.backlog_size / bytes_a_second)
+
+
+def latest_drain_k(plan: Plan, phases: Phases, catch_up: CatchUp) -> int:
+    """Return the last second in which a window's consumers may read on, so that the soak leaves them time."""
+    return soak_end_k(plan, phases) - LEAST_DRAIN_SECONDS - catch_up.settle // SECOND_NS
+
+
+def never_begins(plan: Plan, window: Window) -> bool:
+    """True when the soak is too short for even the first of these windows, at the plan's own rate."""
+    needed = growth_seconds(plan, window.catch_up, float(plan.load.rate)) + LEAST_DRAIN_SECONDS
+    return window.every + needed * SECOND_NS + window.catch_up.settle > plan.phases.soak
 
 
 def decide(
@@ -85,7 +110,10 @@ def _built(
     catch_up = _config(plan, current)
     size = round(messages * plan.load.mean_size)
     is_large = bool(catch_up.backlog_size) and size >= catch_up.backlog_size
-    if not is_large and from_k < current.from_k + build_seconds(catch_up):
+    latest_k = current.from_k + build_seconds(catch_up)
+    if "window" in current.fields:
+        latest_k = min(latest_k, latest_drain_k(plan, phases, catch_up))
+    if not is_large and from_k < latest_k:
         return ()
     text = format_size(size // 1024 * 1024)
     reason = f"some {messages} messages, {text}, wait after {from_k - current.from_k} s"

@@ -38,6 +38,8 @@ LOG = logging.getLogger("soak.daemons.conduct")
 AHEAD_SECONDS = 5
 """A decision lies at least this far ahead, so that every daemon has read it in time."""
 POLL_SECONDS = 0.5
+BEFORE_SECONDS = 5
+"""So long before a catch-up begins, consumers say what an earlier one has left them to read."""
 MISFIRE_SECONDS = 60
 """A window that was due while there was no conductor begins up to so much later."""
 
@@ -120,10 +122,10 @@ class Conductor:
                 self._seconds.add(*found)
             return ramp.decide(self.plan, current, k, ahead_k, self._seconds.at)
         if current.phase == "catch-up":
-            for source, record, columns in self._recorded(_build_k(phases, k)):
+            for source, record, columns in self._recorded(_build_k(phases, k), BEFORE_SECONDS):
                 is_building = phases.is_building(record.k)
                 self._backlog.add(source, record, columns, is_building=is_building)
-            rate = float(next(rates(self.plan.load, phases, self.table, k, k + 1))[1])
+            rate = self._rate(phases, k)
             return catch_up.decide(self.plan, phases, k, ahead_k, self._backlog, rate)
         return ()
 
@@ -148,7 +150,8 @@ class Conductor:
         self._looked_k = max(self._looked_k, ahead_k)
         begun: tuple[Decision, ...] = ()
         for due_k, number in due:
-            why = catch_up.refusal(self.plan, phases, number, ahead_k)
+            rate = self._rate(phases, ahead_k)
+            why = catch_up.refusal(self.plan, phases, number, ahead_k, rate)
             if begun or why:
                 why = why or "falls into another window"
                 LOG.warning("window_skipped window=%d due_k=%d why=%s", number, due_k, why)
@@ -156,12 +159,16 @@ class Conductor:
                 begun = catch_up.begun(self.plan, phases, number, ahead_k)
         return begun
 
-    def _recorded(self, from_k: int) -> Iterator[Found]:
-        """Give what the load daemons wrote since the last call, from the first second of a step on."""
+    def _rate(self, phases: Phases, k: int) -> float:
+        return float(next(rates(self.plan.load, phases, self.table, k, k + 1))[1])
+
+    def _recorded(self, from_k: int, before: int = 0) -> Iterator[Found]:
+        """Give what the load daemons wrote since the last call, from shortly before a step on."""
         if self._tail is None or from_k != self._tail_k:
-            self._tail, self._tail_k = Tail(self.folder.journal, LOAD_SOURCES, from_k), from_k
+            self._tail = Tail(self.folder.journal, LOAD_SOURCES, from_k - before)
+            self._tail_k = from_k
             self._seconds = LoadSeconds(self.plan.consumers.subscription_of)
-            self._backlog = Backlog(self.plan.consumers)
+            self._backlog = Backlog(self.plan.consumers, from_k)
         return self._tail.poll()
 
 
