@@ -140,6 +140,9 @@ class FakeBroker:
             raise self.error
         return np.resize(np.array(self.leader, dtype=np.int64), topics.total)
 
+    def leader_name(self, number: int) -> str:
+        return f"broker{number}:8080"
+
     def partition_of(self, key: bytes, partitions: int) -> int:
         return sum(key) % partitions
 

@@ -15,6 +15,7 @@ from soak.core import header
 from soak.core.errors import BrokerError
 from soak.core.plan_load import Keys, Load, SizeShare
 from soak.core.ports import Topics
+from soak.daemons.by_leader import ByLeader
 from soak.daemons.leaders import Leaders
 from soak.daemons.messages import LARGEST_CHUNK, Messages, bodies
 from tests.fakes import FakeBroker
@@ -125,6 +126,20 @@ def test_clients_of_one_plan_do_not_crowd_into_one_partition() -> None:
     chosen = {messages.make(client, np.arange(1), 0, 0).partition[0] for client in range(8)}
 
     assert len(chosen) == 8
+
+
+def test_a_latency_is_recorded_under_the_leaders_name() -> None:
+    """Its number may be another one in each process."""
+    leaders = Leaders(FakeBroker([7, 3]), Topics(("t",), 2))
+    leaders.ask()
+    by_leader = ByLeader("publish_latency_seconds")
+
+    by_leader.record_ns(leaders, np.array([0, 1, 1]), np.array([10**6] * 3))
+
+    assert list(by_leader.encoded()) == [
+        'publish_latency_seconds{leader="broker3:8080"}',
+        'publish_latency_seconds{leader="broker7:8080"}',
+    ]
 
 
 def test_leaders_are_kept_when_the_cluster_does_not_answer() -> None:

@@ -12,6 +12,7 @@ import pytest
 from soak.brokers import pulsar
 from soak.brokers._pulsar_admin import path_of
 from soak.brokers._pulsar_consumer import PulsarConsumer
+from soak.brokers._pulsar_leaders import _looked_up
 from soak.brokers._pulsar_offsets import INDEX_BITS
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
@@ -230,6 +231,21 @@ def test_several_topics_are_numbered_through(broker: pulsar.PulsarBroker) -> Non
 
     assert [number % 6 for number in numbers] == partitions
     assert len(numbers) == COUNT
+
+
+def test_a_leader_is_known_by_its_address(
+    lab_pulsar: Pulsar, broker: pulsar.PulsarBroker, topics: Topics
+) -> None:
+    """The same in the list of brokers as where a partition is looked up."""
+    address = lab_pulsar.admin_url.partition("://")[2]
+
+    named = {broker.leader_name(number) for number in broker.leaders(topics).tolist()}
+    looked_up = _looked_up(
+        broker._admin(), f"persistent://public/default/{topics.names[0]}-partition-0"
+    )
+
+    assert named == {address}
+    assert looked_up == address
 
 
 def test_a_topic_knows_whether_it_is_there(broker: pulsar.PulsarBroker, topics: Topics) -> None:

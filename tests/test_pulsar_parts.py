@@ -110,6 +110,18 @@ def test_the_default_settings_are_known() -> None:
     pulsar.connect(pulsar.Config(client=by_name), SystemClock()).check_settings()
 
 
+def test_a_setting_of_the_producer_leaves_our_others_as_they_were() -> None:
+    config = pulsar.Config(
+        producer={"compression_type": "LZ4", "batching_max_publish_delay_ms": "5"}
+    )
+
+    assert config.producer == {
+        "batching_enabled": "true",
+        "batching_max_publish_delay_ms": "5",
+        "compression_type": "LZ4",
+    }
+
+
 def test_topic_settings_become_policies() -> None:
     """Each is posted where the admin interface has it; quorums follow the replication."""
     found = _pulsar_topics._policies(

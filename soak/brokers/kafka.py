@@ -194,6 +194,10 @@ class KafkaBroker:
                     found[number * topics.partitions + partition] = told.leader
         return found
 
+    def leader_name(self, number: int) -> str:
+        """Return the node's id, by which Kafka itself calls it."""
+        return str(number)
+
     def partition_of(self, key: bytes, partitions: int) -> int:
         settings = {**self._config.common, **self._config.producer}
         partitioner = settings.get("partitioner", _kafka_keys.DEFAULT)

@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass
 from soak.brokers import _pulsar_keys, _pulsar_topics
 from soak.brokers._pulsar_admin import NOT_FOUND, Admin, RefusedError, path_of
 from soak.brokers._pulsar_consumer import SHALLOW, PulsarConsumer
+from soak.brokers._pulsar_leaders import Lookups
 from soak.brokers._pulsar_leave import leave
 from soak.brokers._pulsar_lines import ClientLines
 from soak.brokers._pulsar_log import LogWatcher, kept_from, partition_name
@@ -37,11 +38,11 @@ LOG = logging.getLogger("soak.brokers.pulsar")
 SECRETS = ("token",)
 """Settings that a plan may name only by reference."""
 
+_BATCHES = {"batching_enabled": "true", "batching_max_publish_delay_ms": "1"}
 _CLIENT = {"stats_interval_in_seconds": 0}  # its own lines about throughput: ours say more
 _PRODUCER = {"max_pending_messages": 20_000}  # of a partition, for a stall of seconds
 _CONSUMER = {"receiver_queue_size": 10_000}
 _AT_ONCE = 16  # producers that are made at the same time: each waits for an answer
-_LOOKUPS_A_CALL = 200
 _RETRY_NS = SECOND_NS // 5
 
 
@@ -53,10 +54,11 @@ class Config:
     namespace: str = "public/default"  # of topics that are not named in full
     timeout: Duration = 10 * SECOND_NS  # for every question that is not a message
     client: Settings = field(default_factory=dict)  # authentication: token takes a token, too
-    producer: Settings = field(
-        default_factory=lambda: {"batching_enabled": "true", "batching_max_publish_delay_ms": "1"}
-    )
+    producer: Settings = field(default_factory=dict)  # over those that make batches
     consumer: Settings = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "producer", {**_BATCHES, **self.producer})
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -82,9 +84,7 @@ class PulsarBroker:
         self._clock = clock
         self._timeout_seconds = config.timeout / SECOND_NS
         self._lines: pulsar.FileLogger | None = None
-        self._numbers: dict[str, int] = {}  # of brokers, in the order in which they were seen
-        self._leaders: dict[str, int] = {}  # by partition name
-        self._next_lookup = 0
+        self._lookups = Lookups()
 
     def check_settings(self) -> None:
         """Refuse settings that the client does not know.
@@ -125,22 +125,14 @@ class PulsarBroker:
         return [name for name in names if self._full(name) in there]
 
     def create_topics(self, topics: Topics, replication: int, settings: Mapping[str, str]) -> None:
-        """Create topics and wait until every partition is served.
+        """Create topics; a client waits until its partitions are served, as brokers take them only then.
 
         Raises:
-            BrokerError: one exists, the settings are refused, or partitions are not served in time.
+            BrokerError: one exists, or the settings are refused.
         """
         admin = self._admin()
         for name in topics.names:
             _pulsar_topics.create(admin, self._full(name), topics.partitions, replication, settings)
-        # Brokers take partitions when they are asked for them, one after another.
-        deadline_ns = self._clock.mono_ns() + self._config.timeout + topics.total * SECOND_NS // 100
-        while (self.leaders(topics) < 0).any():
-            if self._clock.mono_ns() > deadline_ns:
-                raise BrokerError(
-                    f"{topics.names[0]} was created but not every partition is served"
-                )
-            self._clock.sleep_until(self._clock.mono_ns() + _RETRY_NS)
 
     def producer(self, topics: Topics) -> PulsarProducer:
         settings = {**_PRODUCER, **converted("producer", self._config.producer)}
@@ -189,22 +181,10 @@ class PulsarBroker:
         return PulsarConsumer(client, subscribed, full, positions, watcher, self._clock)
 
     def leaders(self, topics: Topics) -> NDArray[np.int64]:
-        """Return a number for the broker that serves each partition, by the order they were seen in.
+        return self._lookups.leaders(self._admin(), self._in_full(topics))
 
-        A cluster of one is not asked further. Of many partitions, some are looked up a call, in turn.
-        """
-        full, admin = self._in_full(topics), self._admin()
-        cluster = admin.get("/admin/v2/clusters")[0]
-        brokers = admin.get(f"/admin/v2/brokers/{cluster}")
-        if len(brokers) == 1:
-            return np.full(topics.total, self._number_of(brokers[0]), dtype=np.int64)
-        names = [partition_name(full, at) for at in range(topics.total)]
-        for step in range(min(_LOOKUPS_A_CALL, topics.total)):
-            name = names[(self._next_lookup + step) % topics.total]
-            answer = admin.get(path_of(name).replace("/admin/v2/", "/lookup/v2/topic/", 1))
-            self._leaders[name] = self._number_of(answer["httpUrl"].partition("://")[2])
-        self._next_lookup += _LOOKUPS_A_CALL
-        return np.array([self._leaders.get(name, -1) for name in names], dtype=np.int64)
+    def leader_name(self, number: int) -> str:
+        return self._lookups.name(number)
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         return _pulsar_keys.partition_of(key, partitions)
@@ -217,9 +197,6 @@ class PulsarBroker:
 
     def _in_full(self, topics: Topics) -> Topics:
         return Topics(tuple(self._full(name) for name in topics.names), topics.partitions)
-
-    def _number_of(self, broker: str) -> int:
-        return self._numbers.setdefault(broker, len(self._numbers))
 
     def _client_settings(self) -> dict[str, Any]:
         """Return the client's settings without those of authentication."""

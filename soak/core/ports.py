@@ -147,6 +147,10 @@ class LeaderSource(Protocol):
         """
         ...
 
+    def leader_name(self, number: int) -> str:
+        """Return the name of a broker that was among the leaders: the same in every process and host."""
+        ...
+
 
 class Partitioner(Protocol):
     def partition_of(self, key: bytes, partitions: int) -> int:

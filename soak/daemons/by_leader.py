@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from soak.core.histogram import Histogram
 from soak.core.model import Column
+from soak.daemons.leaders import Leaders
 from soak.daemons.recorder import quantile_column
 
 QUANTILES = (0.5, 0.99, 0.999)
@@ -17,12 +18,15 @@ class ByLeader:
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
-        self._histograms: dict[int, Histogram] = {}
+        self._histograms: dict[str, Histogram] = {}
 
-    def record_ns(self, leader: NDArray[np.int64], latency_ns: NDArray[np.int64]) -> None:
-        """Count latencies, shape (n,), under the leaders of their partitions."""
+    def record_ns(
+        self, leaders: Leaders, partition: NDArray[np.int64], latency_ns: NDArray[np.int64]
+    ) -> None:
+        """Count latencies, shape (n,), under the names of those who lead their partitions."""
+        leader = leaders.of(partition)
         for number in np.unique(leader[leader >= 0]).tolist():
-            found = self._histograms.setdefault(number, Histogram())
+            found = self._histograms.setdefault(leaders.name_of(number), Histogram())
             found.record_ns(latency_ns[leader == number])
 
     def clear(self) -> None:
@@ -30,20 +34,20 @@ class ByLeader:
             histogram.clear()
 
     def samples(self) -> list[tuple[Column, float]]:
-        """Return p50, p99 and p99.9 of each leader, in order of their numbers."""
+        """Return p50, p99 and p99.9 of each leader, in order of their names."""
         found = []
-        for number, histogram in sorted(self._histograms.items()):
+        for name, histogram in sorted(self._histograms.items()):
             values = histogram.quantiles_seconds(QUANTILES)
             for quantile, value in zip(QUANTILES, values, strict=True):
                 plain = quantile_column(self._metric, f"{quantile:g}")
-                labels = (("leader", str(number)), *plain.labels)
+                labels = (("leader", name), *plain.labels)
                 found.append((Column(self._metric, labels, plain.unit), value))
         return found
 
     def encoded(self) -> dict[str, str]:
         """Return each histogram's text by its column's name."""
         return {
-            Column(self._metric, (("leader", str(number)),)).name: histogram.encode()
-            for number, histogram in sorted(self._histograms.items())
+            Column(self._metric, (("leader", name),)).name: histogram.encode()
+            for name, histogram in sorted(self._histograms.items())
             if histogram.total
         }

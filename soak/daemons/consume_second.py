@@ -45,7 +45,7 @@ class ConsumeSecond:
         latency_ns = np.where(is_here, by_mono, by_wall)
         self.latency.record_ns(latency_ns)
         if self._leaders.several:
-            self.by_leader.record_ns(self._leaders.of(batch.partition[is_ours]), latency_ns)
+            self.by_leader.record_ns(self._leaders, batch.partition[is_ours], latency_ns)
 
     def note_audit(self, counts: AuditCounts) -> None:
         self._odd.duplicated += counts.duplicated

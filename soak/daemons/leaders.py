@@ -46,6 +46,10 @@ class Leaders:
         """Return the leader of each partition, -1 where it is not known."""
         return self._leader[partition]
 
+    def name_of(self, number: int) -> str:
+        """Return the name under which a leader's latency is recorded."""
+        return self._broker.leader_name(number)
+
     def ask(self) -> None:
         """Take the cluster's answer; keep the last one when it does not give any."""
         try:

@@ -69,8 +69,8 @@ class ProduceSecond:
         self.latency.record_ns(settled.latency_ns[good])
         self._service.record_ns(settled.service_ns[good])
         if leaders.several:
-            leader = leaders.of(settled.lane[good] % self._partitions)
-            self.by_leader.record_ns(leader, settled.latency_ns[good])
+            partition = settled.lane[good] % self._partitions
+            self.by_leader.record_ns(leaders, partition, settled.latency_ns[good])
         self._settled.append(settled)
 
     def clear(self) -> None:
