@@ -9,8 +9,8 @@ from soak.core.errors import PlanError
 from soak.core.load_rates import rates
 from soak.core.phases import Decision, Phases
 from soak.core.plan_load import Load, Profile, Step
-from soak.core.profile import Point, curve, parse
-from soak.core.units import SECOND_NS, duration_ns
+from soak.core.profile import Point, Sine, curve, parse
+from soak.core.units import SECOND_NS, duration_ns, nearest_rate
 from soak.daemons.rate_plan import RatePlan
 
 LOAD = Load(rate=Fraction(100))
@@ -108,6 +108,7 @@ def test_a_table_is_read_with_its_units() -> None:
         ("seconds,rate\n0,5,6\n", "r.csv:2: 3 columns instead of two: seconds,rate"),
         ("seconds,rate\n0,-5\n", "r.csv:2: '-5/s' is not a rate"),
         ("seconds,rate\n0,many\n", "r.csv:2: 'many/s' is not a rate"),
+        ("seconds,rate\n0,0.3333333\n", "r.csv:2: '0.3333333/s' has more than six decimals"),
     ],
 )
 def test_a_bad_table_is_refused_with_its_line(text: str, message: str) -> None:
@@ -143,3 +144,12 @@ def test_a_week_of_a_sine_keeps_the_schedule_short() -> None:
     total = followed.schedule.first_at_or_after(7 * 86_400 * SECOND_NS)
     assert longest < 40
     assert total == pytest.approx(7 * 86_400 * 100, rel=1e-6)
+
+
+def test_a_wave_has_rates_that_a_schedule_can_keep() -> None:
+    """Stairs of a rate of many digits have no more of them."""
+    wave = Sine(Fraction("333333.333333"), 0.5, 600 * SECOND_NS)
+
+    found = [rate for _, rate in wave.between(0, 600)]
+
+    assert found == [nearest_rate(rate) for rate in found]
