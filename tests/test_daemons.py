@@ -11,12 +11,13 @@ from soak.core.clock import Grid
 from soak.core.model import Record
 from soak.core.phase_plan import planned
 from soak.core.phases import Phase, parse, to_line
-from soak.core.ports import EARLIEST, Batch, Topics
+from soak.core.ports import EARLIEST, FAILED, UNKNOWN_OFFSET, Batch, Topics
 from soak.core.units import SECOND_NS
 from soak.daemons.conduct import is_drained
 from soak.daemons.consume import ConsumeLoop
 from soak.daemons.consume_second import ConsumeSecond
 from soak.daemons.context import Context, PhaseFile, topics_of
+from soak.daemons.in_flight import Settled
 from soak.daemons.leaders import Leaders
 from soak.daemons.messages import Messages
 from soak.daemons.produce import ProduceLoop
@@ -302,6 +303,36 @@ def test_foreign_messages_are_counted_and_left_alone(tmp_path: Path) -> None:
 
     ((record, values),) = _records(context)
     assert (values["foreign_messages"], values["received_messages"], record.received) == (2, 0, {})
+
+
+def test_what_the_cluster_delivered_again_is_counted_where_nothing_else_came(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    context = _context(tmp_path, clock, "consume.0")
+    again = dataclasses.replace(_batch(clock, []), redelivered=23)
+    consumer = FakeConsumer([again], {0: (0, 0), 1: (0, 0)})
+    received = Received({0: EARLIEST, 1: EARLIEST})
+    loop = ConsumeLoop(context, consumer, received, _consume_second(), clock)
+    loop.tick()
+    loop.finish()
+
+    ((_, values),) = _records(context)
+    assert (values["redelivered_messages"], values["received_messages"]) == (23, 0)
+
+
+def test_a_message_that_was_delivered_nowhere_known_is_counted_among_the_acknowledged() -> None:
+    """As with acks=0, or a repeat that Pulsar dropped; one that failed is neither."""
+    offset = np.array([7, UNKNOWN_OFFSET, UNKNOWN_OFFSET, FAILED])
+    zeros = np.zeros(4, dtype=np.int64)
+    second = ProduceSecond([1], 1, 1)
+    leaders = Leaders(FakeBroker(), Topics(("t",), 1))
+
+    second.note_settled(Settled(zeros, np.arange(4), offset, zeros, zeros), leaders)
+
+    values = {column.metric: value for column, value in second.samples(0, 0.0, 0.0)}
+    assert (values["acked_messages"], values["unplaced_messages"]) == (3, 2)
+    assert values["failed_messages"] == 1
 
 
 def test_a_restarted_consumer_goes_on_where_its_journal_ends(tmp_path: Path) -> None:

@@ -72,8 +72,9 @@ class PulsarConsumer:
         at_mono_ns, at_wall_ns = self._clock.mono_ns(), self._clock.wall_ns()
         partition, offset = self._places(found)
         is_new = self._is_new(partition, offset)
-        if not is_new.all():
-            self._note_again(int(np.count_nonzero(~is_new)))
+        redelivered = int(np.count_nonzero(~is_new))
+        if redelivered:
+            self._note_again(redelivered)
             found = [message for message, new in zip(found, is_new.tolist(), strict=True) if new]
             partition, offset = partition[is_new], offset[is_new]
         if offset.size:
@@ -88,6 +89,7 @@ class PulsarConsumer:
             offset=offset,
             at_mono_ns=at_mono_ns,
             at_wall_ns=at_wall_ns,
+            redelivered=redelivered,
         )
 
     def pause(self, *, is_paused: bool) -> None:

@@ -43,8 +43,6 @@ class PulsarProducer:
         self._notes = _Notes(clock.mono_ns)
         self._outstanding = 0
         self._told = ""
-        self.deduplicated_total = 0
-        """Messages acknowledged as repeats of others: they lie where the cluster does not say."""
 
     def send(self, messages: Outgoing) -> int:
         producers, notes, note = self._producers, self._notes, self._notes.note
@@ -75,13 +73,13 @@ class PulsarProducer:
         is_known = ledger >= 0
         offset = ledger.copy()  # FAILED and UNKNOWN_OFFSET stay what they are
         offset[is_known] = pack_all(ledger[is_known], entry[is_known], index[is_known])
-        self.deduplicated_total += int(np.count_nonzero(ledger == UNKNOWN_OFFSET))
         if self._notes.said != self._told:
             self._told = self._notes.said
             LOG.warning("send_failed error=%s", self._told)
         return Acks(token=token, offset=offset, at_mono_ns=at_ns)
 
     def close(self, timeout_seconds: float) -> Acks:
+        """Wait for the last reports; a client that is cut off reports nothing of what is still out."""
         deadline_ns = self._clock.mono_ns() + round(timeout_seconds * SECOND_NS)
         # No flush: the client's takes a lock of its own without giving Python's up, and its thread
         # may hold the one while it waits for the other. Batches go out by themselves.

@@ -83,6 +83,7 @@ class Batch:
     offset: NDArray[np.int64]
     at_mono_ns: int
     at_wall_ns: int
+    redelivered: int = 0  # came once more, and were passed over
 
 
 class Producer(Protocol):
@@ -103,7 +104,7 @@ class Producer(Protocol):
         ...
 
     def close(self, timeout_seconds: float) -> Acks:
-        """Wait for outstanding messages; return the last reports. What is left counts as failed."""
+        """Wait for outstanding messages; return the last reports, which may lack those still out."""
         ...
 
 

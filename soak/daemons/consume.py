@@ -96,6 +96,7 @@ class ConsumeLoop:
             self._k = k
             self._context.phase_file.poll()
         self._second.note_pause(away_ns)  # it delayed what has come only now
+        self._second.redelivered += batch.redelivered
         if batch.heads:
             block, is_ours = header.parse(list(batch.heads))
             self._second.note(block, is_ours, batch)

@@ -28,6 +28,7 @@ class ConsumeSecond:
         self._boot = boot
         self._is_behind = is_behind
         self.latency = Histogram()
+        self.redelivered = 0  # known from where they lie, and passed over by the client's side
         self._received = 0
         self._foreign = 0
         self._odd = AuditCounts()
@@ -61,7 +62,7 @@ class ConsumeSecond:
     def clear(self) -> None:
         self.latency.clear()
         self.by_leader.clear()
-        self._received = self._foreign = self._pause_ns = 0
+        self._received = self._foreign = self._pause_ns = self.redelivered = 0
         self._odd = AuditCounts()
 
     def samples(self, lag: float, cpu_ratio: float) -> list[tuple[Column, float]]:
@@ -72,6 +73,7 @@ class ConsumeSecond:
             "duplicated_messages": self._odd.duplicated,
             "reordered_messages": self._odd.reordered,
             "reread_messages": self._odd.reread,
+            "redelivered_messages": self.redelivered,
             "negative_latency_messages": self.latency.negative,
             "overflow_messages": self.latency.overflow,
             "lag_messages": lag,

@@ -12,7 +12,7 @@ from soak.core.header import lane
 from soak.core.histogram import THRESHOLDS_SECONDS, Histogram
 from soak.core.lanes import spans_by
 from soak.core.model import Column, Event, Span
-from soak.core.ports import FAILED
+from soak.core.ports import FAILED, UNKNOWN_OFFSET
 from soak.daemons.by_leader import ByLeader
 from soak.daemons.in_flight import Settled
 from soak.daemons.leaders import Leaders
@@ -88,10 +88,14 @@ class ProduceSecond:
         self._count_delays()
         failed = sum(int(np.count_nonzero(item.offset == FAILED)) for item in self._settled)
         acked = sum(item.offset.size for item in self._settled) - failed
+        unplaced = sum(
+            int(np.count_nonzero(item.offset == UNKNOWN_OFFSET)) for item in self._settled
+        )
         counts = {
             "sent_messages": self.sent,
             "acked_messages": acked,
             "failed_messages": failed,
+            "unplaced_messages": unplaced,
             "missed_messages": self.missed,
             "queue_full_messages": self.queue_full,
             "held_back_messages": self.held_back,
