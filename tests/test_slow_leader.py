@@ -11,19 +11,18 @@ import pytest
 from soak.core import plan_text
 from soak.core.clock import SystemClock
 from soak.core.units import SECOND_NS
-from soak.daemons.context import connect, host_name, topics_of
-from soak.daemons.supervise import Supervisor, roles_of
+from soak.daemons.context import host_name
 from soak.lab.brokers import kafka
 from soak.lab.faults import slow_node
 from soak.lab.ports import Target
 from soak.store.history import History
-from soak.store.run_folder import Run, RunFolder, write_run
+from soak.store.run_folder import RunFolder
+from tests.live_run import LEAD_SECONDS, started
 
 SLOW = 2
-LEAD_SECONDS = 4
-WARM_UP_SECONDS = 10
-CALM_SECONDS = 30
-SLOW_SECONDS = 30
+WARM_UP_SECONDS = 5
+CALM_SECONDS = 12
+SLOW_SECONDS = 12
 
 PLAN = f"""
 name: slow-leader
@@ -40,15 +39,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.broker]
 def cluster(tmp_path: Path) -> Iterator[kafka.Kafka]:
     cluster = kafka.start(tmp_path / "lab", {}, nodes=3)
     yield cluster
-    cluster.stop()
+    cluster.kill()  # nothing in it is needed any more; to end it in order takes six seconds
 
 
 def test_a_slow_broker_is_seen_in_its_own_latency_and_in_no_other_s(
     cluster: kafka.Kafka, tmp_path: Path
 ) -> None:
     """Stopped for 200 ms of every 500 ms from the middle of the soak on; p99, before against after."""
-    folder = RunFolder(tmp_path / "run")
-    onset_k = run(folder, cluster)
+    folder, onset_k = run(tmp_path / "run", cluster)
 
     for source, metric in (("produce.0", "publish"), ("consume.0", "end_to_end")):
         rise = {
@@ -59,30 +57,19 @@ def test_a_slow_broker_is_seen_in_its_own_latency_and_in_no_other_s(
         assert rise[SLOW] > 3 * others, rise
 
 
-def run(folder: RunFolder, cluster: kafka.Kafka) -> int:
-    """Run producer and consumer to the end; return the second in which the fault began."""
-    clock = SystemClock()
+def run(path: Path, cluster: kafka.Kafka) -> tuple[RunFolder, int]:
+    """Run producer and consumer to the end; return the run and the second in which the fault began."""
     text = PLAN.replace("SERVERS", f"'{cluster.bootstrap_servers}'")
-    plan = plan_text.load(text, "p").plan
-    connect(plan, clock).create_topics(topics_of(plan), 1, {})
-    folder.logs.mkdir(parents=True)
-    folder.plan.write_text(plan_text.dump(plan))
-    start_ns = clock.wall_ns() + LEAD_SECONDS * SECOND_NS
-    write_run(folder, Run("slow-leader", start_ns, host_name(), {}, "running", plan.name))
-    roles = [role for role in roles_of(plan) if role.is_needed]
-    supervisor = Supervisor(folder, clock, roles=roles, on_death=print)
     after = (LEAD_SECONDS + WARM_UP_SECONDS + CALM_SECONDS) * SECOND_NS
     config = slow_node.Config(node=SLOW, after=after, stall=SECOND_NS // 5, every=SECOND_NS // 2)
-    supervisor.start()
-    active = slow_node.inject(Target(cluster, lambda _: None, clock), config)
-    try:
-        while not supervisor.poll():
-            clock.sleep_until(clock.mono_ns() + SECOND_NS // 5)
-    finally:
-        active.lift()
-        supervisor.close()
+    with started(path, plan_text.load(text, "p").plan) as live:
+        active = slow_node.inject(Target(cluster, lambda _: None, SystemClock()), config)
+        try:
+            live.wait()
+        finally:
+            active.lift()
     assert active.onset_wall_ns is not None
-    return (active.onset_wall_ns - start_ns) // SECOND_NS
+    return live.folder, (active.onset_wall_ns - live.start_ns) // SECOND_NS
 
 
 def rise_of(folder: RunFolder, source: str, metric: str, leader: int, onset_k: int) -> float:
