@@ -12,6 +12,7 @@ import pytest
 from soak.cli._checks import check_here, cut, load_plan
 from soak.core.errors import PlanError
 from soak.core.lab_limits import MOST_BYTES_PER_SECOND
+from soak.core.plan import Plan
 from soak.core.plan_fill import filled
 from soak.core.plan_scale import scaled, shortened
 from soak.core.units import SECOND_NS, duration_ns
@@ -30,6 +31,11 @@ def comment_of(path: Path) -> str:
     """Return what stands above a plan's first key, as one line."""
     lines = path.read_text().splitlines()
     return " ".join(line.removeprefix("# ") for line in lines if line.startswith("# "))
+
+
+def kept_bytes(plan: Plan) -> float:
+    """Return what a topic's limits let its partitions keep, copies not counted."""
+    return float(plan.topic.settings.get("retention.bytes", "inf")) * plan.topic.total_partitions
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -77,6 +83,7 @@ def test_a_cluster_s_plan_can_be_cut_to_this_machine(path: Path, tmp_path: Path)
     assert plan.load.producers + plan.consumers.processes <= 12
     assert plan.topic.total_partitions <= 1500
     assert (plan.phases.ramp is None) == (large.plan.phases.ramp is None)
+    assert plan.phases.ramp is None or kept_bytes(plan) < 10 * 10**9  # its rate is unknown
     assert (plan.phases.catch_up is None) == (large.plan.phases.catch_up is None)
     assert len(plan.phases.windows) == len(large.plan.phases.windows)
     assert plan.consumers.subscriptions == large.plan.consumers.subscriptions
