@@ -19,7 +19,7 @@ from soak.daemons.begin import keep_begin
 from soak.daemons.context import connect, topics_of
 from soak.lab.brokers import kafka as lab
 from soak.lab.ports import Running
-from soak.store.run_folder import read_plan, read_run
+from soak.store.run_folder import read_plan, read_run, write_run
 from tests.load_run import LoadRun
 from tests.relay import Faults, relay
 
@@ -81,9 +81,9 @@ def test_what_a_relay_does_to_messages_is_counted(
 
 
 def test_what_came_before_a_late_consumer_of_a_topic_that_was_there_is_no_loss(
-    lab_kafka: Running, make_run: Make
+    lab_kafka: Running, make_run: Make, tmp_path: Path
 ) -> None:
-    """It holds 1,009 messages that are not ours; ours are all acknowledged before anybody reads."""
+    """It held 1,009 messages, and another run writes into it; ours are acknowledged before anybody reads."""
     run = make_run(lab_kafka, partitions=2)
     plan = read_plan(run.folder)
     plan = dataclasses.replace(plan, topic=dataclasses.replace(plan.topic, use_existing=True))
@@ -94,11 +94,14 @@ def test_what_came_before_a_late_consumer_of_a_topic_that_was_there_is_no_loss(
     others.close(30)
 
     keep_begin(run.folder, read_run(run.folder), plan, broker)
+    another = LoadRun(tmp_path / "another", run.folder.plan.read_text(), run.topic)
+    write_run(another.folder, dataclasses.replace(read_run(run.folder), id="another"))
+    foreign = another.produce(1_000)
     acked = run.produce(2_000)
     run.consume(acked)
 
     assert run.verdict() == {"received": acked}
-    assert run.total("foreign_messages") == 0
+    assert run.total("foreign_messages") == foreign
 
 
 def test_what_retention_deleted_before_it_was_read_is_expired(

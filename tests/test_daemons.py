@@ -207,9 +207,9 @@ def test_a_suspend_asks_for_a_new_incarnation(tmp_path: Path) -> None:
     assert record.events[0].kind == "suspend"
 
 
-def _batch(clock: FakeClock, rows: list[tuple[int, int]], inc: int = 1) -> Batch:
+def _batch(clock: FakeClock, rows: list[tuple[int, int]], inc: int = 1, run: str = "x") -> Batch:
     """Return messages (sequence, offset) of one lane in partition 0, due a millisecond ago."""
-    block = header.headers(len(rows), 5, inc, 9)
+    block = header.headers(len(rows), 5, inc, 9, header.run_of(run))
     block["sequence"] = [sequence for sequence, _ in rows]
     block["intended_mono_ns"] = clock.mono_ns() - 1_000_000
     return Batch(
@@ -291,10 +291,16 @@ def test_whole_blocks_that_retention_deleted_are_expired_where_offsets_have_hole
     ]
 
 
-def test_foreign_messages_are_counted_and_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("run", "heads"), [("x", [b"hello", b""]), ("another", None)], ids=["no header", "another run"]
+)
+def test_foreign_messages_are_counted_and_left_alone(
+    tmp_path: Path, run: str, heads: list[bytes] | None
+) -> None:
     clock = FakeClock()
     context = _context(tmp_path, clock, "consume.0")
-    batch = dataclasses.replace(_batch(clock, [(0, 0), (1, 1)]), heads=[b"hello", b""])
+    batch = _batch(clock, [(0, 0), (1, 1)], run=run)
+    batch = dataclasses.replace(batch, heads=heads or batch.heads)
     consumer = FakeConsumer([batch], {0: (0, 2), 1: (0, 0)})
     received = Received({0: EARLIEST, 1: EARLIEST})
     loop = ConsumeLoop(context, consumer, received, _consume_second(), clock)

@@ -17,7 +17,7 @@ DTYPE = np.dtype(
     [
         ("magic", "<u2"),
         ("version", "u1"),
-        ("reserved", "u1"),
+        ("run", "u1"),
         ("instance", "<u4"),
         ("inc", "<u4"),
         ("boot", "<u4"),
@@ -36,26 +36,35 @@ def instance_of(run_id: str, source: str, client: int = 0) -> int:
     return zlib.crc32(f"{run_id}/{source}{suffix}".encode())
 
 
+def run_of(run_id: str) -> int:
+    """Return what tells the messages of two runs on one topic apart, 1 to 255: of 255 pairs, all but one."""
+    return 1 + zlib.crc32(run_id.encode()) % 255
+
+
 def boot_of(boot_id: str) -> int:
     """Return a hash of the kernel's boot id: equal on one boot of one host."""
     return zlib.crc32(boot_id.strip().encode())
 
 
-def headers(count: int, instance: int, inc: int, boot: int) -> NDArray[np.void]:
+def headers(count: int, instance: int, inc: int, boot: int, run: int = 0) -> NDArray[np.void]:
     """Return `count` headers with the constant fields filled in."""
     block = np.zeros(count, dtype=DTYPE)
     block["magic"] = MAGIC
     block["version"] = VERSION
+    block["run"] = run
     block["instance"] = instance
     block["inc"] = inc
     block["boot"] = boot
     return block
 
 
-def parse(heads: list[bytes]) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
-    """Return one row a head and a mask of those that are ours; foreign or short ones are zeros."""
+def parse(heads: list[bytes], run: int | None = None) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
+    """Return one row a head and a mask of those that are ours: of this run, or of any where none is named."""
     block = np.frombuffer(b"".join(head[:SIZE].ljust(SIZE, b"\0") for head in heads), dtype=DTYPE)
-    return block, (block["magic"] == MAGIC) & (block["version"] == VERSION)
+    is_ours = (block["magic"] == MAGIC) & (block["version"] == VERSION)
+    if run is not None:
+        is_ours &= block["run"] == run
+    return block, is_ours
 
 
 def lane(instance: int, inc: int, partition: int) -> str:

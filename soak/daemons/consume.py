@@ -73,6 +73,7 @@ class ConsumeLoop:
         self._second = second
         self._clock = clock
         self._cpu = CpuMeter(clock)
+        self._run = header.run_of(context.run.id)
         self._back_ns = clock.mono_ns()
         self._k = context.grid.k_at(self._back_ns)
         self._table = table_of(context.plan, context.folder)
@@ -98,7 +99,7 @@ class ConsumeLoop:
         self._second.note_pause(away_ns)  # it delayed what has come only now
         self._second.redelivered += batch.redelivered
         if batch.heads:
-            block, is_ours = header.parse(list(batch.heads))
+            block, is_ours = header.parse(list(batch.heads), self._run)
             self._second.note(block, is_ours, batch)
             self._second.note_audit(
                 self._received.note(block, is_ours, batch.partition, batch.offset)

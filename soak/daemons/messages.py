@@ -43,10 +43,11 @@ class Messages:
         inc: int,
         boot: int,
         broker: Partitioner,
+        run: int = 0,
     ) -> None:
         rng = np.random.default_rng(instances[0])
         self._total = topics.total
-        self._templates = [header.headers(1, instance, inc, boot) for instance in instances]
+        self._templates = [header.headers(1, one, inc, boot, run) for one in instances]
         self._next = np.zeros(len(instances) * topics.total, dtype=np.int64)
         self._payloads = _payloads(bodies(load, rng))
         self._keyed = _Keyed(load.keys, topics, broker, rng) if load.keys.kind != "none" else None

@@ -49,8 +49,8 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
         header.instance_of(context.run.id, context.source, client)
         for client in range(plan.load.clients_per_producer)
     ]
-    inc = context.writer.inc
-    messages = Messages(plan.load, topics, instances, inc, header.boot_of(boot_id()), broker)
+    inc, boot, run_ = context.writer.inc, header.boot_of(boot_id()), header.run_of(context.run.id)
+    messages = Messages(plan.load, topics, instances, inc, boot, broker, run_)
     second = ProduceSecond(instances, inc, topics.total, block_bits=broker.block_bits)
     leaders = Leaders(broker, topics)
     leaders.start()
