@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from soak.brokers import pulsar
-from soak.brokers._pulsar_admin import path_of
 from soak.brokers._pulsar_consumer import PulsarConsumer
 from soak.brokers._pulsar_leaders import _looked_up
 from soak.brokers._pulsar_offsets import INDEX_BITS
+from soak.clients.pulsar_admin import path_of
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
 from soak.core.ports import EARLIEST, LATEST, UNKNOWN_OFFSET, Acks, Outgoing, Topics

@@ -13,7 +13,7 @@ from urllib.request import Request
 
 import pytest
 
-from soak.brokers._pulsar_admin import Admin, RefusedError, _SentOn
+from soak.clients.pulsar_admin import Admin, RefusedError, _SentOn
 from soak.core.errors import BrokerError
 
 Asked = tuple[str, str, bytes, str | None]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from soak.brokers._pulsar_admin import Admin, RefusedError
 from soak.brokers._pulsar_leaders import LOOKUPS_A_CALL, Lookups
+from soak.clients.pulsar_admin import Admin, RefusedError
 from soak.core.errors import BrokerError
 from soak.core.ports import Topics
 

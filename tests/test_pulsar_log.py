@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from soak.brokers._pulsar_admin import Admin
 from soak.brokers._pulsar_log import STALE_PERIODS, LogWatcher
+from soak.clients.pulsar_admin import Admin
 from soak.core.errors import BrokerError
 from soak.core.ports import EARLIEST, Topics
 from tests.fakes import FakeClock

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from soak.brokers import pulsar
-from soak.brokers._pulsar_admin import NOT_FOUND, Admin, RefusedError, path_of
+from soak.clients.pulsar_admin import NOT_FOUND, Admin, RefusedError, path_of
 from soak.core.clock import SystemClock
 from soak.core.durability import Durability, Setting, Told, majority, weakest
 from soak.core.errors import BrokerError

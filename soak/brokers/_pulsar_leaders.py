@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.brokers._pulsar_admin import Admin, path_of
 from soak.brokers._pulsar_log import partition_name
+from soak.clients.pulsar_admin import Admin, path_of
 from soak.core.errors import BrokerError
 from soak.core.ports import Topics
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from soak.brokers._pulsar_admin import Admin, path_of
 from soak.brokers._pulsar_offsets import pack, unpack
 from soak.brokers._pulsar_topics import may_forget
+from soak.clients.pulsar_admin import Admin, path_of
 from soak.core.errors import BrokerError
 from soak.core.ports import Clock, Topics
 from soak.core.units import SECOND_NS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from soak.brokers._pulsar_admin import CONFLICT, Admin, RefusedError, path_of
 from soak.clients import known
+from soak.clients.pulsar_admin import CONFLICT, Admin, RefusedError, path_of
 from soak.core.errors import BrokerError
 
 _NO_LIMIT = -1

@@ -6,7 +6,6 @@ Callbacks only note numbers. Each partition has a producer and an exclusive, dur
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
 from soak.brokers import _pulsar_keys, _pulsar_topics
-from soak.brokers._pulsar_admin import NOT_FOUND, Admin, RefusedError, path_of
 from soak.brokers._pulsar_consumer import SHALLOW, PulsarConsumer
 from soak.brokers._pulsar_leaders import Lookups
 from soak.brokers._pulsar_leave import leave
@@ -28,6 +26,7 @@ from soak.brokers._pulsar_offsets import BLOCK_BITS, unpack
 from soak.brokers._pulsar_producer import PulsarProducer
 from soak.brokers._pulsar_settings import converted
 from soak.clients import secret
+from soak.clients.pulsar_admin import NOT_FOUND, Admin, RefusedError, admin_at, path_of
 from soak.core.errors import BrokerError, SettingError
 from soak.core.plan_base import STRICT, Settings
 from soak.core.ports import LATEST, Clock, Topics
@@ -226,13 +225,8 @@ class PulsarBroker:
             raise BrokerError(f"the client refuses its settings: {error}") from error
 
     def _admin(self) -> Admin:
-        token = self._token()
         settings = self._client_settings()
-        context = None
-        if self._config.admin_url.startswith("https:"):
-            context = _context(settings)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return Admin(self._config.admin_url, self._timeout_seconds, headers, context)
+        return admin_at(self._config.admin_url, self._timeout_seconds, self._token(), settings)
 
     def _token(self) -> str:
         return secret.resolved(self._config.client).get("token", "").strip()
@@ -269,22 +263,3 @@ def _set_to(admin: Admin, partition: str, subscription: str, position: int) -> N
         if error.status != NOT_FOUND:
             raise
         admin.put(f"{path_of(partition)}/subscription/{subscription}", place)
-
-
-def _context(settings: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return what the client's TLS settings mean for the admin interface.
-
-    Raises:
-        BrokerError: a file of certificates cannot be read.
-    """
-    try:
-        context = ssl.create_default_context(cafile=settings.get("tls_trust_certs_file_path"))
-        certificate = settings.get("tls_certificate_file_path")
-        if certificate:
-            context.load_cert_chain(certificate, settings.get("tls_private_key_file_path"))
-    except (OSError, ssl.SSLError) as error:
-        raise BrokerError(f"client: the TLS files cannot be used: {error}") from error
-    if settings.get("tls_allow_insecure_connection"):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

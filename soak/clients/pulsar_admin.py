@@ -81,6 +81,17 @@ class Admin:
             raise BrokerError(f"no Pulsar admin interface at {self._url}: {reason}") from error
 
 
+def admin_at(url: str, timeout_seconds: float, token: str, settings: Mapping[str, Any]) -> Admin:
+    """Return the admin interface as a client with this token ("": none) and these TLS settings reaches it.
+
+    Raises:
+        BrokerError: a file of certificates cannot be read.
+    """
+    context = _context(settings) if url.startswith("https:") else None
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return Admin(url, timeout_seconds, headers, context)
+
+
 class _SentOn(HTTPRedirectHandler):
     """Takes a question on to the broker that has the topic: the same method, body and headers.
 
@@ -122,3 +133,22 @@ def _reason(error: urllib.error.HTTPError) -> str:
         said = text
     lines = str(said or error.reason).strip().splitlines()
     return f"{lines[0] if lines else 'refused'} (HTTP {error.code})"
+
+
+def _context(settings: Mapping[str, Any]) -> ssl.SSLContext:
+    """Return what the client's TLS settings mean for the admin interface.
+
+    Raises:
+        BrokerError: a file of certificates cannot be read.
+    """
+    try:
+        context = ssl.create_default_context(cafile=settings.get("tls_trust_certs_file_path"))
+        certificate = settings.get("tls_certificate_file_path")
+        if certificate:
+            context.load_cert_chain(certificate, settings.get("tls_private_key_file_path"))
+    except (OSError, ssl.SSLError) as error:
+        raise BrokerError(f"client: the TLS files cannot be used: {error}") from error
+    if settings.get("tls_allow_insecure_connection"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
