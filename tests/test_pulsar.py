@@ -68,10 +68,12 @@ def read(
     return numbers, partitions, offsets
 
 
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
 def test_what_is_sent_is_acknowledged_and_received_in_order(
-    broker: pulsar.PulsarBroker, topics: Topics
+    lab_pulsar: Pulsar, topics: Topics, kind: str
 ) -> None:
     """Offsets rise in each partition, and are those that were acknowledged."""
+    broker = connected(lab_pulsar, consumer={"consumer_type": kind})
     acks = send(broker, topics, 0, COUNT)
     consumer = broker.consumer(topics, "audit-0", dict.fromkeys(range(PARTITIONS), EARLIEST))
     numbers, partitions, offsets = read(consumer, lambda count: count >= COUNT)
