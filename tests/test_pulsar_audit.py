@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from soak.brokers import pulsar
+from soak.core import plan_text
 from soak.core.clock import SystemClock
-from soak.core.ports import Topics
+from soak.core.ports import Outgoing, Topics
+from soak.daemons.begin import keep_begin
+from soak.daemons.context import connect, topics_of
 from soak.lab.brokers import pulsar as lab
+from soak.store.run_folder import read_plan, read_run
 from tests.load_run import LoadRun
 
 pytestmark = pytest.mark.broker
@@ -45,6 +50,27 @@ def make_run(tmp_path: Path) -> Iterator[Make]:
     yield make
     for run in runs:
         run.close()
+
+
+def test_a_topic_that_was_there_is_read_from_where_it_ended(
+    lab_pulsar: lab.Pulsar, make_run: Make
+) -> None:
+    """One partition holds 1,009 messages that are not ours; ours are acknowledged before anybody reads."""
+    run = make_run(lab_pulsar, partitions=2)
+    plan = read_plan(run.folder)
+    plan = dataclasses.replace(plan, topic=dataclasses.replace(plan.topic, use_existing=True))
+    run.folder.plan.write_text(plan_text.dump(plan))
+    broker = connect(plan, SystemClock())
+    others = broker.producer(topics_of(plan))
+    others.send(Outgoing([1] * 1009, [b"x"] * 1009, 0))
+    others.close(30)
+
+    keep_begin(run.folder, read_run(run.folder), plan, broker)
+    acked = run.produce(2_000)
+    run.consume(acked)
+
+    assert run.verdict() == {"received": acked}
+    assert run.total("foreign_messages") == 0
 
 
 def test_a_kill_under_load_loses_nothing_that_was_acknowledged(
