@@ -29,7 +29,7 @@ PLAN = """
 name: audit
 broker: {{kafka: {{bootstrap_servers: "{servers}", producer: {{acks: all, linger.ms: 1{more}}}}}}}
 topic: {{partitions: {partitions}}}
-load: {{rate: 5k/s, message_size: 256B, clients_per_producer: {clients}}}
+load: {{rate: {rate}, message_size: 256B, clients_per_producer: {clients}}}
 consumers: {{subscriptions: {subscriptions}}}
 """
 
@@ -40,10 +40,11 @@ Make = Callable[..., LoadRun]
 def make_run(tmp_path: Path) -> Iterator[Make]:
     runs: list[LoadRun] = []
 
-    def make(broker: Running, more: str = "", **counts: int) -> LoadRun:
+    def make(broker: Running, more: str = "", rate: str = "5k/s", **counts: int) -> LoadRun:
         counts = {"partitions": 1, "clients": 1, "subscriptions": 1, **counts}
         topic = _topic(broker, counts["partitions"])
-        text = PLAN.format(servers=broker.bootstrap_servers, more=more, **counts)
+        servers = broker.bootstrap_servers
+        text = PLAN.format(servers=servers, more=more, rate=rate, **counts)
         runs.append(LoadRun(tmp_path / f"run-{len(runs)}", text, topic))
         return runs[-1]
 
@@ -124,7 +125,8 @@ def test_what_a_broker_forgot_is_lost(tmp_path: Path, make_run: Make) -> None:
     """A power cut takes the last 23 messages of a log that the broker had acknowledged; it goes on after."""
     broker = lab.start(tmp_path / "kafka", {})
     try:
-        run = make_run(broker, more=', batch.num.messages: "1"')
+        # So slow that nothing is out when the producer ends, also where each message is a batch.
+        run = make_run(broker, more=', batch.num.messages: "1"', rate="500/s")
         run.produce(1_000)
         broker.kill()
         _cut(broker.data_directory / f"{run.topic}-0", batches=23)
