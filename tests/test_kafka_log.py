@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from soak.brokers._kafka_log import MOST_KINDS, Cause, ClientLog
+from soak.core.errors import BrokerError
 from soak.core.units import SECOND_NS
 from tests.fakes import FakeClock
 
@@ -57,22 +59,41 @@ def test_what_is_remembered_of_lines_has_a_bound() -> None:
     assert len(log._told) <= MOST_KINDS
 
 
+class Silent:
+    """An admin client that reaches nobody, and is told why while it waits."""
+
+    def __init__(self, cause: Cause, *errors: tuple[int, str]) -> None:
+        self._cause = cause
+        self._errors = errors
+
+    def list_topics(self, *, timeout: float) -> None:  # noqa: ARG002  # the client's name
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "broker transport failure"))
+
+    def poll(self, _: float) -> None:
+        for error in self._errors:
+            self._cause.note(KafkaError(*error))
+
+
 @pytest.mark.parametrize("first", [KafkaError._AUTHENTICATION, KafkaError._SSL])
 def test_a_refusal_is_the_cause_and_not_what_follows_from_it(first: int) -> None:
+    """Of all that the client was told."""
     cause = Cause()
+    admin: Any = Silent(
+        cause,
+        (KafkaError._TRANSPORT, "Connect to b1 failed"),
+        (first, "invalid credentials"),
+        (KafkaError._TRANSPORT, "Disconnected"),
+        (KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"),
+    )
 
-    cause.note(KafkaError(KafkaError._TRANSPORT, "Connect to b1 failed"))
-    cause.note(KafkaError(first, "invalid credentials"))
-    cause.note(KafkaError(KafkaError._TRANSPORT, "Disconnected"))
-    cause.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
-
-    assert cause.or_else("broker transport failure") == "invalid credentials"
+    with pytest.raises(BrokerError, match=r"answered at b1:9092: invalid credentials$"):
+        cause.metadata(admin, "b1:9092", 1.0)
 
 
-def test_without_a_cause_the_client_s_own_words_stand() -> None:
+def test_without_a_cause_the_question_s_own_words_stand() -> None:
     """That all brokers are down says no more than they do."""
     cause = Cause()
+    admin: Any = Silent(cause, (KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
 
-    cause.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
-
-    assert cause.or_else("broker transport failure") == "broker transport failure"
+    with pytest.raises(BrokerError, match=r"answered at b1:9092: broker transport failure$"):
+        cause.metadata(admin, "b1:9092", 1.0)

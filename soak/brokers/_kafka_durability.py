@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from confluent_kafka.admin import AdminClient
 
 from soak.brokers import _kafka_settings
+from soak.brokers._kafka_log import Cause, ClientLog
 from soak.brokers._kafka_settings import Cluster, TopicSettings
 from soak.clients import secret
+from soak.core.clock import SystemClock
 from soak.core.durability import Durability, Setting, Told, majority, weakest
 from soak.core.plan import Topic
 from soak.core.plan_base import Settings
@@ -126,8 +128,12 @@ def ask(config: Config, topic: Topic) -> Cluster:
     """
     settings = {"log_level": "3", "bootstrap.servers": config.bootstrap_servers, **config.common}
     names = topic.names if topic.use_existing else topic.names[:1]
-    admin = AdminClient({**secret.resolved(settings)}, logger=LOG)
-    return _kafka_settings.ask(admin, names, config.timeout / SECOND_NS)
+    cause = Cause()
+    given: dict[str, Any] = {**secret.resolved(settings), "error_cb": cause.note}
+    admin = AdminClient(given, logger=ClientLog(LOG, SystemClock()))
+    limit = config.timeout / SECOND_NS
+    seen = cause.metadata(admin, config.bootstrap_servers, limit)
+    return _kafka_settings.ask(admin, seen, names, limit)
 
 
 def acks_of(config: Config) -> Told:

@@ -6,9 +6,13 @@ While a broker is down a consumer's client says so twenty times a second.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
+from soak.brokers._kafka_words import said
+from soak.core.errors import BrokerError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
@@ -56,5 +60,15 @@ class Cause:
         # That nobody answers may follow from it, but not be its reason.
         self._is_final = error.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001  # as above
 
-    def or_else(self, said: str) -> str:
-        return self._said or said
+    def metadata(self, admin: AdminClient, where: str, timeout_seconds: float) -> Any:  # noqa: ANN401  # the client ships no types
+        """Return what the cluster at `where` says of its brokers and topics, asked by a client that tells us.
+
+        Raises:
+            BrokerError: no broker answers, and why.
+        """
+        try:
+            return admin.list_topics(timeout=timeout_seconds)
+        except KafkaException as error:
+            admin.poll(0)  # what it was told meanwhile
+            why = self._said or said(error)
+            raise BrokerError(f"no Kafka broker answered at {where}: {why}") from error

@@ -12,7 +12,6 @@ from confluent_kafka.admin._config import ConfigResource, ConfigSource
 
 from soak.brokers._kafka_words import said
 from soak.core.durability import Told
-from soak.core.errors import BrokerError
 
 Values = Mapping[str, str]
 
@@ -40,16 +39,8 @@ class Cluster:
         return self.silent.get(f"topic {topic.name}", "")
 
 
-def ask(admin: AdminClient, names: tuple[str, ...], timeout_seconds: float) -> Cluster:
-    """Return the settings of those topics that exist, and of every broker.
-
-    Raises:
-        BrokerError: no broker answers.
-    """
-    try:
-        seen = admin.list_topics(timeout=timeout_seconds)
-    except KafkaException as error:
-        raise BrokerError(f"no broker answered: {said(error)}") from error
+def ask(admin: AdminClient, seen: Any, names: tuple[str, ...], timeout_seconds: float) -> Cluster:  # noqa: ANN401  # the client ships no types
+    """Return the settings of those topics that exist, and of every broker, in a cluster that was `seen`."""
     there = [name for name in names if name in seen.topics]
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in there]
     asked = _asked(admin, resources, timeout_seconds) if resources else {}

@@ -231,13 +231,7 @@ class KafkaBroker:
     def _metadata(self) -> Any:  # noqa: ANN401  # the client ships no types
         cause = Cause()
         admin = self._admin(error_cb=cause.note)
-        try:
-            return admin.list_topics(timeout=self._timeout_seconds)
-        except KafkaException as error:
-            admin.poll(0)  # what it was told meanwhile
-            where = self._config.bootstrap_servers
-            why = cause.or_else(said(error))
-            raise BrokerError(f"no Kafka broker answered at {where}: {why}") from error
+        return cause.metadata(admin, self._config.bootstrap_servers, self._timeout_seconds)
 
     def _client(self, kind: type[Any], settings: dict[str, str]) -> Any:  # noqa: ANN401  # either client
         try:
