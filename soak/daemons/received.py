@@ -47,8 +47,7 @@ class Received:
     _owners: dict[int, int] = field(default_factory=dict)  # instance and inc, to a running number
     _names: dict[int, str] = field(default_factory=dict)  # of lanes, by owner number and partition
     _new: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
-    _holes: list[Hole] = field(default_factory=list)
-    _told: set[Hole] = field(default_factory=set)  # of these, recorded as unexplained
+    _holes: dict[Hole, bool] = field(default_factory=dict)  # True where recorded as unexplained
 
     def note(
         self,
@@ -87,19 +86,16 @@ class Received:
         now_ns = clock.wall_ns()
         try:
             bounds = consumer.log_bounds(sorted({partition for partition, *_ in self._holes}))
-        except (
-            BrokerError
-        ) as error:  # it does not answer now: it is asked again with the next second
+        except BrokerError as error:  # it is asked again with the next second
             return self._unexplained(now_ns, error)
-        holes, self._holes = self._holes, []
-        for hole in holes:
+        holes, self._holes = self._holes, {}
+        for hole, is_told in holes.items():
             partition, begin, end = hole
-            if hole in self._told:
+            if is_told:
                 events.append(_of_offsets(EXPLAINED_EVENT, hole, now_ns))
             gone = min(end, bounds[partition][0])
             if gone > begin:
                 events.append(_of_offsets(EXPIRED_EVENT, (partition, begin, gone), now_ns))
-        self._told.clear()
         return events
 
     def final_events(self, consumer: Consumer, clock: Clock) -> list[Event]:
@@ -121,19 +117,21 @@ class Received:
 
     def restore(self, event: Event) -> None:
         """Take back a hole that an earlier self has told of, until it was explained."""
-        if event.kind in (HOLE_EVENT, EXPLAINED_EVENT):
-            partition, begin, end = (
-                int(event.fields[key]) for key in ("partition", "from_offset", "to_offset")
-            )
-            change = self._told.add if event.kind == HOLE_EVENT else self._told.discard
-            change((partition, begin, end))
-            self._holes = sorted(self._told)
+        if event.kind not in (HOLE_EVENT, EXPLAINED_EVENT):
+            return
+        partition, begin, end = (
+            int(event.fields[key]) for key in ("partition", "from_offset", "to_offset")
+        )
+        if event.kind == HOLE_EVENT:
+            self._holes[partition, begin, end] = True
+        else:
+            self._holes.pop((partition, begin, end), None)
 
     def _unexplained(self, now_ns: int, error: BrokerError) -> list[Event]:
-        new = [hole for hole in self._holes if hole not in self._told]
+        new = [hole for hole, is_told in self._holes.items() if not is_told]
         if new:
             LOG.warning("holes_unexplained holes=%d error=%s", len(new), error)
-        self._told.update(new)
+        self._holes = dict.fromkeys(self._holes, True)
         return [_of_offsets(HOLE_EVENT, hole, now_ns) for hole in new]
 
     def _advance(self, partition: Ints, offset: Ints) -> dict[int, int]:
@@ -150,7 +148,8 @@ class Received:
         # Where offsets have holes by nature, only a whole block can have gone between two of them.
         jumps = offset >> self.block_bits > following >> self.block_bits
         for at in np.flatnonzero(jumps).tolist():
-            self._holes.append((int(partition[at]), int(following[at]), int(offset[at])))
+            hole = int(partition[at]), int(following[at]), int(offset[at])
+            self._holes.setdefault(hole, False)
         return before
 
     def _lane(self, block: NDArray[np.void], partition: Ints) -> Ints:
