@@ -122,6 +122,13 @@ def test_a_setting_of_the_producer_leaves_our_others_as_they_were() -> None:
     }
 
 
+def test_who_asks_for_chunks_gets_no_batches_beside_them() -> None:
+    """The client refuses both together."""
+    assert pulsar.Config(producer={"chunking_enabled": "true"}).producer == {
+        "chunking_enabled": "true"
+    }
+
+
 def test_topic_settings_become_policies() -> None:
     """Each is posted where the admin interface has it; quorums follow the replication."""
     found = _pulsar_topics._policies(

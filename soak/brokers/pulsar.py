@@ -57,7 +57,11 @@ class Config:
     consumer: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "producer", {**_BATCHES, **self.producer})
+        is_chunking = (
+            self.producer.get("chunking_enabled") == "true"
+        )  # the client does one of the two
+        ours = {} if is_chunking else _BATCHES
+        object.__setattr__(self, "producer", {**ours, **self.producer})
 
     @property
     def addresses(self) -> dict[str, str]:
