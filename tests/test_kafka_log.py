@@ -1,4 +1,4 @@
-"""What Kafka's client says unasked: not lost, and no flood."""
+"""A broker that is away: what its clients say is neither lost nor a flood, and they are back soon."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from soak.brokers import kafka
 from soak.brokers._kafka_log import MOST_KINDS, Cause, ClientLog
+from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
 from soak.core.units import SECOND_NS
 from tests.fakes import FakeClock
@@ -50,10 +52,10 @@ def test_every_kind_of_line_is_heard_at_once(caplog: pytest.LogCaptureFixture) -
 
 
 def test_what_is_remembered_of_lines_has_a_bound() -> None:
-    """Lines that never repeat, ten times as many as there is room for."""
+    """Lines that never repeat, twice as many as there is room for."""
     log = ClientLog(logging.getLogger("nowhere"), FakeClock())
 
-    for number in range(10 * MOST_KINDS):
+    for number in range(2 * MOST_KINDS + 1):
         say(log, f"{number}")
 
     assert len(log._told) <= MOST_KINDS
@@ -97,3 +99,14 @@ def test_without_a_cause_the_question_s_own_words_stand() -> None:
 
     with pytest.raises(BrokerError, match=r"answered at b1:9092: broker transport failure$"):
         cause.metadata(admin, "b1:9092", 1.0)
+
+
+def test_between_two_attempts_to_connect_lies_a_second_at_most_unless_the_plan_says_more() -> None:
+    """The client tells it by refusing a shortest pause that is longer than the longest."""
+    longer = {"reconnect.backoff.ms": "1001"}
+    planned = {**longer, "reconnect.backoff.max.ms": "5000"}
+
+    kafka.connect(kafka.Config(common=planned), SystemClock()).check_settings()
+
+    with pytest.raises(BrokerError, match=r"`reconnect\.backoff\.max\.ms` must be"):
+        kafka.connect(kafka.Config(common=longer), SystemClock()).check_settings()
