@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import sys
 import threading
@@ -9,11 +10,13 @@ from types import FrameType
 
 
 def stop_event() -> threading.Event:
-    """Install the handlers, from the main thread, and return the event they set."""
+    """Install the handlers, from the main thread, and return the event that is set right after a signal."""
     stop = threading.Event()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
+        # `set` takes the event's lock, which the interrupted thread may hold in its `wait`: from the
+        # handler itself it would wait for itself. This call takes no lock.
+        _thread.start_new_thread(stop.set, ())
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
