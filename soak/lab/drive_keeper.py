@@ -1,0 +1,150 @@
+"""Puts a lab's drive together and takes it apart: `python -m soak.lab.drive_keeper FOLDER CAPACITY_BYTES`.
+
+A process of its own, which SIGTERM ends and which gets one when its parent dies: so mounts and loop devices
+do not outlive a test or a drill that was killed. What it leaves when it is killed itself, the next one in its
+folder clears.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from probes import _mounts
+from soak.core.clock import SystemClock
+from soak.core.errors import LabError
+from soak.core.units import SECOND_NS
+from soak.lab.drive import DriveFolder, write_control
+from soak.service import children
+from soak.service.signals import stop_event
+
+PLUGIN = Path(__file__).with_name("drive_nbdkit.py")
+STEP_LIMIT_SECONDS = 20.0
+_POLL_SECONDS = 0.05
+_MKFS = ("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard")
+"""Everything at once: what mkfs leaves for later would be written beside the load."""
+
+
+def keep(folder: DriveFolder, capacity_bytes: int, stop: threading.Event) -> None:
+    """Hold the drive until told to stop, or until a part of it has ended.
+
+    Raises:
+        LabError: it could not be put together; what there was of it is gone again.
+    """
+    clear(folder)
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        _put_together(folder, capacity_bytes, processes)
+        while not stop.wait(_POLL_SECONDS):
+            if any(process.poll() is not None for process in processes):
+                raise LabError(f"a part of the drive has ended; {folder.log} says why")
+    finally:
+        _take_apart(folder, processes)
+
+
+def clear(folder: DriveFolder) -> None:
+    """Undo mounts and loop devices in this folder, whoever made them; there may be none."""
+    folder.ready.unlink(missing_ok=True)
+    write_control(folder, 0.0, is_stopped=False)  # else what waits for the drive waits on
+    if _is_mounted(folder.mount_point) and not _try("umount", str(folder.mount_point)):
+        _try("umount", "--lazy", str(folder.mount_point))  # somebody still has a file open
+    for loop in _loops_on(folder.image):
+        _try("losetup", "--detach", loop)
+    if _is_mounted(folder.image):
+        _try("umount", "--lazy", str(folder.image))
+
+
+def _put_together(
+    folder: DriveFolder, capacity_bytes: int, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    folder.socket.unlink(missing_ok=True)
+    folder.image.touch()
+    folder.mount_point.mkdir(exist_ok=True)
+    served = [f"capacity={capacity_bytes}", f"control={folder.control}"]
+    kit = ["nbdkit", "--foreground", "--unix", str(folder.socket), "python", str(PLUGIN), *served]
+    processes.append(_spawn(kit, folder))
+    _await(folder.socket.exists, processes)
+    fuse = ["nbdfuse", str(folder.image), "--unix", str(folder.socket)]
+    processes.append(_spawn(fuse, folder))
+    _await(lambda: _is_mounted(folder.image), processes)
+    loop = _run("losetup", "--find", "--show", str(folder.image)).strip()
+    _run(*_MKFS, loop)
+    _run("mount", "-o", "nodiscard", loop, str(folder.mount_point))
+    draft = folder.ready.with_suffix(".part")
+    draft.write_text(Path(loop).name)
+    draft.replace(folder.ready)
+
+
+def _take_apart(folder: DriveFolder, processes: list[subprocess.Popen[bytes]]) -> None:
+    clear(folder)
+    for process in reversed(processes):
+        children.stop(process, STEP_LIMIT_SECONDS)
+    folder.socket.unlink(missing_ok=True)
+
+
+def _spawn(command: list[str], folder: DriveFolder) -> subprocess.Popen[bytes]:
+    path = {"PATH": os.environ.get("PATH", os.defpath)}  # nothing that turns the system's Python
+    return children.spawn(command, log_path=folder.log, env=path)
+
+
+def _await(is_there: Callable[[], bool], processes: list[subprocess.Popen[bytes]]) -> None:
+    clock = SystemClock()
+    deadline_ns = clock.mono_ns() + int(STEP_LIMIT_SECONDS * SECOND_NS)
+    while not is_there():
+        if processes[-1].poll() is not None or clock.mono_ns() > deadline_ns:
+            raise LabError("a part of the drive did not start")
+        clock.sleep_until(clock.mono_ns() + int(_POLL_SECONDS * SECOND_NS))
+
+
+def _is_mounted(path: Path) -> bool:
+    mounts = _mounts.parse(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    return any(mount.point == str(path) for mount in mounts)
+
+
+def _loops_on(image: Path) -> list[str]:
+    loops = Path("/sys/block").glob("loop*/loop/backing_file")
+    return [f"/dev/{file.parent.parent.name}" for file in loops if _said(file) == str(image)]
+
+
+def _said(file: Path) -> str:
+    try:
+        return file.read_text(errors="surrogateescape").strip()
+    except OSError:  # detached meanwhile
+        return ""
+
+
+def _try(*command: str) -> bool:
+    try:
+        _run(*command)
+    except LabError as error:
+        print(error, file=sys.stderr)  # into the drive's log  # noqa: T201
+        return False
+    return True
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=STEP_LIMIT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LabError(f"cannot run {command[0]}: {error}") from error
+    if done.returncode:
+        raise LabError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def main() -> None:
+    folder, capacity_bytes = sys.argv[1:]
+    try:
+        keep(DriveFolder(Path(folder)), int(capacity_bytes), stop_event())
+    except LabError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

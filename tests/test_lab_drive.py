@@ -1,0 +1,122 @@
+"""The lab's own drive: it comes up, answers as told, and leaves nothing behind however its user ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from soak.core.errors import LabError
+from soak.lab import drive, drive_keeper
+
+LIMIT_SECONDS = 30.0
+_USER = """
+import sys, time
+from pathlib import Path
+from soak.lab import drive
+made = drive.start(Path(sys.argv[1]), capacity_bytes=2**26)
+print(made.device, flush=True)
+made.stop_answering()
+time.sleep(600)
+"""
+
+
+def remains(folder: Path) -> list[str]:
+    """Return the mounts and loop devices of a folder."""
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    loops = Path("/sys/block").glob("loop*/loop/backing_file")
+    return [line for line in mounts if f" {folder}/" in line] + [
+        str(path) for path in loops if path.read_text().startswith(f"{folder}/")
+    ]
+
+
+def until_gone(folder: Path) -> list[str]:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while remains(folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return remains(folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    lack = drive.missing()
+    if lack:
+        pytest.skip(lack)
+    return tmp_path / "drive"
+
+
+def user_of(folder: Path) -> subprocess.Popen[str]:
+    """Return a process that has such a drive, mounted and hanging."""
+    user = subprocess.Popen(
+        [sys.executable, "-c", _USER, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    assert user.stdout is not None
+    assert user.stdout.readline().startswith("loop")
+    return user
+
+
+def test_a_machine_that_lacks_something_is_told_what() -> None:
+    """The tool and the package that has it, or that root is needed."""
+    assert drive.missing(lambda _tool: None).startswith("a drive of the lab's own needs")
+
+
+@pytest.mark.slow
+def test_it_is_a_filesystem_of_its_own_and_goes_when_closed(folder: Path) -> None:
+    """Written, read back, and taken apart while it does not answer; twice in one folder."""
+    for _ in range(2):
+        made = drive.start(folder, capacity_bytes=2**26)
+        file = made.mount_point / "x"
+        file.write_text("23")
+        assert (made.mount_point.is_mount(), file.read_text()) == (True, "23")
+        made.stop_answering()
+        made.close()
+
+        assert remains(folder) == []
+        assert not file.exists()
+
+
+@pytest.mark.slow
+def test_it_goes_when_its_user_is_killed(folder: Path) -> None:
+    """SIGKILL, in the middle of a hang."""
+    user = user_of(folder)
+
+    user.kill()
+    user.communicate(timeout=LIMIT_SECONDS)
+
+    assert until_gone(folder) == []
+
+
+@pytest.mark.slow
+def test_what_a_killed_keeper_leaves_is_cleared_by_the_next_one(folder: Path) -> None:
+    """Then its drive is dead, but still mounted."""
+    user = user_of(folder)
+    (keeper,) = Path(f"/proc/{user.pid}/task/{user.pid}/children").read_text().split()
+    os.kill(int(keeper), signal.SIGKILL)
+    user.kill()
+    user.communicate(timeout=LIMIT_SECONDS)
+    assert remains(folder) != []
+
+    drive.start(folder, capacity_bytes=2**26).close()
+
+    assert remains(folder) == []
+
+
+@pytest.mark.slow
+def test_a_drive_that_does_not_come_up_says_why(folder: Path) -> None:
+    """The last lines of its log; nothing is left."""
+    with pytest.raises(LabError, match="did not come up"):
+        drive.start(folder, capacity_bytes=0)
+
+    assert remains(folder) == []
+
+
+def test_clearing_a_folder_without_a_drive_does_nothing(tmp_path: Path) -> None:
+    """No mount, no loop device, no error."""
+    drive_keeper.clear(drive.DriveFolder(tmp_path))
+
+    assert remains(tmp_path) == []

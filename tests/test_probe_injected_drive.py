@@ -1,0 +1,104 @@
+"""The probes on a drive whose faults are known: they move when the drive does, and only then.
+
+Needs root and FUSE; Debian: nbdkit nbdkit-plugin-python libnbd-bin fuse3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from soak.lab import drive
+from tests.probe_daemon import ProbeDaemon, Second
+from tests.throttle import Throttle
+
+pytestmark = pytest.mark.slow
+
+FLUSH, AWAIT = "fsync_latency_seconds 0.5", "disk_write_await_seconds"
+WRITE_TIME, HANGING = "node_disk_write_time_seconds", "fsync_hanging_seconds"
+DELAY = 0.01
+HANG_SECONDS = 5
+
+
+@pytest.fixture
+def injected(tmp_path: Path) -> Iterator[drive.Drive]:
+    lack = drive.missing()
+    if lack:
+        pytest.skip(lack)
+    made = drive.start(tmp_path / "drive")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, injected: drive.Drive) -> Iterator[ProbeDaemon]:
+    where = f"directory: {injected.mount_point}"
+    probes = f"  fsync: {{{where}, period: 50ms}}\n  disk_io: {{{where}}}\n  host: {{}}\n"
+    made = ProbeDaemon(tmp_path / "run", probes)
+    yield made
+    injected.answer()
+    made.stop()
+
+
+def typical(seconds: list[Second], metric: str) -> float:
+    return median(second.values[metric] for second in seconds)
+
+
+def test_a_slower_drive_moves_flush_await_and_write_time_in_the_next_second(
+    injected: drive.Drive, daemon: ProbeDaemon
+) -> None:
+    """The first whole second with 10 ms more shows all three, and that is less than 2 s after."""
+    daemon.until(lambda found: len(found) > 2 and FLUSH in found[-1].values)
+    before = daemon.whole_seconds(3)
+    injected.answer(delay_seconds=DELAY)
+    slow = daemon.whole_seconds(1)[0].values
+    injected.answer()
+    after = daemon.whole_seconds(3)[1:]
+
+    for metric in (FLUSH, AWAIT):
+        assert slow[metric] > typical(before, metric) + 0.8 * DELAY
+        assert typical(after, metric) < slow[metric]
+    assert slow[WRITE_TIME] > 1.5 * typical(before, WRITE_TIME)
+
+
+def test_a_throttle_above_the_drive_moves_the_flush_and_not_the_device(
+    injected: drive.Drive, daemon: ProbeDaemon
+) -> None:
+    """The flush waits before the device is asked: slow fsync, device innocent."""
+    throttle = Throttle(injected.device, writes_per_second=5)
+    if throttle.lack:
+        pytest.skip(throttle.lack)
+    daemon.until(lambda found: len(found) > 2 and FLUSH in found[-1].values)
+    before = daemon.whole_seconds(3)
+    try:
+        throttle.hold(daemon.process.pid)
+        slow = daemon.whole_seconds(4)[1:]
+    finally:
+        throttle.lift()
+
+    moved = typical(slow, FLUSH) - typical(before, FLUSH)
+    assert moved > 0.1
+    assert typical(slow, AWAIT) - typical(before, AWAIT) < moved / 4
+
+
+def test_a_drive_that_hangs_holds_up_no_other_probe(
+    injected: drive.Drive, daemon: ProbeDaemon
+) -> None:
+    """Every second is recorded, with the age of the call that hangs; then all goes on as before."""
+    daemon.until(lambda found: len(found) > 2 and FLUSH in found[-1].values)
+    injected.stop_answering()
+    hung = daemon.whole_seconds(HANG_SECONDS)
+    injected.answer()
+    after = daemon.whole_seconds(3)
+
+    ages = [second.values[HANGING] for second in hung]
+    assert [second.k for second in hung] == list(range(hung[0].k, hung[0].k + len(hung)))
+    assert all(later > earlier for earlier, later in pairwise(ages))
+    assert all(second.values["host_cpu_ratio"] >= 0 for second in hung)
+    assert all(second.values["node_disk_io_now"] > 0 for second in hung)
+    assert after[-1].values[HANGING] < ages[0]
+    assert after[-1].values[FLUSH] < ages[0]
