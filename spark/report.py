@@ -17,6 +17,7 @@ from soak.core.model import Change, Finding
 from soak.store.findings import FindingsStore
 from soak.store.run_folder import RunFolder, write_atomically
 from spark.coverage import Gap, coverage
+from spark.foreseen import forecast_of, retention
 from spark.look_back import look_back
 from spark.reports._page import Page
 from spark.session import build_session
@@ -52,10 +53,10 @@ def write(
 ) -> int:
     """Judge a timeline and write both files; return the exit code."""
     judged, covered = look_back(timeline, online, changes), coverage(timeline, unread)
-    promised = durability_of(timeline.folder)
-    page = Page(timeline, judged, covered, verdict(judged, covered), drill, promised)
+    promised, told = durability_of(timeline.folder), forecast_of(timeline.folder)
+    page = Page(timeline, judged, covered, verdict(judged, covered), drill, promised, told)
     write_atomically(timeline.folder.report, html(page))
-    body = summary(timeline, judged, covered, promised)
+    body = summary(timeline, judged, covered, promised) | {"retention": retention(timeline, told)}
     write_atomically(timeline.folder.summary, json.dumps(body, indent=2, allow_nan=False) + "\n")
     return EXIT_CODE[page.verdict]
 

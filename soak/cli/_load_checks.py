@@ -6,6 +6,7 @@ from pathlib import Path
 
 from soak.core.errors import PlanError
 from soak.core.plan_text import PlanFile
+from soak.core.profile import Point
 from soak.daemons.windows import refusal
 from soak.store.profile_file import keep_profile, read_profile
 from soak.store.run_folder import RunFolder
@@ -38,6 +39,16 @@ def keep_load(plan_file: PlanFile, folder: RunFolder) -> None:
     path = _profile_path(plan_file)
     if path is not None:
         keep_profile(path, folder)
+
+
+def table_of(plan_file: PlanFile) -> tuple[Point, ...]:
+    """Return the rates of the profile's file; none where the plan names no file.
+
+    Raises:
+        PlanError: it cannot be read.
+    """
+    path = _profile_path(plan_file)
+    return read_profile(path) if path is not None else ()
 
 
 def _profile_path(plan_file: PlanFile) -> Path | None:

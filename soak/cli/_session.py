@@ -7,15 +7,15 @@ import logging
 import secrets
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
-from soak.cli import _checks, _durability
-from soak.cli._load_checks import keep_load
+from soak.cli import _checks, _durability, _forecast
+from soak.cli._load_checks import keep_load, table_of
 from soak.cli._part import WHOLE, Part, check_in_time, check_part
 from soak.cli._snapshot import Watcher
 from soak.cli._view import View, open_view
@@ -118,6 +118,7 @@ def _execute(
     if part.is_first:
         _make_topics(plan_file, plan)
         _durability.record(folder, plan)
+        _forecast.record(folder, plan, table_of(plan_file))
     else:
         _await_topics(plan, run, clock)
     keep_begin(folder, run, plan, connect(plan, clock))
@@ -222,9 +223,16 @@ def _resolved(plan: Plan, lab: Lab | None, run: Run) -> Plan:
         if lab.mailbox is not None:
             server = {"host": lab.mailbox.host, "port": lab.mailbox.port}
             plan = filled(plan, "sinks", server)
-    plan = filled(plan, "probes", {"client": getattr(plan.broker_config, "common", {})})
-    plan = filled(plan, "probes", plan.broker_config.addresses)
-    return filled(plan, "probes", {"topics": plan.topic.names})
+    broker = plan.broker_config
+    own: list[Mapping[str, object]] = [
+        {"client": getattr(broker, "common", None) or getattr(broker, "client", {})},
+        *({name: address} for name, address in broker.addresses.items()),
+        {"namespace": getattr(broker, "namespace", "")},
+        {"topics": plan.topic.names},
+    ]
+    for values in own:
+        plan = filled(plan, "probes", values)
+    return plan
 
 
 def _make_topics(plan_file: PlanFile, plan: Plan) -> None:

@@ -18,7 +18,8 @@ def check(
     duration: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
 ) -> None:
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
-    from soak.cli import _checks, _durability
+    from soak.cli import _checks, _durability, _forecast
+    from soak.cli._load_checks import table_of
     from soak.core import durability, plan_text
     from soak.core.units import format_duration, format_rate
     from soak.daemons.catch_up import never_begins
@@ -43,6 +44,10 @@ def check(
     if found.lab is None:
         promised = durability.named(_durability.look(found))
         print(f"Durability: {promised}; `soak audit {plan}` says why.")
+    foreseen = _forecast.look(found, table_of(plan_file), Path(found.run_directory))
+    print("\n".join(foreseen.lines))
+    for warning in foreseen.warnings:
+        print(f"Warning: {warning}.")
 
 
 def _masked(text: str) -> str:

@@ -39,6 +39,11 @@ class RunFolder:
         return self.path / "durability.json"
 
     @property
+    def forecast(self) -> Path:
+        """Return when retention was foreseen to delete, and how much was to be held."""
+        return self.path / "forecast.json"
+
+    @property
     def begin(self) -> Path:
         """Return where reading begins, by partition, in topics that the run did not make."""
         return self.path / "begin.json"

@@ -18,7 +18,8 @@ from spark.timeline import Timeline
 class Page:
     """A run, judged. `drill` is what was injected, for the reader's eyes only.
 
-    `durability` is what the target promised, as in `durability.json`.
+    `durability` is what the target promised, as in `durability.json`, and `forecast` what
+    `forecast.json` says.
     """
 
     timeline: Timeline
@@ -27,6 +28,7 @@ class Page:
     verdict: Verdict
     drill: Mapping[str, Any] | None
     durability: Mapping[str, Any] = field(default_factory=dict)
+    forecast: Mapping[str, Any] = field(default_factory=dict)
 
     def moment(self, k: float) -> str:
         return wording.moment(self.timeline.wall_ns(k))

@@ -20,6 +20,14 @@ _ADDED_TO = ("listeners", _PROTOCOLS)
 _ON_LOOPBACK = re.compile(r"[^:/,]+://127\.0\.0\.1:\d+")
 
 
+DEFAULTS = {
+    # Retention in seconds instead of minutes, so that a short run sees it.
+    "log.retention.check.interval.ms": "1000",
+    "log.segment.delete.delay.ms": "1000",
+    "log.initial.task.delay.ms": "1000",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where one node listens on loopback: for clients, and for controllers."""
@@ -67,10 +75,7 @@ def server_properties(
         "share.coordinator.state.topic.replication.factor": str(copies),
         "share.coordinator.state.topic.min.isr": str(in_sync),
         "group.initial.rebalance.delay.ms": "0",
-        # Retention in seconds instead of minutes, so that a short run sees it.
-        "log.retention.check.interval.ms": "1000",
-        "log.segment.delete.delay.ms": "1000",
-        "log.initial.task.delay.ms": "1000",
+        **DEFAULTS,
     }
     for key, value in settings.items():
         if key in own and key not in _ADDED_TO:

@@ -11,7 +11,7 @@ from soak.core.errors import LabError
 MAIN_CLASS = "org.apache.pulsar.PulsarStandaloneStarter"
 CLUSTER = "standalone"
 
-_DEFAULTS = {
+DEFAULTS = {
     # One node on a small machine: few threads, everything kept once.
     "numIOThreads": "2",
     "numHttpServerThreads": "4",
@@ -100,7 +100,7 @@ def standalone_conf(ports: Ports, settings: Mapping[str, str]) -> str:
             raise LabError(f"the lab itself decides {key}; remove it from lab.settings")
         if "\n" in f"{key}{value}" or "\r" in f"{key}{value}":
             raise LabError(f"lab.settings: {key!r} holds a line break")
-    pairs = {**_DEFAULTS, **settings, **own}
+    pairs = {**DEFAULTS, **settings, **own}
     return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in pairs.items())
 
 

@@ -48,6 +48,11 @@ def start(
     return cluster
 
 
+def broker_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what `start` configures a broker with, as far as that is not for the lab alone to know."""
+    return {**files.DEFAULTS, **given}
+
+
 class Kafka:
     """A cluster at work; implements `soak.lab.ports.Running`. Its own process is that of the first node."""
 

@@ -80,6 +80,11 @@ def start(
     return broker
 
 
+def broker_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what `start` configures a broker with, as far as that is not for the lab alone to know."""
+    return {**files.DEFAULTS, **given}
+
+
 class Pulsar:
     """A standalone process; implements `soak.lab.ports.Running`."""
 

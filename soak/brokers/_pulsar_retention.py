@@ -1,0 +1,108 @@
+"""What a Pulsar topic keeps beyond what was read: its own policy, else its namespace's, else the broker's.
+
+A ledger is trimmed when every subscription has read it and the policy lets it go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from soak.brokers import _pulsar_entry, pulsar
+from soak.clients.pulsar_admin import NOT_FOUND, Admin, RefusedError, path_of
+from soak.core.clock import SystemClock
+from soak.core.forecast import NEVER, Limits, Stored
+from soak.core.plan import Plan, Topic
+from soak.core.plan_base import Settings
+
+_MIB = 2**20
+_BROKER = "/admin/v2/brokers/configuration/runtime"
+_TIME, _SIZE = "retentionTimeInMinutes", "retentionSizeInMB"
+_WITHOUT_POLICIES = (
+    NOT_FOUND,
+    405,
+    412,
+)  # no such topic yet, or a cluster that has them switched off
+_DEFAULTS = {
+    "managedLedgerMaxEntriesPerLedger": 50_000,
+    "managedLedgerMaxSizePerLedgerMbytes": 2048,
+    "managedLedgerMinLedgerRolloverTimeMinutes": 10,
+    "managedLedgerMaxLedgerRolloverTimeMinutes": 240,
+    "retentionCheckIntervalInSeconds": 120,
+    "defaultRetentionTimeInMinutes": 0,
+    "defaultRetentionSizeInMB": 0,
+}
+_NOTES = (
+    "a ledger goes only when every subscription has read it",
+    "a bookie frees the space later: when all ledgers of an entry log are gone, or when it compacts one",
+)
+
+
+def read(config: pulsar.Config, topic: Topic) -> Limits:
+    """Return what the topics of a plan keep, as the first of them and one broker tell.
+
+    Raises:
+        BrokerError: the admin interface does not answer.
+    """
+    admin = pulsar.connect(config, SystemClock())._admin()  # noqa: SLF001  # with token and TLS
+    name = topic.names[0]
+    full = name if "://" in name else f"persistent://{config.namespace}/{name}"
+    namespace = full.partition("://")[2].rpartition("/")[0]
+    planned = {key: topic.settings[key] for key in (_TIME, _SIZE) if key in topic.settings}
+    policy = (
+        (_asked(admin, f"{path_of(full)}/retention?applied=true") if topic.name else {})
+        or planned
+        or _asked(admin, f"/admin/v2/namespaces/{namespace}/retention")
+    )
+    return limits_of(policy, _asked(admin, _BROKER))
+
+
+def assumed(topic: Topic, brokers: Settings) -> Limits:
+    """Return what the topics of a plan will keep on brokers with these settings."""
+    return limits_of(topic.settings, brokers)
+
+
+def stored(plan: Plan) -> Stored:
+    """Return what the plan's messages take in the log."""
+    config: pulsar.Config = plan.broker_config
+    return _pulsar_entry.stored(plan.load, plan.topic.total_partitions, config.producer)
+
+
+def limits_of(policy: Mapping[str, Any], broker: Mapping[str, Any]) -> Limits:
+    """Return the limits from a topic's policy, where it has one, over those of a broker.
+
+    A policy that names one of its two limits leaves the other open.
+    """
+    found = {name: _number(broker.get(name), default) for name, default in _DEFAULTS.items()}
+    minutes, mebibytes = found["defaultRetentionTimeInMinutes"], found["defaultRetentionSizeInMB"]
+    if _TIME in policy or _SIZE in policy:
+        minutes, mebibytes = _number(policy.get(_TIME), -1), _number(policy.get(_SIZE), -1)
+    return Limits(
+        segment_bytes=found["managedLedgerMaxSizePerLedgerMbytes"] * _MIB,
+        segment_entries=found["managedLedgerMaxEntriesPerLedger"],
+        segment_seconds=60 * found["managedLedgerMaxLedgerRolloverTimeMinutes"],
+        least_segment_seconds=60 * found["managedLedgerMinLedgerRolloverTimeMinutes"],
+        keep_bytes=NEVER if mebibytes < 0 else mebibytes * _MIB,
+        keep_seconds=NEVER if minutes < 0 else 60 * minutes,
+        check_seconds=found["retentionCheckIntervalInSeconds"],
+        free_seconds=None,
+        notes=_NOTES,
+    )
+
+
+def _number(value: object, default: int) -> int:
+    try:
+        return default if value is None else int(str(value))
+    except ValueError:
+        return default
+
+
+def _asked(admin: Admin, path: str) -> Mapping[str, Any]:
+    """Return an answer that may be refused, or be no mapping, as an empty one."""
+    try:
+        found = admin.get(path)
+    except RefusedError as error:
+        if error.status not in _WITHOUT_POLICIES:
+            raise
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,66 @@
+"""When retention was foreseen to delete, when it did, and how much of it the soak saw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from soak.core import wording
+from spark.foreseen import retention
+from spark.reports._page import Page, joined, table, tag
+
+ORDER = 62
+TITLE = "Retention"
+
+
+def render(page: Page) -> Markup:
+    found: Mapping[str, Any] = retention(page.timeline, page.forecast)
+    told, came = found["forecast"], found["happened"]
+    if not told:
+        return tag("p", "Nobody looked when this target would begin to delete.")
+    rows = [
+        (
+            "first deletion",
+            _window(told.get("first_deletion_seconds")),
+            _at(came, "first_deletion"),
+        ),
+        ("its space free", _window(told.get("first_free_seconds")), _at(came, "first_free")),
+        (
+            "soak with deletions",
+            wording.span(told.get("seen_seconds") or 0),
+            f"{came['soak_seconds_with_deletions']:,} seconds held one",
+        ),
+        ("most held", _bytes(told.get("most_held_bytes")), ""),
+    ]
+    notes = [*told.get("warnings", ()), *told.get("notes", ())]
+    parts = [tag("p", _verdict(came)), table(("", "foreseen", "happened"), rows)]
+    return joined([*parts, *(tag("p", f"{note[:1].upper()}{note[1:]}.") for note in notes)])
+
+
+def _verdict(came: Mapping[str, Any]) -> str:
+    if came["first_deletion_seconds"] is None:
+        return "No deletion was seen in this run."
+    if came["is_as_foreseen"] is None:
+        return "Old data was deleted, which was not foreseen."
+    error = came["error_seconds"]
+    late = f"{wording.span(abs(error))} {'after' if error >= 0 else 'before'} the middle of the time foreseen"
+    verdict = "as foreseen" if came["is_as_foreseen"] else "not as foreseen"
+    return f"Old data was first deleted {late}: {verdict}."
+
+
+def _window(pair: Sequence[float] | None) -> str:
+    if pair is None:
+        return "-"
+    early, late = (wording.span(value) for value in pair)
+    return early if early == late else f"{early} to {late}"
+
+
+def _at(came: Mapping[str, Any], what: str) -> str:
+    seconds = came[f"{what}_seconds"]
+    return "-" if seconds is None else wording.span(seconds)
+
+
+def _bytes(value: float | None) -> str:
+    return "-" if value is None else wording.amount(value, "bytes")
