@@ -20,7 +20,8 @@ class KafkaOffsets:
 
     def __init__(self, settings: Mapping[str, str], timeout_seconds: float) -> None:
         try:
-            self._admin = AdminClient({"log_level": "3", **settings}, logger=LOG)
+            # What fails is raised; the client's own lines beside it come twenty a second.
+            self._admin = AdminClient({**settings, "log_level": "0"}, logger=LOG)
         except KafkaException as error:
             raise ProbeError(f"the Kafka client refuses its settings: {_said(error)}") from error
         self._timeout_seconds = timeout_seconds
@@ -35,6 +36,7 @@ class KafkaOffsets:
             # all of them: a topic that is asked for by name may be created by that
             listed = self._admin.list_topics(timeout=self._timeout_seconds).topics
         except KafkaException as error:
+            self._admin.poll(0)  # drops what it was told meanwhile: else all of it is kept
             raise ProbeError(f"cannot list topics: {_said(error)}") from error
         found: list[Partition] = []
         for topic in topics:

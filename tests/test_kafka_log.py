@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from probes._kafka_offsets import KafkaOffsets
 from soak.brokers import kafka
 from soak.brokers._kafka_log import MOST_KINDS, Cause, ClientLog
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError
+from soak.core.errors import BrokerError, ProbeError
 from soak.core.units import SECOND_NS
 from tests.fakes import FakeClock
 
@@ -110,3 +111,13 @@ def test_between_two_attempts_to_connect_lies_a_second_at_most_unless_the_plan_s
 
     with pytest.raises(BrokerError, match=r"`reconnect\.backoff\.max\.ms` must be"):
         kafka.connect(kafka.Config(common=longer), SystemClock()).check_settings()
+
+
+def test_a_probe_keeps_nothing_of_what_its_client_is_told_while_the_broker_is_away() -> None:
+    """It asks for weeks: of ten refused connections and more at most those since the answer are left."""
+    offsets = KafkaOffsets({"bootstrap.servers": "127.0.0.1:1"}, 0.6)
+
+    with pytest.raises(ProbeError, match="cannot list topics"):
+        offsets.partitions(["soak-x"])
+
+    assert offsets._admin.poll(0) < 5
