@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
 import threading
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from pyspark.sql.types import LongType
 
 from detectors import level_shift
 from soak.core.journal_text import DamagedLineError, End, decode
+from soak.core.model import Column
 from soak.core.phases import parse
 from soak.core.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.service.metrics import Page, publish
 from soak.store.journal import segments
 from soak.store.journal_reader import complete_size, sources
 from soak.store.run_folder import Run, RunFolder, exclusive, read_plan, read_run
@@ -64,7 +67,9 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
         session = build_session("soak detect-stream", temporary=temporary, cores=1, log=log)
         try:
             with held(session, folder.spark):
-                _Stream(folder, known, plan, clock).run(session, stop)
+                page = Page(clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"})
+                publish(page, folder.path, plan.metrics, plan.daemons, "detect-stream")
+                _Stream(folder, known, plan, clock, page).run(session, stop)
         finally:
             session.stop()
     return 0
@@ -76,6 +81,7 @@ class _Stream:
     known: Run
     plan: Plan
     clock: Clock
+    page: Page
 
     @property
     def checkpoint(self) -> Path:
@@ -155,6 +161,12 @@ class _Stream:
             "is_running": is_running,
             "wall_ns": self.clock.wall_ns(),
         }
+        numbers = {
+            "detect_batch_seconds": last.durationMs.get("triggerExecution", 0) / 1000,
+            "detect_batch_rows": last.numInputRows,
+            "detect_newest_second": math.nan if seen is None or seen["k"] is None else seen["k"],
+        }
+        self.page.show([(Column(name), float(value)) for name, value in numbers.items()])
         # not flushed to disk: it is for the live view, and the drive may be the one under test
         draft = self.folder.spark / ".progress.json"
         draft.write_text(json.dumps(body) + "\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import socket
 import subprocess
 import sys
 import threading
@@ -11,121 +11,22 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from soak.core.errors import NotAvailableError, ProbeError
-from soak.core.model import Column, Event, Reading, Record
+from soak.core.model import Column, Reading, Record
 from soak.core.phases import to_line
 from soak.core.units import SECOND_NS
 from soak.daemons import probe as daemon
-from soak.daemons.context import RESTART_CODE, host_name
-from soak.daemons.probe import SAY_AGAIN_NS, Panel
+from soak.daemons.context import RESTART_CODE, host_name, open_journal
+from soak.daemons.panel import Panel
 from soak.store.journal_reader import SourceReader, read_source, sources
-from soak.store.run_folder import Run, RunFolder, write_run
+from soak.store.run_folder import Run, RunFolder, read_any_plan, write_run
 from tests.fakes import FakeClock, FakeProbe
 
 A, B = Column("a_seconds", (), "seconds"), Column("b_ratio", (), "ratio")
 ABSENT = NotAvailableError("no such device")
 FAILED = ProbeError("cannot read")
-
-
-def reading(*columns: Column, events: tuple[Event, ...] = ()) -> Reading:
-    return Reading(tuple((column, 23.0) for column in columns), events, 0.002)
-
-
-def rounds(
-    panel: Panel, clock: FakeClock, count: int
-) -> list[tuple[dict[str, float], list[Event]]]:
-    found = []
-    for _ in range(count):
-        samples, events = panel.read(clock.mono_ns())
-        found.append(({column.name: value for column, value in samples}, events))
-        clock.advance(1)
-    return found
-
-
-def test_columns_grow_at_the_end_and_a_silent_one_is_missing() -> None:
-    """The order of a record's values never changes; NaN says that nothing was measured."""
-    clock = FakeClock()
-    probe = FakeProbe(reading(A), reading(B), reading(A, B))
-    found = rounds(Panel({"x": probe}, clock), clock, 3)
-
-    first, second, third = ([*row] for row, _ in found)
-
-    assert second[: len(first)] == first
-    assert third == second
-    assert math.isnan(found[1][0]["a_seconds"])
-    assert found[2][0]["b_ratio"] == 23.0
-
-
-def test_each_probe_is_told_of_success_and_cost() -> None:
-    """The daemon adds both; a probe says what it cost, threads included."""
-    clock = FakeClock()
-    ((row, _),) = rounds(Panel({"x": FakeProbe(reading(A))}, clock), clock, 1)
-
-    assert row['probe_success{probe="x"}'] == 1.0
-    assert row['probe_duration_seconds{probe="x"}'] == 0.002
-    assert row["probe_lag_seconds"] == 0.0
-
-
-def test_a_failing_probe_is_counted_told_once_a_minute_and_stops_no_other() -> None:
-    """130 failures: three events, each with the failures since the last."""
-    clock = FakeClock()
-    panel = Panel({"bad": FakeProbe(FAILED), "good": FakeProbe(reading(A))}, clock)
-    found = rounds(panel, clock, 130)
-
-    events = [event for _, events in found for event in events]
-
-    assert all(row['probe_success{probe="bad"}'] == 0.0 for row, _ in found)
-    assert all(row["a_seconds"] == 23.0 for row, _ in found)
-    assert [event.kind for event in events] == ["probe_failed"] * 3
-    assert [event.fields["failures"] for event in events] == [1, 60, 60]
-
-
-def test_an_absent_probe_is_said_once_and_asked_once_a_minute() -> None:
-    """Absent is not failed: no success of 0."""
-    clock = FakeClock()
-    probe = FakeProbe(ABSENT)
-    found = rounds(Panel({"x": probe}, clock), clock, 125)
-
-    (event,) = [event for _, events in found for event in events]
-
-    assert event.kind == "probe_not_available"
-    assert event.fields == {"probe": "x", "reason": "no such device"}
-    assert probe.reads == 3
-    assert set(found[-1][0]) == {"probe_lag_seconds"}
-
-
-def test_an_absent_probe_that_comes_is_read_every_second() -> None:
-    """A drive that is mounted later."""
-    clock = FakeClock()
-    probe = FakeProbe(ABSENT, reading(A))
-    panel = Panel({"x": probe}, clock)
-    rounds(panel, clock, SAY_AGAIN_NS // SECOND_NS)
-
-    found = rounds(panel, clock, 3)
-
-    assert [row["a_seconds"] for row, _ in found] == [23.0] * 3
-
-
-def test_columns_are_bounded() -> None:
-    """Labels without end must not fill the memory; it is said once."""
-    clock = FakeClock()
-    endless = [
-        reading(*(Column("x", (("id", str(second * 100 + at)),)) for at in range(20)))
-        for second in range(5)
-    ]
-    found = rounds(Panel({"x": FakeProbe(*endless)}, clock, max_columns=23), clock, 5)
-
-    assert [len(row) for row, _ in found[1:]] == [23] * 4
-    assert [event.kind for _, events in found for event in events] == ["probe_columns_full"]
-
-
-def test_closing_closes_every_probe() -> None:
-    """Each may hold a file or a thread."""
-    probes = {"x": FakeProbe(reading(A)), "y": FakeProbe(FAILED)}
-
-    Panel(probes, FakeClock()).close()
-
-    assert [probe.is_closed for probe in probes.values()] == [True, True]
 
 
 PLAN = "name: x\nbroker: {kafka: {bootstrap_servers: '127.0.0.1:9'}}\nprobes: {pressure: {}, host: {}}\n"
@@ -177,7 +78,7 @@ def test_seconds_that_were_missed_are_a_gap_and_the_lag_is_told(tmp_path: Path) 
     daemon.run(tmp_path, threading.Event(), clock)
 
     records, columns, _ = recorded(folder)
-    lag = columns[0].index(Column("probe_lag_seconds", (), "seconds"))
+    lag = columns[0].index(Column("probe_lag_seconds", (("probe", "host"),), "seconds"))
 
     assert [record.k for record in records] == [0, 1, 2, 3, 4, 7, 8, 9]
     assert [record.values[lag] for record in records] == [0, 0, 0, 0, 2.5, 0, 0, 0]
@@ -230,6 +131,50 @@ def test_a_bug_ends_the_daemon_but_not_the_source(tmp_path: Path) -> None:
     assert not any('"t":"end"' in text for text in lines)
 
 
+class HangingProbe(FakeProbe):
+    """Answers nothing until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(Reading(()))
+        self.let_go = threading.Event()
+
+    def read(self) -> Reading:
+        self.let_go.wait()
+        return super().read()
+
+
+def test_while_a_probe_hangs_the_watchdog_is_answered_and_every_second_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """23 seconds of a reading that never comes: 23 records with its lag, and five beats in each."""
+    clock, hanging = FakeClock(), HangingProbe()
+    folder = run_folder(tmp_path / "run", clock.wall_ns(), 23)
+    beats: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "30000000")
+
+        def hear() -> None:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    beats.append(manager.recv(100))
+
+        to = open_journal(folder, read_any_plan(folder), "probe", clock)
+        panel = Panel({"bad": hanging}, clock, patience_seconds=0.01, close_seconds=0.01)
+        code = daemon.record(to, panel, threading.Event(), clock, hear)
+        hear()
+    hanging.let_go.set()
+
+    records, columns, _ = recorded(folder)
+    lag = columns[0].index(Column("probe_lag_seconds", (("probe", "bad"),), "seconds"))
+    assert code == 0
+    assert [record.values[lag] for record in records] == list(range(23))
+    assert beats.count(b"WATCHDOG=1") >= 23 * 5
+    assert (beats[0], beats[-1]) == (b"READY=1", b"STOPPING=1")
+
+
 def test_the_command_records_until_it_is_terminated(tmp_path: Path) -> None:
     """A process of its own on the real clock: SIGTERM ends the source on purpose, exit 0."""
     folder = run_folder(tmp_path, time.time_ns(), 100)
@@ -249,7 +194,7 @@ def test_the_command_records_until_it_is_terminated(tmp_path: Path) -> None:
 
 
 def test_once_prints_what_this_machine_can_give(tmp_path: Path) -> None:
-    """A table, and a line for each probe that is not available here."""
+    """A block a probe, each with its numbers or the reason why it has none."""
     done = subprocess.run(
         [sys.executable, "-m", "soak.cli.main", "probe", "--once", "--directory", str(tmp_path)],
         capture_output=True,
@@ -260,7 +205,8 @@ def test_once_prints_what_this_machine_can_give(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "host_cpu_ratio" in done.stdout
-    assert "retention_kafka: retention_kafka needs bootstrap_servers and topics" in done.stdout
+    assert "not here: retention_kafka needs bootstrap_servers and topics" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
 
 
 def test_without_a_run_the_command_says_what_it_needs() -> None:
@@ -274,4 +220,4 @@ def test_without_a_run_the_command_says_what_it_needs() -> None:
     )
 
     assert done.returncode == 2
-    assert done.stderr == "soak: soak probe needs --run-dir DIR, or --once\n"
+    assert done.stderr == "soak: soak probe needs a PLAN, --run-dir DIR, or --once\n"

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from soak.core.plan_base import STRICT, PluginConfigs, Settings, check_between
 from soak.core.plan_load import Consumers, Load
 from soak.core.plan_phases import PhaseLengths
+from soak.core.plan_records import Metrics, Sampling, Ship
 from soak.core.units import SECOND_NS, Duration, Size
 
 MOST_PARTITIONS = 100_000
@@ -84,16 +85,19 @@ class Plan:
     phases: PhaseLengths = field(default_factory=PhaseLengths)
     journal: Journal = field(default_factory=Journal)
     probes: PluginConfigs = field(default_factory=dict)
+    sampling: dict[str, Sampling] = field(default_factory=dict)  # by probe
     detection: Detection = field(default_factory=Detection)
     sinks: PluginConfigs = field(default_factory=dict)
+    ship: Ship | None = None  # how records of other hosts come here while the run goes on
+    metrics: Metrics | None = None
+    drive_check: Duration = 0  # each broker drive is measured so long before and after; 0s: not
     run_directory: str = "runs"  # each run makes a folder of its own below it
     free_space_floor: Size = 2**30  # the run does not start, and stops, below this much free space
 
     def __post_init__(self) -> None:
-        if not self.name or not set(self.name) <= _NAME_CHARACTERS or self.name[0] in "-.":
-            raise ValueError(
-                f"name {self.name!r} must be letters, digits, '-', '_' or '.', and begin with none of '-.'"
-            )
+        check_name(self.name)
+        if self.drive_check and not SECOND_NS <= self.drive_check <= 3600 * SECOND_NS:
+            raise ValueError("drive_check must be 0s, or lie between 1s and 1h")
         if len(self.broker) != 1:
             raise ValueError(f"broker must name exactly one kind, not {len(self.broker)}")
         if self.lab is not None and not self.lab.broker:
@@ -110,6 +114,16 @@ class Plan:
         )
 
     @property
+    def daemons(self) -> tuple[str, ...]:
+        """Return all daemons of a run, in the order in which they start."""
+        return ("conduct", *self.measuring, *self.over_hosts, "detect-stream", "alert")
+
+    @property
+    def over_hosts(self) -> tuple[str, ...]:
+        """Return the daemons that bring the records of several hosts together."""
+        return ("ship", "receive") if self.ship else ()
+
+    @property
     def broker_kind(self) -> str:
         return next(iter(self.broker))
 
@@ -119,6 +133,15 @@ class Plan:
 
 
 _NAME_CHARACTERS = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+
+
+def check_name(name: str) -> None:
+    """Raise `ValueError` when a run's folder and topics cannot be named so."""
+    if not name or not set(name) <= _NAME_CHARACTERS or name[0] in "-.":
+        raise ValueError(
+            f"name {name!r} must be letters, digits, '-', '_' or '.', and begin with none of '-.'"
+        )
+
 
 PLUGIN_SECTIONS: Mapping[tuple[str, ...], str] = {
     ("broker",): "soak.brokers",

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan import PLUGIN_SECTIONS, Plan
+from soak.core.plan_probe import AnyPlan, ProbePlan
 from soak.core.units import IN_TEXT
 from soak.core.yaml_text import Document, Place, parse
 
@@ -42,17 +43,34 @@ def load(text: str, name: str) -> PlanFile:
         PlanError: the first fault found, as `file:line: key: what is wrong`.
     """
     document = parse(text, name)
+    return PlanFile(typed(Plan, _raw(document), document, ()), document)
+
+
+def load_any(text: str, name: str) -> tuple[AnyPlan, Document]:
+    """Return a plan with every default, and its text: without a broker it is that of a host that only probes.
+
+    Raises:
+        PlanError: the first fault found, as `file:line: key: what is wrong`.
+    """
+    document = parse(text, name)
+    raw = _raw(document)
+    return typed(Plan if "broker" in raw else ProbePlan, raw, document, ()), document
+
+
+def _raw(document: Document) -> dict[str, Any]:
+    """Return a plan's keys, with the configurations of its plug-ins typed."""
     if not isinstance(document.value, dict):
         raise document.error((), "a plan is a mapping of keys, such as `name: my-soak`")
     raw = dict(document.value)
     for place, package in PLUGIN_SECTIONS.items():
         raw = _with_plugins(raw, document, place, package)
-    return PlanFile(typed(Plan, raw, document, ()), document)
+    _check_sampled(raw, document)
+    return raw
 
 
-def dump(plan: Plan) -> str:
+def dump(plan: AnyPlan) -> str:
     """Return YAML that loads as the same plan, every default written out."""
-    body = TypeAdapter(Plan).dump_python(plan, mode="json")
+    body = TypeAdapter(type(plan)).dump_python(plan, mode="json")
     return yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100)
 
 
@@ -70,6 +88,15 @@ def typed(kind: type[Any], raw: object, document: Document, place: Place) -> Any
         first = error.errors()[0]
         inner: Place = tuple(part for part in first["loc"] if isinstance(part, str | int))
         raise document.error((*place, *inner), _message(kind, first, inner)) from error
+
+
+def _check_sampled(raw: dict[str, Any], document: Document) -> None:
+    """Refuse a word on how a probe is read that the plan does not have."""
+    sampling, probes = raw.get("sampling"), raw.get("probes") or {}
+    for name in sampling if isinstance(sampling, dict) else ():
+        if name not in probes:
+            there = ", ".join(probes) or "there are none"
+            raise document.error(("sampling", name), f"is none of the plan's probes: {there}")
 
 
 def _with_plugins(
@@ -122,7 +149,10 @@ def _message(kind: type[Any], error: Any, inner: Place) -> str:  # noqa: ANN401 
 def _known_keys(kind: Any, place: Place) -> list[str]:  # noqa: ANN401  # any annotation
     """Return the keys of the dataclass found by walking down `place` from `kind`."""
     for part in place:
-        hint = get_type_hints(kind).get(str(part)) if dataclasses.is_dataclass(kind) else None
+        hints = get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
+        if str(part) not in hints:
+            continue  # an item of a list, or a name in a mapping
+        hint = hints[str(part)]
         candidates = (hint, *get_args(hint))  # `Lab | None` is a dataclass too
         kind = next((item for item in candidates if dataclasses.is_dataclass(item)), None)
     return sorted(item.name for item in dataclasses.fields(kind)) if kind else []

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from soak.core import plugins
 from soak.core.errors import FindingsBusyError, FindingsError, SoakError
-from soak.core.model import Finding
+from soak.core.model import Column, Finding
 from soak.core.plan import Plan
 from soak.core.ports import Clock, Message, Outcome, Sink
 from soak.core.units import SECOND_NS
 from soak.daemons.alert_chart import draw
 from soak.daemons.alert_message import Subject, compose
 from soak.daemons.alert_window import Window, bounds, read_window
+from soak.daemons.context import open_page
 from soak.store.findings import LONGEST_WAIT_NS, FindingsStore
 from soak.store.findings_rows import OutboxRow
 from soak.store.run_folder import Run, RunFolder, exclusive, read_plan, read_run
@@ -38,11 +39,14 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
         SoakError: no run folder, a sink that cannot be built, or another alert daemon at work.
     """
     folder = RunFolder(run_dir)
-    plan = read_plan(folder)
+    plan, known = read_plan(folder), read_run(folder)
+    page = open_page(folder, plan, known, "alert", clock)
     with exclusive(folder.path / "alert.lock", "the outbox"):
-        alerts = Alerts(folder, plan, read_run(folder), build_sinks(plan), clock)
+        alerts = Alerts(folder, plan, known, build_sinks(plan), clock)
+        settled = 0
         while not stop.is_set():
-            alerts.poll()
+            settled += alerts.poll()
+            page.show([(Column("alert_settled_messages_total", (), "messages"), float(settled))])
             stop.wait(_POLL_SECONDS)
         alerts.farewell()
     return 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from soak.core.clock import Grid
 from soak.core.load_rates import rates
+from soak.core.model import Column
 from soak.core.phase_plan import planned
 from soak.core.phases import Decision, Phases
 from soak.core.plan import Plan
@@ -19,7 +20,7 @@ from soak.core.profile import Point
 from soak.core.units import SECOND_NS, format_size
 from soak.daemons import catch_up, ramp
 from soak.daemons.backlog import Backlog
-from soak.daemons.context import PhaseFile
+from soak.daemons.context import PhaseFile, open_page
 from soak.daemons.load_seconds import LOAD_SOURCES, LoadSeconds
 from soak.daemons.rate_plan import table_of
 from soak.daemons.windows import Windows
@@ -49,6 +50,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
     folder = RunFolder(run_dir)
     plan, run_ = read_plan(folder), read_run(folder)
     grid = Grid.anchored(run_.start_wall_ns, clock)
+    page = open_page(folder, plan, run_, "conduct", clock)
     with exclusive(run_dir / "conduct.lock", "the conductor of this run"):
         phase_file = PhaseFile(folder.phases)
         if not folder.phases.exists():
@@ -63,8 +65,15 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
             if is_stopped:
                 decide(folder, Decision("end", k + 1, "stopped"))
                 return 0
+            free = shutil.disk_usage(run_dir).free
+            page.show(
+                [
+                    (Column("run_second", (), "seconds"), float(k)),
+                    (Column("run_phase", (("phase", phases.at(k)),), "one"), 1.0),
+                    (Column("run_folder_free_bytes", (), "bytes"), float(free)),
+                ]
+            )
             if phases.end_k is None:
-                free = shutil.disk_usage(run_dir).free
                 decide(folder, *conductor.next_decisions(phases, k, free))
 
 

@@ -13,8 +13,10 @@ from soak.core import plugins
 from soak.core.clock import Grid
 from soak.core.phases import Phases, parse
 from soak.core.plan import Plan
+from soak.core.plan_probe import AnyPlan
 from soak.core.ports import Broker, Clock, Topics
 from soak.daemons.recorder import Recorder
+from soak.service.metrics import Page, publish
 from soak.store.journal import JournalWriter
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
 
@@ -72,6 +74,18 @@ class PhaseFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Journaling:
+    """What a daemon that records writes with."""
+
+    run: Run
+    source: str
+    grid: Grid
+    writer: JournalWriter
+    recorder: Recorder
+    phase_file: PhaseFile
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """The run as one daemon sees it."""
 
@@ -92,12 +106,31 @@ def open_context(run_dir: Path, role: str, clock: Clock) -> Context:
         SoakError: no run folder, a damaged plan, or another process has this source.
     """
     folder = RunFolder(run_dir)
-    plan, run = read_plan(folder), read_run(folder)
+    plan = read_plan(folder)
+    to = open_journal(folder, plan, role, clock)
+    return Context(folder, plan, to.run, to.source, to.grid, to.writer, to.recorder, to.phase_file)
+
+
+def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> Journaling:
+    """Open the journal of `role`@host, anchor the grid, and serve the newest record where the plan says.
+
+    Raises:
+        SoakError: no run folder, or another process has this source.
+    """
+    run = read_run(folder)
     source = f"{role}@{host_name()}"
     writer = JournalWriter(folder.journal / source, clock, plan.journal.sync).open()
     grid = Grid.anchored(run.start_wall_ns, clock)
-    recorder = Recorder(writer, grid, clock)
-    return Context(folder, plan, run, source, grid, writer, recorder, PhaseFile(folder.phases))
+    page = open_page(folder, plan, run, role, clock)
+    recorder = Recorder(writer, grid, clock, page.show)
+    return Journaling(run, source, grid, writer, recorder, PhaseFile(folder.phases))
+
+
+def open_page(folder: RunFolder, plan: AnyPlan, run: Run, role: str, clock: Clock) -> Page:
+    """Return the daemon's page for Prometheus, served if the plan wants it."""
+    page = Page(clock, {"run": run.id, "plan": plan.name, "daemon": role})
+    publish(page, folder.path, plan.metrics, plan.daemons, role)
+    return page
 
 
 def process_time() -> float:

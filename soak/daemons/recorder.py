@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from soak.core.clock import Grid
 from soak.core.journal_text import columns_line
@@ -23,8 +23,15 @@ Samples = Sequence[tuple[Column, float]]
 class Recorder:
     """Appends one record a second; `is_suspended` turns true when this incarnation must end."""
 
-    def __init__(self, writer: JournalWriter, grid: Grid, clock: Clock) -> None:
+    def __init__(
+        self,
+        writer: JournalWriter,
+        grid: Grid,
+        clock: Clock,
+        show: Callable[[Samples], None] = lambda _: None,
+    ) -> None:
         self._writer = writer
+        self._show = show
         self._grid = grid
         self._clock = clock
         self._columns: tuple[Column, ...] | None = None
@@ -69,6 +76,7 @@ class Recorder:
             trust={**(trust or {}), **reasons},
         )
         self._last_ns = now_ns
+        self._show(samples)
         self._writer.append(record, columns)
         if self._writer.is_behind != self._is_behind:
             self._is_behind = self._writer.is_behind

@@ -13,6 +13,7 @@ from pathlib import Path
 from soak.core import plan_text
 from soak.core.errors import RunFolderError
 from soak.core.plan import Plan
+from soak.core.plan_probe import AnyPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ class RunFolder:
     def begin(self) -> Path:
         """Return where reading begins, by partition, in topics that the run did not make."""
         return self.path / "begin.json"
+
+    @property
+    def drives(self) -> Path:
+        """Return the folder of what the brokers' drives could do, a file a host."""
+        return self.path / "drives"
 
     @property
     def journal(self) -> Path:
@@ -120,13 +126,26 @@ def read_plan(folder: RunFolder) -> Plan:
         RunFolderError: there is none, or it cannot be read.
         PlanError: it is damaged.
     """
+    return plan_text.load(_plan_text(folder), str(folder.plan)).plan
+
+
+def read_any_plan(folder: RunFolder) -> AnyPlan:
+    """Return the resolved plan of a run, or of a host that only probes.
+
+    Raises:
+        RunFolderError: there is none, or it cannot be read.
+        PlanError: it is damaged.
+    """
+    return plan_text.load_any(_plan_text(folder), str(folder.plan))[0]
+
+
+def _plan_text(folder: RunFolder) -> str:
     try:
-        text = folder.plan.read_text()
+        return folder.plan.read_text()
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder.path} is not a run folder: it has no plan.yaml") from error
     except (OSError, UnicodeDecodeError) as error:
         raise RunFolderError(f"cannot read {folder.plan}: {error}") from error
-    return plan_text.load(text, str(folder.plan)).plan
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:

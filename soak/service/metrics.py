@@ -1,0 +1,110 @@
+"""The newest numbers of a daemon as a page for Prometheus, formatted only when somebody asks.
+
+Where each page is stands in `<run>/metrics/<daemon>.json`, as Prometheus's file_sd_configs read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from soak.core.model import Column
+from soak.core.plan_records import Metrics
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+LOG = logging.getLogger("soak.service.metrics")
+
+Samples = Sequence[tuple[Column, float]]
+
+
+class Page:
+    """Holds what was shown last: to show more costs an assignment."""
+
+    def __init__(self, clock: Clock, labels: Mapping[str, str]) -> None:
+        self._clock = clock
+        self._labels = dict(labels)
+        self._shown: tuple[Samples, int] = ((), 0)
+
+    def show(self, samples: Samples) -> None:
+        self._shown = (samples, self._clock.wall_ns())
+
+    def collect(self) -> Iterator[Metric]:
+        """Give one family a metric; what was not measured is left out."""
+        from prometheus_client import Metric  # noqa: PLC0415  # only where a plan wants pages
+
+        samples, at_ns = self._shown
+        about = Metric("soak_daemon_info", "which daemon of which run this is", "gauge")
+        about.add_sample(about.name, self._labels, 1.0)
+        yield about
+        if at_ns:
+            name = "soak_last_record_timestamp_seconds"
+            newest = Metric(
+                name, "when the numbers below were taken, in seconds since 1970", "gauge"
+            )
+            newest.add_sample(name, {}, at_ns / SECOND_NS)
+            yield newest
+        families: dict[str, Metric] = {}
+        for column, value in samples:
+            if not math.isnan(value):
+                family = families.get(column.metric)
+                if family is None:
+                    stem = column.metric.removesuffix("_total")
+                    kind = "gauge" if stem == column.metric else "counter"
+                    family = families[column.metric] = Metric(stem, f"in {column.unit}", kind)
+                family.add_sample(column.metric, dict(column.labels), value)
+        yield from families.values()
+
+
+def publish(
+    page: Page, run_dir: Path, metrics: Metrics | None, daemons: Sequence[str], daemon: str
+) -> None:
+    """Serve the page where the plan wants it; the i-th of `daemons` has the i-th port from the plan's on.
+
+    A port that is taken costs the page, never the daemon.
+    """
+    if metrics is None:
+        return
+    from prometheus_client import (  # noqa: PLC0415  # only where a plan wants pages
+        CollectorRegistry,
+        ProcessCollector,
+        start_http_server,
+    )
+
+    registry = CollectorRegistry()
+    registry.register(page)
+    ProcessCollector(registry=registry)
+    port = metrics.port + daemons.index(daemon) if metrics.port else 0
+    try:
+        server, _ = start_http_server(port, metrics.address, registry)
+    except (OSError, OverflowError) as error:
+        LOG.warning("metrics_not_served address=%s port=%d error=%s", metrics.address, port, error)
+        return
+    port = server.server_port
+    LOG.info("metrics_served address=%s port=%d", metrics.address, port)
+    target = [{"targets": [f"{metrics.address}:{port}"], "labels": {"daemon": daemon}}]
+    path = _folder(run_dir) / f"{daemon}.json"
+    with contextlib.suppress(OSError):  # the page is there all the same
+        path.parent.mkdir(exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(json.dumps(target) + "\n")
+        draft.replace(path)
+
+
+def withdraw(run_dir: Path) -> None:
+    """Take back where the pages of a run are, once its daemons are gone: nobody is to ask for them."""
+    shutil.rmtree(_folder(run_dir), ignore_errors=True)
+
+
+def _folder(run_dir: Path) -> Path:
+    return run_dir / "metrics"

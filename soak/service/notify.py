@@ -1,0 +1,44 @@
+"""Tells systemd that a daemon is ready and that its main loop still turns: the protocol of sd_notify(3)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+
+
+class Notifier:
+    """Datagrams to a socket; without an address, as outside of systemd, nothing happens."""
+
+    def __init__(self, address: str, *, is_watched: bool) -> None:
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._is_watched = is_watched
+
+    def ready(self) -> None:
+        self._send("READY=1")
+
+    def alive(self) -> None:
+        """Answer the watchdog; call it from the main loop, several times within its limit."""
+        if self._is_watched:
+            self._send("WATCHDOG=1")
+
+    def stopping(self) -> None:
+        self._send("STOPPING=1")
+
+    def _send(self, state: str) -> None:
+        if not self._address:
+            return
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        with (
+            contextlib.suppress(OSError),  # a manager that does not listen is no reason to stop
+            socket.socket(socket.AF_UNIX, kind) as sender,
+        ):
+            sender.sendto(state.encode(), self._address)
+
+
+def notifier(environment: Mapping[str, str] = os.environ) -> Notifier:
+    """Return what speaks to the manager that started this process, if one did and wants to hear of it."""
+    watched_pid = environment.get("WATCHDOG_PID", str(os.getpid()))
+    is_watched = "WATCHDOG_USEC" in environment and watched_pid == str(os.getpid())
+    return Notifier(environment.get("NOTIFY_SOCKET", ""), is_watched=is_watched)

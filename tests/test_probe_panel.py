@@ -1,0 +1,214 @@
+"""The panel of probes on a fake clock: stable columns, periods, what hangs, troubles told and bounded."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.model import Column, Event, Reading
+from soak.core.plan_records import Sampling
+from soak.core.units import SECOND_NS
+from soak.daemons.panel import ASK_AGAIN_SECONDS, Panel
+from tests.fakes import FakeClock, FakeProbe
+
+A, B, C = (Column(f"{name}_seconds", (), "seconds") for name in "abc")
+ABSENT = NotAvailableError("no such device")
+FAILED = ProbeError("cannot read")
+PATIENT = 30.0  # a fake probe answers at once: the row comes when all have
+
+Row = tuple[dict[str, float], list[Event]]
+
+
+def reading(*columns: Column, events: tuple[Event, ...] = ()) -> Reading:
+    return Reading(tuple((column, 23.0) for column in columns), events, 0.002)
+
+
+def one(panel: Panel, clock: FakeClock) -> Row:
+    """Return the row of the second that ends now, and let the next one pass."""
+    samples, events = panel.read(clock.mono_ns() // SECOND_NS, clock.mono_ns())
+    clock.advance(1)
+    return {column.name: value for column, value in samples}, events
+
+
+def rounds(panel: Panel, clock: FakeClock, times: int) -> list[Row]:
+    found = [one(panel, clock) for _ in range(times)]
+    panel.close()
+    return found
+
+
+def patient(probes: dict[str, FakeProbe], clock: FakeClock, **sampling: Sampling) -> Panel:
+    return Panel(probes, clock, sampling, patience_seconds=PATIENT)
+
+
+def test_columns_grow_at_the_end_and_a_silent_one_is_missing() -> None:
+    """The order of a record's values never changes; NaN says that nothing was measured."""
+    clock = FakeClock()
+    probe = FakeProbe(reading(A), reading(B), reading(A, B))
+    found = rounds(patient({"x": probe}, clock), clock, 3)
+
+    first, second, third = ([*row] for row, _ in found)
+
+    assert second[: len(first)] == first
+    assert third == second
+    assert math.isnan(found[1][0]["a_seconds"])
+    assert found[2][0]["b_seconds"] == 23.0
+
+
+def test_each_probe_is_told_of_success_cost_and_lag() -> None:
+    """The daemon adds them; a probe says what it cost, threads included."""
+    clock = FakeClock()
+    ((row, _),) = rounds(patient({"x": FakeProbe(reading(A))}, clock), clock, 1)
+
+    assert row['probe_success{probe="x"}'] == 1.0
+    assert row['probe_duration_seconds{probe="x"}'] == 0.002
+    assert row['probe_lag_seconds{probe="x"}'] == 0.0
+
+
+def test_a_failing_probe_is_counted_told_once_a_minute_and_stops_no_other() -> None:
+    """130 failures: three events, each with the failures since the last."""
+    clock = FakeClock()
+    panel = patient({"bad": FakeProbe(FAILED), "good": FakeProbe(reading(A))}, clock)
+    found = rounds(panel, clock, 130)
+
+    events = [event for _, events in found for event in events]
+
+    assert all(row['probe_success{probe="bad"}'] == 0.0 for row, _ in found)
+    assert all(row["a_seconds"] == 23.0 for row, _ in found)
+    assert [event.kind for event in events] == ["probe_failed"] * 3
+    assert [event.fields["failures"] for event in events] == [1, 60, 60]
+
+
+def test_an_absent_probe_is_said_once_and_asked_once_a_minute() -> None:
+    """Absent is not failed: no success of 0, nothing recorded of it at all."""
+    clock = FakeClock()
+    probe = FakeProbe(ABSENT)
+    found = rounds(patient({"x": probe}, clock), clock, 125)
+
+    (event,) = [event for _, events in found for event in events]
+
+    assert event.kind == "probe_not_available"
+    assert event.fields == {"probe": "x", "reason": "no such device"}
+    assert probe.reads == 3
+    assert found[-1][0] == {}
+
+
+def test_an_absent_probe_that_comes_is_read_every_second() -> None:
+    """A drive that is mounted later."""
+    clock = FakeClock()
+    panel = patient({"x": FakeProbe(ABSENT, reading(A))}, clock)
+
+    found = rounds(panel, clock, ASK_AGAIN_SECONDS + 3)
+
+    assert [row["a_seconds"] for row, _ in found[ASK_AGAIN_SECONDS:]] == [23.0] * 3
+
+
+def test_a_probe_with_a_period_is_read_at_once_and_then_in_its_own_seconds() -> None:
+    """From second 7 on, every 5 s: at 7, and then at whole multiples, as on every other host."""
+    clock = FakeClock(mono_ns=7 * SECOND_NS)
+    panel = patient({"x": FakeProbe(reading(A))}, clock, x=Sampling(period=5 * SECOND_NS))
+
+    found = rounds(panel, clock, 15)
+
+    seconds = [7 + at for at, (row, _) in enumerate(found) if row["a_seconds"] == 23.0]
+    assert seconds == [7, 10, 15, 20]
+
+
+def test_columns_are_bounded() -> None:
+    """Labels without end must not fill the memory; it is said once."""
+    clock = FakeClock()
+    endless = [
+        reading(*(Column("x", (("id", str(second * 100 + at)),)) for at in range(20)))
+        for second in range(5)
+    ]
+    panel = Panel({"x": FakeProbe(*endless)}, clock, max_columns=23, patience_seconds=PATIENT)
+    found = rounds(panel, clock, 5)
+
+    assert [len(row) for row, _ in found[1:]] == [23] * 4
+    assert [event.kind for _, events in found for event in events] == ["probe_columns_full"]
+
+
+def test_closing_closes_every_probe() -> None:
+    """Each may hold a file or a thread; one was never read."""
+    probes = {"x": FakeProbe(reading(A)), "y": FakeProbe(FAILED)}
+    clock = FakeClock()
+    unread = FakeProbe(reading(A))
+
+    rounds(patient(probes, clock), clock, 1)
+    patient({"z": unread}, clock).close()
+
+    assert [probe.is_closed for probe in (*probes.values(), unread)] == [True] * 3
+
+
+def test_a_bug_in_a_probe_is_raised_where_the_row_is_made() -> None:
+    """Not an answer of nothing for ever."""
+    clock = FakeClock()
+    panel = patient({"x": FakeProbe(ZeroDivisionError("a bug"))}, clock)
+
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        one(panel, clock)
+
+
+class HangingProbe(FakeProbe):
+    """Blocks in its first reading until it is let go."""
+
+    def __init__(self, *readings: Reading) -> None:
+        super().__init__(*readings)
+        self.let_go = threading.Event()
+
+    def read(self) -> Reading:
+        self.let_go.wait()
+        return super().read()
+
+
+def until(panel: Panel, clock: FakeClock, is_enough: Callable[[list[Row]], bool]) -> list[Row]:
+    rows: list[Row] = []
+    while not is_enough(rows):
+        rows.append(one(panel, clock))
+    return rows
+
+
+def test_a_hanging_probe_delays_no_other_and_recovers() -> None:
+    """Its lag grows; at its limit it has failed, said once; what comes later gives events, no numbers."""
+    clock = FakeClock()
+    hanging = HangingProbe(reading(B, events=(Event("seen", 0, 0),)), reading(A))
+    probes = {"bad": hanging, "good": FakeProbe(reading(C))}
+    panel = Panel(probes, clock, {"bad": Sampling(timeout=5 * SECOND_NS)}, patience_seconds=0.02)
+
+    found = until(panel, clock, lambda rows: sum(is_measured(row, C) for row, _ in rows) >= 10)
+    hanging.let_go.set()
+    after = until(panel, clock, lambda rows: any(is_measured(row, A) for row, _ in rows))
+    panel.close()
+
+    lags = [row['probe_lag_seconds{probe="bad"}'] for row, _ in found]
+    successes = [row.get('probe_success{probe="bad"}') for row, _ in found]
+    told = [event for _, events in (*found, *after) for event in events]
+    assert lags == list(range(len(found)))
+    assert successes == [None] * 5 + [0.0] * (len(found) - 5)
+    assert [event.fields.get("reason") for event in told] == ["no answer within 5s", None]
+    assert not any(is_measured(row, B) for row, _ in (*found, *after))
+    assert after[-1][0]['probe_success{probe="bad"}'] == 1.0
+
+
+def is_measured(row: dict[str, float], column: Column) -> bool:
+    return not math.isnan(row.get(column.name, math.nan))
+
+
+def test_a_reading_that_comes_late_is_recorded_with_its_lag() -> None:
+    """Within its limit a slow reading counts, in the second in which it is there."""
+    clock = FakeClock()
+    slow = HangingProbe(reading(B), reading(A))
+    sampling = {"slow": Sampling(timeout=600 * SECOND_NS)}
+    panel = Panel({"slow": slow}, clock, sampling, patience_seconds=0.02)
+
+    first = [one(panel, clock) for _ in range(3)]
+    slow.let_go.set()
+    found = until(panel, clock, lambda rows: any(is_measured(row, B) for row, _ in rows))
+    panel.close()
+
+    assert not any(is_measured(row, B) for row, _ in first)
+    assert found[-1][0]['probe_success{probe="slow"}'] == 1.0
+    assert found[-1][0]['probe_lag_seconds{probe="slow"}'] >= 2.0
