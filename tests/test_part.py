@@ -51,6 +51,16 @@ def test_a_host_starts_its_own_daemons_and_a_conductor_for_itself() -> None:
     ]  # fmt: skip
 
 
+def test_with_a_topic_every_host_ships_and_the_first_receives() -> None:
+    plan = _plan("ship: {}\n")
+
+    joining = [role.name for role in Part("r1", START_NS, ("produce.2",)).roles(plan)]
+    first = [role.name for role in Part("r1", START_NS, ("conduct", "alert")).roles(plan)]
+
+    assert joining == ["conduct", "produce.2", "ship"]
+    assert first == ["conduct", "ship", "receive", "alert"]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -141,4 +151,4 @@ def test_journals_of_another_run_or_of_a_namesake_are_refused(tmp_path: Path) ->
 
 
 def test_the_daemons_of_the_first_host_are_daemons() -> None:
-    assert set(LEADING) <= {role.name for role in Part().roles(_plan())}
+    assert set(LEADING) <= {role.name for role in Part().roles(_plan("ship: {}\n"))}

@@ -1,84 +1,143 @@
-"""The host probe: two snapshots in, exact shares and rates out."""
+"""A host that only probes: a run folder of its own, gone on with after a restart, collected in the end."""
 
 from __future__ import annotations
 
-import math
+import contextlib
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from probes.host import Config, Host, Snapshot, snapshot
-from tests.fakes import FakeClock
+from soak.core import plan_text
+from soak.core.errors import PlanError
+from soak.core.plan_probe import ProbePlan
+from soak.daemons.context import host_name
+from soak.store.collected import collect
+from soak.store.journal_reader import SourceReader, read_source
+from soak.store.run_folder import Run, RunFolder, read_run, write_run
 
-BEFORE = {
-    "user": 100.0,
-    "nice": 1.0,
-    "system": 50.0,
-    "idle": 1000.0,
-    "iowait": 20.0,
-    "irq": 0.0,
-    "softirq": 3.0,
-    "steal": 4.0,
-    "swap_in": 0.0,
-    "swap_out": 4096.0,
-    "received": 1_000_000.0,
-    "sent": 2_000_000.0,
-    "errors": 1.0,
-    "drops": 0.0,
-}
-GROWN = {"user": 1.0, "system": 0.5, "idle": 2.0, "iowait": 0.23, "steal": 0.27}
-TRAFFIC = {"received": 46_000.0, "sent": 92_000.0, "drops": 23.0}
+PLAN = "name: x\nprobes: {pressure: {}}\n"
+START = "2026-01-31T12:00:00Z"
+START_NS = 1_769_860_800 * 10**9
 
 
-def readings(*counters: dict[str, float]) -> list[dict[str, float]]:
-    """Return one reading each, two seconds apart."""
-    clock = FakeClock()
-    waiting = [Snapshot(each, 23 * 2**30, 2**20, 1.5) for each in counters]
-    probe = Host(Config(), clock, ask=lambda: waiting.pop(0))
-    found = []
-    for _ in counters:
-        found.append({column.metric: value for column, value in probe.read().samples})
-        clock.advance(2)
-    return found
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "soak.cli.main", "probe", *arguments]
 
 
-def grown(by: dict[str, float]) -> dict[str, float]:
-    return {key: value + by.get(key, 0.0) for key, value in BEFORE.items()}
+def probed(folder: RunFolder, *arguments: str) -> tuple[int, str]:
+    """Start the host, end it after a record more than there were, return its exit code and errors."""
+    path = folder.journal / f"probe@{host_name()}"
+    before, deadline = newest(path), time.monotonic() + 60
+    with subprocess.Popen(command(*arguments), stderr=subprocess.PIPE, text=True) as process:
+        while newest(path) == before and process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
 
 
-def test_shares_are_of_all_cores_and_rates_are_a_second() -> None:
-    """Two cores for two seconds are four seconds of CPU; steal counts as busy, waiting for IO as idle."""
-    first, second = readings(BEFORE, grown(GROWN | TRAFFIC))
-
-    assert set(first) == {"host_memory_available_bytes", "host_swap_used_bytes", "host_load_1m"}
-    assert second == pytest.approx(
-        {
-            "host_cpu_ratio": 1.77 / 4,
-            "host_cpu_steal_ratio": 0.27 / 4,
-            "host_cpu_iowait_ratio": 0.23 / 4,
-            "host_memory_available_bytes": 23 * 2**30,
-            "host_swap_used_bytes": 2**20,
-            "host_load_1m": 1.5,
-            "host_swap_in_bytes": 0.0,
-            "host_swap_out_bytes": 0.0,
-            "host_network_received_bytes": 23_000.0,
-            "host_network_sent_bytes": 46_000.0,
-            "host_network_errors": 0.0,
-            "host_network_drops": 11.5,
-        }
+def newest(path: Path) -> int:
+    return max((file.stat().st_size for file in path.glob("*.jsonl")), default=0) + len(
+        list(path.glob("*.jsonl"))
     )
 
 
-def test_a_mode_that_goes_backwards_leaves_the_shares_out() -> None:
-    """The kernel's iowait does that; a share of a wrong sum would be a wrong share."""
-    _, second = readings(BEFORE, grown(GROWN | {"iowait": -0.01}))
+def test_it_records_goes_on_in_its_folder_and_can_be_collected(tmp_path: Path) -> None:
+    """Two starts are two incarnations of one source, of the run that both hosts name."""
+    (tmp_path / "p.yaml").write_text(PLAN)
+    folder = RunFolder(tmp_path / "b")
+    options = (str(tmp_path / "p.yaml"), "--run-dir", str(folder.path), "--run-id", "r1")
 
-    assert not any(metric.startswith("host_cpu") for metric in second)
+    codes = [probed(folder, *options, "--start", START)[0] for _ in range(2)]
+    first = RunFolder(tmp_path / "a")
+    first.path.mkdir()
+    write_run(first, Run("r1", START_NS, "a", {}, "ended", "x"))
+    brought = collect(first, folder)
+
+    source = f"probe@{host_name()}"
+    reader = SourceReader(first.journal / source)
+    incs = {record.inc for record, _ in read_source(first.journal, source, reader)}
+    assert codes == [0, 0]
+    assert (read_run(folder).state, brought, incs) == ("ended", [source], {1, 2})
+    assert reader.ended_inc == 2
 
 
-def test_this_machine_answers() -> None:
-    """Psutil has every field that we take."""
-    found = snapshot()
+def refused(tmp_path: Path, text: str, *arguments: str) -> str:
+    """Return what the command says of a plan that it does not take."""
+    (tmp_path / "p.yaml").write_text(text)
+    done = subprocess.run(
+        command(str(tmp_path / "p.yaml"), *arguments),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    return done.stderr
 
-    assert set(found.counters) == set(BEFORE)
-    assert all(math.isfinite(value) and value >= 0 for value in found.counters.values())
-    assert found.memory_available_bytes > 0
+
+def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    """Nothing is overwritten."""
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine").touch()
+
+    said = refused(tmp_path, PLAN, "--run-dir", str(tmp_path / "b"))
+
+    assert "holds something, and no run" in said
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["mine"]
+
+
+def test_a_plan_of_a_run_is_refused_with_what_does_its_part(tmp_path: Path) -> None:
+    """It has topics to make, and phases to follow."""
+    said = refused(tmp_path, PLAN + "broker: {kafka: {bootstrap_servers: 'h:9'}}\n")
+
+    assert "p.yaml:3: broker: makes it the plan of a run" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("topic: {}\n", "p:3: topic: unknown key; known: journal"),
+        ("ship: {}\n", "p:1: ship.bootstrap_servers names no cluster, and this plan measures none"),
+        (
+            "ship: {bootstrap_servers: 'h:9', buffer: 1KiB}\n",
+            "p:3: ship: buffer must be at least 1MiB",
+        ),
+        ("sampling: {fsync: {}}\n", "p:3: sampling.fsync: is none of the plan's probes"),
+        (
+            "sampling: {pressure: {period: 1500ms}}\n",
+            "p:3: sampling.pressure: period must be whole",
+        ),
+        ("sampling: {pressure: {period: 2h}}\n", "period must lie between 1s and 1h"),
+        ("sampling: {pressure: {timeout: 1ms}}\n", "timeout must lie between 1s and 10min"),
+        (
+            "sampling: {pressure: {perid: 1s}}\n",
+            "sampling.pressure.perid: unknown key; did you mean",
+        ),
+        ("metrics: {port: 70000}\n", "p:3: metrics: port must lie between 0 and 65535"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_file_line_and_key(more: str, said: str) -> None:
+    """Before anything is made."""
+    with pytest.raises(PlanError) as error:
+        plan_text.load_any(PLAN + more, "p")
+
+    assert said in str(error.value)
+
+
+def test_a_plan_without_a_broker_survives_being_written_out() -> None:
+    """The run folder holds it with every default."""
+    text = (
+        PLAN
+        + "sampling: {pressure: {period: 1min}}\nship: {bootstrap_servers: 'h:9'}\nmetrics: {}\n"
+    )
+    plan, _ = plan_text.load_any(text, "p")
+
+    again, _ = plan_text.load_any(plan_text.dump(plan), "again")
+
+    assert isinstance(plan, ProbePlan)
+    assert again == plan

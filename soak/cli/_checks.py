@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
+from soak.cli._drives import folders_of
 from soak.cli._load_checks import check_load
+from soak.cli._probe_checks import check_folders, check_settings
 from soak.core import plan_scale, plan_text, plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError, SettingError
 from soak.core.lab_limits import refuse_too_much
-from soak.core.plan import Lab
+from soak.core.plan import Lab, Plan
 from soak.core.plan_fill import lacking
 from soak.core.plan_text import PlanFile
 from soak.core.units import duration_ns, format_size
@@ -80,19 +82,19 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
             f"{existing} has {have} free, less than the floor of {format_size(plan.free_space_floor)}",
         )
     if plan.lab is None:
-        for name in lacking(plan, "probes", "directory"):
+        check_folders(plan, plan_file.document)
+        if plan.drive_check and not folders_of(plan):
             raise plan_file.error(
-                f"probes.{name}.directory",
-                "names no folder on the broker's drive, and this is no lab",
+                "drive_check", "no probe names a folder on a broker's drive, and this is no lab"
             )
         for name in lacking(plan, "sinks", "host"):
             raise plan_file.error(f"sinks.{name}.host", "names no server, and this is no lab")
     check_target(plan_file)
-    for name, config in plan.probes.items():
-        check_settings = getattr(plugins.load("probes", name), "check_settings", None)
-        if check_settings is not None:
-            with faults_at(plan_file, "probes", name):
-                check_settings(config)
+    check_settings(plan, plan_file.document)
+    if plan.ship and not plan.ship.bootstrap_servers and not _is_kafka(plan):
+        raise plan_file.error(
+            "ship.bootstrap_servers", f"names no Kafka cluster, and {plan.broker_kind} is none"
+        )
     for name in plan.detection.detectors:
         if not hasattr(plugins.load("detectors", name), "Panel"):
             raise plan_file.error(
@@ -185,6 +187,10 @@ def check_run_folder(plan_file: PlanFile, run_dir: Path) -> RunFolder:
     if run_dir.exists() and not os.access(run_dir, os.W_OK | os.X_OK):
         raise PlanError(f"{name}: --run-dir {run_dir} cannot be written")
     return RunFolder(run_dir.absolute())
+
+
+def _is_kafka(plan: Plan) -> bool:
+    return "bootstrap_servers" in plan.broker_config.addresses
 
 
 def _address(plan_file: PlanFile) -> str:

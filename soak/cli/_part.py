@@ -12,7 +12,7 @@ from soak.core.plugins import nearest
 from soak.core.units import SECOND_NS
 from soak.daemons.supervise import Role, roles_of
 
-LEADING = ("conduct", "detect-stream", "alert")
+LEADING = ("conduct", "receive", "detect-stream", "alert")
 """Daemons of the first host, which makes the topics and judges."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -44,7 +44,7 @@ class Part:
                 raise PlanError(f"--only: the plan has no daemon {name!r}{nearest(name, known)}")
         if not self.only:
             return every
-        wanted = {*self.only, "conduct"}
+        wanted = {*self.only, "conduct", "ship", *(("receive",) if self.is_first else ())}
         return tuple(role for role in every if role.name in wanted)
 
 

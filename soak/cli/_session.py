@@ -14,16 +14,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from soak.cli import _checks, _durability, _forecast
+from soak.cli import _checks, _drives, _durability, _forecast
 from soak.cli._load_checks import keep_load, table_of
 from soak.cli._part import WHOLE, Part, check_in_time, check_part
 from soak.cli._snapshot import Watcher
 from soak.cli._view import View, open_view
 from soak.core import plan_text
 from soak.core.clock import Grid, SystemClock
+from soak.core.drive_check import Moment
 from soak.core.errors import BrokerError, SoakError
 from soak.core.plan import Plan
-from soak.core.plan_fill import filled
+from soak.core.plan_fill import filled, with_ship_target
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
 from soak.daemons.begin import keep_begin
@@ -32,6 +33,7 @@ from soak.daemons.supervise import GaveUpError, Supervisor
 from soak.lab.lab import Lab, start_lab
 from soak.lab.mailbox import render
 from soak.service import children
+from soak.service.metrics import withdraw
 from soak.service.signals import stop_event
 from soak.store.run_folder import Run, RunFolder, exclusive, write_atomically, write_run
 
@@ -115,13 +117,8 @@ def _execute(
     plan = plan_file.plan
     lab = _started_lab(plan, folder, view, stack)
     plan = _resolved(plan, lab, run)
-    if part.is_first:
-        _make_topics(plan_file, plan)
-        _durability.record(folder, plan)
-        _forecast.record(folder, plan, table_of(plan_file))
-    else:
-        _await_topics(plan, run, clock)
-    keep_begin(folder, run, plan, connect(plan, clock))
+    _check_drives(plan, lab, folder, part, "before", view)
+    _prepare(plan_file, plan, folder, part, run)
     check_in_time(part, clock.wall_ns(), LEAD_NS)
     run = dataclasses.replace(run, start_wall_ns=part.start_wall_ns or clock.wall_ns() + LEAD_NS)
     write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
@@ -133,6 +130,7 @@ def _execute(
         roles=part.roles(plan_file),
         on_death=lambda name, how: view.note(f"{name} died ({how}), started again"),
     )
+    stack.callback(withdraw, folder.path)
     stack.callback(supervisor.close)
     stop = stop_event()
     supervisor.start()
@@ -152,6 +150,8 @@ def _execute(
     supervisor.close()
     if after is not None:
         after(folder)
+    if state == "ended":
+        _check_drives(plan, lab, folder, part, "after", view)
     if lab is not None:
         lab.stop()
     write_run(folder, dataclasses.replace(run, state=state))
@@ -188,6 +188,29 @@ def _started_lab(plan: Plan, folder: RunFolder, view: View, stack: ExitStack) ->
     )
     stack.callback(lab.stop)
     return lab
+
+
+def _prepare(plan_file: PlanFile, plan: Plan, folder: RunFolder, part: Part, run: Run) -> None:
+    """Have the topics there, and keep what the target promises before the load begins."""
+    clock = SystemClock()
+    if part.is_first:
+        _make_topics(plan_file, plan)
+        _durability.record(folder, plan)
+        _forecast.record(folder, plan, table_of(plan_file))
+    else:
+        _await_topics(plan, run, clock)
+    keep_begin(folder, run, plan, connect(plan, clock))
+
+
+def _check_drives(
+    plan: Plan, lab: Lab | None, folder: RunFolder, part: Part, moment: Moment, view: View
+) -> None:
+    """Measure the drives of this host's brokers, if the plan wants it: the host that probes has them."""
+    if not plan.drive_check or (part.only and "probe" not in part.only):
+        return
+    nodes = lab.broker.nodes if lab else ()
+    folders = [str(node.data_directory) for node in nodes] or _drives.folders_of(plan)
+    _drives.record(folder, folders, moment, plan.drive_check, view.note)
 
 
 def _until_over(
@@ -232,7 +255,7 @@ def _resolved(plan: Plan, lab: Lab | None, run: Run) -> Plan:
     ]
     for values in own:
         plan = filled(plan, "probes", values)
-    return plan
+    return with_ship_target(plan)
 
 
 def _make_topics(plan_file: PlanFile, plan: Plan) -> None:

@@ -1,39 +1,48 @@
-"""`soak probe`: the probe daemon of a run, or a look at what this machine can give."""
+"""`soak probe`: the probe daemon of a run or of a host alone, or a look at what this machine can give."""
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-if TYPE_CHECKING:
-    from soak.core.model import Column
-    from soak.core.ports import Clock
-
 
 def probe(
-    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Read twice, print, and end.")] = False,
+    plan: Annotated[
+        Path | None, typer.Argument(help="Plan of a host that only probes; or of a run.")
+    ] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the run; with a plan: where to make one.")
+    ] = None,
+    run_id: Annotated[str, typer.Option(help="With a plan: the run that this host joins.")] = "",
+    start: Annotated[str, typer.Option(help="With --run-id: when that run starts.")] = "",
+    once: Annotated[bool, typer.Option("--once", help="Read, print, and end.")] = False,
     directory: Annotated[
         Path, typer.Option(help="With --once and no run: the folder whose drive is looked at.")
     ] = Path(),
 ) -> None:
-    """Read every probe of the run's plan once a second."""
+    """Read every probe of a plan once a second."""
     from soak.core.clock import SystemClock
     from soak.core.errors import PlanError
 
     if once:
-        configs = _of_plan(run_dir) if run_dir else _all_here(directory)
-        _print_once(configs, SystemClock())
+        from soak.cli import _once
+
+        configs = _configs(plan, run_dir) if plan or run_dir else _all_here(directory)
+        _once.show(_once.look(configs, SystemClock()), _once.plain_console())
         _leave(0)
-    if run_dir is None:
-        raise PlanError("soak probe needs --run-dir DIR, or --once")
-    from soak.daemons.probe import run
     from soak.service.signals import stop_event
+
+    if plan is not None:
+        from soak.cli._probe_host import run_host
+
+        _leave(run_host(plan, run_dir, run_id, start, stop_event(), SystemClock()))
+    if run_dir is None:
+        raise PlanError("soak probe needs a PLAN, --run-dir DIR, or --once")
+    from soak.daemons.probe import run
 
     _leave(run(run_dir, stop_event(), SystemClock()))
 
@@ -45,10 +54,12 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _of_plan(run_dir: Path) -> dict[str, Any]:
-    from soak.store.run_folder import RunFolder, read_plan
+def _configs(plan: Path | None, run_dir: Path | None) -> dict[str, Any]:
+    from soak.cli._probe_host import load_any_plan
+    from soak.store.run_folder import RunFolder, read_any_plan
 
-    return read_plan(RunFolder(run_dir)).probes
+    found = load_any_plan(plan) if plan else read_any_plan(RunFolder(run_dir or Path()))
+    return found.probes
 
 
 def _all_here(directory: Path) -> dict[str, Any]:
@@ -61,39 +72,6 @@ def _all_here(directory: Path) -> dict[str, Any]:
         wants = "directory" in kind.__dataclass_fields__
         found[name] = kind(directory=str(directory.absolute())) if wants else kind()
     return found
-
-
-def _print_once(configs: dict[str, Any], clock: Clock) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from soak.core.units import SECOND_NS
-    from soak.daemons.probe import Panel, build
-
-    logging.getLogger("soak.daemons.probe").setLevel(logging.ERROR)  # the table says it
-    panel = Panel(build(configs, clock), clock)
-    begin_ns = clock.mono_ns()
-    _, events = panel.read(begin_ns)
-    clock.sleep_until(begin_ns + SECOND_NS)
-    samples, later = panel.read(begin_ns + SECOND_NS)
-    panel.close()
-    table = Table("metric", "labels", "value", "unit", box=None, pad_edge=False)
-    table.columns[2].justify = "right"
-    for column, value in samples:
-        table.add_row(column.metric, _labels(column), _number(value), column.unit)
-    console = Console()
-    console.print(table)
-    for event in (*events, *later):
-        if "probe" in event.fields:
-            console.print(f"{event.fields['probe']}: {event.fields['reason']}", soft_wrap=True)
-
-
-def _labels(column: Column) -> str:
-    return " ".join(f"{key}={value}" for key, value in column.labels)
-
-
-def _number(value: float) -> str:
-    return "-" if value != value else f"{value:,.6g}"  # noqa: PLR0124  # NaN: nothing in this second
 
 
 command = probe

@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from soak.core.plan import Plan
 from soak.core.plan_base import PluginConfigs
+from soak.core.plan_probe import AnyPlan
 
 
 def filled(plan: Plan, section: str, values: Mapping[str, object]) -> Plan:
@@ -24,7 +25,7 @@ def filled(plan: Plan, section: str, values: Mapping[str, object]) -> Plan:
     return dataclasses.replace(plan, **changes)
 
 
-def lacking(plan: Plan, section: str, field: str) -> list[str]:
+def lacking(plan: AnyPlan, section: str, field: str) -> list[str]:
     """Return the plug-ins of a section that need this field and were not given it.
 
     A field that may be None is one that the plug-in can do without.
@@ -35,6 +36,17 @@ def lacking(plan: Plan, section: str, field: str) -> list[str]:
         if getattr(config, field, None) in ("", ())
         and NoneType not in get_args(get_type_hints(type(config))[field])
     ]
+
+
+def with_ship_target(plan: Plan) -> Plan:
+    """Return the plan with the measured cluster as where records go, unless it names another."""
+    config, ship = plan.broker_config, plan.ship
+    if ship is None or ship.bootstrap_servers:
+        return plan
+    client = ship.client or getattr(config, "common", {})
+    servers = config.addresses.get("bootstrap_servers", "")
+    ship = dataclasses.replace(ship, bootstrap_servers=servers, client=client)
+    return dataclasses.replace(plan, ship=ship)
 
 
 def _filled(config: Any, values: Mapping[str, object]) -> Any:  # noqa: ANN401  # a plug-in's Config

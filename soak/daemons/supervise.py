@@ -57,6 +57,7 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
     return (
         Role("conduct", ("conduct",)),
         *(Role(name, _arguments(name), is_measuring=True) for name in plan.measuring),
+        *(Role(name, (name,), niceness=10, wait_seconds=5) for name in plan.over_hosts),
         Role("detect-stream", ("detect-stream",), niceness=19),
         Role("alert", ("alert",), niceness=10, wait_seconds=5),
     )
@@ -130,8 +131,8 @@ class Supervisor:
     def finish(self) -> None:
         """After the last record: let the detector end by itself, then let the last mails out."""
         self._wait("detect-stream", DETECT_LIMIT_NS)
-        self._stop("detect-stream", GRACE_NS)
-        self._stop("alert", GRACE_NS)
+        for name in ("detect-stream", "receive", "ship", "alert"):
+            self._stop(name, GRACE_NS)
 
     def stop(self) -> None:
         """End the run early, in the order in which nothing is lost."""

@@ -97,6 +97,13 @@ class JournalWriter:
         self._put(record)
         self._flush(FLUSH_BYTES)
 
+    def copy(self, line: Line) -> None:
+        """Write a line that another host's writer made; the columns of a record come before it."""
+        if isinstance(line, Columns):
+            self._columns = line
+        self._put(line)
+        self._flush(FLUSH_BYTES)
+
     def close(self, *, is_end: bool) -> None:
         """Give the source back; `is_end` writes the line that says it ended on purpose."""
         if is_end:

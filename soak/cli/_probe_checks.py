@@ -1,0 +1,48 @@
+"""What can be known of a plan's probes, and of where it ships, before anything is read or sent."""
+
+from __future__ import annotations
+
+from soak.clients import known, secret
+from soak.core import plugins
+from soak.core.errors import BrokerError, SettingError
+from soak.core.plan_fill import lacking
+from soak.core.plan_probe import AnyPlan
+from soak.core.yaml_text import Document
+
+
+def check_folders(plan: AnyPlan, document: Document) -> None:
+    """Refuse a probe that needs a folder on the broker's drive and names none.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    for name in lacking(plan, "probes", "directory"):
+        raise document.error(
+            ("probes", name, "directory"),
+            "names no folder on the broker's drive, and this is no lab",
+        )
+
+
+def check_settings(plan: AnyPlan, document: Document) -> None:
+    """Have each probe refuse what it knows to be wrong, and the topic's client as well.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    for name, config in plan.probes.items():
+        check = getattr(plugins.load("probes", name), "check_settings", None)
+        if check is None:
+            continue
+        try:
+            check(config)
+        except SettingError as error:
+            raise document.error(("probes", name, *error.place), str(error)) from error
+        except BrokerError as error:
+            raise document.error(("probes", name), str(error)) from error
+    if plan.ship is None:
+        return
+    try:
+        secret.refuse_literals("client", plan.ship.client, secret.OF_LIBRDKAFKA)
+        known.refuse_unknown("client", plan.ship.client, known.librdkafka())
+    except SettingError as error:
+        raise document.error(("ship", *error.place), str(error)) from error

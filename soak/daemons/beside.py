@@ -1,0 +1,60 @@
+"""Keeps one more daemon alive beside this one, as a process that dies with it."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.service import children
+
+LOG = logging.getLogger("soak.daemons.beside")
+NICENESS = 10
+LONGEST_PAUSE_NS = 60 * SECOND_NS
+GRACE_SECONDS = 20.0
+
+
+class Beside:
+    """Call `poll` from the main thread, as often as you like; then `close`."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log_path: Path,
+        clock: Clock,
+        *,
+        program: Sequence[str] = (sys.executable, "-m", "soak.cli.main"),
+    ) -> None:
+        self._command = [*program, *arguments]
+        self._log_path = log_path
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pause_ns = 0
+        self._again_ns = 0
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def poll(self) -> None:
+        """Start it, or start it again some time after it has died: ever later."""
+        if self._process is not None and self._process.poll() is not None:
+            LOG.warning(
+                "daemon_died command=%s code=%d", self._command[-3:], self._process.returncode
+            )
+            self._process = None
+            self._pause_ns = min(2 * self._pause_ns or SECOND_NS, LONGEST_PAUSE_NS)
+            self._again_ns = self._clock.mono_ns() + self._pause_ns
+        if self._process is None and self._clock.mono_ns() >= self._again_ns:
+            self._log_path.parent.mkdir(parents=True, exist_ok=True)
+            self._process = children.spawn(self._command, log_path=self._log_path)
+            children.lower_priority(self._process, NICENESS)
+
+    def close(self) -> None:
+        """End it; it may take its time to bring its work to an end."""
+        if self._process is not None:
+            children.stop(self._process, GRACE_SECONDS)

@@ -1,0 +1,236 @@
+"""The shipping daemon: sends the lines of this host's journals to a Kafka topic, from a kept position on.
+
+The journal is the buffer: while the cluster is away lines wait on disk, and nothing that samples waits for
+this process. A position is kept only when the cluster has taken what lies before it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from soak.core.errors import BrokerError
+from soak.core.model import Column
+from soak.core.plan_probe import ProbePlan
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.daemons.context import host_name, open_page
+from soak.service.notify import notifier
+from soak.store.journal import segments
+from soak.store.journal_reader import sources
+from soak.store.run_folder import (
+    RunFolder,
+    exclusive,
+    read_any_plan,
+    read_run,
+    write_atomically,
+)
+from soak.store.samples_topic import Line, SamplesWriter
+
+LOG = logging.getLogger("soak.daemons.ship")
+ROUND_SECONDS = 1.0
+BATCH_BYTES = 2 * 2**20
+KEEP_NS = 5 * SECOND_NS  # a position is kept this often; what was sent after it is sent again
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
+FAREWELL_NS = 10 * SECOND_NS
+
+
+class Target(Protocol):
+    """Where lines go; see `SamplesWriter`."""
+
+    too_large: int
+
+    def send(self, lines: list[Line]) -> None: ...
+    def close(self) -> None: ...
+
+
+def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
+    """Ship until `stop`, then what is left, within bounds; return the exit code.
+
+    Raises:
+        SoakError: no run folder, or another process ships it.
+    """
+    folder = RunFolder(run_dir)
+    plan, known = read_any_plan(folder), read_run(folder)
+    if plan.ship is None:
+        LOG.error("nowhere_to_ship plan=%s", folder.plan)
+        return 1
+    page = open_page(folder, plan, known, "ship", clock)
+    manager = notifier()
+    with exclusive(folder.path / "ship.lock", "the shipping of this run"):
+        target = SamplesWriter(plan.ship, known.id, known.start_wall_ns)
+        shipper = Shipper(folder, target, clock, host_name())
+        buffer = plan.ship.buffer if isinstance(plan, ProbePlan) else None
+        wait_seconds = 0.0
+        manager.ready()
+        while not stop.wait(wait_seconds):
+            manager.alive()
+            wait_seconds = shipper.round()
+            if buffer is not None:
+                shipper.trim(buffer)
+            page.show(shipper.samples())
+        manager.stopping()
+        shipper.finish(clock.mono_ns() + FAREWELL_NS)
+        target.close()
+    return 0
+
+
+class Shipper:
+    """One round after the other over the journals of this host."""
+
+    def __init__(self, folder: RunFolder, target: Target, clock: Clock, host: str) -> None:
+        self._folder = folder
+        self._target = target
+        self._clock = clock
+        self._host = host
+        self._path = folder.path / "ship.json"
+        self._places: dict[str, tuple[str, int]] | None = None  # file and offset, by source
+        self._kept_ns = 0
+        self._wait_seconds = 0.0  # after a failure; 0: all is well
+        self._said = ""
+        self.sent_lines = 0
+        self.dropped_bytes = 0
+
+    def round(self) -> float:
+        """Send a batch; return how long to wait before the next."""
+        batch, places = self._batch()
+        if not batch:
+            self._keep()
+            return ROUND_SECONDS
+        try:
+            self._target.send(batch)
+        except BrokerError as error:
+            return self._put_off(str(error))
+        if self._wait_seconds:
+            LOG.info("shipping_again waiting_bytes=%d", self.waiting_bytes())
+        self._wait_seconds, self._said = 0.0, ""
+        self.sent_lines += len(batch)
+        self._known().update(places)
+        self._keep_now_and_then()
+        is_more = sum(len(line.raw) for line in batch) >= BATCH_BYTES
+        return 0.0 if is_more else ROUND_SECONDS
+
+    def finish(self, until_ns: int) -> None:
+        """Send what is left, once more from the start of each batch that fails, until then."""
+        while self._clock.mono_ns() < until_ns and self._batch()[0] and not self._failed_round():
+            pass
+        self._keep()
+
+    def trim(self, limit_bytes: int) -> None:
+        """Delete the oldest files beyond so many bytes, whether they were sent or not; never the newest."""
+        files = [segments(self._folder.journal / source) for source in self._sources()]
+        found = [(path.stat(), path) for paths in files for path in paths]
+        newest = {path for paths in files for path in paths[-1:]}
+        total = sum(status.st_size for status, _ in found)
+        for status, path in sorted(found, key=lambda item: item[0].st_mtime_ns):
+            if total > limit_bytes and path not in newest:
+                self._note_dropped(path, status.st_size)
+                path.unlink()
+                total -= status.st_size
+
+    def waiting_bytes(self) -> int:
+        """Return how much is on disk and was not taken yet."""
+        total = 0
+        for source in self._sources():
+            name, offset = self._known().get(source, ("", 0))
+            for path in segments(self._folder.journal / source):
+                if path.name >= name:
+                    total += path.stat().st_size - (offset if path.name == name else 0)
+        return total
+
+    def samples(self) -> list[tuple[Column, float]]:
+        """Return what the page for Prometheus shows."""
+        return [
+            (Column("ship_sent_lines_total", (), "lines"), float(self.sent_lines)),
+            (Column("ship_waiting_bytes", (), "bytes"), float(self.waiting_bytes())),
+            (Column("ship_dropped_bytes_total", (), "bytes"), float(self.dropped_bytes)),
+            (Column("ship_too_large_lines_total", (), "lines"), float(self._target.too_large)),
+        ]
+
+    def _failed_round(self) -> bool:
+        self.round()
+        return bool(self._wait_seconds)
+
+    def _sources(self) -> list[str]:
+        """Return the sources of this host: what came from another is not ours to send."""
+        every = sources(self._folder.journal)
+        return [source for source in every if source.endswith(f"@{self._host}")]
+
+    def _batch(self) -> tuple[list[Line], dict[str, tuple[str, int]]]:
+        """Return the next lines of every source and where each will stand then."""
+        batch: list[Line] = []
+        places: dict[str, tuple[str, int]] = {}
+        left = BATCH_BYTES
+        for source in self._sources():
+            place = self._known().get(source, ("", 0))
+            for path in segments(self._folder.journal / source):
+                if path.name < place[0] or left <= 0:
+                    continue
+                begin = place[1] if path.name == place[0] else 0
+                text, is_more = _whole_lines(path, begin, left)
+                left -= len(text)
+                place = (path.name, begin + len(text))
+                batch += [Line(source, raw) for raw in text.split(b"\n")[:-1]]
+                if is_more:
+                    break
+            places[source] = place
+        return batch, places
+
+    def _known(self) -> dict[str, tuple[str, int]]:
+        if self._places is None:
+            self._places = _kept(self._path)
+        return self._places
+
+    def _put_off(self, why: str) -> float:
+        if why != self._said:
+            LOG.warning("shipping_put_off waiting_bytes=%d error=%s", self.waiting_bytes(), why)
+            self._said = why
+        self._wait_seconds = min(2 * self._wait_seconds or FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+        return self._wait_seconds
+
+    def _note_dropped(self, path: Path, size: int) -> None:
+        source = path.parent.name
+        name, offset = self._known().get(source, ("", 0))
+        lost = size - offset if path.name == name else size * (path.name > name)
+        if lost:
+            LOG.error("journal_dropped_unsent source=%s file=%s bytes=%d", source, path.name, lost)
+            self.dropped_bytes += lost
+
+    def _keep_now_and_then(self) -> None:
+        if self._clock.mono_ns() - self._kept_ns >= KEEP_NS:
+            self._keep()
+
+    def _keep(self) -> None:
+        text = json.dumps(self._known()) + "\n"
+        try:
+            if not self._path.exists() or self._path.read_text() != text:
+                write_atomically(self._path, text)
+        except OSError as error:  # what was sent since is sent again after a restart
+            LOG.warning("position_not_kept error=%s", error)
+        self._kept_ns = self._clock.mono_ns()
+
+
+def _whole_lines(path: Path, begin: int, limit: int) -> tuple[bytes, bool]:
+    """Return what is complete from an offset on, and whether some of it may be left for the next time.
+
+    A line longer than the limit is read whole. A torn line at the end of a file is not one.
+    """
+    with path.open("rb") as file:
+        file.seek(begin)
+        text = file.read(limit)
+        while b"\n" not in text and (more := file.read(limit)):
+            text += more
+    whole = text[: text.rfind(b"\n") + 1]
+    return whole, bool(whole) and len(text) >= limit
+
+
+def _kept(path: Path) -> dict[str, tuple[str, int]]:
+    """Return the positions of an earlier process; none when there are none that can be read."""
+    try:
+        found = json.loads(path.read_text())
+        return {str(source): (str(name), int(at)) for source, (name, at) in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,229 @@
+"""The Kafka topic over which hosts bring their records together: journal lines as they are, keyed by source.
+
+A source's lines lie in one partition, so they come in the order in which they were written. The headers name
+the run and its start; who reads twice, or what is sent twice, changes nothing: a record is (source, inc, k).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]  # their stubs
+from confluent_kafka.cimpl import NewTopic
+
+from soak.clients import secret
+from soak.core.errors import BrokerError
+from soak.core.plan_records import Ship
+from soak.core.units import SECOND_NS
+
+PARTITIONS = 8  # of a topic that is made; an existing one is taken as it is
+MOST_BYTES = 16 * 2**20  # of a line
+_CLIENT = {"log_level": "3", "reconnect.backoff.max.ms": "2000"}
+_PRODUCER = {
+    "acks": "all",
+    "enable.idempotence": "true",
+    "linger.ms": "50",
+    "compression.type": "lz4",
+    "message.max.bytes": str(MOST_BYTES),
+}
+_CONSUMER = {
+    "group.id": "soak-samples",  # never joined: partitions are assigned
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "earliest",
+    "fetch.max.bytes": str(MOST_BYTES),
+}
+_SKEW_MS = 60_000  # by so much the clocks of hosts may differ
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a source's journal, without its line break."""
+
+    source: str
+    raw: bytes
+
+
+class SamplesWriter:
+    """Sends lines of one run; a client is made when it is needed, and anew after a failure."""
+
+    def __init__(self, ship: Ship, run_id: str, start_wall_ns: int) -> None:
+        self._ship = ship
+        self._headers = headers_of(run_id, start_wall_ns)
+        self._client: Any = None
+        self.too_large = 0  # lines that the cluster refuses for good, left out
+
+    def send(self, lines: Sequence[Line]) -> None:
+        """Deliver all lines, in order.
+
+        Raises:
+            BrokerError: the cluster did not take all of them in time; some may be there.
+        """
+        if self._client is None:
+            self._client = _made(confluent_kafka.Producer, self._settings())
+            ensure_topic(self._ship)
+        failures: list[KafkaError] = []
+        note = partial(self._note, failures)
+        try:
+            for line in lines:
+                self._produce(line, note)
+            left = self._client.flush(2 * self._ship.timeout / SECOND_NS)
+        except (KafkaException, BufferError) as error:
+            self.close()
+            raise BrokerError(f"cannot send to {self._ship.topic}: {error}") from error
+        if failures or left:
+            self.close()
+            why = failures[0].str() if failures else "no answer"
+            raise BrokerError(f"{self._ship.topic} took not all lines: {why}")
+
+    def close(self) -> None:
+        """Give up what is out."""
+        if self._client is not None:
+            self._client.purge()
+            self._client.poll(0)
+            self._client = None
+
+    def _produce(self, line: Line, note: Any) -> None:  # noqa: ANN401  # a callback of the client's
+        try:
+            self._client.produce(
+                self._ship.topic, line.raw, line.source, headers=self._headers, on_delivery=note
+            )
+        except KafkaException as error:
+            if error.args[0].code() not in _TOO_LARGE:
+                raise
+            self.too_large += 1
+        self._client.poll(0)
+
+    def _note(self, failures: list[KafkaError], error: KafkaError | None, _message: object) -> None:
+        if error is None:
+            return
+        if error.code() in _TOO_LARGE:
+            self.too_large += 1
+        else:
+            failures.append(error)
+
+    def _settings(self) -> dict[str, str]:
+        timeout = {"message.timeout.ms": str(self._ship.timeout // 10**6)}
+        return {**_CLIENT, **_PRODUCER, **timeout, **settings_of(self._ship)}
+
+
+class SamplesReader:
+    """Reads the lines of one run, from kept offsets on or from the run's start."""
+
+    def __init__(
+        self, ship: Ship, run_id: str, start_wall_ns: int, offsets: Mapping[int, int]
+    ) -> None:
+        self._ship = ship
+        self._headers = headers_of(run_id, start_wall_ns)
+        self._start_ms = start_wall_ns // 10**6 - _SKEW_MS
+        self.offsets = dict(offsets)  # next one to be read, by partition
+        self._client: Any = None
+        self._timeout_seconds = ship.timeout / SECOND_NS
+
+    def open(self) -> None:
+        """Find out where to read.
+
+        Raises:
+            BrokerError: the cluster does not answer.
+        """
+        ensure_topic(self._ship)
+        self._client = _made(
+            confluent_kafka.Consumer, {**_CLIENT, **_CONSUMER, **settings_of(self._ship)}
+        )
+        topic = self._ship.topic
+        try:
+            found = self._client.list_topics(topic, timeout=self._timeout_seconds).topics[topic]
+            since = [TopicPartition(topic, at, self._start_ms) for at in found.partitions]
+            first = self._client.offsets_for_times(since, timeout=self._timeout_seconds)
+        except KafkaException as error:
+            raise BrokerError(f"cannot read {topic}: {error.args[0].str()}") from error
+        for place in first:
+            self.offsets.setdefault(place.partition, place.offset)
+        places = [TopicPartition(topic, at, offset) for at, offset in self.offsets.items()]
+        self._client.assign(places)
+
+    def ends(self) -> dict[int, int]:
+        """Return the next offset to be written, by partition.
+
+        Raises:
+            BrokerError: the cluster does not answer.
+        """
+        found = {}
+        try:
+            for at in self.offsets:
+                place = TopicPartition(self._ship.topic, at)
+                _, found[at] = self._client.get_watermark_offsets(
+                    place, timeout=self._timeout_seconds
+                )
+        except KafkaException as error:
+            raise BrokerError(f"cannot read {self._ship.topic}: {error.args[0].str()}") from error
+        return found
+
+    def take(self, limit: int, timeout_seconds: float) -> list[Line]:
+        """Return what has come of this run; while the cluster is away, nothing."""
+        found = []
+        for message in self._client.consume(limit, timeout_seconds):
+            if message.error() is not None:  # the client goes on by itself
+                continue
+            self.offsets[message.partition()] = message.offset() + 1
+            if dict(message.headers() or ()).items() >= self._headers.items() and message.key():
+                found.append(Line(message.key().decode(errors="replace"), message.value() or b""))
+        return found
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+def headers_of(run_id: str, start_wall_ns: int) -> dict[str, bytes]:
+    """Return by what a line's run is known."""
+    return {"run": run_id.encode(), "start_ns": str(start_wall_ns).encode()}
+
+
+def settings_of(ship: Ship) -> dict[str, str]:
+    """Return the settings of every client, secrets read.
+
+    Raises:
+        BrokerError: a secret is not where the plan says.
+    """
+    return {**secret.resolved(ship.client), "bootstrap.servers": ship.bootstrap_servers}
+
+
+def ensure_topic(ship: Ship) -> None:
+    """Make the topic unless it is there.
+
+    Raises:
+        BrokerError: the cluster does not answer, or refuses to.
+    """
+    timeout = ship.timeout / SECOND_NS
+    admin = _made(AdminClient, {**_CLIENT, **settings_of(ship)})
+    try:
+        if ship.topic in admin.list_topics(timeout=timeout).topics:
+            return
+        new = NewTopic(
+            ship.topic,
+            num_partitions=PARTITIONS,
+            replication_factor=-1,  # as the cluster has it by default
+            config={"max.message.bytes": str(MOST_BYTES)},
+        )
+        admin.create_topics([new], operation_timeout=timeout)[ship.topic].result(timeout)
+    except (KafkaException, TimeoutError) as error:
+        told = error.args[0] if error.args else None
+        code = told.code() if isinstance(told, KafkaError) else None
+        if code != KafkaError.TOPIC_ALREADY_EXISTS:  # another host was faster
+            why = told.str() if isinstance(told, KafkaError) else str(error)
+            raise BrokerError(
+                f"no topic {ship.topic} at {ship.bootstrap_servers}: {why}"
+            ) from error
+
+
+def _made(kind: type[Any], settings: Mapping[str, str]) -> Any:  # noqa: ANN401  # a client
+    try:
+        return kind(dict(settings))
+    except KafkaException as error:
+        raise BrokerError(f"the client refuses its settings: {error.args[0].str()}") from error
