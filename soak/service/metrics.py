@@ -84,7 +84,8 @@ def publish(
     registry = CollectorRegistry()
     registry.register(page)
     ProcessCollector(registry=registry)
-    port = metrics.port + daemons.index(daemon) if metrics.port else 0
+    at = daemons.index(daemon) if daemon in daemons else len(daemons)
+    port = metrics.port + at if metrics.port else 0
     try:
         server, _ = start_http_server(port, metrics.address, registry)
     except (OSError, OverflowError) as error:
@@ -92,7 +93,8 @@ def publish(
         return
     port = server.server_port
     LOG.info("metrics_served address=%s port=%d", metrics.address, port)
-    target = [{"targets": [f"{metrics.address}:{port}"], "labels": {"daemon": daemon}}]
+    host = f"[{metrics.address}]" if ":" in metrics.address else metrics.address
+    target = [{"targets": [f"{host}:{port}"], "labels": {"daemon": daemon}}]
     path = _folder(run_dir) / f"{daemon}.json"
     with contextlib.suppress(OSError):  # the page is there all the same
         path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,7 @@
-"""Puts the journals of one run's hosts into one folder; sources carry their host's name."""
+"""Puts the journals of one run's hosts, and what they measured of their drives, into one folder.
+
+Sources carry their host's name.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ import shutil
 
 from soak.core.errors import RunFolderError
 from soak.store.journal_reader import sources
-from soak.store.run_folder import RunFolder, exclusive, read_run
+from soak.store.run_folder import RunFolder, exclusive, read_run, write_atomically
 
 
 def collect(into: RunFolder, part: RunFolder) -> list[str]:
-    """Copy the sources that `into` lacks; return their names. Doing it again changes nothing.
+    """Copy the sources and drive checks that `into` lacks; return their names. Once more changes nothing.
 
     A conductor's own view stays where it is: the phases of a run are those of its first host.
 
@@ -32,6 +35,18 @@ def collect(into: RunFolder, part: RunFolder) -> list[str]:
                 continue
             _copy(into, part, source)
             brought.append(source)
+        brought += _copy_drives(into, part)
+    return brought
+
+
+def _copy_drives(into: RunFolder, part: RunFolder) -> list[str]:
+    """Copy what the other host measured of its drives; it may have measured again since the last time."""
+    brought = []
+    for path in sorted(part.drives.glob("*.json")):
+        text, target = path.read_text(), into.drives / path.name
+        if not target.exists() or target.read_text() != text:
+            write_atomically(target, text)
+            brought.append(f"drives/{path.name}")
     return brought
 
 
@@ -63,6 +78,7 @@ def _is_there(into: RunFolder, part: RunFolder, source: str) -> bool:
     )
     if not is_same:
         raise RunFolderError(
-            f"{source} is in both folders and differs: are two hosts called alike?"
+            f"{source} is in both folders and differs: did it come over a topic, or are two hosts "
+            "called alike?"
         )
     return True
