@@ -112,7 +112,7 @@ def test_a_line_that_the_cluster_refuses_for_good_holds_up_no_other(broker: Runn
     writer.send([Line(SOURCE, b"x" * (17 * 2**20)), Line(SOURCE, b"y")])
     reader = SamplesReader(ship, "r1", START_NS, {})
     reader.open()
-    ends = reader.ends()
+    ends = reader.ends(reader.offsets)
     found: list[Line] = []
     while any(reader.offsets[at] < end for at, end in ends.items()):
         found += reader.take(10, 0.5)
@@ -152,7 +152,7 @@ def test_a_host_that_only_probes_ships_what_it_records(broker: Running, tmp_path
 
     reader, intake = SamplesReader(ship, "r1", START_NS, {}), Intake(there, SystemClock(), "a")
     reader.open()
-    ends = reader.ends()
+    ends = reader.ends(reader.offsets)
     while any(reader.offsets[at] < end for at, end in ends.items()):
         intake.take(reader.take(1000, 0.5))
     reader.close()

@@ -124,14 +124,17 @@ class Panel:
 
     def _take(self, awaited: set[str], found: _Round) -> None:
         end_ns = self._clock.mono_ns() + round(self._patience_seconds * SECOND_NS)
-        while awaited:
+        came: dict[str, Answer] = {}
+        while awaited - came.keys():
             try:
                 left = (end_ns - self._clock.mono_ns()) / SECOND_NS
                 answer = self._answers.get(timeout=max(0.0, left))
             except Empty:
-                return
-            awaited.discard(answer.name)
-            self._take_one(answer, found)
+                break
+            came[answer.name] = answer
+        for name in self._turns:  # in the plan's order, whoever was first
+            if name in came:
+                self._take_one(came[name], found)
 
     def _take_one(self, answer: Answer, found: _Round) -> None:
         name, result, turn = answer.name, answer.result, self._turns[answer.name]

@@ -82,7 +82,7 @@ def _opened(reader: SamplesReader, stop: threading.Event) -> bool:
 
 
 def _take_all(reader: SamplesReader, intake: Intake, stop: threading.Event) -> None:
-    ends = reader.ends()
+    ends = reader.ends(reader.offsets)
     while not stop.is_set() and any(reader.offsets[at] < end for at, end in ends.items()):
         intake.take(reader.take(BATCH, POLL_SECONDS))
 

@@ -89,6 +89,7 @@ class Shipper:
         self._path = folder.path / "ship.json"
         self._places: dict[str, tuple[str, int]] | None = None  # file and offset, by source
         self._kept_ns = 0
+        self._kept_text = ""
         self._wait_seconds = 0.0  # after a failure; 0: all is well
         self._said = ""
         self.sent_lines = 0
@@ -204,13 +205,16 @@ class Shipper:
             self._keep()
 
     def _keep(self) -> None:
+        self._kept_ns = self._clock.mono_ns()
         text = json.dumps(self._known()) + "\n"
+        if text == self._kept_text:
+            return
         try:
-            if not self._path.exists() or self._path.read_text() != text:
-                write_atomically(self._path, text)
+            write_atomically(self._path, text)
         except OSError as error:  # what was sent since is sent again after a restart
             LOG.warning("position_not_kept error=%s", error)
-        self._kept_ns = self._clock.mono_ns()
+        else:
+            self._kept_text = text
 
 
 def _whole_lines(path: Path, begin: int, limit: int) -> tuple[bytes, bool]:

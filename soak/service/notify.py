@@ -37,8 +37,10 @@ class Notifier:
             sender.sendto(state.encode(), self._address)
 
 
-def notifier(environment: Mapping[str, str] = os.environ) -> Notifier:
+def notifier(environment: Mapping[str, str] | None = None) -> Notifier:
     """Return what speaks to the manager that started this process, if one did and wants to hear of it."""
+    if environment is None:
+        environment = os.environ
     watched_pid = environment.get("WATCHDOG_PID", str(os.getpid()))
     is_watched = "WATCHDOG_USEC" in environment and watched_pid == str(os.getpid())
     return Notifier(environment.get("NOTIFY_SOCKET", ""), is_watched=is_watched)

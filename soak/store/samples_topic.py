@@ -6,7 +6,7 @@ the run and its start; who reads twice, or what is sent twice, changes nothing: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,6 +36,7 @@ _CONSUMER = {
     "enable.auto.commit": "false",
     "auto.offset.reset": "earliest",
     "fetch.max.bytes": str(MOST_BYTES),
+    "queued.max.messages.kbytes": str(MOST_BYTES // 1024),  # held of each partition, at most
 }
 _SKEW_MS = 60_000  # by so much the clocks of hosts may differ
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
@@ -142,20 +143,26 @@ class SamplesReader:
             first = self._client.offsets_for_times(since, timeout=self._timeout_seconds)
         except KafkaException as error:
             raise BrokerError(f"cannot read {topic}: {error.args[0].str()}") from error
-        for place in first:
-            self.offsets.setdefault(place.partition, place.offset)
+        if not first:
+            raise BrokerError(f"{topic} has no partitions yet")
+        ends = self.ends(place.partition for place in first)
+        for (
+            place
+        ) in first:  # -1: nothing is that new yet; the end of now, not that of the first fetch
+            offset = place.offset if place.offset >= 0 else ends[place.partition]
+            self.offsets.setdefault(place.partition, offset)
         places = [TopicPartition(topic, at, offset) for at, offset in self.offsets.items()]
         self._client.assign(places)
 
-    def ends(self) -> dict[int, int]:
-        """Return the next offset to be written, by partition.
+    def ends(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the next offset to be written to each partition.
 
         Raises:
             BrokerError: the cluster does not answer.
         """
         found = {}
         try:
-            for at in self.offsets:
+            for at in partitions:
                 place = TopicPartition(self._ship.topic, at)
                 _, found[at] = self._client.get_watermark_offsets(
                     place, timeout=self._timeout_seconds
