@@ -141,3 +141,16 @@ def test_a_plan_without_a_broker_survives_being_written_out() -> None:
 
     assert isinstance(plan, ProbePlan)
     assert again == plan
+
+
+def test_the_plan_that_ships_shows_every_default() -> None:
+    """What `configs/probe-host.yaml` says is what is done when it says nothing."""
+    path = Path(__file__).resolve().parents[1] / "configs" / "probe-host.yaml"
+    shown, _ = plan_text.load_any(path.read_text(), "probe-host.yaml")
+    folder = "{directory: /var/lib/kafka}"
+    bare = (
+        f"name: probe-host\nprobes: {{disk_io: {folder}, fsync: {folder}, host: {{}}, pressure: {{}}}}\n"
+        "ship: {bootstrap_servers: 'broker1:9092'}\n"
+    )
+
+    assert plan_text.load_any(bare, "bare")[0] == shown
