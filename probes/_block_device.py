@@ -1,12 +1,13 @@
-"""From a directory to the block device of its filesystem, and to the drive below that.
+"""From a directory to the block device of its filesystem, and to the drives below that.
 
-The two differ: a partition or LVM volume has counters of its own, but the kernel counts flushes for whole
+The two differ: a partition, volume or array has counters of its own, but the kernel counts flushes for whole
 drives only (Documentation/admin-guide/iostats.rst, field 16), and it is the drive that wears.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ _LAYERS = 8  # LVM on crypt on RAID on a partition has four
 
 
 class Numbers(NamedTuple):
-    """What stat(2) says: the device that holds a path, and the device that the path itself is."""
+    """What stat(2) says: the device that holds a path, and the block device that the path itself is, or 0."""
 
     holder: int
     device: int
@@ -33,46 +34,71 @@ class Numbers(NamedTuple):
 
 def stat_numbers(path: str) -> Numbers:
     found = os.stat(path)  # noqa: PTH116  # a source of a mount is text
-    return Numbers(found.st_dev, found.st_rdev)
+    return Numbers(found.st_dev, found.st_rdev if stat.S_ISBLK(found.st_mode) else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """A whole drive, or whatever the kernel shows nothing below."""
+
+    number: Number
+    capacity_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class BlockDevice:
     number: Number
-    drive: Number
-    capacity_bytes: int  # of the drive
+    drives: tuple[Drive, ...]  # below it, by number: several below an array or a striped volume
 
 
-def find(
-    directory: str, proc: Path, sys: Path, numbers: Callable[[str], Numbers] = stat_numbers
-) -> BlockDevice:
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the kernel tells of devices; `numbers` is stat(2), other ones in tests."""
+
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    numbers: Callable[[str], Numbers] = stat_numbers
+
+
+def find(directory: str, places: Places) -> BlockDevice:
     """Return the device behind a directory; may block as any look at that filesystem may.
 
     Raises:
         NotAvailableError: no block device is behind it, or the directory is not there.
-        ProbeError: the mount table cannot be read.
+        ProbeError: what the kernel tells cannot be read.
     """
     try:
-        holder = numbers(directory).holder
+        number = _holder(directory, places)
     except OSError as error:
         raise NotAvailableError(f"cannot look at {directory}: {error.strerror}") from error
+    below = sorted(_drives_below(number, places, _LAYERS))
+    drives = [Drive(drive, _capacity_bytes(drive, places.sys)) for drive in below]
+    return BlockDevice(number, tuple(drives))
+
+
+def name_of(number: Number, sys: Path) -> str:
+    """Return what the kernel calls a device, such as `nvme0n1`."""
+    return _folder(number, sys).resolve().name
+
+
+def _holder(path: str, places: Places) -> Number:
+    holder = places.numbers(path).holder
     number = (os.major(holder), os.minor(holder))
     if number[0] == 0:  # btrfs, overlay and whatever has no single device of its own
-        number = _behind_virtual(directory, proc, numbers)
-    drive = _drive_below(number, sys)
-    return BlockDevice(number, drive, _capacity_bytes(drive, sys))
+        number = _behind_virtual(path, places)
+    return number
 
 
-def _behind_virtual(directory: str, proc: Path, numbers: Callable[[str], Numbers]) -> Number:
-    mounts = _mounts.parse(read_text(proc / "self/mountinfo"))
+def _behind_virtual(directory: str, places: Places) -> Number:
+    mounts = _mounts.parse(read_text(places.proc / "self/mountinfo"))
     mount = _mounts.mount_of(os.path.realpath(directory), mounts)
     upper = mount.option("upperdir") if mount.kind == "overlay" else ""
     try:
         if upper:  # where an overlay writes; in a container it is often out of sight
-            holder = numbers(upper).holder
+            holder = places.numbers(upper).holder
             number = (os.major(holder), os.minor(holder))
         else:
-            device = numbers(mount.source).device if mount.source.startswith("/") else 0
+            device = places.numbers(mount.source).device if mount.source.startswith("/") else 0
             number = (os.major(device), os.minor(device))
     except OSError:
         number = (0, 0)
@@ -81,19 +107,28 @@ def _behind_virtual(directory: str, proc: Path, numbers: Callable[[str], Numbers
     return number
 
 
-def _drive_below(number: Number, sys: Path) -> Number:
-    """Follow a partition to its disk and a volume to the one device it lies on; stop where it forks."""
-    for _ in range(_LAYERS):
-        folder = _folder(number, sys)
-        slaves = sorted((folder / "slaves").glob("*")) if (folder / "slaves").is_dir() else []
-        if len(slaves) == 1:
-            below = slaves[0].resolve() / "dev"
-        elif (folder / "partition").exists():
-            below = folder.resolve().parent / "dev"
-        else:
-            break
-        number = _parse_number(read_text(below))
-    return number
+def _drives_below(number: Number, places: Places, layers: int) -> set[Number]:
+    below = _below(number, places) if layers else []
+    if not below:
+        return {number}
+    return {drive for each in below for drive in _drives_below(each, places, layers - 1)}
+
+
+def _below(number: Number, places: Places) -> list[Number]:
+    """Return what a device lies on: the parts of a volume or array, a partition's disk, a loop's file."""
+    folder = _folder(number, places.sys)
+    slaves = sorted((folder / "slaves").glob("*"))
+    if slaves:
+        return [_parse_number(read_text(slave.resolve() / "dev")) for slave in slaves]
+    if (folder / "partition").exists():
+        return [_parse_number(read_text(folder.resolve().parent / "dev"))]
+    backing = folder / "loop/backing_file"
+    if not backing.exists():
+        return []
+    try:
+        return [_holder(read_text(backing).removesuffix("\n"), places)]
+    except (OSError, NotAvailableError):  # the file lies in memory, or was deleted
+        return []
 
 
 def _capacity_bytes(drive: Number, sys: Path) -> int:

@@ -10,7 +10,8 @@ from soak.core.errors import ProbeError
 MEMORY_KINDS = frozenset({"tmpfs", "ramfs"})
 
 _LINE = re.compile(
-    r"\d+ \d+ \d+:\d+ \S+ (?P<point>/\S*) \S+(?: \S+)* - (?P<kind>\S+) (?P<source>\S*) (?P<options>\S*)"
+    r"\d+ \d+ \d+:\d+ \S+ (?P<point>/\S*) (?P<own>\S+)(?: \S+)*"
+    r" - (?P<kind>\S+) (?P<source>\S*) (?P<options>\S*)"
 )
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
@@ -21,6 +22,7 @@ class Mount:
     kind: str
     source: str
     options: str  # of the superblock
+    own_options: str = ""  # of this mount
 
     def option(self, name: str) -> str:
         """Return the value of `name=value`, or ""."""
@@ -41,9 +43,8 @@ def parse(text: str) -> list[Mount]:
         match = _LINE.fullmatch(line)
         if match is None:
             raise ProbeError(f"cannot read this line of mountinfo: {line!r}")
-        found.append(
-            Mount(*(_plain(match[name]) for name in ("point", "kind", "source", "options")))
-        )
+        parts = ("point", "kind", "source", "options", "own")
+        found.append(Mount(*(_plain(match[name]) for name in parts)))
     return found
 
 

@@ -1,17 +1,16 @@
 """How busy, slow and worn the drive behind a directory is: what the broker's own numbers cannot tell.
 
-Source:   /proc/diskstats of the device that holds `directory`; flushes and turn-over of the drive below it.
+Source:   /proc/diskstats of the device that holds `directory`; flushes and turn-over of each drive below it.
 Overhead: one read of /proc a second, no IO on the drive.
 Caveats:  Kernels before 4.18 give no discards, before 5.5 no flushes. IO time is sampled at timer ticks
           since 5.0, so a drive with many parallel queues reads 100 % busy long before it is full. Turn-over
-          counts from the start of the probe, not of the drive. A throttle above the block layer is not seen.
+          counts from the start of the probe, and once more from when the kernel first saw the drive; what
+          else writes there is in it. A throttle above the block layer is not seen.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from pathlib import Path
 
 from pydantic.dataclasses import dataclass
 
@@ -19,10 +18,11 @@ from probes import _diskstats as diskstats
 from probes._block_device import (
     SECTOR_BYTES,
     BlockDevice,
-    Numbers,
+    Drive,
+    Number,
+    Places,
     find,
     read_text,
-    stat_numbers,
 )
 from probes._deltas import Deltas, Growth
 from probes._worker import Worker
@@ -58,20 +58,16 @@ class DiskIo:
         config: Config,
         clock: Clock,
         *,
-        proc: Path = Path("/proc"),
-        sys: Path = Path("/sys"),
-        numbers: Callable[[str], Numbers] = stat_numbers,
+        places: Places = Places(),  # noqa: B008  # frozen
     ) -> None:
         self._config = config
         self._clock = clock
-        self._proc = proc
-        self._sys = sys
-        self._numbers = numbers
+        self._places = places
         self._device: BlockDevice | None = None
         self._finder = Worker("disk_io", self._find)
         self._own: Deltas[int] = Deltas()
-        self._drive: Deltas[int] = Deltas()
-        self._written_sectors = 0.0
+        self._drives: dict[Number, Deltas[int]] = {}
+        self._written_sectors: dict[Number, float] = {}
 
     def read(self) -> Reading:
         """Return the rates since the previous reading; the first gives what needs no rate."""
@@ -79,13 +75,12 @@ class DiskIo:
         device = self._found()
         if device is None:
             return Reading(())
-        text = read_text(self._proc / "diskstats")
+        text = read_text(self._places.proc / "diskstats")
         at_ns = self._clock.mono_ns()
         own = diskstats.line_of(text, device.number)
-        drive = diskstats.line_of(text, device.drive)
-        grown = self._own.take(own.fields, at_ns)
-        samples = _own_samples(own, grown)
-        samples += self._drive_samples(drive, self._drive.take(drive.fields, at_ns), device)
+        samples = _own_samples(own, self._own.take(own.fields, at_ns))
+        for drive in device.drives:
+            samples += self._drive_samples(drive, diskstats.line_of(text, drive.number), at_ns)
         return Reading(tuple(samples), (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
     def close(self) -> None:
@@ -101,20 +96,25 @@ class DiskIo:
     def _find(self, _stop: threading.Event) -> None:
         if not self._config.directory:
             raise NotAvailableError("disk_io.directory is not set: which drive is to be watched?")
-        self._device = find(self._config.directory, self._proc, self._sys, self._numbers)
+        self._device = find(self._config.directory, self._places)
 
-    def _drive_samples(
-        self, drive: diskstats.Line, grown: Growth[int], device: BlockDevice
-    ) -> Samples:
-        labels = (("device", drive.device),)
+    def _drive_samples(self, drive: Drive, line: diskstats.Line, at_ns: int) -> Samples:
+        labels = (("device", line.device),)
+        grown = self._drives.setdefault(drive.number, Deltas()).take(line.fields, at_ns)
         samples = _rates(diskstats.OF_DRIVE, grown, labels)
         flush_await = grown.ratio(diskstats.FLUSH_TIME, diskstats.FLUSHES, 1000.0)
         if flush_await is not None:
             samples.append((Column("disk_flush_await_seconds", labels, "seconds"), flush_await))
-        self._written_sectors += grown.by.get(diskstats.WRITTEN, 0.0)
-        if device.capacity_bytes:
-            turned = self._written_sectors * SECTOR_BYTES / device.capacity_bytes
+        before = self._written_sectors.get(drive.number, 0.0)
+        self._written_sectors[drive.number] = before + grown.by.get(diskstats.WRITTEN, 0.0)
+        capacity_sectors = drive.capacity_bytes / SECTOR_BYTES
+        if capacity_sectors:
+            turned = self._written_sectors[drive.number] / capacity_sectors
+            ever = line.fields[diskstats.WRITTEN] / capacity_sectors
+            capacity = float(drive.capacity_bytes)
+            samples.append((Column("disk_capacity_bytes", labels, "bytes"), capacity))
             samples.append((Column("disk_turnover_ratio", labels, "turns"), turned))
+            samples.append((Column("disk_device_turnover_ratio", labels, "turns"), ever))
         return samples
 
 

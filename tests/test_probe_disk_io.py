@@ -1,25 +1,43 @@
-"""The disk probe: recorded kernels in, exact rates out; the right device behind a directory."""
+"""The disk probe: recorded kernels in, exact rates out."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes import _block_device, _diskstats
-from probes._block_device import BlockDevice, Numbers
+from probes import _diskstats
+from probes._block_device import Places
 from probes._deltas import Deltas
 from probes.disk_io import Config, DiskIo
 from soak.core.errors import NotAvailableError, ProbeError, SoakError
 from tests.fakes import FakeClock
+from tests.sys_tree import RECORDED, on, sys_tree
 
-RECORDED = Path(__file__).parent / "recorded"
 SDA2, SDA = (8, 2), (8, 0)
 CAPACITY_SECTORS = 8_192_000
 TEXT = (RECORDED / "linux-6.18/before/diskstats").read_text()
+
+LEVELS = {
+    "node_disk_io_now",
+    "disk_capacity_bytes",
+    "disk_turnover_ratio",
+    "disk_device_turnover_ratio",
+}
+_MEMBER = "259 {minor} nvme{at}n1 0 0 0 0 10 0 {sectors} 20 0 20 20 0 0 0 0 {flushes} {ms}\n"
+_ARRAY = "9 127 md127 0 0 0 0 {writes} 0 0 {ms} 0 {ms} {ms} 0 0 0 0 0 0\n"
+ARRAY_BEFORE = (
+    _ARRAY.format(writes=10, ms=20)
+    + _MEMBER.format(minor=0, at=0, sectors=500, flushes=1, ms=1)
+    + _MEMBER.format(minor=3, at=1, sectors=1000, flushes=1, ms=1)
+)
+ARRAY_AFTER = (
+    _ARRAY.format(writes=20, ms=40)
+    + _MEMBER.format(minor=0, at=0, sectors=2500, flushes=11, ms=11)
+    + _MEMBER.format(minor=3, at=1, sectors=3000, flushes=11, ms=41)
+)
 
 BASE = {
     "node_disk_io_now": 3.0,
@@ -36,6 +54,7 @@ BASE = {
     "disk_queue_length": 1.38,
     "disk_read_await_seconds": 0.002,
     "disk_write_await_seconds": 0.0023,
+    "disk_capacity_bytes": CAPACITY_SECTORS * 512,
     "disk_turnover_ratio": 8192 / CAPACITY_SECTORS,
 }
 DISCARDS = {
@@ -52,35 +71,19 @@ FLUSHES = {
 }
 
 
-def sys_tree(root: Path) -> Path:
-    """Make /sys of one disk with two partitions and a volume on the second, as the kernel links them."""
-    sda, dm0, links = root / "devices/block/sda", root / "devices/virtual/dm-0", root / "dev/block"
-    links.mkdir(parents=True)
-    for folder, number, size in (
-        (sda, "8:0", CAPACITY_SECTORS),
-        (sda / "sda1", "8:1", 2048),
-        (sda / "sda2", "8:2", 8_000_000),
-        (dm0, "254:0", 7_000_000),
-    ):
-        (folder / "slaves").mkdir(parents=True)
-        (folder / "dev").write_text(f"{number}\n")
-        (folder / "size").write_text(f"{size}\n")
-        (links / number).symlink_to(folder)
-    for name in ("sda1", "sda2"):
-        (sda / name / "partition").write_text("1\n")
-        (sda / name / "slaves").rmdir()
-    (dm0 / "slaves/sda2").symlink_to(sda / "sda2")
-    return root
-
-
-def on(major: int, minor: int) -> Numbers:
-    return Numbers(holder=os.makedev(major, minor), device=0)
+def since_boot(kernel: str) -> dict[str, float]:
+    """Return the drive's turn-over since the kernel knows it, as the later recording has it."""
+    lines = (RECORDED / kernel / "after/diskstats").read_text().splitlines()
+    (written,) = (line.split()[9] for line in lines if line.split()[2] == "sda")
+    return {"disk_device_turnover_ratio": int(written) / CAPACITY_SECTORS}
 
 
 class Machine:
     """A probe whose /proc can be swapped between readings."""
 
-    def __init__(self, tmp_path: Path, kernel: str, number: tuple[int, int] = SDA2) -> None:
+    def __init__(
+        self, tmp_path: Path, kernel: str, number: tuple[int, int] = SDA2, tree: str = "lvm"
+    ) -> None:
         self.clock = FakeClock()
         self.proc = tmp_path / "proc"
         self.proc.mkdir()
@@ -89,9 +92,7 @@ class Machine:
         self.probe = DiskIo(
             Config(directory="/data"),
             self.clock,
-            proc=self.proc,
-            sys=sys_tree(tmp_path / "sys"),
-            numbers=lambda _: on(*number),
+            places=Places(self.proc, sys_tree(tmp_path / "sys", tree), lambda _: on(*number)),
         )
 
     def boot(self, moment: str) -> None:
@@ -121,7 +122,7 @@ def test_each_kernel_format_gives_its_exact_rates_and_no_more(
     machine.clock.advance(2)
     machine.boot("after")
 
-    assert machine.read() == pytest.approx(expected, rel=1e-12)
+    assert machine.read() == pytest.approx(expected | since_boot(kernel), rel=1e-12)
 
 
 def test_a_volume_keeps_its_own_counters_and_takes_flushes_from_its_drive(tmp_path: Path) -> None:
@@ -140,10 +141,7 @@ def test_a_volume_keeps_its_own_counters_and_takes_flushes_from_its_drive(tmp_pa
 
 def test_the_first_reading_gives_no_rates(tmp_path: Path) -> None:
     """There is nothing to compare with yet."""
-    assert set(Machine(tmp_path, "linux-6.18").read()) == {
-        "node_disk_io_now",
-        "disk_turnover_ratio",
-    }
+    assert set(Machine(tmp_path, "linux-6.18").read()) == LEVELS
 
 
 def test_a_counter_that_falls_is_missing_and_not_negative(tmp_path: Path) -> None:
@@ -160,7 +158,7 @@ def test_a_counter_that_falls_is_missing_and_not_negative(tmp_path: Path) -> Non
 
     assert all(value >= 0 for value in fallen.values())
     assert "node_disk_written_bytes" not in fallen
-    assert again == pytest.approx(BASE | DISCARDS | FLUSHES)
+    assert again == pytest.approx(BASE | DISCARDS | FLUSHES | since_boot("linux-6.18"))
 
 
 def test_turn_over_grows_with_what_is_written(tmp_path: Path) -> None:
@@ -192,7 +190,7 @@ def test_two_readings_at_one_instant_give_no_rates(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "linux-6.18")
     machine.read()
 
-    assert set(machine.read()) == {"node_disk_io_now", "disk_turnover_ratio"}
+    assert set(machine.read()) == LEVELS
 
 
 def test_a_directory_that_is_not_there_is_not_available(tmp_path: Path) -> None:
@@ -203,54 +201,21 @@ def test_a_directory_that_is_not_there_is_not_available(tmp_path: Path) -> None:
         probe.read()
 
 
-def mounted(tmp_path: Path, directory: str, devices: dict[str, Numbers]) -> BlockDevice:
-    proc = tmp_path / "proc"
-    (proc / "self").mkdir(parents=True)
-    (proc / "self/mountinfo").write_text((RECORDED / "mountinfo").read_text())
+def test_an_array_gives_flushes_and_turn_over_of_each_drive(tmp_path: Path) -> None:
+    """Its own counters are the ones of its level; wear belongs to the drives."""
+    machine = Machine(tmp_path, "linux-6.18", (9, 127), "md-raid1")
+    machine.show(ARRAY_BEFORE)
+    machine.read()
+    machine.clock.advance(2)
+    machine.show(ARRAY_AFTER)
 
-    def numbers(path: str) -> Numbers:
-        if path not in devices:
-            raise FileNotFoundError(2, "No such file or directory")
-        return devices[path]
+    found = {column.name: value for column, value in machine.probe.read().samples}
 
-    return _block_device.find(directory, proc, sys_tree(tmp_path / "sys"), numbers)
-
-
-def test_btrfs_is_found_by_the_source_of_its_mount(tmp_path: Path) -> None:
-    """Its st_dev has major 0; the mount point has a blank, which the kernel escapes."""
-    directory = "/srv/kafka logs/topic-0"
-    volume = Numbers(holder=5, device=os.makedev(254, 0))
-
-    found = mounted(tmp_path, directory, {directory: on(0, 41), "/dev/mapper/vg-data": volume})
-
-    assert found == BlockDevice((254, 0), SDA, CAPACITY_SECTORS * 512)
-
-
-def test_overlay_is_found_by_its_upper_folder(tmp_path: Path) -> None:
-    """That is where a container's writes go."""
-    merged = "/var/lib/docker/overlay2/a1/merged"
-    upper = "/var/lib/docker/overlay2/a1/diff"
-
-    found = mounted(tmp_path, merged, {merged: on(0, 47), upper: on(8, 2)})
-
-    assert found.number == SDA2
-
-
-@pytest.mark.parametrize(
-    ("directory", "kind"),
-    [
-        ("/dev/shm/x", "tmpfs"),
-        ("/mnt/pool/x", "zfs"),
-        ("/var/lib/docker/overlay2/a1/merged", "overlay"),
-        ("/data/x", "tmpfs"),  # mounted over the network filesystem of the same point
-    ],
-)
-def test_without_a_block_device_the_message_names_the_filesystem(
-    tmp_path: Path, directory: str, kind: str
-) -> None:
-    """Memory, pools, networks and containers: absent, not failed."""
-    with pytest.raises(NotAvailableError, match=rf"{directory} \({kind}\)"):
-        mounted(tmp_path, directory, {directory: on(0, 23)})
+    assert found['disk_write_await_seconds{device="md127"}'] == pytest.approx(0.002)
+    assert found['disk_flush_await_seconds{device="nvme0n1"}'] == pytest.approx(0.001)
+    assert found['disk_flush_await_seconds{device="nvme1n1"}'] == pytest.approx(0.004)
+    assert found['disk_turnover_ratio{device="nvme1n1"}'] == 2000 / 1_875_385_008
+    assert found['disk_device_turnover_ratio{device="nvme1n1"}'] == 3000 / 1_875_385_008
 
 
 def test_a_device_without_a_line_is_not_available() -> None:
@@ -266,6 +231,7 @@ def test_newer_kernels_may_add_fields_at_the_end() -> None:
     assert _diskstats.line_of(longer, SDA) == _diskstats.line_of(TEXT, SDA)
 
 
+@settings(max_examples=300)
 @given(cut=st.integers(0, len(TEXT)))
 def test_a_cut_text_is_an_error_or_the_same_number(cut: int) -> None:
     """A torn last number must not pass for a smaller one."""
@@ -278,6 +244,7 @@ def test_a_cut_text_is_an_error_or_the_same_number(cut: int) -> None:
     assert found == whole
 
 
+@settings(max_examples=300)
 @given(at=st.integers(0, len(TEXT) - 1), junk=st.text(max_size=8))
 def test_a_damaged_text_never_crashes(at: int, junk: str) -> None:
     """Whatever stands there: a line of whole numbers, or one of our errors."""
