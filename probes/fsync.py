@@ -1,18 +1,19 @@
 """fsync latency: what a broker waits for before it may acknowledge a write, measured beside it.
 
 Source:   write(2) and fsync(2) of one block in a file of our own in `directory`, on a thread of its own.
-Overhead: 4 KiB and one flush every `period`; the file never grows, and goes when the probe ends.
+Overhead: 4 KiB and one flush every `period`. The file grows to `append_limit` at most, and goes at the end.
 Caveats:  Counted from the intended time, so a busy CPU shows: `fsync_schedule_lag_seconds` is that part.
-          The block is overwritten in place: fsync commits the inode's time, fdatasync commits data alone.
-          tmpfs answers in microseconds and means nothing, so it is refused unless allowed. A drive with a
-          protected cache flushes in no time until it starves.
+          Overwritten in place, fsync commits the inode's time and fdatasync data alone; appended, as brokers
+          write, both commit the new size. `directory` renames the file and flushes the folder, as at a roll
+          of segments. tmpfs answers in microseconds and means nothing, so it is refused unless allowed. A
+          drive with a protected cache flushes in no time until it starves.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ from pydantic.dataclasses import dataclass
 
 from probes import _mounts
 from probes._block_device import read_text
+from probes._flush_file import FlushFile, How, Sync, Way
 from probes._meter import Meter
 from probes._worker import Worker
 from soak.core.errors import NotAvailableError, ProbeError
@@ -29,12 +31,7 @@ from soak.core.plan_base import STRICT
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns
 
-FILE_NAME = ".soak-fsync"
-
 _QUANTILES = {"0.5": 0.5, "0.99": 0.99, "max": 1.0}
-_SYNC: dict[str, Callable[[int], None]] = {"fsync": os.fsync, "fdatasync": os.fdatasync}
-
-Sync = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -42,7 +39,10 @@ class Config:
     directory: str = ""  # empty: the broker's data folder, where the run knows it
     period: Duration = duration_ns("200ms")
     payload_size: Size = 4096
-    sync: Literal["fsync", "fdatasync"] = "fsync"
+    sync: How = "fsync"
+    write: Literal["overwrite", "append"] = "overwrite"
+    append_limit: Size = 64 * 2**20  # an appended file begins anew at this size
+    free_space_floor: Size = 64 * 2**20  # with less free space nothing is written
     allow_tmpfs: bool = False
 
     def __post_init__(self) -> None:
@@ -50,6 +50,24 @@ class Config:
             raise ValueError("period must lie between 10ms and 60s")
         if not 1 <= self.payload_size <= 2**20:
             raise ValueError("payload_size must lie between 1B and 1MiB")
+        if not self.payload_size <= self.append_limit <= 2**30:
+            raise ValueError("append_limit must lie between payload_size and 1GiB")
+        if self.free_space_floor < 0:
+            raise ValueError("free_space_floor must not be below 0B")
+        if self.sync == "directory" and self.write == "append":
+            raise ValueError(
+                "a directory sync writes nothing: it goes with `write: overwrite` alone"
+            )
+
+    @property
+    def way(self) -> Way:
+        return Way(
+            sync=self.sync,
+            payload_bytes=self.payload_size,
+            is_appending=self.write == "append",
+            limit_bytes=self.append_limit,
+            floor_bytes=self.free_space_floor,
+        )
 
 
 def build(config: Config, clock: Clock) -> Fsync:
@@ -65,7 +83,7 @@ class Fsync:
         self._config = config
         self._clock = clock
         self._proc = proc
-        self._sync = sync or _SYNC[config.sync]
+        self._file = FlushFile(Path(config.directory), config.way, sync)
         self._worker = Worker("fsync", self._work)
         self._meter: Meter | None = None
         self._histogram = Histogram()
@@ -103,31 +121,26 @@ class Fsync:
 
     def _work(self, stop: threading.Event) -> None:
         """Open, flush on the schedule until told to stop, remove the file: all that touches the drive."""
-        self._refuse_memory()
-        path = Path(self._config.directory) / FILE_NAME
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        directory = self._config.directory
         try:
-            file = os.open(path, flags, 0o600)
+            self._refuse_memory()
+            with closing(self._file):
+                self._file.open()
+                self._flush_until(stop)
         except OSError as error:
-            raise ProbeError(f"cannot open {path}: {error.strerror}") from error
-        try:
-            self._flush_until(stop, file)
-        finally:
-            os.close(file)
-            path.unlink(missing_ok=True)
+            raise ProbeError(f"cannot keep a file in {directory}: {_why(error)}") from error
 
-    def _flush_until(self, stop: threading.Event, file: int) -> None:
-        payload = b"\xa5" * self._config.payload_size
-        period_ns = self._config.period
-        start_ns = self._clock.mono_ns() + period_ns // 2  # between the readings, not at them
-        meter = Meter(start_ns, period_ns, self._clock, lambda: flush(file, payload, self._sync))
+    def _flush_until(self, stop: threading.Event) -> None:
+        start_ns = self._clock.mono_ns() + self._config.period // 2  # between readings, not at them
+        meter = Meter(start_ns, self._config.period, self._clock, self._file.flush)
         self._meter = meter
         while not stop.wait(max(0.0, (meter.next_due_ns - self._clock.mono_ns()) / SECOND_NS)):
-            try:
-                meter.serve()
-            except OSError as error:
-                place = self._config.directory
-                self._worker.note(ProbeError(f"cannot flush in {place}: {error.strerror or error}"))
+            for step in (meter.serve, self._file.renew):  # the latter after a failure too
+                try:
+                    step()
+                except OSError as error:
+                    place = self._config.directory
+                    self._worker.note(ProbeError(f"cannot flush in {place}: {_why(error)}"))
 
     def _refuse_memory(self) -> None:
         directory = self._config.directory
@@ -146,12 +159,5 @@ class Fsync:
             )
 
 
-def flush(file: int, payload: bytes, sync: Sync) -> None:
-    """Overwrite the file's first block and flush it.
-
-    Raises:
-        OSError: either failed, or the write was cut short.
-    """
-    if os.pwrite(file, payload, 0) < len(payload):
-        raise OSError("short write")
-    sync(file)
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)

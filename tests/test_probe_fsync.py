@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import fsync
+from probes._flush_file import FILE_NAME
 from probes._meter import Meter
 from probes._worker import Worker
-from probes.fsync import FILE_NAME, Config, Fsync
+from probes.fsync import Config, Fsync
 from soak.core.clock import SystemClock
 from soak.core.errors import NotAvailableError, ProbeError
 from tests.fakes import FakeClock
@@ -192,8 +192,13 @@ class Flushes:
 
 
 def probe_of(tmp_path: Path, flushes: Flushes) -> Fsync:
-    config = Config(directory=str(tmp_path), period=10 * MS, allow_tmpfs=True)
-    return Fsync(config, SystemClock(), sync=flushes)
+    return Fsync(anywhere(tmp_path), SystemClock(), sync=flushes)
+
+
+def anywhere(directory: Path) -> Config:
+    """Return settings that take any folder, in memory and almost full."""
+    where = str(directory)
+    return Config(directory=where, period=10 * MS, allow_tmpfs=True, free_space_floor=0)
 
 
 def test_the_thread_flushes_one_small_file_and_takes_it_away(
@@ -253,17 +258,28 @@ def test_memory_is_refused_unless_allowed(tmp_path: Path) -> None:
     assert "allow_tmpfs" in str(error)
 
 
-def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path, flushes: Flushes) -> None:
     """Else who may write in the folder chooses what is overwritten."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / FILE_NAME).symlink_to(victim)
-    config = Config(directory=str(tmp_path), allow_tmpfs=True)
+    probe = probe_of(tmp_path, flushes)
+    probe.read()
+    assert flushes.third.wait(LIMIT_SECONDS)
+    probe.close()
 
-    error = first_error(Fsync(config, SystemClock()))
+    assert victim.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [victim]
+
+
+def test_a_folder_that_is_not_ours_is_an_error_of_the_reading(tmp_path: Path) -> None:
+    """The daemon goes on, and asks again: the folder may come."""
+    (tmp_path / FILE_NAME).mkdir()
+
+    error = first_error(Fsync(anywhere(tmp_path), SystemClock()))
 
     assert isinstance(error, ProbeError)
-    assert victim.read_text() == "precious"
+    assert str(error).startswith(f"cannot keep a file in {tmp_path}: ")
 
 
 def test_a_flush_that_fails_is_raised_from_read(tmp_path: Path) -> None:
@@ -277,24 +293,13 @@ def test_a_flush_that_fails_is_raised_from_read(tmp_path: Path) -> None:
             failed.set()
         raise OSError(5, "Input/output error")
 
-    config = Config(directory=str(tmp_path), period=10 * MS, allow_tmpfs=True)
-    probe = Fsync(config, SystemClock(), sync=sync)
+    probe = Fsync(anywhere(tmp_path), SystemClock(), sync=sync)
     probe.read()
     assert failed.wait(LIMIT_SECONDS)
 
     with pytest.raises(ProbeError, match="Input/output error"):
         probe.read()
     probe.close()
-
-
-def test_a_full_disk_is_an_error() -> None:
-    """The kernel's own full device stands for it; nothing is flushed then."""
-    file = os.open("/dev/full", os.O_WRONLY)
-    try:
-        with pytest.raises(OSError, match="No space left"):
-            fsync.flush(file, b"x", lambda _: pytest.fail("flushed"))
-    finally:
-        os.close(file)
 
 
 def test_a_bug_in_a_thread_is_raised_where_the_reading_is_made() -> None:

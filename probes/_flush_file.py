@@ -1,0 +1,105 @@
+"""The file that the fsync probe flushes: no larger than told, gone at the end, never what fills a drive.
+
+Everything here may hang in the kernel, so it runs on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Sync = Callable[[int], None]
+How = Literal["fsync", "fdatasync", "directory"]
+
+FILE_NAME = ".soak-fsync"
+_OTHER_NAME = ".soak-fsync.moved"
+_CALLS: Mapping[How, Sync] = {
+    "fsync": os.fsync,
+    "fdatasync": os.fdatasync,
+    "directory": os.fsync,  # of the folder's own descriptor
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """What a flush is: which call, of how much, where in the file."""
+
+    sync: How
+    payload_bytes: int
+    is_appending: bool
+    limit_bytes: int  # an appended file begins anew at this size
+    floor_bytes: int  # with less free space nothing is written
+
+
+class FlushFile:
+    """One file in one folder. `sync` stands for the system call in tests."""
+
+    def __init__(self, directory: Path, way: Way, sync: Sync | None = None) -> None:
+        self._directory = directory
+        self._way = way
+        self._sync = sync or _CALLS[way.sync]
+        self._payload = b"\xa5" * way.payload_bytes
+        self._names = (directory / FILE_NAME, directory / _OTHER_NAME)
+        self._folder = self._file = -1
+        self._size = 0
+
+    def open(self) -> None:
+        """Make the file; one that a killed probe left is replaced, and no link is followed.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._begin()
+
+    def flush(self) -> None:
+        """Write and flush once.
+
+        Raises:
+            OSError: either failed, the write was cut short, or the drive is too full for it.
+        """
+        free = os.fstatvfs(self._folder)
+        if free.f_bavail * free.f_frsize < self._way.floor_bytes + self._way.payload_bytes:
+            raise OSError(errno.ENOSPC, "less space is free than free_space_floor says")
+        if self._way.sync == "directory":
+            self._names[0].rename(self._names[1])
+            self._names = self._names[::-1]
+            self._sync(self._folder)
+            return
+        if os.pwrite(self._file, self._payload, self._size) < len(self._payload):
+            raise OSError(errno.EIO, "short write")
+        if self._way.is_appending:
+            self._size += len(self._payload)
+        self._sync(self._file)
+
+    def renew(self) -> None:
+        """Begin a new file where there is none, or when the next payload would make this one too large.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        if self._file < 0 or self._size + len(self._payload) > self._way.limit_bytes:
+            self._begin()
+
+    def close(self) -> None:
+        """Remove the file; may be called when it was never opened."""
+        for descriptor in (self._file, self._folder):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._folder = self._file = -1
+        for name in self._names:
+            name.unlink(missing_ok=True)
+
+    def _begin(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        for name in self._names:
+            name.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = os.open(self._names[0], flags, 0o600)
+        self._size = 0
