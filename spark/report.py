@@ -17,6 +17,7 @@ from soak.core.model import Change, Finding
 from soak.store.findings import FindingsStore
 from soak.store.run_folder import RunFolder, write_atomically
 from spark.coverage import Gap, coverage
+from spark.drives import drives
 from spark.foreseen import forecast_of, retention
 from spark.look_back import look_back
 from spark.reports._page import Page
@@ -56,7 +57,8 @@ def write(
     promised, told = durability_of(timeline.folder), forecast_of(timeline.folder)
     page = Page(timeline, judged, covered, verdict(judged, covered), drill, promised, told)
     write_atomically(timeline.folder.report, html(page))
-    body = summary(timeline, judged, covered, promised) | {"retention": retention(timeline, told)}
+    body = summary(timeline, judged, covered, promised)
+    body |= {"retention": retention(timeline, told), "drives": drives(timeline)}
     write_atomically(timeline.folder.summary, json.dumps(body, indent=2, allow_nan=False) + "\n")
     return EXIT_CODE[page.verdict]
 

@@ -16,9 +16,15 @@ def check(
     ] = False,
     scale: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
     duration: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
+    drives: Annotated[
+        bool, typer.Option("--drives", help="Measure the brokers' drives that this host has.")
+    ] = False,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="With --drives: the run whose folder keeps what was found.")
+    ] = None,
 ) -> None:
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
-    from soak.cli import _checks, _durability, _forecast
+    from soak.cli import _checks, _drives, _durability, _forecast
     from soak.cli._load_checks import table_of
     from soak.core import durability, plan_text
     from soak.core.units import format_duration, format_rate
@@ -48,6 +54,8 @@ def check(
     print("\n".join(foreseen.lines))
     for warning in foreseen.warnings:
         print(f"Warning: {warning}.")
+    if drives:
+        _drives.show(found, run_dir)
 
 
 def _masked(text: str) -> str:

@@ -1,0 +1,108 @@
+"""Measures the brokers' drives that this host has, for `soak check --drives` and for the folder of a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from soak.core.clock import SystemClock
+from soak.core.drive_check import Measured, Moment, warnings
+from soak.core.errors import PlanError
+from soak.core.plan import Plan
+from soak.core.units import duration_ns, format_duration
+from soak.core.wording import amount
+from soak.daemons.context import host_name
+from soak.daemons.drive_check import distinct, measure
+from soak.store import drive_checks
+from soak.store.run_folder import Run, RunFolder, read_run
+
+LOG = logging.getLogger("soak.cli.drives")
+USUAL_NS = duration_ns("30s")
+
+Say = Callable[[str], None]
+
+
+def folders_of(plan: Plan) -> list[str]:
+    """Return where the plan's probes say that brokers of this host keep their data; may be empty."""
+    named = [getattr(config, "directory", "") for config in plan.probes.values()]
+    return list(dict.fromkeys(str(directory) for directory in named if directory))
+
+
+def look(folders: Sequence[str], moment: Moment, length_ns: int, say: Say) -> list[Measured]:
+    """Measure one drive after the other: side by side they would disturb each other."""
+    clock, host = SystemClock(), host_name()
+    found = []
+    for directories in distinct(folders):
+        say(f"measuring the drive of {directories[0]} for {format_duration(length_ns)}")
+        found.append(measure(directories, moment, length_ns, host, clock))
+        say(line(found[-1]))
+    return found
+
+
+def show(plan: Plan, run_dir: Path | None) -> None:
+    """Measure the drives that a plan names, print what was found, and keep it where a run is named.
+
+    A lab's brokers keep their data below the folder for runs.
+
+    Raises:
+        PlanError: the plan names none.
+    """
+    folders = [existing(Path(plan.run_directory))] if plan.lab else folders_of(plan)
+    if not folders:
+        raise PlanError("--drives: no probe of the plan names a folder on a broker's drive")
+    length_ns = plan.drive_check or USUAL_NS
+    if run_dir is None:
+        found = look(folders, "before", length_ns, print)
+        for warning in warnings(found):
+            print(f"Warning: {warning}.")
+        return
+    folder = RunFolder(run_dir.absolute())
+    record(folder, folders, moment_of(read_run(folder), SystemClock().wall_ns()), length_ns, print)
+
+
+def record(
+    folder: RunFolder, folders: Sequence[str], moment: Moment, length_ns: int, say: Say
+) -> None:
+    """Measure, and keep what was found in a run's folder; a drive that cannot be measured ends no run."""
+    drive_checks.append(folder, look(folders, moment, length_ns, say))
+    for warning in warnings(drive_checks.read_all(folder)):
+        LOG.warning("drive_check warning=%r", warning)
+        say(f"Warning: {warning}.")
+
+
+def moment_of(run: Run, wall_ns: int) -> Moment:
+    """Return where an instant lies in a run."""
+    if run.state != "running":
+        return "after"
+    return "before" if wall_ns < run.start_wall_ns else "during"
+
+
+def existing(path: Path) -> str:
+    """Return the nearest folder at or above a path that is there."""
+    found = path.absolute()
+    while not found.exists():
+        found = found.parent
+    return str(found)
+
+
+def line(one: Measured) -> str:
+    """Return what was measured, for a terminal."""
+    if one.fsync_p50_seconds is None or one.fsync_p99_seconds is None:
+        return f"{one.name}: {one.trouble}"
+    rate = (
+        "unknown"
+        if one.write_bytes_per_second is None
+        else amount(one.write_bytes_per_second, "bytes")
+    )
+    p50, p99 = (
+        amount(value, "seconds") for value in (one.fsync_p50_seconds, one.fsync_p99_seconds)
+    )
+    told = [f"{one.name}: fsync p50 {p50}, p99 {p99} ({one.flushes} flushes), {rate}/s"]
+    state = one.state
+    if state is not None:
+        told.append(f"{state.filesystem} on {', '.join(state.devices) or 'no block device'}")
+        told.append(f"{state.fill_ratio:.0%} full")
+        told.append(f"fstrim.timer {state.trim_timer}")
+        told.append(f"mounted {state.options}")
+    return "; ".join(told)
