@@ -1,7 +1,7 @@
-"""The host under the broker, or under the load: CPU with steal, memory, swap, network, load.
+"""The host under the broker, or under the load: CPU with steal, memory, swap, network, load, our own daemons.
 
-Source:   psutil: /proc/stat, meminfo, vmstat, net/dev and loadavg.
-Overhead: five reads of /proc a second.
+Source:   psutil: /proc/stat, meminfo, vmstat, net/dev and loadavg; stat and statm of our daemons' processes.
+Overhead: five reads of /proc a second and two a process of ours; every 15 s one look at all command lines.
 Caveats:  Steal is what a hypervisor tells; in a container, CPU and memory are those of the whole host.
           Network is the sum over interfaces but loopback: traffic of a bond or bridge counts at each layer.
 """
@@ -15,6 +15,7 @@ import psutil
 from pydantic.dataclasses import dataclass
 
 from probes._deltas import Deltas, Growth
+from probes._own_daemons import OwnDaemons
 from soak.core.errors import ProbeError
 from soak.core.model import Column, Reading
 from soak.core.plan_base import STRICT
@@ -80,11 +81,17 @@ def snapshot() -> Snapshot:
 
 class Host:
     def __init__(
-        self, config: Config, clock: Clock, *, ask: Callable[[], Snapshot] = snapshot
+        self,
+        config: Config,
+        clock: Clock,
+        *,
+        ask: Callable[[], Snapshot] = snapshot,
+        daemons: OwnDaemons | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
         self._ask = ask
+        self._daemons = daemons or OwnDaemons(clock)
         self._deltas: Deltas[str] = Deltas()
 
     def read(self) -> Reading:
@@ -97,7 +104,8 @@ class Host:
             (Column("host_swap_used_bytes", (), "bytes"), float(now.swap_used_bytes)),
             (Column("host_load_1m", (), "tasks"), now.load_1m),
         ]
-        samples = (*_cpu_samples(grown), *levels, *_rate_samples(grown))
+        host = (*_cpu_samples(grown), *levels, *_rate_samples(grown))
+        samples = (*host, *self._daemons.samples())
         return Reading(samples, (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
     def close(self) -> None:

@@ -1,0 +1,62 @@
+"""What chronyd says of the clock it keeps: `chronyc -c tracking`, which anyone on the machine may ask."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+
+from soak.core.errors import ProbeError
+
+COMMAND = ("chronyc", "-n", "-c", "tracking")
+LIMIT_SECONDS = 5.0
+
+_FIELDS = 14  # reference, its name, stratum, its time, system offset, ..., leap status
+_OFFSET, _ROOT_DELAY, _ROOT_DISPERSION, _LEAP = 4, 10, 11, 13
+_UNKEPT = "Not synchronised"
+
+
+def ask() -> str:
+    """Return what chronyc prints; may block for LIMIT_SECONDS.
+
+    Raises:
+        ProbeError: there is no chronyc, or no chronyd that answers it.
+    """
+    try:
+        done = subprocess.run(
+            COMMAND, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ProbeError(f"cannot ask chronyc: {error}") from error
+    if done.returncode:
+        said = (done.stdout or done.stderr).strip()
+        raise ProbeError(f"chronyc has no answer: {said}")
+    return done.stdout
+
+
+def bound_seconds(text: str) -> float | None:
+    """Return how far the clock may be off, None while chronyd has no source.
+
+    The bound that chronyc(1) gives under "tracking": offset, root dispersion and half the root delay.
+
+    Raises:
+        ProbeError: the text is not as chronyc writes it.
+    """
+    fields = text.removesuffix("\n").split(",")
+    if len(fields) != _FIELDS or not text.endswith("\n"):
+        raise ProbeError(f"cannot read this answer of chronyc: {text!r}")
+    if fields[_LEAP] == _UNKEPT:
+        return None
+    offset, delay, dispersion = (
+        _number(fields[at], text) for at in (_OFFSET, _ROOT_DELAY, _ROOT_DISPERSION)
+    )
+    return abs(offset) + dispersion + delay / 2
+
+
+def _number(field: str, text: str) -> float:
+    try:
+        value = float(field)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ProbeError(f"cannot read this answer of chronyc: {text!r}")
+    return value
