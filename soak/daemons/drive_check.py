@@ -9,28 +9,40 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from probes import _drive_state, _mounts
 from probes._block_device import Places
 from probes._worker import Worker
-from soak.core.drive_check import Measured, Moment
+from soak.core.drive_check import DriveState, Measured, Moment
 from soak.core.errors import ProbeError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, duration_ns, format_duration, format_size
 
 FLUSH_EVERY_NS = duration_ns("10ms")
 PAYLOAD_BYTES = 4096
-WRITE_BYTES = 2**28  # the most of plain writing: enough for any cache, nothing for a drive's life
-WRITE_NS = duration_ns("5s")
-FLOOR_BYTES = 2**26  # so much stays free
-GRACE_NS = duration_ns("30s")  # beyond this, the drive hangs
 _BLOCK_BYTES = 2**20
 _BLOCKS = 16  # between two flushes of plain writing
 
 Sync = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    write_bytes: int = 2**28  # of plain writing: nothing for a drive's life
+    write_ns: int = duration_ns("5s")  # of that, too
+    floor_bytes: int = 2**26  # so much stays free
+    grace_ns: int = duration_ns("30s")  # beyond the time to measure: then the drive hangs
+
+
+USUAL = Limits()
+
+
+def state_of(directory: str) -> DriveState:
+    return _drive_state.look(directory, Places())
 
 
 def distinct(directories: Sequence[str]) -> list[tuple[str, ...]]:
@@ -50,13 +62,23 @@ def measure(
     length_ns: int,
     host: str,
     clock: Clock,
+    *,
+    limits: Limits = USUAL,
+    look: Callable[[str], DriveState] = state_of,
     sync: Sync = os.fsync,
 ) -> Measured:
-    """Measure the drive that holds these directories for so long; what goes wrong is told in `trouble`."""
+    """Measure the drive that holds these directories for so long; what goes wrong is told in `trouble`.
+
+    `look` and `sync` stand for the machine in tests.
+    """
     plain = Measured(host, directories, moment, clock.wall_ns())
-    limit_ns = length_ns + GRACE_NS
+    limit_ns = length_ns + limits.grace_ns
     found: list[Measured] = []
-    worker = Worker("drive-check", lambda _: found.append(_measure(plain, length_ns, clock, sync)))
+
+    def work(_stop: threading.Event) -> None:
+        found.append(_measure(plain, length_ns, clock, limits, look, sync))
+
+    worker = Worker("drive-check", work)
     worker.check()
     worker.wait(limit_ns / SECOND_NS)
     worker.close(0.0)
@@ -66,21 +88,28 @@ def measure(
     return replace(plain, trouble=f"no answer of the drive within {format_duration(limit_ns)}")
 
 
-def _measure(plain: Measured, length_ns: int, clock: Clock, sync: Sync) -> Measured:
-    directory = plain.directories[0]
+def _measure(
+    plain: Measured,
+    length_ns: int,
+    clock: Clock,
+    limits: Limits,
+    look: Callable[[str], DriveState],
+    sync: Sync,
+) -> Measured:
+    directory, least = plain.directories[0], limits.floor_bytes + limits.write_bytes
     try:
-        state = _drive_state.look(directory, Places())
+        state = look(directory)
         if state.filesystem in _mounts.MEMORY_KINDS:
             return replace(
                 plain, state=state, trouble="lies in memory, where a flush means nothing"
             )
-        if state.free_bytes < FLOOR_BYTES + WRITE_BYTES:
-            least = format_size(FLOOR_BYTES + WRITE_BYTES)
-            return replace(plain, state=state, trouble=f"less than {least} free: not measured")
+        if state.free_bytes < least:
+            trouble = f"less than {format_size(least)} free: not measured"
+            return replace(plain, state=state, trouble=trouble)
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
-            writing_ns = min(WRITE_NS, length_ns // 2)
+            writing_ns = min(limits.write_ns, length_ns // 2)
             latencies_ns = _flush(file.fileno(), length_ns - writing_ns, clock, sync)
-            rate = _write(file.fileno(), writing_ns, clock, sync)
+            rate = _write(file.fileno(), writing_ns, limits.write_bytes, clock, sync)
     except (OSError, ProbeError) as error:
         return replace(plain, trouble=f"cannot be measured: {error}")
     return replace(
@@ -110,12 +139,12 @@ def _flush(file: int, length_ns: int, clock: Clock, sync: Sync) -> list[int]:
     return found
 
 
-def _write(file: int, length_ns: int, clock: Clock, sync: Sync) -> float:
-    """Write on until time or WRITE_BYTES are over; return bytes a second, flushed."""
+def _write(file: int, length_ns: int, most_bytes: int, clock: Clock, sync: Sync) -> float:
+    """Write on until time or bytes are over; return bytes a second, flushed."""
     block = os.urandom(_BLOCK_BYTES)
     begin_ns = now_ns = clock.mono_ns()
     written = 0
-    while written < WRITE_BYTES and (now_ns - begin_ns < length_ns or not written):
+    while written < most_bytes and (now_ns - begin_ns < length_ns or not written):
         for _ in range(_BLOCKS):
             written += os.pwrite(file, block, written)
         sync(file)

@@ -1,0 +1,192 @@
+"""The smart probe: what drives say of themselves, and that nothing is said of those that do not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probes._block_device import Places
+from probes._drive_health import Health, Tool, ask, find_tool, of_nvme, of_smartctl
+from probes.smart import Config, Smart
+from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.model import Event
+from tests.fakes import FakeClock
+from tests.sys_tree import RECORDED, on, sys_tree
+
+SMART = RECORDED / "smart"
+NVME = {
+    "smart_wear_ratio": 0.23,
+    "smart_available_spare_ratio": 0.98,
+    "smart_media_errors": 2.0,
+    "smart_temperature_celsius": 41.0,
+    "smart_written_bytes": 1_969_459 * 512_000,
+}
+TEXT = (SMART / "smartctl-7.3-nvme.json").read_text()
+NUMBER = st.one_of(st.none(), st.booleans(), st.text(max_size=3), st.integers(), st.floats())
+
+
+def recorded(name: str) -> Mapping[str, object]:
+    return dict(json.loads((SMART / f"{name}.json").read_text()))
+
+
+def test_both_tools_say_the_same_of_one_nvme_drive() -> None:
+    """One counts in kelvin; only smartctl judges the whole."""
+    assert of_smartctl(recorded("smartctl-7.3-nvme")) == {"smart_passed": 1.0, **NVME}
+    assert of_nvme(recorded("nvme-2.3")) == NVME
+
+
+def test_of_a_sata_drive_only_what_all_makers_mean_alike_is_taken() -> None:
+    """Its raw temperature is three numbers in one, its sectors written are of any size."""
+    assert of_smartctl(recorded("smartctl-7.4-sata")) == {
+        "smart_passed": 1.0,
+        "smart_wear_ratio": 0.04,
+        "smart_media_errors": 1.0,
+        "smart_reallocated_sectors": 3.0,
+        "smart_temperature_celsius": 34.0,
+    }
+
+
+def test_a_new_drive_has_worn_nothing() -> None:
+    """Zero is a value, not a missing one."""
+    assert of_smartctl({"nvme_smart_health_information_log": {"percentage_used": 0}}) == {
+        "smart_wear_ratio": 0.0
+    }
+
+
+def printing(text: str, code: int = 0) -> Tool:
+    """Return a tool that says this, and passes over the device it is asked about."""
+    program = f"import sys; print({text!r}); sys.exit({code})"
+    return Tool((sys.executable, "-c", program), of_smartctl)
+
+
+def test_a_failing_drive_s_exit_code_is_no_failure_of_the_tool() -> None:
+    """The upper bits of smartctl's code are about the drive."""
+    found = ask(printing((SMART / "smartctl-7.4-sata.json").read_text(), 64), "/dev/sda")
+
+    assert found["smart_reallocated_sectors"] == 3.0
+
+
+def test_a_drive_that_may_not_be_opened_is_not_available() -> None:
+    """Said in the tool's own words; nobody is asked for a password."""
+    tool = printing((SMART / "smartctl-7.3-refused.json").read_text(), 2)
+
+    with pytest.raises(NotAvailableError, match=r"/dev/sda: .*Permission denied"):
+        ask(tool, "/dev/sda")
+
+
+def test_an_answer_that_is_no_json_is_an_error() -> None:
+    """An old smartctl knows no --json."""
+    with pytest.raises(ProbeError, match="said no JSON about /dev/sda"):
+        ask(printing("smartctl 6.6"), "/dev/sda")
+
+
+def test_without_a_tool_it_is_not_available() -> None:
+    """Said once; smartctl is the better of the two."""
+    with pytest.raises(NotAvailableError, match="neither smartctl nor nvme is installed"):
+        find_tool(lambda _name, path: None)  # noqa: ARG005  # called by this name
+
+    both = find_tool(lambda name, path: f"/usr/sbin/{name}")  # noqa: ARG005  # as above
+    assert both.command[0] == "/usr/sbin/smartctl"
+
+
+def probe_of(tmp_path: Path, *answers: Health | Exception) -> Smart:
+    """Return a probe of an array of two drives that answer in turn."""
+    waiting = list(answers)
+
+    def health(_tool: Tool, device: str) -> Health:
+        assert device in {"/dev/nvme0n1", "/dev/nvme1n1"}
+        answer = waiting.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    places = Places(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: on(9, 127))
+    return Smart(
+        Config(directory="/data"),
+        FakeClock(),
+        places=places,
+        tool=lambda: printing(""),
+        health=health,
+    )
+
+
+def settled(probe: Smart) -> None:
+    """Let the thread ask every drive once."""
+    probe._worker.check()
+    probe._worker.close(20.0)
+
+
+def test_every_drive_of_an_array_is_asked_and_told_once(tmp_path: Path) -> None:
+    """What was told is not repeated until it is asked for again: a gap is no value."""
+    probe = probe_of(tmp_path, {"smart_wear_ratio": 0.2}, {"smart_wear_ratio": 0.3})
+    settled(probe)
+
+    found = {column.name: value for column, value in probe.read().samples}
+
+    assert found == {
+        'smart_wear_ratio{device="nvme0n1"}': 0.2,
+        'smart_wear_ratio{device="nvme1n1"}': 0.3,
+    }
+    assert probe.read().samples == ()
+
+
+def test_one_drive_that_tells_nothing_keeps_no_other_from_telling(tmp_path: Path) -> None:
+    """A virtual one beside a real one."""
+    probe = probe_of(tmp_path, NotAvailableError("virtual"), {"smart_wear_ratio": 0.3})
+    settled(probe)
+
+    assert [value for _, value in probe.read().samples] == [0.3]
+
+
+def test_when_none_tells_anything_the_probe_is_not_available(tmp_path: Path) -> None:
+    """The first reason is as good as any."""
+    probe = probe_of(tmp_path, NotAvailableError("virtual"), NotAvailableError("too"))
+    settled(probe)
+
+    with pytest.raises(NotAvailableError, match="virtual"):
+        probe.read()
+
+
+def test_new_media_errors_are_an_event(tmp_path: Path) -> None:
+    """Those that were there before are the drive's past."""
+    probe = probe_of(tmp_path)
+    events: list[Event] = []
+    for errors in (2.0, 2.0, 25.0, 0.0):
+        probe._told.append(("nvme0n1", {"smart_media_errors": errors}, 0.1))
+        events += probe.read().events
+    probe.close()
+
+    assert [event.fields for event in events] == [{"device": "nvme0n1", "errors": 23.0}]
+
+
+@settings(max_examples=200)
+@given(at=st.integers(0, len(TEXT) - 1), junk=st.text(max_size=8))
+def test_a_damaged_answer_never_crashes(at: int, junk: str) -> None:
+    """What cannot be read is left out."""
+    try:
+        body = json.loads(TEXT[:at] + junk + TEXT[at + len(junk) :])
+    except ValueError:
+        return
+    found = of_smartctl(body) if isinstance(body, dict) else {}
+
+    assert all(value >= 0 for value in found.values())
+
+
+@given(
+    body=st.dictionaries(
+        st.sampled_from(["nvme_smart_health_information_log", "temperature", "smart_status"]),
+        st.one_of(
+            NUMBER,
+            st.dictionaries(st.sampled_from(["percentage_used", "current", "passed"]), NUMBER),
+        ),
+    )
+)
+def test_values_that_are_no_plain_numbers_are_left_out(body: dict[str, object]) -> None:
+    """Text, booleans, infinities and what lies below zero."""
+    assert all(0 <= value < float("inf") for value in of_smartctl(body).values())
