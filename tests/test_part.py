@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ import pytest
 from soak.cli._part import LEADING, Part, check_in_time, check_part, part_of
 from soak.core import plan_text
 from soak.core.clock import Grid
+from soak.core.drive_check import Measured
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.model import Column
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
 from soak.daemons.recorder import Recorder
+from soak.store import drive_checks
 from soak.store.collected import collect
 from soak.store.journal import JournalWriter
 from soak.store.journal_reader import read_source, sources
@@ -118,6 +121,21 @@ def test_journals_come_together_once(tmp_path: Path) -> None:
     assert brought == ["produce.0@b"]
     assert sources(first.journal) == ["produce.0@a", "produce.0@b"]
     assert [record.k for record, _ in read_source(first.journal, "produce.0@b")] == [0, 1, 2]
+    assert collect(first, second) == []
+
+
+def test_what_other_hosts_measured_of_their_drives_comes_with_the_journals(tmp_path: Path) -> None:
+    """Also what was measured after the first time."""
+    first, second = _host(tmp_path / "a", "a"), _host(tmp_path / "b", "b")
+    drive = Measured("b", ("/data",), "before", 0)
+    drive_checks.append(second, [drive])
+    collect(first, second)
+    drive_checks.append(second, [replace(drive, moment="after", at_wall_ns=1)])
+
+    brought = collect(first, second)
+
+    assert brought == ["drives/b.json"]
+    assert [one.moment for one in drive_checks.read_all(first)] == ["before", "after"]
     assert collect(first, second) == []
 
 

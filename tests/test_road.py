@@ -111,6 +111,9 @@ def _assert_found(run_dir: Path) -> dict[str, Any]:
     assert summary["verdict"] == "regressed"
     assert "retention_cliff" in causes
     assert (summary["audit"]["lost"], summary["audit"]["duplicated"]) == (0, 0)
+    assert summary["retention"]["happened"]["is_as_foreseen"] is True
+    assert [one["moment"] for one in summary["drives"]["checks"]] == ["before", "after"]
+    assert summary["drives"]["write_amplification"] > 0
     return summary
 
 
