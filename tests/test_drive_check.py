@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from probes import _drive_state
 from probes._block_device import Places
-from soak.cli import _drives
+from soak.cli import _drives, main
 from soak.core import plan_text
 from soak.core.drive_check import DriveState, Measured, from_json, to_json, warnings
 from soak.core.errors import PlanError, RunFolderError
@@ -271,6 +272,17 @@ def test_the_drives_are_those_that_the_probes_name() -> None:
     plan = plan_text.load(text, "p").plan
 
     assert _drives.folders_of(plan) == ["/a", "/b"]
+
+
+def test_a_host_that_only_probes_can_measure_its_own(tmp_path: Path) -> None:
+    """Its plan knows no broker; what is wrong with a drive is told, and nothing fails."""
+    plan = tmp_path / "host.yaml"
+    plan.write_text(f"name: x\nprobes: {{fsync: {{directory: {tmp_path / 'gone'}}}}}\n")
+
+    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan), "--drives"])
+
+    assert result.exit_code == 0
+    assert "gone: cannot be measured" in result.output
 
 
 def test_a_plan_without_a_folder_cannot_be_checked() -> None:

@@ -10,6 +10,7 @@ from soak.core.clock import SystemClock
 from soak.core.drive_check import Measured, Moment, warnings
 from soak.core.errors import PlanError
 from soak.core.plan import Plan
+from soak.core.plan_probe import AnyPlan
 from soak.core.units import duration_ns, format_duration
 from soak.core.wording import amount
 from soak.daemons.context import host_name
@@ -19,14 +20,16 @@ from soak.store.run_folder import Run, RunFolder, read_run
 
 LOG = logging.getLogger("soak.cli.drives")
 USUAL_NS = duration_ns("30s")
+OF_ONE_DRIVE = ("disk_io", "fsync", "smart")
+"""The probes whose `directory` is one folder on a broker's drive."""
 
 Say = Callable[[str], None]
 
 
-def folders_of(plan: Plan) -> list[str]:
+def folders_of(plan: AnyPlan) -> list[str]:
     """Return where the plan's probes say that brokers of this host keep their data; may be empty."""
-    named = [getattr(config, "directory", "") for config in plan.probes.values()]
-    return list(dict.fromkeys(str(directory) for directory in named if directory))
+    named = [plan.probes[name].directory for name in OF_ONE_DRIVE if name in plan.probes]
+    return list(dict.fromkeys(directory for directory in named if directory))
 
 
 def look(folders: Sequence[str], moment: Moment, length_ns: int, say: Say) -> list[Measured]:
@@ -40,7 +43,7 @@ def look(folders: Sequence[str], moment: Moment, length_ns: int, say: Say) -> li
     return found
 
 
-def show(plan: Plan, run_dir: Path | None) -> None:
+def show(plan: AnyPlan, run_dir: Path | None) -> None:
     """Measure the drives that a plan names, print what was found, and keep it where a run is named.
 
     A lab's brokers keep their data below the folder for runs.
@@ -48,10 +51,11 @@ def show(plan: Plan, run_dir: Path | None) -> None:
     Raises:
         PlanError: the plan names none.
     """
-    folders = [existing(Path(plan.run_directory))] if plan.lab else folders_of(plan)
+    is_lab = isinstance(plan, Plan) and plan.lab is not None
+    folders = [existing(Path(plan.run_directory))] if is_lab else folders_of(plan)
     if not folders:
         raise PlanError("--drives: no probe of the plan names a folder on a broker's drive")
-    length_ns = plan.drive_check or USUAL_NS
+    length_ns = (plan.drive_check if isinstance(plan, Plan) else 0) or USUAL_NS
     if run_dir is None:
         found = look(folders, "before", length_ns, print)
         for warning in warnings(found):

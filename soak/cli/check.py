@@ -26,10 +26,15 @@ def check(
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
     from soak.cli import _checks, _drives, _durability, _forecast
     from soak.cli._load_checks import table_of
+    from soak.cli._probe_host import load_any_plan
     from soak.core import durability, plan_text
+    from soak.core.plan_probe import ProbePlan
     from soak.core.units import format_duration, format_rate
     from soak.daemons.catch_up import never_begins
 
+    if drives and isinstance(probing := load_any_plan(plan), ProbePlan):
+        _drives.show(probing, run_dir)  # a broker's host knows no more of the run
+        return
     plan_file = _checks.cut(_checks.load_plan(plan), scale, duration)
     _checks.check_here(plan_file, Path(plan_file.plan.run_directory))
     if plan_file.plan.lab is None:
