@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -38,8 +41,13 @@ class ProbeDaemon:
         self._folder.plan.write_text(_HEAD + probes)
         write_run(self._folder, Run("x-1", self._start_ns, "h", {}, "running"))
         self._folder.phases.write_text(to_line("soak", 0) + to_line("end", 10_000))
+        self.watchdog_answers = 0  # seen so far
+        name = f"soakd-test-{os.getpid()}-{id(self)}"
+        self._manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._manager.bind(f"\0{name}")
         command = [sys.executable, "-m", "soak.cli.main", "probe", "--run-dir", str(folder)]
-        self.process = subprocess.Popen(command)
+        told = {"NOTIFY_SOCKET": f"@{name}", "WATCHDOG_USEC": "2000000"}
+        self.process = subprocess.Popen(command, env={**os.environ, **told})
 
     def now_k(self) -> int:
         """Return the second of the run that it is now."""
@@ -61,6 +69,7 @@ class ProbeDaemon:
         """Return the seconds from one on, as soon as they are as wanted."""
         deadline = time.monotonic() + LIMIT_SECONDS
         while time.monotonic() < deadline:
+            self._hear()
             found = self.seconds(from_k)
             if is_there(found):
                 return found
@@ -77,6 +86,13 @@ class ProbeDaemon:
             return self.process.wait(LIMIT_SECONDS)
         finally:
             self.process.kill()
+            self._manager.close()
+
+    def _hear(self) -> None:
+        """Take what was told to the manager; its queue is short."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.watchdog_answers += b"WATCHDOG=1" in self._manager.recv(4096)
 
 
 def _name(column: Column) -> str:

@@ -67,7 +67,11 @@ def test_the_defaults_survive_the_resolved_plan(name: str) -> None:
     [
         ("fsync: {period: 1ms}", "period must lie between 10ms and 60s"),
         ("fsync: {payload_size: 2MiB}", "payload_size must lie between"),
-        ("fsync: {sync: sometimes}", "'fsync' or 'fdatasync'"),
+        ("fsync: {sync: sometimes}", "'fsync', 'fdatasync' or 'directory'"),
+        ("fsync: {write: append, append_limit: 1KiB}", "append_limit must lie between payload_size"),
+        ("fsync: {sync: directory, write: append}", "a directory sync writes nothing"),
+        ("clock: {chrony_period: 10ms}", "chrony_period must lie between 1s and 1h"),
+        ("smart: {period: 1s}", "period must lie between 10s and 1d"),
         ("retention_kafka: {period: 1h}", "period must lie between 100ms and 60s"),
         ("retention_kafka: {partitions_per_poll: 0}", "partitions_per_poll must be at least 1"),
         ("retention_kafka: {timeout: 0s}", "timeout must be above 0s"),

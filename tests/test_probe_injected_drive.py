@@ -88,16 +88,19 @@ def test_a_throttle_above_the_drive_moves_the_flush_and_not_the_device(
 def test_a_drive_that_hangs_holds_up_no_other_probe(
     injected: drive.Drive, daemon: ProbeDaemon
 ) -> None:
-    """Every second is recorded, with the age of the call that hangs; then all goes on as before."""
+    """Every second is recorded, with the age of the call that hangs, and the watchdog is answered."""
     daemon.until(lambda found: len(found) > 2 and FLUSH in found[-1].values)
     injected.stop_answering()
+    answers = daemon.watchdog_answers
     hung = daemon.whole_seconds(HANG_SECONDS)
+    answers = daemon.watchdog_answers - answers
     injected.answer()
     after = daemon.whole_seconds(3)
 
     ages = [second.values[HANGING] for second in hung]
     assert [second.k for second in hung] == list(range(hung[0].k, hung[0].k + len(hung)))
     assert all(later > earlier for earlier, later in pairwise(ages))
+    assert answers >= HANG_SECONDS
     assert all(second.values["host_cpu_ratio"] >= 0 for second in hung)
     assert all(second.values["node_disk_io_now"] > 0 for second in hung)
     assert after[-1].values[HANGING] < ages[0]

@@ -32,6 +32,12 @@ def folders_of(plan: AnyPlan) -> list[str]:
     return list(dict.fromkeys(directory for directory in named if directory))
 
 
+def beforehand(plan: AnyPlan) -> list[str]:
+    """Return the folders before a run began: a lab's brokers will keep their data below that for runs."""
+    is_lab = isinstance(plan, Plan) and plan.lab is not None
+    return [existing(Path(plan.run_directory))] if is_lab else folders_of(plan)
+
+
 def look(folders: Sequence[str], moment: Moment, length_ns: int, say: Say) -> list[Measured]:
     """Measure one drive after the other: side by side they would disturb each other."""
     clock, host = SystemClock(), host_name()
@@ -46,13 +52,10 @@ def look(folders: Sequence[str], moment: Moment, length_ns: int, say: Say) -> li
 def show(plan: AnyPlan, run_dir: Path | None) -> None:
     """Measure the drives that a plan names, print what was found, and keep it where a run is named.
 
-    A lab's brokers keep their data below the folder for runs.
-
     Raises:
         PlanError: the plan names none.
     """
-    is_lab = isinstance(plan, Plan) and plan.lab is not None
-    folders = [existing(Path(plan.run_directory))] if is_lab else folders_of(plan)
+    folders = beforehand(plan)
     if not folders:
         raise PlanError("--drives: no probe of the plan names a folder on a broker's drive")
     length_ns = (plan.drive_check if isinstance(plan, Plan) else 0) or USUAL_NS
@@ -102,11 +105,5 @@ def line(one: Measured) -> str:
     p50, p99 = (
         amount(value, "seconds") for value in (one.fsync_p50_seconds, one.fsync_p99_seconds)
     )
-    told = [f"{one.name}: fsync p50 {p50}, p99 {p99} ({one.flushes} flushes), {rate}/s"]
-    state = one.state
-    if state is not None:
-        told.append(f"{state.filesystem} on {', '.join(state.devices) or 'no block device'}")
-        told.append(f"{state.fill_ratio:.0%} full")
-        told.append(f"fstrim.timer {state.trim_timer}")
-        told.append(f"mounted {state.options}")
-    return "; ".join(told)
+    figures = f"{one.name}: fsync p50 {p50}, p99 {p99} ({one.flushes} flushes), {rate}/s"
+    return figures if one.state is None else f"{figures}; {one.state.words}"

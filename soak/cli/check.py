@@ -24,7 +24,7 @@ def check(
     ] = None,
 ) -> None:
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
-    from soak.cli import _checks, _drives, _durability, _forecast
+    from soak.cli import _checks, _drives, _durability, _forecast, _machine
     from soak.cli._load_checks import table_of
     from soak.cli._probe_host import load_any_plan
     from soak.core import durability, plan_text
@@ -59,6 +59,7 @@ def check(
     print("\n".join(foreseen.lines))
     for warning in foreseen.warnings:
         print(f"Warning: {warning}.")
+    print("\n".join(_machine.told([] if drives else _drives.beforehand(found))))
     if drives:
         _drives.show(found, run_dir)
 

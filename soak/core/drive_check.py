@@ -42,6 +42,18 @@ class DriveState:
         words = {word.partition("=")[0] for word in self.options.split(",")}
         return "discard" in words
 
+    @property
+    def words(self) -> str:
+        """Return it for people, on one line."""
+        return "; ".join(
+            [
+                f"{self.filesystem} on {', '.join(self.devices) or 'no block device'}",
+                f"{self.fill_ratio:.0%} full",
+                f"fstrim.timer {self.trim_timer}",
+                f"mounted {self.options}",
+            ]
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:

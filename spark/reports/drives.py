@@ -55,13 +55,7 @@ def _state(one: Measured) -> str:
     state = one.state
     if state is None:
         return one.trouble
-    words = [
-        f"{state.filesystem} on {', '.join(state.devices) or 'no block device'}",
-        f"{state.fill_ratio:.0%} full",
-        f"fstrim.timer {state.trim_timer}",
-        f"mounted {state.options}",
-    ]
-    return "; ".join([*words, *([one.trouble] if one.trouble else [])])
+    return f"{state.words}; {one.trouble}" if one.trouble else state.words
 
 
 def _amplification(found: Mapping[str, Any]) -> str:
