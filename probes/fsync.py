@@ -86,21 +86,28 @@ class Fsync:
         self._file = FlushFile(Path(config.directory), config.way, sync)
         self._worker = Worker("fsync", self._work)
         self._meter: Meter | None = None
+        self._begun_ns = 0  # when the thread was last started
         self._histogram = Histogram()
         self._label = ("directory", config.directory)
 
     def read(self) -> Reading:
         """Return the quantiles of the flushes that came back since the last reading, and what hangs."""
         begin_ns = self._clock.mono_ns()
-        self._worker.check()
+        if self._worker.check():
+            self._begun_ns = begin_ns
         meter = self._meter
-        if meter is None:
-            return Reading(())
-        samples = self._samples(meter)
+        samples = self._opening(begin_ns) if meter is None else self._samples(meter)
         return Reading(tuple(samples), (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
     def close(self) -> None:
         self._worker.close()
+
+    def _opening(self, now_ns: int) -> list[tuple[Column, float]]:
+        """Return how long the drive has not let us make our file, once it is longer than a period."""
+        age_ns = now_ns - self._begun_ns
+        if age_ns <= self._config.period:
+            return []
+        return [(Column("fsync_hanging_seconds", (self._label,), "seconds"), age_ns / SECOND_NS)]
 
     def _samples(self, meter: Meter) -> list[tuple[Column, float]]:
         hanging = meter.hanging_ns() / SECOND_NS
@@ -122,6 +129,7 @@ class Fsync:
     def _work(self, stop: threading.Event) -> None:
         """Open, flush on the schedule until told to stop, remove the file: all that touches the drive."""
         directory = self._config.directory
+        self._meter = None
         try:
             self._refuse_memory()
             with closing(self._file):

@@ -236,6 +236,24 @@ def test_a_thread_that_hangs_holds_up_neither_reading_nor_closing(
     assert "fsync_hanging_seconds" in {column.metric for column, _ in reading.samples}
 
 
+def test_a_drive_that_hangs_from_the_start_shows_its_age(tmp_path: Path, flushes: Flushes) -> None:
+    """Before there is a file to flush, too."""
+    clock = FakeClock()
+    probe = Fsync(anywhere(tmp_path), clock)
+
+    def hang() -> None:
+        flushes.go_on.wait(LIMIT_SECONDS)
+
+    probe._file.open = hang  # type: ignore[method-assign]  # as a drive would
+    found = []
+    for _ in range(3):
+        found.append([value for _, value in probe.read().samples])
+        clock.advance(0.5)
+    probe._worker.close(timeout_seconds=0.0)
+
+    assert found == [[], [0.5], [1.0]]
+
+
 def first_error(probe: Fsync) -> Exception:
     """Return what the probe's thread raises first."""
     probe.read()
