@@ -18,7 +18,7 @@ from soak.core.model import Column
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
-LOOK_NS = 15 * SECOND_NS  # between two looks for new processes
+LOOK_NS = 30 * SECOND_NS  # between two looks for new processes
 
 Samples = list[tuple[Column, float]]
 

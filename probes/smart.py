@@ -90,7 +90,7 @@ class Smart:
         self._errors[device] = (errors, now_ns)
         if errors <= before:
             return []
-        fields = {"device": device, "errors": errors - before}
+        fields: dict[str, str | float] = {"device": device, "errors": errors - before}
         return [Event("smart_media_errors", now_ns, since_ns, fields)]
 
     def _work(self, stop: threading.Event) -> None:

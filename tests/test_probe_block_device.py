@@ -119,6 +119,7 @@ def test_a_damaged_mount_table_never_crashes(at: int, junk: str) -> None:
     assert all(mount.point.startswith("/") and mount.kind for mount in found)
 
 
+@settings(max_examples=40)
 @given(size=st.text(max_size=4), number=st.text(max_size=6))
 def test_a_damaged_device_folder_is_an_error_or_no_device(size: str, number: str) -> None:
     """A size that is no number must not pass for a capacity."""

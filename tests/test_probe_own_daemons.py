@@ -35,7 +35,7 @@ def test_a_daemon_is_known_by_its_command_line(command: str, name: str) -> None:
 
 
 def samples(looks: list[dict[int, str]], uses: list[dict[int, Usage]]) -> list[dict[str, float]]:
-    """Return what is told in each second; there is a look every 15 s."""
+    """Return what is told in each second; there is a look every 30 s."""
     clock = FakeClock()
     now: dict[int, Usage] = {}
     daemons = OwnDaemons(clock, look=lambda: looks.pop(0), ask=now.get)
@@ -64,7 +64,7 @@ def test_a_daemon_counts_with_what_it_started() -> None:
 
 def test_a_process_that_is_new_brings_no_past_with_it() -> None:
     """What it used before it was seen was not used in this second."""
-    uses = [{7: Usage(1.0, 10)}] * 16 + [{7: Usage(1.0, 10), 8: Usage(50.0, 10)}]
+    uses = [{7: Usage(1.0, 10)}] * 31 + [{7: Usage(1.0, 10), 8: Usage(50.0, 10)}]
     found = samples([{7: "probe"}, {7: "probe", 8: "probe"}], uses)
 
     assert found[-1]['host_daemon_cpu_cores{daemon="probe"}'] == 0.0

@@ -156,11 +156,11 @@ def test_when_none_tells_anything_the_probe_is_not_available(tmp_path: Path) -> 
 def test_new_media_errors_are_an_event(tmp_path: Path) -> None:
     """Those that were there before are the drive's past."""
     probe = probe_of(tmp_path)
+    probe.close()
     events: list[Event] = []
     for errors in (2.0, 2.0, 25.0, 0.0):
         probe._told.append(("nvme0n1", {"smart_media_errors": errors}, 0.1))
         events += probe.read().events
-    probe.close()
 
     assert [event.fields for event in events] == [{"device": "nvme0n1", "errors": 23.0}]
 

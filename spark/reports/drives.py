@@ -30,8 +30,8 @@ def render(page: Page) -> Markup:
         for name, one in sorted(found["written"].items())
     ]
     if rows:
-        headings = ("drive", "turned over in this run", "written by anybody")
-        parts += [table(headings, rows), tag("p", _amplification(found))]
+        parts.append(table(("drive", "turned over in this run", "written by anybody"), rows))
+        parts.append(tag("p", _amplification(found)))
     return joined(parts)
 
 

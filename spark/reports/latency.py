@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from markupsafe import Markup
 
 from detectors.channels import is_headline
 from soak.core import wording
 from spark.reports._page import Page, joined, tag
 from spark.reports._plot import Plot, log_range, shade
+from spark.timeline import Timeline
 
 ORDER = 30
 TITLE = "Latency"
 
 HEIGHT = 250
+_CLIENTS = ("produce.", "consume.")
 _LINES = 4
 _BEFORE_SECONDS = 120  # the level before was measured in about these
 _CLASS = {"0.5": "p50", "0.99": "p99", "0.999": "p999"}
@@ -37,13 +41,36 @@ def render(page: Page) -> Markup:
     legend = [tag("span", joined([tag("i", class_=key), text])) for key, text in keys]
     note = "From the intended send time, so that a stall counts for every message that it delayed."
     plots = [_plot(page, metric, title) for metric, title in _METRICS]
-    return joined([tag("p", note), tag("p", joined(legend), class_="legend"), *plots])
+    notes = [tag("p", text) for text in (note, *_clocks(page.timeline))]
+    return joined([*notes, tag("p", joined(legend), class_="legend"), *plots])
 
 
 def deletions(page: Page) -> list[float]:
     """Return the seconds in which retention deleted something."""
     found = page.timeline.event_seconds.get("retention_deletion")
     return [] if found is None else [float(k) for k in found]
+
+
+def _clocks(timeline: Timeline) -> Iterator[str]:
+    """Say how far the hosts' clocks may have been off, where messages went from one host to another."""
+    hosts = {name.partition("@")[2] for name in timeline.seconds if name.startswith(_CLIENTS)}
+    if len(hosts) < 2:  # noqa: PLR2004  # on one host the monotonic clock is used
+        return
+    told = [f"{host} {_bound(timeline, host)}" for host in sorted(hosts)]
+    yield (
+        "Messages went between hosts, so end-to-end latency is as good as their clocks agree: "
+        f"{'; '.join(told)}."
+    )
+
+
+def _bound(timeline: Timeline, host: str) -> str:
+    for kind in ("chrony", "kernel"):  # the tighter bound first
+        name = f'probe@{host}|clock_offset_bound_seconds{{source="{kind}"}}'
+        if name in timeline.series and timeline.series[name][1].size:
+            return (
+                f"off by at most {wording.amount(float(timeline.series[name][1].max()), 'seconds')}"
+            )
+    return "not known (the probe clock tells)"
 
 
 def _plot(page: Page, metric: str, title: str) -> Markup:
