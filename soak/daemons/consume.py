@@ -10,7 +10,7 @@ from pathlib import Path
 from soak.core import header
 from soak.core.load_rates import rates
 from soak.core.model import Event
-from soak.core.ports import Clock, Consumer
+from soak.core.ports import Batch, Clock, Consumer
 from soak.daemons.begin import begin_of
 from soak.daemons.consume_second import ConsumeSecond
 from soak.daemons.context import (
@@ -24,12 +24,14 @@ from soak.daemons.context import (
 )
 from soak.daemons.leaders import Leaders
 from soak.daemons.load_seconds import index_of
+from soak.daemons.lot import lot_of
 from soak.daemons.rate_plan import table_of
 from soak.daemons.received import Received, restore
 from soak.service.lean import spare_collections
 
 RECEIVE_SECONDS = 0.05
 BATCH = 4000
+DIGEST_NS = 50_000_000  # messages are stamped as they come, and looked at in lots
 
 
 def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
@@ -74,7 +76,9 @@ class ConsumeLoop:
         self._clock = clock
         self._cpu = CpuMeter(clock)
         self._run = header.run_of(context.run.id)
-        self._back_ns = clock.mono_ns()
+        self._waiting: list[Batch] = []
+        self._waiting_messages = 0
+        self._back_ns = self._digest_ns = clock.mono_ns()
         self._k = context.grid.k_at(self._back_ns)
         self._table = table_of(context.plan, context.folder)
         self._is_paused = False
@@ -92,6 +96,7 @@ class ConsumeLoop:
         self._back_ns = self._clock.mono_ns()
         k = self._context.grid.k_at(batch.at_mono_ns)
         if k != self._k:
+            self._digest()
             if self._k >= 0:
                 self._write(self._k, self._received.take_events(self._consumer, self._clock))
             self._k = k
@@ -99,14 +104,14 @@ class ConsumeLoop:
         self._second.note_pause(away_ns)  # it delayed what has come only now
         self._second.redelivered += batch.redelivered
         if batch.heads:
-            block, is_ours = header.parse(list(batch.heads), self._run)
-            self._second.note(block, is_ours, batch)
-            self._second.note_audit(
-                self._received.note(block, is_ours, batch.partition, batch.offset)
-            )
+            self._waiting.append(batch)
+            self._waiting_messages += len(batch.heads)
+        if self._waiting_messages >= BATCH or self._back_ns >= self._digest_ns:
+            self._digest()
 
     def finish(self) -> None:
         """Record the last part of a second, and where reading ended."""
+        self._digest()
         self._consumer.pause(is_paused=True)  # a question would wait behind each fetch
         events = self._received.final_events(self._consumer, self._clock)
         self._write(max(self._k, 0), events)
@@ -114,6 +119,17 @@ class ConsumeLoop:
             self._consumer.close_for_good()
         else:  # stopped before its time: who starts again reads on
             self._consumer.close()
+
+    def _digest(self) -> None:
+        """Look at what has come since the last time: measure it, and note it for the audit."""
+        self._digest_ns = self._back_ns + DIGEST_NS
+        if not self._waiting:
+            return
+        lot = lot_of(self._waiting)
+        self._waiting, self._waiting_messages = [], 0
+        block, is_ours = header.parse(lot.heads, self._run)
+        self._second.note(block, is_ours, lot)
+        self._second.note_audit(self._received.note(block, is_ours, lot.partition, lot.offset))
 
     def _hold(self, *, is_paused: bool) -> None:
         """Let a backlog grow while a catch-up builds one, and read on after it."""

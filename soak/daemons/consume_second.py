@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from soak.core.histogram import Histogram
 from soak.core.model import Column
-from soak.core.ports import Batch
 from soak.daemons.by_leader import ByLeader
 from soak.daemons.leaders import Leaders
+from soak.daemons.lot import Lot
 from soak.daemons.produce_second import above_columns, latency_columns
 from soak.daemons.received import AuditCounts
 
@@ -34,19 +34,19 @@ class ConsumeSecond:
         self._odd = AuditCounts()
         self._pause_ns = 0
 
-    def note(self, block: NDArray[np.void], is_ours: NDArray[np.bool_], batch: Batch) -> None:
-        """Note the headers of a batch, one row a message; those that are not ours are foreign."""
+    def note(self, block: NDArray[np.void], is_ours: NDArray[np.bool_], lot: Lot) -> None:
+        """Note the headers of a lot, one row a message; those that are not ours are foreign."""
         block = block[is_ours]
         self._received += block.size
-        self._foreign += len(batch.heads) - block.size
+        self._foreign += is_ours.size - block.size
         # On one boot all processes share the monotonic clock; between hosts only wall clocks compare.
         is_here = block["boot"] == self._boot
-        by_mono = batch.at_mono_ns - block["intended_mono_ns"]
-        by_wall = batch.at_wall_ns - (block["sent_wall_ns"] - block["delay_ns"])
+        by_mono = lot.at_mono_ns[is_ours] - block["intended_mono_ns"]
+        by_wall = lot.at_wall_ns[is_ours] - (block["sent_wall_ns"] - block["delay_ns"])
         latency_ns = np.where(is_here, by_mono, by_wall)
         self.latency.record_ns(latency_ns)
         if self._leaders.several:
-            self.by_leader.record_ns(self._leaders, batch.partition[is_ours], latency_ns)
+            self.by_leader.record_ns(self._leaders, lot.partition[is_ours], latency_ns)
 
     def note_audit(self, counts: AuditCounts) -> None:
         self._odd.duplicated += counts.duplicated

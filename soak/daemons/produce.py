@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import thread_time
 
@@ -29,9 +29,10 @@ from soak.daemons.messages import LARGEST_CHUNK, Messages
 from soak.daemons.pacing import Pacer
 from soak.daemons.produce_second import LAG_UNTRUSTED_SECONDS, ProduceSecond
 from soak.daemons.rate_plan import rate_plan_of
-from soak.service.lean import spare_collections
+from soak.service.lean import spare_collections, wake_on_time
+from soak.service.priority import Priority
 
-TICK_NS = 300_000  # shortest pause: schedule lag stays under half a millisecond
+TICK_NS = 350_000  # shortest pause: schedule lag stays under half a millisecond
 TICK_LIMIT_NS = 20_000_000  # what is due beyond it waits for the next tick
 IDLE_NS = 20_000_000
 DIGEST_NS = 50_000_000  # acknowledgements are noted at once and counted in batches
@@ -55,8 +56,10 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     leaders = Leaders(broker, topics)
     leaders.start()
     producers = [broker.producer(topics) for _ in instances]
-    loop = ProduceLoop(context, index, producers, messages, second, leaders, clock)
+    adapt = Priority().adapt
+    loop = ProduceLoop(context, index, producers, messages, second, leaders, clock, adapt)
     spare_collections()
+    wake_on_time()
     while not (stop.is_set() or loop.is_over or context.recorder.is_suspended):
         loop.tick()
     loop.finish()
@@ -77,7 +80,9 @@ class ProduceLoop:
         second: ProduceSecond,
         leaders: Leaders,
         clock: Clock,
+        adapt: Callable[[float], None] = lambda _: None,
     ) -> None:
+        """`adapt` is told each second how much of a core this thread has used."""
         self._context = context
         self._producers = producers
         self._messages = messages
@@ -95,6 +100,7 @@ class ProduceLoop:
         self._is_held = False  # behind the schedule because the cluster took no more
         self._cpu = CpuMeter(clock)
         self._busy = CpuMeter(clock, thread_time)
+        self._adapt = adapt
         self._digest_ns = self._served_ns = now_ns
 
     @property
@@ -197,6 +203,7 @@ class ProduceLoop:
     def _take(self) -> None:
         for producer, in_flight in zip(self._producers, self._in_flight, strict=True):
             self._second.note_settled(in_flight.settle(producer.take()), self._leaders)
+        self._second.count_delays()
 
     def _write(self, k: int) -> None:
         second, grid = self._second, self._context.grid
@@ -206,6 +213,7 @@ class ProduceLoop:
         self._recorded = following.copy()
         in_flight = sum(one.count for one in self._in_flight)
         busy_ratio = self._busy.ratio()
+        self._adapt(busy_ratio)
         self._context.recorder.append(
             k,
             second.samples(in_flight, self._cpu.ratio(), busy_ratio),

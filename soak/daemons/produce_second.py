@@ -58,6 +58,12 @@ class ProduceSecond:
         self.sent += delay_ns.size
         self._delays_ns.append(delay_ns)
 
+    def count_delays(self) -> None:
+        """Count in one go what came in chunks: a histogram costs the same for one as for a thousand."""
+        if self._delays_ns:
+            self._lag.record_ns(np.concatenate(self._delays_ns))
+            self._delays_ns = []
+
     def note_pause(self, pause_ns: int) -> None:
         """Note how long no acknowledgement could be taken: that much later it may be noted."""
         self._pause_ns = max(self._pause_ns, pause_ns)
@@ -85,7 +91,7 @@ class ProduceSecond:
         self, in_flight: int, cpu_ratio: float, busy_ratio: float
     ) -> list[tuple[Column, float]]:
         """Return columns and values in a fixed order."""
-        self._count_delays()
+        self.count_delays()
         failed = sum(int(np.count_nonzero(item.offset == FAILED)) for item in self._settled)
         acked = sum(item.offset.size for item in self._settled) - failed
         unplaced = sum(
@@ -119,7 +125,7 @@ class ProduceSecond:
 
     def encoded(self) -> dict[str, str]:
         """Return the histograms by their columns' names: from the intended time, from the send, the lag."""
-        self._count_delays()
+        self.count_delays()
         return {
             "publish_latency_seconds": self.latency.encode(),
             "publish_service_seconds": self._service.encode(),
@@ -158,7 +164,7 @@ class ProduceSecond:
         is_busy = busy_ratio >= BUSY_RATIO
         if self.queue_full and is_busy:
             return "queue_full"
-        self._count_delays()
+        self.count_delays()
         (lag,) = self._lag.quantiles_seconds((0.99,))
         (latency,) = self.latency.quantiles_seconds((0.99,))
         is_held = self.held_back >= self.sent / 2 and not is_busy
@@ -168,12 +174,6 @@ class ProduceSecond:
         return (
             "callback_delay" if pause > PAUSE_UNTRUSTED_SECONDS and not pause < latency / 2 else ""
         )
-
-    def _count_delays(self) -> None:
-        """Count in one go what came in chunks: a histogram costs the same for one as for a thousand."""
-        if self._delays_ns:
-            self._lag.record_ns(np.concatenate(self._delays_ns))
-            self._delays_ns = []
 
     def _all(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         if not self._settled:

@@ -1,11 +1,14 @@
-"""What a daemon that runs beside a load asks of the interpreter: no pauses, no threads that spin."""
+"""What a daemon that runs beside a load asks of interpreter and kernel: no pauses, no threads that spin."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 
 NET_OBJECTS = 100_000
+_PR_SET_TIMERSLACK = 29  # linux/prctl.h
+_SLACK_NS = 1000
 
 
 def one_thread_for_numpy() -> None:
@@ -22,3 +25,12 @@ def spare_collections() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(NET_OBJECTS, 20, 50)
+
+
+def wake_on_time() -> None:
+    """Have the kernel end this thread's sleeps when they are due, not up to 50 us later.
+
+    It puts a thread's wake-ups off to save power: at 10,000/s a sixth of the schedule lag. A kernel that
+    refuses leaves it at that.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _SLACK_NS, 0, 0, 0)
