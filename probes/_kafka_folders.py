@@ -1,30 +1,44 @@
-"""What Kafka's partition folders hold on a local disk: `<topic>-<partition>/<base offset>.log[.deleted]`."""
+"""Reads Kafka's partition folders on a local disk: `<topic>-<partition>/<base offset>.log[.deleted]`."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from pathlib import Path
-
-from probes._log_starts import Folder, Partition
+from dataclasses import dataclass
 
 BLOCK_BYTES = 512  # st_blocks counts these (stat(2)); the size of a sparse index file says nothing
-_LOG = re.compile(r"(?P<base>\d{20})\.log(?:\.deleted)?", re.ASCII)
+_LOG = re.compile(r"(?P<base>\d{20})\.log(?P<waits>\.deleted)?", re.ASCII)
+_NOT_OURS = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 
-def scan(directory: Path, partitions: Iterable[Partition]) -> dict[Partition, Folder]:
-    """Return the partitions that lie in this folder; files that vanish while we look are left out."""
-    found = {}
-    for topic, partition in partitions:
-        folder = _scan(directory / f"{topic}-{partition}")
-        if folder is not None:
-            found[topic, partition] = folder
-    return found
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A segment that was renamed and waits to be unlinked."""
+
+    bytes: int
+    renamed_ns: int  # wall clock: a rename sets the file's ctime
 
 
-def _scan(path: Path) -> Folder | None:
-    held, segments = 0, {}
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One folder. Segments are known by their base offset; sizes are those of the log files."""
+
+    held_bytes: int  # really on disk, with indexes and with files that wait to be unlinked
+    live: dict[int, int]
+    waiting: dict[int, Waiting]
+
+
+def changed_ns(path: str) -> int | None:
+    """Return when a file of the folder last came, went or was renamed; None: not there, or not ours."""
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116  # a Path costs as much as the call
+    except _NOT_OURS:
+        return None
+
+
+def listing(path: str) -> Listing | None:
+    """Return what the folder holds; files that vanish while we look are left out."""
+    held, live, waiting = 0, {}, {}
     try:
         with os.scandir(path) as entries:
             for entry in entries:
@@ -34,8 +48,20 @@ def _scan(path: Path) -> Folder | None:
                     continue
                 held += status.st_blocks * BLOCK_BYTES
                 match = _LOG.fullmatch(entry.name)
-                if match is not None:
-                    segments[int(match["base"])] = status.st_size
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return None  # on another host, or not ours to read: sizes stay unknown
-    return Folder(held, segments)
+                if match is None:
+                    continue
+                if match["waits"]:
+                    waiting[int(match["base"])] = Waiting(status.st_size, status.st_ctime_ns)
+                else:
+                    live[int(match["base"])] = status.st_size
+    except _NOT_OURS:
+        return None
+    return Listing(held, live, waiting)
+
+
+def size(path: str, base: int) -> int | None:
+    """Return how large the log file of a segment is by now, or None where it is gone."""
+    try:
+        return os.stat(f"{path}/{base:020d}.log").st_size  # noqa: PTH116  # as above
+    except _NOT_OURS:
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from soak.core.model import Event
@@ -20,12 +20,8 @@ class Bounds:
     latest: int
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """One partition on this host's disk."""
-
-    held_bytes: int  # really on disk, with indexes and with files that wait to be unlinked
-    segments: Mapping[int, int]  # base offset -> bytes of the log file
+Sizes = Callable[[Partition], Mapping[int, int]]
+"""The bytes of a partition's segments by base offset, empty where the folder is not local."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +61,6 @@ class Move:
 class _Known:
     earliest: int
     asked_ns: int
-    segments: dict[int, int]
 
 
 class LogStarts:
@@ -75,11 +70,7 @@ class LogStarts:
         self._known: dict[Partition, _Known] = {}
 
     def update(
-        self,
-        bounds: Mapping[Partition, Bounds],
-        folders: Mapping[Partition, Folder],
-        asked_ns: int,
-        answered_ns: int,
+        self, bounds: Mapping[Partition, Bounds], sizes: Sizes, asked_ns: int, answered_ns: int
     ) -> list[Move]:
         """Return what moved since each partition's previous poll; its first poll only starts it.
 
@@ -88,36 +79,23 @@ class LogStarts:
         """
         moves = []
         for partition, bound in bounds.items():
-            folder = folders.get(partition)
-            known = self._known.get(partition)
-            if known is None:
-                segments = dict(folder.segments) if folder else {}
-                self._known[partition] = _Known(bound.earliest, asked_ns, segments)
-                continue
-            if folder is not None:  # a segment grows until it is rolled: its largest size counts
-                for base, size in folder.segments.items():
-                    known.segments[base] = max(size, known.segments.get(base, 0))
+            known = self._known.setdefault(partition, _Known(bound.earliest, asked_ns))
             if bound.earliest != known.earliest:
                 since = known.asked_ns, answered_ns
-                moves.append(_move(partition, known, bound.earliest, since))
-            _advance(known, bound.earliest, asked_ns)
+                moves.append(_move(partition, known.earliest, bound.earliest, sizes, since))
+            known.earliest, known.asked_ns = bound.earliest, asked_ns
         return moves
 
 
-def _move(partition: Partition, known: _Known, to_offset: int, when: tuple[int, int]) -> Move:
-    gone = [size for base, size in known.segments.items() if known.earliest <= base < to_offset]
+def _move(
+    partition: Partition, from_offset: int, to_offset: int, sizes: Sizes, when: tuple[int, int]
+) -> Move:
+    gone = [size for base, size in sizes(partition).items() if from_offset <= base < to_offset]
     return Move(
         partition,
-        known.earliest,
+        from_offset,
         to_offset,
         *when,
         segments=len(gone) if gone else None,
         bytes=sum(gone) if gone else None,
     )
-
-
-def _advance(known: _Known, earliest: int, asked_ns: int) -> None:
-    if earliest < known.earliest:
-        known.segments.clear()
-    known.earliest, known.asked_ns = earliest, asked_ns
-    known.segments = {base: size for base, size in known.segments.items() if base >= earliest}

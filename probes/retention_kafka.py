@@ -1,28 +1,29 @@
-"""Retention at work in Kafka: which partitions lost their oldest segments, when, and how much went.
+"""Retention at work in Kafka: which partitions lost their oldest segments, when, and when the disk felt it.
 
 Source:   earliest and latest offsets of the run's topics (AdminClient.list_offsets), once every `period` on a
-          thread of its own; sizes of the partition folders where `directory` is on this host.
-Overhead: two requests a poll (0.5-6 ms); one stat a file in the folders, held below 5 % of a core.
-Caveats:  The offset moves first; files are unlinked `effect_lag` later (file.delete.delay.ms, Kafka: 60 s).
-          A poll sees one move a partition, of one segment or several. Bytes are the sizes of whole log
-          files; without the folder they are not known and left out. More partitions than
-          `partitions_per_poll` take turns.
+          thread of its own; partition folders where `directory` is on this host: a segment's file appears,
+          is renamed `.deleted` when the offset moves, and is unlinked `effect_lag` later.
+Overhead: two requests a poll (0.5-6 ms); two stat calls a folder, at most 5 ms a poll; see docs/retention.md.
+Caveats:  A poll sees one move of a partition, of one segment or several. Without the folder there are no
+          bytes and no files. More partitions than `partitions_per_poll` take turns, and more folders than
+          fit into 5 ms: each is looked at every `retention_round_seconds`.
 """
 
 from __future__ import annotations
 
+import math
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
-from pathlib import Path
 from typing import Protocol
 
 from pydantic.dataclasses import dataclass
 
-from probes._kafka_folders import scan
-from probes._log_starts import Bounds, Folder, LogStarts, Move, Partition
+from probes import _kafka_folders
+from probes._handed_over import HandedOver
+from probes._log_starts import Bounds, LogStarts, Move, Partition
+from probes._rounds import go_round
+from probes._segments import CREATED, RENAMED, UNLINKED, Folders, Segments
 from probes._worker import Worker
 from soak.clients import known, secret
 from soak.core.errors import BrokerError, NotAvailableError, ProbeError
@@ -31,9 +32,9 @@ from soak.core.plan_base import STRICT, Settings
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
-MAX_EVENTS = 1000  # kept between two readings; those beyond are counted
 LIST_EVERY_NS = 60 * SECOND_NS  # partitions may be added
-SCAN_SHARE = 20  # a scan of the folders is followed by a pause this many times as long
+LOOK_NS = 5_000_000  # at folders, a poll
+FIRST_LOOK_NS = 100_000_000  # as long as there are some that were never looked at
 
 Samples = list[tuple[Column, float]]
 
@@ -42,9 +43,8 @@ Samples = list[tuple[Column, float]]
 class Config:
     bootstrap_servers: str = ""  # empty: the run's broker
     topics: tuple[str, ...] = ()  # empty: the run's topic
-    directory: str | None = (
-        ""  # the broker's data folder; null: on another host, sizes stay unknown
-    )
+    # the broker's log.dirs, separated by commas; null: on another host, sizes stay unknown
+    directory: str | None = ""
     client: Settings = field(
         default_factory=dict
     )  # security; empty: what all the broker's clients have
@@ -99,38 +99,6 @@ def connect(config: Config) -> Offsets:
     return KafkaOffsets(settings, config.timeout / SECOND_NS)
 
 
-@plain_dataclass(slots=True)
-class _Topic:
-    deletions: int = 0
-    messages: int = 0
-    bytes: int = 0
-    is_size_known: bool = True
-
-
-@plain_dataclass(slots=True)
-class _Box:
-    """What the thread hands over: everything since the last reading."""
-
-    topics: dict[str, _Topic] = field(default_factory=dict)
-    events: deque[Event] = field(default_factory=deque)
-    dropped: int = 0
-    held_bytes: dict[str, int] = field(default_factory=dict)
-    cost_ns: int = 0
-
-    def add(self, move: Move) -> None:
-        if len(self.events) < MAX_EVENTS:
-            self.events.append(move.event())
-        else:
-            self.dropped += 1
-        if not move.is_deletion:
-            return
-        topic = self.topics[move.partition[0]]
-        topic.deletions += 1
-        topic.messages += move.messages
-        topic.is_size_known = topic.is_size_known and move.bytes is not None
-        topic.bytes += move.bytes or 0
-
-
 class RetentionKafka:
     """`poll` is one round of the thread; tests call it themselves."""
 
@@ -140,21 +108,19 @@ class RetentionKafka:
         clock: Clock,
         *,
         connect: Callable[[Config], Offsets] = connect,
-        scan: Callable[[Path, Sequence[Partition]], Mapping[Partition, Folder]] = scan,
+        folders: Folders = _kafka_folders,
     ) -> None:
         self._config = config
         self._clock = clock
         self._connect = connect
-        self._scan = scan
         self._worker = Worker("retention_kafka", self._work)
-        self._lock = threading.Lock()
-        self._box = _Box()
-        self._polled_ns: int | None = None
+        self._handed = HandedOver(clock)
         # of the thread alone
         self._starts = LogStarts()
+        directories = [one.strip() for one in (config.directory or "").split(",")]
+        self._segments = Segments([one for one in directories if one], clock, folders)
         self._partitions: list[Partition] = []
         self._next_list_ns = 0
-        self._next_scan_ns = 0
         self._turn = 0
 
     def read(self) -> Reading:
@@ -164,103 +130,121 @@ class RetentionKafka:
         return self.taken(begin_ns)
 
     def taken(self, begin_ns: int) -> Reading:
-        with self._lock:
-            box, self._box = self._box, _Box()
-            polled_ns = self._polled_ns
-        samples: Samples = []
-        if polled_ns is not None:
-            age = (self._clock.mono_ns() - polled_ns) / SECOND_NS
-            samples.append((Column("retention_poll_age_seconds", (), "seconds"), age))
-        for name, topic in sorted(box.topics.items()):
-            samples += self._topic_samples(name, topic)
-        for name, size in sorted(box.held_bytes.items()):
-            samples.append(
-                (Column("retention_held_bytes", (("topic", name),), "bytes"), float(size))
-            )
-        if box.dropped:
-            samples.append((Column("retention_dropped_events", (), "events"), float(box.dropped)))
-        cost_ns = box.cost_ns + self._clock.mono_ns() - begin_ns
-        return Reading(tuple(samples), tuple(box.events), cost_ns / SECOND_NS)
+        return self._handed.take(begin_ns)
 
     def close(self) -> None:
         self._worker.close()
 
     def poll(self, offsets: Offsets) -> None:
-        """Ask once, and hand over what moved.
+        """Look at the folders, ask once, and hand over what moved.
 
         Raises:
             ProbeError: the cluster did not answer; the next poll covers this one's time as well.
         """
+        begin_ns = self._clock.mono_ns()
+        if not self._partitions:
+            self._list(offsets)
+        files = self._look()
+        self._handed.put(self._file_sums(files), self._held(), files, begin_ns)
         begin_ns, asked_ns = self._clock.mono_ns(), self._clock.wall_ns()
         if begin_ns >= self._next_list_ns:
-            self._partitions = offsets.partitions(self._config.topics)
-            self._next_list_ns = begin_ns + LIST_EVERY_NS
-        bounds = offsets.bounds(self._slice())
-        answered_ns = self._clock.wall_ns()
-        done_ns = self._clock.mono_ns()
-        folders = self._folders(done_ns)
-        moves = self._starts.update(bounds, folders, asked_ns, answered_ns)
-        with self._lock:
-            self._polled_ns = done_ns
-            for topic, _ in bounds:
-                self._box.topics.setdefault(topic, _Topic())
-            for move in moves:
-                self._box.add(move)
-            self._box.held_bytes |= _held_by_topic(folders)
-            self._box.cost_ns += self._clock.mono_ns() - begin_ns
+            self._list(offsets)
+        bounds = offsets.bounds(self._asked(files))
+        moves = self._starts.update(bounds, self._segments.sizes, asked_ns, self._clock.wall_ns())
+        for move in moves:
+            self._segments.forget_below(move.partition, move.to_offset)
+        sums = [*self._zeros(bounds), *(one for move in moves for one in self._sums(move))]
+        self._handed.put(sums, (), (move.event() for move in moves), begin_ns)
+        self._handed.polled()
 
     def _work(self, stop: threading.Event) -> None:
         if not (self._config.bootstrap_servers and self._config.topics):
             raise NotAvailableError("retention_kafka needs bootstrap_servers and topics")
         offsets = self._connect(self._config)
-        period_ns = self._config.period
-        next_ns = self._clock.mono_ns() + period_ns // 2  # between the readings, not at them
-        while not stop.wait(max(0.0, (next_ns - self._clock.mono_ns()) / SECOND_NS)):
-            try:
-                self.poll(offsets)
-            except ProbeError as error:
-                self._worker.note(error)
-            late_ns = self._clock.mono_ns() - next_ns
-            next_ns += period_ns * (
-                1 + max(0, late_ns // period_ns)
-            )  # missed polls are not made up
+        go_round(lambda: self.poll(offsets), self._config.period, stop, self._worker, self._clock)
 
-    def _slice(self) -> list[Partition]:
+    def _list(self, offsets: Offsets) -> None:
+        self._partitions = offsets.partitions(self._config.topics)
+        self._next_list_ns = self._clock.mono_ns() + LIST_EVERY_NS
+
+    def _asked(self, files: Sequence[Event]) -> list[Partition]:
+        """Return whose turn it is to be asked, and those of which a segment was just renamed."""
         count = self._config.partitions_per_poll
         if len(self._partitions) <= count:
             return self._partitions
         begin = self._turn % len(self._partitions)
         self._turn = begin + count
-        return [*self._partitions, *self._partitions][begin : begin + count]
+        turn = [*self._partitions, *self._partitions][begin : begin + count]
+        moved = [
+            (str(event.fields["topic"]), int(event.fields["partition"]))
+            for event in files
+            if event.kind == RENAMED
+        ]
+        return list(dict.fromkeys([*moved[:count], *turn]))
 
-    def _folders(self, now_ns: int) -> Mapping[Partition, Folder]:
-        if not self._config.directory or now_ns < self._next_scan_ns:
-            return {}
-        try:
-            found = self._scan(Path(self._config.directory), self._partitions)
-        except OSError as error:  # the offsets are worth having without the sizes
-            where = self._config.directory
-            self._worker.note(ProbeError(f"cannot read the folders in {where}: {error.strerror}"))
-            found = {}
-        end_ns = self._clock.mono_ns()
-        self._next_scan_ns = end_ns + SCAN_SHARE * (end_ns - now_ns)
+    def _look(self) -> list[Event]:
+        if not self._config.directory:
+            return []
+        limit_ns = LOOK_NS if self._segments.round_seconds is not None else FIRST_LOOK_NS
+        events = self._segments.look(self._partitions, limit_ns)
+        if self._segments.trouble is not None:  # the offsets are worth having without the sizes
+            where, why = self._config.directory, self._segments.trouble.strerror
+            self._worker.note(ProbeError(f"cannot read the folders in {where}: {why}"))
+        return events
+
+    def _file_sums(self, files: Sequence[Event]) -> Samples:
+        """Return how many segments appeared, were renamed and unlinked, and the bytes of the last."""
+        found: Samples = [
+            (Column(f"retention_{verb}", (("topic", topic),), verb.rpartition("_")[2]), 0.0)
+            for topic in self._segments.totals
+            for verb in (*_VERBS.values(), "unlinked_bytes")
+        ]
+        for event in files:
+            labels, verb = (("topic", str(event.fields["topic"])),), _VERBS[event.kind]
+            found.append((Column(f"retention_{verb}", labels, "segments"), 1.0))
+            if event.kind == UNLINKED:
+                size = float(event.fields["bytes"])
+                found.append((Column("retention_unlinked_bytes", labels, "bytes"), size))
         return found
 
-    def _topic_samples(self, name: str, topic: _Topic) -> Samples:
-        labels, lag = (("topic", name),), self._config.effect_lag / SECOND_NS
+    def _held(self) -> Samples:
+        round_seconds = self._segments.round_seconds
+        found: Samples = []
+        if round_seconds is not None:
+            found.append((Column("retention_round_seconds", (), "seconds"), round_seconds))
+        for topic, total in self._segments.totals.items():
+            labels = (("topic", topic),)
+            waiting = Column("retention_waiting_bytes", labels, "bytes")
+            found += [
+                (Column("retention_held_bytes", labels, "bytes"), float(total.held_bytes)),
+                (waiting, float(total.waiting_bytes)),
+            ]
+        return found
+
+    def _zeros(self, bounds: Mapping[Partition, Bounds]) -> Samples:
+        """Return a column of nothing for each topic that was asked: that nothing went is known, too."""
+        topics = dict.fromkeys(topic for topic, _ in bounds)
+        return [(column, 0.0) for topic in topics for column in self._columns(topic)]
+
+    def _sums(self, move: Move) -> Samples:
+        if not move.is_deletion:
+            return []
+        size = math.nan if move.bytes is None else float(move.bytes)
+        amounts = (1.0, float(move.messages), size)
+        return list(zip(self._columns(move.partition[0]), amounts, strict=False))
+
+    def _columns(self, topic: str) -> list[Column]:
+        labels, lag = (("topic", topic),), self._config.effect_lag / SECOND_NS
         numbers = [
-            ("retention_deletions", "deletions", topic.deletions),
-            ("retention_deleted_messages", "messages", topic.messages),
+            ("retention_deletions", "deletions"),
+            ("retention_deleted_messages", "messages"),
+            *([("retention_deleted_bytes", "bytes")] if self._config.directory else []),
         ]
-        if topic.is_size_known and self._config.directory:
-            numbers.append(("retention_deleted_bytes", "bytes", topic.bytes))
-        return [
-            (Column(metric, labels, unit, lag), float(value)) for metric, unit, value in numbers
-        ]
+        return [Column(metric, labels, unit, lag) for metric, unit in numbers]
 
 
-def _held_by_topic(folders: Mapping[Partition, Folder]) -> dict[str, int]:
-    held: dict[str, int] = {}
-    for (topic, _), folder in folders.items():
-        held[topic] = held.get(topic, 0) + folder.held_bytes
-    return held
+_VERBS = {
+    CREATED: "created_segments",
+    RENAMED: "renamed_segments",
+    UNLINKED: "unlinked_segments",
+}

@@ -179,6 +179,8 @@ class FakeOffsets:
         self.asked: list[list[int]] = []
 
     def partitions(self, topics: Sequence[str]) -> list[tuple[str, int]]:
+        if self.error is not None:
+            raise self.error
         return [(topic, at) for topic in topics for at in range(len(self.starts))]
 
     def bounds(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Bounds]:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import _kafka_folders, retention_kafka
-from probes._log_starts import Bounds, Folder, LogStarts, Partition
-from probes.retention_kafka import MAX_EVENTS, Config, RetentionKafka
+from probes import retention_kafka
+from probes._handed_over import MAX_EVENTS
+from probes._log_starts import Bounds, LogStarts
+from probes.retention_kafka import Config, RetentionKafka
 from soak.cli import _session
 from soak.core import plan_text
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Event, Reading
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import Run
+from tests.fake_folders import FakeFolders
 from tests.fakes import FakeClock, FakeOffsets
 
 TOPIC = "soak-1"
@@ -32,33 +30,36 @@ class Watch:
     def __init__(self, partitions: int = 1, **settings: object) -> None:
         self.clock = FakeClock(mono_ns=5 * SECOND_NS)
         self.cluster = FakeOffsets(self.clock, TOPIC, [0] * partitions)
-        self.scan_error: OSError | None = None
-        self.segments = {at: list(range(0, 100 * SEGMENT, SEGMENT)) for at in range(partitions)}
+        self.folders = FakeFolders(self.clock)
+        for at in range(partitions):
+            for base in range(0, 100 * SEGMENT, SEGMENT):
+                self.folders.roll(self.path(at), base, SEGMENT_BYTES)
         config = Config(topics=(TOPIC,), **{"directory": "/data", **settings})  # type: ignore[arg-type]  # what a test sets
         self.probe = RetentionKafka(
-            config, self.clock, connect=lambda _: self.cluster, scan=self.scan
+            config, self.clock, connect=lambda _: self.cluster, folders=self.folders
         )
 
-    def scan(self, _: Path, partitions: Sequence[Partition]) -> Mapping[Partition, Folder]:
-        if self.scan_error is not None:
-            raise self.scan_error
-        return {
-            (topic, at): Folder(
-                len(self.segments[at]) * SEGMENT_BYTES,
-                dict.fromkeys(self.segments[at], SEGMENT_BYTES),
-            )
-            for topic, at in partitions
-        }
+    @staticmethod
+    def path(partition: int) -> str:
+        return f"/data/{TOPIC}-{partition}"
 
     def delete(self, count: int = 1, partition: int = 0) -> None:
+        """Let the offset move and the files go, all at once."""
+        begin = self.cluster.starts[partition]
         self.cluster.starts[partition] += count * SEGMENT
-        del self.segments[partition][:count]
+        for base in range(begin, begin + count * SEGMENT, SEGMENT):
+            self.folders.rename(self.path(partition), base)
+            self.folders.unlink(self.path(partition), base)
 
     def poll(self) -> Reading:
         """Poll once, and read a second later."""
         self.probe.poll(self.cluster)
         self.clock.advance(1)
         return self.probe.taken(self.clock.mono_ns())
+
+
+def deletions(reading: Reading) -> list[Event]:
+    return [event for event in reading.events if event.kind == "retention_deletion"]
 
 
 def values(reading: Reading) -> dict[str, float]:
@@ -87,10 +88,9 @@ def test_twenty_three_deletions_are_twenty_three_events() -> None:
     for _ in range(23):
         watch.delete()
         reading = watch.poll()
-        events += reading.events
+        events += deletions(reading)
         totals = {metric: total + values(reading)[metric] for metric, total in totals.items()}
 
-    assert [event.kind for event in events] == ["retention_deletion"] * 23
     assert [event.fields["to_offset"] for event in events] == [SEGMENT * n for n in range(1, 24)]
     assert list(totals.values()) == [23, 23 * SEGMENT, 23 * SEGMENT_BYTES]
 
@@ -101,7 +101,7 @@ def test_twenty_three_segments_at_once_are_one_event_worth_twenty_three() -> Non
     watch.poll()
     watch.delete(23)
 
-    (event,) = watch.poll().events
+    (event,) = deletions(watch.poll())
 
     assert event.fields == {
         "topic": TOPIC,
@@ -122,7 +122,7 @@ def test_an_event_lies_between_the_previous_question_and_this_answer() -> None:
     watch.poll()
     watch.delete()
 
-    (event,) = watch.poll().events
+    (event,) = deletions(watch.poll())
 
     assert event.since_ns == start_ns
     assert event.at_ns == start_ns + 3 * SECOND_NS // 2
@@ -137,7 +137,7 @@ def test_each_partition_has_its_own_event() -> None:
 
     reading = watch.poll()
 
-    assert [event.fields["partition"] for event in reading.events] == [0, 2]
+    assert [event.fields["partition"] for event in deletions(reading)] == [0, 2]
     assert values(reading)["retention_deletions"] == 2
     assert values(reading)["retention_deleted_messages"] == 3 * SEGMENT
 
@@ -189,7 +189,7 @@ def test_a_poll_that_fails_is_covered_by_the_next() -> None:
     watch.cluster.error = None
     watch.clock.advance(1)
 
-    (event,) = watch.poll().events
+    (event,) = deletions(watch.poll())
 
     assert event.since_ns == start_ns
     assert event.fields["messages"] == SEGMENT
@@ -212,13 +212,75 @@ def test_a_segment_that_waits_to_be_unlinked_counts_once() -> None:
     """Kafka renames first, so the same segment is seen before, while and after."""
     watch = Watch()
     watch.poll()
-    watch.cluster.starts[0] = SEGMENT  # the file is still there
-    first = watch.poll().events
-    del watch.segments[0][:1]
+    watch.cluster.starts[0] = SEGMENT
+    watch.folders.rename(watch.path(0), 0)
+    first = deletions(watch.poll())
+    watch.folders.unlink(watch.path(0), 0)
     watch.cluster.starts[0] = 2 * SEGMENT
-    second = watch.poll().events
+    second = deletions(watch.poll())
 
     assert [event.fields["bytes"] for event in (*first, *second)] == [SEGMENT_BYTES] * 2
+
+
+def test_a_segment_appears_is_renamed_and_is_unlinked_at_three_times() -> None:
+    """Each is an event of its own; the last tells how long the file waited."""
+    watch = Watch()
+    start_ns = watch.clock.wall_ns()
+    watch.poll()
+    watch.folders.roll(watch.path(0), 100 * SEGMENT, 5)
+    created = watch.poll()
+    watch.folders.rename(watch.path(0), 0)
+    renamed = watch.poll()
+    watch.clock.advance(21)
+    watch.folders.unlink(watch.path(0), 0)
+    unlinked = watch.poll()
+
+    where: dict[str, object] = {"topic": TOPIC, "partition": 0}
+    segment = where | {"base_offset": 0, "bytes": SEGMENT_BYTES}
+    found = [event for reading in (created, renamed, unlinked) for event in reading.events]
+    assert [(event.kind, event.fields) for event in found] == [
+        ("segment_created", where | {"base_offset": 100 * SEGMENT}),
+        ("segment_renamed", segment),
+        ("segment_unlinked", segment | {"lag_seconds": 22.0}),
+    ]
+    seconds = [(event.at_ns - start_ns) / SECOND_NS for event in found]
+    assert seconds == [1, 2, 24]
+    assert [values(one)["retention_unlinked_bytes"] for one in (created, renamed, unlinked)] == [
+        0,
+        0,
+        SEGMENT_BYTES,
+    ]
+    assert values(renamed)["retention_waiting_bytes"] == SEGMENT_BYTES
+    assert values(unlinked)["retention_waiting_bytes"] == 0
+
+
+def test_files_are_followed_while_the_cluster_does_not_answer() -> None:
+    """What the disk does then matters most; how old the last answer is shows all the same."""
+    watch = Watch()
+    watch.poll()
+    watch.folders.rename(watch.path(0), 0)
+    watch.cluster.error = ProbeError("cannot list topics: timed out")
+    watch.clock.advance(61)  # so that the partitions are to be listed again
+    with pytest.raises(ProbeError):
+        watch.poll()
+    watch.clock.advance(23)
+
+    reading = watch.probe.taken(watch.clock.mono_ns())
+
+    assert [event.kind for event in reading.events] == ["segment_renamed"]
+    assert values(reading)["retention_poll_age_seconds"] == 85
+
+
+def test_partitions_of_which_a_segment_was_renamed_are_asked_out_of_turn() -> None:
+    """Of ten thousand partitions the offsets would else be a minute late."""
+    watch = Watch(partitions=5, partitions_per_poll=2)
+    for _ in range(2):
+        watch.poll()
+    watch.folders.rename(watch.path(2), 0)
+
+    watch.poll()
+
+    assert watch.cluster.asked == [[0, 1], [2, 3], [2, 4, 0]]
 
 
 def test_many_partitions_take_turns() -> None:
@@ -261,7 +323,7 @@ def test_folders_that_cannot_be_read_cost_the_sizes_only() -> None:
     watch.poll()
     watch.delete()
 
-    watch.scan_error = OSError(5, "Input/output error")
+    watch.folders.error = OSError(5, "Input/output error")
     reading = watch.poll()
 
     assert values(reading)["retention_deletions"] == 1
@@ -307,29 +369,14 @@ def test_it_reaches_the_cluster_as_the_brokers_own_clients_do(
     assert (probe.bootstrap_servers, probe.topics) == ("b:9", ("soak-r1",))
 
 
-def test_folders_are_read_as_kafka_writes_them(tmp_path: Path) -> None:
-    """Log files by base offset, also those waiting to go; a sparse index counts what it occupies."""
-    folder = tmp_path / f"{TOPIC}-0"
-    folder.mkdir()
-    (folder / f"{0:020d}.log.deleted").write_bytes(b"x" * 5000)
-    (folder / f"{23:020d}.log").write_bytes(b"x" * 7000)
-    (folder / f"{23:020d}.index").touch()
-    os.truncate(folder / f"{23:020d}.index", 10 * 2**20)
-    (folder / "partition.metadata").write_text("version: 0\n")
-
-    found = _kafka_folders.scan(tmp_path, [(TOPIC, 0), (TOPIC, 1)])
-
-    assert set(found) == {(TOPIC, 0)}
-    assert found[TOPIC, 0].segments == {0: 5000, 23: 7000}
-    assert 12_000 <= found[TOPIC, 0].held_bytes < 2**20
-
-
 @given(starts=st.lists(st.integers(0, 50), min_size=1, max_size=30))
 def test_moves_add_up_to_where_the_log_starts(starts: list[int]) -> None:
     """Whatever the order: first start plus all moves is the last one, and intervals never overlap."""
     log_starts, moves = LogStarts(), []
     for second, start in enumerate(starts):
-        moves += log_starts.update({("t", 0): Bounds(start, 100)}, {}, second * 10, second * 10 + 1)
+        moves += log_starts.update(
+            {("t", 0): Bounds(start, 100)}, lambda _: {}, second * 10, second * 10 + 1
+        )
 
     assert starts[0] + sum(move.messages for move in moves) == starts[-1]
     assert all(move.at_ns - move.since_ns == 11 for move in moves)

@@ -66,10 +66,10 @@ def limits_of(topic: Mapping[str, str], brokers: Mapping[str, str]) -> Limits:
     """Return the limits from a topic's settings over those of a broker."""
     found = {name: _number(name, topic, brokers) for name in _DEFAULTS}
     policy = topic.get("cleanup.policy") or brokers.get("log.cleanup.policy") or "delete"
-    notes: tuple[str, ...] = ()
-    if "delete" not in policy:
-        notes = ("cleanup.policy is compact: nothing is deleted for its age or the log's size",)
-    is_deleting = not notes
+    is_deleting = "delete" in policy
+    notes = [] if brokers else ["no broker tells its settings: Kafka's defaults are taken"]
+    if not is_deleting:
+        notes.append("cleanup.policy is compact: nothing is deleted for its age or the log's size")
     return Limits(
         segment_bytes=found["segment.bytes"],
         segment_seconds=found["segment.ms"] / 1000,
@@ -77,7 +77,7 @@ def limits_of(topic: Mapping[str, str], brokers: Mapping[str, str]) -> Limits:
         keep_seconds=_kept(found["retention.ms"]) / 1000 if is_deleting else NEVER,
         check_seconds=found["check"] / 1000,
         free_seconds=found["file.delete.delay.ms"] / 1000,
-        notes=notes,
+        notes=tuple(notes),
     )
 
 

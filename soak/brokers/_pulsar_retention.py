@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from soak.brokers import _pulsar_entry, pulsar
-from soak.clients.pulsar_admin import NOT_FOUND, Admin, RefusedError, path_of
+from soak.clients.pulsar_admin import Admin, RefusedError, path_of
 from soak.core.clock import SystemClock
 from soak.core.forecast import NEVER, Limits, Stored
 from soak.core.plan import Plan, Topic
@@ -18,11 +18,6 @@ from soak.core.plan_base import Settings
 _MIB = 2**20
 _BROKER = "/admin/v2/brokers/configuration/runtime"
 _TIME, _SIZE = "retentionTimeInMinutes", "retentionSizeInMB"
-_WITHOUT_POLICIES = (
-    NOT_FOUND,
-    405,
-    412,
-)  # no such topic yet, or a cluster that has them switched off
 _DEFAULTS = {
     "managedLedgerMaxEntriesPerLedger": 50_000,
     "managedLedgerMaxSizePerLedgerMbytes": 2048,
@@ -36,6 +31,7 @@ _NOTES = (
     "a ledger goes only when every subscription has read it",
     "a bookie frees the space later: when all ledgers of an entry log are gone, or when it compacts one",
 )
+_SILENT = "no broker tells its settings: Pulsar's defaults are taken"
 
 
 def read(config: pulsar.Config, topic: Topic) -> Limits:
@@ -86,7 +82,7 @@ def limits_of(policy: Mapping[str, Any], broker: Mapping[str, Any]) -> Limits:
         keep_seconds=NEVER if minutes < 0 else 60 * minutes,
         check_seconds=found["retentionCheckIntervalInSeconds"],
         free_seconds=None,
-        notes=_NOTES,
+        notes=_NOTES if broker else (*_NOTES, _SILENT),
     )
 
 
@@ -101,8 +97,6 @@ def _asked(admin: Admin, path: str) -> Mapping[str, Any]:
     """Return an answer that may be refused, or be no mapping, as an empty one."""
     try:
         found = admin.get(path)
-    except RefusedError as error:
-        if error.status not in _WITHOUT_POLICIES:
-            raise
+    except RefusedError:
         return {}
     return found if isinstance(found, dict) else {}

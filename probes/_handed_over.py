@@ -1,0 +1,73 @@
+"""What a thread that polls hands over to the reading: sums since the last one, newest values, events."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from soak.core.model import Column, Event, Reading
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+
+MAX_EVENTS = 1000  # kept between two readings; those beyond are counted
+
+
+@dataclass(slots=True)
+class _Box:
+    sums: dict[Column, float] = field(default_factory=dict)
+    newest: dict[Column, float] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    dropped: int = 0
+    cost_ns: int = 0
+
+
+class HandedOver:
+    """One thread puts in, another takes out."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._box = _Box()
+        self._polled_ns: int | None = None
+
+    def put(
+        self,
+        sums: Iterable[tuple[Column, float]],
+        newest: Iterable[tuple[Column, float]],
+        events: Iterable[Event],
+        begin_ns: int,
+    ) -> None:
+        """Add what was seen since `begin_ns`. A sum with NaN in it is not known, and will be left out."""
+        with self._lock:
+            box = self._box
+            for column, value in sums:
+                box.sums[column] = box.sums.get(column, 0.0) + value
+            box.newest.update(newest)
+            for event in events:
+                if len(box.events) < MAX_EVENTS:
+                    box.events.append(event)
+                else:
+                    box.dropped += 1
+            box.cost_ns += self._clock.mono_ns() - begin_ns
+
+    def polled(self) -> None:
+        """Note that a poll has ended well."""
+        self._polled_ns = self._clock.mono_ns()
+
+    def take(self, begin_ns: int) -> Reading:
+        """Return what came since the last call; without a poll only how old the last one is."""
+        with self._lock:
+            box, self._box = self._box, _Box()
+        polled_ns = self._polled_ns
+        samples: list[tuple[Column, float]] = []
+        if polled_ns is not None:
+            age = (self._clock.mono_ns() - polled_ns) / SECOND_NS
+            samples.append((Column("retention_poll_age_seconds", (), "seconds"), age))
+        found = (*box.sums.items(), *box.newest.items())
+        samples += [(column, value) for column, value in found if not math.isnan(value)]
+        if box.dropped:
+            samples.append((Column("retention_dropped_events", (), "events"), float(box.dropped)))
+        cost_ns = box.cost_ns + self._clock.mono_ns() - begin_ns
+        return Reading(tuple(samples), tuple(box.events), cost_ns / SECOND_NS)
