@@ -7,6 +7,7 @@ from soak.core import plugins
 from soak.core.errors import BrokerError, SettingError
 from soak.core.plan_fill import lacking
 from soak.core.plan_probe import AnyPlan
+from soak.core.ports import Clock
 from soak.core.yaml_text import Document
 
 
@@ -21,6 +22,15 @@ def check_folders(plan: AnyPlan, document: Document) -> None:
             ("probes", name, "directory"),
             "names no folder on the broker's drive, and this is no lab",
         )
+
+
+def looked(plan: AnyPlan, clock: Clock) -> list[str]:
+    """Have each probe that can ask its sources once, and return what it has to say of them."""
+    said: list[str] = []
+    for name, config in plan.probes.items():
+        look = getattr(plugins.load("probes", name), "look", None)
+        said += look(config, clock) if look is not None else []
+    return said
 
 
 def check_settings(plan: AnyPlan, document: Document) -> None:

@@ -26,8 +26,10 @@ def check(
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
     from soak.cli import _checks, _drives, _durability, _forecast, _machine
     from soak.cli._load_checks import table_of
+    from soak.cli._probe_checks import looked
     from soak.cli._probe_host import load_any_plan
     from soak.core import durability, plan_text
+    from soak.core.clock import SystemClock
     from soak.core.plan_probe import ProbePlan
     from soak.core.units import format_duration, format_rate
     from soak.daemons.catch_up import never_begins
@@ -55,6 +57,8 @@ def check(
     if found.lab is None:
         promised = durability.named(_durability.look(found))
         print(f"Durability: {promised}; `soak audit {plan}` says why.")
+        for lacking in looked(found, SystemClock()):
+            print(f"Warning: {lacking}.")
     foreseen = _forecast.look(found, table_of(plan_file), Path(found.run_directory))
     print("\n".join(foreseen.lines))
     for warning in foreseen.warnings:

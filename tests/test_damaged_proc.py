@@ -1,0 +1,83 @@
+"""A thousand damaged files of /proc: an error or a partial reading, never a crash or a wrong number."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from probes import _diskstats as diskstats
+from probes import pressure
+from soak.core.errors import NotAvailableError, ProbeError
+
+RECORDED = Path(__file__).parent / "recorded"
+KERNELS = ("linux-3.10", "linux-5.4", "linux-6.18")
+GARBAGE = "xZ_\x00\ufffd{}=-."  # no digit and no blank: one number become another cannot be told
+
+
+def damaged(text: str, chance: random.Random) -> str:
+    """Return a file that was cut, or has garbage in it, or has lost or mixed its lines."""
+    lines = text.splitlines(keepends=True)
+    at = chance.randrange(len(text))
+    kind = chance.randrange(4)
+    if kind == 0:
+        return text[:at]
+    if kind == 1:
+        garbage = "".join(chance.choice(GARBAGE) for _ in range(chance.randint(1, 4)))
+        return text[:at] + garbage + text[at:]
+    if kind == 2:
+        chance.shuffle(lines)
+        return "".join(lines)
+    begin = chance.randrange(len(lines))
+    return "".join(lines[:begin] + lines[begin + 1 :])
+
+
+def numbers(text: str) -> dict[str, tuple[int, ...]]:
+    """Return the fields of each device of a diskstats, by `major:minor`, split at blanks and nothing else."""
+    rows = (line.split() for line in text.splitlines())
+    return {f"{row[0]}:{row[1]}": tuple(map(int, row[3:])) for row in rows}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_thousand_damaged_diskstats_give_an_error_or_the_fields_as_they_stand(
+    kernel: str,
+) -> None:
+    """A line that was cut in a number has too few fields, or none of the numbers before it changed."""
+    text = (RECORDED / kernel / "before" / "diskstats").read_text()
+    truth = numbers(text)
+    chance = random.Random(23)
+    refused = 0
+    for _ in range(1000):
+        hurt = damaged(text, chance)
+        for device, fields in truth.items():
+            major, minor = map(int, device.split(":"))
+            try:
+                line = diskstats.line_of(hurt, (major, minor))
+            except (ProbeError, NotAvailableError):
+                refused += 1
+                continue
+            assert tuple(line.fields.values()) == fields
+
+    assert refused > 100
+
+
+@pytest.mark.parametrize("kernel", KERNELS[1:])
+def test_a_thousand_damaged_pressures_give_an_error_or_the_totals_as_they_stand(
+    kernel: str,
+) -> None:
+    """A line without its end may have lost digits."""
+    chance = random.Random(23)
+    refused = 0
+    for path in sorted((RECORDED / kernel / "before" / "pressure").iterdir()):
+        text = path.read_text()
+        truth = pressure.parse(text)
+        for _ in range(1000):
+            try:
+                found = pressure.parse(damaged(text, chance))
+            except ProbeError:
+                refused += 1
+                continue
+            assert found.items() <= truth.items()
+
+    assert refused > 1000
