@@ -243,6 +243,7 @@ def _resolved(plan: Plan, lab: Lab | None, run: Run) -> Plan:
     if lab is not None:
         plan = filled(plan, "broker", lab.broker.addresses)
         plan = filled(plan, "probes", {"directory": str(lab.broker.data_directory)})
+        plan = filled(plan, "probes", {"log": str(lab.broker.log_path)})
         if lab.mailbox is not None:
             server = {"host": lab.mailbox.host, "port": lab.mailbox.port}
             plan = filled(plan, "sinks", server)

@@ -1,0 +1,201 @@
+"""What a broker's log says it did: segments rolled and deleted, leaders moved, threads stopped.
+
+Source:   the broker's log on this host, and others beside it such as that of the garbage collector; which
+          lines are events is in `log_patterns/`.
+Overhead: one stat a file and second, and a search of what was appended, about 8 ms a MB.
+Caveats:  Begins at the end of the log. Times are the log's own, to the millisecond, on this host's clock;
+          where lines have no calendar stamp they are placed by when we saw them. Half a second later than
+          the line. What a client may write into a log (a topic, a client id) may be in an event, escaped.
+          More than 1,000 events between two readings are counted, and not told.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import field
+from pathlib import Path
+
+from pydantic.dataclasses import dataclass
+
+from probes import _log_patterns as log_patterns
+from probes._log_patterns import Found, Pattern, Scan, Value, printable
+from probes._log_stamps import Stamps
+from probes._log_tail import LogTail
+from probes._paced import Paced
+from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingError
+from soak.core.model import Column, Event, Labels, Reading
+from soak.core.plan_base import STRICT
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+
+MAX_EVENTS = 1000  # kept between two readings; those beyond are counted
+FRESH_NS = 5 * SECOND_NS  # a log that was looked at so lately has fresh lines only
+_PATIENCE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    log: str = ""  # empty: the lab broker's
+    more_logs: tuple[str, ...] = ()  # such as the garbage collector's
+    patterns: tuple[str, ...] = ("kafka", "pulsar", "redpanda", "jvm_gc")
+
+
+def build(config: Config, clock: Clock) -> BrokerLog:
+    return BrokerLog(config, clock)
+
+
+def check_settings(config: Config) -> None:
+    """Refuse patterns that cannot be read.
+
+    Raises:
+        SettingError: about the first of them.
+    """
+    try:
+        log_patterns.load(config.patterns)
+    except PlanError as error:
+        raise SettingError(("patterns",), str(error)) from error
+
+
+@plain_dataclass(slots=True)
+class _Box:
+    """What the thread hands over: everything since the last reading."""
+
+    events: list[Event] = field(default_factory=list)
+    numbers: dict[Column, float] = field(default_factory=dict)
+
+    dropped: int = 0
+    cost_ns: int = 0
+
+    def add(self, column: Column, amount: float) -> None:
+        self.numbers[column] = self.numbers.get(column, 0.0) + amount
+
+
+class _Log:
+    """One file that is followed."""
+
+    def __init__(self, path: Path, label: str) -> None:
+        self.tail = LogTail(path)
+        self.stamps = Stamps()
+        self.labels: Labels = (("log", label),)
+        self.looked_ns: int | None = None  # wall clock
+        self.is_at_end = False
+
+
+class BrokerLog:
+    """`look` is one round of the thread; tests call it themselves."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._paced = Paced("broker_log", self.look, clock, self.leave)
+        self._lock = threading.Lock()
+        self._box = _Box()
+        self._patterns: list[Pattern] = []
+        # of the thread alone
+        self._scan: Scan | None = None
+        self._logs: list[_Log] = []
+
+    def read(self) -> Reading:
+        """Return what the log said since the last reading; zero events are counted as such."""
+        if not self._config.log and not self._config.more_logs:
+            raise NotAvailableError("broker_log.log is not set: which file is to be followed?")
+        begin_ns = self._clock.mono_ns()
+        self._paced.check()
+        busy = self._paced.busy_seconds()
+        if busy > _PATIENCE_SECONDS:
+            raise ProbeError(f"the log {self._config.log} has not been read for {busy:.0f} s")
+        return self.taken(begin_ns)
+
+    def taken(self, begin_ns: int) -> Reading:
+        with self._lock:
+            box, self._box = self._box, _Box()
+        samples = list(box.numbers.items())
+        if box.dropped:
+            samples.append((Column("broker_log_dropped_events", (), "events"), float(box.dropped)))
+        cost_ns = box.cost_ns + self._clock.mono_ns() - begin_ns
+        return Reading(tuple(samples), tuple(box.events), cost_ns / SECOND_NS)
+
+    def close(self) -> None:
+        self._paced.close()
+
+    def look(self) -> None:
+        """Read what was appended to each log.
+
+        Raises:
+            ProbeError: one of them is not there; the others are read.
+        """
+        begin_ns = self._clock.mono_ns()
+        scan = self._scan or self._begin()
+        failures = []
+        for log in self._logs:
+            try:
+                self._look_at(log, scan)
+            except ProbeError as error:
+                log.looked_ns = None
+                failures.append(str(error))
+        with self._lock:
+            self._box.cost_ns += self._clock.mono_ns() - begin_ns
+        if failures:
+            raise ProbeError("; ".join(failures))
+
+    def leave(self) -> None:
+        """Close the files."""
+        for log in self._logs:
+            log.tail.close()
+
+    def _begin(self) -> Scan:
+        try:
+            self._patterns = log_patterns.load(self._config.patterns)
+        except PlanError as error:
+            raise NotAvailableError(str(error)) from error
+        paths = [Path(name) for name in (self._config.log, *self._config.more_logs) if name]
+        names = Counter(path.name for path in paths)
+        self._logs = [
+            _Log(path, path.name if names[path.name] == 1 else str(path)) for path in paths
+        ]
+        self._scan = Scan(self._patterns)
+        return self._scan
+
+    def _look_at(self, log: _Log, scan: Scan) -> None:
+        piece = log.tail.read()
+        now_ns = self._clock.wall_ns()
+        since_ns = log.looked_ns if log.looked_ns is not None else now_ns - SECOND_NS
+        is_fresh = log.is_at_end and log.looked_ns is not None and now_ns - since_ns <= FRESH_NS
+        found = []
+        for one in scan.found(piece.text):
+            at_ns = log.stamps.wall_ns(one.line, now_ns, is_fresh=is_fresh)
+            if at_ns is not None:
+                found.append((one, at_ns))
+        log.looked_ns, log.is_at_end = now_ns, piece.is_all
+        with self._lock:
+            self._count(log.labels)
+            for one, at_ns in found:
+                self._add(one, at_ns, now_ns, log.labels)
+            if piece.lost_bytes:
+                fields: dict[str, Value] = {"log": log.labels[0][1], "bytes": piece.lost_bytes}
+                self._box.events.append(Event("log_skipped", now_ns, since_ns, fields))
+
+    def _count(self, labels: Labels) -> None:
+        """Let every kind of event be counted, those that did not come as zero."""
+        for pattern in self._patterns:
+            self._box.add(_events_column(pattern, labels), 0.0)
+            if pattern.metric:
+                self._box.add(Column(pattern.metric, labels, "seconds"), 0.0)
+
+    def _add(self, found: Found, at_ns: int, now_ns: int, labels: Labels) -> None:
+        pattern = found.pattern
+        self._box.add(_events_column(pattern, labels), 1.0)
+        amount = found.fields.get(pattern.sums, 0.0)
+        if pattern.metric and not isinstance(amount, str):
+            self._box.add(Column(pattern.metric, labels, "seconds"), amount)
+        if len(self._box.events) >= MAX_EVENTS:
+            self._box.dropped += 1
+            return
+        fields = {**found.fields, "log": printable(labels[0][1]), "seen_ns": now_ns}
+        self._box.events.append(Event(pattern.kind, at_ns, at_ns, fields))
+
+
+def _events_column(pattern: Pattern, labels: Labels) -> Column:
+    return Column("broker_log_events", (("kind", pattern.kind), *labels), "events")
