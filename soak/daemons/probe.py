@@ -12,8 +12,10 @@ from soak.core import plugins
 from soak.core.ports import Clock, Probe
 from soak.core.units import SECOND_NS
 from soak.daemons.context import RESTART_CODE, Journaling, open_journal
+from soak.daemons.earlier import make_up
 from soak.daemons.panel import Panel
 from soak.service.notify import notifier
+from soak.store.journal_reader import last_record
 from soak.store.run_folder import RunFolder, read_any_plan
 
 LOG = logging.getLogger("soak.daemons.probe")
@@ -35,9 +37,10 @@ def run(
     folder = RunFolder(run_dir)
     plan = read_any_plan(folder)
     to = open_journal(folder, plan, "probe", clock)
-    return record(
-        to, Panel(build(plan.probes, clock), clock, plan.sampling), stop, clock, meanwhile
-    )
+    probes = build(plan.probes, clock)
+    last = last_record(folder.journal, to.source)
+    make_up(to, probes, 0 if last is None else last[0].k + 1, stop, clock)
+    return record(to, Panel(probes, clock, plan.sampling), stop, clock, meanwhile)
 
 
 def record(

@@ -1,0 +1,101 @@
+"""A probe daemon that starts late records first what a source with a memory has of the seconds before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from soak.core.model import Column, Reading
+from soak.core.plan_probe import ProbePlan
+from soak.core.units import SECOND_NS
+from soak.daemons.context import Journaling, open_journal
+from soak.daemons.earlier import LEAST_SECONDS, PATIENCE_NS, make_up
+from soak.store.journal_reader import read_source
+from soak.store.run_folder import Run, RunFolder, write_run
+from tests.fakes import FakeClock, FakeProbe
+
+A, B = Column("a"), Column("b")
+START_NS = 1_790_000_000 * SECOND_NS
+
+
+class Remembering(FakeProbe):
+    """Remembers a value of each second whose number is even, scraped in its middle."""
+
+    def __init__(self, column: Column, clock: FakeClock, seconds_each: float = 0.0) -> None:
+        super().__init__(Reading(()))
+        self._column = column
+        self._clock = clock
+        self._seconds_each = seconds_each
+        self.asked: list[tuple[int, int]] = []
+
+    def earlier(
+        self, since_ns: int, until_ns: int
+    ) -> Iterator[tuple[int, list[tuple[Column, float]]]]:
+        self.asked.append((since_ns, until_ns))
+        for at_ns in range(since_ns + SECOND_NS // 2, until_ns, SECOND_NS):
+            k = (at_ns - START_NS) // SECOND_NS
+            self._clock.advance(self._seconds_each)
+            if k % 2 == 0:
+                yield at_ns, [(self._column, float(k))]
+
+
+def journaling(folder: Path, clock: FakeClock) -> Journaling:
+    run = RunFolder(folder)
+    run.journal.mkdir(parents=True)
+    run.phases.touch()
+    write_run(run, Run("r", START_NS, "h", {}, "running", "p"))
+    return open_journal(run, ProbePlan(name="p", probes={"x": None}), "probe", clock)
+
+
+def recorded(folder: Path, to: Journaling) -> list[tuple[int, dict[str, float]]]:
+    to.writer.close(is_end=True)
+    return [
+        (record.k, dict(zip((column.name for column in columns), record.values, strict=True)))
+        for record, columns in read_source(RunFolder(folder).journal, to.source)
+    ]
+
+
+def test_seconds_before_a_late_start_are_recorded_in_order(tmp_path: Path) -> None:
+    """Of two sources together; a second of which nothing is remembered stays a gap."""
+    clock = FakeClock(wall_ns=START_NS + 23 * SECOND_NS)
+    to = journaling(tmp_path, clock)
+    probes = {"a": Remembering(A, clock), "b": Remembering(B, clock), "c": FakeProbe(Reading(()))}
+
+    count = make_up(to, probes, 0, threading.Event(), clock)
+
+    assert count == 12
+    assert recorded(tmp_path, to) == [(k, {"a": float(k), "b": float(k)}) for k in range(0, 23, 2)]
+
+
+def test_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
+    """From the second after the last one in the journal."""
+    clock = FakeClock(wall_ns=START_NS + 100 * SECOND_NS)
+    to = journaling(tmp_path, clock)
+    probe = Remembering(A, clock)
+
+    make_up(to, {"a": probe}, 90, threading.Event(), clock)
+
+    assert probe.asked == [(START_NS + 90 * SECOND_NS, START_NS + 100 * SECOND_NS)]
+    assert [k for k, _ in recorded(tmp_path, to)] == [90, 92, 94, 96, 98]
+
+
+def test_a_start_in_time_asks_nobody(tmp_path: Path) -> None:
+    """The question would take longer than what it gives."""
+    clock = FakeClock(wall_ns=START_NS + (LEAST_SECONDS - 1) * SECOND_NS)
+    to = journaling(tmp_path, clock)
+    probe = Remembering(A, clock)
+
+    assert make_up(to, {"a": probe}, 0, threading.Event(), clock) == 0
+    assert probe.asked == []
+
+
+def test_a_source_that_is_slow_does_not_hold_up_the_start(tmp_path: Path) -> None:
+    """What has not come within the time stays a gap."""
+    clock = FakeClock(wall_ns=START_NS + 1000 * SECOND_NS)
+    to = journaling(tmp_path, clock)
+    slow = Remembering(A, clock, seconds_each=1.0)
+
+    count = make_up(to, {"a": slow}, 0, threading.Event(), clock)
+
+    assert 0 < count <= PATIENCE_NS // SECOND_NS
