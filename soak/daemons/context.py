@@ -15,9 +15,10 @@ from soak.core.phases import Phases, parse
 from soak.core.plan import Plan
 from soak.core.plan_probe import AnyPlan
 from soak.core.ports import Broker, Clock, Topics
-from soak.daemons.recorder import Recorder
+from soak.daemons.recorder import Journal, Recorder
 from soak.service.metrics import Page, publish
 from soak.store.journal import JournalWriter
+from soak.store.journal_thread import JournalThread
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
 
 RESTART_CODE = 75
@@ -80,7 +81,7 @@ class Journaling:
     run: Run
     source: str
     grid: Grid
-    writer: JournalWriter
+    writer: Journal
     recorder: Recorder
     phase_file: PhaseFile
 
@@ -94,7 +95,7 @@ class Context:
     run: Run
     source: str
     grid: Grid
-    writer: JournalWriter
+    writer: Journal
     recorder: Recorder
     phase_file: PhaseFile
 
@@ -119,7 +120,7 @@ def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> J
     """
     run = read_run(folder)
     source = f"{role}@{host_name()}"
-    writer = JournalWriter(folder.journal / source, clock, plan.journal.sync).open()
+    writer = JournalThread(JournalWriter(folder.journal / source, clock, plan.journal.sync).open())
     grid = Grid.anchored(run.start_wall_ns, clock)
     page = open_page(folder, plan, run, role, clock)
     recorder = Recorder(writer, grid, clock, page.show)

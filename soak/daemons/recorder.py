@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from soak.core.clock import Grid
 from soak.core.journal_text import columns_line
 from soak.core.model import Column, Event, Record, Span
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.store.journal import JournalWriter
 
 LOG = logging.getLogger("soak.daemons.recorder")
 
@@ -20,12 +20,26 @@ SUSPEND_NS = SECOND_NS
 Samples = Sequence[tuple[Column, float]]
 
 
+class Journal(Protocol):
+    """Where records go: the writer itself, or the thread that it has in a daemon."""
+
+    @property
+    def inc(self) -> int: ...
+
+    @property
+    def is_behind(self) -> bool: ...
+
+    def append(self, record: Record, columns: Sequence[Column]) -> None: ...
+
+    def close(self, *, is_end: bool) -> None: ...
+
+
 class Recorder:
     """Appends one record a second; `is_suspended` turns true when this incarnation must end."""
 
     def __init__(
         self,
-        writer: JournalWriter,
+        writer: Journal,
         grid: Grid,
         clock: Clock,
         show: Callable[[Samples], None] = lambda _: None,
