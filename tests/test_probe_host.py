@@ -149,7 +149,8 @@ def test_the_plan_that_ships_shows_every_default() -> None:
     shown, _ = plan_text.load_any(path.read_text(), "probe-host.yaml")
     folder = "{directory: /var/lib/kafka}"
     bare = (
-        f"name: probe-host\nprobes: {{disk_io: {folder}, fsync: {folder}, host: {{}}, pressure: {{}}}}\n"
+        "name: probe-host\n"
+        f"probes: {{clock: {{}}, disk_io: {folder}, fsync: {folder}, host: {{}}, pressure: {{}}}}\n"
         "ship: {bootstrap_servers: 'broker1:9092'}\n"
     )
 
