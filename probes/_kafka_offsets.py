@@ -1,15 +1,14 @@
-"""Asks a Kafka cluster for the first and last offset of partitions, through librdkafka's admin client."""
+"""Asks a Kafka cluster where the logs of partitions begin, through librdkafka's admin client."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # its stubs
 
-from probes._log_starts import Bounds, Partition
+from probes._log_starts import Partition
 from soak.core.errors import ProbeError
 
 LOG = logging.getLogger("soak.probes.retention_kafka")
@@ -48,37 +47,24 @@ class KafkaOffsets:
             found += [(topic, partition) for partition in sorted(listed[topic].partitions)]
         return found
 
-    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds]:
-        """Return the offsets of all of them.
+    def earliest(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Return the earliest offset of all of them.
 
         Raises:
             ProbeError: one is not known in time.
         """
-        first = self._ask(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # the client's
-        last = self._ask(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # the client's
+        wanted = {TopicPartition(*one): OffsetSpec.earliest() for one in partitions}  # type: ignore[no-untyped-call]  # the client's
         try:
+            futures = self._admin.list_offsets(wanted, request_timeout=self._timeout_seconds)
             return {
-                (asked.topic, asked.partition): Bounds(
-                    int(future.result(self._timeout_seconds).offset),
-                    int(last[asked].result(self._timeout_seconds).offset),
-                )
-                for asked, future in first.items()
+                (asked.topic, asked.partition): int(future.result(self._timeout_seconds).offset)
+                for asked, future in futures.items()
             }
         except TimeoutError as error:
             limit = f"no answer within {self._timeout_seconds:g} s"
             raise ProbeError(f"cannot list offsets: {limit}") from error
-        except KafkaException as error:
-            raise ProbeError(f"cannot list offsets: {_said(error)}") from error
-
-    def _ask(self, partitions: Sequence[Partition], spec: Any) -> dict[Any, Any]:  # noqa: ANN401  # the client ships no types
-        wanted = {TopicPartition(topic, partition): spec for topic, partition in partitions}
-        try:
-            futures: dict[Any, Any] = self._admin.list_offsets(
-                wanted, request_timeout=self._timeout_seconds
-            )
         except (KafkaException, ValueError) as error:
             raise ProbeError(f"cannot list offsets: {_said(error)}") from error
-        return futures
 
 
 def _said(error: BaseException) -> str:

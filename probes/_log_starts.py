@@ -14,12 +14,6 @@ MOVED_BACK = "log_start_moved_back"
 """A log start that falls: the topic was made anew, or data was lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    earliest: int
-    latest: int
-
-
 Sizes = Callable[[Partition], Mapping[int, int]]
 """The bytes of a partition's segments by base offset, empty where the folder is not local."""
 
@@ -70,7 +64,7 @@ class LogStarts:
         self._known: dict[Partition, _Known] = {}
 
     def update(
-        self, bounds: Mapping[Partition, Bounds], sizes: Sizes, asked_ns: int, answered_ns: int
+        self, starts: Mapping[Partition, int], sizes: Sizes, asked_ns: int, answered_ns: int
     ) -> list[Move]:
         """Return what moved since each partition's previous poll; its first poll only starts it.
 
@@ -78,12 +72,12 @@ class LogStarts:
         that, and before this answer.
         """
         moves = []
-        for partition, bound in bounds.items():
-            known = self._known.setdefault(partition, _Known(bound.earliest, asked_ns))
-            if bound.earliest != known.earliest:
+        for partition, earliest in starts.items():
+            known = self._known.setdefault(partition, _Known(earliest, asked_ns))
+            if earliest != known.earliest:
                 since = known.asked_ns, answered_ns
-                moves.append(_move(partition, known.earliest, bound.earliest, sizes, since))
-            known.earliest, known.asked_ns = bound.earliest, asked_ns
+                moves.append(_move(partition, known.earliest, earliest, sizes, since))
+            known.earliest, known.asked_ns = earliest, asked_ns
         return moves
 
 

@@ -28,8 +28,15 @@ def lab_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="session")
 def lab_pulsar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pulsar.Pulsar]:
-    """A real Pulsar for tests marked `broker`; small ledgers, so that retention can delete some."""
-    settings = {"managedLedgerMaxEntriesPerLedger": "200", "retentionCheckIntervalInSeconds": "1"}
+    """A real Pulsar for tests marked `broker`; small ledgers and files, so that retention can free some."""
+    settings = {
+        "managedLedgerMaxEntriesPerLedger": "200",
+        "retentionCheckIntervalInSeconds": "1",
+        "logSizeLimit": str(4 * 2**20),
+        "flushInterval": "2000",
+        "minorCompactionInterval": "10",
+        "majorCompactionInterval": "20",
+    }
     broker = pulsar.start(tmp_path_factory.mktemp("lab-pulsar"), settings)
     yield broker
     broker.stop()

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from probes._log_starts import Bounds
 from soak.core.errors import BrokerError
 from soak.core.model import Reading
 from soak.core.ports import Acks, Batch, Outgoing, Topics
@@ -173,7 +172,6 @@ class FakeOffsets:
         self._clock = clock
         self.topic = topic
         self.starts = starts
-        self.end = 10**6
         self.answer_seconds = 0.0
         self.error: Exception | None = None
         self.asked: list[list[int]] = []
@@ -183,9 +181,9 @@ class FakeOffsets:
             raise self.error
         return [(topic, at) for topic in topics for at in range(len(self.starts))]
 
-    def bounds(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Bounds]:
+    def earliest(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         self.asked.append([at for _, at in partitions])
         self._clock.advance(self.answer_seconds)
         if self.error is not None:
             raise self.error
-        return {(topic, at): Bounds(self.starts[at], self.end) for topic, at in partitions}
+        return {(topic, at): self.starts[at] for topic, at in partitions}

@@ -75,6 +75,8 @@ def test_the_defaults_survive_the_resolved_plan(name: str) -> None:
         ("retention_kafka: {period: 1h}", "period must lie between 100ms and 60s"),
         ("retention_kafka: {partitions_per_poll: 0}", "partitions_per_poll must be at least 1"),
         ("retention_kafka: {timeout: 0s}", "timeout must be above 0s"),
+        ("retention_pulsar: {period: 1h}", "period must lie between 100ms and 60s"),
+        ("retention_pulsar: {timeout: 0s}", "timeout must be above 0s"),
     ],
 )
 def test_settings_out_of_bounds_are_refused(section: str, message: str) -> None:

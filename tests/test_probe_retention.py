@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from probes import retention_kafka
 from probes._handed_over import MAX_EVENTS
-from probes._log_starts import Bounds, LogStarts
+from probes._log_starts import LogStarts
 from probes.retention_kafka import Config, RetentionKafka
 from soak.cli import _session
 from soak.core import plan_text
@@ -374,9 +374,7 @@ def test_moves_add_up_to_where_the_log_starts(starts: list[int]) -> None:
     """Whatever the order: first start plus all moves is the last one, and intervals never overlap."""
     log_starts, moves = LogStarts(), []
     for second, start in enumerate(starts):
-        moves += log_starts.update(
-            {("t", 0): Bounds(start, 100)}, lambda _: {}, second * 10, second * 10 + 1
-        )
+        moves += log_starts.update({("t", 0): start}, lambda _: {}, second * 10, second * 10 + 1)
 
     assert starts[0] + sum(move.messages for move in moves) == starts[-1]
     assert all(move.at_ns - move.since_ns == 11 for move in moves)

@@ -1,0 +1,114 @@
+"""What a bookie says of the space that it freed, from its metrics page, all its folders together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from probes._exposition import Page
+from soak.core.errors import ProbeError
+from soak.core.model import Column, Event
+from soak.core.units import SECOND_NS
+
+RECLAIMED = "space_reclaimed"
+
+_PREFIXES = ("bookie_", "bookie_gc_")  # the second with InterleavedLedgerStorage
+_BY = {
+    "deletion": ("RECLAIMED_DELETION_SPACE_BYTES",),
+    "compaction": ("RECLAIMED_COMPACTION_SPACE_BYTES",),
+}
+_DELETED = ("DELETED_LEDGER_TOTAL", "DELETED_LEDGER_COUNT")  # newer and older name
+_GAUGES = {
+    "bookie_ACTIVE_ENTRY_LOG_TOTAL": "files",
+    "bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES": "bytes",
+    "bookie_ACTIVE_LEDGER_TOTAL": "ledgers",
+}
+NAMES = frozenset(
+    prefix + name
+    for prefix in _PREFIXES
+    for name in (
+        *(name for names in _BY.values() for name in names),
+        *_DELETED,
+        *(gauge.removeprefix("bookie_") for gauge in _GAUGES),
+    )
+)
+
+Samples = list[tuple[Column, float]]
+
+
+@dataclass(slots=True)
+class Bookie:
+    """One bookie. `trimmed_ns` is when the first trim came that no freed space has followed yet."""
+
+    name: str
+    trimmed_ns: int | None = None
+    _last: dict[str, float] = field(default_factory=dict)
+    _asked_ns: int = 0
+
+    def take(
+        self, page: Page, asked_ns: int, answered_ns: int
+    ) -> tuple[Samples, Samples, list[Event]]:
+        """Return what grew since the last page, what is there now, and the events of freed space.
+
+        The first page only starts it; a counter that fell has begun anew, and tells nothing.
+
+        Raises:
+            ProbeError: the page is no bookie's, or lines of it are damaged.
+        """
+        now = {kind: _value(page, names) for kind, names in {**_BY, "deleted": _DELETED}.items()}
+        if all(value is None for value in now.values()):
+            raise ProbeError(f"the page of {self.name} has no numbers of a bookie's storage")
+        last, self._last = (
+            self._last,
+            {kind: value for kind, value in now.items() if value is not None},
+        )
+        since_ns, self._asked_ns = self._asked_ns, asked_ns
+        grown = {
+            kind: value - last[kind]
+            for kind, value in self._last.items()
+            if kind in last and value >= last[kind]
+        }
+        events = [
+            self._event(kind, grown[kind], since_ns, answered_ns)
+            for kind in _BY
+            if grown.get(kind, 0) > 0
+        ]
+        if events:
+            self.trimmed_ns = None
+        return self._sums(grown), self._newest(page), events
+
+    def _event(self, kind: str, size: float, since_ns: int, at_ns: int) -> Event:
+        fields: dict[str, str | int | float] = {"bookie": self.name, "bytes": int(size), "by": kind}
+        if self.trimmed_ns is not None:
+            fields["lag_seconds"] = round((at_ns - self.trimmed_ns) / SECOND_NS, 3)
+        return Event(RECLAIMED, at_ns, since_ns, fields)
+
+    def _sums(self, grown: Mapping[str, float]) -> Samples:
+        labels = (("bookie", self.name),)
+        found: Samples = []
+        freed = [grown[kind] for kind in _BY if kind in grown]
+        if freed:
+            found.append((Column("retention_reclaimed_bytes", labels, "bytes"), sum(freed)))
+        if "deleted" in grown:
+            found.append((Column("retention_dropped_ledgers", labels, "ledgers"), grown["deleted"]))
+        return found
+
+    def _newest(self, page: Page) -> Samples:
+        labels = (("bookie", self.name),)
+        found: Samples = []
+        for name, unit in _GAUGES.items():
+            value = _value(page, (name.removeprefix("bookie_"),))
+            if value is not None:
+                found.append((Column(name, labels, unit), value))
+        return found
+
+
+def _value(page: Page, names: tuple[str, ...]) -> float | None:
+    """Return the sum over a bookie's folders under the first of these names that the page has."""
+    for full in (prefix + name for name in names for prefix in _PREFIXES):
+        if full in page.damaged:
+            raise ProbeError(f"a line of {full} is damaged")
+        series = page.series.get(full)
+        if series:
+            return sum(series.values())
+    return None
