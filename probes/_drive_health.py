@@ -81,11 +81,12 @@ def ask(tool: Tool, device: str) -> Health:
     health = tool.parse(body) if body is not None else {}
     if health:  # smartctl's exit code has bits for a drive that fails, too
         return health
-    said = _message(body or {}) or done.stderr.strip() or done.stdout.strip()
+    printed = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    said = _message(body or {}) or (printed[0] if printed else "")  # nvme adds all of its options
     if body is None and not done.returncode:
-        raise ProbeError(f"{name} said no JSON about {device}: {said[:200]!r}")
+        raise ProbeError(f"{name} said no JSON about {device}: {said!r}")
     rights = "" if os.geteuid() == 0 else "; it needs root, which this probe does not have"
-    raise NotAvailableError(f"{name} tells nothing of {device}: {said[:200]}{rights}")
+    raise NotAvailableError(f"{name} tells nothing of {device}: {said}{rights}")
 
 
 def of_smartctl(body: Mapping[str, object]) -> Health:

@@ -80,6 +80,18 @@ def test_a_drive_that_may_not_be_opened_is_not_available() -> None:
         ask(tool, "/dev/sda")
 
 
+def test_a_tool_that_adds_its_options_is_cut_short() -> None:
+    """As nvme does."""
+    tool = printing("/dev/vda: Operation not permitted\nUsage: nvme smart-log <device>\n", 1)
+
+    with pytest.raises(NotAvailableError) as caught:
+        ask(tool, "/dev/vda")
+
+    assert (
+        str(caught.value).partition(";")[0].endswith("/dev/vda: /dev/vda: Operation not permitted")
+    )
+
+
 def test_an_answer_that_is_no_json_is_an_error() -> None:
     """An old smartctl knows no --json."""
     with pytest.raises(ProbeError, match="said no JSON about /dev/sda"):
