@@ -45,12 +45,20 @@ test: check ## everything CI runs: check, then the tests on a real Kafka and a r
 test-restarts: $(STAMP) ## ten kills of a Kafka at full load, and not one false loss (four minutes)
 	@$(BIN)/pytest -m restarts --durations=3
 
+.PHONY: test-memory
+test-memory: $(STAMP) ## ten million messages and a week's seconds through the load daemons, memory flat (four minutes)
+	@$(BIN)/pytest -m memory --durations=4 -s
+
 .PHONY: bench
-bench: bench-load ## measure against the brokers' own tools, side by side: tables of ratios
+bench: bench-load bench-probes ## measure against the brokers' own tools, side by side: tables of ratios
 
 .PHONY: bench-load
 bench-load: $(STAMP) ## the same, of the load alone; ARGS=--quick tries it, ARGS=--help has more
 	@$(BIN)/python -m tests.bench.load $(ARGS)
+
+.PHONY: bench-probes
+bench-probes: $(STAMP) ## what all probes cost beside a node_exporter (Debian's); ARGS=--quick tries it
+	@$(BIN)/python -m tests.bench.probes $(ARGS)
 
 .PHONY: format
 format: $(STAMP) ## put the code in format

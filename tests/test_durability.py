@@ -251,6 +251,13 @@ def test_acks_are_found_under_both_names(
     assert _kafka_durability.acks_of(config).value == value
 
 
+@pytest.mark.parametrize("name", ["linger.ms", "queue.buffering.max.ms"])
+def test_how_long_a_batch_waits_is_found_under_both_names(name: str) -> None:
+    for config in (kafka.Config(producer={name: "50"}), kafka.Config(common={name: "50"})):
+        found = config.common | config.producer
+        assert {found.get("linger.ms"), found.get("queue.buffering.max.ms")} == {None, "50"}
+
+
 def _cluster(*flushes: str | None) -> Cluster:
     brokers = {
         number: {} if flush is None else {"log.flush.interval.messages": flush}
