@@ -13,6 +13,7 @@ LIMIT_SECONDS = 5.0
 _FIELDS = 14  # reference, its name, stratum, its time, system offset, ..., leap status
 _OFFSET, _ROOT_DELAY, _ROOT_DISPERSION, _LEAP = 4, 10, 11, 13
 _UNKEPT = "Not synchronised"
+_ITSELF = "7F7F0101"  # 127.127.1.1: told to serve its own clock, which it then calls exact
 
 
 def ask() -> str:
@@ -44,7 +45,7 @@ def bound_seconds(text: str) -> float | None:
     fields = text.removesuffix("\n").split(",")
     if len(fields) != _FIELDS or not text.endswith("\n"):
         raise ProbeError(f"cannot read this answer of chronyc: {text!r}")
-    if fields[_LEAP] == _UNKEPT:
+    if fields[_LEAP] == _UNKEPT or fields[0] == _ITSELF:
         return None
     offset, delay, dispersion = (
         _number(fields[at], text) for at in (_OFFSET, _ROOT_DELAY, _ROOT_DISPERSION)

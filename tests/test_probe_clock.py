@@ -33,7 +33,10 @@ NO_SOURCE = (
     "00000000,,0,0.000000000,0.000000000,0.000000000,0.000000000,"
     "0.000,0.000,0.000,1.000000000,1.000000000,0.0,Not synchronised\n"
 )
-LIMIT_SECONDS = 20.0
+ITSELF = (  # chronyd 4.3 with `local stratum 10` and no source
+    "7F7F0101,,10,1795289832.191339233,0.000000000,0.000000000,0.000000000,"
+    "0.000,0.000,0.000,0.000000000,0.000000000,0.0,Normal\n"
+)
 
 
 def without_chrony() -> str:
@@ -78,9 +81,10 @@ def test_chronyd_gives_the_tighter_bound() -> None:
     assert 'clock_offset_bound_seconds{source="kernel"}' not in found
 
 
-def test_a_chronyd_without_a_source_leaves_it_to_the_kernel() -> None:
-    """It answers, but bounds nothing."""
-    assert _chrony.bound_seconds(NO_SOURCE) is None
+@pytest.mark.parametrize("answer", [NO_SOURCE, ITSELF])
+def test_a_chronyd_without_a_source_leaves_it_to_the_kernel(answer: str) -> None:
+    """It answers, but bounds nothing: least of all with the 0 of one that serves its own clock."""
+    assert _chrony.bound_seconds(answer) is None
 
 
 def test_the_kernel_s_units_become_seconds() -> None:
