@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from probes._kafka_offsets import KafkaOffsets
 from soak.brokers import kafka
-from soak.brokers._kafka_log import MOST_KINDS, Cause, ClientLog
+from soak.clients.kafka_log import MOST_KINDS, Cause, ClientLog
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, ProbeError
 from soak.core.units import SECOND_NS

@@ -16,7 +16,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from soak.brokers._kafka_words import said
+from soak.clients.kafka_words import said
 from soak.core.errors import BrokerError
 from soak.core.ports import Batch, Clock, Topics
 

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from confluent_kafka.admin import AdminClient
 
 from soak.brokers import _kafka_settings
-from soak.brokers._kafka_log import Cause, ClientLog
 from soak.brokers._kafka_settings import Cluster, TopicSettings
 from soak.clients import secret
+from soak.clients.kafka_log import Cause, ClientLog
 from soak.core.clock import SystemClock
 from soak.core.durability import Durability, Setting, Told, majority, weakest
 from soak.core.plan import Topic

@@ -11,7 +11,7 @@ import confluent_kafka
 import numpy as np
 from confluent_kafka import KafkaException
 
-from soak.brokers._kafka_words import said
+from soak.clients.kafka_words import said
 from soak.core.errors import BrokerError
 from soak.core.ports import FAILED, UNKNOWN_OFFSET, Acks, Clock, Outgoing, Topics
 

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource, ConfigSource
 
-from soak.brokers._kafka_words import said
+from soak.clients.kafka_words import said
 from soak.core.durability import Told
 
 Values = Mapping[str, str]

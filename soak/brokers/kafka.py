@@ -23,10 +23,10 @@ from pydantic.dataclasses import dataclass
 
 from soak.brokers import _kafka_keys
 from soak.brokers._kafka_consumer import KafkaConsumer
-from soak.brokers._kafka_log import Cause, ClientLog
 from soak.brokers._kafka_producer import KafkaProducer
-from soak.brokers._kafka_words import said
 from soak.clients import known, secret
+from soak.clients.kafka_log import Cause, ClientLog
+from soak.clients.kafka_words import said
 from soak.core.errors import BrokerError
 from soak.core.plan_base import STRICT, Settings
 from soak.core.ports import Clock, Topics

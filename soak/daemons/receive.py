@@ -46,7 +46,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_once: bool = F
     with exclusive(folder.path / "receive.lock", "the receiving of this run"):
         intake = Intake(folder, clock, host_name())
         offsets = Offsets(folder.path / "receive.json", plan.ship.topic, clock)
-        reader = SamplesReader(plan.ship, known.id, known.start_wall_ns, offsets.kept())
+        reader = SamplesReader(plan.ship, known.id, known.start_wall_ns, offsets.kept(), clock)
         manager.ready()
         try:
             if is_once:

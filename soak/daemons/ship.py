@@ -61,7 +61,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
     page = open_page(folder, plan, known, "ship", clock)
     manager = notifier()
     with exclusive(folder.path / "ship.lock", "the shipping of this run"):
-        target = SamplesWriter(plan.ship, known.id, known.start_wall_ns)
+        target = SamplesWriter(plan.ship, known.id, known.start_wall_ns, clock)
         shipper = Shipper(folder, target, clock, host_name())
         buffer = plan.ship.buffer if isinstance(plan, ProbePlan) else None
         wait_seconds = 0.0

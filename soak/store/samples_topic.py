@@ -6,6 +6,7 @@ the run and its start; who reads twice, or what is sent twice, changes nothing: 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +18,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from soak.clients import secret
+from soak.clients.kafka_log import Cause, ClientLog
+from soak.clients.kafka_words import said
 from soak.core.errors import BrokerError
 from soak.core.plan_records import Ship
+from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
+LOG = logging.getLogger("soak.store.samples_topic")
 PARTITIONS = 8  # of a topic that is made; an existing one is taken as it is
 MOST_BYTES = 16 * 2**20  # of a line
 _CLIENT = {"log_level": "3", "reconnect.backoff.max.ms": "2000"}
@@ -39,6 +44,7 @@ _CONSUMER = {
     "queued.max.messages.kbytes": str(MOST_BYTES // 1024),  # held of each partition, at most
 }
 _SKEW_MS = 60_000  # by so much the clocks of hosts may differ
+_EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 
@@ -53,9 +59,10 @@ class Line:
 class SamplesWriter:
     """Sends lines of one run; a client is made when it is needed, and anew after a failure."""
 
-    def __init__(self, ship: Ship, run_id: str, start_wall_ns: int) -> None:
+    def __init__(self, ship: Ship, run_id: str, start_wall_ns: int, clock: Clock) -> None:
         self._ship = ship
         self._headers = headers_of(run_id, start_wall_ns)
+        self._clients = _Clients(ship, clock)
         self._client: Any = None
         self.too_large = 0  # lines that the cluster refuses for good, left out
 
@@ -66,8 +73,9 @@ class SamplesWriter:
             BrokerError: the cluster did not take all of them in time; some may be there.
         """
         if self._client is None:
-            self._client = _made(confluent_kafka.Producer, self._settings())
-            ensure_topic(self._ship)
+            self._clients.ensure_topic()
+            timeout = {"message.timeout.ms": str(self._ship.timeout // 10**6)}
+            self._client = self._clients.made(confluent_kafka.Producer, {**_PRODUCER, **timeout})
         failures: list[KafkaError] = []
         note = partial(self._note, failures)
         try:
@@ -76,10 +84,10 @@ class SamplesWriter:
             left = self._client.flush(2 * self._ship.timeout / SECOND_NS)
         except (KafkaException, BufferError) as error:
             self.close()
-            raise BrokerError(f"cannot send to {self._ship.topic}: {error}") from error
+            raise BrokerError(f"cannot send to {self._ship.topic}: {said(error)}") from error
         if failures or left:
             self.close()
-            why = failures[0].str() if failures else "no answer"
+            why = self._clients.cause.or_else(failures[0].str() if failures else "no answer")
             raise BrokerError(f"{self._ship.topic} took not all lines: {why}")
 
     def close(self) -> None:
@@ -108,21 +116,23 @@ class SamplesWriter:
         else:
             failures.append(error)
 
-    def _settings(self) -> dict[str, str]:
-        timeout = {"message.timeout.ms": str(self._ship.timeout // 10**6)}
-        return {**_CLIENT, **_PRODUCER, **timeout, **settings_of(self._ship)}
-
 
 class SamplesReader:
     """Reads the lines of one run, from kept offsets on or from the run's start."""
 
     def __init__(
-        self, ship: Ship, run_id: str, start_wall_ns: int, offsets: Mapping[int, int]
+        self,
+        ship: Ship,
+        run_id: str,
+        start_wall_ns: int,
+        offsets: Mapping[int, int],
+        clock: Clock,
     ) -> None:
         self._ship = ship
         self._headers = headers_of(run_id, start_wall_ns)
         self._start_ms = start_wall_ns // 10**6 - _SKEW_MS
         self.offsets = dict(offsets)  # next one to be read, by partition
+        self._clients = _Clients(ship, clock)
         self._client: Any = None
         self._timeout_seconds = ship.timeout / SECOND_NS
 
@@ -132,17 +142,15 @@ class SamplesReader:
         Raises:
             BrokerError: the cluster does not answer.
         """
-        ensure_topic(self._ship)
-        self._client = _made(
-            confluent_kafka.Consumer, {**_CLIENT, **_CONSUMER, **settings_of(self._ship)}
-        )
+        self._clients.ensure_topic()
+        self._client = self._clients.made(confluent_kafka.Consumer, _CONSUMER)
         topic = self._ship.topic
         try:
             found = self._client.list_topics(topic, timeout=self._timeout_seconds).topics[topic]
             since = [TopicPartition(topic, at, self._start_ms) for at in found.partitions]
             first = self._client.offsets_for_times(since, timeout=self._timeout_seconds)
         except KafkaException as error:
-            raise BrokerError(f"cannot read {topic}: {error.args[0].str()}") from error
+            raise BrokerError(f"cannot read {topic}: {said(error)}") from error
         if not first:
             raise BrokerError(f"{topic} has no partitions yet")
         ends = self.ends(place.partition for place in first)
@@ -192,25 +200,37 @@ def headers_of(run_id: str, start_wall_ns: int) -> dict[str, bytes]:
     return {"run": run_id.encode(), "start_ns": str(start_wall_ns).encode()}
 
 
-def settings_of(ship: Ship) -> dict[str, str]:
-    """Return the settings of every client, secrets read.
+class _Clients:
+    """Makes clients that tell why nobody answers; `cause` is that of the newest."""
 
-    Raises:
-        BrokerError: a secret is not where the plan says.
-    """
-    return {**secret.resolved(ship.client), "bootstrap.servers": ship.bootstrap_servers}
+    def __init__(self, ship: Ship, clock: Clock) -> None:
+        self._ship = ship
+        self._log = ClientLog(LOG, clock)
+        self.cause = Cause()
 
+    def made(self, kind: type[Any], settings: Mapping[str, str]) -> Any:  # noqa: ANN401  # a client
+        """Return a client of this kind; what the plan says goes over our own settings.
 
-def ensure_topic(ship: Ship) -> None:
-    """Make the topic unless it is there.
+        Raises:
+            BrokerError: a secret is not where the plan says, or the client refuses its settings.
+        """
+        self.cause = Cause()
+        given: dict[str, Any] = {**_CLIENT, **settings, **secret.resolved(self._ship.client)}
+        given["bootstrap.servers"] = self._ship.bootstrap_servers
+        try:
+            return kind({**given, "error_cb": self.cause.note}, logger=self._log)
+        except KafkaException as error:
+            raise BrokerError(f"the client refuses its settings: {said(error)}") from error
 
-    Raises:
-        BrokerError: the cluster does not answer, or refuses to.
-    """
-    timeout = ship.timeout / SECOND_NS
-    admin = _made(AdminClient, {**_CLIENT, **settings_of(ship)})
-    try:
-        if ship.topic in admin.list_topics(timeout=timeout).topics:
+    def ensure_topic(self) -> None:
+        """Make the topic unless it is there.
+
+        Raises:
+            BrokerError: the cluster does not answer, or refuses to.
+        """
+        ship, timeout = self._ship, self._ship.timeout / SECOND_NS
+        admin = self.made(AdminClient, {})
+        if ship.topic in self.cause.metadata(admin, ship.bootstrap_servers, timeout).topics:
             return
         new = NewTopic(
             ship.topic,
@@ -218,19 +238,10 @@ def ensure_topic(ship: Ship) -> None:
             replication_factor=-1,  # as the cluster has it by default
             config={"max.message.bytes": str(MOST_BYTES)},
         )
-        admin.create_topics([new], operation_timeout=timeout)[ship.topic].result(timeout)
-    except (KafkaException, TimeoutError) as error:
-        told = error.args[0] if error.args else None
-        code = told.code() if isinstance(told, KafkaError) else None
-        if code != KafkaError.TOPIC_ALREADY_EXISTS:  # another host was faster
-            why = told.str() if isinstance(told, KafkaError) else str(error)
-            raise BrokerError(
-                f"no topic {ship.topic} at {ship.bootstrap_servers}: {why}"
-            ) from error
-
-
-def _made(kind: type[Any], settings: Mapping[str, str]) -> Any:  # noqa: ANN401  # a client
-    try:
-        return kind(dict(settings))
-    except KafkaException as error:
-        raise BrokerError(f"the client refuses its settings: {error.args[0].str()}") from error
+        try:
+            admin.create_topics([new], operation_timeout=timeout)[ship.topic].result(timeout)
+        except (KafkaException, TimeoutError) as error:
+            told = error.args[0] if error.args else None
+            is_there = isinstance(told, KafkaError) and told.code() == _EXISTS
+            if not is_there:  # another host may have been faster
+                raise BrokerError(f"cannot create topic {ship.topic}: {said(error)}") from error

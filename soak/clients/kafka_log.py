@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from soak.brokers._kafka_words import said
+from soak.clients.kafka_words import said
 from soak.core.errors import BrokerError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -60,6 +60,10 @@ class Cause:
         # That nobody answers may follow from it, but not be its reason.
         self._is_final = error.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001  # as above
 
+    def or_else(self, words: str) -> str:
+        """Return what was said, or else these words."""
+        return self._said or words
+
     def metadata(self, admin: AdminClient, where: str, timeout_seconds: float) -> Any:  # noqa: ANN401  # the client ships no types
         """Return what the cluster at `where` says of its brokers and topics, asked by a client that tells us.
 
@@ -70,5 +74,5 @@ class Cause:
             return admin.list_topics(timeout=timeout_seconds)
         except KafkaException as error:
             admin.poll(0)  # what it was told meanwhile
-            why = self._said or said(error)
+            why = self.or_else(said(error))
             raise BrokerError(f"no Kafka broker answered at {where}: {why}") from error
