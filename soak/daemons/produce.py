@@ -93,7 +93,7 @@ class ProduceLoop:
         self._rate_plan = rate_plan_of(context, index)
         self._rate_plan.follow(context.phase_file.poll(), context.grid.k_at(now_ns))
         self._pacer = self._paced(now_ns)
-        self._k = context.grid.k_at(now_ns)
+        self._enter(context.grid.k_at(now_ns))
         self._turn = 0
         self._in_flight = [InFlight() for _ in producers]
         self._recorded = np.zeros_like(messages.next_sequences)
@@ -105,20 +105,21 @@ class ProduceLoop:
 
     @property
     def is_over(self) -> bool:
-        return self._context.phase_file.phases.at(self._k) == "end"
+        return self._phase == "end"
 
     def tick(self) -> None:
         now_ns = self._clock.mono_ns()
-        self._roll(now_ns)
+        if now_ns >= self._end_ns:
+            self._roll(now_ns)
         next_ns = now_ns + IDLE_NS
-        if self._context.phase_file.phases.at(self._k) in LOADED:
+        if self._phase in LOADED:
             self._send_due(now_ns)
             next_ns = min(max(self._pacer.next_due_ns(), now_ns + TICK_NS), now_ns + IDLE_NS)
         self._serve()
         if now_ns >= self._digest_ns:
             self._digest_ns = now_ns + DIGEST_NS
             self._take()
-        self._clock.sleep_until(min(next_ns, self._context.grid.start_of(self._k + 1)))
+        self._clock.sleep_until(min(next_ns, self._end_ns))
 
     def finish(self) -> None:
         """Wait for what is out, and record the last part of a second; what stays out counts as failed."""
@@ -134,10 +135,7 @@ class ProduceLoop:
         self._write(max(0, self._context.grid.k_at(self._clock.mono_ns())))
 
     def _roll(self, now_ns: int) -> None:
-        k = self._context.grid.k_at(now_ns)
-        if k == self._k:
-            return
-        before = self._context.phase_file.phases.at(self._k) in LOADED
+        k, before = self._context.grid.k_at(now_ns), self._phase in LOADED
         phases = self._context.phase_file.poll()
         self._rate_plan.follow(phases, k)
         after = phases.at(k) in LOADED
@@ -149,10 +147,16 @@ class ProduceLoop:
             self._serve()
             self._take()
             self._write(self._k)
-        self._k = k
+        self._enter(k)
         if after and not before:  # what was due while nothing was to be sent is not missed
             begin_ns = max(self._context.grid.start_of(k), self._context.grid.start_mono_ns)
             self._pacer = self._paced(begin_ns)
+
+    def _enter(self, k: int) -> None:
+        """Look up once a second what a tick asks thousands of times."""
+        self._k = k
+        self._phase = self._context.phase_file.phases.at(k)
+        self._end_ns = self._context.grid.start_of(k + 1)
 
     def _paced(self, now_ns: int) -> Pacer:
         load = self._context.plan.load
