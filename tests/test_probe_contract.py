@@ -68,7 +68,10 @@ def test_the_defaults_survive_the_resolved_plan(name: str) -> None:
         ("fsync: {period: 1ms}", "period must lie between 10ms and 60s"),
         ("fsync: {payload_size: 2MiB}", "payload_size must lie between"),
         ("fsync: {sync: sometimes}", "'fsync', 'fdatasync' or 'directory'"),
-        ("fsync: {write: append, append_limit: 1KiB}", "append_limit must lie between payload_size"),
+        (
+            "fsync: {write: append, append_limit: 1KiB}",
+            "append_limit must lie between payload_size",
+        ),
         ("fsync: {sync: directory, write: append}", "a directory sync writes nothing"),
         ("clock: {chrony_period: 10ms}", "chrony_period must lie between 1s and 1h"),
         ("smart: {period: 1s}", "period must lie between 10s and 1d"),
