@@ -37,8 +37,22 @@ check: $(STAMP) ## format, lint, types, layers and the fast tests
 	@$(BIN)/lint-imports
 	@$(BIN)/pytest -n 2
 
+# What some tests need beside Python: an injected drive, a Prometheus. Without it they skip with the reason.
+PACKAGES := fuse3 libnbd-bin nbdkit nbdkit-plugin-python prometheus prometheus-node-exporter
+
+.PHONY: packages
+packages: ## install Debian's packages that some tests need (root); their services are not started
+	@dpkg -s $(PACKAGES) >/dev/null 2>&1 || { apt-get -qq update && \
+		RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends $(PACKAGES) >/dev/null; }
+
+# A user's machine is left alone; CI's is there for this.
+.PHONY: packages-in-ci
+packages-in-ci:
+	@if [ "$${CI:-}" = true ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		$(MAKE) --no-print-directory packages || echo "packages: could not be installed; tests that need them skip"; fi
+
 .PHONY: test
-test: check ## everything CI runs: check, then the tests on a real Kafka and a real Spark
+test: check packages-in-ci ## everything CI runs: check, then the tests on a real Kafka and a real Spark
 	@$(BIN)/pytest -m 'broker or spark or slow' --durations=10
 
 .PHONY: test-restarts
