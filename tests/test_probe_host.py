@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from soak.cli._probe_host import run_host
 from soak.core import plan_text
+from soak.core.clock import SystemClock
 from soak.core.errors import PlanError
 from soak.core.plan_probe import ProbePlan
 from soak.daemons.context import host_name
@@ -66,18 +69,13 @@ def test_it_records_goes_on_in_its_folder_and_can_be_collected(tmp_path: Path) -
     assert reader.ended_inc == 2
 
 
-def refused(tmp_path: Path, text: str, *arguments: str) -> str:
-    """Return what the command says of a plan that it does not take."""
-    (tmp_path / "p.yaml").write_text(text)
-    done = subprocess.run(
-        command(str(tmp_path / "p.yaml"), *arguments),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    return done.stderr
+def refused(tmp_path: Path, text: str, run_dir: Path | None) -> str:
+    """Return what is said of a plan that is not taken."""
+    plan = tmp_path / "p.yaml"
+    plan.write_text(text)
+    with pytest.raises(PlanError) as error:
+        run_host(plan, run_dir, "", "", threading.Event(), SystemClock())
+    return str(error.value)
 
 
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
@@ -85,15 +83,24 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine").touch()
 
-    said = refused(tmp_path, PLAN, "--run-dir", str(tmp_path / "b"))
+    said = refused(tmp_path, PLAN, tmp_path / "b")
 
-    assert "holds something, and no run" in said
+    assert said.endswith("holds something, and no run")
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["mine"]
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    """Two plans in one folder would be one source."""
+    write_run(RunFolder(tmp_path / "b"), Run("r0", START_NS, "b", {}, "ended", "y"))
+
+    said = refused(tmp_path, PLAN, tmp_path / "b")
+
+    assert said.endswith("holds run r0 of plan y")
 
 
 def test_a_plan_of_a_run_is_refused_with_what_does_its_part(tmp_path: Path) -> None:
     """It has topics to make, and phases to follow."""
-    said = refused(tmp_path, PLAN + "broker: {kafka: {bootstrap_servers: 'h:9'}}\n")
+    said = refused(tmp_path, PLAN + "broker: {kafka: {bootstrap_servers: 'h:9'}}\n", None)
 
     assert "p.yaml:3: broker: makes it the plan of a run" in said
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -14,13 +13,12 @@ from rich.text import Text
 from soak.core import plugins
 from soak.core.errors import NotAvailableError, SoakError
 from soak.core.model import Column
-from soak.core.ports import Clock
+from soak.core.ports import Clock, Probe
 from soak.core.units import SECOND_NS
-from soak.daemons.probe import build
 from soak.daemons.probe_reader import Answer, Reader
 
 READINGS = 3  # a second apart: rates need two, and a probe with a thread of its own one more
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 3.0
 PLAIN_WIDTH = 100  # where there is no terminal
 
 
@@ -44,26 +42,27 @@ class Seen:
         return "here" if self.values else "silent"
 
 
-def look(configs: Mapping[str, Any], clock: Clock) -> dict[str, Seen]:
+def look(
+    probes: Mapping[str, Probe], clock: Clock, patience_seconds: float = PATIENCE_SECONDS
+) -> dict[str, Seen]:
     """Read every probe a few times, each on a thread of its own.
 
     A thread that hangs is left behind: end the process by `os._exit`.
     """
     answers: SimpleQueue[Answer] = SimpleQueue()
-    readers = {
-        name: Reader(name, probe, answers, clock) for name, probe in build(configs, clock).items()
-    }
+    readers = {name: Reader(name, probe, answers, clock) for name, probe in probes.items()}
     seen = {name: Seen() for name in readers}
     out: set[str] = set()
     begin_ns = clock.mono_ns()
     for number in range(READINGS):
         clock.sleep_until(begin_ns + number * SECOND_NS)
-        for name in readers.keys() - out:
-            out.add(name)
+        asked = readers.keys() - out
+        for name in asked:
             readers[name].ask()
-        while out:
+        out |= asked
+        while out & asked:  # what hung before is not waited for again
             try:
-                answer = answers.get(timeout=PATIENCE_SECONDS if number == 0 else 1.0)
+                answer = answers.get(timeout=patience_seconds)
             except Empty:
                 break
             out.discard(answer.name)
@@ -72,8 +71,8 @@ def look(configs: Mapping[str, Any], clock: Clock) -> dict[str, Seen]:
         found.is_hanging = name in out
     for reader in readers.values():
         reader.close()
-    for reader in readers.values():
-        reader.wait(1.0)
+    for name in readers.keys() - out:
+        readers[name].wait(1.0)
     return seen
 
 
@@ -107,14 +106,14 @@ def show(seen: Mapping[str, Seen], console: Console) -> None:
             console.print(Padding(Text(line, style="yellow"), (0, 0, 0, 2), expand=False))
         for column, value in one.values.items():
             labels = _text(label for label in column.labels if label not in shared)
-            line = f"  {column.metric:<{widest}}  {value:>14,.6g}  {column.unit:<8}  {labels}"
+            line = f"  {column.metric:<{widest}}  {_number(value):>16}  {column.unit:<8}  {labels}"
             console.print(Text(line.rstrip()), soft_wrap=True)
         console.print()
-    words: dict[str, list[str]] = {}
+    words: dict[str, list[str]] = {"here": []}
     for name, one in seen.items():
         words.setdefault(one.word, []).append(name)
     for word, names in words.items():
-        console.print(Text(f"{word}: {', '.join(names)}"))
+        console.print(Text(f"{word}: {', '.join(names) or 'none'}"))
 
 
 def plain_console() -> Console:
@@ -133,6 +132,11 @@ def _troubles(one: Seen) -> list[str]:
     if one.trouble is not None:
         return [f"{one.word}: {one.trouble}"]
     return [] if one.values else ["nothing to tell within these seconds"]
+
+
+def _number(value: float) -> str:
+    """Return six digits of a number, or all that stand before the point."""
+    return f"{value:,.0f}" if abs(value) >= 10**6 else f"{value:,.6g}"
 
 
 def _shared_labels(one: Seen) -> list[tuple[str, str]]:

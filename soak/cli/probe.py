@@ -30,9 +30,11 @@ def probe(
 
     if once:
         from soak.cli import _once
+        from soak.daemons.probe import build
 
+        clock = SystemClock()
         configs = _configs(plan, run_dir) if plan or run_dir else _all_here(directory)
-        _once.show(_once.look(configs, SystemClock()), _once.plain_console())
+        _once.show(_once.look(build(configs, clock), clock), _once.plain_console())
         _leave(0)
     from soak.service.signals import stop_event
 

@@ -1,0 +1,79 @@
+"""What `soak probe --once` says of each probe: its numbers, or in a person's words why it has none."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+from rich.console import Console
+
+from soak.cli._once import Seen, look, show
+from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.model import Column, Reading
+from tests.fakes import FakeClock, FakeProbe
+
+DEVICE = (("device", "vda"),)
+AWAIT = Column("disk_write_await_seconds", DEVICE, "seconds")
+BYTES = Column("disk_capacity_bytes", DEVICE, "bytes")
+P99 = Column("fsync_latency_seconds", (("directory", "/d"), ("quantile", "0.99")), "seconds")
+
+
+class HangingProbe(FakeProbe):
+    """Answers nothing until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(Reading(()))
+        self.let_go = threading.Event()
+
+    def read(self) -> Reading:
+        self.let_go.wait()
+        return super().read()
+
+
+def shown(seen: dict[str, Seen]) -> str:
+    text = io.StringIO()
+    show(seen, Console(file=text, width=100, highlight=False))
+    return text.getvalue()
+
+
+def test_each_probe_is_a_block_with_what_it_gave_in_any_of_its_readings() -> None:
+    """Labels that all share stand above; the names of real probes say what they are."""
+    first, later = Reading(((BYTES, 2.74877906944e11),)), Reading(((AWAIT, 0.000132304),))
+    flush = FakeProbe(Reading(((P99, 0.0023),)))
+
+    text = shown(look({"disk_io": FakeProbe(first, later), "fsync": flush}, FakeClock()))
+
+    assert text.splitlines()[2:5] == [
+        "  device=vda",
+        "  disk_capacity_bytes        274,877,906,944  bytes",
+        "  disk_write_await_seconds       0.000132304  seconds",
+    ]
+    assert "  directory=/d quantile=0.99" in text
+    assert text.endswith("here: disk_io, fsync\n")
+
+
+def test_what_gives_nothing_says_why_and_holds_nothing_up() -> None:
+    """Absent, failed, hanging and silent are different things."""
+    hanging = HangingProbe()
+    probes = {
+        "smart": FakeProbe(NotAvailableError("no smartctl")),
+        "clock": FakeProbe(ProbeError("cannot read it")),
+        "host": hanging,
+        "pressure": FakeProbe(Reading(())),
+        "disk_io": FakeProbe(Reading(((AWAIT, 1.0),))),
+    }
+
+    text = shown(look(probes, FakeClock(), patience_seconds=0.5))
+    hanging.let_go.set()
+
+    assert "  not here: no smartctl\n" in text
+    assert "  failed: cannot read it\n" in text
+    assert "  it has not answered: something that it reads hangs\n" in text
+    assert "  nothing to tell within these seconds\n" in text
+    assert text.splitlines()[-5:] == [
+        "here: disk_io",
+        "not here: smart",
+        "failed: clock",
+        "hanging: host",
+        "silent: pressure",
+    ]
