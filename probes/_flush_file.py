@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -43,7 +44,7 @@ class FlushFile:
         self._way = way
         self._sync = sync or _CALLS[way.sync]
         self._payload = b"\xa5" * way.payload_bytes
-        self._names = (directory / FILE_NAME, directory / _OTHER_NAME)
+        self._names = (FILE_NAME, _OTHER_NAME)
         self._folder = self._file = -1
         self._size = 0
 
@@ -60,13 +61,17 @@ class FlushFile:
         """Write and flush once.
 
         Raises:
-            OSError: either failed, the write was cut short, or the drive is too full for it.
+            OSError: either failed, the write was cut short, the drive is too full for it, or the folder
+                is another one now: `renew` goes there.
         """
+        if not os.path.samestat(self._directory.stat(), os.fstat(self._folder)):
+            self._leave()  # a drive was mounted over it, or the broker made it anew
+            raise OSError(errno.ESTALE, "another folder has taken its place")
         free = os.fstatvfs(self._folder)
         if free.f_bavail * free.f_frsize < self._way.floor_bytes + self._way.payload_bytes:
             raise OSError(errno.ENOSPC, "less space is free than free_space_floor says")
         if self._way.sync == "directory":
-            self._names[0].rename(self._names[1])
+            os.rename(*self._names, src_dir_fd=self._folder, dst_dir_fd=self._folder)
             self._names = self._names[::-1]
             self._sync(self._folder)
             return
@@ -77,29 +82,39 @@ class FlushFile:
         self._sync(self._file)
 
     def renew(self) -> None:
-        """Begin a new file where there is none, or when the next payload would make this one too large.
+        """Begin a new file where there is none, or when the next payload would make it too large.
 
         Raises:
             OSError: it cannot be made.
         """
-        if self._file < 0 or self._size + len(self._payload) > self._way.limit_bytes:
+        if self._folder < 0:
+            self.open()
+        elif self._file < 0 or self._size + len(self._payload) > self._way.limit_bytes:
             self._begin()
 
     def close(self) -> None:
         """Remove the file; may be called when it was never opened."""
-        for descriptor in (self._file, self._folder):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._folder = self._file = -1
-        for name in self._names:
-            name.unlink(missing_ok=True)
+        if self._folder >= 0:
+            self._leave()
 
     def _begin(self) -> None:
+        self._drop()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = os.open(self._names[0], flags, 0o600, dir_fd=self._folder)
+        self._size = 0
+
+    def _leave(self) -> None:
+        try:
+            self._drop()
+        finally:
+            os.close(self._folder)
+            self._folder = -1
+
+    def _drop(self) -> None:
+        """Remove the file from the folder that it was made in."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
         for name in self._names:
-            name.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._file = os.open(self._names[0], flags, 0o600)
-        self._size = 0
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._folder)

@@ -84,23 +84,44 @@ def test_below_the_floor_of_free_space_nothing_is_written(tmp_path: Path) -> Non
     assert size == 0
 
 
+def test_it_goes_where_the_folder_is_now(tmp_path: Path) -> None:
+    """A drive mounted over it after the start, or a folder that is made anew: never the old one."""
+    folder, aside = tmp_path / "data", tmp_path / "aside"
+    folder.mkdir()
+    file = FlushFile(folder, way(is_appending=True), sync=lambda _: None)
+    file.open()
+    file.flush()
+    folder.rename(aside)
+    with pytest.raises(OSError, match="No such file"):
+        file.flush()
+    folder.mkdir()
+    with pytest.raises(OSError, match="another folder has taken its place"):
+        file.flush()
+    file.renew()
+    file.flush()
+    sizes = [path.stat().st_size for path in folder.iterdir()]
+    file.close()
+
+    assert sizes == [1000]
+    assert [*aside.iterdir(), *folder.iterdir()] == []
+
+
 def test_a_file_that_could_not_be_renewed_is_tried_again(tmp_path: Path) -> None:
-    """A folder that is gone and comes back."""
-    file = FlushFile(tmp_path / "data", way(is_appending=True), sync=lambda _: None)
-    (tmp_path / "data").mkdir()
+    """Something of this name is in the way, and goes."""
+    file = FlushFile(tmp_path, way(is_appending=True), sync=lambda _: None)
     file.open()
     for _ in range(23):
         file.flush()
-    (tmp_path / "data" / FILE_NAME).unlink()
-    (tmp_path / "data").rmdir()
-    with pytest.raises(OSError, match="No such file"):
+    (tmp_path / FILE_NAME).unlink()
+    (tmp_path / FILE_NAME).mkdir()
+    with pytest.raises(OSError, match="Is a directory"):
         file.renew()
     with pytest.raises(OSError, match="Bad file descriptor"):
         file.flush()
-    (tmp_path / "data").mkdir()
+    (tmp_path / FILE_NAME).rmdir()
     file.renew()
     file.flush()
-    size = (tmp_path / "data" / FILE_NAME).stat().st_size
+    size = (tmp_path / FILE_NAME).stat().st_size
     file.close()
 
     assert size == 1000
