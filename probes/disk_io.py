@@ -33,6 +33,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
 FIND_SECONDS = 0.2  # a drive that hangs while we look for it costs the first reading this much
+LOOK_NS = 60 * SECOND_NS  # and then whether another one is mounted there now
 
 _AWAITS = (
     ("disk_read_await_seconds", diskstats.READ_TIME, diskstats.READS),
@@ -65,7 +66,8 @@ class DiskIo:
         self._places = places
         self._device: BlockDevice | None = None
         self._finder = Worker("disk_io", self._find)
-        self._own: Deltas[int] = Deltas()
+        self._next_look_ns = 0
+        self._own: dict[Number, Deltas[int]] = {}
         self._drives: dict[Number, Deltas[int]] = {}
         self._written_sectors: dict[Number, float] = {}
 
@@ -78,7 +80,8 @@ class DiskIo:
         text = read_text(self._places.proc / "diskstats")
         at_ns = self._clock.mono_ns()
         own = diskstats.line_of(text, device.number)
-        samples = _own_samples(own, self._own.take(own.fields, at_ns))
+        deltas = self._own.setdefault(device.number, Deltas())
+        samples = _own_samples(own, deltas.take(own.fields, at_ns))
         for drive in device.drives:
             samples += self._drive_samples(drive, diskstats.line_of(text, drive.number), at_ns)
         return Reading(tuple(samples), (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
@@ -87,16 +90,24 @@ class DiskIo:
         self._finder.close(0.0)
 
     def _found(self) -> BlockDevice | None:
-        if self._device is None and self._finder.check():
-            self._finder.wait(FIND_SECONDS)
-            if self._device is None:
-                self._finder.check()
+        now_ns = self._clock.mono_ns()
+        is_first = self._device is None
+        if (is_first or now_ns >= self._next_look_ns) and self._finder.check():
+            self._next_look_ns = now_ns + LOOK_NS
+            if is_first:
+                self._finder.wait(FIND_SECONDS)
+        if is_first and self._device is None:
+            self._finder.check()
         return self._device
 
     def _find(self, _stop: threading.Event) -> None:
         if not self._config.directory:
             raise NotAvailableError("disk_io.directory is not set: which drive is to be watched?")
-        self._device = find(self._config.directory, self._places)
+        found: BlockDevice | None = None
+        try:
+            found = find(self._config.directory, self._places)
+        finally:
+            self._device = found
 
     def _drive_samples(self, drive: Drive, line: diskstats.Line, at_ns: int) -> Samples:
         labels = (("device", line.device),)

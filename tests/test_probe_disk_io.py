@@ -89,10 +89,11 @@ class Machine:
         self.proc.mkdir()
         self.kernel = kernel
         self.boot("before")
+        self.places = Places(self.proc, sys_tree(tmp_path / "sys", tree), lambda _: on(*number))
         self.probe = DiskIo(
             Config(directory="/data"),
             self.clock,
-            places=Places(self.proc, sys_tree(tmp_path / "sys", tree), lambda _: on(*number)),
+            places=self.places,
         )
 
     def boot(self, moment: str) -> None:
@@ -191,6 +192,27 @@ def test_two_readings_at_one_instant_give_no_rates(tmp_path: Path) -> None:
     machine.read()
 
     assert set(machine.read()) == LEVELS
+
+
+def test_a_drive_that_is_mounted_later_is_the_one_watched(tmp_path: Path) -> None:
+    """Looked for once a minute, beside the readings; its counters begin with its first reading."""
+    machine = Machine(tmp_path, "linux-6.18", (254, 0))
+    number = [(254, 0)]
+    machine.probe = DiskIo(
+        Config(directory="/data"),
+        machine.clock,
+        places=Places(machine.proc, machine.places.sys, lambda _: on(*number[0])),
+    )
+    machine.probe.read()
+    number[0] = (8, 2)
+    machine.clock.advance(61)
+    machine.probe.read()
+    machine.probe._finder.wait(20.0)
+    found = {column.name for column, _ in machine.probe.read().samples}
+
+    assert 'node_disk_io_now{device="sda2"}' in found
+    assert not any('device="dm-0"' in name for name in found)
+    assert not any("await" in name for name in found)
 
 
 def test_a_directory_that_is_not_there_is_not_available(tmp_path: Path) -> None:
