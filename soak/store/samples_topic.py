@@ -28,7 +28,11 @@ from soak.core.units import SECOND_NS
 LOG = logging.getLogger("soak.store.samples_topic")
 PARTITIONS = 8  # of a topic that is made; an existing one is taken as it is
 MOST_BYTES = 16 * 2**20  # of a line
-_CLIENT = {"log_level": "3", "reconnect.backoff.max.ms": "2000"}
+_CLIENT = {
+    "log_level": "3",
+    "reconnect.backoff.ms": "500",  # its 100 cost a hundredth of a core while nobody answers
+    "reconnect.backoff.max.ms": "2000",
+}
 _PRODUCER = {
     "acks": "all",
     "enable.idempotence": "true",
