@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from soak.core.ports import Clock
 
 MAX_WAITING = 100_000  # latencies kept between two `take`
@@ -53,12 +50,12 @@ class Meter:
         finally:
             self._serving_ns = None
 
-    def take_latencies_ns(self) -> NDArray[np.int64]:
-        """Return the latencies of the slots served since the last call, shape (n,)."""
+    def take_latencies_ns(self) -> list[int]:
+        """Return the latencies of the slots served since the last call."""
         return _drained(self._latencies_ns)
 
-    def take_lags_ns(self) -> NDArray[np.int64]:
-        """Return by how much each call since the last `take_lags_ns` began after its slot, shape (n,)."""
+    def take_lags_ns(self) -> list[int]:
+        """Return by how much each call since the last `take_lags_ns` began after its slot."""
         return _drained(self._lags_ns)
 
     def hanging_ns(self) -> int:
@@ -70,5 +67,5 @@ class Meter:
         return age_ns if age_ns > self._period_ns else 0
 
 
-def _drained(box: deque[int]) -> NDArray[np.int64]:
-    return np.array([box.popleft() for _ in range(len(box))], dtype=np.int64)
+def _drained(box: deque[int]) -> list[int]:
+    return [box.popleft() for _ in range(len(box))]

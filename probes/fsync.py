@@ -11,6 +11,7 @@ Caveats:  Counted from the intended time, so a busy CPU shows: `fsync_schedule_l
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from contextlib import closing
@@ -25,7 +26,6 @@ from probes._flush_file import FlushFile, How, Sync, Way
 from probes._meter import Meter
 from probes._worker import Worker
 from soak.core.errors import NotAvailableError, ProbeError
-from soak.core.histogram import Histogram
 from soak.core.model import Column, Reading
 from soak.core.plan_base import STRICT
 from soak.core.ports import Clock
@@ -87,7 +87,6 @@ class Fsync:
         self._worker = Worker("fsync", self._work)
         self._meter: Meter | None = None
         self._begun_ns = 0  # when the thread was last started
-        self._histogram = Histogram()
         self._label = ("directory", config.directory)
 
     def read(self) -> Reading:
@@ -113,17 +112,15 @@ class Fsync:
         hanging = meter.hanging_ns() / SECOND_NS
         samples = [(Column("fsync_hanging_seconds", (self._label,), "seconds"), hanging)]
         lags_ns = meter.take_lags_ns()
-        if lags_ns.size:
-            lag = float(lags_ns.max()) / SECOND_NS
+        if lags_ns:
+            lag = max(lags_ns) / SECOND_NS
             samples.append((Column("fsync_schedule_lag_seconds", (self._label,), "seconds"), lag))
-        latencies_ns = meter.take_latencies_ns()
-        if latencies_ns.size:
-            self._histogram.clear()
-            self._histogram.record_ns(latencies_ns)
-            values = self._histogram.quantiles_seconds(tuple(_QUANTILES.values()))
-            for quantile, value in zip(_QUANTILES, values, strict=True):
-                labels = (self._label, ("quantile", quantile))
-                samples.append((Column("fsync_latency_seconds", labels, "seconds"), value))
+        latencies_ns = sorted(meter.take_latencies_ns())
+        for quantile, share in _QUANTILES.items() if latencies_ns else ():
+            rank = math.ceil(share * len(latencies_ns))
+            labels = (self._label, ("quantile", quantile))
+            column = Column("fsync_latency_seconds", labels, "seconds")
+            samples.append((column, latencies_ns[rank - 1] / SECOND_NS))
         return samples
 
     def _work(self, stop: threading.Event) -> None:

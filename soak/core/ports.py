@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from soak.core.model import Reading
+
+if TYPE_CHECKING:  # 12 MiB that the probe daemon can do without
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Clock(Protocol):
@@ -47,7 +48,7 @@ class Topics:
         return self.names[topic], partition
 
 
-Payload = bytes | NDArray[np.uint8]
+Payload: TypeAlias = "bytes | NDArray[np.uint8]"
 """Bytes, or a row of a matrix of them."""
 
 
