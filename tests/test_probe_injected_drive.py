@@ -12,6 +12,10 @@ from statistics import median
 
 import pytest
 
+from soak.core.clock import SystemClock
+from soak.core.drive_check import warnings
+from soak.core.units import SECOND_NS
+from soak.daemons.drive_check import measure
 from soak.lab import drive
 from tests.probe_daemon import ProbeDaemon, Second
 from tests.throttle import Throttle
@@ -105,3 +109,18 @@ def test_a_drive_that_hangs_holds_up_no_other_probe(
     assert all(second.values["node_disk_io_now"] > 0 for second in hung)
     assert after[-1].values[HANGING] < ages[0]
     assert after[-1].values[FLUSH] < ages[0]
+
+
+def test_the_drive_check_tells_that_a_drive_became_slower(injected: drive.Drive) -> None:
+    """Measured alone, plain and with 10 ms a request: p99 more than doubles, and it says so."""
+    folder, clock = (str(injected.mount_point),), SystemClock()
+    before = measure(folder, "before", 2 * SECOND_NS, "a", clock)
+    injected.answer(delay_seconds=DELAY)
+    after = measure(folder, "after", 2 * SECOND_NS, "a", clock)
+    injected.answer()
+
+    assert (before.trouble, after.trouble) == ("", "")
+    assert before.state is not None
+    assert before.state.devices == (injected.device,)
+    assert (after.fsync_p50_seconds or 0) > (before.fsync_p50_seconds or 0) + DELAY
+    assert any(f"fsync p99 of a:{folder[0]}" in warning for warning in warnings([before, after]))
