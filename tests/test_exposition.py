@@ -7,11 +7,12 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
 from probes import _name_map as name_map
 from probes._exposition import MAX_SERIES, Exposition
 from soak.core.errors import ProbeError
-from tests.metrics_pages import Watched, recorded, same, slow_page
+from tests.metrics_pages import Series, Watched, recorded, same, slow_page
 
 MAP_OF = {
     "bookie-4.17.3": "bookkeeper",
@@ -42,6 +43,24 @@ def test_a_page_reads_as_the_slow_reader_reads_it(page: str) -> None:
 
     assert same(found.series, slow_page(text, names_of(page))[0])
     assert found.damaged == frozenset()
+
+
+@pytest.mark.parametrize("page", MAP_OF)
+def test_a_page_reads_as_the_python_client_reads_it(page: str) -> None:
+    """Which adds `_total` to what the page calls a counter."""
+    names = names_of(page)
+    theirs: Series = {}
+    for family in text_string_to_metric_families(recorded(page).decode()):
+        for sample in family.samples:
+            bare = sample.name.removesuffix("_total")
+            for name in {sample.name, bare} & names:
+                labels = tuple(sorted(sample.labels.items()))
+                theirs.setdefault(name, {})[labels] = sample.value
+
+    found = Exposition(names).parse(recorded(page)).series
+
+    for name, series in found.items():
+        assert same({name: series}, {name: theirs[name]})
 
 
 def test_labels_are_read_with_spaces_escapes_and_a_comma_at_the_end() -> None:
