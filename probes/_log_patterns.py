@@ -22,7 +22,7 @@ MAX_LINE_BYTES = 2048  # an expression sees no more of a line
 _MAX_TEXT = 200
 
 _WORD = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
-_WHOLE = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_WHOLE = re.compile(r"-?0*[0-9]{1,18}", re.ASCII)  # file names have leading zeros
 _DECIMAL = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,18}", re.ASCII)
 
 Value = str | int | float

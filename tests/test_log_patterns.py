@@ -49,6 +49,7 @@ def test_kafka_4_tells_of_rolls_deletions_unlinks_and_leaders() -> None:
             "reason": "log retention time",
         },
     )
+    assert found[6] == ("segment_unlink", {"topic": "soak-x", "partition": 1, "offset": 0})
     assert [kind for kind, _ in found[4:]] == [
         "log_start_moved",
         "segment_deletion",
