@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,8 @@ from soak.core.clock import SystemClock
 from soak.core.errors import ProbeError
 from soak.core.model import Column
 from soak.core.units import SECOND_NS
+from soak.daemons.context import host_name
+from soak.store.journal_reader import last_record, read_source
 from tests.node_exporter import (
     NODE_EXPORTER,
     PATIENCE_SECONDS,
@@ -121,6 +126,51 @@ def test_what_was_scraped_before_a_late_start_is_told_scrape_by_scrape(
     assert now_ns - 100 * SECOND_NS <= times[0] <= times[-1] <= now_ns
     has_rates = [any(column.metric == "node_cpu_seconds" for column, _ in row) for _, row in rows]
     assert has_rates == [False] + [True] * (len(rows) - 1)
+
+
+def test_a_daemon_that_starts_late_has_what_the_server_scraped_before(
+    urls: tuple[str, str], tmp_path: Path
+) -> None:
+    """Its journal begins with the seconds before its start, in order, and goes on with its own."""
+    targets = {"n": {"url": urls[1], "kind": "server", "maps": ["node_exporter"]}}
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"name": "late", "probes": {"prometheus": {"targets": targets}}}))
+    start = datetime.fromtimestamp(time.time() - 60, UTC).isoformat(timespec="seconds")
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "soak.cli.main",
+            "probe",
+            str(plan),
+            "--run-dir",
+            str(folder),
+            "--run-id",
+            "late",
+            "--start",
+            start,
+        ]
+    )
+    begun_k, journal, source = 60, folder / "journal", f"probe@{host_name()}"
+    limit = time.monotonic() + PATIENCE_SECONDS
+    while (found := last_record(journal, source)) is None or found[0].k < begun_k + 5:
+        assert time.monotonic() < limit
+        time.sleep(0.2)
+    process.terminate()
+    assert process.wait(10) == 0
+
+    seconds = [
+        record.k
+        for record, columns in read_source(journal, source)
+        if any(
+            column.metric == "node_load1" and value == value  # noqa: PLR0124  # not NaN
+            for column, value in zip(columns, record.values, strict=True)
+        )
+    ]
+    assert seconds == sorted(set(seconds))
+    assert len([k for k in seconds if k < begun_k]) >= 3
+    assert seconds[-1] >= begun_k
 
 
 def test_each_scrape_is_told_once(urls: tuple[str, str]) -> None:
