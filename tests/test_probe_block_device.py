@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -119,18 +118,23 @@ def test_a_damaged_mount_table_never_crashes(at: int, junk: str) -> None:
     assert all(mount.point.startswith("/") and mount.kind for mount in found)
 
 
-@settings(max_examples=40)
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return /sys of a machine with a volume on a partition."""
+    return sys_tree(tmp_path_factory.mktemp("volume") / "sys", "lvm")
+
+
 @given(size=st.text(max_size=4), number=st.text(max_size=6))
-def test_a_damaged_device_folder_is_an_error_or_no_device(size: str, number: str) -> None:
+def test_a_damaged_device_folder_is_an_error_or_no_device(
+    volume: Path, size: str, number: str
+) -> None:
     """A size that is no number must not pass for a capacity."""
-    with TemporaryDirectory() as folder:
-        places = Places(sys=sys_tree(Path(folder), "lvm"), numbers=lambda _: on(254, 0))
-        sda = places.sys / "devices/pci0000:00/0000:00:1f.2/block/sda"
-        (sda / "size").write_text(size, encoding="utf-8", errors="surrogateescape")
-        (sda / "sda2").joinpath("dev").write_text(number, encoding="utf-8")
-        try:
-            found = _block_device.find("/data", places)
-        except (ProbeError, NotAvailableError):
-            return
+    sda = volume / "devices/pci0000:00/0000:00:1f.2/block/sda"
+    (sda / "size").write_bytes(size.encode(errors="replace"))
+    (sda / "sda2/dev").write_bytes(number.encode(errors="replace"))
+    try:
+        found = _block_device.find("/data", Places(sys=volume, numbers=lambda _: on(254, 0)))
+    except (ProbeError, NotAvailableError):
+        return
 
     assert all(drive.capacity_bytes >= 0 for drive in found.drives)

@@ -177,7 +177,7 @@ def test_new_media_errors_are_an_event(tmp_path: Path) -> None:
     assert [event.fields for event in events] == [{"device": "nvme0n1", "errors": 23.0}]
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(at=st.integers(0, len(TEXT) - 1), junk=st.text(max_size=8))
 def test_a_damaged_answer_never_crashes(at: int, junk: str) -> None:
     """What cannot be read is left out."""

@@ -11,6 +11,9 @@ from soak.core.model import Column
 from spark import report
 from spark.timeline import Timeline
 from tests.report_run import timeline
+from tests.synthetic_run import Shape
+
+QUIET = Shape(seconds=40, warm_up=10, deletions_k=None, fault_k=None)
 
 
 def between_hosts(found: Timeline, bounds: dict[str, float]) -> Timeline:
@@ -31,11 +34,11 @@ def page_of(found: Timeline) -> str:
 
 def test_between_hosts_the_largest_bound_of_each_clock_is_told(tmp_path: Path) -> None:
     """Chrony's bound before the kernel's; a host without the probe is not known."""
-    page = page_of(between_hosts(timeline(tmp_path), {"kernel": 0.5, "chrony": 0.0023}))
+    page = page_of(between_hosts(timeline(tmp_path, QUIET), {"kernel": 0.5, "chrony": 0.0023}))
 
     assert "b off by at most 2.3 ms; host not known" in page
 
 
 def test_on_one_host_clocks_do_not_matter(tmp_path: Path) -> None:
     """There the monotonic clock is used."""
-    assert "as their clocks agree" not in page_of(timeline(tmp_path))
+    assert "as their clocks agree" not in page_of(timeline(tmp_path, QUIET))

@@ -14,7 +14,7 @@ from soak.store import drive_checks
 from spark import report
 from spark.timeline import Timeline
 from tests.report_run import summary, timeline
-from tests.synthetic_run import START_WALL_NS
+from tests.synthetic_run import START_WALL_NS, Shape
 
 BEFORE = Measured(
     "host", ("/data <x>",), "before", START_WALL_NS - 40 * 10**9, 99, 0.001, 0.002, 1e9
@@ -22,6 +22,7 @@ BEFORE = Measured(
 AFTER = replace(
     BEFORE, moment="after", at_wall_ns=START_WALL_NS + 250 * 10**9, fsync_p99_seconds=0.0046
 )
+QUIET = Shape(seconds=40, warm_up=10, deletions_k=None, fault_k=None)
 
 
 def with_turnover(found: Timeline, *turns: float, capacity: float = 2.0**30) -> Timeline:
@@ -39,7 +40,7 @@ def with_turnover(found: Timeline, *turns: float, capacity: float = 2.0**30) -> 
 
 def test_what_the_drives_could_do_alone_is_on_the_page_and_in_the_summary(tmp_path: Path) -> None:
     """Before and after the load, with the warning that the load has worn it."""
-    found = timeline(tmp_path)
+    found = timeline(tmp_path, QUIET)
     drive_checks.append(found.folder, [BEFORE, AFTER])
 
     report.write(found, [], None)
@@ -53,7 +54,7 @@ def test_what_the_drives_could_do_alone_is_on_the_page_and_in_the_summary(tmp_pa
 
 def test_bytes_written_for_each_byte_of_payload_are_known_where_both_are(tmp_path: Path) -> None:
     """Half a turn of 1 GiB, in two parts because the device began anew in between."""
-    found = with_turnover(timeline(tmp_path), 3.0, 3.25, 0.0, 0.25)
+    found = with_turnover(timeline(tmp_path, QUIET), 3.0, 3.25, 0.0, 0.25)
 
     report.write(found, [], None)
 
@@ -67,7 +68,7 @@ def test_bytes_written_for_each_byte_of_payload_are_known_where_both_are(tmp_pat
 
 def test_without_a_probe_or_a_check_the_report_says_so(tmp_path: Path) -> None:
     """Nothing is made up."""
-    found = timeline(tmp_path)
+    found = timeline(tmp_path, QUIET)
 
     report.write(found, [], None)
 
