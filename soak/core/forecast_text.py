@@ -75,17 +75,17 @@ def to_json(
     numbers = {key: _finite(value) for key, value in asdict(limits).items() if key != "notes"}
     return {
         "limit": found.limit,
-        "first_closed_seconds": _finite(found.first_closed),
+        "first_closed_seconds": _rounded(found.first_closed),
         "first_deletion_seconds": _pair(found.first_deletion),
         "first_free_seconds": _pair(found.first_free),
-        "deletions_every_seconds": _finite(found.deletions_every),
+        "deletions_every_seconds": _rounded(found.deletions_every),
         "written_bytes": round(found.written_bytes),
-        "most_held_bytes": _finite(found.most_held_bytes),
+        "most_held_bytes": round(found.most_held_bytes),
         "drive_fill_ratio": None
         if drive is None
         else round(drive.fill_ratio(found.most_held_bytes), 4),
         "seen": found.seen,
-        "seen_seconds": found.seen_seconds,
+        "seen_seconds": round(found.seen_seconds, 1),
         "message_bytes": round(stored.message_bytes, 1),
         "messages_per_batch": round(stored.messages_per_batch, 2),
         "limits": numbers,
@@ -141,6 +141,10 @@ def _first(found: Forecast, window: Window) -> str:
 
 def _pair(window: Window | None) -> list[float] | None:
     return None if window is None else [round(window.earliest, 1), round(window.latest, 1)]
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, 3) if math.isfinite(value) else None
 
 
 def _finite(value: float | None) -> float | None:
