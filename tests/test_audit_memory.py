@@ -18,6 +18,7 @@ from soak.core import header
 from soak.core.audit import EXPIRED_EVENT, Audit
 from soak.core.model import Event, Record, Span
 from soak.core.ports import EARLIEST
+from soak.core.units import SECOND_NS
 from soak.daemons.received import Received
 
 pytestmark = pytest.mark.slow
@@ -57,8 +58,9 @@ def test_ten_million_messages_leave_nothing_behind() -> None:
         total += BATCH
         if total % SECOND == 0:
             spans = received.take_spans()
-            audit.add(Record(total, 1, 0, 0, "", (), acknowledged=spans), ())
-            audit.add(Record(total, 1, 0, 0, "", (), received=spans), ())
+            k = total // SECOND
+            audit.add(Record(k, 1, k * SECOND_NS, 0, "", (), acknowledged=spans), ())
+            audit.add(Record(k, 1, k * SECOND_NS, 0, "", (), received=spans), ())
             sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
 
@@ -77,13 +79,14 @@ def _week() -> Iterator[tuple[Record, int]]:
     yield Record(0, 1, 0, 0, "", (), acknowledged=spans), 0
     for k in range(1, WEEK_SECONDS):
         before, spans = spans, _spans_of_second(k)
-        yield Record(k, 1, 0, 0, "", (), acknowledged=spans), 0
+        yield Record(k, 1, k * SECOND_NS, 0, "", (), acknowledged=spans), 0
         is_hole = (k - 1) % 3600 == 0
         fields = {"partition": 0, "from_offset": (k - 1) * 400, "to_offset": k * 400}
         events = (Event(EXPIRED_EVENT, 0, 0, fields),) if is_hole else ()
         got = {} if is_hole else before
         for subscription in (0, 1):
-            yield Record(k, 1, 0, 0, "", (), received=got, events=events), subscription
+            at_ns = k * SECOND_NS
+            yield Record(k, 1, at_ns, 0, "", (), received=got, events=events), subscription
 
 
 def _spans_of_second(k: int) -> dict[str, tuple[Span, ...]]:
