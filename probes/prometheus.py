@@ -184,9 +184,13 @@ class Prometheus:
     def earlier(self, since_ns: int, until_ns: int) -> Iterator[tuple[int, Samples]]:
         """Yield what servers scraped between two instants of the wall clock, in order; before any `read`.
 
-        A server that fails is asked no more: the readings will say so.
+        A server that fails is asked no more, and a map that is not there gives nothing: the readings will
+        say so.
         """
-        self._open()
+        try:
+            self._open()
+        except NotAvailableError:
+            return
         step_ns = MADE_UP_SECONDS * SECOND_NS
         asked = list(self.targets)
         for begin_ns in range(since_ns, until_ns, step_ns):

@@ -183,6 +183,23 @@ def test_damaged_pages_give_an_error_or_a_part_and_never_a_wrong_number(count: i
     assert partial > count // 10
 
 
+@pytest.mark.parametrize("count", [20, pytest.param(DAMAGED_PAGES, marks=pytest.mark.slow)])
+def test_damaged_pages_read_as_the_slow_reader_reads_them(count: int) -> None:
+    """What is damaged, and what is not."""
+    chance = random.Random(46)
+    pages = list(MAP_OF)
+    for number in range(count):
+        page = pages[number % len(pages)]
+        text = damaged(recorded(page), chance)
+        try:
+            found = Exposition(names_of(page)).parse(text)
+        except ProbeError:
+            continue
+        series, broken = slow_page(text, names_of(page))
+        assert found.damaged == broken, number
+        assert same(found.series, series), number
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_are_an_error_or_what_the_slow_reader_makes_of_them(text: bytes) -> None:
     """Whatever a server sends."""

@@ -330,6 +330,15 @@ def test_a_damaged_map_is_refused_with_its_file(tmp_path: Path, text: str, messa
         name_map.load([str(path)])
 
 
+def test_of_earlier_seconds_nothing_is_known_without_a_server_or_its_map() -> None:
+    """A page knows only what is now; what is wrong is said by the readings."""
+    targets = {"page": Target(url=URL, maps=("jvm",))}
+    lost = {"map": Target(url=URL, kind="server", maps=("no-such.toml",))}
+
+    for found in (targets, lost):
+        assert list(prometheus.build(Config(targets=found), FakeClock()).earlier(0, 10**11)) == []
+
+
 def test_the_check_of_a_plan_asks_every_target_once() -> None:
     """What a page lacks, and who does not answer, is told before the run."""
     text = (
