@@ -5,8 +5,9 @@ Source:   earliest offsets of the run's topics (AdminClient.list_offsets), once 
           is renamed `.deleted` when the offset moves, and is unlinked `effect_lag` later.
 Overhead: one request a poll, 2 to 5 ms of CPU for 200 partitions; two stat calls a folder, for 5 ms at most.
 Caveats:  A poll sees one move of a partition, of one segment or several. Without the folder there are no
-          bytes and no files. More partitions than `partitions_per_poll` take turns, and more folders than
-          fit into 5 ms: each is looked at every `retention_round_seconds`.
+          bytes and no files; Redpanda's folders are laid out otherwise, and not read. More partitions than
+          `partitions_per_poll` take turns, and more folders than fit into 5 ms: each is looked at
+          every `retention_round_seconds`.
 """
 
 from __future__ import annotations
