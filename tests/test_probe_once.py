@@ -52,28 +52,34 @@ def test_each_probe_is_a_block_with_what_it_gave_in_any_of_its_readings() -> Non
     assert text.endswith("here: disk_io, fsync\n")
 
 
-def test_what_gives_nothing_says_why_and_holds_nothing_up() -> None:
-    """Absent, failed, hanging and silent are different things."""
-    hanging = HangingProbe()
+def test_what_gives_nothing_says_why() -> None:
+    """Absent, failed and silent are different things."""
     probes = {
         "smart": FakeProbe(NotAvailableError("no smartctl")),
         "clock": FakeProbe(ProbeError("cannot read it")),
-        "host": hanging,
         "pressure": FakeProbe(Reading(())),
         "disk_io": FakeProbe(Reading(((AWAIT, 1.0),))),
     }
 
-    text = shown(look(probes, FakeClock(), patience_seconds=0.5))
-    hanging.let_go.set()
+    text = shown(look(probes, FakeClock()))
 
     assert "  not here: no smartctl\n" in text
     assert "  failed: cannot read it\n" in text
-    assert "  it has not answered: something that it reads hangs\n" in text
     assert "  nothing to tell within these seconds\n" in text
-    assert text.splitlines()[-5:] == [
+    assert text.splitlines()[-4:] == [
         "here: disk_io",
         "not here: smart",
         "failed: clock",
-        "hanging: host",
         "silent: pressure",
     ]
+
+
+def test_one_that_hangs_is_said_to_hang() -> None:
+    """And is not waited for again."""
+    hanging = HangingProbe()
+
+    text = shown(look({"host": hanging}, FakeClock(), patience_seconds=0.05))
+    hanging.let_go.set()
+
+    assert "  it has not answered: something that it reads hangs\n" in text
+    assert text.endswith("here: none\nhanging: host\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -164,13 +163,6 @@ class HangingProbe(FakeProbe):
         return super().read()
 
 
-def until(panel: Panel, clock: FakeClock, is_enough: Callable[[list[Row]], bool]) -> list[Row]:
-    rows: list[Row] = []
-    while not is_enough(rows):
-        rows.append(one(panel, clock))
-    return rows
-
-
 def until_it_comes(panel: Panel, clock: FakeClock, column: Column) -> list[Row]:
     """Return rows up to the first with this column, while time stands still: no limit is passed."""
     rows: list[Row] = []
@@ -181,24 +173,41 @@ def until_it_comes(panel: Panel, clock: FakeClock, column: Column) -> list[Row]:
     return rows
 
 
+class PatientProbe(FakeProbe):
+    """Takes all of a row's patience while `is_slow`: so nobody waits in vain for one that hangs."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(reading(C))
+        self._clock = clock
+        self.is_slow = True
+
+    def read(self) -> Reading:
+        if self.is_slow:
+            self._clock.advance(PATIENT)
+        return super().read()
+
+
 def test_a_hanging_probe_delays_no_other_and_recovers() -> None:
     """Its lag grows; at its limit it has failed, said once; what comes later gives events, no numbers."""
     clock = FakeClock()
     hanging = HangingProbe(reading(B, events=(Event("seen", 0, 0),)), reading(A))
-    probes = {"bad": hanging, "good": FakeProbe(reading(C))}
-    panel = Panel(probes, clock, {"bad": Sampling(timeout=5 * SECOND_NS)}, patience_seconds=0.02)
+    good = PatientProbe(clock)
+    panel = patient({"bad": hanging, "good": good}, clock, bad=Sampling(timeout=120 * SECOND_NS))
 
-    found = until(panel, clock, lambda rows: sum(is_measured(row, C) for row, _ in rows) >= 10)
+    found = [one(panel, clock) for _ in range(10)]
     hanging.let_go.set()
+    good.is_slow = False
     after = until_it_comes(panel, clock, A)
     panel.close()
 
-    lags = [row['probe_lag_seconds{probe="bad"}'] for row, _ in found]
-    successes = [row.get('probe_success{probe="bad"}') for row, _ in found]
+    step = 1 + PATIENT
     told = [event for _, events in (*found, *after) for event in events]
-    assert lags == list(range(len(found)))
-    assert successes == [None] * 5 + [0.0] * (len(found) - 5)
-    assert [event.fields.get("reason") for event in told] == ["no answer within 5s", None]
+    assert [row["c_seconds"] for row, _ in found] == [23.0] * 10
+    assert [row['probe_lag_seconds{probe="bad"}'] for row, _ in found] == [
+        PATIENT + step * at for at in range(10)
+    ]
+    assert [row.get('probe_success{probe="bad"}') for row, _ in found] == [None] * 3 + [0.0] * 7
+    assert [event.fields.get("reason") for event in told] == ["no answer within 2min", None]
     assert not any(is_measured(row, B) for row, _ in (*found, *after))
     assert after[-1][0]['probe_success{probe="bad"}'] == 1.0
 
