@@ -24,10 +24,11 @@ class _Box:
 
 
 class HandedOver:
-    """One thread puts in, another takes out."""
+    """One thread puts in, another takes out. Its own columns begin with `prefix`."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, prefix: str = "retention") -> None:
         self._clock = clock
+        self._prefix = prefix
         self._lock = threading.Lock()
         self._box = _Box()
         self._polled_ns: int | None = None
@@ -64,10 +65,12 @@ class HandedOver:
         samples: list[tuple[Column, float]] = []
         if polled_ns is not None:
             age = (self._clock.mono_ns() - polled_ns) / SECOND_NS
-            samples.append((Column("retention_poll_age_seconds", (), "seconds"), age))
+            samples.append((Column(f"{self._prefix}_poll_age_seconds", (), "seconds"), age))
         found = (*box.sums.items(), *box.newest.items())
         samples += [(column, value) for column, value in found if not math.isnan(value)]
         if box.dropped:
-            samples.append((Column("retention_dropped_events", (), "events"), float(box.dropped)))
+            samples.append(
+                (Column(f"{self._prefix}_dropped_events", (), "events"), float(box.dropped))
+            )
         cost_ns = box.cost_ns + self._clock.mono_ns() - begin_ns
         return Reading(tuple(samples), tuple(box.events), cost_ns / SECOND_NS)

@@ -25,11 +25,12 @@ class Piece:
 
 
 class LogTail:
-    """Starts at the end of the file that it finds first, at the beginning of any that takes its place."""
+    """Starts at the end of a file that is there at first, at the beginning of any that comes later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
+        self._is_new = False  # there was none when we looked first
         self._at = 0
         self._mark = b""  # what stands before `_at`: another text there means another file
         self._rest = b""  # of a line without its end
@@ -43,14 +44,15 @@ class LogTail:
         """
         try:
             if self._descriptor is None:
-                self._open(is_first=True)
+                self._open(at_end=not self._is_new)
             text, is_all = self._more()
             if is_all and self._is_replaced():
-                self._open(is_first=False)
+                self._open(at_end=False)
                 more, is_all = self._more()
                 end = b"\n" if self._rest + text else b""  # nothing will be added to its last line
                 text += end + more
         except OSError as error:
+            self._is_new = self._is_new or isinstance(error, FileNotFoundError)
             raise ProbeError(f"cannot read the log {self._path}: {error.strerror}") from error
         whole = self._whole_lines(text)
         lost, self._lost = self._lost, 0
@@ -61,7 +63,7 @@ class LogTail:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _open(self, *, is_first: bool) -> None:
+    def _open(self, *, at_end: bool) -> None:
         descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         now = os.fstat(descriptor)
         if not stat.S_ISREG(now.st_mode):
@@ -69,8 +71,8 @@ class LogTail:
             raise ProbeError(f"the log {self._path} is not a file")
         self.close()
         self._descriptor = descriptor
-        self._at = now.st_size if is_first else 0
-        self._mark = self._before(self._at) if is_first else b""
+        self._at = now.st_size if at_end else 0
+        self._mark = self._before(self._at)
 
     def _more(self) -> tuple[bytes, bool]:
         """Return the next bytes, and whether they reach to the end."""

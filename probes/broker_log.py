@@ -11,15 +11,13 @@ Caveats:  Begins at the end of the log. Times are the log's own, to the millisec
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import field
 from pathlib import Path
 
 from pydantic.dataclasses import dataclass
 
 from probes import _log_patterns as log_patterns
+from probes._handed_over import HandedOver
 from probes._log_patterns import Found, Pattern, Scan, Value, printable
 from probes._log_stamps import Stamps
 from probes._log_tail import LogTail
@@ -30,9 +28,11 @@ from soak.core.plan_base import STRICT
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
-MAX_EVENTS = 1000  # kept between two readings; those beyond are counted
-FRESH_NS = 5 * SECOND_NS  # a log that was looked at so lately has fresh lines only
+FRESH_NS = 100 * SECOND_NS  # a log that was looked at so lately has fresh lines only
+SAY_AGAIN_NS = 60 * SECOND_NS
 _PATIENCE_SECONDS = 10.0
+
+Samples = list[tuple[Column, float]]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -58,20 +58,6 @@ def check_settings(config: Config) -> None:
         raise SettingError(("patterns",), str(error)) from error
 
 
-@plain_dataclass(slots=True)
-class _Box:
-    """What the thread hands over: everything since the last reading."""
-
-    events: list[Event] = field(default_factory=list)
-    numbers: dict[Column, float] = field(default_factory=dict)
-
-    dropped: int = 0
-    cost_ns: int = 0
-
-    def add(self, column: Column, amount: float) -> None:
-        self.numbers[column] = self.numbers.get(column, 0.0) + amount
-
-
 class _Log:
     """One file that is followed."""
 
@@ -81,6 +67,7 @@ class _Log:
         self.labels: Labels = (("log", label),)
         self.looked_ns: int | None = None  # wall clock
         self.is_at_end = False
+        self.said_ns: int | None = None  # when its absence was last told
 
 
 class BrokerLog:
@@ -90,8 +77,7 @@ class BrokerLog:
         self._config = config
         self._clock = clock
         self._paced = Paced("broker_log", self.look, clock, self.leave)
-        self._lock = threading.Lock()
-        self._box = _Box()
+        self._handed = HandedOver(clock, "broker_log")
         self._patterns: list[Pattern] = []
         # of the thread alone
         self._scan: Scan | None = None
@@ -109,36 +95,33 @@ class BrokerLog:
         return self.taken(begin_ns)
 
     def taken(self, begin_ns: int) -> Reading:
-        with self._lock:
-            box, self._box = self._box, _Box()
-        samples = list(box.numbers.items())
-        if box.dropped:
-            samples.append((Column("broker_log_dropped_events", (), "events"), float(box.dropped)))
-        cost_ns = box.cost_ns + self._clock.mono_ns() - begin_ns
-        return Reading(tuple(samples), tuple(box.events), cost_ns / SECOND_NS)
+        return self._handed.take(begin_ns)
 
     def close(self) -> None:
         self._paced.close()
 
     def look(self) -> None:
-        """Read what was appended to each log.
+        """Read what was appended to each log; one that is not there is an event once a minute.
 
         Raises:
-            ProbeError: one of them is not there; the others are read.
+            ProbeError: none of them is there.
         """
         begin_ns = self._clock.mono_ns()
         scan = self._scan or self._begin()
+        sums: Samples = []
+        events: list[Event] = []
         failures = []
         for log in self._logs:
             try:
-                self._look_at(log, scan)
+                events += self._look_at(log, scan, sums)
             except ProbeError as error:
                 log.looked_ns = None
                 failures.append(str(error))
-        with self._lock:
-            self._box.cost_ns += self._clock.mono_ns() - begin_ns
-        if failures:
+                events += self._failed(log, str(error))
+        if len(failures) == len(self._logs):
             raise ProbeError("; ".join(failures))
+        self._handed.put(sums, (), events, begin_ns)
+        self._handed.polled()
 
     def leave(self) -> None:
         """Close the files."""
@@ -158,7 +141,8 @@ class BrokerLog:
         self._scan = Scan(self._patterns)
         return self._scan
 
-    def _look_at(self, log: _Log, scan: Scan) -> None:
+    def _look_at(self, log: _Log, scan: Scan, sums: Samples) -> list[Event]:
+        """Return the events of one log, and add to `sums` what they count."""
         piece = log.tail.read()
         now_ns = self._clock.wall_ns()
         since_ns = log.looked_ns if log.looked_ns is not None else now_ns - SECOND_NS
@@ -169,33 +153,48 @@ class BrokerLog:
             if at_ns is not None:
                 found.append((one, at_ns))
         log.looked_ns, log.is_at_end = now_ns, piece.is_all
-        with self._lock:
-            self._count(log.labels)
-            for one, at_ns in found:
-                self._add(one, at_ns, now_ns, log.labels)
-            if piece.lost_bytes:
-                fields: dict[str, Value] = {"log": log.labels[0][1], "bytes": piece.lost_bytes}
-                self._box.events.append(Event("log_skipped", now_ns, since_ns, fields))
+        sums += self._zeros(log.labels)
+        for one, _ in found:
+            sums += _amounts(one, log.labels)
+        events = [_event(one, at_ns, now_ns, log.labels) for one, at_ns in found]
+        if piece.lost_bytes:
+            fields: dict[str, Value] = {"log": log.labels[0][1], "bytes": piece.lost_bytes}
+            events.append(Event("log_skipped", now_ns, since_ns, fields))
+        return events
 
-    def _count(self, labels: Labels) -> None:
+    def _zeros(self, labels: Labels) -> Samples:
         """Let every kind of event be counted, those that did not come as zero."""
-        for pattern in self._patterns:
-            self._box.add(_events_column(pattern, labels), 0.0)
-            if pattern.metric:
-                self._box.add(Column(pattern.metric, labels, "seconds"), 0.0)
+        columns = [_events_column(pattern, labels) for pattern in self._patterns]
+        columns += [_sum_column(pattern, labels) for pattern in self._patterns if pattern.metric]
+        return [(column, 0.0) for column in columns]
 
-    def _add(self, found: Found, at_ns: int, now_ns: int, labels: Labels) -> None:
-        pattern = found.pattern
-        self._box.add(_events_column(pattern, labels), 1.0)
-        amount = found.fields.get(pattern.sums, 0.0)
-        if pattern.metric and not isinstance(amount, str):
-            self._box.add(Column(pattern.metric, labels, "seconds"), amount)
-        if len(self._box.events) >= MAX_EVENTS:
-            self._box.dropped += 1
-            return
-        fields = {**found.fields, "log": printable(labels[0][1]), "seen_ns": now_ns}
-        self._box.events.append(Event(pattern.kind, at_ns, at_ns, fields))
+    def _failed(self, log: _Log, reason: str) -> list[Event]:
+        now_ns = self._clock.mono_ns()
+        if log.said_ns is not None and now_ns - log.said_ns < SAY_AGAIN_NS:
+            return []
+        log.said_ns = now_ns
+        at_ns = self._clock.wall_ns()
+        fields: dict[str, Value] = {"log": log.labels[0][1], "reason": reason[:500]}
+        return [Event("log_failed", at_ns, at_ns - SECOND_NS, fields)]
+
+
+def _event(found: Found, at_ns: int, now_ns: int, labels: Labels) -> Event:
+    fields = {**found.fields, "log": printable(labels[0][1]), "seen_ns": now_ns}
+    return Event(found.pattern.kind, at_ns, at_ns, fields)
+
+
+def _amounts(found: Found, labels: Labels) -> Samples:
+    """Return what one event adds to the numbers of its second."""
+    pattern = found.pattern
+    amount = found.fields.get(pattern.sums, "")
+    is_summed = pattern.metric and not isinstance(amount, str)
+    summed = [(_sum_column(pattern, labels), float(amount))] if is_summed else []
+    return [(_events_column(pattern, labels), 1.0), *summed]
 
 
 def _events_column(pattern: Pattern, labels: Labels) -> Column:
     return Column("broker_log_events", (("kind", pattern.kind), *labels), "events")
+
+
+def _sum_column(pattern: Pattern, labels: Labels) -> Column:
+    return Column(pattern.metric, labels, "seconds")

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from probes import broker_log
+from probes._handed_over import MAX_EVENTS
 from probes._log_tail import MAX_BEHIND_BYTES, MAX_LINE_BYTES, LogTail
-from probes.broker_log import MAX_EVENTS, BrokerLog, Config
+from probes.broker_log import BrokerLog, Config
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Event, Reading
 from soak.core.units import SECOND_NS
@@ -163,14 +164,26 @@ def test_copy_and_truncate_is_seen(followed: Followed) -> None:
 
 
 def test_a_log_that_is_not_there_fails_and_is_followed_once_it_is(tmp_path: Path) -> None:
-    """A broker may start after us."""
+    """A broker may start after us; then its log is read from the beginning."""
     probe = BrokerLog(Config(log=str(tmp_path / "late.log")), FakeClock())
     with pytest.raises(ProbeError, match=r"late\.log: No such file"):
         probe.look()
 
-    (tmp_path / "late.log").touch()
-
+    (tmp_path / "late.log").write_text(line(23))
     probe.look()
+
+    assert [event.fields["offset"] for event in probe.taken(0).events] == [23]
+
+
+def test_a_log_that_is_not_there_takes_nothing_from_the_others(followed: Followed) -> None:
+    """It is said once a minute."""
+    logs = Config(log=str(followed.path), more_logs=(str(followed.path.with_name("gc.log")),))
+    followed.probe = BrokerLog(logs, followed.clock)
+    kinds = [[event.kind for event in followed.look().events]]
+    followed.write(line(23))
+    kinds += [[event.kind for event in followed.look().events]]
+
+    assert kinds == [["log_failed"], ["segment_roll"]]
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
