@@ -54,7 +54,7 @@ SETTINGS: Mapping[str, tuple[str, int, Mapping[str, int]]] = {
     "both": (
         "rate: 600/s, message_size: 1KiB",
         3,
-        {"retention.bytes": 2 * MIB, "retention.ms": 20_000, "file.delete.delay.ms": 4000},
+        {"retention.bytes": 2 * MIB, "retention.ms": 20_000, "file.delete.delay.ms": 8000},
     ),
 }
 
@@ -77,11 +77,13 @@ def watched(lab_kafka: Running) -> Iterator[Watched]:
     topics, producers = [], []
     for name, (load, partitions, limits) in SETTINGS.items():
         topic = f"retention-{name}"
-        settings = {"segment.bytes": str(MIB), **{key: str(value) for key, value in limits.items()}}
+        both = {"segment.bytes": MIB, "file.delete.delay.ms": 4000, **limits}
+        settings = {key: str(value) for key, value in both.items()}
         broker.create_topics(Topics((topic,), partitions), 1, settings)
         place = f"{{kafka: {{bootstrap_servers: '{address}'}}}}"
         plan = plan_of(topic, place, f"{{{load}}}", partitions, {})
-        producer = Producer({"bootstrap.servers": address, **plan.broker_config.producer})
+        quiet = {"bootstrap.servers": address, "log_level": "0"}
+        producer = Producer({**quiet, **plan.broker_config.producer})
         producers.append(producer)
 
         def send(
@@ -160,12 +162,15 @@ def test_events_and_the_brokers_own_log_are_one_to_one(watched: Watched, kind: s
     assert due <= counts.keys() <= lines.keys()
     for event in events:
         at, size = lines[key_of(event)]
-        assert abs(event.at_ns / SECOND_NS - at) < TOLD_SECONDS
+        begin = (
+            event.since_ns if kind == "retention_deletion" else event.at_ns
+        )  # files have a stamp
+        assert begin / SECOND_NS - TOLD_SECONDS < at < event.at_ns / SECOND_NS + TOLD_SECONDS
         assert size is None or event.fields["bytes"] == size
 
 
 def test_unlinked_files_waited_as_long_as_the_broker_has_them_wait(watched: Watched) -> None:
-    """One second, and four where the topic says so; the broker's timer adds its share."""
+    """Four seconds at least, and eight where the topic says so."""
     lags: dict[bool, list[float]] = {True: [], False: []}
     for event in watched.events:
         if event.kind == "segment_unlinked":
@@ -173,9 +178,8 @@ def test_unlinked_files_waited_as_long_as_the_broker_has_them_wait(watched: Watc
                 float(event.fields["lag_seconds"])
             )
 
-    assert all(0.9 < lag < 4 for lag in lags[False])
-    assert all(3.9 < lag < 7 for lag in lags[True])
-    assert min(map(len, lags.values())) > 2
+    assert min(lags[False]) > 3.9
+    assert min(lags[True]) > 7.9
 
 
 def test_the_first_deletion_comes_when_it_was_foreseen(watched: Watched) -> None:
