@@ -135,6 +135,11 @@ def test_a_cluster_that_is_not_there_is_told_in_time() -> None:
         writer.send([Line(SOURCE, b"x")])
 
 
+def sent(folder: RunFolder) -> str:
+    path = folder.path / "ship.json"
+    return path.read_text() if path.exists() else ""
+
+
 def test_a_host_that_only_probes_ships_what_it_records(broker: Running, tmp_path: Path) -> None:
     """Two processes: one samples, one sends; SIGTERM ends both, with the last line sent."""
     ship, there = ship_to(broker, "alone"), folder_of(tmp_path / "a")
@@ -148,7 +153,7 @@ def test_a_host_that_only_probes_ships_what_it_records(broker: Running, tmp_path
     source = f"probe@{host_name()}"
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         deadline_ns = SystemClock().mono_ns() + LIMIT_NS
-        while not (folder.path / "ship.json").exists() and SystemClock().mono_ns() < deadline_ns:
+        while source not in sent(folder) and SystemClock().mono_ns() < deadline_ns:
             threading.Event().wait(0.1)
         process.terminate()
         process.wait(60)

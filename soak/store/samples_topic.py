@@ -7,7 +7,7 @@ the run and its start; who reads twice, or what is sent twice, changes nothing: 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -139,6 +139,7 @@ class SamplesReader:
         self._clients = _Clients(ship, clock)
         self._client: Any = None
         self._timeout_seconds = ship.timeout / SECOND_NS
+        self._clock = clock
 
     def open(self) -> None:
         """Find out where to read.
@@ -146,21 +147,16 @@ class SamplesReader:
         Raises:
             BrokerError: the cluster does not answer.
         """
+        self.close()
         self._clients.ensure_topic()
         self._client = self._clients.made(confluent_kafka.Consumer, _CONSUMER)
-        topic = self._ship.topic
-        try:
-            found = self._client.list_topics(topic, timeout=self._timeout_seconds).topics[topic]
-            since = [TopicPartition(topic, at, self._start_ms) for at in found.partitions]
-            first = self._client.offsets_for_times(since, timeout=self._timeout_seconds)
-        except KafkaException as error:
-            raise BrokerError(f"cannot read {topic}: {said(error)}") from error
-        if not first:
-            raise BrokerError(f"{topic} has no partitions yet")
+        topic, timeout = self._ship.topic, self._timeout_seconds
+        found = self._answered(lambda: self._client.list_topics(topic, timeout=timeout))
+        since = [TopicPartition(topic, at, self._start_ms) for at in found.topics[topic].partitions]
+        first = self._answered(lambda: self._client.offsets_for_times(since, timeout=timeout))
         ends = self.ends(place.partition for place in first)
-        for (
-            place
-        ) in first:  # -1: nothing is that new yet; the end of now, not that of the first fetch
+        for place in first:
+            # Below 0 nothing is that new yet: the end of now is meant, not that of the first fetch.
             offset = place.offset if place.offset >= 0 else ends[place.partition]
             self.offsets.setdefault(place.partition, offset)
         places = [TopicPartition(topic, at, offset) for at, offset in self.offsets.items()]
@@ -172,16 +168,26 @@ class SamplesReader:
         Raises:
             BrokerError: the cluster does not answer.
         """
+        timeout = self._timeout_seconds
         found = {}
-        try:
-            for at in partitions:
-                place = TopicPartition(self._ship.topic, at)
-                _, found[at] = self._client.get_watermark_offsets(
-                    place, timeout=self._timeout_seconds
-                )
-        except KafkaException as error:
-            raise BrokerError(f"cannot read {self._ship.topic}: {error.args[0].str()}") from error
+        for at in partitions:
+            place = TopicPartition(self._ship.topic, at)
+            ask = partial(self._client.get_watermark_offsets, place, timeout=timeout)
+            _, found[at] = self._answered(ask)
         return found
+
+    def _answered(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401  # the client ships no types
+        """Ask until there is an answer: partitions of a new topic have leaders before they have logs."""
+        deadline_ns = self._clock.mono_ns() + self._ship.timeout
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                now_ns = self._clock.mono_ns()
+                if now_ns >= deadline_ns:
+                    why = self._clients.cause.or_else(said(error))
+                    raise BrokerError(f"cannot read {self._ship.topic}: {why}") from error
+                self._clock.sleep_until(now_ns + SECOND_NS // 4)
 
     def take(self, limit: int, timeout_seconds: float) -> list[Line]:
         """Return what has come of this run; while the cluster is away, nothing."""
@@ -197,6 +203,7 @@ class SamplesReader:
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
+            self._client = None
 
 
 def headers_of(run_id: str, start_wall_ns: int) -> dict[str, bytes]:
