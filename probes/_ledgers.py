@@ -65,6 +65,10 @@ def read(stats: Any) -> Log:  # noqa: ANN401  # what the cluster says
         if ledgers and stats["state"] == "LedgerOpened":  # of an open ledger the list says 0
             entries, size = int(stats["currentLedgerEntries"]), int(stats["currentLedgerSize"])
             ledgers[-1] = Ledger(ledgers[-1].id, entries, size, is_open=True)
+        elif (
+            ledgers and not ledgers[-1].entries
+        ):  # it is about to be closed, and is not counted yet
+            ledgers[-1] = Ledger(ledgers[-1].id, 0, 0, is_open=True)
         added = int(stats["entriesAddedCounter"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ProbeError(f"a partition's ledgers are not told in whole: {error!r}") from error

@@ -306,6 +306,13 @@ def test_an_answer_as_pulsar_gives_it() -> None:
     assert last == Ledger(207, 95, 100_700, is_open=True)
 
 
+def test_a_ledger_that_is_being_closed_has_no_numbers_yet() -> None:
+    """Between two ledgers the list says 0 of the one before, which is not what it holds."""
+    *_, last = read({**STATS, "state": "ClosingLedger"}).ledgers
+
+    assert last == Ledger(207, 0, 0, is_open=True)
+
+
 @settings(max_examples=50)
 @given(
     key=st.sampled_from(sorted({*STATS, "ledgers"})),
