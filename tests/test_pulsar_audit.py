@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -39,10 +39,17 @@ Make = Callable[..., LoadRun]
 def make_run(tmp_path: Path) -> Iterator[Make]:
     runs: list[LoadRun] = []
 
-    def make(broker: lab.Pulsar, *, partitions: int = 1, is_batching: str = "true") -> LoadRun:
+    def make(
+        broker: lab.Pulsar,
+        *,
+        partitions: int = 1,
+        is_batching: str = "true",
+        settings: Mapping[str, str] | None = None,
+    ) -> LoadRun:
         topic = f"soak-audit-{secrets.token_hex(4)}"
         config = pulsar.Config(service_url=broker.service_url, admin_url=broker.admin_url)
-        pulsar.connect(config, SystemClock()).create_topics(Topics((topic,), partitions), 1, {})
+        connected = pulsar.connect(config, SystemClock())
+        connected.create_topics(Topics((topic,), partitions), 1, dict(settings or {}))
         text = PLAN.format(**broker.addresses, partitions=partitions, is_batching=is_batching)
         runs.append(LoadRun(tmp_path / f"run-{len(runs)}", text, topic))
         return runs[-1]
@@ -56,7 +63,8 @@ def test_a_topic_that_was_there_is_read_from_where_it_ended(
     lab_pulsar: lab.Pulsar, make_run: Make
 ) -> None:
     """One partition holds 1,009 messages that are not ours; ours are acknowledged before anybody reads."""
-    run = make_run(lab_pulsar, partitions=2)
+    kept = {"retentionSizeInMB": "100", "retentionTimeInMinutes": "60"}  # nobody has subscribed yet
+    run = make_run(lab_pulsar, partitions=2, settings=kept)
     plan = read_plan(run.folder)
     plan = dataclasses.replace(plan, topic=dataclasses.replace(plan.topic, use_existing=True))
     run.folder.plan.write_text(plan_text.dump(plan))
