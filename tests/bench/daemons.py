@@ -54,12 +54,15 @@ def create_topics(plan: Plan) -> None:
 
 
 def prepare(path: Path, plan: Plan, load_seconds: int) -> RunFolder:
-    """Write a run folder whose load begins `LEAD_SECONDS` from now, all phases decided."""
+    """Write a run folder whose load begins `LEAD_SECONDS` from now, all phases decided.
+
+    Runs on one topic have one id: a consumer counts the messages of its own run alone.
+    """
     folder = RunFolder(path)
     folder.logs.mkdir(parents=True)
     write_atomically(folder.plan, plan_text.dump(plan))
     start_ns = SystemClock().wall_ns() + LEAD_SECONDS * SECOND_NS
-    write_run(folder, Run(path.name, start_ns, host_name(), {}, "running", plan.name))
+    write_run(folder, Run(plan.topic.name, start_ns, host_name(), {}, "running", plan.name))
     end = load_seconds + SETTLE_SECONDS
     lines = [to_line("soak", 0), to_line("drain", load_seconds), to_line("end", end)]
     write_atomically(folder.phases, "".join(lines))
