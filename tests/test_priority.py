@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from soak.service.priority import MOST_BUSY, Priority
+from soak.service.priority import BUSY_NO_MORE, MOST_BUSY, Priority
 
 
 def _in_a_thread(body: Callable[[], None]) -> None:
@@ -36,7 +36,8 @@ def test_a_thread_goes_first_and_gives_way_while_it_is_busy() -> None:
         if not priority.is_first:
             pytest.skip("real-time priority is for root, or where the user's limit allows it")
         policies = [_policy()]
-        for busy in (MOST_BUSY / 2, 0.95, 0.95, 0.1):
+        between = (MOST_BUSY + BUSY_NO_MORE) / 2
+        for busy in (between, 0.95, between, 0.1):
             priority.adapt(busy)
             policies.append(_policy())
         assert policies == [

@@ -11,9 +11,10 @@ import contextlib
 import logging
 import os
 
-MOST_BUSY = (
-    0.5  # cores; a thread that has work all the time must not keep the broker beside it waiting
-)
+MOST_BUSY = 0.5
+"""Cores; a thread that has work all the time must not keep the broker beside it waiting."""
+BUSY_NO_MORE = 0.35
+"""Below this it goes first again: a load between the two changes nothing."""
 _LOWEST = 1
 
 LOG = logging.getLogger("soak.service.priority")
@@ -34,9 +35,10 @@ class Priority:
 
     def adapt(self, busy_ratio: float) -> None:
         """Give way while the thread itself uses much of a core (`busy_ratio`, of the last second)."""
-        is_wanted = self._may and busy_ratio < MOST_BUSY
+        is_wanted = self._may and busy_ratio < (MOST_BUSY if self._is_first else BUSY_NO_MORE)
         if is_wanted != self._is_first and self._set(is_first=is_wanted):
             self._is_first = is_wanted
+            LOG.info("priority real_time=%s busy_ratio=%.2f", is_wanted, busy_ratio)
 
     @staticmethod
     def _set(*, is_first: bool) -> bool:
