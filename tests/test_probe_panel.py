@@ -142,13 +142,42 @@ def test_closing_closes_every_probe() -> None:
     assert [probe.is_closed for probe in (*probes.values(), unread)] == [True] * 3
 
 
-def test_a_bug_in_a_probe_is_raised_where_the_row_is_made() -> None:
-    """Not an answer of nothing for ever."""
+def test_a_bug_in_a_probe_costs_that_probe_alone(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
-    panel = patient({"x": FakeProbe(ZeroDivisionError("a bug"))}, clock)
+    broken = FakeProbe(ZeroDivisionError("a bug"))
+    panel = patient({"x": broken, "good": FakeProbe(reading(A))}, clock)
 
-    with pytest.raises(ZeroDivisionError, match="a bug"):
-        one(panel, clock)
+    row, events = one(panel, clock)
+
+    assert row['probe_success{probe="x"}'] == 0.0
+    assert is_measured(row, A)
+    assert [event.fields["reason"] for event in events] == ["ZeroDivisionError: a bug"]
+    assert "Traceback" in caplog.text
+
+
+def test_an_infinite_number_is_left_out() -> None:
+    clock = FakeClock()
+    infinite = Reading(((A, math.inf), (B, 2.0)))
+    panel = patient({"x": FakeProbe(infinite)}, clock)
+
+    row, _ = one(panel, clock)
+
+    assert is_measured(row, B)
+    assert not is_measured(row, A)
+
+
+def test_what_a_late_reading_gave_is_not_overwritten_in_its_row() -> None:
+    """It has emptied its source: the next reading of the same column would say that nothing was there."""
+    clock = FakeClock()
+    slow = HangingProbe(Reading(((A, 7.0),)), Reading(((A, 0.0),)))
+    panel = Panel({"slow": slow}, clock, patience_seconds=0.02)
+
+    one(panel, clock)
+    slow.let_go.set()
+    found = until_it_comes(panel, clock, A)
+    panel.close()
+
+    assert found[-1][0][A.name] == 7.0
 
 
 class HangingProbe(FakeProbe):

@@ -85,11 +85,12 @@ class Panel:
     def read(self, k: int, due_ns: int) -> tuple[Samples, list[Event]]:
         """Return every column seen so far, NaN where nothing was measured, and the events.
 
-        `due_ns` is the monotonic instant at which second k ended. A bug in a probe is raised here.
+        `due_ns` is the monotonic instant at which second k ended. A probe whose answer came after its own row
+        is in this one, and is not asked for it again: a reading empties its source.
         """
         found = _Round()
-        self._take_late(found)
-        awaited = {name for name in self._turns if self._ask(name, k, due_ns)}
+        late = self._take_late(found)
+        awaited = {name for name in self._turns if name not in late and self._ask(name, k, due_ns)}
         self._take(awaited, found)
         for name, turn in self._turns.items():
             if turn.is_out:
@@ -117,10 +118,14 @@ class Panel:
         self._readers[name].ask()
         return True
 
-    def _take_late(self, found: _Round) -> None:
-        """Take what came since the last row; of several readings of one probe there is only one."""
+    def _take_late(self, found: _Round) -> set[str]:
+        """Take what came since the last row, and return whose; of one probe there is only one reading."""
+        late: set[str] = set()
         while not self._answers.empty():
-            self._take_one(self._answers.get(), found)
+            answer = self._answers.get()
+            late.add(answer.name)
+            self._take_one(answer, found)
+        return late
 
     def _take(self, awaited: set[str], found: _Round) -> None:
         end_ns = self._clock.mono_ns() + round(self._patience_seconds * SECOND_NS)
@@ -153,12 +158,18 @@ class Panel:
             found.events.extend(result.events)
             if turn.is_overdue:  # numbers of nobody knows when; events have their own times
                 return
-            found.values.update(result.samples)
+            found.values.update(
+                (column, value) for column, value in result.samples if not math.isinf(value)
+            )  # no record holds an infinite number
             if result.samples:  # one that still looks for its source neither succeeded nor failed
                 found.values[success] = 1.0
                 found.values[duration] = result.cost_seconds
-        else:
-            raise result
+        else:  # a bug, or a page that nobody has thought of: it costs this probe, not the others
+            reason = f"{type(result).__name__}: {result}"
+            if reason != turn.reason:
+                LOG.error("probe_broken probe=%s", name, exc_info=result)
+            found.values[success] = 0.0
+            self._say_failed(name, reason, found)
 
     def _note_out(self, name: str, turn: _Turn, found: _Round) -> None:
         """Say how late a reading is that is not there yet, and beyond its limit that it has failed."""
