@@ -130,6 +130,42 @@ def test_a_jvm_tells_of_its_pauses(log: str, first: dict[str, object]) -> None:
     assert len(pauses) == sum("Pause" in one and one.endswith("ms") for one in text.splitlines())
 
 
+def found_in(line: str) -> list[tuple[str, dict[str, object]]]:
+    scan = Scan(log_patterns.load(["kafka", "jvm_gc"]))
+    return [(found.pattern.kind, dict(found.fields)) for found in scan.found(f"{line}\n".encode())]
+
+
+def test_a_generation_of_zgc_is_told_of_too() -> None:
+    """Since JDK 21 a letter says which generation is collected."""
+    line = "[2026-11-21T18:00:00.000+0000][info][gc,phases] GC(3) y: Pause Mark End 0.012ms"
+
+    assert found_in(line) == [
+        ("gc_pause", {"gc": 3, "reason": "Pause Mark End", "pause_seconds": pytest.approx(1.2e-5)})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("why", "reason"),
+    [
+        (
+            "segment LogSegment(baseOffset=7, size=9, x) due to local log retention time 5ms breach",
+            "local log retention time",
+        ),
+        (
+            "segments due to log start offset 99 breach: LogSegment(baseOffset=7, size=9),LogSegment(b",
+            "log start offset",
+        ),
+    ],
+)
+def test_deletions_of_followers_and_of_tiered_topics_are_told(why: str, reason: str) -> None:
+    """A follower learns from its leader where the log starts; a tiered topic has a limit for this drive."""
+    place = "INFO [UnifiedLog partition=soak-x-3, dir=/data]"
+    ((kind, fields),) = found_in(f"[2026-11-21 18:32:57,027] {place} Deleting {why}")
+
+    assert kind == "segment_deletion"
+    assert (fields["partition"], fields["offset"], fields["reason"]) == (3, 7, reason)
+
+
 def test_a_thread_that_waits_for_memory_is_an_event() -> None:
     """ZGC stalls whom it does not pause."""
     assert events_of("gc-z-21")[-1] == (
