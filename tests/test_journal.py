@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import zlib
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,23 @@ def test_a_damaged_line_is_refused_never_misread(
     for damaged in (bytes(raw), junk, encode(record)[:-9]):
         with pytest.raises(DamagedLineError):
             decode(damaged)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"t": "r", "h": [1]}',
+        '{"t": "r", "k": 1e999}',
+        "[" * 100_000,
+        '{"t": "r", "v": [Infinity]}',
+        "7",
+    ],
+)
+def test_a_right_checksum_makes_no_line_of_what_is_none(body: str) -> None:
+    raw = body.encode()
+
+    with pytest.raises(DamagedLineError):
+        decode(raw + b"\t%08x\n" % zlib.crc32(raw))
 
 
 def test_columns_say_what_the_numbers_are_and_an_end_says_who_ended() -> None:

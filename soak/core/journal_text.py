@@ -63,9 +63,25 @@ def decode(raw: bytes) -> Line:
     try:
         if int(crc, 16) != zlib.crc32(body):
             raise DamagedLineError("crc does not match")
-        return _parse(json.loads(body))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+        return _parse(json.loads(body, parse_constant=_refuse_constant))
+    except _NOT_A_LINE as error:
         raise DamagedLineError(str(error)) from error
+
+
+_NOT_A_LINE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+"""What JSON that is not ours makes of a parser for ours, its checksum being right."""
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"{word} is no number of a record")
 
 
 def _column_json(column: Column) -> dict[str, object]:
