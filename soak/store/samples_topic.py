@@ -247,7 +247,10 @@ class _Clients:
             ship.topic,
             num_partitions=PARTITIONS,
             replication_factor=-1,  # as the cluster has it by default
-            config={"max.message.bytes": str(MOST_BYTES)},
+            config={
+                "max.message.bytes": str(MOST_BYTES),
+                "cleanup.policy": "delete",  # compaction would keep one line a source: its key
+            },
         )
         try:
             admin.create_topics([new], operation_timeout=timeout)[ship.topic].result(timeout)
