@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from soak.core import header, plan_text
-from soak.core.clock import Grid
 from soak.core.model import Record
 from soak.core.phase_plan import planned
 from soak.core.phases import Phase, parse, to_line
@@ -16,17 +15,15 @@ from soak.core.units import SECOND_NS
 from soak.daemons.conduct import is_drained
 from soak.daemons.consume import ConsumeLoop
 from soak.daemons.consume_second import ConsumeSecond
-from soak.daemons.context import Context, PhaseFile, topics_of
+from soak.daemons.context import Context, topics_of
 from soak.daemons.in_flight import Settled
 from soak.daemons.leaders import Leaders
 from soak.daemons.messages import Messages
 from soak.daemons.produce import ProduceLoop
 from soak.daemons.produce_second import ProduceSecond
 from soak.daemons.received import Received, restore
-from soak.daemons.recorder import Recorder
-from soak.store.journal import JournalWriter
 from soak.store.journal_reader import read_source
-from soak.store.run_folder import Run, RunFolder
+from tests.daemon_context import context_of
 from tests.fakes import FakeBroker, FakeClock, FakeConsumer, FakeProducer
 
 PLAN = """
@@ -40,20 +37,12 @@ phases: {warm_up: 0s, soak: 20s, drain: 5s}
 
 def _context(tmp_path: Path, clock: FakeClock, role: str, phases: str | None = None) -> Context:
     """Return a run that starts now; `phases` replaces those that the plan gives."""
-    folder = RunFolder(tmp_path)
     plan = plan_text.load(PLAN, "plan").plan
     plan = dataclasses.replace(plan, topic=dataclasses.replace(plan.topic, name="soak-x"))
     steps = planned(plan.phases)
     lines = [to_line(name, k) for name, k in zip(steps.names, steps.from_k, strict=True)]
-    folder.phases.write_text("".join(lines) if phases is None else phases)
-    source = f"{role}@host"
-    writer = JournalWriter(folder.journal / source, clock).open()
-    run = Run("x", clock.wall_ns(), "host", {}, "running")
-    grid = Grid.anchored(run.start_wall_ns, clock)
-    recorder = Recorder(writer, grid, clock)
-    phase_file = PhaseFile(folder.phases)
-    phase_file.poll()
-    return Context(folder, plan, run, source, grid, writer, recorder, phase_file)
+    text = "".join(lines) if phases is None else phases
+    return context_of(tmp_path, plan, clock, role, text)
 
 
 def _records(context: Context) -> list[tuple[Record, dict[str, float]]]:

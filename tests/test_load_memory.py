@@ -16,21 +16,18 @@ import pytest
 from numpy.typing import NDArray
 
 from soak.core import header, plan_text
-from soak.core.clock import Grid
 from soak.core.phases import to_line
 from soak.core.ports import EARLIEST, Acks, Batch, Outgoing, Topics
 from soak.core.units import SECOND_NS
 from soak.daemons.consume import BATCH, ConsumeLoop
 from soak.daemons.consume_second import ConsumeSecond
-from soak.daemons.context import Context, PhaseFile, topics_of
+from soak.daemons.context import Context, topics_of
 from soak.daemons.leaders import Leaders
 from soak.daemons.messages import Messages
 from soak.daemons.produce import ProduceLoop
 from soak.daemons.produce_second import ProduceSecond
 from soak.daemons.received import Received
-from soak.daemons.recorder import Recorder
-from soak.store.journal import JournalWriter
-from soak.store.run_folder import Run, RunFolder
+from tests.daemon_context import context_of
 from tests.fakes import FakeBroker, FakeClock
 
 pytestmark = [pytest.mark.memory, pytest.mark.timeout(1800)]
@@ -132,17 +129,9 @@ class Log:
 
 
 def context(folder: Path, clock: FakeClock, role: str, rate: str) -> Context:
-    run_folder = RunFolder(folder)
     plan = plan_text.load(PLAN.replace("RATE", rate), "plan").plan
-    run_folder.phases.write_text(to_line("soak", 0) + to_line("end", 10 * WEEK_SECONDS))
-    source = f"{role}@host"
-    writer = JournalWriter(run_folder.journal / source, clock, write=lambda _, raw: len(raw)).open()
-    run = Run("x", clock.wall_ns(), "host", {}, "running")
-    grid = Grid.anchored(run.start_wall_ns, clock)
-    recorder = Recorder(writer, grid, clock)
-    phase_file = PhaseFile(run_folder.phases)
-    phase_file.poll()
-    return Context(run_folder, plan, run, source, grid, writer, recorder, phase_file)
+    phases = to_line("soak", 0) + to_line("end", 10 * WEEK_SECONDS)
+    return context_of(folder, plan, clock, role, phases, write=lambda _, raw: len(raw))
 
 
 def produce_loop(folder: Path, clock: FakeClock, rate: str) -> ProduceLoop:

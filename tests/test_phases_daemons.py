@@ -9,24 +9,21 @@ from pathlib import Path
 import numpy as np
 
 from soak.core import plan_text
-from soak.core.clock import Grid
 from soak.core.phases import Decision
 from soak.core.plan_load import Consumers
 from soak.core.ports import EARLIEST, Batch
 from soak.core.units import SECOND_NS
 from soak.daemons.consume import ConsumeLoop
 from soak.daemons.consume_second import ConsumeSecond
-from soak.daemons.context import Context, PhaseFile, topics_of
+from soak.daemons.context import Context, topics_of
 from soak.daemons.leaders import Leaders
 from soak.daemons.messages import Messages
 from soak.daemons.produce import ProduceLoop
 from soak.daemons.produce_second import ProduceSecond
 from soak.daemons.received import Received
-from soak.daemons.recorder import Recorder
-from soak.store.journal import JournalWriter
 from soak.store.journal_reader import read_source
 from soak.store.profile_file import keep_profile
-from soak.store.run_folder import Run, RunFolder
+from tests.daemon_context import context_of
 from tests.fakes import FakeBroker, FakeClock, FakeConsumer, FakeProducer
 
 PLAN = """
@@ -39,17 +36,9 @@ phases: {{soak: 20s}}
 
 
 def _context(path: Path, clock: FakeClock, role: str, *phases: Decision, load: str = "") -> Context:
-    folder = RunFolder(path)
-    folder.journal.mkdir(parents=True, exist_ok=True)
-    folder.phases.write_text("".join(one.to_line() for one in phases))
+    path.mkdir(parents=True, exist_ok=True)
     plan = plan_text.load(PLAN.format(load=load), "plan").plan
-    writer = JournalWriter(folder.journal / f"{role}@host", clock).open()
-    run = Run("x", clock.wall_ns(), "host", {}, "running")
-    grid = Grid.anchored(run.start_wall_ns, clock)
-    recorder = Recorder(writer, grid, clock)
-    phase_file = PhaseFile(folder.phases)
-    phase_file.poll()
-    return Context(folder, plan, run, f"{role}@host", grid, writer, recorder, phase_file)
+    return context_of(path, plan, clock, role, "".join(one.to_line() for one in phases))
 
 
 def _sent(context: Context, clock: FakeClock, index: int, seconds: int) -> list[int]:
