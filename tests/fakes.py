@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -163,6 +164,18 @@ class FakeProbe:
 
     def close(self) -> None:
         self.is_closed = True
+
+
+class HangingProbe(FakeProbe):
+    """Answers nothing until it is let go."""
+
+    def __init__(self, *readings: Reading) -> None:
+        super().__init__(*readings)
+        self.let_go = threading.Event()
+
+    def read(self) -> Reading:
+        self.let_go.wait()
+        return super().read()
 
 
 class FakeOffsets:

@@ -22,7 +22,14 @@ def pages(bodies: Mapping[str, str | int]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
             """Say nothing."""
 
-    server = HTTPServer(("127.0.0.1", 0), Page)
+    with serving(Page) as address:
+        yield address
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serve on a free port of loopback; yields the address."""
+    server = HTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
@@ -11,19 +9,11 @@ import pytest
 from probes._log_stamps import Stamps
 from soak.core.units import SECOND_NS
 
+pytestmark = pytest.mark.usefixtures("in_utc")
+
 
 def wall_ns(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1000) * (SECOND_NS // 1000)
-
-
-@pytest.fixture(autouse=True)
-def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Stamps without a zone are of this machine's, which the test must know."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -18,6 +16,8 @@ from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Event, Reading
 from soak.core.units import SECOND_NS
 from tests.fakes import FakeClock
+
+pytestmark = pytest.mark.usefixtures("in_utc")
 
 RECORDED = Path(__file__).parent / "recorded" / "logs"
 ROLLED = (
@@ -60,16 +60,6 @@ class Followed:
 @pytest.fixture
 def followed(tmp_path: Path) -> Followed:
     return Followed(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Stamps without a zone are of this machine's, which the test must know."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 def test_an_event_has_the_logs_own_time_and_ours(followed: Followed) -> None:

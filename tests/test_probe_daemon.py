@@ -22,7 +22,7 @@ from soak.daemons.context import RESTART_CODE, host_name, open_journal
 from soak.daemons.panel import Panel
 from soak.store.journal_reader import SourceReader, read_source, sources
 from soak.store.run_folder import Run, RunFolder, read_any_plan, write_run
-from tests.fakes import FakeClock, FakeProbe
+from tests.fakes import FakeClock, HangingProbe
 
 A, B = Column("a_seconds", (), "seconds"), Column("b_ratio", (), "ratio")
 ABSENT = NotAvailableError("no such device")
@@ -131,23 +131,11 @@ def test_a_bug_ends_the_daemon_but_not_the_source(tmp_path: Path) -> None:
     assert not any('"t":"end"' in text for text in lines)
 
 
-class HangingProbe(FakeProbe):
-    """Answers nothing until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__(Reading(()))
-        self.let_go = threading.Event()
-
-    def read(self) -> Reading:
-        self.let_go.wait()
-        return super().read()
-
-
 def test_while_a_probe_hangs_the_watchdog_is_answered_and_every_second_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """23 seconds of a reading that never comes: 23 records with its lag, and five beats in each."""
-    clock, hanging = FakeClock(), HangingProbe()
+    clock, hanging = FakeClock(), HangingProbe(Reading(()))
     folder = run_folder(tmp_path / "run", clock.wall_ns(), 23)
     beats: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

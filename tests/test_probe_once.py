@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import io
-import threading
 
 from rich.console import Console
 
 from soak.cli._once import Seen, look, show
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Reading
-from tests.fakes import FakeClock, FakeProbe
+from tests.fakes import FakeClock, FakeProbe, HangingProbe
 
 DEVICE = (("device", "vda"),)
 AWAIT = Column("disk_write_await_seconds", DEVICE, "seconds")
 BYTES = Column("disk_capacity_bytes", DEVICE, "bytes")
 P99 = Column("fsync_latency_seconds", (("directory", "/d"), ("quantile", "0.99")), "seconds")
-
-
-class HangingProbe(FakeProbe):
-    """Answers nothing until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__(Reading(()))
-        self.let_go = threading.Event()
-
-    def read(self) -> Reading:
-        self.let_go.wait()
-        return super().read()
 
 
 def shown(seen: dict[str, Seen]) -> str:
@@ -76,7 +63,7 @@ def test_what_gives_nothing_says_why() -> None:
 
 def test_one_that_hangs_is_said_to_hang() -> None:
     """And is not waited for again."""
-    hanging = HangingProbe()
+    hanging = HangingProbe(Reading(()))
 
     text = shown(look({"host": hanging}, FakeClock(), patience_seconds=0.05))
     hanging.let_go.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 
 import pytest
 
@@ -12,7 +11,7 @@ from soak.core.model import Column, Event, Reading
 from soak.core.plan_records import Sampling
 from soak.core.units import SECOND_NS
 from soak.daemons.panel import ASK_AGAIN_SECONDS, Panel
-from tests.fakes import FakeClock, FakeProbe
+from tests.fakes import FakeClock, FakeProbe, HangingProbe
 
 A, B, C = (Column(f"{name}_seconds", (), "seconds") for name in "abc")
 ABSENT = NotAvailableError("no such device")
@@ -178,18 +177,6 @@ def test_what_a_late_reading_gave_is_not_overwritten_in_its_row() -> None:
     panel.close()
 
     assert found[-1][0][A.name] == 7.0
-
-
-class HangingProbe(FakeProbe):
-    """Blocks in its first reading until it is let go."""
-
-    def __init__(self, *readings: Reading) -> None:
-        super().__init__(*readings)
-        self.let_go = threading.Event()
-
-    def read(self) -> Reading:
-        self.let_go.wait()
-        return super().read()
 
 
 def until_it_comes(panel: Panel, clock: FakeClock, column: Column) -> list[Row]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPMessage
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from urllib.error import HTTPError
 from urllib.request import Request
@@ -15,6 +14,7 @@ import pytest
 
 from soak.clients.pulsar_admin import Admin, RefusedError, _SentOn
 from soak.core.errors import BrokerError
+from tests.pages import serving
 
 Asked = tuple[str, str, bytes, str | None]
 """Method, path, body and authorization of a question."""
@@ -41,15 +41,8 @@ def web(answer_to: Callable[[Asked], Answer]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
             """Say nothing."""
 
-    server = HTTPServer(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Page) as address:
+        yield address
 
 
 def admin_at(url: str) -> Admin:
