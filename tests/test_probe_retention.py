@@ -10,7 +10,7 @@ from probes import retention_kafka
 from probes._handed_over import MAX_EVENTS
 from probes._log_starts import LogStarts
 from probes.retention_kafka import Config, RetentionKafka
-from soak.cli import _session
+from soak.cli import _begin
 from soak.core import plan_text
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Event, Reading
@@ -365,7 +365,7 @@ def test_it_reaches_the_cluster_as_the_brokers_own_clients_do(
     )
     run = Run("r1", 0, "host", {}, "running")
 
-    probe = _session._resolved(plan_text.load(text, "p").plan, None, run).probes["retention_kafka"]
+    probe = _begin.resolved(plan_text.load(text, "p").plan, None, run).probes["retention_kafka"]
 
     assert probe.client == expected
     assert (probe.bootstrap_servers, probe.topics) == ("b:9", ("soak-r1",))

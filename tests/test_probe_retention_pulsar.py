@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from probes._ledgers import Ledger, Ledgers, Log, read
 from probes._pulsar_cluster import PulsarCluster
 from probes.retention_pulsar import Config, RetentionPulsar, check_settings
-from soak.cli import _session
+from soak.cli import _begin
 from soak.core import plan_text
 from soak.core.errors import NotAvailableError, ProbeError, SettingError
 from soak.core.model import Event, Reading
@@ -400,7 +400,7 @@ def test_it_reaches_the_cluster_as_the_brokers_own_clients_do() -> None:
     )
     run = Run("r1", 0, "host", {}, "running")
 
-    probe = _session._resolved(plan_text.load(text, "p").plan, None, run).probes["retention_pulsar"]
+    probe = _begin.resolved(plan_text.load(text, "p").plan, None, run).probes["retention_pulsar"]
 
     assert (probe.admin_url, probe.bookie_urls) == ("http://b:2", "http://own:4")
     assert (probe.namespace, probe.topics) == ("a/b", ("soak-r1",))

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import secrets
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
-from soak.cli import _checks, _drives, _durability, _forecast
-from soak.cli._load_checks import keep_load, table_of
+from soak.cli import _checks
+from soak.cli._begin import check_drives, new_run, prepare, resolved
+from soak.cli._load_checks import keep_load
 from soak.cli._part import WHOLE, Part, check_in_time, check_part
 from soak.cli._snapshot import Watcher
 from soak.cli._view import View, open_view
 from soak.core import plan_text
 from soak.core.clock import Grid, SystemClock
-from soak.core.drive_check import Moment
-from soak.core.errors import BrokerError, SoakError
+from soak.core.errors import SoakError
 from soak.core.plan import Plan
-from soak.core.plan_fill import filled, with_ship_target
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
-from soak.daemons.begin import keep_begin
-from soak.daemons.context import connect, host_name, topics_of
 from soak.daemons.supervise import GaveUpError, Supervisor
 from soak.lab.lab import Lab, start_lab
 from soak.lab.mailbox import render
@@ -56,14 +51,6 @@ class Ended:
 
     code: int
     folder: RunFolder
-
-
-def new_run(plan: Plan, part: Part, clock: SystemClock) -> Run:
-    """Return a run with an id, which its topics' names and its folder carry: its own unless it is shared."""
-    now = datetime.fromtimestamp(clock.wall_ns() / SECOND_NS, UTC)
-    run_id = part.run_id or f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    versions = {"python": sys.version.split()[0]}
-    return Run(run_id, part.start_wall_ns, host_name(), versions, "running", plan.name)
 
 
 def execute(
@@ -116,9 +103,9 @@ def _execute(
     clock = SystemClock()
     plan = plan_file.plan
     lab = _started_lab(plan, folder, view, stack)
-    plan = _resolved(plan, lab, run)
-    _check_drives(plan, lab, folder, part, "before", view)
-    _prepare(plan_file, plan, folder, part, run)
+    plan = resolved(plan, lab, run)
+    check_drives(plan, lab, folder, part, "before", view.note)
+    prepare(plan_file, plan, folder, part, run)
     check_in_time(part, clock.wall_ns(), LEAD_NS)
     run = dataclasses.replace(run, start_wall_ns=part.start_wall_ns or clock.wall_ns() + LEAD_NS)
     write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
@@ -151,7 +138,7 @@ def _execute(
     if after is not None:
         after(folder)
     if state == "ended":
-        _check_drives(plan, lab, folder, part, "after", view)
+        check_drives(plan, lab, folder, part, "after", view.note)
     if lab is not None:
         lab.stop()
     write_run(folder, dataclasses.replace(run, state=state))
@@ -190,29 +177,6 @@ def _started_lab(plan: Plan, folder: RunFolder, view: View, stack: ExitStack) ->
     return lab
 
 
-def _prepare(plan_file: PlanFile, plan: Plan, folder: RunFolder, part: Part, run: Run) -> None:
-    """Have the topics there, and keep what the target promises before the load begins."""
-    clock = SystemClock()
-    if part.is_first:
-        _make_topics(plan_file, plan)
-        _durability.record(folder, plan)
-        _forecast.record(folder, plan, table_of(plan_file))
-    else:
-        _await_topics(plan, run, clock)
-    keep_begin(folder, run, plan, connect(plan, clock))
-
-
-def _check_drives(
-    plan: Plan, lab: Lab | None, folder: RunFolder, part: Part, moment: Moment, view: View
-) -> None:
-    """Measure the drives of this host's brokers, if the plan wants it: the host that probes has them."""
-    if not plan.drive_check or (part.only and "probe" not in part.only):
-        return
-    nodes = lab.broker.nodes if lab else ()
-    folders = [str(node.data_directory) for node in nodes] or _drives.folders_of(plan)
-    _drives.record(folder, folders, moment, plan.drive_check, view.note)
-
-
 def _until_over(
     supervisor: Supervisor,
     watcher: Watcher,
@@ -234,52 +198,6 @@ def _until_over(
     view.note("stopping: the report will tell what there is")
     supervisor.stop()
     return True
-
-
-def _resolved(plan: Plan, lab: Lab | None, run: Run) -> Plan:
-    """Return the plan as the daemons will read it: no name or address left open."""
-    topic = plan.topic.name or f"soak-{run.id}"
-    plan = dataclasses.replace(plan, topic=dataclasses.replace(plan.topic, name=topic))
-    if lab is not None:
-        plan = filled(plan, "broker", lab.broker.addresses)
-        plan = filled(plan, "probes", {"directory": str(lab.broker.data_directory)})
-        plan = filled(plan, "probes", {"log": str(lab.broker.log_path)})
-        if lab.mailbox is not None:
-            server = {"host": lab.mailbox.host, "port": lab.mailbox.port}
-            plan = filled(plan, "sinks", server)
-    broker = plan.broker_config
-    own: list[Mapping[str, object]] = [
-        {"client": getattr(broker, "common", None) or getattr(broker, "client", {})},
-        *({name: address} for name, address in broker.addresses.items()),
-        {"namespace": getattr(broker, "namespace", "")},
-        {"topics": plan.topic.names},
-    ]
-    for values in own:
-        plan = filled(plan, "probes", values)
-    return with_ship_target(plan)
-
-
-def _make_topics(plan_file: PlanFile, plan: Plan) -> None:
-    if plan.topic.use_existing:
-        return
-    broker = connect(plan, SystemClock())
-    try:
-        broker.create_topics(topics_of(plan), plan.topic.replication, plan.topic.settings)
-    except BrokerError as error:
-        raise plan_file.error("topic", str(error)) from error
-
-
-def _await_topics(plan: Plan, run: Run, clock: SystemClock) -> None:
-    """Wait until the first host has made the topics.
-
-    Raises:
-        SoakError: they are not there when the load is due.
-    """
-    broker = connect(plan, clock)
-    while len(broker.existing(plan.topic.names)) < plan.topic.count:
-        if clock.wall_ns() > run.start_wall_ns:
-            raise SoakError(f"no host with conduct has made {plan.topic.names[0]} before the start")
-        clock.sleep_until(clock.mono_ns() + SECOND_NS // 4)
 
 
 def _report(folder: RunFolder, stop: threading.Event) -> int:
