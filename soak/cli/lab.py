@@ -1,4 +1,4 @@
-"""`soak lab`: drills on this machine."""
+"""`soak lab`: real brokers and drills on this machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from soak.cli import _lab_standing
 
 command = typer.Typer(
     help="Real brokers and injected faults on this machine.", no_args_is_help=True
@@ -19,6 +21,10 @@ DRILLS = Path(__file__).resolve().parents[2] / "configs" / "drills"
 @command.callback()
 def lab() -> None:
     """Real brokers and injected faults on this machine."""
+
+
+for one in _lab_standing.COMMANDS:
+    command.command()(one)
 
 
 @command.command()

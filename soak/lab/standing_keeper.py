@@ -1,0 +1,152 @@
+"""Keeps a lab: `python -m soak.lab.standing_keeper HOME`, started by `soak.lab.standing`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from soak.core import plugins
+from soak.core.clock import SystemClock
+from soak.core.errors import LabError, RunFolderError, SoakError
+from soak.core.units import SECOND_NS
+from soak.lab.ports import Node, Running
+from soak.lab.standing import Asked, Home, Part, State, start_ticks
+from soak.service.signals import exit_on_sigterm
+from soak.store.run_folder import exclusive, write_atomically
+
+_ACTIONS: Mapping[str, Callable[[Node], None]] = {
+    "kill": lambda node: node.kill(),
+    "restart": lambda node: node.restart(),
+    "stop": lambda node: node.stop(),
+}
+_TRIES = 25
+_ASK_SECONDS = 10.0  # for the words of a request, which come at once
+
+
+def keep(home: Home) -> None:
+    """Start what is asked for and serve requests until told to end, by one of them or by SIGTERM.
+
+    Raises:
+        SoakError: it could not be started; nothing is left running.
+    """
+    asked = TypeAdapter(Asked).validate_json(home.asked.read_bytes())
+    with contextlib.ExitStack() as stack:
+        _take(home, stack)
+        folder = Path(asked.folder)
+        _claim(folder, asked)
+        module = plugins.load("soak.lab.brokers", asked.broker)
+        running: Running = module.start(
+            folder, asked.settings, nodes=asked.nodes, partitions=asked.partitions
+        )
+        try:
+            with home.socket_address() as address, socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(address)
+                listener.listen()
+                home.write(_state(asked, running))
+                _serve(home, asked, running, listener)
+        finally:
+            running.stop()
+            home.state.unlink(missing_ok=True)
+            (home.path / "keeper.sock").unlink(missing_ok=True)
+
+
+def _take(home: Home, stack: contextlib.ExitStack) -> None:
+    """Take the lock that says that this keeper lives; who looks at it holds it for a moment."""
+    clock = SystemClock()
+    for last in (False,) * _TRIES + (True,):
+        try:
+            stack.enter_context(exclusive(home.lock, f"the lab's {home.broker}"))
+        except RunFolderError:
+            if last:
+                raise
+            clock.sleep_until(clock.mono_ns() + SECOND_NS // 50)
+        else:
+            return
+
+
+def _claim(folder: Path, asked: Asked) -> None:
+    """Note what a folder's files are of.
+
+    Raises:
+        LabError: they are of a lab of another kind or size.
+    """
+    mark = folder / "soak-lab.json"
+    own = {"broker": asked.broker, "nodes": asked.nodes}
+    if mark.exists() and json.loads(mark.read_text()) != own:
+        was = json.loads(mark.read_text())
+        raise LabError(
+            f"{folder} holds a {was['broker']} of {was['nodes']} brokers; name another --dir"
+        )
+    write_atomically(mark, json.dumps(own))
+
+
+def _serve(home: Home, asked: Asked, running: Running, listener: socket.socket) -> None:
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(_ASK_SECONDS)
+            try:
+                request = json.loads(connection.makefile("rb").readline(4096))
+                if request["action"] == "down":
+                    connection.sendall(b'{"error": ""}\n')
+                    return
+                error = _done(running, request["action"], int(request["number"]))
+                home.write(_state(asked, running))
+                connection.sendall(json.dumps({"error": error}).encode() + b"\n")
+            except (
+                OSError,
+                ValueError,
+                LookupError,
+            ) as error:  # whoever asked has gone, or asks nonsense
+                print(f"a request failed: {error!r}", file=sys.stderr, flush=True)  # noqa: T201  # its log
+
+
+def _done(running: Running, action: str, number: int) -> str:
+    """Do it to one node, or to all; return what went wrong, or ""."""
+    nodes = [node for node in running.nodes if number in (0, node.number)]
+    if len(running.nodes) == 1 and number <= 1:
+        nodes = list(running.nodes)
+    if not nodes:
+        known = ", ".join(str(node.number) for node in running.nodes)
+        return f"the lab has no broker {number}; known: {known}"
+    try:
+        if number == 0 and action == "restart":
+            running.restart()  # at once: brokers need each other to become ready
+        else:
+            for node in nodes:
+                _ACTIONS[action](node)
+    except LabError as error:
+        return str(error)
+    return ""
+
+
+def _state(asked: Asked, running: Running) -> State:
+    parts = [
+        Part(
+            number=node.number,
+            pid=node.pid,
+            start_ticks=start_ticks(node.pid) or 0,
+            log=str(node.log_path),
+        )
+        for node in running.nodes
+    ]
+    return State(asked=asked, addresses=dict(running.addresses), parts=parts)
+
+
+def main() -> None:
+    exit_on_sigterm()
+    path = Path(sys.argv[1])
+    try:
+        keep(Home(path.name, path.parent))
+    except (SoakError, OSError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""A lab that stands by itself: up, spoken to, down, and nothing left of one that was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from soak.cli import _lab_standing as commands
+from soak.core.errors import LabError, PlanError
+from soak.lab import standing
+from soak.lab.standing import Asked, Home, Part, State
+from soak.service.cache import user_cache
+from soak.store.run_folder import exclusive
+from tests.test_lab_children import has_ended
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home("kafka", tmp_path)
+    yield home
+    if home.is_held():
+        standing.down(home)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the user's that has jars and no labs."""
+    jars = user_cache() / "jars"
+    (tmp_path / "soakd").mkdir()
+    (tmp_path / "soakd" / "jars").symlink_to(jars)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def asked(home: Home, **changes: int) -> Asked:
+    return Asked(broker="kafka", folder=str(home.files), nodes=changes.get("nodes", 1))
+
+
+def left_by_a_killed_one(home: Home, pid: int, start_ticks: int) -> None:
+    part = Part(number=1, pid=pid, start_ticks=start_ticks, log="broker.log")
+    home.write(State(asked=asked(home), addresses={}, parts=[part]))
+
+
+def test_what_a_killed_lab_left_running_is_killed(home: Home) -> None:
+    """The process that is written down, and its state is forgotten."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        left_by_a_killed_one(home, process.pid, standing.start_ticks(process.pid) or 0)
+
+        standing.clear(home)
+
+        assert process.wait(20) == -signal.SIGKILL
+    assert home.read() is None
+
+
+def test_another_process_that_got_the_number_lives_on(home: Home) -> None:
+    """It began at another time."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        left_by_a_killed_one(home, process.pid, (standing.start_ticks(process.pid) or 0) - 1)
+
+        standing.clear(home)
+
+        assert process.poll() is None
+        process.kill()
+
+
+def test_a_process_that_ended_and_was_not_waited_for_does_not_count_as_there() -> None:
+    """A zombie keeps its number and its time."""
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+        assert standing.start_ticks(process.pid) is None
+
+
+def test_a_lab_that_is_up_is_not_started_twice(home: Home) -> None:
+    """Its keeper holds the lock."""
+    with (
+        exclusive(home.lock, "this lab"),
+        pytest.raises(LabError, match=r"is up already; `soak lab down kafka` ends it"),
+    ):
+        standing.up(home, asked(home))
+
+
+def test_a_lab_that_is_not_up_says_how_to_start_it(home: Home) -> None:
+    """Whatever is asked of it; nothing is created by that."""
+    with pytest.raises(LabError, match="`soak lab up kafka` starts one"):
+        standing.ask(home, "kill")
+
+    standing.down(home)
+
+    assert not home.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("broker", "brokers", "setting", "message"),
+    [
+        ("kafk", 1, "", "no lab broker 'kafk'; did you mean 'kafka'"),
+        ("pulsar", 3, "", "at most 1 brokers, not 3"),
+        ("kafka", 1, "log.retention.ms", "'log.retention.ms' is not KEY=VALUE"),
+    ],
+)
+def test_what_no_lab_can_be_is_refused(
+    broker: str, brokers: int, setting: str, message: str
+) -> None:
+    """Before anything is started."""
+    with pytest.raises(PlanError, match=message):
+        commands.up(broker, brokers, setting=[setting] if setting else [])
+
+
+@pytest.mark.broker
+def test_a_real_kafka_stands_until_it_is_taken_down(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the command line: killed it is shown as ended, restarted it takes messages at its old address."""
+    commands.up("kafka", directory=cache / "here", setting=["num.io.threads=4"])
+    home = Home("kafka")
+    state = home.read()
+    assert state is not None
+    try:
+        commands.kill("kafka", 1)
+        assert "broker 1: ended" in capsys.readouterr().out
+        commands.restart("kafka")
+        producer = Producer({"bootstrap.servers": state.addresses["bootstrap_servers"]})
+        producer.produce("t", b"x")
+        assert producer.flush(30) == 0
+        commands.logs("kafka", lines=3)
+        assert f"==> {cache}/here/node-1/logs/broker.log <==" in capsys.readouterr().out
+        with pytest.raises(LabError, match="no broker 2; known: 1"):
+            commands.kill("kafka", 2)
+    finally:
+        commands.down("kafka")
+
+    assert (home.is_held(), home.read()) == (False, None)
+    with pytest.raises(LabError, match="holds a kafka of 1 brokers; name another --dir"):
+        commands.up("kafka", 3, cache / "here")
+    assert not home.is_held()
+
+
+@pytest.mark.broker
+def test_kill_9_of_the_keeper_leaves_nothing_and_the_next_start_clears_its_state(
+    home: Home,
+) -> None:
+    """The broker dies with it; the data stays."""
+    state = standing.up(home, asked(home))
+    descriptor = os.pidfd_open(state.parts[0].pid)
+    try:
+        os.kill(int(home.lock.read_text()), signal.SIGKILL)
+
+        assert has_ended(descriptor)
+    finally:
+        os.close(descriptor)
+    assert home.read() == state
+    again = standing.up(home, asked(home))
+    assert again.parts != state.parts
+
+
+@pytest.mark.broker
+def test_a_lab_that_cannot_start_says_why(home: Home) -> None:
+    """With the broker's own last lines, and no keeper is left."""
+    bad = Asked(broker="kafka", folder=str(home.files), settings={"num.io.threads": "many"})
+
+    with pytest.raises(LabError, match=r"(?s)ended with status 1.*num\.io\.threads"):
+        standing.up(home, bad)
+
+    assert not home.is_held()
+
+
+def test_the_keeper_needs_a_folder_that_it_may_write(home: Home) -> None:
+    """The reason is one line, no traceback."""
+    home.path.mkdir()
+    home.files.touch()
+
+    with pytest.raises(LabError, match=r"Not a directory|File exists"):
+        standing.up(home, asked(home))
+
+
+def test_the_command_line_lists_what_can_be_done() -> None:
+    """Each as a command of `soak lab`."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "soak.cli.main", "lab", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+
+    assert all(word in shown for word in ("up", "down", "status", "logs", "kill", "restart"))
