@@ -1,4 +1,4 @@
-"""What a thread that polls hands over to the reading: sums since the last one, newest values, events."""
+"""What a thread that polls hands over to the reading: sums and events since the last, newest values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from soak.core.errors import ProbeError
 from soak.core.model import Column, Event, Reading
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
 MAX_EVENTS = 1000  # kept between two readings; those beyond are counted
+SAY_AGAIN_NS = 60 * SECOND_NS
 
 
 @dataclass(slots=True)
@@ -21,6 +23,7 @@ class _Box:
     events: list[Event] = field(default_factory=list)
     dropped: int = 0
     cost_ns: int = 0
+    trouble: ProbeError | None = None
 
 
 class HandedOver:
@@ -32,6 +35,7 @@ class HandedOver:
         self._lock = threading.Lock()
         self._box = _Box()
         self._polled_ns: int | None = None
+        self._said = "", 0  # the trouble that was last told of, and when
 
     def put(
         self,
@@ -57,10 +61,23 @@ class HandedOver:
         """Note that a poll has ended well."""
         self._polled_ns = self._clock.mono_ns()
 
+    def failed(self, error: ProbeError) -> None:
+        """Note that something could not be had; of several since the last reading the newest is told."""
+        with self._lock:
+            self._box.trouble = error
+
     def take(self, begin_ns: int) -> Reading:
-        """Return what came since the last call; without a poll only how old the last one is."""
+        """Return what came since the last call; without a poll only how old the last one is.
+
+        What failed is an event `<prefix>_failed`, the same one at most once a minute.
+
+        Raises:
+            ProbeError: something failed, and nothing else came.
+        """
         with self._lock:
             box, self._box = self._box, _Box()
+        if box.trouble is not None and not (box.sums or box.newest or box.events):
+            raise box.trouble
         polled_ns = self._polled_ns
         samples: list[tuple[Column, float]] = []
         if polled_ns is not None:
@@ -73,4 +90,16 @@ class HandedOver:
                 (Column(f"{self._prefix}_dropped_events", (), "events"), float(box.dropped))
             )
         cost_ns = box.cost_ns + self._clock.mono_ns() - begin_ns
-        return Reading(tuple(samples), tuple(box.events), cost_ns / SECOND_NS)
+        events = (*box.events, *self._told(box.trouble))
+        return Reading(tuple(samples), events, cost_ns / SECOND_NS)
+
+    def _told(self, trouble: ProbeError | None) -> list[Event]:
+        if trouble is None:
+            return []
+        reason, now_ns = str(trouble)[:500], self._clock.mono_ns()
+        said, said_ns = self._said
+        if said == reason and now_ns - said_ns < SAY_AGAIN_NS:
+            return []
+        self._said = reason, now_ns
+        at_ns = self._clock.wall_ns()
+        return [Event(f"{self._prefix}_failed", at_ns, at_ns - SECOND_NS, {"reason": reason})]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # its stubs
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs
+    AdminClient,
+    ListOffsetsResultInfo,
+    OffsetSpec,
+)
 
 from probes._log_starts import Partition
 from soak.core.errors import ProbeError
@@ -25,11 +30,13 @@ class KafkaOffsets:
             raise ProbeError(f"the Kafka client refuses its settings: {_said(error)}") from error
         self._timeout_seconds = timeout_seconds
 
-    def partitions(self, topics: Sequence[str]) -> list[Partition]:
-        """Return the partitions of these topics, in order.
+    def partitions(
+        self, topics: Sequence[str], failed: Callable[[ProbeError], None]
+    ) -> list[Partition]:
+        """Return the partitions of these topics, in order; a topic that is not there is told to `failed`.
 
         Raises:
-            ProbeError: the cluster does not answer, or a topic is not there.
+            ProbeError: the cluster does not answer, or none of the topics is there.
         """
         try:
             # all of them: a topic that is asked for by name may be created by that
@@ -38,33 +45,74 @@ class KafkaOffsets:
             self._admin.poll(0)  # drops what it was told meanwhile: else all of it is kept
             raise ProbeError(f"cannot list topics: {_said(error)}") from error
         found: list[Partition] = []
+        troubles: list[ProbeError] = []
         for topic in topics:
-            if topic not in listed:
-                raise ProbeError(f"cannot list topic {topic}: unknown topic")
-            refused = listed[topic].error
-            if refused is not None:
-                raise ProbeError(f"cannot list topic {topic}: {refused.str()}")
-            found += [(topic, partition) for partition in sorted(listed[topic].partitions)]
+            refused = listed[topic].error if topic in listed else None
+            if topic in listed and refused is None:
+                found += [(topic, partition) for partition in sorted(listed[topic].partitions)]
+            else:
+                why = "unknown topic" if refused is None else refused.str()
+                troubles.append(ProbeError(f"cannot list topic {topic}: {why}"))
+        _tell(troubles, failed, is_nothing_found=not found)
         return found
 
-    def earliest(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Return the earliest offset of all of them.
+    def earliest(
+        self, partitions: Sequence[Partition], failed: Callable[[ProbeError], None]
+    ) -> dict[Partition, int]:
+        """Return the earliest offsets of those that tell it in time; why others do not is told to `failed`.
 
         Raises:
-            ProbeError: one is not known in time.
+            ProbeError: none of them does.
         """
         wanted = {TopicPartition(*one): OffsetSpec.earliest() for one in partitions}  # type: ignore[no-untyped-call]  # the client's
         try:
             futures = self._admin.list_offsets(wanted, request_timeout=self._timeout_seconds)
-            return {
-                (asked.topic, asked.partition): int(future.result(self._timeout_seconds).offset)
-                for asked, future in futures.items()
-            }
-        except TimeoutError as error:
-            limit = f"no answer within {self._timeout_seconds:g} s"
-            raise ProbeError(f"cannot list offsets: {limit}") from error
         except (KafkaException, ValueError) as error:
             raise ProbeError(f"cannot list offsets: {_said(error)}") from error
+        wait(futures.values(), self._timeout_seconds)
+        of = {(asked.topic, asked.partition): future for asked, future in futures.items()}
+        return offsets_of(of, failed)
+
+
+def offsets_of(
+    futures: Mapping[Partition, Future[ListOffsetsResultInfo]], failed: Callable[[ProbeError], None]
+) -> dict[Partition, int]:
+    """Return the offsets of answers that are there; as `KafkaOffsets.earliest`."""
+    found: dict[Partition, int] = {}
+    troubles: list[ProbeError] = []
+    for (topic, partition), future in futures.items():
+        try:
+            found[topic, partition] = _offset(future)
+        except ProbeError as error:
+            place = f"{topic}, partition {partition}"
+            troubles.append(ProbeError(f"cannot list offsets of {place}: {error}"))
+    _tell(troubles, failed, is_nothing_found=not found)
+    return found
+
+
+def _offset(future: Future[ListOffsetsResultInfo]) -> int:
+    if not future.done():
+        raise ProbeError("no answer in time")
+    try:
+        offset = int(future.result().offset)
+    except (KafkaException, ValueError) as error:
+        raise ProbeError(_said(error)) from error
+    if offset < 0:  # librdkafka 2.16 gives -1001 and no error where a leader has just died
+        raise ProbeError("its leader does not answer")
+    return offset
+
+
+def _tell(
+    troubles: Sequence[ProbeError], failed: Callable[[ProbeError], None], *, is_nothing_found: bool
+) -> None:
+    """Tell the first of what went wrong, or raise it where nothing went well."""
+    if not troubles:
+        return
+    more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
+    first = ProbeError(f"{troubles[0]}{more}")
+    if is_nothing_found:
+        raise first from troubles[0]
+    failed(first)
 
 
 def _said(error: BaseException) -> str:

@@ -6,14 +6,14 @@ Source:   earliest offsets of the run's topics (AdminClient.list_offsets), once 
 Overhead: one request a poll, 2 to 5 ms of CPU for 200 partitions; two stat calls a folder, for 5 ms at most.
 Caveats:  A poll sees one move of a partition, of one segment or several. Without the folder there are no
           bytes and no files; Redpanda's folders are laid out otherwise, and not read. More partitions than
-          `partitions_per_poll` take turns, and more folders than fit into 5 ms: each is looked at
-          every `retention_round_seconds`.
+          `partitions_per_poll` take turns until one has moved: then all are asked, so what a broker deletes
+          in one go is told within two polls of its first sign. More folders than fit into 5 ms take turns:
+          each is looked at every `retention_round_seconds`.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from typing import Protocol
@@ -21,11 +21,10 @@ from typing import Protocol
 from pydantic.dataclasses import dataclass
 
 from probes import _kafka_folders
-from probes._handed_over import HandedOver
 from probes._log_starts import LogStarts, Move, Partition
-from probes._rounds import go_round
+from probes._rounds import Rounds
 from probes._segments import CREATED, RENAMED, UNLINKED, Folders, Segments
-from probes._worker import Worker
+from probes._turns import Turns
 from soak.clients import known, secret
 from soak.core.errors import BrokerError, NotAvailableError, ProbeError
 from soak.core.model import Column, Event, Reading
@@ -38,6 +37,8 @@ LOOK_NS = 5_000_000  # at folders, a poll
 FIRST_LOOK_NS = 100_000_000  # as long as there are some that were never looked at
 
 Samples = list[tuple[Column, float]]
+Failed = Callable[[ProbeError], None]
+"""Told what could not be had, while the rest was."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -66,8 +67,8 @@ class Config:
 class Offsets(Protocol):
     """The part of a cluster that is asked; see `KafkaOffsets`."""
 
-    def partitions(self, topics: Sequence[str]) -> list[Partition]: ...
-    def earliest(self, partitions: Sequence[Partition]) -> dict[Partition, int]: ...
+    def partitions(self, topics: Sequence[str], failed: Failed) -> list[Partition]: ...
+    def earliest(self, partitions: Sequence[Partition], failed: Failed) -> dict[Partition, int]: ...
 
 
 def build(config: Config, clock: Clock) -> RetentionKafka:
@@ -114,33 +115,29 @@ class RetentionKafka:
         self._config = config
         self._clock = clock
         self._connect = connect
-        self._worker = Worker("retention_kafka", self._work)
-        self._handed = HandedOver(clock)
+        self.rounds = Rounds("retention_kafka", self._begin, config.period, clock)
+        self._handed = self.rounds.handed
         # of the thread alone
         self._starts = LogStarts()
         directories = [one.strip() for one in (config.directory or "").split(",")]
         self._segments = Segments([one for one in directories if one], clock, folders)
         self._partitions: list[Partition] = []
         self._next_list_ns = 0
-        self._turn = 0
+        self._turns = Turns(config.partitions_per_poll)
 
     def read(self) -> Reading:
-        """Return what the polls since the last reading saw; without a poll only how old the last one is."""
-        begin_ns = self._clock.mono_ns()
-        self._worker.check()
-        return self.taken(begin_ns)
-
-    def taken(self, begin_ns: int) -> Reading:
-        return self._handed.take(begin_ns)
+        return self.rounds.read()
 
     def close(self) -> None:
-        self._worker.close()
+        self.rounds.close()
 
     def poll(self, offsets: Offsets) -> None:
         """Look at the folders, ask once, and hand over what moved.
 
+        A partition that does not answer costs itself alone; its next answer covers the time between.
+
         Raises:
-            ProbeError: the cluster did not answer; the next poll covers this one's time as well.
+            ProbeError: none of those that were asked did.
         """
         begin_ns = self._clock.mono_ns()
         if not self._partitions:
@@ -149,39 +146,34 @@ class RetentionKafka:
         self._handed.put(self._file_sums(files), self._held(), files, begin_ns)
         begin_ns, asked_ns = self._clock.mono_ns(), self._clock.wall_ns()
         if begin_ns >= self._next_list_ns:
-            self._list(offsets)
-        starts = offsets.earliest(self._asked(files))
+            self._list_again(offsets)
+        asked = self._turns.next(self._partitions, _renamed(files))
+        starts = offsets.earliest(asked, self._handed.failed)
         moves = self._starts.update(starts, self._segments.sizes, asked_ns, self._clock.wall_ns())
+        self._turns.answered(is_moving=bool(moves))
         for move in moves:
             self._segments.forget_below(move.partition, move.to_offset)
         sums = [*self._zeros(starts), *(one for move in moves for one in self._sums(move))]
         self._handed.put(sums, (), (move.event() for move in moves), begin_ns)
-        self._handed.polled()
+        if len(starts) == len(asked):
+            self._handed.polled()
 
-    def _work(self, stop: threading.Event) -> None:
+    def _begin(self) -> Callable[[], None]:
         if not (self._config.bootstrap_servers and self._config.topics):
             raise NotAvailableError("retention_kafka needs bootstrap_servers and topics")
         offsets = self._connect(self._config)
-        go_round(lambda: self.poll(offsets), self._config.period, stop, self._worker, self._clock)
+        return lambda: self.poll(offsets)
 
     def _list(self, offsets: Offsets) -> None:
-        self._partitions = offsets.partitions(self._config.topics)
         self._next_list_ns = self._clock.mono_ns() + LIST_EVERY_NS
+        self._partitions = offsets.partitions(self._config.topics, self._handed.failed)
 
-    def _asked(self, files: Sequence[Event]) -> list[Partition]:
-        """Return whose turn it is to be asked, and those of which a segment was just renamed."""
-        count = self._config.partitions_per_poll
-        if len(self._partitions) <= count:
-            return self._partitions
-        begin = self._turn % len(self._partitions)
-        self._turn = begin + count
-        turn = [*self._partitions, *self._partitions][begin : begin + count]
-        moved = [
-            (str(event.fields["topic"]), int(event.fields["partition"]))
-            for event in files
-            if event.kind == RENAMED
-        ]
-        return list(dict.fromkeys([*moved[:count], *turn]))
+    def _list_again(self, offsets: Offsets) -> None:
+        """List the partitions; those known will do where the cluster does not."""
+        try:
+            self._list(offsets)
+        except ProbeError as error:
+            self._handed.failed(error)
 
     def _look(self) -> list[Event]:
         if not self._config.directory:
@@ -190,7 +182,7 @@ class RetentionKafka:
         events = self._segments.look(self._partitions, limit_ns)
         if self._segments.trouble is not None:  # the offsets are worth having without the sizes
             where, why = self._config.directory, self._segments.trouble.strerror
-            self._worker.note(ProbeError(f"cannot read the folders in {where}: {why}"))
+            self._handed.failed(ProbeError(f"cannot read the folders in {where}: {why}"))
         return events
 
     def _file_sums(self, files: Sequence[Event]) -> Samples:
@@ -242,6 +234,15 @@ class RetentionKafka:
             *([("retention_deleted_bytes", "bytes")] if self._config.directory else []),
         ]
         return [Column(metric, labels, unit, lag) for metric, unit in numbers]
+
+
+def _renamed(files: Sequence[Event]) -> list[Partition]:
+    """Return the partitions of which a segment was just renamed."""
+    return [
+        (str(event.fields["topic"]), int(event.fields["partition"]))
+        for event in files
+        if event.kind == RENAMED
+    ]
 
 
 _VERBS = {

@@ -11,7 +11,6 @@ Caveats:  Ledgers that came and went between two polls are not seen. What one tr
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Protocol
@@ -21,13 +20,11 @@ from pydantic.dataclasses import dataclass
 
 from probes._bookies import NAMES, Bookie
 from probes._exposition import Exposition, Page
-from probes._handed_over import HandedOver
 from probes._ledgers import Ledgers, Log, Trim, read
-from probes._rounds import go_round
-from probes._worker import Worker
+from probes._rounds import Rounds
 from soak.clients import known, secret
 from soak.core.errors import NotAvailableError, ProbeError
-from soak.core.model import Column, Event, Reading
+from soak.core.model import Column, Reading
 from soak.core.plan_base import STRICT, Settings
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, duration_ns
@@ -119,80 +116,94 @@ class RetentionPulsar:
         self._config = config
         self._clock = clock
         self._connect = connect
-        self._worker = Worker("retention_pulsar", self._work)
-        self._handed = HandedOver(clock)
+        self.rounds = Rounds("retention_pulsar", self._begin, config.period, clock)
+        self._handed = self.rounds.handed
         # of the thread alone
         self._ledgers = Ledgers()
         self._exposition = Exposition(NAMES)
         self._bookies: dict[str, Bookie] = {}
         self._next_ask_ns = 0
+        self._turn = 0
 
     def read(self) -> Reading:
-        """Return what the polls since the last reading saw; without a poll only how old the last one is."""
-        begin_ns = self._clock.mono_ns()
-        self._worker.check()
-        return self.taken(begin_ns)
-
-    def taken(self, begin_ns: int) -> Reading:
-        return self._handed.take(begin_ns)
+        return self.rounds.read()
 
     def close(self) -> None:
-        self._worker.close()
+        self.rounds.close()
 
     def poll(self, cluster: Cluster) -> None:
         """Ask the cluster and its bookies once, and hand over what moved.
 
-        Raises:
-            ProbeError: one of them did not answer; the others were asked all the same.
+        A topic, a partition or a bookie that does not answer costs itself alone, and is told.
         """
-        troubles = [*self._poll_ledgers(cluster), *self._poll_bookies(cluster)]
-        if troubles:
-            raise troubles[0]
+        self._poll_ledgers(cluster)
+        self._poll_bookies(cluster)
 
-    def _work(self, stop: threading.Event) -> None:
+    def _begin(self) -> Callable[[], None]:
         if not (self._config.admin_url and self._config.topics):
             raise NotAvailableError("retention_pulsar needs admin_url and topics")
         cluster = self._connect(self._config, self._clock)
-        go_round(lambda: self.poll(cluster), self._config.period, stop, self._worker, self._clock)
+        return lambda: self.poll(cluster)
 
-    def _poll_ledgers(self, cluster: Cluster) -> Iterator[ProbeError]:
+    def _poll_ledgers(self, cluster: Cluster) -> None:
         begin_ns = self._clock.mono_ns()
         if begin_ns < self._next_ask_ns:
             return
-        count = 0
-        for topic in self._config.topics:
-            topic_ns = self._clock.mono_ns()
-            try:
-                told, events, sums = self._asked(cluster, topic)
-            except ProbeError as error:
-                yield error
-                return
-            count += sum(len(one.ledgers) for one in told)
-            held = float(sum(ledger.bytes for one in told for ledger in one.ledgers))
-            column = Column("retention_held_bytes", (("topic", topic),), "bytes")
-            self._handed.put(sums, [(column, held)], events, topic_ns)
+        count, is_whole = 0, True
+        for topic in self._in_turn(begin_ns + self._config.timeout):
+            ledgers, is_told = self._poll_topic(cluster, topic)
+            count += ledgers
+            is_whole = is_whole and is_told
         self._next_ask_ns = begin_ns + count * SECOND_NS // LEDGERS_A_SECOND
-        self._handed.polled()
+        if is_whole:
+            self._handed.polled()
 
-    def _asked(self, cluster: Cluster, topic: str) -> tuple[list[Log], list[Event], Samples]:
-        """Return the log of each partition of a topic, what happened to its ledgers, and what went."""
-        asked_ns = self._clock.wall_ns()
-        stats = cluster.ledgers(topic)
+    def _in_turn(self, end_ns: int) -> Iterator[str]:
+        """Give the topics from where the last round ended, until `end_ns`: bookies are to be asked, too."""
+        topics = self._config.topics
+        for _ in topics:
+            yield topics[self._turn % len(topics)]
+            self._turn += 1
+            if self._clock.mono_ns() >= end_ns:
+                return
+
+    def _poll_topic(self, cluster: Cluster, topic: str) -> tuple[int, bool]:
+        """Hand over what happened to a topic's ledgers; return their number, and whether all were told."""
+        begin_ns, asked_ns = self._clock.mono_ns(), self._clock.wall_ns()
+        try:
+            stats = cluster.ledgers(topic)
+        except ProbeError as error:
+            self._handed.failed(error)
+            return 0, False
         answered_ns = self._clock.wall_ns()
-        told = {partition: read(one) for partition, one in sorted(stats.items())}
-        events: list[Event] = []
-        trims: list[Trim] = []
-        for partition, log in told.items():
-            moved = self._ledgers.update((topic, partition), log, asked_ns, answered_ns)
-            events += moved.events
-            if moved.trim is not None:
-                trims.append(moved.trim)
+        logs = self._logs(topic, stats)
+        moves = [
+            self._ledgers.update((topic, partition), log, asked_ns, answered_ns)
+            for partition, log in logs.items()
+        ]
+        trims = [move.trim for move in moves if move.trim is not None]
         if trims:
             for bookie in self._bookies.values():
                 bookie.trimmed_ns = bookie.trimmed_ns or answered_ns
-        return list(told.values()), events, _sums(topic, trims)
+        sizes = [ledger.bytes for log in logs.values() for ledger in log.ledgers]
+        is_whole = len(logs) == len(stats)
+        column = Column("retention_held_bytes", (("topic", topic),), "bytes")
+        held = [(column, float(sum(sizes)))] if is_whole else []  # a part would look like a fall
+        events = [event for move in moves for event in move.events]
+        self._handed.put(_sums(topic, trims), held, events, begin_ns)
+        return len(sizes), is_whole
 
-    def _poll_bookies(self, cluster: Cluster) -> Iterator[ProbeError]:
+    def _logs(self, topic: str, stats: Mapping[int, Any]) -> dict[int, Log]:
+        """Return the logs of those partitions that are told in whole."""
+        found = {}
+        for partition, one in sorted(stats.items()):
+            try:
+                found[partition] = read(one)
+            except ProbeError as error:
+                self._handed.failed(ProbeError(f"{topic}, partition {partition}: {error}"))
+        return found
+
+    def _poll_bookies(self, cluster: Cluster) -> None:
         for url in cluster.bookies:
             begin_ns, asked_ns = self._clock.mono_ns(), self._clock.wall_ns()
             bookie = self._bookies.setdefault(url, Bookie(urlsplit(url).netloc))
@@ -200,7 +211,7 @@ class RetentionPulsar:
                 page: Page = self._exposition.parse(cluster.page(url))
                 sums, newest, events = bookie.take(page, asked_ns, self._clock.wall_ns())
             except ProbeError as error:
-                yield error
+                self._handed.failed(error)
                 continue
             self._handed.put(sums, newest, events, begin_ns)
 

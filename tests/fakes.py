@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.errors import BrokerError
+from soak.core.errors import BrokerError, ProbeError
 from soak.core.model import Reading
 from soak.core.ports import Acks, Batch, Outgoing, Topics
 from soak.core.units import SECOND_NS
@@ -186,17 +186,31 @@ class FakeOffsets:
         self.topic = topic
         self.starts = starts
         self.answer_seconds = 0.0
-        self.error: Exception | None = None
+        self.error: ProbeError | None = None
+        self.list_error: ProbeError | None = None
+        self.leaderless: set[int] = set()
         self.asked: list[list[int]] = []
+        self.listed = 0
 
-    def partitions(self, topics: Sequence[str]) -> list[tuple[str, int]]:
-        if self.error is not None:
-            raise self.error
+    def partitions(
+        self, topics: Sequence[str], failed: Callable[[ProbeError], None]
+    ) -> list[tuple[str, int]]:
+        del failed
+        self.listed += 1
+        error = self.error or self.list_error
+        if error is not None:
+            raise error
         return [(topic, at) for topic in topics for at in range(len(self.starts))]
 
-    def earliest(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def earliest(
+        self, partitions: Sequence[tuple[str, int]], failed: Callable[[ProbeError], None]
+    ) -> dict[tuple[str, int], int]:
         self.asked.append([at for _, at in partitions])
         self._clock.advance(self.answer_seconds)
         if self.error is not None:
             raise self.error
-        return {(topic, at): self.starts[at] for topic, at in partitions}
+        if self.leaderless:
+            failed(ProbeError("cannot list offsets: leader not available"))
+        return {
+            (topic, at): self.starts[at] for topic, at in partitions if at not in self.leaderless
+        }

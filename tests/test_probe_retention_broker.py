@@ -68,7 +68,7 @@ def test_deletions_happen_and_are_told_with_the_right_offsets(lab_kafka: Running
     while clock.mono_ns() < deadline_ns and not is_settled(address, events):
         clock.sleep_until(clock.mono_ns() + SECOND_NS // 4)
         probe.poll(offsets)
-        reading = probe.taken(clock.mono_ns())
+        reading = probe.rounds.handed.take(clock.mono_ns())
         events += [one for one in reading.events if one.kind == "retention_deletion"]
         held = {column.metric: value for column, value in reading.samples}["retention_held_bytes"]
 
@@ -96,7 +96,7 @@ def test_a_topic_that_is_not_there_is_an_error_with_its_name(lab_kafka: Running)
     offsets = KafkaOffsets({"bootstrap.servers": lab_kafka.bootstrap_servers}, 10.0)
 
     with pytest.raises(ProbeError, match=r"cannot list topic nowhere: unknown topic"):
-        offsets.partitions(["nowhere"])
+        offsets.partitions(["nowhere"], lambda _: None)
 
 
 def test_a_broker_that_is_not_there_is_an_error_in_time() -> None:
@@ -106,6 +106,6 @@ def test_a_broker_that_is_not_there_is_an_error_in_time() -> None:
     begin_ns = clock.mono_ns()
 
     with pytest.raises(ProbeError, match="cannot list"):
-        offsets.partitions([TOPIC])
+        offsets.partitions([TOPIC], lambda _: None)
 
     assert clock.mono_ns() - begin_ns < 10 * SECOND_NS
