@@ -19,16 +19,16 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.types import LongType
 
 from detectors import level_shift
-from soak.core.journal_text import DamagedLineError, End, decode
 from soak.core.model import Column
 from soak.core.phases import parse
 from soak.core.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.service.metrics import Page, publish
-from soak.store.journal import segments
-from soak.store.journal_reader import complete_size, sources
+from soak.service.notify import Notifier, notifier
+from soak.store.journal_reader import sources
 from soak.store.run_folder import Run, RunFolder, exclusive, read_plan, read_run
+from soak.store.source_end import has_ended
 from spark._offsets import newest
 from spark.attribute import Attribution
 from spark.checkpoint import await_predecessor, committed, held
@@ -47,7 +47,6 @@ DRAIN_NS = 10 * SECOND_NS
 """How long what is written already may take after a request to stop: the rest of the supervisor's
 grace is for the last word on the findings, which would be lost with a kill."""
 _SEEN = "seen"
-_TAIL_BYTES = 4096
 
 
 def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
@@ -59,7 +58,9 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
     folder = RunFolder(run_dir.resolve())
     known = read_run(folder)
     plan = read_plan(folder)
+    manager = notifier()
     with exclusive(folder.spark / "lock", "the detector's checkpoint"):
+        manager.ready()  # what is recorded from now on is taken in, however long Spark takes to start
         await_predecessor(folder.spark, clock)
         temporary = folder.spark / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
@@ -69,7 +70,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
             with held(session, folder.spark):
                 page = Page(clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"})
                 publish(page, folder.path, plan.metrics, plan.daemons, "detect-stream")
-                _Stream(folder, known, plan, clock, page).run(session, stop)
+                _Stream(folder, known, plan, clock, page, manager).run(session, stop)
         finally:
             session.stop()
     return 0
@@ -82,6 +83,7 @@ class _Stream:
     plan: Plan
     clock: Clock
     page: Page
+    manager: Notifier
 
     @property
     def checkpoint(self) -> Path:
@@ -92,9 +94,11 @@ class _Stream:
         query = self._started(session, attribution)
         try:
             while not stop.is_set() and not self._is_over():
+                self.manager.alive()
                 if query.awaitTermination(_POLL_SECONDS):
                     break
                 self._write_progress(query, is_running=True)
+            self.manager.stopping()
             self._drain(query)
         finally:
             query.stop()
@@ -177,18 +181,3 @@ def observed(rows: DataFrame) -> DataFrame:
     """Return the rows as they are, noting the newest second and the gaps for `progress.json`."""
     newest_k, damaged = greatest(col("k")).cast(LongType()), count(col("gap"))
     return rows.observe(_SEEN, newest_k.alias("k"), damaged.alias("damaged"))
-
-
-def has_ended(source: Path) -> bool:
-    """True when the newest file of a source closes with the line that says so."""
-    files = segments(source)
-    if not files:
-        return False
-    end = complete_size(files[-1])
-    with files[-1].open("rb") as file:
-        file.seek(max(0, end - _TAIL_BYTES))
-        tail = file.read(end - file.tell()).splitlines()
-    try:
-        return bool(tail) and isinstance(decode(tail[-1]), End)
-    except DamagedLineError:
-        return False

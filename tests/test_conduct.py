@@ -207,6 +207,18 @@ def test_little_space_ends_every_phase_with_a_drain(tmp_path: Path) -> None:
     assert any("100MiB free is below the floor" in one.reason for one in world.phases.decisions)
 
 
+def test_a_stop_request_ends_the_load_with_a_drain(tmp_path: Path) -> None:
+    """What was sent is received first, so the audit of a run that is stopped is exact."""
+    world = World(tmp_path, plan_of(FINAL), fast)
+    world.live(30)
+    world.folder.stop_request.touch()
+
+    lived = world.live(100)
+
+    assert [one[1] for one in lived][-2:] == ["drain", "end"]
+    assert "stopped" in [one.reason for one in world.phases.decisions]
+
+
 def test_decisions_are_added_whole_behind_a_torn_line(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.phases.write_text(Decision("soak", 0).to_line() + '{"phase": "dr')

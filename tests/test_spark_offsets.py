@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from soak.core.journal_text import End, columns_line, encode
 from soak.core.model import Column, Record
+from soak.store.source_end import has_ended
 from spark._offsets import ColumnsIndex, Offset, columns_at, newest, spans
-from spark.detect_stream import has_ended
 from spark.journal_source import rows
 
 COLUMNS = (Column("sent_messages", (), "messages"),)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from soak.core import plugins
@@ -20,6 +20,7 @@ from soak.daemons.alert_chart import draw
 from soak.daemons.alert_message import Subject, compose
 from soak.daemons.alert_window import Window, bounds, read_window
 from soak.daemons.context import open_page
+from soak.service.notify import notifier
 from soak.store.findings import LONGEST_WAIT_NS, FindingsStore
 from soak.store.findings_rows import OutboxRow
 from soak.store.run_folder import Run, RunFolder, exclusive, read_plan, read_run
@@ -41,13 +42,17 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
     folder = RunFolder(run_dir)
     plan, known = read_plan(folder), read_run(folder)
     page = open_page(folder, plan, known, "alert", clock)
+    manager = notifier()
     with exclusive(folder.path / "alert.lock", "the outbox"):
-        alerts = Alerts(folder, plan, known, build_sinks(plan), clock)
+        alerts = Alerts(folder, plan, known, build_sinks(plan), clock, manager.alive)
+        manager.ready()
         settled = 0
         while not stop.is_set():
+            manager.alive()
             settled += alerts.poll()
             page.show([(Column("alert_settled_messages_total", (), "messages"), float(settled))])
             stop.wait(_POLL_SECONDS)
+        manager.stopping()
         alerts.farewell()
     return 0
 
@@ -62,13 +67,21 @@ class Alerts:
     """One round after the other over the outbox of one run."""
 
     def __init__(
-        self, folder: RunFolder, plan: Plan, run: Run, sinks: Mapping[str, Sink], clock: Clock
+        self,
+        folder: RunFolder,
+        plan: Plan,
+        run: Run,
+        sinks: Mapping[str, Sink],
+        clock: Clock,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
+        """`alive` is called before each try: a round may be long."""
         self._folder = folder
         self._plan = plan
         self._run = run
         self._sinks = sinks
         self._clock = clock
+        self._alive = alive
 
     def poll(self) -> int:
         """Try each message that is due once; return how many were settled."""
@@ -85,6 +98,7 @@ class Alerts:
         for row in self._due(due_wall_ns):
             if until_ns is not None and self._clock.mono_ns() >= until_ns:
                 break
+            self._alive()
             settled += self._try(row)
         return settled
 

@@ -24,6 +24,7 @@ from soak.daemons.context import PhaseFile, open_page
 from soak.daemons.load_seconds import LOAD_SOURCES, LoadSeconds
 from soak.daemons.rate_plan import table_of
 from soak.daemons.windows import Windows
+from soak.service.notify import notifier
 from soak.store.journal_reader import last_record, sources
 from soak.store.run_folder import (
     RunFolder,
@@ -45,8 +46,11 @@ MISFIRE_SECONDS = 60
 """A window that was due while there was no conductor begins up to so much later."""
 
 
-def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
-    """Decide until the run is over; `stop` ends it now."""
+def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: bool = False) -> int:
+    """Decide until the run is over; `stop` ends it now, or leaves it to the next conductor.
+
+    A stop request in the run folder (`soak stop`) has what was sent received first.
+    """
     folder = RunFolder(run_dir)
     plan, run_ = read_plan(folder), read_run(folder)
     grid = Grid.anchored(run_.start_wall_ns, clock)
@@ -56,11 +60,16 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
         if not folder.phases.exists():
             write_planned(folder, planned(plan.phases))
         conductor = Conductor(folder, plan, grid, table_of(plan, folder))
+        manager = notifier()
+        manager.ready()
         while True:
             is_stopped = stop.wait(POLL_SECONDS)
+            manager.alive()
             k = grid.k_at(clock.mono_ns())
             phases = phase_file.poll()
             if phases.end_k is not None and k >= phases.end_k:
+                return 0
+            if is_stopped and leaves_on_stop:
                 return 0
             if is_stopped:
                 decide(folder, Decision("end", k + 1, "stopped"))
@@ -120,9 +129,9 @@ class Conductor:
         current, ahead_k = phases.decision_at(k), k + AHEAD_SECONDS
         if current is not None and current.phase == "drain":
             return self._end(phases, k)
-        if free < self.plan.free_space_floor and phases.at(ahead_k) != "drain":
-            reason = f"{format_size(free // 2**20 * 2**20)} free is below the floor"
-            return (Decision("drain", ahead_k, reason),)
+        why = self._why_early(free)
+        if why and phases.at(ahead_k) != "drain":
+            return (Decision("drain", max(ahead_k, 0), why),)
         begun = self._due_window(phases, k)
         if begun or current is None or phases.decision_at(ahead_k - 1) != current:
             return begun  # what takes effect sooner stands
@@ -137,6 +146,12 @@ class Conductor:
             rate = self._rate(phases, k)
             return catch_up.decide(self.plan, phases, k, ahead_k, self._backlog, rate)
         return ()
+
+    def _why_early(self, free: int) -> str:
+        """Return why the load must end before its time, or nothing."""
+        if free < self.plan.free_space_floor:
+            return f"{format_size(free // 2**20 * 2**20)} free is below the floor"
+        return "stopped" if self.folder.stop_request.exists() else ""
 
     def _end(self, phases: Phases, k: int) -> tuple[Decision, ...]:
         ahead_k = k + AHEAD_SECONDS

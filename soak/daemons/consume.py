@@ -28,6 +28,7 @@ from soak.daemons.lot import lot_of
 from soak.daemons.rate_plan import table_of
 from soak.daemons.received import Received, restore
 from soak.service.lean import spare_collections
+from soak.service.notify import notifier
 
 RECEIVE_SECONDS = 0.05
 BATCH = 4000
@@ -50,8 +51,14 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     second = ConsumeSecond(header.boot_of(boot_id()), leaders, is_behind=is_restart)
     loop = ConsumeLoop(context, consumer, received, second, clock)
     spare_collections()
+    manager, second_k = notifier(), loop.k
+    manager.ready()
     while not (stop.is_set() or loop.is_over or context.recorder.is_suspended):
         loop.tick()
+        if loop.k != second_k:
+            second_k = loop.k
+            manager.alive()
+    manager.stopping()
     loop.finish()
     leaders.close()
     context.writer.close(is_end=not context.recorder.is_suspended)
@@ -83,6 +90,11 @@ class ConsumeLoop:
         self._table = table_of(context.plan, context.folder)
         self._is_paused = False
         self._catches_up = context.plan.consumers.catches_up(index_of(context.source))
+
+    @property
+    def k(self) -> int:
+        """Return the second that is being measured."""
+        return self._k
 
     @property
     def is_over(self) -> bool:

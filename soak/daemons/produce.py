@@ -30,6 +30,7 @@ from soak.daemons.pacing import Pacer
 from soak.daemons.produce_second import LAG_UNTRUSTED_SECONDS, ProduceSecond
 from soak.daemons.rate_plan import rate_plan_of
 from soak.service.lean import spare_collections, wake_on_time
+from soak.service.notify import notifier
 from soak.service.priority import Priority
 
 TICK_NS = 350_000  # shortest pause: schedule lag stays under half a millisecond
@@ -60,8 +61,14 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     loop = ProduceLoop(context, index, producers, messages, second, leaders, clock, adapt)
     spare_collections()
     wake_on_time()
+    manager, second_k = notifier(), loop.k
+    manager.ready()
     while not (stop.is_set() or loop.is_over or context.recorder.is_suspended):
         loop.tick()
+        if loop.k != second_k:
+            second_k = loop.k
+            manager.alive()
+    manager.stopping()
     loop.finish()
     leaders.close()
     context.writer.close(is_end=not context.recorder.is_suspended)
@@ -102,6 +109,11 @@ class ProduceLoop:
         self._busy = CpuMeter(clock, thread_time)
         self._adapt = adapt
         self._digest_ns = self._served_ns = now_ns
+
+    @property
+    def k(self) -> int:
+        """Return the second that is being measured."""
+        return self._k
 
     @property
     def is_over(self) -> bool:

@@ -23,6 +23,10 @@ class Notifier:
         if self._is_watched:
             self._send("WATCHDOG=1")
 
+    def status(self, text: str) -> None:
+        """Say in one line what `systemctl status` is to show."""
+        self._send(f"STATUS={text}")
+
     def stopping(self) -> None:
         self._send("STOPPING=1")
 

@@ -50,6 +50,11 @@ class RunFolder:
         return self.path / "begin.json"
 
     @property
+    def stop_request(self) -> Path:
+        """Return the file that asks the conductor to end the run in order."""
+        return self.path / "stop"
+
+    @property
     def drives(self) -> Path:
         """Return the folder of what the brokers' drives could do, a file a host."""
         return self.path / "drives"

@@ -1,0 +1,24 @@
+"""`soak stop`: asks a run to end before its time, in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def stop(run_dir: Annotated[Path, typer.Argument(help="Folder of the run.")]) -> None:
+    """Have a run's conductor end the load, let what was sent be received, and end the run."""
+    from soak.store.run_folder import RunFolder, read_run
+
+    folder = RunFolder(run_dir)
+    run = read_run(folder)
+    if run.state != "running":
+        print(f"run {run.id} is over: {run.state}")
+        return
+    folder.stop_request.touch()
+    print(f"run {run.id} ends; its conductor, once it runs, lets what was sent be received first")
+
+
+command = stop
