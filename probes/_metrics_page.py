@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
 
-from probes._exposition import Exposition
+from probes._exposition import MOST_SERIES, Exposition
 from probes._http import Http
 from probes._steps import Point, Points
 from soak.core.ports import Clock
@@ -43,10 +43,17 @@ class Source(Protocol):
 class MetricsPage:
     keep: tuple[str, ...] = ()
 
-    def __init__(self, url: str, http: Http, names: AbstractSet[str], clock: Clock) -> None:
+    def __init__(
+        self,
+        url: str,
+        http: Http,
+        names: AbstractSet[str],
+        clock: Clock,
+        most_series: int = MOST_SERIES,
+    ) -> None:
         self._url = url
         self._http = http
-        self._exposition = Exposition(names)
+        self._exposition = Exposition(names, most_series)
         self._clock = clock
 
     def fetch(self) -> Fetched:

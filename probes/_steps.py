@@ -9,7 +9,7 @@ from itertools import pairwise
 from soak.core.model import Labels
 from soak.core.units import SECOND_NS
 
-MOST_SERIES = 40_000  # remembered; twice what a page may have
+MOST_SERIES = 100_000  # remembered; twice what a page may have unless told otherwise
 
 
 @dataclass(frozen=True, slots=True)

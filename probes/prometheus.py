@@ -21,6 +21,7 @@ from pydantic.dataclasses import dataclass
 
 from probes import _http as http
 from probes import _name_map as name_map
+from probes._exposition import MOST_SERIES
 from probes._folds import Samples
 from probes._metrics_page import MetricsPage, Source
 from probes._metrics_target import MetricsTarget
@@ -68,12 +69,17 @@ class Config:
     )  # by the label `target` of what they give
     timeout: Duration = 5 * SECOND_NS
     largest_page: Size = size_bytes("32MiB")
+    most_series: int = (
+        MOST_SERIES  # that are wanted of a page; each costs 2 KB, and 10 us a reading
+    )
 
     def __post_init__(self) -> None:
         if not all(_NAME.fullmatch(name) for name in self.targets):
             raise ValueError("targets are named by letters, digits, '_', '.', ':' and '-'")
         if self.timeout <= 0:
             raise ValueError("timeout must be above 0s")
+        if self.most_series < 1:
+            raise ValueError("most_series must be at least 1")
 
 
 def build(config: Config, clock: Clock) -> Prometheus:
@@ -127,7 +133,7 @@ def open_source(target: Target, entries: Sequence[Entry], config: Config, clock:
         most_bytes=config.largest_page,
     )
     if target.kind == "page":
-        return MetricsPage(target.url, road, names, clock)
+        return MetricsPage(target.url, road, names, clock, config.most_series)
     from probes._metrics_server import MetricsServer  # noqa: PLC0415  # some 20 MB, only when used
 
     return MetricsServer(target.url, road, names, clock, selector=target.selector)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from probes import _name_map as name_map
-from probes._exposition import MAX_SERIES, Exposition
+from probes._exposition import MOST_SERIES, Exposition
 from soak.core.errors import ProbeError
 from tests.metrics_pages import Series, Watched, recorded, same, slow_page
 
@@ -119,10 +119,15 @@ def test_a_page_that_is_cut_or_none_is_an_error(text: bytes) -> None:
 
 def test_more_series_than_a_map_can_mean_are_an_error() -> None:
     """The memory is bounded."""
-    text = b"".join(b'a{x="%d"} 1\n' % at for at in range(MAX_SERIES + 1))
+    text = b"".join(b'a{x="%d"} 1\n' % at for at in range(24))
 
-    with pytest.raises(ProbeError, match="more than 20000"):
-        Exposition(["a"]).parse(text)
+    with pytest.raises(ProbeError, match="more than 23 wanted series: raise most_series"):
+        Exposition(["a"], 23).parse(text)
+
+
+def test_a_page_of_three_thousand_partitions_is_read_without_being_told() -> None:
+    """Fifteen lines of a Pulsar broker's page for each are wanted."""
+    assert MOST_SERIES >= 3_000 * 15
 
 
 @given(st.sets(st.text("ab_", min_size=1, max_size=5), min_size=1, max_size=30), st.data())

@@ -100,6 +100,26 @@ def test_both_spellings_on_one_page_are_not_added_up() -> None:
     assert watched.values() == {"redpanda_cpu_busy_seconds": 2.0}
 
 
+def test_what_consumers_got_is_counted_once() -> None:
+    """A Pulsar broker that shows consumers, too, gives their numbers beside those of their subscription."""
+    page = (
+        b'pulsar_out_messages_total{topic="t",subscription="s"} %d\n'
+        b'pulsar_out_messages_total{topic="t",subscription="s",consumer_name="c",consumer_id="0"} %d\n'
+    )
+    watched = Watched(["pulsar"], page % (0, 0), page % (23, 23))
+    watched.values()
+
+    assert watched.values() == {"pulsar_out_messages": 23.0}
+
+
+def test_how_idle_kafkas_threads_are_is_that_of_the_last_minute_alone() -> None:
+    """The mean since the broker's start would not move while they get busy."""
+    name = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_ratio"
+
+    assert Watched(["kafka_jmx"], recorded("kafka_jmx_attributes")).values()[name] == 0.97
+    assert name not in Watched(["kafka_jmx"], recorded("kafka_jmx_example")).values()
+
+
 def test_shards_are_added_up_and_the_class_is_kept() -> None:
     """Starvation of `raft` over two shards: 0.25 s and 0.5 s in a second."""
     before = recorded("redpanda_internal")
