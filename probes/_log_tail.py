@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -44,16 +45,18 @@ class LogTail:
         """
         try:
             if self._descriptor is None:
-                self._open(at_end=not self._is_new)
+                self._follow(self._opened(), at_end=not self._is_new)
             text, is_all = self._more()
-            if is_all and self._is_replaced():
-                self._open(at_end=False)
-                more, is_all = self._more()
-                end = b"\n" if self._rest + text else b""  # nothing will be added to its last line
-                text += end + more
         except OSError as error:
             self._is_new = self._is_new or isinstance(error, FileNotFoundError)
-            raise ProbeError(f"cannot read the log {self._path}: {error.strerror}") from error
+            raise self._failed(error) from error
+        try:
+            if is_all and self._is_replaced():
+                more, is_all = self._go_over()
+                text += more
+        except OSError as error:
+            if not text:  # what was read is handed out first; the next read will fail
+                raise self._failed(error) from error
         whole = self._whole_lines(text)
         lost, self._lost = self._lost, 0
         return Piece(whole, lost, is_all)
@@ -63,16 +66,36 @@ class LogTail:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _open(self, *, at_end: bool) -> None:
+    def _failed(self, error: OSError) -> ProbeError:
+        return ProbeError(f"cannot read the log {self._path}: {error.strerror}")
+
+    def _opened(self) -> int:
         descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        now = os.fstat(descriptor)
-        if not stat.S_ISREG(now.st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise ProbeError(f"the log {self._path} is not a file")
+            raise OSError(errno.EINVAL, "it is not a file")
+        return descriptor
+
+    def _follow(self, descriptor: int, *, at_end: bool) -> None:
         self.close()
         self._descriptor = descriptor
-        self._at = now.st_size if at_end else 0
+        self._at = os.fstat(descriptor).st_size if at_end else 0
         self._mark = self._before(self._at)
+
+    def _go_over(self) -> tuple[bytes, bool]:
+        """Read what the old file got before it was renamed, and go over to the new one when that is all."""
+        there = self._opened()
+        try:
+            rest, is_all = self._more()
+        except OSError:
+            os.close(there)
+            raise
+        if not is_all:
+            os.close(there)
+            return rest, False
+        self._follow(there, at_end=False)
+        more, is_all = self._more()
+        return rest + b"\n" + more, is_all  # nothing will be added to the old file's last line
 
     def _more(self) -> tuple[bytes, bool]:
         """Return the next bytes, and whether they reach to the end."""
@@ -97,9 +120,10 @@ class LogTail:
 
     def _is_replaced(self) -> bool:
         """Tell whether the path names another file; between two renames it may name none."""
-        if not self._path.exists():
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
             return False
-        there = self._path.stat()
         here = os.fstat(self._fd)
         return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
 

@@ -6,7 +6,8 @@ Overhead: one stat a file and second, and a search of what was appended, about 8
 Caveats:  Begins at the end of the log. Times are the log's own, to the millisecond, on this host's clock;
           where lines have no calendar stamp they are placed by when we saw them. Half a second later than
           the line. What a client may write into a log (a topic, a client id) may be in an event, escaped.
-          More than 1,000 events between two readings are counted, and not told.
+          More than 1,000 events between two readings are counted, and not told. Of a log that is rotated
+          twice between two looks the file between is not seen.
 """
 
 from __future__ import annotations

@@ -139,6 +139,49 @@ def test_rotation_by_rename_loses_nothing(followed: Followed) -> None:
     assert followed.offsets() == []
 
 
+@pytest.mark.parametrize("trouble", ["no rights", "a folder", "gone"])
+def test_rotation_to_a_log_that_cannot_be_read_yet_loses_nothing(
+    followed: Followed, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As between the making of the new file and the change of its owner."""
+    followed.write(line(1))
+    followed.path.rename(followed.path.with_suffix(".1"))
+    with monkeypatch.context() as patched:
+        if trouble == "no rights":
+            followed.path.touch()
+            patched.setattr(os, "open", _refused)
+        if trouble == "a folder":
+            followed.path.mkdir()
+        seen = followed.offsets()
+    if trouble == "a folder":
+        followed.path.rmdir()
+    followed.write(line(2))
+
+    assert seen + followed.offsets() == [1, 2]
+
+
+def _refused(*_given: object) -> int:
+    raise PermissionError(13, "Permission denied")
+
+
+def test_lines_that_come_between_the_last_look_and_the_rename_are_read(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old file is read once more when the new one is there."""
+    real_open = os.open
+
+    def opened(path: Path, flags: int) -> int:
+        with followed.path.with_suffix(".1").open("a") as old:
+            old.write(line(23))
+        return real_open(path, flags)
+
+    followed.path.rename(followed.path.with_suffix(".1"))
+    followed.write(line(24))
+    monkeypatch.setattr(os, "open", opened)
+
+    assert followed.offsets() == [23, 24]
+
+
 def test_copy_and_truncate_is_seen(followed: Followed) -> None:
     """Also when the file has grown beyond where we were before we look again."""
     followed.write(line(1))
