@@ -1,4 +1,4 @@
-"""A drive of the lab's own with a filesystem on it, whose delay is set while somebody is at work there.
+"""A drive of the lab's own with a filesystem on it, whose faults are set while somebody is at work there.
 
 nbdkit serves the drive, nbdfuse makes a file of it, and a loop device a block device of that, so the kernel
 counts its requests as any drive's. A keeper, a process of its own, puts it together, and takes it apart when
@@ -7,19 +7,22 @@ told to or when this process ends, however it ends.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
-from soak.core.units import SECOND_NS
+from soak.core.units import SECOND_NS, format_size
+from soak.lab import drive_control
+from soak.lab.drive_control import Said, Told
+from soak.lab.flash import Settings
 from soak.service import children
 
 START_LIMIT_NS = 60 * SECOND_NS
@@ -30,9 +33,26 @@ _TOOLS = {
     "nbdfuse": "libnbd-bin",
     "fusermount3": "fuse3",
     "losetup": "mount",
-    "mkfs.ext4": "e2fsprogs",
+    "fstrim": "util-linux",
 }
 """What is called, and the Debian package that has it."""
+
+FILESYSTEMS = {
+    "ext4": (
+        "mkfs.ext4",
+        "-q",
+        "-b",
+        "4096",
+        "-E",
+        "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
+    ),
+    "xfs": ("mkfs.xfs", "-q", "-K"),
+}
+"""How each is made: what is left for later would be written beside the load; in a drive's pages."""
+
+_PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}
+LEAST_BYTES = {"ext4": 2**24, "xfs": 300 * 2**20}
+"""What their tools ask for, and room for a journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +64,10 @@ class DriveFolder:
     @property
     def control(self) -> Path:
         return self.path / "control.json"
+
+    @property
+    def counters(self) -> Path:
+        return self.path / "counters.json"
 
     @property
     def ready(self) -> Path:
@@ -67,13 +91,14 @@ class DriveFolder:
         return self.path / "drive.log"
 
 
-def missing(which: Callable[[str], str | None] = shutil.which) -> str:
+def missing(which: Callable[[str], str | None] = shutil.which, *, filesystem: str = "ext4") -> str:
     """Return what keeps this machine from having such a drive, or ""."""
     if os.geteuid() != 0:
         return "a drive of the lab's own needs root, for its mounts and its loop device"
     if not (os.access("/dev/fuse", os.W_OK) and os.access("/dev/loop-control", os.W_OK)):
         return "a drive of the lab's own needs /dev/fuse and loop devices, which this machine lacks"
-    absent = [f"{tool} (Debian: {package})" for tool, package in _TOOLS.items() if not which(tool)]
+    tools = {**_TOOLS, FILESYSTEMS[filesystem][0]: _PACKAGES[filesystem]}
+    absent = [f"{tool} (Debian: {package})" for tool, package in tools.items() if not which(tool)]
     if absent:
         return f"a drive of the lab's own needs {', '.join(absent)}"
     shown = subprocess.run(
@@ -87,7 +112,7 @@ def missing(which: Callable[[str], str | None] = shutil.which) -> str:
     return ""
 
 
-def start(folder: Path, *, capacity_bytes: int = 2**29) -> Drive:
+def start(folder: Path, *, capacity_bytes: int = 2**29, filesystem: str = "ext4") -> Drive:
     """Put a drive together below `folder`, mounted and empty; from the main thread.
 
     What an earlier drive in this folder left behind is cleared away first.
@@ -95,11 +120,16 @@ def start(folder: Path, *, capacity_bytes: int = 2**29) -> Drive:
     Raises:
         LabError: this machine lacks something, or it did not come up; nothing is left then.
     """
-    lack = missing()
+    lack = missing(filesystem=filesystem)
     if lack:
         raise LabError(lack)
+    if capacity_bytes < LEAST_BYTES[filesystem]:
+        least = format_size(LEAST_BYTES[filesystem])
+        raise LabError(
+            f"a drive with {filesystem} needs {least}, not {format_size(capacity_bytes)}"
+        )
     drive = Drive(DriveFolder(folder.absolute()))
-    drive.begin(capacity_bytes)
+    drive.begin(capacity_bytes, filesystem)
     return drive
 
 
@@ -110,18 +140,22 @@ class Drive:
         self._folder = folder
         self._clock = SystemClock()
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._told = Told()
         self.device = ""  # as diskstats names it
 
     @property
     def mount_point(self) -> Path:
         return self._folder.mount_point
 
-    def begin(self, capacity_bytes: int) -> None:
+    def begin(self, capacity_bytes: int, filesystem: str) -> None:
         self._folder.path.mkdir(parents=True, exist_ok=True)
-        self._folder.ready.unlink(missing_ok=True)
-        self.answer()
-        module = "soak.lab.drive_keeper"
-        command = [sys.executable, "-m", module, str(self._folder.path), str(capacity_bytes)]
+        for old in (self._folder.ready, self._folder.counters):
+            old.unlink(missing_ok=True)
+        self._tell(Told())
+        command = [
+            *(sys.executable, "-m", "soak.lab.drive_keeper"),
+            *(str(self._folder.path), str(capacity_bytes), filesystem),
+        ]
         self._keeper = children.spawn(
             command, log_path=self._folder.log, death_signal=signal.SIGTERM
         )
@@ -133,20 +167,53 @@ class Drive:
 
     def answer(self, *, delay_seconds: float = 0.0) -> None:
         """From now on every write and every flush takes this much longer; what was stopped goes on."""
-        self._tell(delay_seconds, is_stopped=False)
+        self._tell(replace(self._told, delay_seconds=delay_seconds, is_stopped=False, error=""))
 
     def stop_answering(self) -> None:
         """From now on no request is answered, until `answer`."""
-        self._tell(0.0, is_stopped=True)
+        self._tell(replace(self._told, delay_seconds=0.0, is_stopped=True))
+
+    def fail(self, error: Literal["EIO", "ENOSPC"]) -> None:
+        """From now on every write and every flush fails so, until `answer`."""
+        self._tell(replace(self._told, error=error))
+
+    def age(self, settings: Settings) -> None:
+        """Let it live on a pool of erased pages; called again, only how fast it is changes."""
+        self._tell(replace(self._told, flash=settings))
+
+    def renew(self) -> None:
+        """Give it erased pages without end, as before `age`."""
+        self._tell(replace(self._told, flash=None))
+
+    def trim(self) -> None:
+        """Tell the drive what its filesystem does not use.
+
+        Raises:
+            LabError: it could not be told.
+        """
+        done = subprocess.run(
+            ["fstrim", str(self.mount_point)],  # noqa: S607  # `start` has looked for it
+            capture_output=True,
+            text=True,
+            timeout=UNDO_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise LabError(f"cannot trim {self.mount_point}: {done.stderr.strip()}")
+
+    def said(self) -> Said:
+        """Return its counters, at most half a second old."""
+        return drive_control.ask(self._folder.counters)
 
     def close(self) -> None:
         """Take everything apart; may be called twice."""
-        self.answer()
+        self._tell(Told())
         if self._keeper is not None:
             children.stop(self._keeper, UNDO_SECONDS)
 
-    def _tell(self, delay_seconds: float, *, is_stopped: bool) -> None:
-        write_control(self._folder, delay_seconds, is_stopped=is_stopped)
+    def _tell(self, told: Told) -> None:
+        self._told = told
+        drive_control.tell(self._folder.control, told)
 
     def _await_ready(self, keeper: subprocess.Popen[bytes]) -> str:
         deadline_ns = self._clock.mono_ns() + START_LIMIT_NS
@@ -156,10 +223,3 @@ class Drive:
             self._clock.sleep_until(self._clock.mono_ns() + _POLL_NS)
         said = children.log_tail(self._folder.log)
         raise LabError(f"the drive in {self._folder.path} did not come up:\n{said}")
-
-
-def write_control(folder: DriveFolder, delay_seconds: float, *, is_stopped: bool) -> None:
-    """Replace what the drive is told as a whole, so that it never reads a half."""
-    draft = folder.control.with_suffix(".part")
-    draft.write_text(json.dumps({"delay_seconds": delay_seconds, "is_stopped": is_stopped}))
-    draft.replace(folder.control)

@@ -1,4 +1,4 @@
-"""Puts a lab's drive together and takes it apart: `python -m soak.lab.drive_keeper FOLDER CAPACITY_BYTES`.
+"""Puts a lab's drive together and takes it apart: `python -m soak.lab.drive_keeper FOLDER BYTES FILESYSTEM`.
 
 A process of its own, which SIGTERM ends and which gets one when its parent dies: so mounts and loop devices
 do not outlive a test or a drill that was killed. What it leaves when it is killed itself, the next one in its
@@ -18,18 +18,18 @@ from probes import _mounts
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
-from soak.lab.drive import DriveFolder, write_control
+from soak.lab import drive_control
+from soak.lab.drive import FILESYSTEMS, DriveFolder
 from soak.service import children
 from soak.service.signals import stop_event
 
 PLUGIN = Path(__file__).with_name("drive_nbdkit.py")
 STEP_LIMIT_SECONDS = 20.0
+THREADS = 64  # so many writes may wait, and a read is still answered
 _POLL_SECONDS = 0.05
-_MKFS = ("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard")
-"""Everything at once: what mkfs leaves for later would be written beside the load."""
 
 
-def keep(folder: DriveFolder, capacity_bytes: int, stop: threading.Event) -> None:
+def keep(folder: DriveFolder, capacity_bytes: int, filesystem: str, stop: threading.Event) -> None:
     """Hold the drive until told to stop, or until a part of it has ended.
 
     Raises:
@@ -38,7 +38,7 @@ def keep(folder: DriveFolder, capacity_bytes: int, stop: threading.Event) -> Non
     clear(folder)
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        _put_together(folder, capacity_bytes, processes)
+        _put_together(folder, capacity_bytes, filesystem, processes)
         while not stop.wait(_POLL_SECONDS):
             if any(process.poll() is not None for process in processes):
                 raise LabError(f"a part of the drive has ended; {folder.log} says why")
@@ -49,7 +49,8 @@ def keep(folder: DriveFolder, capacity_bytes: int, stop: threading.Event) -> Non
 def clear(folder: DriveFolder) -> None:
     """Undo mounts and loop devices in this folder, whoever made them; there may be none."""
     folder.ready.unlink(missing_ok=True)
-    write_control(folder, 0.0, is_stopped=False)  # else what waits for the drive waits on
+    # Else what waits for the drive waits on.
+    drive_control.tell(folder.control, drive_control.Told())
     if _is_mounted(folder.mount_point) and not _try("umount", str(folder.mount_point)):
         _try("umount", "--lazy", str(folder.mount_point))  # somebody still has a file open
     for loop in _loops_on(folder.image):
@@ -59,20 +60,26 @@ def clear(folder: DriveFolder) -> None:
 
 
 def _put_together(
-    folder: DriveFolder, capacity_bytes: int, processes: list[subprocess.Popen[bytes]]
+    folder: DriveFolder,
+    capacity_bytes: int,
+    filesystem: str,
+    processes: list[subprocess.Popen[bytes]],
 ) -> None:
     folder.socket.unlink(missing_ok=True)
     folder.image.touch()
     folder.mount_point.mkdir(exist_ok=True)
-    served = [f"capacity={capacity_bytes}", f"control={folder.control}"]
-    kit = ["nbdkit", "--foreground", "--unix", str(folder.socket), "python", str(PLUGIN), *served]
+    kit = [
+        *("nbdkit", "--foreground", "--threads", str(THREADS), "--unix", str(folder.socket)),
+        *("python", str(PLUGIN), f"capacity={capacity_bytes}"),
+        *(f"control={folder.control}", f"counters={folder.counters}"),
+    ]
     processes.append(_spawn(kit, folder))
     _await(folder.socket.exists, processes)
     fuse = ["nbdfuse", str(folder.image), "--unix", str(folder.socket)]
     processes.append(_spawn(fuse, folder))
     _await(lambda: _is_mounted(folder.image), processes)
     loop = _run("losetup", "--find", "--show", str(folder.image)).strip()
-    _run(*_MKFS, loop)
+    _run(*FILESYSTEMS[filesystem], loop)
     _run("mount", "-o", "nodiscard", loop, str(folder.mount_point))
     draft = folder.ready.with_suffix(".part")
     draft.write_text(Path(loop).name)
@@ -139,9 +146,9 @@ def _run(*command: str) -> str:
 
 
 def main() -> None:
-    folder, capacity_bytes = sys.argv[1:]
+    folder, capacity_bytes, filesystem = sys.argv[1:]
     try:
-        keep(DriveFolder(Path(folder)), int(capacity_bytes), stop_event())
+        keep(DriveFolder(Path(folder)), int(capacity_bytes), filesystem, stop_event())
     except LabError as error:
         sys.exit(str(error))
 

@@ -1,20 +1,43 @@
 """The drive itself, as a plug-in that nbdkit loads: memory that answers as late as a file tells it to.
 
-Runs inside nbdkit, in the system's Python, so it imports nothing of the project. `control` is JSON, replaced
-as a whole: `delay_seconds` holds up every write and every flush, `is_stopped` every answer until it is false.
+Runs inside nbdkit, in the system's Python, so it imports nothing of the project but the model beside it, by
+the path of its file. `control` is what `drive_control.Told` is written to, looked at with every request;
+`counters` is where `drive_control.Said` is read from.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import importlib.util
 import json
 import mmap
+import sys
+import threading
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 API_VERSION = 2
 THREAD_MODEL_PARALLEL = 3  # nbdkit's module has both, but only while nbdkit runs
 FUA_NATIVE = 2
 POLL_SECONDS = 0.02  # while stopped
+SAY_SECONDS = 0.5
+
+
+def _model() -> ModuleType:
+    """Return the module of the flash model: nbdkit runs this file without its folder on the path."""
+    spec = importlib.util.spec_from_file_location("flash", Path(__file__).with_name("flash.py"))
+    if spec is None or spec.loader is None:
+        raise ImportError("the model of a flash drive is not beside its plug-in")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["flash"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+FLASH = _model()
 
 
 class Drive:
@@ -23,10 +46,18 @@ class Drive:
     def __init__(self) -> None:
         self.capacity_bytes = 0
         self.control = Path()
+        self.counters = Path()
         self._memory: mmap.mmap | None = None
         self._stamp = (0, 0)
-        self._delay_seconds = 0.0
-        self._is_stopped = False
+        self._told: dict[str, Any] = {}
+        self._flash: Any = None
+        self._lock = threading.Lock()  # of the model and of what is said
+        self._said: dict[str, Any] = {
+            "written_bytes": 0,
+            "flushes": 0,
+            "trimmed_bytes": 0,
+            "waited_seconds": 0.0,
+        }
 
     @property
     def memory(self) -> mmap.mmap:
@@ -35,24 +66,104 @@ class Drive:
             self._memory = mmap.mmap(-1, self.capacity_bytes)
         return self._memory
 
-    def answer(self) -> float:
-        """Return once the drive answers at all, with the delay that writes and flushes have now."""
+    def answer(self) -> None:
+        """Return once the drive answers at all."""
         self._look()
-        while self._is_stopped:
+        while self._told["is_stopped"]:
             time.sleep(POLL_SECONDS)
             self._look()
-        return self._delay_seconds
+
+    def write(self, offset: int, count: int) -> None:
+        """Take as long as to write so many bytes takes now.
+
+        Raises:
+            OSError: the drive was told to fail.
+        """
+        self._fail()
+        with self._lock:
+            self._said["written_bytes"] += count
+            seconds = self._told["delay_seconds"]
+            if self._flash is not None:
+                seconds += self._flash.write(offset, count, time.monotonic())
+                self._note_starving()
+            self._said["waited_seconds"] += seconds
+        time.sleep(seconds)
+
+    def flush(self) -> None:
+        """Take as long as a flush takes now; fails as `write` does."""
+        self._fail()
+        with self._lock:
+            seconds = self._told["delay_seconds"]
+            if self._flash is not None:
+                seconds += self._flash.settings.flush_seconds
+            self._said["flushes"] += 1
+            self._said["waited_seconds"] += seconds
+        time.sleep(seconds)
+
+    def trim(self, offset: int, count: int) -> None:
+        with self._lock:
+            self._said["trimmed_bytes"] += count
+            if self._flash is not None:
+                self._flash.trim(offset, count, time.monotonic())
+
+    def say(self) -> None:
+        """Write down what was done; a reader never sees a half."""
+        with self._lock:
+            flash = self._flash
+            if flash is not None:
+                flash.collect(time.monotonic())
+                self._said["erased_pages"] = flash.erased
+                self._said["stale_pages"] = flash.stale
+                self._said["valid_pages"] = flash.valid
+                self._said["starved_writes"] = flash.starved_writes
+            text = json.dumps(self._said)
+        draft = self.counters.with_suffix(".part")
+        draft.write_text(text)
+        draft.replace(self.counters)
+
+    def _fail(self) -> None:
+        if not self._told["error"]:
+            return
+        import nbdkit  # type: ignore[import-not-found]  # noqa: PLC0415  # there only while nbdkit runs
+
+        number = getattr(errno, self._told["error"])
+        nbdkit.set_error(number)
+        raise OSError(number, "the drive was told to fail")
+
+    def _note_starving(self) -> None:
+        if self._flash.starved_writes and "starved_wall_ns" not in self._said:
+            self._said["starved_wall_ns"] = time.time_ns()
+            self._said["starved_written_bytes"] = self._said["written_bytes"]
 
     def _look(self) -> None:
         status = self.control.stat()
         stamp = (status.st_ino, status.st_mtime_ns)
-        if stamp != self._stamp:
-            told = json.loads(self.control.read_text())
-            self._delay_seconds, self._is_stopped = told["delay_seconds"], told["is_stopped"]
+        if stamp == self._stamp:
+            return
+        with self._lock:
+            self._told = json.loads(self.control.read_text())
             self._stamp = stamp
+            if self._told["flash"] is None:
+                self._flash = None
+                return
+            settings = FLASH.Settings(**self._told["flash"])
+            if self._flash is not None:
+                self._flash.settings = settings
+                return
+            self._flash = FLASH.Flash(self.capacity_bytes, settings, time.monotonic())
+            for key in ("starved_wall_ns", "starved_written_bytes"):
+                self._said.pop(key, None)
+            self._said["aged_written_bytes"] = self._said["written_bytes"]
 
 
 DRIVE = Drive()
+
+
+def _say_on() -> None:
+    while True:
+        with contextlib.suppress(OSError):  # its folder is being cleared, or is full
+            DRIVE.say()
+        time.sleep(SAY_SECONDS)
 
 
 def config(key: str, value: str) -> None:
@@ -60,8 +171,14 @@ def config(key: str, value: str) -> None:
         DRIVE.capacity_bytes = int(value)
     elif key == "control":
         DRIVE.control = Path(value)
+    elif key == "counters":
+        DRIVE.counters = Path(value)
     else:
         raise ValueError(f"unknown parameter {key}")
+
+
+def after_fork() -> None:
+    threading.Thread(target=_say_on, name="counters", daemon=True).start()
 
 
 def thread_model() -> int:
@@ -102,18 +219,22 @@ def pread(drive: Drive, buffer: bytearray, offset: int, _flags: int) -> None:
 
 
 def pwrite(drive: Drive, buffer: bytes, offset: int, _flags: int) -> None:
-    time.sleep(drive.answer())
+    drive.answer()
+    drive.write(offset, len(buffer))
     drive.memory[offset : offset + len(buffer)] = buffer
 
 
 def flush(drive: Drive, _flags: int) -> None:
-    time.sleep(drive.answer())
-
-
-def trim(drive: Drive, _count: int, _offset: int, _flags: int) -> None:
     drive.answer()
+    drive.flush()
+
+
+def trim(drive: Drive, count: int, offset: int, _flags: int) -> None:
+    drive.answer()
+    drive.trim(offset, count)
 
 
 def zero(drive: Drive, count: int, offset: int, _flags: int) -> None:
+    """Write zeros; no trim, as a filesystem asks for them where it goes on to write."""
     drive.answer()
     drive.memory[offset : offset + count] = bytes(count)

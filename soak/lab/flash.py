@@ -1,0 +1,99 @@
+"""A flash drive's erased pages: while they last writes are quick, then they wait for the drive's collection.
+
+Loaded by nbdkit too, in the system's Python, so it imports the standard library alone. No IO, no clock.
+
+Model: a drive of L logical pages has P = L (1 + spare_ratio) physical ones, each erased, stale or valid. A
+page that is written takes an erased one; what it held before becomes stale, as a page that is trimmed does.
+In the background stale pages are erased, more slowly the fewer of the used pages they are: at
+collected_pages_per_second times stale / (stale + valid), since to erase a block is to move what is valid in
+it. A write that finds no erased page waits until its pages would have been collected; all stand in one queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PAGE_BYTES = 4096
+_STEP_SECONDS = 0.1  # of the collection, whose rate changes as it goes
+_MOST_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a drive is; all but the first two may change while it works."""
+
+    spare_ratio: float = 0.28  # physical pages beyond the logical ones, of these
+    is_full: bool = True  # every logical page was written once, as after a long life without trim
+    collected_pages_per_second: float = 10_000.0  # as if nothing were valid
+    write_seconds: float = 0.0
+    flush_seconds: float = 0.0
+    starved_seconds: float = 0.0  # longer for each write that finds no erased page
+
+
+class Flash:
+    """The pages of one drive; `now` is a clock in seconds that never goes back. For one thread at a time."""
+
+    def __init__(self, capacity_bytes: int, settings: Settings, now: float) -> None:
+        logical = capacity_bytes // PAGE_BYTES
+        self.settings = settings
+        self._is_valid = bytearray((b"\x01" if settings.is_full else b"\x00") * logical)
+        self._at = now
+        self.valid = logical if settings.is_full else 0
+        self.stale = 0.0
+        self.erased = logical * (1 + settings.spare_ratio) - self.valid
+        self.written_pages = 0
+        self.trimmed_pages = 0
+        self.starved_writes = 0
+        self.starved_at_written_pages: int | None = None  # when the pool ran out, the first time
+
+    def write(self, offset: int, count: int, now: float) -> float:
+        """Take pages for so many bytes; return how many seconds that takes."""
+        self.collect(now)
+        first, last = _pages(offset, count)
+        pages = last - first
+        fresh = self._is_valid.count(0, first, last)
+        self._is_valid[first:last] = b"\x01" * pages
+        self.valid += fresh
+        self.stale += pages - fresh
+        self.erased -= pages
+        self.written_pages += pages
+        if self.erased >= 0:
+            return self.settings.write_seconds
+        if self.starved_at_written_pages is None:
+            self.starved_at_written_pages = self.written_pages
+        self.starved_writes += 1
+        debt_seconds = -self.erased / self._collected_per_second()
+        return self.settings.write_seconds + self.settings.starved_seconds + debt_seconds
+
+    def trim(self, offset: int, count: int, now: float) -> None:
+        """Take so many bytes for no longer needed; only whole pages are."""
+        self.collect(now)
+        first, last = -(-offset // PAGE_BYTES), (offset + count) // PAGE_BYTES
+        if last <= first:
+            return
+        freed = self._is_valid.count(1, first, last)
+        self._is_valid[first:last] = bytes(last - first)
+        self.valid -= freed
+        self.stale += freed
+        self.trimmed_pages += freed
+
+    def collect(self, now: float) -> None:
+        """Let the drive erase stale pages until now."""
+        left = now - self._at
+        step = max(_STEP_SECONDS, left / _MOST_STEPS)
+        while left > 0 and self.stale > 0:
+            collected = min(self.stale, self._collected_per_second() * min(step, left))
+            self.stale -= collected
+            self.erased += collected
+            left -= step
+        self._at = now
+
+    def _collected_per_second(self) -> float:
+        """Return the rate now; never 0 where a page is missing: then some are stale."""
+        rate = self.settings.collected_pages_per_second
+        return rate * self.stale / (self.stale + self.valid)
+
+
+def _pages(offset: int, count: int) -> tuple[int, int]:
+    """Return the first page that a request touches and the one after its last."""
+    return offset // PAGE_BYTES, -(-(offset + count) // PAGE_BYTES)
