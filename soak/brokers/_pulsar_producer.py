@@ -6,6 +6,7 @@ are built with the client's extension module, because its Python layer costs 10 
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -100,7 +101,7 @@ class _Notes:
         self.said = ""
         self._mono_ns = mono_ns
         self._notes: list[_Note] = []
-        self.note = self._bound()
+        self.note: Callable[[int, Any, Any], None] = self._first
 
     def __len__(self) -> int:
         return len(self._notes)
@@ -110,6 +111,13 @@ class _Notes:
         taken = self._notes[:]
         del self._notes[: len(taken)]
         return taken
+
+    def _first(self, token: int, result: Any, message_id: Any) -> None:  # noqa: ANN401  # the client's
+        # The client's thread is not Python's: its state, with a page of stack, would be made and taken
+        # down in every call. One hold that is never released keeps it, as long as the thread lives.
+        ctypes.pythonapi.PyGILState_Ensure()
+        self.note = self._bound()
+        self.note(token, result, message_id)
 
     def _bound(self) -> Callable[[int, Any, Any], None]:
         add, mono_ns, odd = self._notes.append, self._mono_ns, self._odd
