@@ -62,20 +62,12 @@ def offline(series: CsvSeries) -> list[tuple[Change, int | None]]:
     from soak.core.model import Series
 
     here = np.flatnonzero(np.isfinite(series.values))
-    if here.size == 0:
-        return []
-    # carried forward only for the search: a missing value is no change
-    filled = series.values[
-        np.maximum.accumulate(
-            np.where(np.isfinite(series.values), np.arange(series.values.size), here[0])
-        )
-    ]
     config = segmentation.Config(
         scale="log" if _is_latency(series) else "linear",
         smallest_step_ratio=_SMALLEST_STEP,
         smallest_step_seconds=0.0,
     )
-    whole = Series(series.name, np.arange(filled.size, dtype=np.int64), filled)
+    whole = Series(series.name, here.astype(np.int64), series.values[here])
     return [(change, None) for change in segmentation.detect(whole, config)]
 
 
