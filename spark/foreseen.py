@@ -12,6 +12,7 @@ from soak.store.run_folder import RunFolder
 from spark.timeline import Timeline
 
 _DELETION = "retention_deletion"
+_WATCHED = "retention_deletions"
 _FREED = ("segment_unlinked", "space_reclaimed")
 
 
@@ -42,12 +43,25 @@ def retention(timeline: Timeline, told: Mapping[str, Any]) -> dict[str, object]:
                 default=None,
             ),
         },
+        _watched_until(timeline),
     )
     within = 0 if seconds is None else int(((seconds >= begin) & (seconds < end)).sum())
     return {
         "forecast": dict(told),
         "happened": {**happened, "soak_seconds_with_deletions": within},
     }
+
+
+def _watched_until(timeline: Timeline) -> float | None:
+    """Return until when there was load and somebody looked for deletions; None: nobody did."""
+    looks = [
+        int(seconds[-1]) + 1.0
+        for name, (seconds, _) in timeline.series.items()
+        if timeline.columns[name].metric == _WATCHED and seconds.size
+    ]
+    load_end = timeline.phases.first_k("drain")
+    ends = [max(looks), *([] if load_end is None else [load_end])] if looks else []
+    return min(ends, default=None)
 
 
 def first_of(timeline: Timeline, kind: str) -> float | None:

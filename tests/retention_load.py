@@ -11,7 +11,7 @@ from pathlib import Path
 from soak.cli import _forecast
 from soak.core import plan_text
 from soak.core.clock import SystemClock
-from soak.core.forecast_text import compared, to_json
+from soak.core.forecast_text import compared
 from soak.core.model import Event
 from soak.core.plan import Plan
 from soak.core.units import SECOND_NS
@@ -26,11 +26,12 @@ Send = Callable[[int, bytes], None]
 
 @dataclass(slots=True)
 class Loaded:
-    """One topic under load; `begun_ns` is when its first message was due, on the wall clock."""
+    """One topic under load; `begun_ns` is when its first message was due, `told` what was foreseen then."""
 
     plan: Plan
     send: Send
     begun_ns: int = 0
+    told: Mapping[str, object] = field(default_factory=dict)
     sent: int = 0
     _begun_mono_ns: int = 0
     _payload: bytes = field(default=b"")
@@ -64,6 +65,8 @@ class Loader:
         self._thread = threading.Thread(target=self._run)
 
     def start(self) -> None:
+        for topic in self._topics:
+            topic.told = _forecast.look(topic.plan, (), Path()).body
         self._thread.start()
 
     def close(self) -> None:
@@ -104,13 +107,11 @@ def log_of(broker: Node | Running) -> str:
 
 def outcome(topic: Loaded, events: Sequence[Event]) -> dict[str, object]:
     """Return when the first deletion of a topic was foreseen, when it came, and how far these are apart."""
-    one = _forecast.look(topic.plan, (), Path())
-    told = to_json(one.found, one.limits, one.stored, one.drive)
     found = [
         (event.since_ns + event.at_ns) / 2
         for event in events
         if event.kind == "retention_deletion" and event.fields["topic"] == topic.name
     ]
     came = (min(found) - topic.begun_ns) / SECOND_NS if found else None
-    happened = compared(told, {"first_deletion": came})
-    return {"topic": topic.name, "foreseen": told["first_deletion_seconds"], **happened}
+    happened = compared(topic.told, {"first_deletion": came})
+    return {"topic": topic.name, "foreseen": topic.told["first_deletion_seconds"], **happened}

@@ -72,6 +72,29 @@ def test_a_cluster_that_does_not_tell_ends_no_run(tmp_path: Path) -> None:
     assert "no Pulsar admin interface at http://127.0.0.1:9" in told["notes"][0]
 
 
+def test_limits_that_are_none_end_no_run(tmp_path: Path) -> None:
+    """A cluster may say anything."""
+    text = "name: x\nbroker: {pulsar: {}}\nlab: {settings: {retentionCheckIntervalInSeconds: -5}}\n"
+    folder = RunFolder(tmp_path)
+
+    _forecast.record(folder, plan_text.load(text, "p").plan, ())
+
+    told = json.loads(folder.forecast.read_text())
+    assert "settings make no sense" in told["notes"][0]
+
+
+def test_a_soak_whose_rate_a_ramp_will_find_is_not_foreseen(tmp_path: Path) -> None:
+    """Neither its first deletion nor that it will not see one."""
+    plan = tmp_path / "plan.yaml"
+    load = LOAD.replace("soak: 60s", "soak: 60s, ramp: {soak_share: 0.8}")
+    plan.write_text(f"name: x\nrun_directory: {tmp_path}\n{load}{KAFKA}")
+
+    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
+
+    assert "is first deleted is not foreseen: the rate of the soak is what" in result.output
+    assert "Warning: the soak ends" not in result.output
+
+
 def test_redpanda_looks_every_ten_seconds_and_frees_at_once() -> None:
     topic = Topic(settings={"retention.ms": "1000"})
 

@@ -31,6 +31,7 @@ TOLD: dict[str, Any] = {
     "notes": ["by the & by"],
     "warnings": [],
 }
+LATER = {**TOLD, "first_deletion_seconds": [500.0, 510.0]}  # the run has ended by then
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +83,18 @@ def test_a_deletion_that_came_at_another_time_is_told_as_such(deleting: Timeline
     assert "23 s after the middle of the time foreseen: not as foreseen." in page
 
 
+def test_a_deletion_that_was_foreseen_and_never_came_is_told_as_such(deleting: Timeline) -> None:
+    """The probe watched for longer than it could have come late."""
+    happened, page = seen(deleting, TOLD, [])
+
+    assert happened["is_as_foreseen"] is False
+    assert "No deletion was seen in this run, though one was foreseen." in page
+
+
 @pytest.mark.parametrize(
     ("seconds", "told", "words"),
     [
-        ([], TOLD, "No deletion was seen in this run."),
+        ([], LATER, "No deletion was seen in this run."),
         ([110], unknown("nobody answered"), "Old data was deleted, which was not foreseen."),
         ([110], {}, "Nobody looked when this target would begin to delete."),
     ],

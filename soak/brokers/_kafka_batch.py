@@ -20,13 +20,13 @@ _ALSO = {
     "linger.ms": "queue.buffering.max.ms",
     "compression.type": "compression.codec",
 }
-_PLAIN = ("", "none", "uncompressed", "producer")
+_PLAIN = ("", "none", "uncompressed")
 
 
 def stored(
     load: Load, partitions: int, producer: Mapping[str, str], compression: str = ""
 ) -> Stored:
-    """Return what messages of a load take; `compression` is the topic's, "" where the producer's stays."""
+    """Return what messages of a load take; `compression` is by the cluster, "" where the producer's stays."""
     size = load.mean_size
     together = in_batch(load, partitions, producer)
     body = record_bytes(round(size), 0 if load.keys.kind == "none" else _KEY_BYTES)

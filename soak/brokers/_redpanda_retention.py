@@ -29,6 +29,6 @@ def assumed(topic: Topic, brokers: Settings) -> Limits:
     return _kafka_retention.assumed(topic, {**brokers, **_OWN})
 
 
-def stored(plan: Plan) -> Stored:
+def stored(plan: Plan, limits: Limits) -> Stored:
     """Return what the plan's messages take in the log."""
-    return _kafka_retention.stored(plan)
+    return _kafka_retention.stored(plan, limits)

@@ -16,7 +16,7 @@ from soak.core.errors import BrokerError
 from soak.core.forecast import Forecast, Limits, Stored
 from soak.core.forecast_text import Drive
 from soak.core.plan import Plan
-from soak.core.plan_forecast import foreseen
+from soak.core.plan_forecast import doubts, foreseen
 from soak.core.profile import Point
 from soak.store.run_folder import RunFolder, write_atomically
 
@@ -25,42 +25,55 @@ LOG = logging.getLogger("soak.cli.forecast")
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """A forecast and what it was made from."""
+    """A forecast and what it was made from; `doubts` are why there is none."""
 
-    found: Forecast
+    found: Forecast | None
     limits: Limits
     stored: Stored
     drive: Drive | None
+    doubts: tuple[str, ...] = ()
 
     @property
     def lines(self) -> list[str]:
+        if self.found is None:
+            return [forecast_text.not_foreseen("; ".join(self.doubts))]
         return forecast_text.lines(self.found, self.drive)
 
     @property
     def warnings(self) -> list[str]:
-        return forecast_text.warnings(self.found, self.drive)
+        return [] if self.found is None else forecast_text.warnings(self.found, self.drive)
+
+    @property
+    def body(self) -> dict[str, object]:
+        """Return what `forecast.json` holds."""
+        if self.found is None:
+            return forecast_text.unknown("; ".join(self.doubts))
+        return forecast_text.to_json(self.found, self.limits, self.stored, self.drive)
 
 
 def look(plan: Plan, table: Sequence[Point], near: Path) -> Foreseen:
     """Return the forecast of a plan; `table` are the rates of its profile's file, a lab's data lies `near`.
 
     Raises:
-        BrokerError: the cluster does not answer.
+        BrokerError: the cluster does not answer, or with limits that are none.
     """
     module = importlib.import_module(f"soak.brokers._{plan.broker_kind}_retention")
-    limits, stored = _limits(plan, module), module.stored(plan)
-    return Foreseen(foreseen(plan, limits, stored, table), limits, stored, _drive(plan, near))
+    try:
+        limits = _limits(plan, module)
+    except ValueError as error:
+        raise BrokerError(f"the cluster's retention settings make no sense: {error}") from error
+    stored, unsure = module.stored(plan, limits), tuple(doubts(plan, limits))
+    found = None if unsure else foreseen(plan, limits, stored, table)
+    return Foreseen(found, limits, stored, _drive(plan, near), unsure)
 
 
 def record(folder: RunFolder, plan: Plan, table: Sequence[Point]) -> None:
     """Write `forecast.json` for a run whose topics are there; a cluster that does not tell ends no run."""
     try:
-        one = look(plan, table, folder.path)
+        body = look(plan, table, folder.path).body
     except BrokerError as error:
         LOG.warning("the retention forecast is unknown: %s", error)
         body = forecast_text.unknown(str(error))
-    else:
-        body = forecast_text.to_json(one.found, one.limits, one.stored, one.drive)
     write_atomically(folder.forecast, json.dumps(body, indent=2, allow_nan=False) + "\n")
 
 

@@ -30,12 +30,20 @@ class Limits:
     keep_seconds: float = NEVER
     check_seconds: float = 0.0  # the broker looks this often
     free_seconds: float | None = 0.0  # from deletion to free space; None: not foreseen
+    local_bytes: float = (
+        NEVER  # of these the drives keep no more, where the rest is stored elsewhere
+    )
+    local_seconds: float = NEVER
+    copies: int | None = None  # None: as the plan has it
+    compression: str = ""  # by the cluster; empty: as the producer sent it
+    is_empty: bool = True  # there are no messages yet
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         spans = (self.segment_seconds, self.least_segment_seconds, self.keep_seconds)
         sizes = (self.segment_bytes, self.segment_entries, self.keep_bytes, self.check_seconds)
-        if any(not value >= 0 for value in (*spans, *sizes, self.free_seconds or 0.0)):
+        rest = (self.local_bytes, self.local_seconds, self.free_seconds or 0.0)
+        if any(not value >= 0 for value in (*spans, *sizes, *rest)):
             raise ValueError(f"a limit must not be below 0: {self}")
 
 
@@ -159,10 +167,11 @@ class _Partition:
         if flow == 0:
             return 0.0
         segment = self.segment_seconds(rate)
-        waits = self._limits.check_seconds + (self._limits.free_seconds or 0.0)
-        by_bytes = self._limits.keep_bytes + flow * (segment + waits)
-        by_time = flow * (self._limits.keep_seconds + segment + waits)
-        return min(by_bytes, by_time)
+        limits = self._limits
+        waits = limits.check_seconds + (limits.free_seconds or 0.0)
+        by_bytes = min(limits.keep_bytes, limits.local_bytes) + flow * (segment + waits)
+        seconds = min(limits.keep_seconds, limits.local_seconds) + segment + waits
+        return min(by_bytes, flow * seconds)
 
     @property
     def _messages_that_fill(self) -> float:

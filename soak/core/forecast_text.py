@@ -53,6 +53,11 @@ def warnings(found: Forecast, drive: Drive | None) -> list[str]:
             f"the soak ends before old data is deleted, {span(window.middle)} after the start: what "
             "deletion does to latency will not be seen"
         )
+    if found.seen == "in the soak" and not found.seen_seconds:
+        said.append(
+            "the soak may end before the broker looks for old data to delete: what deletion does to latency "
+            "may not be seen"
+        )
     if found.seen == "in the warm-up":
         said.append(
             "old data is deleted from the warm-up on: a step of latency that comes with it "
@@ -72,7 +77,11 @@ def to_json(
     found: Forecast, limits: Limits, stored: Stored, drive: Drive | None
 ) -> dict[str, object]:
     """Return what `forecast.json` holds; null for what never happens or is not known."""
-    numbers = {key: _finite(value) for key, value in asdict(limits).items() if key != "notes"}
+    numbers = {
+        key: _finite(value) if isinstance(value, float) else value
+        for key, value in asdict(limits).items()
+        if key != "notes"
+    }
     return {
         "limit": found.limit,
         "first_closed_seconds": _rounded(found.first_closed),
@@ -99,21 +108,34 @@ def unknown(why: str) -> dict[str, object]:
     return {"first_deletion_seconds": None, "seen": "unknown", "notes": [why], "warnings": []}
 
 
-def compared(told: Mapping[str, object], seconds: Mapping[str, float | None]) -> dict[str, object]:
+def not_foreseen(why: str) -> str:
+    """Return the line for a plan of which the first deletion cannot be foreseen."""
+    return f"Retention: when old data is first deleted is not foreseen: {why}."
+
+
+def compared(
+    told: Mapping[str, object],
+    seconds: Mapping[str, float | None],
+    watched_until: float | None = None,
+) -> dict[str, object]:
     """Return forecast and event side by side: `seconds` since the load's start of the first of each.
 
     `error_seconds` is by how much the first deletion came later than the middle of what was foreseen;
-    `is_as_foreseen`: within 10 % or 5 s of the times foreseen, null where there is nothing to compare.
+    `is_as_foreseen`: within 10 % or 5 s of the times foreseen, null where there is nothing to compare. It
+    is false as well where none came though somebody watched the load for longer, to `watched_until`.
     """
     window, came = told.get("first_deletion_seconds"), seconds.get("first_deletion")
     error = ratio = holds = None
-    if isinstance(window, list) and came is not None:
+    if isinstance(window, list):
         early, late = (float(value) for value in window)
         middle = (early + late) / 2
-        error = came - middle
-        ratio = error / middle if middle > 0 else None
-        outside = max(early - came, came - late, 0.0)
-        holds = outside <= max(TOLERANCE_SECONDS, TOLERANCE_RATIO * middle)
+        most = max(TOLERANCE_SECONDS, TOLERANCE_RATIO * middle)
+        if came is not None:
+            error = came - middle
+            ratio = error / middle if middle > 0 else None
+            holds = max(early - came, came - late, 0.0) <= most
+        elif watched_until is not None and watched_until > late + most:
+            holds = False
     return {
         "first_deletion_seconds": came,
         "first_free_seconds": seconds.get("first_free"),
@@ -132,7 +154,7 @@ def _first(found: Forecast, window: Window) -> str:
     if span(window.latest) != when:
         when = f"between {when} and {span(window.latest)}"
     said = f"Retention: {_LIMIT[found.limit]} is reached {when} after the start, {found.seen}"
-    if found.seen == "in the soak":
+    if found.seen == "in the soak" and found.seen_seconds:
         said += f", which goes on for {span(found.seen_seconds)} with deletions"
     if found.first_free is not None:
         said += f"; the space is free {span(found.first_free.earliest - window.earliest)} later"

@@ -19,7 +19,7 @@ def foreseen(plan: Plan, limits: Limits, stored: Stored, table: Sequence[Point] 
     """Return the forecast; `table` holds the rates of the profile's file.
 
     A ramp counts as over at once, as nobody knows how long it will search, and catch-ups as if they
-    took as long as they may.
+    took as long as they may. See `doubts`.
     """
     lengths = dataclasses.replace(plan.phases, ramp=None)
     phases = planned(lengths)
@@ -30,12 +30,22 @@ def foreseen(plan: Plan, limits: Limits, stored: Stored, table: Sequence[Point] 
     )
     scene = Scene(
         partitions=plan.topic.total_partitions,
-        copies=plan.topic.replication,
+        copies=limits.copies or plan.topic.replication,
         busiest_ratio=busiest_ratio(plan.load.keys, plan.topic.partitions),
         soak=(soak, soak + lengths.soak // SECOND_NS),
         end=end,
     )
     return forecast(arrivals, stored, limits, scene)
+
+
+def doubts(plan: Plan, limits: Limits) -> list[str]:
+    """Return why nobody can say when this plan's first deletion will come; none where one can."""
+    found = []
+    if plan.phases.ramp is not None and plan.phases.ramp.soak_share:
+        found.append("the rate of the soak is what the ramp will find")
+    if not limits.is_empty:
+        found.append("the topics hold messages already, and the first of them may go at once")
+    return found
 
 
 def busiest_ratio(keys: Keys, partitions: int) -> float:

@@ -41,7 +41,10 @@ def render(page: Page) -> Markup:
 
 def _verdict(came: Mapping[str, Any]) -> str:
     if came["first_deletion_seconds"] is None:
-        return "No deletion was seen in this run."
+        is_missed = came["is_as_foreseen"] is False
+        return (
+            f"No deletion was seen in this run{', though one was foreseen' if is_missed else ''}."
+        )
     if came["is_as_foreseen"] is None:
         return "Old data was deleted, which was not foreseen."
     error = came["error_seconds"]
