@@ -9,21 +9,22 @@ import pytest
 from soak.core.journal_text import columns_line, encode
 from soak.core.model import Record
 from soak.core.phases import to_line
-from soak.daemons.intake import Intake
-from soak.store.journal import segments
-from soak.store.journal_reader import SourceReader, complete_size, read_source, sources
+from soak.daemons.intake import IDLE_NS, Intake
+from soak.store.journal import JournalWriter, segments
+from soak.store.journal_reader import SourceReader, complete_size, last_record, read_source, sources
 from soak.store.run_folder import RunFolder
 from soak.store.samples_topic import Line
+from soak.store.sender import sender_of
 from tests.fakes import FakeClock
 from tests.shipped_run import A, Host, folder_of, records
 
 SOURCE = "probe@b"
 
 
-def lines_of(folder: RunFolder) -> list[Line]:
+def lines_of(folder: RunFolder, sender: str = "") -> list[Line]:
     """Return a source's lines as they would come over the topic."""
     return [
-        Line(SOURCE, raw)
+        Line(SOURCE, raw, sender)
         for path in segments(folder.journal / SOURCE)
         for raw in path.read_bytes().split(b"\n")[:-1]
     ]
@@ -112,3 +113,105 @@ def test_a_source_that_goes_on_after_the_run_ends_with_the_run(tmp_path: Path) -
 
     assert [record.k for record, _ in read_source(here.journal, SOURCE)] == list(range(10))
     assert ended_inc(here) == 1
+
+
+def test_a_receiver_that_ends_between_columns_and_their_record_misses_nothing(
+    tmp_path: Path,
+) -> None:
+    """The place on the topic has moved beyond the columns line, wherever the cut is."""
+    there, lines = sent(tmp_path, 23)
+
+    for cut in range(len(lines)):
+        here = folder_of(tmp_path / f"here{cut}")
+        refused = taken(here, lines[:cut], lines[cut:]).refused
+
+        assert refused == 0
+        assert records(here, SOURCE) == records(there, SOURCE)
+
+
+def folder_with(path: Path, seconds: int, first_inc: int) -> RunFolder:
+    """Return another folder with the same source, from second 0 on."""
+    folder = folder_of(path)
+    writer = JournalWriter(folder.journal / SOURCE, FakeClock()).open(first_inc)
+    for k in range(seconds):
+        writer.append(Record(k, writer.inc, 0, 0, columns_line([A]).id, (1.0 * k,)), [A])
+    writer.close(is_end=False)
+    return folder
+
+
+def test_of_two_hosts_that_are_called_alike_one_is_taken_and_the_other_told(tmp_path: Path) -> None:
+    """Whether they began in the same second or not; and nothing is mixed."""
+    first = lines_of(folder_with(tmp_path / "b", 23, 1), "b")
+    alike = lines_of(folder_with(tmp_path / "also-b", 23, 1), "also b")
+    here = folder_of(tmp_path / "here")
+
+    turns = [line for pair in zip(first, alike, strict=True) for line in pair]
+    intake = taken(here, turns)
+
+    assert [record.k for record, _ in read_source(here.journal, SOURCE)] == list(range(23))
+    assert intake.refused == 23
+
+
+def test_a_host_that_is_called_as_this_one_is_told(tmp_path: Path) -> None:
+    """Its lines cannot be taken; our own, which come back over the topic, are no news."""
+    here = folder_of(tmp_path / "here")
+    lines = lines_of(folder_with(tmp_path / "also-b", 23, 1), "also b")
+    intake = Intake(here, FakeClock(), "b")
+
+    intake.take([Line(SOURCE, lines[0].raw, sender_of(here)), *lines[:5]])
+
+    assert intake.refused == 5
+
+
+def test_a_folder_that_was_made_anew_is_another_life(tmp_path: Path) -> None:
+    """Its incarnations lie above those before, and its records go on; what is behind them is told."""
+    here = folder_of(tmp_path / "here")
+    before = lines_of(folder_with(tmp_path / "before", 10, 3), "before")
+    after = lines_of(folder_with(tmp_path / "after", 23, 11), "after")
+    forgetful = lines_of(folder_with(tmp_path / "forgetful", 46, 1), "forgetful")
+
+    intake = taken(here, [*before, *after, *before, *forgetful])
+
+    last = last_record(here.journal, SOURCE)
+    assert last is not None
+    assert (last[0].inc, last[0].k) == (11, 22)
+    assert intake.refused == 10 + 46
+
+
+def test_what_the_disk_does_not_take_waits_and_is_written_in_order(tmp_path: Path) -> None:
+    """No file can be made in the journal for a while; no line is left out, none is counted twice."""
+    there, lines = sent(tmp_path, 23)
+    here = folder_of(tmp_path / "here")
+    here.journal.write_text("in the way")
+    intake = Intake(here, FakeClock(), "a")
+
+    intake.take(lines)
+    was_behind = intake.is_behind
+    here.journal.unlink()
+    intake.take(())
+
+    assert (was_behind, intake.is_behind, intake.records) == (True, False, 23)
+    intake.close()
+    assert records(here, SOURCE) == records(there, SOURCE)
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_source_that_is_idle_holds_no_descriptor(tmp_path: Path) -> None:
+    """It is opened again when it goes on, and nothing is lost between."""
+    there, lines = sent(tmp_path, 23)
+    here, clock = folder_of(tmp_path / "here"), FakeClock()
+    intake = Intake(here, clock, "a")
+    before = open_files()
+
+    intake.take(lines[:10])
+    clock.advance_ns(IDLE_NS)
+    intake.take(())
+    idle = open_files()
+    intake.take(lines[10:])
+    intake.close()
+
+    assert idle == before
+    assert records(here, SOURCE) == records(there, SOURCE)

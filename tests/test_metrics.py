@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import urllib.request
 from pathlib import Path
 
@@ -94,3 +95,43 @@ def test_without_a_word_in_the_plan_nothing_is_served(tmp_path: Path) -> None:
     publish(page_of(), tmp_path, None, ("a",), "a")
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_served_is_free_again_once_it_ends(tmp_path: Path) -> None:
+    """A daemon that begins anew in its process serves its new page, not the one from before."""
+    end = publish(page_of((P50, 0.5)), tmp_path, Metrics(), ("a",), "a")
+    (found,) = json.loads((tmp_path / "metrics" / "a.json").read_text())
+    address = found["targets"][0]
+    end()
+
+    end = publish(
+        page_of((P50, 0.0023)), tmp_path, Metrics(port=int(address.rpartition(":")[2])), ("a",), "a"
+    )
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    end()
+
+    assert 'quantile="0.5"} 0.0023' in text
+
+
+def test_nobody_is_asked_for_our_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver that is down must not hold up a start."""
+
+    def dead_resolver(*_: object) -> str:
+        raise AssertionError("the DNS was asked")
+
+    monkeypatch.setattr(socket, "getfqdn", dead_resolver)
+    monkeypatch.setattr(socket, "gethostbyaddr", dead_resolver)
+
+    publish(page_of(), tmp_path, Metrics(address="0.0.0.0"), ("a",), "a")()  # as a user may
+
+    assert (tmp_path / "metrics" / "a.json").exists()
+
+
+def test_no_name_of_a_scrape_s_own_is_on_the_page() -> None:
+    """A server gives `up` to each scrape: what a probe says of its targets would fire alerts on it."""
+    target = (("target", "broker1"),)
+    text = text_of(page_of((Column("up", target, "bool"), 0.0)))
+
+    assert '\nsoak_probe_up{target="broker1"} 0.0' in text
+    assert "\nup{" not in text

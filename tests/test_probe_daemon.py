@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import subprocess
 import sys
@@ -62,6 +63,21 @@ def test_it_records_every_second_until_the_end_phase(tmp_path: Path) -> None:
     assert all(later[: len(earlier)] == earlier for earlier, later in pairwise(columns))
 
 
+def test_a_folder_that_was_made_anew_begins_above_the_lives_before(tmp_path: Path) -> None:
+    """Or the host that has the records of those takes the new ones for old; a restart is one more."""
+    clock = FakeClock()
+    start_ns = clock.wall_ns() - 23 * SECOND_NS
+    run_folder(tmp_path, start_ns, 30)
+
+    incs = []
+    for _ in range(2):
+        to = open_journal(RunFolder(tmp_path), read_any_plan(RunFolder(tmp_path)), "probe", clock)
+        incs.append(to.writer.inc)
+        to.writer.close(is_end=False)
+
+    assert incs == [24, 25]
+
+
 class SlowClock(FakeClock):
     """Loses 2.5 s right after the end of second 4, as a daemon that did not get the CPU."""
 
@@ -103,6 +119,24 @@ def test_after_a_suspend_a_new_incarnation_is_asked_for(tmp_path: Path) -> None:
     records, _, ended_inc = recorded(folder)
     assert (code, ended_inc) == (RESTART_CODE, -1)
     assert [event.kind for event in records[-1].events] == ["suspend"]
+
+
+def test_a_daemon_that_begins_anew_in_its_process_serves_its_page_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a suspend: the port is free by then."""
+    caplog.set_level(logging.INFO)
+    clock = FakeClock()
+    folder = run_folder(tmp_path, clock.wall_ns(), 46)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    folder.plan.write_text(PLAN + f"metrics: {{port: {port - 2}}}\n")  # the third of the plan
+
+    for end_k in (23, 46):
+        folder.phases.write_text(to_line("soak", 0) + to_line("end", end_k))
+        daemon.run(tmp_path, threading.Event(), clock)
+
+    assert caplog.text.count(f"metrics_served address=127.0.0.1 port={port}") == 2
 
 
 def test_a_stop_ends_the_source_on_purpose(tmp_path: Path) -> None:
@@ -177,7 +211,7 @@ def test_the_command_records_until_it_is_terminated(tmp_path: Path) -> None:
 
     assert (daemon_process.returncode, errors) == (0, "")
     records, _, ended_inc = recorded(folder)
-    assert (len(records) >= 1, ended_inc) == (True, 1)
+    assert (len(records) >= 1, ended_inc) == (True, records[-1].inc)
     assert sources(folder.journal) == [f"probe@{host_name()}"]
 
 

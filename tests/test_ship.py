@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from soak.core.units import SECOND_NS
 from soak.daemons import ship
 from soak.daemons.intake import Intake
+from soak.daemons.repeated_columns import REPEAT_NS
 from soak.daemons.ship import LONGEST_WAIT_SECONDS, ROUND_SECONDS, Shipper
 from soak.store.journal import segments
 from soak.store.run_folder import RunFolder
@@ -146,6 +148,30 @@ def test_a_damaged_position_begins_anew(tmp_path: Path) -> None:
     assert b"".join(line.raw + b"\n" for line in target.taken) == journal_text(folder)
     assert waits == [ROUND_SECONDS] * 2
     assert json.loads((folder.path / "ship.json").read_text()).keys() == {SOURCE}
+
+
+@pytest.mark.parametrize("is_anew", [False, True])
+def test_columns_go_again_every_minute(tmp_path: Path, *, is_anew: bool) -> None:
+    """Who comes when the topic has lost the first ones can read on; also after a restart in between."""
+    folder, clock, target = folder_of(tmp_path), FakeClock(), FlakyTarget()
+    host, shipper = Host(folder, SOURCE), shipper_of(folder, target, clock)
+    host.write(2)
+    shipper.round()
+    columns = target.taken[-2]
+    if is_anew:
+        shipper.round()  # keeps the position
+        shipper = shipper_of(folder, target, clock)
+
+    went = []
+    for seconds in (1.0, REPEAT_NS / SECOND_NS, 1.0):
+        clock.advance(seconds)
+        target.taken = []
+        host.write(1)
+        shipper.round()
+        went.append(target.taken)
+
+    assert [len(lines) for lines in went] == [1, 2, 1]
+    assert went[1][0] == columns
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
@@ -9,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
@@ -124,6 +128,91 @@ def test_a_line_that_the_cluster_refuses_for_good_holds_up_no_other(broker: Runn
 
     assert writer.too_large == 1
     assert found == [Line(SOURCE, b"y")]
+
+
+def made(broker: Running, topic: str, partitions: int = 1, **settings: str) -> AdminClient:
+    """Make a topic as somebody else would; return who may change it."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    config = {name.replace("_", "."): value for name, value in settings.items()}
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
+    admin.create_topics([new])[topic].result(LIMIT_NS / SECOND_NS)
+    return admin
+
+
+def test_a_topic_with_a_small_limit_takes_all_lines_that_fit(broker: Running) -> None:
+    """A batch of small lines never counts as one large line: each that is left out is a gap."""
+    made(broker, "narrow", max_message_bytes="131072")
+    writer = SamplesWriter(ship_to(broker, "narrow"), "r1", START_NS, SystemClock())
+    lines = [Line(SOURCE, random.Random(at).randbytes(6000)) for at in range(230)]
+
+    writer.send([*lines, Line(SOURCE, random.Random(0).randbytes(200_000))])
+    writer.close()
+    reader = SamplesReader(ship_to(broker, "narrow"), "r1", START_NS, {}, SystemClock())
+    reader.open()
+    found: list[Line] = []
+    while reader.offsets != reader.ends(reader.offsets):
+        found += reader.take(1000, 0.5)
+    reader.close()
+
+    assert writer.too_large == 1
+    assert found == lines
+
+
+@pytest.mark.parametrize(("kept", "skipped"), [(3, 7), (99, 0)])
+def test_a_place_that_the_topic_has_no_more_moves_to_its_oldest(
+    broker: Running, kept: int, skipped: int
+) -> None:
+    """Deleted before it was read: counted. Beyond the end, as of a topic made anew: read from the start."""
+    topic = f"deleted-{kept}"
+    admin = made(broker, topic)
+    writer = SamplesWriter(ship_to(broker, topic), "r1", START_NS, SystemClock())
+    writer.send([Line(SOURCE, b"%d" % at) for at in range(23)])
+    writer.close()
+    first = TopicPartition(topic, 0, 10)
+    admin.delete_records([first])[TopicPartition(topic, 0)].result(LIMIT_NS / SECOND_NS)
+
+    reader = SamplesReader(ship_to(broker, topic), "r1", START_NS, {0: kept}, SystemClock())
+    reader.open()
+    found: list[Line] = []
+    while reader.offsets != reader.ends(reader.offsets):
+        found += reader.take(1000, 0.5)
+    reader.close()
+
+    assert [line.raw for line in found] == [b"%d" % at for at in range(10, 23)]
+    assert reader.skipped == skipped
+
+
+def test_a_compacted_topic_is_told_once(broker: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """It keeps one line a source: all but the newest are lost to who comes later."""
+    made(broker, "compacted", cleanup_policy="compact")
+    writer = SamplesWriter(ship_to(broker, "compacted"), "r1", START_NS, SystemClock())
+
+    for _ in range(2):
+        writer.send([Line(SOURCE, b"x")])
+        writer.close()
+
+    told = [one.getMessage() for one in caplog.records if "compacted" in one.getMessage()]
+    assert told == ["topic_is_compacted topic=compacted cleanup_policy=compact"]
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning(broker: Running) -> None:
+    """Opened once more: the place in the old one says nothing of the new one."""
+    admin, ship = made(broker, "anew"), ship_to(broker, "anew")
+    reader = SamplesReader(ship, "r1", START_NS, {0: 23}, SystemClock())
+    reader.open()
+    admin.delete_topics(["anew"])["anew"].result(LIMIT_NS / SECOND_NS)
+    writer = SamplesWriter(ship, "r1", START_NS, SystemClock())
+    writer.send([Line(SOURCE, b"%d" % at) for at in range(23)])
+    writer.close()
+
+    reader.open()
+    ends = reader.ends(reader.offsets)
+    found: list[Line] = []
+    while any(reader.offsets[at] < end for at, end in ends.items()):
+        found += reader.take(1000, 0.5)
+    reader.close()
+
+    assert [line.raw for line in found] == [b"%d" % at for at in range(23)]
 
 
 def test_a_cluster_that_is_not_there_is_told_in_time() -> None:

@@ -84,6 +84,7 @@ class Journaling:
     writer: Journal
     recorder: Recorder
     phase_file: PhaseFile
+    end_page: Callable[[], None]  # a process that goes on after this daemon has to
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +121,28 @@ def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> J
     """
     run = read_run(folder)
     source = f"{role}@{host_name()}"
-    writer = JournalThread(JournalWriter(folder.journal / source, clock, plan.journal.sync).open())
     grid = Grid.anchored(run.start_wall_ns, clock)
-    page = open_page(folder, plan, run, role, clock)
+    # A folder that was made anew in the middle of a run knows of no life before: its incarnation is to
+    # lie above all of them, or a host that has those takes the new records for old ones.
+    first_inc = max(1, grid.k_at(clock.mono_ns()) + 1)
+    journal = JournalWriter(folder.journal / source, clock, plan.journal.sync)
+    writer = JournalThread(journal.open(first_inc))
+    page, end_page = _published(folder, plan, run, role, clock)
     recorder = Recorder(writer, grid, clock, page.show)
-    return Journaling(run, source, grid, writer, recorder, PhaseFile(folder.phases))
+    return Journaling(run, source, grid, writer, recorder, PhaseFile(folder.phases), end_page)
 
 
 def open_page(folder: RunFolder, plan: AnyPlan, run: Run, role: str, clock: Clock) -> Page:
-    """Return the daemon's page for Prometheus, served if the plan wants it."""
+    """Return the daemon's page for Prometheus, served as long as the process lives if the plan wants it."""
+    return _published(folder, plan, run, role, clock)[0]
+
+
+def _published(
+    folder: RunFolder, plan: AnyPlan, run: Run, role: str, clock: Clock
+) -> tuple[Page, Callable[[], None]]:
+    """Return the daemon's page, and what ends the serving of it."""
     page = Page(clock, {"run": run.id, "plan": plan.name, "daemon": role})
-    publish(page, folder.path, plan.metrics, plan.daemons, role)
-    return page
+    return page, publish(page, folder.path, plan.metrics, plan.daemons, role)
 
 
 def process_time() -> float:

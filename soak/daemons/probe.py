@@ -40,7 +40,10 @@ def run(
     probes = build(plan.probes, clock)
     last = last_record(folder.journal, to.source)
     make_up(to, probes, 0 if last is None else last[0].k + 1, stop, clock)
-    return record(to, Panel(probes, clock, plan.sampling), stop, clock, meanwhile)
+    try:
+        return record(to, Panel(probes, clock, plan.sampling), stop, clock, meanwhile)
+    finally:
+        to.end_page()
 
 
 def record(

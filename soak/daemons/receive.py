@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from soak.core.errors import BrokerError
+from soak.core.model import Column
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.daemons.context import host_name, open_page
 from soak.daemons.intake import Intake
-from soak.service.notify import notifier
+from soak.service.notify import Notifier, notifier
 from soak.store.run_folder import (
     RunFolder,
     exclusive,
@@ -20,13 +23,24 @@ from soak.store.run_folder import (
     read_run,
     write_atomically,
 )
-from soak.store.samples_topic import SamplesReader
+from soak.store.samples_topic import Line, SamplesReader
 
 LOG = logging.getLogger("soak.daemons.receive")
 BATCH = 1000
 POLL_SECONDS = 0.5
 KEEP_NS = 5 * SECOND_NS
+SILENCE_NS = 60 * SECOND_NS
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
+
+
+class Topic(Protocol):
+    """Where lines are read; see `SamplesReader`."""
+
+    offsets: dict[int, int]
+
+    def open(self) -> None: ...
+    def ends(self, partitions: Iterable[int]) -> dict[int, int]: ...
+    def take(self, limit: int, timeout_seconds: float) -> list[Line]: ...
 
 
 def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_once: bool = False) -> int:
@@ -51,29 +65,66 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_once: bool = F
         try:
             if is_once:
                 reader.open()
-                _take_all(reader, intake, stop)
-            elif _opened(reader, stop):
-                while not stop.is_set():
-                    manager.alive()
-                    intake.take(reader.take(BATCH, POLL_SECONDS))
-                    offsets.keep(reader.offsets)
-                    page.show(intake.samples())
+                take_all(reader, intake, stop, plan.ship.timeout, clock)
+            else:
+                for _ in batches(reader, intake, stop, manager, clock):
+                    if not intake.is_behind:
+                        offsets.keep(reader.offsets)
+                    page.show([*intake.samples(), *_skipped(reader)])
         finally:
             manager.stopping()
             intake.close()
             reader.close()
+        if intake.is_behind:
+            LOG.error("lines_not_written: they are read again by the next process")
+            return 1
         offsets.keep_now(reader.offsets)
     return 0
 
 
-def _opened(reader: SamplesReader, stop: threading.Event) -> bool:
+def batches(
+    reader: Topic, intake: Intake, stop: threading.Event, manager: Notifier, clock: Clock
+) -> Iterator[None]:
+    """Take what comes until told to stop, and yield after each look.
+
+    The client does not say that a topic was deleted, so after a minute of silence it is opened anew.
+    """
+    is_open = _opened(reader, stop, manager)
+    heard, heard_ns = dict(reader.offsets), clock.mono_ns()
+    while is_open and not stop.is_set():
+        manager.alive()
+        _take(reader, intake, stop)
+        yield
+        if reader.offsets != heard:
+            heard, heard_ns = dict(reader.offsets), clock.mono_ns()
+        elif clock.mono_ns() - heard_ns >= SILENCE_NS:
+            is_open = _opened(reader, stop, manager)
+            heard, heard_ns = dict(reader.offsets), clock.mono_ns()
+
+
+def _take(reader: Topic, intake: Intake, stop: threading.Event) -> None:
+    """Write what has come; while the disk takes nothing, lines wait on the topic."""
+    if intake.is_behind:
+        stop.wait(POLL_SECONDS)
+        intake.take(())
+    else:
+        intake.take(reader.take(BATCH, POLL_SECONDS))
+
+
+def _skipped(reader: SamplesReader) -> list[tuple[Column, float]]:
+    return [(Column("receive_skipped_offsets_total", (), "messages"), float(reader.skipped))]
+
+
+def _opened(reader: Topic, stop: threading.Event, manager: Notifier) -> bool:
     """Try until the cluster answers; False when told to stop before."""
     wait_seconds = FIRST_WAIT_SECONDS
     while not stop.is_set():
+        manager.alive()
         try:
             reader.open()
         except BrokerError as error:
             LOG.warning("receiving_put_off error=%s", error)
+            manager.alive()
             stop.wait(wait_seconds)
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
         else:
@@ -81,10 +132,24 @@ def _opened(reader: SamplesReader, stop: threading.Event) -> bool:
     return False
 
 
-def _take_all(reader: SamplesReader, intake: Intake, stop: threading.Event) -> None:
+def take_all(
+    reader: Topic, intake: Intake, stop: threading.Event, patience_ns: int, clock: Clock
+) -> None:
+    """Take what was there at the beginning, or until nothing has come for so long.
+
+    The last offset need not be that of a message (a transaction's end has one, too), and retention may
+    be faster than we are.
+    """
     ends = reader.ends(reader.offsets)
+    limit_ns = clock.mono_ns() + patience_ns
     while not stop.is_set() and any(reader.offsets[at] < end for at, end in ends.items()):
-        intake.take(reader.take(BATCH, POLL_SECONDS))
+        before = dict(reader.offsets)
+        _take(reader, intake, stop)
+        if reader.offsets != before:
+            limit_ns = clock.mono_ns() + patience_ns
+        elif clock.mono_ns() >= limit_ns:
+            LOG.warning("nothing_comes_any_more offsets=%s ends=%s", before, ends)
+            return
 
 
 class Offsets:
@@ -117,5 +182,9 @@ class Offsets:
         self._write(dict(offsets))
 
     def _write(self, offsets: dict[int, int]) -> None:
-        if offsets and offsets != self.kept():
+        if not offsets or offsets == self.kept():
+            return
+        try:
             write_atomically(self._path, json.dumps({self._topic: offsets}) + "\n")
+        except OSError as error:  # what came since is read again after a restart, and written once
+            LOG.warning("offsets_not_kept error=%s", error)

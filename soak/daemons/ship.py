@@ -18,8 +18,9 @@ from soak.core.plan_probe import ProbePlan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.daemons.context import host_name, open_page
-from soak.service.notify import notifier
-from soak.store.journal import segments
+from soak.daemons.repeated_columns import RepeatedColumns
+from soak.service.notify import Notifier, notifier
+from soak.store.journal import segment_name, segments
 from soak.store.journal_reader import sources
 from soak.store.run_folder import (
     RunFolder,
@@ -29,9 +30,11 @@ from soak.store.run_folder import (
     write_atomically,
 )
 from soak.store.samples_topic import Line, SamplesWriter
+from soak.store.sender import sender_of
 
 LOG = logging.getLogger("soak.daemons.ship")
 ROUND_SECONDS = 1.0
+SLICE_SECONDS = 5.0  # of a wait
 BATCH_BYTES = 2 * 2**20
 KEEP_NS = 5 * SECOND_NS  # a position is kept this often; what was sent after it is sent again
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
@@ -61,13 +64,13 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
     page = open_page(folder, plan, known, "ship", clock)
     manager = notifier()
     with exclusive(folder.path / "ship.lock", "the shipping of this run"):
-        target = SamplesWriter(plan.ship, known.id, known.start_wall_ns, clock)
+        sender = sender_of(folder)
+        target = SamplesWriter(plan.ship, known.id, known.start_wall_ns, clock, sender)
         shipper = Shipper(folder, target, clock, host_name())
         buffer = plan.ship.buffer if isinstance(plan, ProbePlan) else None
         wait_seconds = 0.0
         manager.ready()
-        while not stop.wait(wait_seconds):
-            manager.alive()
+        while not _is_told(stop, wait_seconds, manager):
             wait_seconds = shipper.round()
             if buffer is not None:
                 shipper.trim(buffer)
@@ -76,6 +79,15 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
         shipper.finish(clock.mono_ns() + FAREWELL_NS)
         target.close()
     return 0
+
+
+def _is_told(stop: threading.Event, wait_seconds: float, manager: Notifier) -> bool:
+    """Wait, and return whether it was told to stop; the watchdog does not wait."""
+    manager.alive()
+    while wait_seconds > SLICE_SECONDS and not stop.wait(SLICE_SECONDS):
+        manager.alive()
+        wait_seconds -= SLICE_SECONDS
+    return stop.wait(min(wait_seconds, SLICE_SECONDS))
 
 
 class Shipper:
@@ -88,6 +100,7 @@ class Shipper:
         self._host = host
         self._path = folder.path / "ship.json"
         self._places: dict[str, tuple[str, int]] | None = None  # file and offset, by source
+        self._columns = RepeatedColumns(clock)
         self._kept_ns = 0
         self._kept_text = ""
         self._wait_seconds = 0.0  # after a failure; 0: all is well
@@ -109,6 +122,7 @@ class Shipper:
             LOG.info("shipping_again waiting_bytes=%d", self.waiting_bytes())
         self._wait_seconds, self._said = 0.0, ""
         self.sent_lines += len(batch)
+        self._columns.note(batch)
         self._known().update(places)
         self._keep_now_and_then()
         is_more = sum(len(line.raw) for line in batch) >= BATCH_BYTES
@@ -137,9 +151,8 @@ class Shipper:
         total = 0
         for source in self._sources():
             name, offset = self._known().get(source, ("", 0))
-            for path in segments(self._folder.journal / source):
-                if path.name >= name:
-                    total += path.stat().st_size - (offset if path.name == name else 0)
+            for path in _files_from(self._folder.journal / source, name):
+                total += path.stat().st_size - (offset if path.name == name else 0)
         return total
 
     def samples(self) -> list[tuple[Column, float]]:
@@ -167,13 +180,15 @@ class Shipper:
         left = BATCH_BYTES
         for source in self._sources():
             place = self._known().get(source, ("", 0))
-            for path in segments(self._folder.journal / source):
-                if path.name < place[0] or left <= 0:
-                    continue
+            for path in _files_from(self._folder.journal / source, place[0]):
+                if left <= 0:
+                    break
                 begin = place[1] if path.name == place[0] else 0
                 text, is_more = _whole_lines(path, begin, left)
                 left -= len(text)
                 place = (path.name, begin + len(text))
+                if text:
+                    batch += self._columns.due(source, path, begin)
                 batch += [Line(source, raw) for raw in text.split(b"\n")[:-1]]
                 if is_more:
                     break
@@ -215,6 +230,18 @@ class Shipper:
             LOG.warning("position_not_kept error=%s", error)
         else:
             self._kept_text = text
+
+
+def _files_from(folder: Path, name: str) -> list[Path]:
+    """Return a source's files from a known one on: by their numbers, as a run of weeks has hundreds."""
+    known = folder / name
+    if not name or not known.exists():  # deleted to make room
+        return [path for path in segments(folder) if path.name >= name]
+    found = []
+    while known.exists():
+        found.append(known)
+        known = folder / segment_name(int(known.stem) + 1)
+    return found
 
 
 def _whole_lines(path: Path, begin: int, limit: int) -> tuple[bytes, bool]:

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 LOG = logging.getLogger("soak.service.metrics")
+
+_OURS = "soak_probe_"
 
 Samples = Sequence[tuple[Column, float]]
 
@@ -57,41 +59,34 @@ class Page:
         families: dict[str, Metric] = {}
         for column, value in samples:
             if not math.isnan(value):
-                family = families.get(column.metric)
+                name = f"{_OURS}{column.metric}" if _is_reserved(column.metric) else column.metric
+                family = families.get(name)
                 if family is None:
-                    stem = column.metric.removesuffix("_total")
-                    kind = "gauge" if stem == column.metric else "counter"
-                    family = families[column.metric] = Metric(stem, f"in {column.unit}", kind)
-                family.add_sample(column.metric, dict(column.labels), value)
+                    stem = name.removesuffix("_total")
+                    kind = "gauge" if stem == name else "counter"
+                    family = families[name] = Metric(stem, f"in {column.unit}", kind)
+                family.add_sample(name, dict(column.labels), value)
         yield from families.values()
 
 
 def publish(
     page: Page, run_dir: Path, metrics: Metrics | None, daemons: Sequence[str], daemon: str
-) -> None:
+) -> Callable[[], None]:
     """Serve the page where the plan wants it; the i-th of `daemons` has the i-th port from the plan's on.
 
-    A port that is taken costs the page, never the daemon.
+    Returns what ends the serving. A port that is taken costs the page, never the daemon.
     """
     if metrics is None:
-        return
-    from prometheus_client import (  # noqa: PLC0415  # only where a plan wants pages
-        CollectorRegistry,
-        ProcessCollector,
-        start_http_server,
-    )
+        return _nothing
+    from soak.service.page_server import serve  # noqa: PLC0415  # only where a plan wants pages
 
-    registry = CollectorRegistry()
-    registry.register(page)
-    ProcessCollector(registry=registry)
     at = daemons.index(daemon) if daemon in daemons else len(daemons)
     port = metrics.port + at if metrics.port else 0
     try:
-        server, _ = start_http_server(port, metrics.address, registry)
+        port, end = serve(page, metrics.address, port)
     except (OSError, OverflowError) as error:
         LOG.warning("metrics_not_served address=%s port=%d error=%s", metrics.address, port, error)
-        return
-    port = server.server_port
+        return _nothing
     LOG.info("metrics_served address=%s port=%d", metrics.address, port)
     host = f"[{metrics.address}]" if ":" in metrics.address else metrics.address
     target = [{"targets": [f"{host}:{port}"], "labels": {"daemon": daemon}}]
@@ -101,6 +96,16 @@ def publish(
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.write_text(json.dumps(target) + "\n")
         draft.replace(path)
+    return end
+
+
+def _nothing() -> None:
+    """Nothing is served."""
+
+
+def _is_reserved(metric: str) -> bool:
+    """Return whether a server gives this name to its own scrapes: ours are of what a probe fetched."""
+    return metric == "up" or metric.startswith("scrape_")
 
 
 def withdraw(run_dir: Path) -> None:

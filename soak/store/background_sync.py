@@ -8,6 +8,7 @@ import threading
 from queue import SimpleQueue
 
 MOST_WAITING = 2  # behind one that hangs: what they would flush, they flush
+CLOSE_SECONDS = 10.0
 
 
 class BackgroundSync:
@@ -30,8 +31,10 @@ class BackgroundSync:
             self._thread.start()
 
     def close(self) -> None:
-        """Let the thread end after what was asked for; a flush that hangs is left to itself."""
+        """Let the thread end after what was asked for; a flush that hangs so long is left to itself."""
         self._waiting.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_SECONDS)
 
     def _work(self) -> None:
         while (descriptor := self._waiting.get()) is not None:

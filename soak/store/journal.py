@@ -67,18 +67,25 @@ class JournalWriter:
         self._lock = -1
         self.inc = 0
 
-    def open(self) -> JournalWriter:
-        """Take the lock and allocate the incarnation, on disk before it is used."""
+    def open(self, first_inc: int = 1) -> JournalWriter:
+        """Take the lock and allocate the incarnation, on disk before it is used.
+
+        `first_inc` is that of a folder in which none was allocated before.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kept = os.pread(self._lock, 20, 0)
+            self.inc = int(kept) + 1 if kept else first_inc
+            os.pwrite(self._lock, b"%020d" % self.inc, 0)
+            os.fsync(self._lock)
         except BlockingIOError as error:
             os.close(self._lock)
             raise RunFolderError(f"{self._folder} is written by another process") from error
-        self.inc = int(os.pread(self._lock, 20, 0) or b"0") + 1
-        os.pwrite(self._lock, b"%020d" % self.inc, 0)
-        os.fsync(self._lock)
+        except OSError:
+            os.close(self._lock)
+            raise
         return self
 
     @property
@@ -104,15 +111,23 @@ class JournalWriter:
         self._put(line)
         self._flush(FLUSH_BYTES)
 
+    def try_again(self) -> None:
+        """Write what waits, if the disk takes it by now."""
+        self._flush(FLUSH_BYTES)
+
     def close(self, *, is_end: bool) -> None:
-        """Give the source back; `is_end` writes the line that says it ended on purpose."""
+        """Give the source back; `is_end` writes the line that says it ended on purpose.
+
+        The last flush is waited for, but no longer than `background_sync.CLOSE_SECONDS`.
+        """
         if is_end:
             self._put(End(self.inc))
         self._flush(self._tail_bytes)
-        self._sync.close()
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):  # what the disk does not take is lost with us
-                os.fsync(self._descriptor)
+                self._sync.ask(self._descriptor)
+        self._sync.close()
+        if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
         os.close(self._lock)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from soak.core.errors import JournalError
-from soak.core.journal_text import Columns, DamagedLineError, End, decode
+from soak.core.journal_text import Columns, DamagedLineError, End, Line, decode
 from soak.core.model import Column, Record
 from soak.store.journal import segments
 
@@ -157,3 +158,28 @@ def last_record(journal: Path, source: str) -> tuple[Record, tuple[Column, ...]]
                 break
             window *= 8
     return None
+
+
+def columns_behind(journal: Path, source: str) -> list[Columns]:
+    """Return the columns lines that were written after the newest record: what the next may refer to."""
+    behind: list[Columns] = []
+    for path in reversed(segments(journal / source)):
+        end, window = complete_size(path), TAIL_BYTES
+        found = _decoded(path, max(0, end - window), end)
+        while window < end and not any(isinstance(line, Record) for line in found):
+            window *= 8
+            found = _decoded(path, max(0, end - window), end)
+        newest = max((at for at, line in enumerate(found) if isinstance(line, Record)), default=-1)
+        behind = [line for line in found[newest + 1 :] if isinstance(line, Columns)] + behind
+        if newest >= 0:
+            break
+    return behind
+
+
+def _decoded(path: Path, begin: int, end: int) -> list[Line]:
+    """Return the lines in [begin, end) that can be read; the first may be the rest of one."""
+    found: list[Line] = []
+    for raw in lines(path, begin, end):
+        with suppress(DamagedLineError):
+            found.append(decode(raw))
+    return found

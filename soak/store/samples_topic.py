@@ -6,6 +6,7 @@ the run and its start; who reads twice, or what is sent twice, changes nothing: 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
 from soak.clients import secret
@@ -38,6 +40,9 @@ _PRODUCER = {
     "enable.idempotence": "true",
     "linger.ms": "50",
     "compression.type": "lz4",
+    "batch.size": str(
+        2**16
+    ),  # a topic that allows no more than this refuses none whose lines would fit
     "message.max.bytes": str(MOST_BYTES),
 }
 _CONSUMER = {
@@ -47,6 +52,7 @@ _CONSUMER = {
     "fetch.max.bytes": str(MOST_BYTES),
     "queued.max.messages.kbytes": str(MOST_BYTES // 1024),  # held of each partition, at most
 }
+_KEPT_MS = 7 * 24 * 3600 * 1000  # of a topic that is made, whatever the cluster's default
 _SKEW_MS = 60_000  # by so much the clocks of hosts may differ
 _EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
@@ -54,18 +60,21 @@ _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a source's journal, without its line break."""
+    """One line of a source's journal, without its line break; `sender` is the id of its run folder."""
 
     source: str
     raw: bytes
+    sender: str = ""
 
 
 class SamplesWriter:
     """Sends lines of one run; a client is made when it is needed, and anew after a failure."""
 
-    def __init__(self, ship: Ship, run_id: str, start_wall_ns: int, clock: Clock) -> None:
+    def __init__(
+        self, ship: Ship, run_id: str, start_wall_ns: int, clock: Clock, sender: str = ""
+    ) -> None:
         self._ship = ship
-        self._headers = headers_of(run_id, start_wall_ns)
+        self._headers = {**headers_of(run_id, start_wall_ns), "sender": sender.encode()}
         self._clients = _Clients(ship, clock)
         self._client: Any = None
         self.too_large = 0  # lines that the cluster refuses for good, left out
@@ -140,27 +149,45 @@ class SamplesReader:
         self._client: Any = None
         self._timeout_seconds = ship.timeout / SECOND_NS
         self._clock = clock
+        self._deadline_ns = 0  # of the question in hand
+        self._said: set[int] = set()  # codes of errors
+        self.skipped = 0  # messages that were deleted before they were read, of whatever run
 
     def open(self) -> None:
-        """Find out where to read.
+        """Find out where to read: kept offsets that the topic does not have are moved to where it begins.
 
         Raises:
             BrokerError: the cluster does not answer.
         """
         self.close()
         self._clients.ensure_topic()
+        self._deadline_ns = self._clock.mono_ns() + self._ship.timeout
         self._client = self._clients.made(confluent_kafka.Consumer, _CONSUMER)
         topic, timeout = self._ship.topic, self._timeout_seconds
         found = self._answered(lambda: self._client.list_topics(topic, timeout=timeout))
         since = [TopicPartition(topic, at, self._start_ms) for at in found.topics[topic].partitions]
         first = self._answered(lambda: self._client.offsets_for_times(since, timeout=timeout))
-        ends = self.ends(place.partition for place in first)
-        for place in first:
-            # Below 0 nothing is that new yet: the end of now is meant, not that of the first fetch.
-            offset = place.offset if place.offset >= 0 else ends[place.partition]
-            self.offsets.setdefault(place.partition, offset)
+        spans = self._spans(place.partition for place in first)
+        self.offsets = {
+            place.partition: self._begin(place.partition, place.offset, *spans[place.partition])
+            for place in first
+        }
         places = [TopicPartition(topic, at, offset) for at, offset in self.offsets.items()]
         self._client.assign(places)
+
+    def _begin(self, partition: int, of_run: int, oldest: int, end: int) -> int:
+        """Return where to read one partition: at the kept offset, or where the run began.
+
+        `of_run` is below 0 when nothing is that new yet: then the end of now is meant, not that of the
+        first fetch. A kept offset that the partition does not have moves to its oldest: below that,
+        what lay between was deleted; beyond the end, the topic was made anew.
+        """
+        offset = self.offsets.get(partition, of_run if of_run >= 0 else end)
+        if oldest <= offset <= end:
+            return offset
+        LOG.warning("place_is_gone partition=%d offset=%d oldest=%d", partition, offset, oldest)
+        self._count_skipped(oldest - offset, partition)
+        return oldest
 
     def ends(self, partitions: Iterable[int]) -> dict[int, int]:
         """Return the next offset to be written to each partition.
@@ -168,23 +195,27 @@ class SamplesReader:
         Raises:
             BrokerError: the cluster does not answer.
         """
+        self._deadline_ns = self._clock.mono_ns() + self._ship.timeout
+        return {at: end for at, (_, end) in self._spans(partitions).items()}
+
+    def _spans(self, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """Return the oldest offset of each partition and the next to be written."""
         timeout = self._timeout_seconds
         found = {}
         for at in partitions:
             place = TopicPartition(self._ship.topic, at)
             ask = partial(self._client.get_watermark_offsets, place, timeout=timeout)
-            _, found[at] = self._answered(ask)
+            found[at] = self._answered(ask)
         return found
 
     def _answered(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401  # the client ships no types
         """Ask until there is an answer: partitions of a new topic have leaders before they have logs."""
-        deadline_ns = self._clock.mono_ns() + self._ship.timeout
         while True:
             try:
                 return ask()
             except KafkaException as error:
                 now_ns = self._clock.mono_ns()
-                if now_ns >= deadline_ns:
+                if now_ns >= self._deadline_ns:
                     why = self._clients.cause.or_else(said(error))
                     raise BrokerError(f"cannot read {self._ship.topic}: {why}") from error
                 self._clock.sleep_until(now_ns + SECOND_NS // 4)
@@ -193,12 +224,40 @@ class SamplesReader:
         """Return what has come of this run; while the cluster is away, nothing."""
         found = []
         for message in self._client.consume(limit, timeout_seconds):
-            if message.error() is not None:  # the client goes on by itself
+            if message.error() is not None:
+                self._say(message.error())
                 continue
-            self.offsets[message.partition()] = message.offset() + 1
-            if dict(message.headers() or ()).items() >= self._headers.items() and message.key():
-                found.append(Line(message.key().decode(errors="replace"), message.value() or b""))
+            self._note_place(message.partition(), message.offset())
+            headers = dict(message.headers() or ())
+            if headers.items() >= self._headers.items() and message.key():
+                source = message.key().decode(errors="replace")
+                sender = (headers.get("sender") or b"").decode(errors="replace")
+                found.append(Line(source, message.value() or b"", sender))
         return found
+
+    def _note_place(self, partition: int, offset: int) -> None:
+        """Note how far a partition was read; what is not there any more is counted."""
+        self._count_skipped(offset - self.offsets[partition], partition)
+        self.offsets[partition] = offset + 1
+
+    def _count_skipped(self, count: int, partition: int) -> None:
+        if count <= 0:
+            return
+        before, self.skipped = self.skipped, self.skipped + count
+        if before.bit_length() < self.skipped.bit_length():  # not each hole of a topic full of them
+            LOG.warning(
+                "offsets_skipped topic=%s partition=%d count=%d total=%d: deleted before they were read",
+                self._ship.topic,
+                partition,
+                count,
+                self.skipped,
+            )
+
+    def _say(self, error: KafkaError) -> None:
+        """Say each kind of trouble once; the client goes on by itself."""
+        if error.code() not in self._said:
+            self._said.add(error.code())
+            LOG.warning("samples_not_read topic=%s error=%s", self._ship.topic, error.str())
 
     def close(self) -> None:
         if self._client is not None:
@@ -217,6 +276,7 @@ class _Clients:
     def __init__(self, ship: Ship, clock: Clock) -> None:
         self._ship = ship
         self._log = ClientLog(LOG, clock)
+        self._has_asked = False  # how the topic is cleaned up
         self.cause = Cause()
 
     def made(self, kind: type[Any], settings: Mapping[str, str]) -> Any:  # noqa: ANN401  # a client
@@ -242,6 +302,7 @@ class _Clients:
         ship, timeout = self._ship, self._ship.timeout / SECOND_NS
         admin = self.made(AdminClient, {})
         if ship.topic in self.cause.metadata(admin, ship.bootstrap_servers, timeout).topics:
+            self._warn_of_compaction(admin, timeout)
             return
         new = NewTopic(
             ship.topic,
@@ -250,6 +311,7 @@ class _Clients:
             config={
                 "max.message.bytes": str(MOST_BYTES),
                 "cleanup.policy": "delete",  # compaction would keep one line a source: its key
+                "retention.ms": str(_KEPT_MS),
             },
         )
         try:
@@ -259,3 +321,17 @@ class _Clients:
             is_there = isinstance(told, KafkaError) and told.code() == _EXISTS
             if not is_there:  # another host may have been faster
                 raise BrokerError(f"cannot create topic {ship.topic}: {said(error)}") from error
+
+    def _warn_of_compaction(self, admin: Any, timeout: float) -> None:  # noqa: ANN401  # a client
+        """Say once of an existing topic that it will keep one line a source, where we may know it."""
+        if self._has_asked:
+            return
+        topic = ConfigResource(ConfigResource.Type.TOPIC, self._ship.topic)
+        with contextlib.suppress(
+            KafkaException, TimeoutError
+        ):  # who may write need not see settings
+            found = admin.describe_configs([topic], request_timeout=timeout)[topic].result(timeout)
+            self._has_asked = True
+            policy = found["cleanup.policy"].value if "cleanup.policy" in found else ""
+            if "compact" in policy:
+                LOG.error("topic_is_compacted topic=%s cleanup_policy=%s", self._ship.topic, policy)
