@@ -1,13 +1,18 @@
-"""What a bookie says of the space that it freed, from its metrics page, all its folders together."""
+"""What a bookie says of the space that it freed, from its metrics page, all its folders together.
+
+A page that lacks the line of a folder says nothing of all of them: the folder would look as if it had freed
+what it freed since its start when its line is back.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from probes._exposition import Page
 from soak.core.errors import ProbeError
-from soak.core.model import Column, Event
+from soak.core.model import Column, Event, Labels
 from soak.core.units import SECOND_NS
 
 RECLAIMED = "space_reclaimed"
@@ -18,6 +23,7 @@ _BY = {
     "compaction": ("RECLAIMED_COMPACTION_SPACE_BYTES",),
 }
 _DELETED = ("DELETED_LEDGER_TOTAL", "DELETED_LEDGER_COUNT")  # newer and older name
+_COUNTERS = {**_BY, "deleted": _DELETED}
 _GAUGES = {
     "bookie_ACTIVE_ENTRY_LOG_TOTAL": "files",
     "bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES": "bytes",
@@ -34,6 +40,8 @@ NAMES = frozenset(
 )
 
 Samples = list[tuple[Column, float]]
+Series = Mapping[Labels, float]
+"""Values by the labels of a folder."""
 
 
 @dataclass(slots=True)
@@ -42,7 +50,7 @@ class Bookie:
 
     name: str
     trimmed_ns: int | None = None
-    _last: dict[str, float] = field(default_factory=dict)
+    _last: dict[str, Series] = field(default_factory=dict)
     _asked_ns: int = 0
 
     def take(
@@ -55,19 +63,14 @@ class Bookie:
         Raises:
             ProbeError: the page is no bookie's, or lines of it are damaged.
         """
-        now = {kind: _value(page, names) for kind, names in {**_BY, "deleted": _DELETED}.items()}
-        if all(value is None for value in now.values()):
+        counters = {kind: _series(page, names) for kind, names in _COUNTERS.items()}
+        if not any(counters.values()):
             raise ProbeError(f"the page of {self.name} has no numbers of a bookie's storage")
-        last, self._last = (
-            self._last,
-            {kind: value for kind, value in now.items() if value is not None},
-        )
+        gauges = {name: _series(page, (name.removeprefix("bookie_"),)) for name in _GAUGES}
+        last, self._last = self._last, {**counters, **gauges}
         since_ns, self._asked_ns = self._asked_ns, asked_ns
-        grown = {
-            kind: value - last[kind]
-            for kind, value in self._last.items()
-            if kind in last and value >= last[kind]
-        }
+        growth = {kind: _growth(last.get(kind, {}), now) for kind, now in counters.items()}
+        grown = {kind: size for kind, size in growth.items() if size is not None}
         events = [
             self._event(kind, grown[kind], since_ns, answered_ns)
             for kind in _BY
@@ -75,7 +78,12 @@ class Bookie:
         ]
         if events:
             self.trimmed_ns = None
-        return self._sums(grown), self._newest(page), events
+        whole = {
+            name: sum(now.values())
+            for name, now in gauges.items()
+            if now and now.keys() == last.get(name, now).keys()
+        }
+        return self._sums(grown), self._newest(whole), events
 
     def _event(self, kind: str, size: float, since_ns: int, at_ns: int) -> Event:
         fields: dict[str, str | int | float] = {"bookie": self.name, "bytes": int(size), "by": kind}
@@ -93,22 +101,25 @@ class Bookie:
             found.append((Column("retention_dropped_ledgers", labels, "ledgers"), grown["deleted"]))
         return found
 
-    def _newest(self, page: Page) -> Samples:
+    def _newest(self, whole: Mapping[str, float]) -> Samples:
         labels = (("bookie", self.name),)
-        found: Samples = []
-        for name, unit in _GAUGES.items():
-            value = _value(page, (name.removeprefix("bookie_"),))
-            if value is not None:
-                found.append((Column(name, labels, unit), value))
-        return found
+        return [(Column(name, labels, _GAUGES[name]), value) for name, value in whole.items()]
 
 
-def _value(page: Page, names: tuple[str, ...]) -> float | None:
-    """Return the sum over a bookie's folders under the first of these names that the page has."""
+def _growth(before: Series, now: Series) -> float | None:
+    """Return by how much all grew; None where one is missing, is new or has begun anew."""
+    if not now or before.keys() != now.keys():
+        return None
+    steps = [now[labels] - before[labels] for labels in now]
+    return sum(steps) if all(0 <= step < math.inf for step in steps) else None
+
+
+def _series(page: Page, names: tuple[str, ...]) -> Series:
+    """Return a bookie's folders under the first of these names that the page has."""
     for full in (prefix + name for name in names for prefix in _PREFIXES):
         if full in page.damaged:
             raise ProbeError(f"a line of {full} is damaged")
         series = page.series.get(full)
         if series:
-            return sum(series.values())
-    return None
+            return series
+    return {}

@@ -14,7 +14,11 @@ Partition = tuple[str, int]
 TRIMMED = "retention_deletion"
 CREATED = "ledger_created"
 MOVED_BACK = "log_start_moved_back"
-"""Ledgers that begin again with lower numbers: the topic is another one."""
+"""Ledgers that begin again with lower numbers, as on another cluster: within one they only rise.
+
+So a topic that is made anew looks as one whose ledgers are all trimmed while another broker takes it
+over, and is told as that.
+"""
 
 
 @dataclass(frozen=True, slots=True)

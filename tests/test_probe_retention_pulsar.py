@@ -232,6 +232,38 @@ def test_a_bookie_that_starts_anew_frees_nothing() -> None:
     assert values(reading)["retention_reclaimed_bytes"] == 0
 
 
+def test_a_page_without_the_line_of_a_folder_frees_nothing_when_it_is_back() -> None:
+    """Of two folders that freed 5 and 7 GB before; and what they hold does not fall either."""
+    line = 'bookie_{}{{ledgerDir="/{}"}} {}\n'
+    lines = [
+        line.format(name, folder, size)
+        for name in ("RECLAIMED_DELETION_SPACE_BYTES", "ACTIVE_ENTRY_LOG_SPACE_BYTES")
+        for folder, size in (("a", 5 * 10**9), ("b", 7 * 10**9))
+    ]
+    whole, part = "".join(lines).encode(), "".join(lines[::2]).encode()
+    watch = Watch()
+    readings = []
+    for page in (whole, part, whole, whole):
+        watch.cluster.damaged = page
+        readings.append(watch.poll())
+
+    assert [reading.events for reading in readings] == [()] * 4
+    freed = [values(reading).get("retention_reclaimed_bytes") for reading in readings]
+    held = [values(reading).get("bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES") for reading in readings]
+    assert freed == [None, None, None, 0.0]
+    assert held == [12e9, None, None, 12e9]
+
+
+def test_a_counter_without_an_end_frees_nothing() -> None:
+    """A page may say that it is infinite."""
+    line = b'bookie_RECLAIMED_DELETION_SPACE_BYTES{ledgerDir="/a"} %s\n'
+    watch = Watch()
+    for value in (b"23", b"+Inf", b"+Inf"):
+        watch.cluster.damaged = line % value
+
+        assert watch.poll().events == ()
+
+
 def test_a_bookie_that_does_not_answer_costs_its_own_numbers_only() -> None:
     """Ledgers are followed all the same, and the error is told."""
     watch = Watch()
