@@ -20,10 +20,19 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """Of one log file: its length, and what it occupies of the disk."""
+
+    bytes: int
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Listing:
     """One folder. Segments are known by their base offset; sizes are those of the log files."""
 
     held_bytes: int  # really on disk, with indexes and with files that wait to be unlinked
+    newest_held_bytes: int  # of these the newest log file, which grows
     live: dict[int, int]
     waiting: dict[int, Waiting]
 
@@ -38,7 +47,7 @@ def changed_ns(path: str) -> int | None:
 
 def listing(path: str) -> Listing | None:
     """Return what the folder holds; files that vanish while we look are left out."""
-    held, live, waiting = 0, {}, {}
+    held, newest, live, waiting = 0, (-1, 0), {}, {}
     try:
         with os.scandir(path) as entries:
             for entry in entries:
@@ -46,22 +55,26 @@ def listing(path: str) -> Listing | None:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                held += status.st_blocks * BLOCK_BYTES
+                occupied = status.st_blocks * BLOCK_BYTES
+                held += occupied
                 match = _LOG.fullmatch(entry.name)
                 if match is None:
                     continue
+                base = int(match["base"])
                 if match["waits"]:
-                    waiting[int(match["base"])] = Waiting(status.st_size, status.st_ctime_ns)
+                    waiting[base] = Waiting(status.st_size, status.st_ctime_ns)
                 else:
-                    live[int(match["base"])] = status.st_size
+                    live[base] = status.st_size
+                    newest = max(newest, (base, occupied))
     except _NOT_OURS:
         return None
-    return Listing(held, live, waiting)
+    return Listing(held, newest[1], live, waiting)
 
 
-def size(path: str, base: int) -> int | None:
+def size(path: str, base: int) -> Size | None:
     """Return how large the log file of a segment is by now, or None where it is gone."""
     try:
-        return os.stat(f"{path}/{base:020d}.log").st_size  # noqa: PTH116  # as above
+        status = os.stat(f"{path}/{base:020d}.log")  # noqa: PTH116  # as above
     except _NOT_OURS:
         return None
+    return Size(status.st_size, status.st_blocks * BLOCK_BYTES)

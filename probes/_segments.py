@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from probes._kafka_folders import Listing, Waiting
+from probes._kafka_folders import Listing, Size, Waiting
 from soak.core.model import Event
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -31,7 +31,7 @@ class Folders(Protocol):
 
     def changed_ns(self, path: str) -> int | None: ...
     def listing(self, path: str) -> Listing | None: ...
-    def size(self, path: str, base: int) -> int | None: ...
+    def size(self, path: str, base: int) -> Size | None: ...
 
 
 @dataclass(slots=True)
@@ -42,6 +42,7 @@ class _Folder:
     live: dict[int, int]
     waiting: dict[int, Waiting]
     held_bytes: int
+    newest_held_bytes: int = 0
     gone: dict[int, int] = field(default_factory=dict)  # bytes of what was unlinked
 
 
@@ -126,7 +127,7 @@ class Segments:
             self._drop(partition, known)
             return []
         if changed_ns == known.changed_ns:
-            self._grow(known)
+            self._grow(partition, known)
             known.seen_ns = now_ns
             return []
         found = self._read.listing(known.path)
@@ -159,15 +160,21 @@ class Segments:
         known.changed_ns = changed_ns if is_settled else 0
         known.seen_ns, known.held_bytes = now_ns, found.held_bytes
         known.live, known.waiting = found.live, found.waiting
+        known.newest_held_bytes = found.newest_held_bytes
 
-    def _grow(self, known: _Folder) -> None:
+    def _grow(self, partition: Partition, known: _Folder) -> None:
         """Note the size of the newest segment, which alone grows."""
         if not known.live:
             return
         base = max(known.live)
         size = self._read.size(known.path, base)
-        if size is not None:
-            known.live[base] = size
+        if size is None:
+            return
+        known.live[base] = size.bytes
+        more = size.held_bytes - known.newest_held_bytes
+        known.newest_held_bytes = size.held_bytes
+        known.held_bytes += more
+        self.totals[partition[0]].held_bytes += more
 
     def _drop(self, partition: Partition, known: _Folder) -> None:
         """Forget a folder that is there no more: its topic was deleted, or moved."""

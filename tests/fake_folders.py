@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes._kafka_folders import Listing, Waiting
+from probes._kafka_folders import Listing, Size, Waiting
 from tests.fakes import FakeClock
 
 
@@ -47,10 +47,11 @@ class FakeFolders:
         self.listed += 1
         live, waiting = dict(self._live[path]), dict(self._waiting[path])
         held = sum(live.values()) + sum(one.bytes for one in waiting.values())
-        return Listing(held, live, waiting)
+        return Listing(held, live[max(live)] if live else 0, live, waiting)
 
-    def size(self, path: str, base: int) -> int | None:
-        return self._live[path].get(base)
+    def size(self, path: str, base: int) -> Size | None:
+        found = self._live[path].get(base)
+        return None if found is None else Size(found, found)
 
     def _now(self) -> int:
         now_ns = self._clock.wall_ns()

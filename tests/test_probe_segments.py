@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes import _kafka_folders
+from probes._kafka_folders import Size
 from probes._segments import Segments
 from soak.core.units import SECOND_NS
 from tests.fake_folders import FakeFolders
@@ -71,6 +72,26 @@ def test_the_segment_that_grows_is_as_large_as_it_was_when_it_was_closed() -> No
     segments.look([("t", 0)], LONG_NS)
 
     assert segments.sizes(("t", 0)) == {0: 2323}
+
+
+def test_what_is_held_grows_with_the_segment_that_grows() -> None:
+    """And not by its whole length when it is closed at last."""
+    clock = FakeClock()
+    folders = FakeFolders(clock)
+    for at in range(2):
+        folders.roll(f"/a/t-{at}", 0, 100)
+    segments, partitions = Segments(["/a"], clock, folders), [("t", 0), ("t", 1)]
+    held = []
+    for size in (100, 2323, 4000):
+        folders.grow("/a/t-1", 0, size)
+        clock.advance(1)
+        segments.look(partitions, LONG_NS)
+        held.append(segments.totals["t"].held_bytes)
+    folders.roll("/a/t-1", 23, 7)
+    clock.advance(1)
+    segments.look(partitions, LONG_NS)
+
+    assert [*held, segments.totals["t"].held_bytes] == [200, 2423, 4100, 4107]
 
 
 def test_folders_for_which_there_is_no_time_come_next() -> None:
@@ -172,5 +193,6 @@ def test_folders_are_read_as_kafka_writes_them(tmp_path: Path) -> None:
     assert (found.live, found.waiting[0].bytes) == ({23: 7000}, 5000)
     assert 12_000 <= found.held_bytes < 2**20
     assert _kafka_folders.changed_ns(str(tmp_path)) == tmp_path.stat().st_mtime_ns
-    assert _kafka_folders.size(str(tmp_path), 23) == 7000
+    assert 7000 <= found.newest_held_bytes < 2**20
+    assert _kafka_folders.size(str(tmp_path), 23) == Size(7000, found.newest_held_bytes)
     assert _kafka_folders.listing(str(tmp_path / "nowhere")) is None
