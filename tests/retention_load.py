@@ -64,9 +64,12 @@ class Loader:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def start(self) -> None:
+    def foretell(self) -> None:
+        """Keep what is foreseen of each topic: later they are not empty."""
         for topic in self._topics:
             topic.told = _forecast.look(topic.plan, (), Path()).body
+
+    def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:

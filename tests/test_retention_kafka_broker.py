@@ -100,6 +100,7 @@ def watched(lab_kafka: Running) -> Iterator[Watched]:
     )
     probe = RetentionKafka(config, clock)
     loader = Loader(topics, lambda: [producer.poll(0) for producer in producers])
+    loader.foretell()
     events: list[Event] = []
     begin_ns = clock.mono_ns()
     probe.read()

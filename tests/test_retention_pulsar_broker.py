@@ -98,6 +98,7 @@ def watched(lab_pulsar: Pulsar) -> Iterator[Watched]:
     )
     probe = RetentionPulsar(watch, clock)
     loader = Loader(topics)
+    loader.foretell()
     events: list[Event] = []
     reclaimed = 0.0
     begin_ns = clock.mono_ns()
