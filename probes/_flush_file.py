@@ -6,6 +6,7 @@ Everything here may hang in the kernel, so it runs on a thread of its own.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ Sync = Callable[[int], None]
 How = Literal["fsync", "fdatasync", "directory"]
 
 FILE_NAME = ".soak-fsync"
-_OTHER_NAME = ".soak-fsync.moved"
+MOST_FILES = 8  # in one folder, of as many probes
 _CALLS: Mapping[How, Sync] = {
     "fsync": os.fsync,
     "fdatasync": os.fdatasync,
@@ -44,17 +45,20 @@ class FlushFile:
         self._way = way
         self._sync = sync or _CALLS[way.sync]
         self._payload = b"\xa5" * way.payload_bytes
-        self._names = (FILE_NAME, _OTHER_NAME)
+        self._names = _names(0)
         self._folder = self._file = -1
         self._size = 0
 
     def open(self) -> None:
         """Make the file; one that a killed probe left is replaced, and no link is followed.
 
+        A second probe in the folder, such as `soak probe --once`, has names of its own.
+
         Raises:
             OSError: it cannot be made.
         """
         self._folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._names = self._free_names()
         self._begin()
 
     def flush(self) -> None:
@@ -71,7 +75,11 @@ class FlushFile:
         if free.f_bavail * free.f_frsize < self._way.floor_bytes + self._way.payload_bytes:
             raise OSError(errno.ENOSPC, "less space is free than free_space_floor says")
         if self._way.sync == "directory":
-            os.rename(*self._names, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            try:
+                os.rename(*self._names, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            except FileNotFoundError:  # somebody removed it: `renew` makes another
+                self._drop()
+                raise
             self._names = self._names[::-1]
             self._sync(self._folder)
             return
@@ -101,7 +109,33 @@ class FlushFile:
         self._drop()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.open(self._names[0], flags, 0o600, dir_fd=self._folder)
+        with suppress(OSError):  # a filesystem without locks: a second probe may take our names
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._size = 0
+
+    def _free_names(self) -> tuple[str, str]:
+        """Return the first two names that no living probe has."""
+        for number in range(MOST_FILES):
+            names = _names(number)
+            if not any(self._is_held(name) for name in names):
+                return names
+        raise OSError(errno.EBUSY, f"{MOST_FILES} other probes are in this folder")
+
+    def _is_held(self, name: str) -> bool:
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(name, flags, dir_fd=self._folder)
+        except OSError:  # not there, or nothing that a probe makes
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return False
 
     def _leave(self) -> None:
         try:
@@ -118,3 +152,9 @@ class FlushFile:
         for name in self._names:
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self._folder)
+
+
+def _names(number: int) -> tuple[str, str]:
+    """Return the names of the n-th probe of a folder: the file's, and the one that it moves to."""
+    first = f"{FILE_NAME}-{number + 1}" if number else FILE_NAME
+    return first, f"{first}.moved"

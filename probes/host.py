@@ -3,7 +3,8 @@
 Source:   psutil: /proc/stat, meminfo, vmstat, net/dev and loadavg; stat and statm of our daemons' processes.
 Overhead: five reads of /proc a second and two a process of ours; every 30 s one look at all command lines.
 Caveats:  Steal is what a hypervisor tells; in a container, CPU and memory are those of the whole host.
-          Network is the sum over interfaces but loopback: traffic of a bond or bridge counts at each layer.
+          Network is the sum over interfaces but loopback: traffic of a bond or bridge counts at each layer,
+          and an interface counts from its second look on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import psutil
 from pydantic.dataclasses import dataclass
 
 from probes._deltas import Deltas, Growth
+from probes._interfaces import Counters, Interfaces
 from probes._own_daemons import OwnDaemons
 from soak.core.errors import ProbeError
 from soak.core.model import Column, Reading
@@ -24,9 +26,11 @@ from soak.core.units import SECOND_NS
 
 _IDLE = ("idle", "iowait")
 _CPU = ("user", "nice", "system", *_IDLE, "irq", "softirq", "steal")  # guest is inside user
-_RATES = {
+_SWAP = {
     "swap_in": ("host_swap_in_bytes", "bytes"),
     "swap_out": ("host_swap_out_bytes", "bytes"),
+}
+_NETWORK = {
     "received": ("host_network_received_bytes", "bytes"),
     "sent": ("host_network_sent_bytes", "bytes"),
     "errors": ("host_network_errors", "packets"),
@@ -41,9 +45,10 @@ class Config:
 
 @plain_dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the host says now. Counters: CPU seconds by mode and the keys of `_RATES`."""
+    """What the host says now. Counters: CPU seconds by mode, and swap; of interfaces those of `_NETWORK`."""
 
     counters: Mapping[str, float]
+    interfaces: Counters
     memory_available_bytes: int
     swap_used_bytes: int
     load_1m: float
@@ -66,17 +71,19 @@ def snapshot() -> Snapshot:
         load_1m = psutil.getloadavg()[0]
     except (OSError, psutil.Error, ValueError) as error:
         raise ProbeError(f"cannot read the host's counters: {error}") from error
-    real = [counters for name, counters in nics.items() if name != "lo"]
     counters = {mode: float(getattr(cpu, mode, 0.0)) for mode in _CPU}
-    counters |= {
-        "swap_in": swap.sin,
-        "swap_out": swap.sout,
-        "received": sum(nic.bytes_recv for nic in real),
-        "sent": sum(nic.bytes_sent for nic in real),
-        "errors": sum(nic.errin + nic.errout for nic in real),
-        "drops": sum(nic.dropin + nic.dropout for nic in real),
+    counters |= {"swap_in": swap.sin, "swap_out": swap.sout}
+    interfaces = {
+        name: {
+            "received": nic.bytes_recv,
+            "sent": nic.bytes_sent,
+            "errors": nic.errin + nic.errout,
+            "drops": nic.dropin + nic.dropout,
+        }
+        for name, nic in nics.items()
+        if name != "lo"
     }
-    return Snapshot(counters, available, swap.used, load_1m)
+    return Snapshot(counters, interfaces, available, swap.used, load_1m)
 
 
 class Host:
@@ -93,18 +100,22 @@ class Host:
         self._ask = ask
         self._daemons = daemons or OwnDaemons(clock)
         self._deltas: Deltas[str] = Deltas()
+        self._interfaces = Interfaces()
 
     def read(self) -> Reading:
         """Return levels at once and rates from the second reading on."""
         begin_ns = self._clock.mono_ns()
         now = self._ask()
-        grown = self._deltas.take(now.counters, self._clock.mono_ns())
+        now_ns = self._clock.mono_ns()
+        grown = self._deltas.take(now.counters, now_ns)
+        traffic = self._interfaces.take(now.interfaces, now_ns)
         levels = [
             (Column("host_memory_available_bytes", (), "bytes"), float(now.memory_available_bytes)),
             (Column("host_swap_used_bytes", (), "bytes"), float(now.swap_used_bytes)),
             (Column("host_load_1m", (), "tasks"), now.load_1m),
         ]
-        host = (*_cpu_samples(grown), *levels, *_rate_samples(grown))
+        rates = (*_rate_samples(grown, _SWAP), *_rate_samples(traffic, _NETWORK))
+        host = (*_cpu_samples(grown), *levels, *rates)
         samples = (*host, *self._daemons.samples())
         return Reading(samples, (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
@@ -127,6 +138,8 @@ def _cpu_samples(grown: Growth[str]) -> list[tuple[Column, float]]:
     ]
 
 
-def _rate_samples(grown: Growth[str]) -> list[tuple[Column, float]]:
-    rates = ((metric, unit, grown.per_second(key)) for key, (metric, unit) in _RATES.items())
+def _rate_samples(
+    grown: Growth[str], named: Mapping[str, tuple[str, str]]
+) -> list[tuple[Column, float]]:
+    rates = ((metric, unit, grown.per_second(key)) for key, (metric, unit) in named.items())
     return [(Column(metric, (), unit), rate) for metric, unit, rate in rates if rate is not None]

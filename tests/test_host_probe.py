@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
+from probes._interfaces import Counters
 from probes._own_daemons import OwnDaemons
 from probes.host import Config, Host, Snapshot, snapshot
 from tests.fakes import FakeClock
@@ -21,19 +23,20 @@ BEFORE = {
     "steal": 4.0,
     "swap_in": 0.0,
     "swap_out": 4096.0,
-    "received": 1_000_000.0,
-    "sent": 2_000_000.0,
-    "errors": 1.0,
-    "drops": 0.0,
 }
+ETH = {"received": 1_000_000.0, "sent": 2_000_000.0, "errors": 1.0, "drops": 0.0}
+VETH = {"received": 60e6, "sent": 5e9, "errors": 0.0, "drops": 0.0}  # of a container
 GROWN = {"user": 1.0, "system": 0.5, "idle": 2.0, "iowait": 0.23, "steal": 0.27}
 TRAFFIC = {"received": 46_000.0, "sent": 92_000.0, "drops": 23.0}
 
 
-def readings(*counters: dict[str, float]) -> list[dict[str, float]]:
+def readings(
+    *counters: dict[str, float], interfaces: Sequence[Counters] = ({}, {})
+) -> list[dict[str, float]]:
     """Return one reading each, two seconds apart."""
     clock = FakeClock()
-    waiting = [Snapshot(each, 23 * 2**30, 2**20, 1.5) for each in counters]
+    pairs = zip(counters, interfaces, strict=True)
+    waiting = [Snapshot(each, nics, 23 * 2**30, 2**20, 1.5) for each, nics in pairs]
     alone = OwnDaemons(clock, look=dict)
     probe = Host(Config(), clock, ask=lambda: waiting.pop(0), daemons=alone)
     found = []
@@ -47,9 +50,15 @@ def grown(by: dict[str, float]) -> dict[str, float]:
     return {key: value + by.get(key, 0.0) for key, value in BEFORE.items()}
 
 
+def network(reading: dict[str, float]) -> dict[str, float]:
+    stem = "host_network_"
+    return {name.removeprefix(stem): at for name, at in reading.items() if name.startswith(stem)}
+
+
 def test_shares_are_of_all_cores_and_rates_are_a_second() -> None:
     """Two cores for two seconds are four seconds of CPU; steal counts as busy, waiting for IO as idle."""
-    first, second = readings(BEFORE, grown(GROWN | TRAFFIC))
+    eth = {key: value + TRAFFIC.get(key, 0.0) for key, value in ETH.items()}
+    first, second = readings(BEFORE, grown(GROWN), interfaces=({"eth0": ETH}, {"eth0": eth}))
 
     assert set(first) == {"host_memory_available_bytes", "host_swap_used_bytes", "host_load_1m"}
     assert second == pytest.approx(
@@ -77,10 +86,39 @@ def test_a_mode_that_goes_backwards_leaves_the_shares_out() -> None:
     assert not any(metric.startswith("host_cpu") for metric in second)
 
 
+@pytest.mark.parametrize("is_there_first", [False, True])
+def test_a_container_that_comes_or_goes_is_no_traffic(*, is_there_first: bool) -> None:
+    """Its interface takes its counters along: the rates are those of what was there both times."""
+    eth = {key: value + TRAFFIC.get(key, 0.0) for key, value in ETH.items()}
+    both, one = ({"eth0": ETH, "veth1": VETH}, {"eth0": eth})
+    if not is_there_first:
+        both, one = ({"eth0": ETH}, {"eth0": eth, "veth1": VETH})
+
+    _, second = readings(BEFORE, BEFORE, interfaces=(both, one))
+
+    assert network(second) == {
+        "received_bytes": 23_000.0,
+        "sent_bytes": 46_000.0,
+        "errors": 0.0,
+        "drops": 11.5,
+    }
+
+
+def test_a_counter_that_wraps_takes_its_sum_along() -> None:
+    """What the other interfaces had is not what the host had."""
+    eth = {**ETH, "received": 5.0}
+    nics = ({"eth0": ETH, "eth1": ETH}, {"eth0": eth, "eth1": ETH})
+
+    _, second = readings(BEFORE, BEFORE, interfaces=nics)
+
+    assert network(second) == {"sent_bytes": 0.0, "errors": 0.0, "drops": 0.0}
+
+
 def test_this_machine_answers() -> None:
     """Psutil has every field that we take."""
     found = snapshot()
 
     assert set(found.counters) == set(BEFORE)
+    assert all(set(by) == set(ETH) for by in found.interfaces.values())
     assert all(math.isfinite(value) and value >= 0 for value in found.counters.values())
     assert found.memory_available_bytes > 0

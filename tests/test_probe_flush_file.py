@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,39 @@ def test_a_file_that_could_not_be_renewed_is_tried_again(tmp_path: Path) -> None
     file.close()
 
     assert size == 1000
+
+
+@pytest.mark.parametrize("sync", ["fsync", "directory"])
+def test_a_file_that_somebody_removed_is_made_again(tmp_path: Path, sync: How) -> None:
+    """A cleaner, or an administrator: at most one flush fails."""
+    file = FlushFile(tmp_path, way(sync), sync=lambda _: None)
+    file.open()
+    file.flush()
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with suppress(FileNotFoundError):
+        file.flush()
+    file.renew()
+    file.flush()
+    file.close()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("sync", ["fsync", "directory"])
+def test_a_second_probe_in_the_folder_leaves_the_first_its_file(tmp_path: Path, sync: How) -> None:
+    """As `soak probe --once` with the plan of a probe that runs."""
+    first, second = (FlushFile(tmp_path, way(sync), sync=lambda _: None) for _ in range(2))
+    first.open()
+    first.flush()
+    (name,) = [path.name for path in tmp_path.iterdir()]
+    second.open()
+    second.flush()
+    both = len(list(tmp_path.iterdir()))
+    second.close()
+    left = [path.name for path in tmp_path.iterdir()]
+    first.flush()
+    first.close()
+
+    assert (both, left) == (2, [name])
+    assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from soak.cli._once import Seen, look, show
@@ -70,3 +71,22 @@ def test_one_that_hangs_is_said_to_hang() -> None:
 
     assert "  it has not answered: something that it reads hangs\n" in text
     assert text.endswith("here: none\nhanging: host\n")
+
+
+class InterruptedClock(FakeClock):
+    """Somebody presses Ctrl-C while the second reading is waited for."""
+
+    def sleep_until(self, mono_ns: int) -> None:
+        super().sleep_until(mono_ns)
+        if mono_ns:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_closes_the_probes_too() -> None:
+    """One of them has a file on the drive that is looked at."""
+    probe = FakeProbe(Reading(()))
+
+    with pytest.raises(KeyboardInterrupt):
+        look({"fsync": probe}, InterruptedClock())
+
+    assert probe.is_closed

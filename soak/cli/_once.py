@@ -53,6 +53,27 @@ def look(
     readers = {name: Reader(name, probe, answers, clock) for name, probe in probes.items()}
     seen = {name: Seen() for name in readers}
     out: set[str] = set()
+    try:
+        _read(readers, seen, out, answers, clock, patience_seconds)
+    finally:  # an interrupt too must leave no file of a probe behind
+        for reader in readers.values():
+            reader.close()
+        for name in readers.keys() - out:
+            readers[name].wait(1.0)
+    for name, found in seen.items():
+        found.is_hanging = name in out
+    return seen
+
+
+def _read(
+    readers: Mapping[str, Reader],
+    seen: Mapping[str, Seen],
+    out: set[str],
+    answers: SimpleQueue[Answer],
+    clock: Clock,
+    patience_seconds: float,
+) -> None:
+    """Note what each reader answers; `out` holds the names of those that have not."""
     begin_ns = clock.mono_ns()
     for number in range(READINGS):
         clock.sleep_until(begin_ns + number * SECOND_NS)
@@ -67,13 +88,6 @@ def look(
                 break
             out.discard(answer.name)
             _note(seen[answer.name], answer)
-    for name, found in seen.items():
-        found.is_hanging = name in out
-    for reader in readers.values():
-        reader.close()
-    for name in readers.keys() - out:
-        readers[name].wait(1.0)
-    return seen
 
 
 def _note(seen: Seen, answer: Answer) -> None:
