@@ -11,13 +11,20 @@ import typer
 def consume(
     run_dir: Annotated[Path, typer.Option(help="Folder of the run.")],
     index: Annotated[int, typer.Option(help="Number of this consumer.")] = 0,
+    all_: Annotated[
+        bool, typer.Option("--all", help="All of them as one service, whatever their number.")
+    ] = False,
 ) -> None:
     """Receive, measure end to end, and audit."""
     from soak.core.clock import SystemClock
+    from soak.daemons import crew
     from soak.daemons.consume import run
     from soak.service.signals import stop_event
 
-    raise typer.Exit(run(run_dir, index, stop_event(), SystemClock()))
+    stop, clock = stop_event(), SystemClock()
+    if all_:
+        raise typer.Exit(crew.run(run_dir, "consume", run, stop, clock))
+    raise typer.Exit(run(run_dir, index, stop, clock))
 
 
 command = consume

@@ -11,13 +11,20 @@ import typer
 def produce(
     run_dir: Annotated[Path, typer.Option(help="Folder of the run.")],
     index: Annotated[int, typer.Option(help="Number of this producer.")] = 0,
+    all_: Annotated[
+        bool, typer.Option("--all", help="All of them as one service, whatever their number.")
+    ] = False,
 ) -> None:
     """Send on the schedule, whatever the broker does."""
     from soak.core.clock import SystemClock
+    from soak.daemons import crew
     from soak.daemons.produce import run
     from soak.service.signals import stop_event
 
-    raise typer.Exit(run(run_dir, index, stop_event(), SystemClock()))
+    stop, clock = stop_event(), SystemClock()
+    if all_:
+        raise typer.Exit(crew.run(run_dir, "produce", run, stop, clock))
+    raise typer.Exit(run(run_dir, index, stop, clock))
 
 
 command = produce

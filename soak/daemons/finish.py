@@ -1,0 +1,80 @@
+"""Waits until a run is over: the conductor says so, what measures has ended, the detector has read it all."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+
+from soak.core.clock import Grid
+from soak.core.plan import Plan
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.daemons.context import PhaseFile, host_name
+from soak.service.notify import notifier
+from soak.store.run_folder import RunFolder, is_held, read_plan, read_run
+from soak.store.source_end import has_ended
+
+OVERDUE_NS = 60 * SECOND_NS
+"""A daemon that has not ended so long after the run's last second is not waited for any longer."""
+DETECT_LIMIT_NS = 90 * SECOND_NS
+POLL_SECONDS = 1.0
+
+
+def run(folder: RunFolder, stop: threading.Event, clock: Clock) -> bool:
+    """Return True when the run is over, False when told to stop before."""
+    known = read_run(folder)
+    grid = Grid.anchored(known.start_wall_ns, clock)
+    ending = Ending(folder, read_plan(folder), clock)
+    manager = notifier()
+    manager.ready()
+    while not stop.wait(POLL_SECONDS):
+        manager.alive()
+        k = grid.k_at(clock.mono_ns())
+        manager.status(f"run {known.id}: {ending.phase_file.poll().at(k) or 'begins'}, second {k}")
+        if ending.is_over(k):
+            manager.stopping()
+            return True
+    return False
+
+
+@dataclass(slots=True)
+class Ending:
+    """Call `is_over` about once a second: its limits count from when it first saw the end."""
+
+    folder: RunFolder
+    plan: Plan
+    clock: Clock
+    phase_file: PhaseFile = field(init=False)
+    _end_ns: int | None = None
+    _last_ns: int | None = None  # when the last daemon that measures was seen to have ended
+
+    def __post_init__(self) -> None:
+        self.phase_file = PhaseFile(self.folder.phases)
+
+    def is_over(self, k: int) -> bool:
+        end_k = self.phase_file.poll().end_k
+        if end_k is None or k < end_k:
+            return False
+        now_ns = self.clock.mono_ns()
+        if self._end_ns is None:
+            self._end_ns = now_ns
+        if self._last_ns is None and (self._is_quiet() or now_ns - self._end_ns > OVERDUE_NS):
+            self._last_ns = now_ns
+        if self._last_ns is None:
+            return False
+        return self._is_detected() or now_ns - self._last_ns > DETECT_LIMIT_NS
+
+    def _is_quiet(self) -> bool:
+        journal, host = self.folder.journal, host_name()
+        return all(has_ended(journal / f"{name}@{host}") for name in self.plan.measuring)
+
+    def _is_detected(self) -> bool:
+        """True when the detector has said its last word; one that starts says so by its lock."""
+        if is_held(self.folder.spark / "lock"):
+            return False
+        try:
+            progress = json.loads((self.folder.spark / "progress.json").read_text())
+        except (OSError, ValueError):
+            return False
+        return not progress.get("is_running", True)

@@ -1,0 +1,62 @@
+"""Where the runs of one plan lie when a service manager starts their daemons.
+
+`current` is the run that goes on, or the last one; `daemons/` has an empty file for each daemon that it
+wants, so that a unit's condition can ask without starting anything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from soak.core.plan import Plan
+from soak.store.run_folder import RunFolder, read_run
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths, and which run is the current one."""
+
+    path: Path
+
+    @property
+    def current(self) -> Path:
+        return self.path / "current"
+
+    @property
+    def wanted(self) -> Path:
+        return self.path / "daemons"
+
+    def unfinished(self) -> RunFolder | None:
+        """Return the run that was begun here and has not come to its end.
+
+        Raises:
+            RunFolderError: the run's own description is damaged.
+        """
+        if not self.current.is_dir():
+            return None
+        folder = RunFolder(self.current.resolve())
+        return folder if read_run(folder).state == "running" else None
+
+    def enter(self, folder: RunFolder, daemons: Iterable[str]) -> None:
+        """Make this run the current one, and say which daemons it wants."""
+        self.leave()
+        draft = self.path / f".current.{os.getpid()}"
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(folder.path.name)
+        draft.replace(self.current)
+        self.wanted.mkdir(exist_ok=True)
+        for name in daemons:
+            (self.wanted / name).touch()
+
+    def leave(self) -> None:
+        """Want no daemon any more: the run is over, or another one is to come."""
+        shutil.rmtree(self.wanted, ignore_errors=True)
+
+
+def units_of(plan: Plan) -> tuple[str, ...]:
+    """Return the daemons of a plan, those of many processes once: each is one unit."""
+    return tuple(dict.fromkeys(name.partition(".")[0] for name in plan.daemons))

@@ -1,0 +1,96 @@
+"""The units as files: what is installed, what is left alone, and what the check sees."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from soak.cli import _units
+from soak.core.errors import SoakError
+
+FILES = _units.rendered()
+SERVICES = [place for place in FILES if place.suffix == ".service"]
+
+
+def test_installing_writes_what_uninstalling_removes(tmp_path: Path) -> None:
+    """Plans, secrets and what others put there stay."""
+    _units.installed(tmp_path, is_dry=False)
+    foreign = tmp_path / _units.UNITS / "soak-mine.service"
+    foreign.write_text("[Unit]\n")
+    plan = tmp_path / _units.PLANS / "x.yaml"
+    plan.write_text("name: x\n")
+    wrong = _units.check(tmp_path)
+    _units.removed(tmp_path, is_dry=False)
+
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert wrong == []
+    assert sorted(left) == sorted([foreign, plan])
+
+
+def test_a_dry_run_writes_and_removes_nothing(tmp_path: Path) -> None:
+    """It tells what would be done."""
+    told = _units.installed(tmp_path, is_dry=True)
+    nothing = list(tmp_path.iterdir())
+    _units.installed(tmp_path, is_dry=False)
+    _units.removed(tmp_path, is_dry=True)
+
+    assert nothing == []
+    assert len([line for line in told if line.startswith("write ")]) == len(FILES)
+    assert _units.check(tmp_path) == []
+
+
+def test_a_second_time_writes_only_what_differs(tmp_path: Path) -> None:
+    """A unit that somebody changed is seen by the check and made ours again."""
+    _units.installed(tmp_path, is_dry=False)
+    (tmp_path / SERVICES[0]).write_text("[Unit]\n")
+    wrong = _units.check(tmp_path)
+    told = _units.installed(tmp_path, is_dry=False)
+
+    assert wrong == [f"{tmp_path / SERVICES[0]} is not what was to be installed"]
+    assert [line for line in told if line.startswith("write ")] == [
+        f"write {tmp_path / SERVICES[0]}"
+    ]
+
+
+def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "etc").write_text("")
+
+    with pytest.raises(SoakError, match="cannot write"):
+        _units.installed(tmp_path, is_dry=False)
+
+
+@pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
+def test_every_service_is_closed_up(place: Path) -> None:
+    """No unit is left with more than it needs because somebody forgot a line."""
+    text = FILES[place]
+
+    for line in ("NoNewPrivileges=yes", "CapabilityBoundingSet=", "ProtectSystem=strict"):
+        assert f"\n{line}\n" in text
+    assert "User=soak\n" in text or "soak-resume" in place.name
+    assert "/usr/bin/soak" not in text
+
+
+def test_units_name_only_units_that_are_there() -> None:
+    """A name that is misspelt would be waited for by nobody."""
+    there = {place.name for place in FILES}
+    named = {
+        found.replace("@%i.", "@.")
+        for text in FILES.values()
+        for found in re.findall(r"soak[a-z-]*@%i\.[a-z]+", text)
+        if found != "soak@%i.yaml"
+    }
+
+    assert named <= there
+
+
+def test_each_daemon_that_measures_is_watched() -> None:
+    """A daemon without a watchdog hangs for ever."""
+    unwatched = [
+        place.name
+        for place in SERVICES
+        if "Type=notify" in FILES[place] and "WatchdogSec=" not in FILES[place]
+    ]
+
+    assert unwatched == []

@@ -1,0 +1,182 @@
+"""Plans under a real systemd manager: whole runs through kills, hangs, a pause and a power cut."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from soak.lab.ports import Running
+from soak.store.run_folder import RunFolder, read_run
+from tests.systemd_world import World, booted, why_not
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+]
+
+SOAK = str(Path(sys.prefix) / "bin" / "soak")
+DAEMONS = ("produce", "consume", "probe", "conduct", "detect", "alert", "finish")
+MOST_EXPOSED = 2.0
+PLAN = """
+name: t
+broker: {{kafka: {{bootstrap_servers: '{servers}'}}}}
+topic: {{partitions: 2}}
+load: {{rate: 200/s}}
+phases: {{warm_up: 5s, soak: {soak}, drain: 20s}}
+probes: {{host: {{}}, clock: {{}}}}
+"""
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    shutil.rmtree(tmp_path / "lib", ignore_errors=True)  # checkpoints of Spark
+
+
+class Machine:
+    """A booted manager with our units, and the newest run of the plan `t`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.home = world.shared / "lib" / "t"
+
+    def install(self, broker: Running, soak: str) -> None:
+        assert "checked" in self.world.run(SOAK, "install-units")
+        plan = PLAN.format(servers=broker.addresses["bootstrap_servers"], soak=soak)
+        (self.world.shared / "t.yaml").write_text(plan)
+        self.world.run("install", "-m", "640", "-g", "soak", "/srv/t.yaml", "/etc/soak/t.yaml")
+
+    def ctl(self, *words: str) -> str:
+        return self.world.run("systemctl", *words)
+
+    def folder(self) -> RunFolder:
+        return RunFolder(self.home / (self.home / "current").readlink())
+
+    def runs(self) -> list[str]:
+        return sorted(path.name for path in self.home.glob("t-*"))
+
+    def active(self, unit: str) -> str:
+        return self.world.show(f"soak-{unit}@t.service", "ActiveState")
+
+    def recorded(self, daemon: str = "produce.0") -> int:
+        """Return how many bytes a daemon has written."""
+        files = self.folder().journal.glob(f"{daemon}@*/*.jsonl")
+        return sum(path.stat().st_size for path in files)
+
+    def await_records(self, daemon: str = "produce.0") -> None:
+        before = self.recorded(daemon)
+        self.world.until(lambda: self.recorded(daemon) > before, f"{daemon} to record", 120)
+
+    def await_restart(self, daemon: str, times: int) -> None:
+        """Wait until a daemon has been started again so often, and is ready."""
+        unit = f"soak-{daemon}@t.service"
+        again = str(times)
+        self.world.until(lambda: self.world.show(unit, "NRestarts") == again, f"{unit} again", 180)
+        self.world.until(lambda: self.active(daemon) == "active", f"{unit} to be ready", 180)
+
+    def await_report(self) -> dict[str, Any]:
+        """Return the summary that is made when the run has ended or pauses."""
+        self.world.until(
+            lambda: (
+                self.world.show("soak-report@t.service", "ExecMainExitTimestampMonotonic")
+                not in {"", "0"}
+                and self.active("report") == "inactive"
+            ),
+            "the report",
+            300,
+        )
+        found: dict[str, Any] = json.loads(self.folder().summary.read_text())
+        return found
+
+
+@pytest.fixture
+def machine(shared: Path) -> Iterator[Machine]:
+    with booted(shared) as world:
+        yield Machine(world)
+
+
+def test_units_are_whole_and_closed_up(machine: Machine) -> None:
+    """Systemd finds nothing wrong with them and little that they could do; then they are gone."""
+    world = machine.world
+    installed = world.run(SOAK, "install-units")
+    units = [line.split()[1] for line in installed.splitlines() if line.endswith(".service")]
+    names = [Path(unit).name.replace("@.", "@t.") for unit in units]
+    table = world.run("systemd-analyze", "security", "--no-pager", "--json=short", *names)
+    exposure = {name: _exposure(world, name) for name in names}
+    world.run(SOAK, "install-units", "--uninstall")
+
+    assert "checked" in installed, table
+    assert len(names) >= len(DAEMONS)
+    assert max(exposure.values()) <= MOST_EXPOSED, exposure
+    assert "soak" not in world.run("ls", "/etc/systemd/system")
+
+
+def _exposure(world: World, unit: str) -> float:
+    last = world.run("systemd-analyze", "security", "--no-pager", unit).splitlines()[-1]
+    return float(last.rpartition("service: ")[2].split()[0])
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(600)
+def test_a_run_goes_on_through_kills_a_hang_and_a_power_cut(
+    machine: Machine, lab_kafka: Running
+) -> None:
+    """The same run, on its schedule, to its end: nothing that was acknowledged is lost."""
+    world = machine.world
+    machine.install(lab_kafka, soak="100s")
+    machine.ctl("enable", "soak@t.target")
+    machine.ctl("start", "soak@t.target")
+    machine.await_records()
+    for name in DAEMONS:
+        machine.ctl("kill", "-s", "KILL", f"soak-{name}@t.service")
+    for name in DAEMONS:
+        machine.await_restart(name, 1)
+    machine.await_records()
+    machine.ctl("kill", "-s", "STOP", "soak-probe@t.service")
+    machine.await_restart("probe", 2)
+    world.run("cp", "-a", "/etc", "/srv/etc")
+    world.cut_power()
+    world.boot()
+    machine.await_records()
+    run = read_run(machine.folder())
+    summary = machine.await_report()
+
+    assert len(machine.runs()) == 1
+    assert summary["run"] == run.id
+    assert read_run(machine.folder()).state == "ended"
+    assert (summary["audit"]["lost"], summary["audit"]["duplicated"]) == (0, 0)
+    assert [found for found in summary["findings"] if found["kind"] != "client"] == []
+    assert not (machine.home / "daemons").exists()
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(600)
+def test_a_pause_leaves_a_report_and_a_stop_ends_the_run(
+    machine: Machine, lab_kafka: Running
+) -> None:
+    """Stopped by systemd it goes on later; ended by `soak stop` it is followed by a new run."""
+    machine.install(lab_kafka, soak="10min")
+    machine.ctl("start", "soak@t.target")
+    machine.await_records()
+    machine.ctl("stop", "soak@t.target")
+    paused = machine.await_report()
+    state = read_run(machine.folder()).state
+    machine.ctl("start", "soak@t.target")
+    machine.await_records()
+    going_on = machine.runs()
+    machine.world.run(SOAK, "stop", "/var/lib/soak/t/current")
+    machine.world.until(lambda: not (machine.home / "daemons").exists(), "the run to end", 240)
+    ended = machine.await_report()
+    machine.ctl("start", "soak@t.target")
+    machine.await_records()
+
+    assert (paused["verdict"], state) == ("inconclusive", "running")
+    assert len(going_on) == 1
+    assert ended["audit"]["lost"] == 0
+    assert len(machine.runs()) == 2

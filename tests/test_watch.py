@@ -1,0 +1,86 @@
+"""Child processes under a parent's watch: who is ready, who hangs, and who may take its time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from soak.core.units import SECOND_NS
+from soak.service.notify import notifier
+from soak.service.watch import Watch, limit_ns
+from tests.fakes import FakeClock
+
+LIMIT_NS = 30 * SECOND_NS
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    with Watch(FakeClock(), LIMIT_NS) as found:
+        yield found
+
+
+def advance(watch: Watch, seconds: float) -> None:
+    assert isinstance(watch.clock, FakeClock)
+    watch.clock.advance(seconds)
+
+
+def test_a_child_is_known_by_its_process_id(watch: Watch) -> None:
+    """What it says of itself counts for nothing: the kernel names the sender."""
+    script = "from soak.service.notify import notifier; notifier().ready()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], env=watch.environment(dict(os.environ))
+    )
+    child.wait(30)
+    watch.take()
+
+    assert watch.ready == {child.pid}
+
+
+def test_silence_for_longer_than_the_limit_is_a_hang(watch: Watch) -> None:
+    """Of one that was ready; a heartbeat begins the time anew."""
+    own = notifier(watch.environment({}))
+    seen = []
+    for say in (own.ready, own.alive, lambda: None):
+        say()
+        watch.take()
+        advance(watch, 20)
+        seen.append(watch.hanging([os.getpid()]))
+
+    assert seen == [[], [], [os.getpid()]]
+
+
+def test_one_that_is_not_ready_or_ends_may_take_its_time(watch: Watch) -> None:
+    """Its start and its last words have limits of their own."""
+    own = notifier(watch.environment({}))
+    own.alive()
+    watch.take()
+    advance(watch, 100)
+    starting = watch.hanging([os.getpid()])
+    own.ready()
+    own.stopping()
+    watch.take()
+    advance(watch, 100)
+
+    assert (starting, watch.hanging([os.getpid()])) == ([], [])
+
+
+def test_a_process_that_is_gone_is_forgotten(watch: Watch) -> None:
+    """Its number may come again."""
+    notifier(watch.environment({})).ready()
+    watch.take()
+    advance(watch, 100)
+    watch.hanging([])
+
+    assert watch.ready == set()
+
+
+def test_children_are_watched_as_closely_as_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "5000000")
+    asked = limit_ns(LIMIT_NS)
+    monkeypatch.delenv("WATCHDOG_USEC")
+
+    assert (asked, limit_ns(LIMIT_NS)) == (5 * SECOND_NS, LIMIT_NS)
