@@ -13,12 +13,15 @@ UNKNOWN = "unknown"
 
 
 def attribute(found: Change | Incident, nearby: Nearby) -> list[Explanation]:
-    """Return the causes that pass the bar, best first; `unknown` alone when there is none."""
+    """Return the causes that pass the bar, best first; `unknown` alone when there is none.
+
+    A step down is `unknown`: causes say what makes latency worse.
+    """
     change = found.headline if isinstance(found, Incident) else found
     told = [
         plugins.load(PACKAGE, name).explain(change, nearby)
         for name in plugins.names(PACKAGE)
-        if name != UNKNOWN
+        if name != UNKNOWN and change.direction == "up"
     ]
     passing = [explanation for explanation in told if explanation and explanation.score >= BAR]
     if passing:

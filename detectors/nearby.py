@@ -46,6 +46,10 @@ class Nearby:
             if name.partition("|")[2].partition("{")[0] == metric
         }
 
+    def soak_start(self, k: int) -> int:
+        """Return the start of the phase that holds second k, at least `k0`."""
+        return max([start for start, _ in self.phases if start <= k] + [self.k0])
+
     def soak_end(self, k: int) -> int:
         """Return the end of the phase that holds second k, at most `k1`."""
         return min([start for start, _ in self.phases if start > k] + [self.k1])

@@ -26,7 +26,12 @@ class Locking:
 
 
 def measured(
-    k: NDArray[np.int64], values: NDArray[np.float64], event_ks: NDArray[np.int64], seed: int
+    k: NDArray[np.int64],
+    values: NDArray[np.float64],
+    event_ks: NDArray[np.int64],
+    seed: int,
+    *,
+    least_seconds: int = LEAST_SECONDS,
 ) -> Locking | None:
     """Return the contrast of positive values, or None when too few seconds are with or without events.
 
@@ -35,7 +40,7 @@ def measured(
     """
     y = np.log10(np.maximum(values, 1e-6))
     marks = {lag: np.isin(k, event_ks + lag) for lag in LAGS}
-    usable = [lag for lag in LAGS if _is_comparable(marks[lag])]
+    usable = [lag for lag in LAGS if _is_comparable(marks[lag], least_seconds)]
     if not usable:
         return None
     contrasts = {lag: _contrast(y, marks[lag]) for lag in usable}
@@ -47,7 +52,8 @@ def measured(
         moved = inside + rng.integers(-_MOVED, _MOVED, inside.size, endpoint=True)
         shuffled = (np.isin(k, moved + lag) for lag in LAGS)
         best_of = max(
-            (_contrast(y, mark) for mark in shuffled if _is_comparable(mark)), default=0.0
+            (_contrast(y, mark) for mark in shuffled if _is_comparable(mark, least_seconds)),
+            default=0.0,
         )
         beaten += best_of >= contrasts[best]
     return Locking(
@@ -60,8 +66,8 @@ def measured(
     )
 
 
-def _is_comparable(mark: NDArray[np.bool_]) -> bool:
-    return min(int(mark.sum()), int((~mark).sum())) >= LEAST_SECONDS
+def _is_comparable(mark: NDArray[np.bool_], least_seconds: int) -> bool:
+    return min(int(mark.sum()), int((~mark).sum())) >= least_seconds
 
 
 def _contrast(y: NDArray[np.float64], mark: NDArray[np.bool_]) -> float:

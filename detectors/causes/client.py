@@ -1,12 +1,15 @@
-"""Ourselves: the load generator was late or out of CPU, so the step says nothing about the cluster.
+"""Ourselves: the load generator was late, away or out of CPU, so the step says nothing about the cluster.
 
 Method:  latency counts from the intended time of sending, so schedule lag is part of it: its rise is
-         compared with the step, but for seconds in which a full queue held the sending back. Beside it,
-         the share of seconds that a daemon marked as untrusted.
-Assumes: the producers' own records of the minute before and after the onset.
+         compared with the step, but for seconds in which a full queue held the sending back. So is how long a
+         producer could note no acknowledgement, and a consumer take no message. Beside it, the share of
+         seconds that a daemon marked as untrusted.
+Assumes: our own records of the minute before and after the onset.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -21,13 +24,23 @@ _UNTRUSTED_RATIO = 0.5
 _UNTRUSTED_SCORE = 0.8
 _LAG = "schedule_lag_seconds"
 _HELD = "held_back_messages"
+_AWAY = {
+    "publish_latency_seconds": (
+        "callback_delay_seconds",
+        "The producer {} itself was away from its client",
+    ),
+    "end_to_end_latency_seconds": (
+        "consumer_pause_seconds",
+        "The consumer {} itself was away from its client",
+    ),
+}
 
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return what our own daemons have to do with a step of latency; None when nothing."""
     if change.direction == "down":
         return None
-    found = [part for part in (_lagged(change, nearby), _untrusted(change, nearby)) if part]
+    found = [part for part in (_late(change, nearby), _untrusted(change, nearby)) if part]
     if not found:
         return None
     return Explanation(
@@ -35,34 +48,48 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     )
 
 
-def _lagged(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
-    """Return the share of the step that is schedule lag of the worst producer."""
-    low, high = change.interval
-    quantile = dict(column_of(change.series).labels).get("quantile", "0.99")
+def _late(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
+    """Return the share of the step that is the delay of the worst of our daemons."""
+    found = [
+        one
+        for name, text in _delays(change, nearby)
+        if (one := _delayed(name, text, change, nearby)) is not None
+    ]
+    return max(found, key=lambda one: one[0], default=None)
+
+
+def _delays(change: Change, nearby: Nearby) -> Iterator[tuple[str, str]]:
+    """Give the series that are a part of this latency, and what each says of its daemon."""
+    column = column_of(change.series)
+    quantile = dict(column.labels).get("quantile", "0.99")
     wanted = quantile if quantile in {"0.5", "0.99"} else "0.99"
-    best: tuple[float, Evidence] | None = None
-    for name, series in nearby.named(_LAG).items():
-        if dict(column_of(name).labels).get("quantile") != wanted:
-            continue
-        own = _own(series, nearby, source_of(name))
-        before = between(own, low - _SECONDS, low)
-        after = between(own, high, min(high + _SECONDS, nearby.soak_end(change.onset_k)))
-        if min(before.size, after.size) < _LEAST:
-            continue
-        was, became = float(np.median(before)), float(np.median(after))
-        share = max(0.0, min(1.0, (became - was) / (change.after - change.before)))
-        if share > 0.0 and (best is None or share > best[0]):
-            best = (
-                share,
-                Evidence(
-                    f"The producer {source_of(name)} itself sent later than planned from the onset "
-                    f"of the step on: its {wording.title(name)} went from "
-                    f"{wording.amount(was, 'seconds')} to {wording.amount(became, 'seconds')}, "
-                    f"{share:.0%} of the step.",
-                    {"before": was, "after": became, "explained_ratio": share},
-                ),
-            )
-    return best
+    for name in nearby.named(_LAG):
+        if dict(column_of(name).labels).get("quantile") == wanted:
+            yield name, "The producer {} itself sent later than planned"
+    if wanted == "0.5":
+        return  # a pause a second is no part of the median
+    metric, text = _AWAY.get(column.metric, ("", ""))
+    for name in nearby.named(metric):
+        yield name, text
+
+
+def _delayed(name: str, text: str, change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
+    low, high = change.interval
+    own = _own(nearby.series[name], nearby, source_of(name))
+    before = between(own, low - _SECONDS, low)
+    after = between(own, high, min(high + _SECONDS, nearby.soak_end(change.onset_k)))
+    if min(before.size, after.size) < _LEAST:
+        return None
+    was, became = float(np.median(before)), float(np.median(after))
+    share = max(0.0, min(1.0, (became - was) / (change.after - change.before)))
+    if share == 0.0:
+        return None
+    return share, Evidence(
+        f"{text.format(source_of(name))} from the onset of the step on: its {wording.title(name)} "
+        f"went from {wording.amount(was, 'seconds')} to {wording.amount(became, 'seconds')}, "
+        f"{share:.0%} of the step.",
+        {"before": was, "after": became, "explained_ratio": share},
+    )
 
 
 def _own(lag: Series, nearby: Nearby, source: str) -> Series:

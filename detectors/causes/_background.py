@@ -1,0 +1,73 @@
+"""What brokers do by themselves on their drives: deletions, compaction, moving leaders and copies."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detectors.causes._moves import moves, near, risen
+from detectors.nearby import Nearby
+from soak.core.model import Change
+
+DELETIONS = ("retention_deletion", "segment_deletion", "ledger_deletion", "segment_unlinked")
+MOVES = ("leader_change", "isr_shrink")
+_COMPACTIONS = (
+    "bookie_MAJOR_COMPACTIONS",
+    "bookie_MINOR_COMPACTIONS",
+    "bookie_RECLAIMED_COMPACTION_SPACE_BYTES",
+)
+_BOOKIE = ("bookie_", "pulsar_", "bookkeeper_")
+_LATER = 120  # seconds until a compaction is told: it is counted when it ends
+_COPIES = (
+    "kafka_server_replicamanager_underreplicatedpartitions",
+    "vectorized_cluster_partition_under_replicated_replicas",
+    "redpanda_kafka_under_replicated_replicas",
+)
+
+
+def is_at_work(change: Change, nearby: Nearby) -> bool:
+    """True when such work began at the onset, or when it cannot be told that it did not."""
+    first, last = near(change)
+    for kind in (*DELETIONS, *MOVES):
+        ks = nearby.event_ks(kind)
+        if np.any((ks >= first) & (ks <= last)) and not np.any(ks < first):
+            return True
+    if copying(change, nearby):
+        return True
+    return bool(compactions(change, nearby)) or not _is_compaction_known(nearby)
+
+
+def copying(change: Change, nearby: Nearby) -> bool:
+    """True when copies fell behind at the onset, so that brokers copy from each other."""
+    return any(risen(moves(metric, change, nearby)) for metric in _COPIES)
+
+
+def compactions(change: Change, nearby: Nearby) -> tuple[int, ...]:
+    """Return the seconds from the onset on in which a compaction was told, if none was told before it."""
+    first, last = near(change)
+    told = [
+        series.k[series.values > 0.0] for m in _COMPACTIONS for series in nearby.named(m).values()
+    ]
+    told.append(
+        np.array(
+            [
+                e.k
+                for e in nearby.events
+                if e.event.kind == "space_reclaimed" and e.event.fields.get("by") == "compaction"
+            ],
+            np.int64,
+        )
+    )
+    ks = np.unique(np.concatenate(told))
+    if np.any(ks < first):
+        return ()
+    return tuple(int(k) for k in ks[(ks >= first) & (ks <= last + _LATER)])
+
+
+def _is_compaction_known(nearby: Nearby) -> bool:
+    """True for a cluster without bookies, and for one whose bookies say what they compact."""
+    metrics = {name.partition("|")[2] for name in nearby.series}
+    has_bookies = any(metric.startswith(_BOOKIE) for metric in metrics)
+    has_bookies |= bool(
+        nearby.event_ks("ledger_created").size or nearby.event_ks("ledger_roll").size
+    )
+    return not has_bookies or any(nearby.named(metric) for metric in _COMPACTIONS)

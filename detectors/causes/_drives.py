@@ -1,0 +1,111 @@
+"""The channels of each drive around a step, by our probe's names, whoever measured them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from detectors.causes._moves import Move, move, moves
+from detectors.channels import column_of, source_of
+from detectors.nearby import Nearby
+from soak.core.model import Change, Series
+
+WRITE_AWAIT = "disk_write_await_seconds"
+READ_AWAIT = "disk_read_await_seconds"
+WRITE_TIME = "node_disk_write_time_seconds"
+BUSY = "node_disk_io_time_seconds"
+QUEUE = "disk_queue_length"
+WEIGHTED = "node_disk_io_time_weighted_seconds"
+WRITTEN, READ = "node_disk_written_bytes", "node_disk_read_bytes"
+WRITES, READS = "node_disk_writes_completed", "node_disk_reads_completed"
+FLUSHES = "node_disk_flush_requests"
+DISCARDS = "node_disk_discards_completed"
+_METRICS = (WRITE_TIME, BUSY, QUEUE, WEIGHTED)
+_AMOUNTS = (WRITTEN, READ, WRITES, READS, FLUSHES, DISCARDS)
+_TIMES = {WRITE_AWAIT: (WRITE_TIME, WRITES), READ_AWAIT: ("node_disk_read_time_seconds", READS)}
+TURNOVERS = ("disk_device_turnover_ratio", "disk_turnover_ratio")
+_MORE = 1.3
+_SATURATED = 0.9
+
+Place = tuple[str, str, str]
+"""Source, target and device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """What one drive's channels did, by metric; those that are not known are missing."""
+
+    place: Place
+    moves: Mapping[str, Move] = field(default_factory=dict)
+
+    def risen(self, metric: str, least_ratio: float = 1.0) -> Move | None:
+        one = self.moves.get(metric)
+        return one if one is not None and one.has_risen and one.ratio >= least_ratio else None
+
+    def more_io(self) -> tuple[Move, ...]:
+        """Return which of the bytes and requests grew, at whatever time after the onset."""
+        found = (self.moves.get(metric) for metric in _AMOUNTS)
+        return tuple(one for one in found if one and not one.is_calm and one.ratio >= _MORE)
+
+    @property
+    def is_known(self) -> bool:
+        """True when both what the drive did and how long it took were measured."""
+        return WRITTEN in self.moves and (WRITE_AWAIT in self.moves or BUSY in self.moves)
+
+    @property
+    def is_saturated(self) -> bool:
+        busy = self.moves.get(BUSY)
+        return busy is not None and busy.has_risen and busy.after >= _SATURATED
+
+
+def drives(change: Change, nearby: Nearby) -> list[Drive]:
+    """Return the drives of which anything is known, without those of brokers that were not touched."""
+    found: dict[Place, dict[str, Move]] = {}
+    for metric in (*_METRICS, *_AMOUNTS):
+        for one in moves(metric, change, nearby):
+            found.setdefault(place_of(one.series), {})[metric] = one
+    for metric in _TIMES:
+        for place, series in _awaits(metric, nearby).items():
+            moved = move(series, change, nearby) if place in found else None
+            if moved is not None:
+                found[place][metric] = moved
+    return [Drive(place, known) for place, known in sorted(found.items())]
+
+
+def turnover(place: Place, change: Change, nearby: Nearby) -> float | None:
+    """Return how often the drives of this host were written over by the onset; None where it is not known.
+
+    The larger of what the kernel counted and what the probe saw: both begin too late.
+    """
+    ratios = [
+        float(series.values[series.k <= change.interval[1]][-1])
+        for metric in TURNOVERS
+        for name, series in nearby.named(metric).items()
+        if source_of(name) == place[0] and np.any(series.k <= change.interval[1])
+    ]
+    return max(ratios, default=None)
+
+
+def place_of(series: str) -> Place:
+    labels = dict(column_of(series).labels)
+    return source_of(series), labels.get("target", ""), labels.get("device", "")
+
+
+def _awaits(metric: str, nearby: Nearby) -> dict[Place, Series]:
+    """Return the mean time of a request by place: as measured, or made of the rates of both."""
+    found = {place_of(name): series for name, series in nearby.named(metric).items()}
+    times, counts = (
+        {place_of(name): series for name, series in nearby.named(one).items()}
+        for one in _TIMES[metric]
+    )
+    for place in times.keys() & counts.keys() - found.keys():
+        k, at, of = np.intersect1d(times[place].k, counts[place].k, return_indices=True)
+        spent, requests = times[place].values[at], counts[place].values[of]
+        has = requests > 0.0  # no request, no time: missing, not zero
+        source, target, device = place
+        labels = f'device="{device}"' + (f',target="{target}"' if target else "")
+        name = f"{source}|{metric}{{{labels}}}"
+        found[place] = Series(name, k[has], spent[has] / requests[has])
+    return found

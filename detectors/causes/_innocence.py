@@ -1,0 +1,38 @@
+"""What must be known and calm before a cause that no channel shows directly may be named."""
+
+from __future__ import annotations
+
+from detectors.causes import _drives
+from detectors.causes._moves import Move, moves
+from detectors.nearby import Nearby
+from soak.core.model import Change
+
+_GUILTY = 1.3
+_DRIVE = (_drives.WRITE_AWAIT, _drives.BUSY, _drives.WRITE_TIME)
+_FLUSHES = ("fsync_latency_seconds", "bookie_journal_JOURNAL_SYNC_floor_seconds")
+_CPU = ("host_cpu_ratio", "vectorized_reactor_utilization_ratio", "node_cpu_seconds")
+
+
+def is_drive_innocent(change: Change, nearby: Nearby) -> bool:
+    """True when a drive or its flushes were measured, and none slowed or got more to do."""
+    known = [drive for drive in _drives.drives(change, nearby) if drive.is_known]
+    flushes = [one for metric in _FLUSHES for one in moves(metric, change, nearby)]
+    if not known and not flushes:
+        return False
+    return not any(map(_is_guilty, flushes)) and not any(map(is_guilty, known))
+
+
+def is_guilty(drive: _drives.Drive) -> bool:
+    """True when a device itself slowed, or got more to do."""
+    slower = (drive.moves[metric] for metric in _DRIVE if metric in drive.moves)
+    return bool(drive.more_io()) or any(map(_is_guilty, slower))
+
+
+def is_cpu_innocent(change: Change, nearby: Nearby) -> bool:
+    """True when CPU was measured and did not rise."""
+    found = [one for metric in _CPU for one in moves(metric, change, nearby)]
+    return bool(found) and not any(map(_is_guilty, found))
+
+
+def _is_guilty(one: Move) -> bool:
+    return not one.is_calm and one.delta > 0.0 and one.ratio >= _GUILTY

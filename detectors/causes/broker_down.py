@@ -1,0 +1,73 @@
+"""A broker went down: it answers nobody any more, and the others take over what it led.
+
+Method:  a broker's page stops answering at the onset and does not come back within half a minute, or copies
+         fall behind there; with it acknowledgements stop, sends fail, or leaders move.
+Assumes: a page that alone is silent says more of the page than of the broker, so it is not enough.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detectors.causes import _background, _scores, _stalls
+from detectors.causes._moves import near
+from detectors.causes._stalls import Silence
+from detectors.nearby import Nearby, when
+from soak.core import wording
+from soak.core.model import Change, Evidence, Explanation
+
+_LONG_SECONDS = 30
+_FAILURES = ("failed_messages", "missed_messages")
+
+
+def explain(change: Change, nearby: Nearby) -> Explanation | None:
+    """Return what says that a broker ended at the onset; None when too little does."""
+    gone = [one for one in _stalls.unreachable(change, nearby) if one.seconds >= _LONG_SECONDS]
+    copies = _background.copying(change, nearby) or _has(change, nearby, "isr_shrink")
+    led = _has(change, nearby, "leader_change")
+    stopped = _stalls.unacknowledged(change, nearby)
+    beside = [
+        text
+        for holds, text in (
+            (copies, "copies fell behind"),
+            (led, "leaders moved"),
+            (_has_failed(change, nearby), "sends failed"),
+            (stopped is not None, "acknowledgements stopped"),
+        )
+        if holds
+    ]
+    if gone and beside:
+        band = _scores.CERTAIN if led or copies else _scores.STRONG
+    elif copies and led and stopped is not None:
+        band = _scores.STRONG
+    else:
+        return None
+    return Explanation("broker_down", _scores.graded(band, 1.0), _evidence(gone, beside, change))
+
+
+def _has(change: Change, nearby: Nearby, kind: str) -> bool:
+    first, last = near(change)
+    ks = nearby.event_ks(kind)
+    return bool(np.any((ks >= first) & (ks <= last + _LONG_SECONDS)) and not np.any(ks < first))
+
+
+def _has_failed(change: Change, nearby: Nearby) -> bool:
+    first, last = near(change)
+    return any(
+        np.any(series.values[(series.k >= first) & (series.k <= last + _LONG_SECONDS)] > 0.0)
+        and not np.any(series.values[series.k < first] > 0.0)
+        for metric in _FAILURES
+        for series in nearby.named(metric).values()
+    )
+
+
+def _evidence(gone: list[Silence], beside: list[str], change: Change) -> tuple[Evidence, ...]:
+    pages = tuple(
+        Evidence(
+            f"The metrics page of {one.what} stopped answering {when(one.from_k - change.onset_k)} of "
+            f"the step, for {wording.span(one.seconds)}{'' if one.is_over else ' and longer'}.",
+            {"from_k": one.from_k, "seconds": one.seconds},
+        )
+        for one in gone
+    )
+    return (*pages, Evidence(f"At the onset of the step {' and '.join(beside)}."))

@@ -1,0 +1,87 @@
+"""A broker stood still and went on: stopped by a signal or a hypervisor, it answers nobody meanwhile.
+
+Method:  at the onset questions that need no drive are answered late (a metrics page, the offsets of a log),
+         or not at all for less than half a minute. Flushes or device, CPU and network must be known and calm,
+         the JVM must not say that it stopped by itself, no leader may have moved, and the median must wait
+         less than the tail.
+Assumes: a drive that hangs shows in the flush or the device, a longer way in every message alike.
+"""
+
+from __future__ import annotations
+
+from detectors.causes import (
+    _innocence,
+    _scores,
+    _stalls,
+    broker_down,
+    gc_pause,
+    leader_move,
+    network,
+)
+from detectors.causes._moves import moves, told
+from detectors.causes._stalls import Silence
+from detectors.channels import column_of
+from detectors.nearby import Nearby, when
+from soak.core import wording
+from soak.core.model import Change, Evidence, Explanation
+
+_LONG_SECONDS = 30
+_EVEN = 0.7
+
+
+def explain(change: Change, nearby: Nearby) -> Explanation | None:
+    """Return what says that a broker stood still from the onset on; None when too little does."""
+    late = _stalls.slow_answers(change, nearby)
+    pages = [one for one in _stalls.unreachable(change, nearby) if _is_short(one)]
+    if late is None and not pages:
+        return None
+    if not _is_innocent(change, nearby) or not _is_uneven(change, nearby):
+        return None
+    if any(cause.explain(change, nearby) for cause in (broker_down, gc_pause, leader_move)):
+        return None
+    stopped = _stalls.unacknowledged(change, nearby)
+    silences = [*pages, *([stopped] if stopped is not None and _is_short(stopped) else [])]
+    evidence = [told(late, change)] if late is not None else []
+    evidence += [_silent(one, change) for one in silences]
+    band = _scores.STRONG if len(evidence) > 1 else _scores.LIKELY
+    said = Evidence(
+        "Device, flushes, CPU and network were measured, and none of them changed with the step."
+    )
+    return Explanation("broker_pause", _scores.graded(band, 1.0), (*evidence, said))
+
+
+def _is_short(one: Silence) -> bool:
+    return one.is_over and one.seconds < _LONG_SECONDS
+
+
+def _is_innocent(change: Change, nearby: Nearby) -> bool:
+    return (
+        _innocence.is_drive_innocent(change, nearby)
+        and _innocence.is_cpu_innocent(change, nearby)
+        and network.is_known_calm(change, nearby)
+    )
+
+
+def _is_uneven(change: Change, nearby: Nearby) -> bool:
+    """True when the median waits less than the tail: a longer way would delay every message alike."""
+    metric = column_of(change.series).metric
+    rises = {
+        quantile: max(
+            (one.after - one.before for one in moves(metric, change, nearby, quantile=quantile)),
+            default=None,
+        )
+        for quantile in ("0.5", "0.99")
+    }
+    middle, tail = rises["0.5"], rises["0.99"]
+    return middle is None or tail is None or middle <= _EVEN * tail
+
+
+def _silent(one: Silence, change: Change) -> Evidence:
+    what = (
+        one.what if one.what == "acknowledgements" else f"answers of the metrics page of {one.what}"
+    )
+    return Evidence(
+        f"There were no {what} for {wording.span(one.seconds)}, from "
+        f"{when(one.from_k - change.onset_k)} of the step, and then there were again.",
+        {"from_k": one.from_k, "seconds": one.seconds},
+    )

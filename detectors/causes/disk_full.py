@@ -1,0 +1,86 @@
+"""The brokers' drive is full: there is no space left for what they have to write.
+
+Method:  free space is below 2 % of the drive, or 256 MiB where its size is not known, at the onset, and was
+         more before; or a probe or a broker says by itself that there is no space left.
+Assumes: the filesystem named is the brokers'.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from detectors.causes import _brokers, _scores
+from detectors.causes._moves import end_of, near
+from detectors.channels import column_of, source_of
+from detectors.nearby import Nearby, between, when
+from soak.core import wording
+from soak.core.model import Change, Evidence, Explanation, Series
+
+_FREE = ("node_filesystem_avail_bytes", "redpanda_storage_disk_free_bytes")
+_TOTAL = "redpanda_storage_disk_total_bytes"
+_LEAST_RATIO = 0.02
+_LEAST_BYTES = 256 * 2**20
+_SHRANK = 0.5
+_SAID = re.compile(r"no space left|less space is free|disk full|out of space", re.IGNORECASE)
+_EARLIER_SECONDS = 60  # space runs out before latency feels it
+
+
+def explain(change: Change, nearby: Nearby) -> Explanation | None:
+    """Return what says that space ran out at the onset; None when nothing does."""
+    said = _said(change, nearby)
+    short = [one for name in _names(nearby) if (one := _short(nearby.series[name], change, nearby))]
+    found = [*said, *short]
+    if not found:
+        return None
+    band = _scores.CERTAIN if said and short else _scores.STRONG
+    return Explanation("disk_full", _scores.graded(band, 1.0), tuple(found))
+
+
+def _names(nearby: Nearby) -> list[str]:
+    return [name for metric in _FREE for name in nearby.named(metric)]
+
+
+def _said(change: Change, nearby: Nearby) -> list[Evidence]:
+    first, last = near(change)
+    told = [
+        (e.k, str(e.event.fields.get("reason", "")))
+        for e in nearby.events
+        if _SAID.search(str(e.event.fields.get("reason", "")))
+    ]
+    if not told or not first - _EARLIER_SECONDS <= told[0][0] <= last:
+        return []
+    k, reason = told[0]
+    text = f"First told {when(k - change.onset_k)} of the step: {reason}."
+    return [Evidence(text, {"k": k})]
+
+
+def _short(series: Series, change: Change, nearby: Nearby) -> Evidence | None:
+    """Return the free space at the onset when it is too little and was more before."""
+    first, last = near(change)
+    if _brokers.is_of(series.name, _brokers.untouched(change, nearby)):
+        return None
+    before = between(series, nearby.k0, first - _EARLIER_SECONDS)
+    after = between(series, last, end_of(change, nearby))
+    if min(before.size, after.size) == 0:
+        return None
+    was, became = float(np.max(before)), float(np.median(after))
+    if became >= _least(series, nearby) or became >= _SHRANK * was:
+        return None
+    return Evidence(
+        f"{wording.title(series.name)} of {source_of(series.name)} was down to "
+        f"{wording.amount(became, 'bytes')} at the onset of the step; before it was up to "
+        f"{wording.amount(was, 'bytes')}.",
+        {"free_bytes": became, "free_before_bytes": was},
+    )
+
+
+def _least(series: Series, nearby: Nearby) -> float:
+    target = dict(column_of(series.name).labels).get("target")
+    sizes = [
+        float(np.median(one.values))
+        for name, one in nearby.named(_TOTAL).items()
+        if dict(column_of(name).labels).get("target") == target and one.values.size
+    ]
+    return _LEAST_RATIO * max(sizes) if sizes else float(_LEAST_BYTES)

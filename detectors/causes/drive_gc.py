@@ -1,0 +1,64 @@
+"""The drive collects its own garbage: it answers writes later and is busier with no more to do.
+
+Method:  on one drive the mean time of a write and the time spent writing step up at the onset, while bytes,
+         requests and discards do not grow. How often the drive was written over says how likely it has
+         run out of erased blocks.
+Assumes: the drive is the brokers'. A drive that fails, or one that a cloud throttles, looks the same from the
+         host: below one turn-over the score is only just enough to be named.
+"""
+
+from __future__ import annotations
+
+from detectors.causes import _drives, _scores
+from detectors.causes._drives import Drive
+from detectors.causes._moves import Move, are_calm, moves, share, told
+from detectors.nearby import Nearby
+from soak.core import wording
+from soak.core.model import Change, Evidence, Explanation
+
+_SLOWER = 1.5
+_LEAST_SHARE = 0.2
+_WORN = 1.0  # turns after which every block was written once
+
+
+def explain(change: Change, nearby: Nearby) -> Explanation | None:
+    """Return the drive that slowed most without more to do; None when there is none."""
+    found = [
+        one for drive in _drives.drives(change, nearby) if (one := _slow(drive, change, nearby))
+    ]
+    return max(found, key=lambda one: one.score, default=None)
+
+
+def _slow(drive: Drive, change: Change, nearby: Nearby) -> Explanation | None:
+    slower = drive.risen(_drives.WRITE_AWAIT, _SLOWER)
+    busier = drive.risen(_drives.WRITE_TIME, _SLOWER) or drive.risen(_drives.BUSY)
+    if slower is None or busier is None or _drives.WRITTEN not in drive.moves or drive.more_io():
+        return None
+    part = 1.0 if drive.is_saturated else share(slower, change)
+    if part < _LEAST_SHARE:
+        return None
+    turns = _drives.turnover(drive.place, change, nearby)
+    if turns is not None and turns >= _WORN:
+        is_steady = are_calm(moves("sent_messages", change, nearby))
+        band = _scores.CERTAIN if is_steady else _scores.STRONG
+    else:
+        band = _scores.LIKELY
+    evidence = (told(slower, change), told(busier, change), _work(drive.moves[_drives.WRITTEN]))
+    return Explanation("drive_gc", _scores.graded(band, part), (*evidence, _worn(turns)))
+
+
+def _work(written: Move) -> Evidence:
+    before, after = (f"{wording.amount(v, 'bytes')}/s" for v in (written.before, written.after))
+    return Evidence(
+        f"The drive got no more to do: {before} were written to it before the step, {after} after it.",
+        {"before": written.before, "after": written.after},
+    )
+
+
+def _worn(turns: float | None) -> Evidence:
+    if turns is None:
+        return Evidence("How often the drive was written over is not known.")
+    return Evidence(
+        f"By the onset of the step the drive had been written over {turns:.2g} times, as far as was seen.",
+        {"turnover_ratio": turns},
+    )

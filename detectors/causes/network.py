@@ -1,0 +1,72 @@
+"""The way between client and broker, or between brokers: packets are late, lost or sent again.
+
+Method:  a channel of the network itself steps up at the onset: round trips long enough to be a part of the
+         step, packets sent again, dropped or damaged. What only counts packets needs the brokers' drive and
+         CPU to be measured and calm. Pages that answer late count where the brokers' own time for a request
+         is known and stayed.
+Assumes: nothing is concluded from the rest being innocent alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+from detectors.causes import _innocence, _scores
+from detectors.causes._moves import Move, are_calm, moves, moves_like, risen, share, told
+from detectors.nearby import Nearby
+from soak.core.model import Change, Evidence, Explanation
+
+_ROUND_TRIPS = re.compile(r"(^|_)(rtt|round_?trip|ping)(_|$)", re.IGNORECASE)
+_PACKETS = re.compile(
+    r"retrans|network_(errors|drops)|network_(receive|transmit)_(errs|drop)|tcp_?timeouts",
+    re.IGNORECASE,
+)
+_PAGES = "scrape_duration_seconds"
+_AT_BROKER = (
+    "vectorized_kafka_latency_produce_latency_seconds",
+    "redpanda_kafka_request_latency_seconds",
+    "kafka_network_requestmetrics_totaltime_seconds",
+    "pulsar_broker_publish_latency_seconds",
+)
+_MORE = 1.5
+_LEAST_SHARE = 0.2
+_LEAST_PACKETS = 1.0
+
+
+def is_known_calm(change: Change, nearby: Nearby) -> bool:
+    """True when a channel of the network was measured and none rose."""
+    found = [*moves_like(_ROUND_TRIPS, change, nearby), *moves_like(_PACKETS, change, nearby)]
+    return are_calm(found)
+
+
+def explain(change: Change, nearby: Nearby) -> Explanation | None:
+    """Return which channel of the network changed with the step; None when none did."""
+    trip = risen(moves_like(_ROUND_TRIPS, change, nearby), _MORE)
+    if trip is not None and share(trip, change) < _LEAST_SHARE:
+        trip = None
+    again = [one for one in moves_like(_PACKETS, change, nearby) if one.after >= _LEAST_PACKETS]
+    packets = risen(again, _MORE)
+    if trip is not None:
+        return _explanation(_scores.STRONG, [trip, packets], change)
+    is_innocent = _innocence.is_drive_innocent(change, nearby) and _innocence.is_cpu_innocent(
+        change, nearby
+    )
+    if not is_innocent:
+        return None
+    if packets is not None:
+        return _explanation(_scores.STRONG, [packets], change)
+    page = risen(moves(_PAGES, change, nearby), _MORE)
+    if page is not None and page.after - page.before >= _LEAST_SHARE * (
+        change.after - change.before
+    ):
+        at_broker = [one for metric in _AT_BROKER for one in moves(metric, change, nearby)]
+        if are_calm(at_broker):
+            return _explanation(_scores.LIKELY, [page], change)
+    return None
+
+
+def _explanation(band: float, found: list[Move | None], change: Change) -> Explanation:
+    known = [one for one in found if one is not None]
+    part = max(share(one, change) for one in known)
+    evidence: list[Evidence] = [told(one, change) for one in known]
+    return Explanation("network", _scores.graded(band, part), tuple(evidence))

@@ -1,0 +1,75 @@
+"""Somebody else uses the brokers' drive: it got more to do, and not from the brokers.
+
+Method:  bytes or requests of one drive grow at the onset and it is busier or slower; what we send stays, no
+         backlog drains, and nothing that a broker does by itself (deletions, compaction, moving leaders)
+         begins. Where the brokers tell what they write and read, that must stay too.
+Assumes: what the brokers' drive has to do follows what we send, when they do not say.
+"""
+
+from __future__ import annotations
+
+from detectors.causes import _background, _backlog, _drives, _load, _scores
+from detectors.causes._drives import Drive
+from detectors.causes._moves import Move, share, told
+from detectors.nearby import Nearby
+from soak.core.model import Change, Evidence, Explanation
+
+_MORE = 1.5
+_LEAST_SHARE = 0.1
+_WRITES = (_drives.WRITTEN, _drives.WRITES, _drives.FLUSHES)
+_READS = (_drives.READ, _drives.READS)
+_SLOWER = (_drives.WRITE_AWAIT, _drives.READ_AWAIT, _drives.BUSY, _drives.QUEUE, _drives.WEIGHTED)
+
+
+def explain(change: Change, nearby: Nearby) -> Explanation | None:
+    """Return the drive that others keep busy; None when there is none, or it may be the brokers."""
+    found = [
+        one for drive in _drives.drives(change, nearby) if (one := _busy(drive, change, nearby))
+    ]
+    return max(found, key=lambda one: one.score, default=None)
+
+
+def _busy(drive: Drive, change: Change, nearby: Nearby) -> Explanation | None:
+    writes = _most(drive, _WRITES)
+    reads = _most(drive, _READS)
+    more = writes or reads
+    slower = [one for metric in _SLOWER if (one := drive.risen(metric, _MORE))]
+    part = max((share(one, change) for one in slower), default=0.0)
+    if (
+        more is None
+        or part < _LEAST_SHARE
+        or _is_ours(change, nearby, is_reading=reads is not None)
+    ):
+        return None
+    is_told = bool(_load.taken_in(change, nearby))
+    score = _scores.graded(_scores.STRONG if is_told else _scores.LIKELY, part)
+    worst = max(slower, key=lambda one: one.ratio)
+    return Explanation(
+        "noisy_neighbour", score, (told(more, change), told(worst, change), _ours(is_told=is_told))
+    )
+
+
+def _most(drive: Drive, metrics: tuple[str, ...]) -> Move | None:
+    found = [one for metric in metrics if (one := drive.risen(metric, _MORE))]
+    return max(found, key=lambda one: one.ratio, default=None)
+
+
+def _is_ours(change: Change, nearby: Nearby, *, is_reading: bool) -> bool:
+    """True when the brokers may have made the traffic, also when that is not known."""
+    given_out = _load.given_out(change, nearby)
+    work = [*_load.sent(change, nearby), *_load.taken_in(change, nearby)]
+    if not work or _load.has_grown([*work, *given_out]):
+        return True
+    if is_reading and not (given_out or _load.backlogs(nearby)):
+        return True
+    if _backlog.draining(change, nearby) is not None:
+        return True
+    return _background.is_at_work(change, nearby)
+
+
+def _ours(*, is_told: bool) -> Evidence:
+    by = "what the brokers say they write and what we send" if is_told else "what we send"
+    return Evidence(
+        f"It was not the brokers' own work: {by} stayed the same across the step, no backlog "
+        f"drained, and neither deletions nor a compaction began."
+    )
