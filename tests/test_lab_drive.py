@@ -118,6 +118,36 @@ def test_a_drive_that_does_not_come_up_says_why(folder: Path) -> None:
     assert remains(folder) == []
 
 
+@pytest.mark.slow
+def test_it_goes_when_it_cannot_be_told_to_answer_again(folder: Path) -> None:
+    """As with a full disk below its folder: what hangs there ends with the drive."""
+    made = drive.start(folder, capacity_bytes=2**26)
+    control = drive.DriveFolder(folder).control
+    (made.mount_point / "x").write_text("23")
+    made.stop_answering()
+    control.rename(folder / "kept")
+    control.mkdir()
+    (control / "in the way").touch()
+
+    made.close()
+
+    assert remains(folder) == []
+
+
+@pytest.mark.slow
+def test_it_comes_up_below_a_link(folder: Path, tmp_path: Path) -> None:
+    """Mounts and loop devices are known by the names that the kernel has for them."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+
+    made = drive.start(tmp_path / "link" / folder.name, capacity_bytes=2**26)
+    is_mounted = made.mount_point.is_mount()
+    made.close()
+
+    assert is_mounted
+    assert remains(tmp_path / "real" / folder.name) == []
+
+
 def test_clearing_a_folder_without_a_drive_does_nothing(tmp_path: Path) -> None:
     """No mount, no loop device, no error."""
     drive_keeper.clear(drive.DriveFolder(tmp_path))

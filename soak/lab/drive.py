@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -26,7 +27,7 @@ from soak.lab.flash import Settings
 from soak.service import children
 
 START_LIMIT_NS = 60 * SECOND_NS
-UNDO_SECONDS = 30.0
+UNDO_SECONDS = 140.0  # above the sum of the keeper's steps, should each take as long as it may
 _POLL_NS = SECOND_NS // 20
 _TOOLS = {
     "nbdkit": "nbdkit",
@@ -128,16 +129,17 @@ def start(folder: Path, *, capacity_bytes: int = 2**29, filesystem: str = "ext4"
         raise LabError(
             f"a drive with {filesystem} needs {least}, not {format_size(capacity_bytes)}"
         )
-    drive = Drive(DriveFolder(folder.absolute()))
-    drive.begin(capacity_bytes, filesystem)
+    drive = Drive(DriveFolder(folder.resolve()), capacity_bytes)
+    drive.begin(filesystem)
     return drive
 
 
 class Drive:
     """The drive at work."""
 
-    def __init__(self, folder: DriveFolder) -> None:
+    def __init__(self, folder: DriveFolder, capacity_bytes: int) -> None:
         self._folder = folder
+        self.capacity_bytes = capacity_bytes
         self._clock = SystemClock()
         self._keeper: subprocess.Popen[bytes] | None = None
         self._told = Told()
@@ -147,14 +149,14 @@ class Drive:
     def mount_point(self) -> Path:
         return self._folder.mount_point
 
-    def begin(self, capacity_bytes: int, filesystem: str) -> None:
+    def begin(self, filesystem: str) -> None:
         self._folder.path.mkdir(parents=True, exist_ok=True)
         for old in (self._folder.ready, self._folder.counters):
             old.unlink(missing_ok=True)
         self._tell(Told())
         command = [
             *(sys.executable, "-m", "soak.lab.drive_keeper"),
-            *(str(self._folder.path), str(capacity_bytes), filesystem),
+            *(str(self._folder.path), str(self.capacity_bytes), filesystem),
         ]
         self._keeper = children.spawn(
             command, log_path=self._folder.log, death_signal=signal.SIGTERM
@@ -207,7 +209,8 @@ class Drive:
 
     def close(self) -> None:
         """Take everything apart; may be called twice."""
-        self._tell(Told())
+        with suppress(OSError):  # where it lies is full: the keeper takes it apart all the same
+            self._tell(Told())
         if self._keeper is not None:
             children.stop(self._keeper, UNDO_SECONDS)
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from probes import _mounts
@@ -25,6 +26,7 @@ from soak.service.signals import stop_event
 
 PLUGIN = Path(__file__).with_name("drive_nbdkit.py")
 STEP_LIMIT_SECONDS = 20.0
+UNDO_STEP_SECONDS = 10.0
 THREADS = 64  # so many writes may wait, and a read is still answered
 _POLL_SECONDS = 0.05
 
@@ -48,15 +50,24 @@ def keep(folder: DriveFolder, capacity_bytes: int, filesystem: str, stop: thread
 
 def clear(folder: DriveFolder) -> None:
     """Undo mounts and loop devices in this folder, whoever made them; there may be none."""
-    folder.ready.unlink(missing_ok=True)
-    # Else what waits for the drive waits on.
-    drive_control.tell(folder.control, drive_control.Told())
+    _let_answer(folder)
     if _is_mounted(folder.mount_point) and not _try("umount", str(folder.mount_point)):
         _try("umount", "--lazy", str(folder.mount_point))  # somebody still has a file open
     for loop in _loops_on(folder.image):
         _try("losetup", "--detach", loop)
     if _is_mounted(folder.image):
         _try("umount", "--lazy", str(folder.image))
+
+
+def _let_answer(folder: DriveFolder) -> bool:
+    """Have the drive answer again, or what waits for it waits on; False when it cannot be told."""
+    try:
+        folder.ready.unlink(missing_ok=True)
+        drive_control.tell(folder.control, drive_control.Told())
+    except OSError as error:  # where it lies is full, or somebody was there
+        print(f"cannot tell the drive to answer: {error}", file=sys.stderr)  # into its log  # noqa: T201
+        return False
+    return True
 
 
 def _put_together(
@@ -87,10 +98,18 @@ def _put_together(
 
 
 def _take_apart(folder: DriveFolder, processes: list[subprocess.Popen[bytes]]) -> None:
-    clear(folder)
+    """Undo everything, each step whether the one before worked or not.
+
+    Within `UNDO_SECONDS` of `soak.lab.drive`, after which the keeper itself is killed.
+    """
+    if _let_answer(folder):  # else an unmount would hang until the drive is gone
+        clear(folder)
     for process in reversed(processes):
-        children.stop(process, STEP_LIMIT_SECONDS)
-    folder.socket.unlink(missing_ok=True)
+        with suppress(subprocess.TimeoutExpired):
+            children.stop(process, UNDO_STEP_SECONDS)
+    clear(folder)
+    with suppress(OSError):
+        folder.socket.unlink(missing_ok=True)
 
 
 def _spawn(command: list[str], folder: DriveFolder) -> subprocess.Popen[bytes]:
@@ -126,30 +145,33 @@ def _said(file: Path) -> str:
 
 def _try(*command: str) -> bool:
     try:
-        _run(*command)
+        _run(*command, limit_seconds=UNDO_STEP_SECONDS)
     except LabError as error:
         print(error, file=sys.stderr)  # into the drive's log  # noqa: T201
         return False
     return True
 
 
-def _run(*command: str) -> str:
+def _run(*command: str, limit_seconds: float = STEP_LIMIT_SECONDS) -> str:
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=STEP_LIMIT_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+        said, wrong = process.communicate(timeout=limit_seconds)
+    except subprocess.TimeoutExpired as error:
+        process.kill()  # and left behind: it may hang in the kernel
         raise LabError(f"cannot run {command[0]}: {error}") from error
-    if done.returncode:
-        raise LabError(f"{' '.join(command)} failed: {done.stderr.strip()}")
-    return done.stdout
+    except OSError as error:
+        raise LabError(f"cannot run {command[0]}: {error}") from error
+    if process.returncode:
+        raise LabError(f"{' '.join(command)} failed: {wrong.strip()}")
+    return said
 
 
 def main() -> None:
     folder, capacity_bytes, filesystem = sys.argv[1:]
     try:
-        keep(DriveFolder(Path(folder)), int(capacity_bytes), filesystem, stop_event())
-    except LabError as error:
+        keep(DriveFolder(Path(folder).resolve()), int(capacity_bytes), filesystem, stop_event())
+    except (LabError, OSError) as error:
         sys.exit(str(error))
 
 
