@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 BLOCK_BYTES = 512  # st_blocks counts these (stat(2)); the size of a sparse index file says nothing
 _LOG = re.compile(r"(?P<base>\d{20})\.log(?P<waits>\.deleted)?", re.ASCII)
-_NOT_OURS = (FileNotFoundError, NotADirectoryError, PermissionError)
+_GONE = (FileNotFoundError, NotADirectoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,14 @@ class Listing:
 
 
 def changed_ns(path: str) -> int | None:
-    """Return when a file of the folder last came, went or was renamed; None: not there, or not ours."""
+    """Return when a file of the folder last came, went or was renamed; None: it is not there.
+
+    Raises:
+        OSError: it cannot be read; as all of these functions.
+    """
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116  # a Path costs as much as the call
-    except _NOT_OURS:
+    except _GONE:
         return None
 
 
@@ -66,7 +70,7 @@ def listing(path: str) -> Listing | None:
                 else:
                     live[base] = status.st_size
                     newest = max(newest, (base, occupied))
-    except _NOT_OURS:
+    except _GONE:
         return None
     return Listing(held, newest[1], live, waiting)
 
@@ -75,6 +79,6 @@ def size(path: str, base: int) -> Size | None:
     """Return how large the log file of a segment is by now, or None where it is gone."""
     try:
         status = os.stat(f"{path}/{base:020d}.log")  # noqa: PTH116  # as above
-    except _NOT_OURS:
+    except _GONE:
         return None
     return Size(status.st_size, status.st_blocks * BLOCK_BYTES)

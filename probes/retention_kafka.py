@@ -14,6 +14,7 @@ Caveats:  A poll sees one move of a partition, of one segment or several. Withou
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from typing import Protocol
@@ -85,6 +86,20 @@ def check_settings(config: Config) -> None:
     known.refuse_unknown("client", config.client, known.librdkafka())
 
 
+def look(config: Config, clock: Clock) -> list[str]:
+    """Return a sentence on each of the broker's folders that cannot be listed."""
+    del clock
+    said = []
+    for directory in _directories(config):
+        try:
+            os.listdir(directory)  # noqa: PTH208  # a text is what there is
+        except OSError as error:
+            said.append(
+                f"the probe retention_kafka cannot list {directory}, and will have no sizes: {error.strerror}"
+            )
+    return said
+
+
 def connect(config: Config) -> Offsets:
     """Return the cluster's offsets.
 
@@ -119,8 +134,7 @@ class RetentionKafka:
         self._handed = self.rounds.handed
         # of the thread alone
         self._starts = LogStarts()
-        directories = [one.strip() for one in (config.directory or "").split(",")]
-        self._segments = Segments([one for one in directories if one], clock, folders)
+        self._segments = Segments(_directories(config), clock, folders)
         self._partitions: list[Partition] = []
         self._next_list_ns = 0
         self._turns = Turns(config.partitions_per_poll)
@@ -183,6 +197,10 @@ class RetentionKafka:
         if self._segments.trouble is not None:  # the offsets are worth having without the sizes
             where, why = self._config.directory, self._segments.trouble.strerror
             self._handed.failed(ProbeError(f"cannot read the folders in {where}: {why}"))
+        elif self._segments.round_seconds is not None and not self._segments.totals:
+            self._handed.failed(
+                ProbeError(f"no partition's folder is in {self._config.directory}: no sizes")
+            )
         return events
 
     def _file_sums(self, files: Sequence[Event]) -> Samples:
@@ -234,6 +252,10 @@ class RetentionKafka:
             *([("retention_deleted_bytes", "bytes")] if self._config.directory else []),
         ]
         return [Column(metric, labels, unit, lag) for metric, unit in numbers]
+
+
+def _directories(config: Config) -> list[str]:
+    return [one.strip() for one in (config.directory or "").split(",") if one.strip()]
 
 
 def _renamed(files: Sequence[Event]) -> list[Partition]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import ListOffsetsResultInfo  # type: ignore[attr-defined]  # its stubs
@@ -431,6 +432,28 @@ def test_folders_that_cannot_be_read_cost_the_sizes_only() -> None:
     assert values(reading)["retention_deletions"] == 1
     assert [event.kind for event in reading.events] == ["retention_deletion", "retention_failed"]
     assert "Input/output error" in str(reading.events[-1].fields["reason"])
+
+
+def test_a_directory_without_the_partitions_is_told() -> None:
+    """A wrong path would else mean a day without sizes, and not a word; the offsets are told all the same."""
+    watch = Watch(directory="/elsewhere")
+    watch.poll()
+
+    reading = watch.poll()
+
+    (event,) = reading.events
+    assert event.kind == "retention_failed"
+    assert event.fields["reason"] == "no partition's folder is in /elsewhere: no sizes"
+    assert values(reading)["retention_deletions"] == 0
+
+
+def test_a_directory_that_cannot_be_listed_is_told_before_the_run(tmp_path: Path) -> None:
+    """By `soak check`."""
+    config = Config(directory=f"{tmp_path}, {tmp_path}/nowhere")
+
+    (said,) = retention_kafka.look(config, FakeClock())
+
+    assert said.startswith(f"the probe retention_kafka cannot list {tmp_path}/nowhere, and")
 
 
 def test_without_a_broker_or_a_topic_it_is_not_available() -> None:

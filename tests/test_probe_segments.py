@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -196,3 +197,17 @@ def test_folders_are_read_as_kafka_writes_them(tmp_path: Path) -> None:
     assert 7000 <= found.newest_held_bytes < 2**20
     assert _kafka_folders.size(str(tmp_path), 23) == Size(7000, found.newest_held_bytes)
     assert _kafka_folders.listing(str(tmp_path / "nowhere")) is None
+
+
+def test_folders_that_we_have_no_rights_to_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's are often readable by its own user alone: that is said, and is no folder of others."""
+
+    def refuse(path: str) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", refuse)
+        with pytest.raises(PermissionError):
+            _kafka_folders.changed_ns("/data/t-0")
+        with pytest.raises(PermissionError):
+            _kafka_folders.size("/data/t-0", 0)
