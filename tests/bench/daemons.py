@@ -53,15 +53,17 @@ def create_topics(plan: Plan) -> None:
     broker.create_topics(topics_of(plan), plan.topic.replication, plan.topic.settings)
 
 
-def prepare(path: Path, plan: Plan, load_seconds: int) -> RunFolder:
-    """Write a run folder whose load begins `LEAD_SECONDS` from now, all phases decided.
+def prepare(
+    path: Path, plan: Plan, load_seconds: int, lead_seconds: int = LEAD_SECONDS
+) -> RunFolder:
+    """Write a run folder whose load begins `lead_seconds` from now, all phases decided.
 
     Runs on one topic have one id: a consumer counts the messages of its own run alone.
     """
     folder = RunFolder(path)
     folder.logs.mkdir(parents=True)
     write_atomically(folder.plan, plan_text.dump(plan))
-    start_ns = SystemClock().wall_ns() + LEAD_SECONDS * SECOND_NS
+    start_ns = SystemClock().wall_ns() + lead_seconds * SECOND_NS
     write_run(folder, Run(plan.topic.name, start_ns, host_name(), {}, "running", plan.name))
     end = load_seconds + SETTLE_SECONDS
     lines = [to_line("soak", 0), to_line("drain", load_seconds), to_line("end", end)]
@@ -147,9 +149,9 @@ def delays_ns(plan: Plan, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     left = count
     while left > 0:
         batch = consumer.receive(_READ_LIMIT, _PATIENCE_SECONDS)
-        if not batch.heads:
+        if not len(batch.heads):
             raise SoakError(f"{left} of {count} messages are not in {plan.topic.name}")
-        block, is_ours = header.parse(list(batch.heads))
+        block, is_ours = header.parse(batch.heads)
         parts.append(np.stack([block["delay_ns"], block["intended_mono_ns"]], axis=1)[is_ours])
         left -= len(batch.heads)
     consumer.close()

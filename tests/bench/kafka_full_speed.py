@@ -29,17 +29,34 @@ SETTINGS = {
 Java client without a setting, the second those of the published comparisons."""
 
 
-def producer_specs(settings: str) -> tuple[Spec, ...]:
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long one round is: a JVM's start costs some 4 s of CPU, which few messages share or many."""
+
+    name: str
+    load_seconds: int  # of our producer, which goes by the clock
+    count: int  # of the peer's messages: about as many
+    has_read_rate: bool  # False: the messages are read in too few seconds to tell a rate from
+
+
+SHORT = Length("1 million", 4, 1_000_000, has_read_rate=False)
+LONG = Length("5 million", 16, 5_000_000, has_read_rate=True)
+
+
+def producer_specs(settings: str, length: Length) -> tuple[Spec, ...]:
+    what = f"producer, {settings}, {length.name}"
     return (
-        Spec("rate", f"producer, {settings}: messages/s", Goal(ratio_least=1.3)),
-        Spec("cpu_us", f"producer, {settings}: CPU us a message", Goal(ratio_most=0.45)),
+        Spec("rate", f"{what}: messages/s", Goal(ratio_least=1.3)),
+        Spec("cpu_us", f"{what}: CPU us a message", Goal(ratio_most=0.45)),
     )
 
 
-CONSUMER_SPECS = (
-    Spec("rate", "Kafka consumer, messages/s", Goal(ratio_least=1.0)),
-    Spec("cpu_us", "Kafka consumer, CPU us a message", Goal(ratio_most=0.45)),
-)
+def consumer_specs(length: Length) -> tuple[Spec, ...]:
+    what = f"consumer, {length.name}"
+    cpu = Spec("cpu_us", f"{what}: CPU us a message", Goal(ratio_most=0.45))
+    rate = Spec("rate", f"{what}: messages/s", Goal(ratio_least=1.0))
+    return (rate, cpu) if length.has_read_rate else (cpu,)
+
 
 _ASKED_PER_SECOND = 1_000_000  # more than can be done: what is over is counted as missed
 _LIMIT_SECONDS = 120
@@ -48,29 +65,28 @@ _WARM_UP_SHARE = 5  # one part in so many
 
 @dataclass(frozen=True, slots=True)
 class FullSpeed:
-    """One broker, and how long each side works."""
+    """One broker, and how long each side works; `folder` is this one's own."""
 
     servers: str
     folder: Path
-    load_seconds: int
-    peer_count: int
+    length: Length
     settings: dict[str, str]
 
     def our_producer(self, number: int) -> Measures:
-        plan = self.plan(f"bench-ours-{number}")
+        plan = self.plan(f"ours-{number}")
         measures, _ = self._produce(plan)
         self._delete(plan.topic.name)
         return measures
 
     def peer_producer(self, number: int) -> Measures:
-        plan = self.plan(f"bench-peer-{number}")
+        plan = self.plan(f"peer-{number}")
         daemons.create_topics(plan)
         measures = kafka_tools.produce(
             self.servers,
             plan.topic.name,
             self.settings,
-            count=self.peer_count,
-            warm_up=self.peer_count // _WARM_UP_SHARE,
+            count=self.length.count,
+            warm_up=self.length.count // _WARM_UP_SHARE,
             size=SIZE,
             log_path=self.folder / f"{plan.topic.name}.log",
         )
@@ -79,35 +95,43 @@ class FullSpeed:
 
     def filled(self) -> tuple[Plan, int]:
         """Return a plan whose topic our producer has filled, and how many messages lie in it."""
-        plan = self.plan("bench-filled")
+        plan = self.plan("filled")
         _, count = self._produce(plan)
         return plan, count
 
     def our_consumer(self, plan: Plan, count: int, number: int) -> Measures:
-        folder = daemons.prepare(self.folder / f"consume-{number}", plan, load_seconds=600)
+        # Without a lead: what is read before a run begins is recorded in its first second.
+        path = self.folder / f"consume-{number}"
+        folder = daemons.prepare(path, plan, load_seconds=600, lead_seconds=0)
         running = [daemons.spawn(folder, "consume")]
         (usage,) = wait_all(running, _LIMIT_SECONDS, daemons.has_received(folder, count))
         found = daemons.seconds(folder, "consume")
         for name, expected in (("received_messages", count), ("duplicated_messages", 0)):
             if daemons.total(found, name) != expected:
                 raise SoakError(f"{name} is {daemons.total(found, name)}, not {expected}")
-        return {
-            "rate": daemons.rate(daemons.busy(found, "received_messages"), "received_messages"),
-            "cpu_us": usage.cpu_seconds * 1e6 / count,
-        }
+        measures = {"cpu_us": usage.cpu_seconds * 1e6 / count}
+        if self.length.has_read_rate:
+            between = daemons.busy(found, "received_messages")
+            measures["rate"] = daemons.rate(between, "received_messages")
+        return measures
 
     def peer_consumer(self, plan: Plan, count: int, number: int) -> Measures:
         log_path = self.folder / f"peer-consume-{number}.log"
-        return kafka_tools.consume(self.servers, plan.topic.name, count=count, log_path=log_path)
+        name = plan.topic.name
+        measures = kafka_tools.consume(self.servers, name, count=count, log_path=log_path)
+        if self.length.has_read_rate:
+            measures["rate"] = kafka_tools.middle_rate(log_path.read_text(encoding="utf-8"))
+        return measures
 
-    def plan(self, topic: str) -> Plan:
+    def plan(self, name: str) -> Plan:
+        """Return a plan whose topic no other round has."""
         raw: dict[str, Any] = {
             "name": "bench",
             # the Java client's buffer.memory is 32 MiB
             "broker": {
                 "kafka": {"producer": {**self.settings, "queue.buffering.max.kbytes": 32768}}
             },
-            "topic": {"name": topic, "partitions": PARTITIONS},
+            "topic": {"name": f"{self.folder.name}-{name}", "partitions": PARTITIONS},
             "load": {
                 "rate": f"{_ASKED_PER_SECOND}/s",
                 "message_size": f"{SIZE}B",
@@ -120,15 +144,16 @@ class FullSpeed:
     def _produce(self, plan: Plan) -> tuple[Measures, int]:
         """Run our producer into a new topic; return what it did, and how many it sent."""
         daemons.create_topics(plan)
-        folder = daemons.prepare(self.folder / plan.topic.name, plan, self.load_seconds)
+        load_seconds = self.length.load_seconds
+        folder = daemons.prepare(self.folder / plan.topic.name, plan, load_seconds)
         running = [daemons.spawn(folder, "produce")]
-        (usage,) = wait_all(running, self.load_seconds + _LIMIT_SECONDS)
+        (usage,) = wait_all(running, load_seconds + _LIMIT_SECONDS)
         found = daemons.seconds(folder, "produce")
         sent, acked = (daemons.total(found, f"{word}_messages") for word in ("sent", "acked"))
         if sent != acked:
             raise SoakError(f"{sent} messages were sent and {acked} acknowledged")
-        warm_up = self.load_seconds // _WARM_UP_SHARE
-        steady = [one for one in found if warm_up <= one.k < self.load_seconds]
+        warm_up = -(-load_seconds // _WARM_UP_SHARE)
+        steady = [one for one in found if warm_up <= one.k < load_seconds]
         measures = {
             "rate": daemons.rate(steady, "acked_messages"),
             "cpu_us": usage.cpu_seconds * 1e6 / sent,

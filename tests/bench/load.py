@@ -22,11 +22,20 @@ from soak.service.signals import exit_on_sigterm
 from tests.bench import fixed_rate, omb
 from tests.bench.figures import Figure, Measures, figures, side_by_side, table, write
 from tests.bench.fixed_rate import FixedRate
-from tests.bench.kafka_full_speed import CONSUMER_SPECS, SETTINGS, FullSpeed, producer_specs
+from tests.bench.kafka_full_speed import (
+    LONG,
+    SETTINGS,
+    SHORT,
+    FullSpeed,
+    Length,
+    consumer_specs,
+    producer_specs,
+)
 
 RESULT = Path("build/bench/load.json")
 LEAST_ROUNDS = 5
 TABLE_WIDTH = 140
+FILLS = "128 KiB batches"  # the log that consumers read
 
 Broker = TypeVar("Broker", kafka.Kafka, pulsar.Pulsar)
 
@@ -34,8 +43,7 @@ Broker = TypeVar("Broker", kafka.Kafka, pulsar.Pulsar)
 @dataclass(frozen=True, slots=True)
 class Options:
     rounds: int
-    load_seconds: int  # of a round at full speed
-    peer_count: int  # messages of the peer in such a round: about as many
+    lengths: tuple[Length, ...]  # of rounds at full speed
     fixed_seconds: int
     omb: Path
     folder: Path
@@ -44,24 +52,31 @@ class Options:
 def kafka_producer(options: Options) -> list[Figure]:
     found: list[Figure] = []
     with stopping(kafka.start(options.folder / "kafka", {})) as broker:
-        for name, settings in SETTINGS.items():
-            speed = full_speed(options, broker, settings)
-            speed.peer_producer(-1)  # a broker that is still being compiled is no baseline
-            pairs = side_by_side(options.rounds, speed.our_producer, speed.peer_producer)
-            found += figures(producer_specs(name), pairs)
+        for name in SETTINGS:
+            for length in options.lengths:
+                speed = full_speed(options, broker, "producer", name, length)
+                speed.peer_producer(-1)  # a broker that is still being compiled is no baseline
+                pairs = side_by_side(options.rounds, speed.our_producer, speed.peer_producer)
+                found += figures(producer_specs(name, length), pairs)
     return found
 
 
 def kafka_consumer(options: Options) -> list[Figure]:
+    found: list[Figure] = []
     with stopping(kafka.start(options.folder / "kafka", {})) as broker:
-        speed = full_speed(options, broker, SETTINGS["128 KiB batches"])
-        plan, count = speed.filled()
-        pairs = side_by_side(
-            options.rounds,
-            lambda number: speed.our_consumer(plan, count, number),
-            lambda number: speed.peer_consumer(plan, count, number),
-        )
-        return figures(CONSUMER_SPECS, pairs)
+        for length in options.lengths:
+            found += _consumer_of(full_speed(options, broker, "consumer", FILLS, length), options)
+    return found
+
+
+def _consumer_of(speed: FullSpeed, options: Options) -> list[Figure]:
+    plan, count = speed.filled()
+    pairs = side_by_side(
+        options.rounds,
+        lambda number: speed.our_consumer(plan, count, number),
+        lambda number: speed.peer_consumer(plan, count, number),
+    )
+    return figures(consumer_specs(speed.length), pairs)
 
 
 @contextmanager
@@ -72,14 +87,12 @@ def stopping(broker: Broker) -> Iterator[Broker]:
         broker.stop()
 
 
-def full_speed(options: Options, broker: kafka.Kafka, settings: dict[str, str]) -> FullSpeed:
-    return FullSpeed(
-        broker.bootstrap_servers,
-        options.folder / f"full-speed-{len(settings)}",
-        options.load_seconds,
-        options.peer_count,
-        settings,
-    )
+def full_speed(
+    options: Options, broker: kafka.Kafka, side: str, settings: str, length: Length
+) -> FullSpeed:
+    name = f"{side}-{settings}-{length.name}".replace(" ", "-")
+    folder = options.folder / name
+    return FullSpeed(broker.bootstrap_servers, folder, length, SETTINGS[settings])
 
 
 def kafka_fixed(options: Options) -> list[Figure]:
@@ -152,8 +165,8 @@ def _after_a_first(rounds: int, fixed: FixedRate) -> list[tuple[Measures, Measur
 
 def _options(arguments: argparse.Namespace, work: Path) -> Options:
     if arguments.quick:
-        return Options(1, 15, 2_000_000, 10, arguments.omb, work)
-    return Options(arguments.rounds, 20, 5_000_000, 60, arguments.omb, work)
+        return Options(1, (SHORT,), 10, arguments.omb, work)
+    return Options(arguments.rounds, (SHORT, LONG), 60, arguments.omb, work)
 
 
 def _parsed() -> argparse.Namespace:
