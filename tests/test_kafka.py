@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from soak.brokers import kafka
+from soak.brokers import _librdkafka, kafka
 from soak.cli import _checks
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError
@@ -19,10 +19,11 @@ pytestmark = pytest.mark.broker
 COUNT = 1009  # a prime
 
 
-@pytest.fixture
-def broker(lab_kafka: Running) -> kafka.KafkaBroker:
+@pytest.fixture(params=["batch calls", "the binding's calls"])
+def broker(lab_kafka: Running, request: pytest.FixtureRequest) -> kafka.KafkaBroker:
     config = kafka.Config(bootstrap_servers=lab_kafka.bootstrap_servers)
-    return kafka.connect(config, SystemClock())
+    library = _librdkafka.load() if request.param == "batch calls" else None
+    return kafka.KafkaBroker(config, SystemClock(), library)
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_what_is_sent_is_acknowledged_and_received_in_order(
     offsets: list[int] = []
     for _ in range(600):
         batch = consumer.receive(100, 0.1)
-        heads += batch.heads
+        heads += [bytes(head) for head in batch.heads]
         seen += batch.partition.tolist()
         offsets += batch.offset.tolist()
         if len(heads) >= COUNT:

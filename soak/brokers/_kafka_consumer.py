@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import confluent_kafka
 import numpy as np
@@ -16,6 +15,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from soak.brokers._kafka_fetch import Fetch
 from soak.clients.kafka_words import said
 from soak.core.errors import BrokerError
 from soak.core.ports import Batch, Clock, Topics
@@ -33,36 +33,29 @@ class KafkaConsumer:
         positions: Mapping[int, int],
         clock: Clock,
         timeout_seconds: float,
+        fetch: Fetch,
     ) -> None:
         self._client = client
+        self._fetch = fetch
         self._clock = clock
         self._timeout_seconds = timeout_seconds
         self._last_error = ""
         self._cached = {at: TopicPartition(*topics.split(at)) for at in positions}
         self._base = {name: at * topics.partitions for at, name in enumerate(topics.names)}
-        self._only = topics.names[0] if len(topics.names) == 1 else None
         client.assign(
             [TopicPartition(*topics.split(at), offset) for at, offset in positions.items()]
         )
 
     def receive(self, limit: int, timeout_seconds: float) -> Batch:
         """Wait for the first message, then take what else is there, up to `limit`."""
-        first = self._client.poll(timeout_seconds)
-        found = [] if first is None else [first, *self._client.consume(limit - 1, 0)]
+        taken = self._fetch.take(limit, timeout_seconds)
         at_mono_ns, at_wall_ns = self._clock.mono_ns(), self._clock.wall_ns()
-        good = [message for message in found if message.error() is None]
-        if len(good) < len(found):
-            self._tell_errors(found)
-        partition = np.array([message.partition() for message in good], dtype=np.int64)
-        if self._only is None and good:
-            partition += np.array([self._base[message.topic() or ""] for message in good])
-        return Batch(
-            heads=[message.value() or b"" for message in good],
-            partition=partition,
-            offset=np.array([message.offset() for message in good], dtype=np.int64),
-            at_mono_ns=at_mono_ns,
-            at_wall_ns=at_wall_ns,
-        )
+        if taken.errors:
+            self._tell_errors(taken.errors)
+        partition = taken.partition
+        if taken.topic:
+            partition = partition + np.array([self._base[name] for name in taken.topic])
+        return Batch(taken.heads, partition, taken.offset, at_mono_ns, at_wall_ns)
 
     def pause(self, *, is_paused: bool) -> None:
         partitions = list(self._cached.values())
@@ -83,11 +76,12 @@ class KafkaConsumer:
         return {at: (first[at], end[at]) for at in partitions}
 
     def close(self) -> None:
+        self._fetch.close()
         self._client.close()
 
     def close_for_good(self) -> None:
         """Leave: without a group the cluster keeps nothing."""
-        self._client.close()
+        self.close()
 
     def _offsets(self, partitions: Sequence[int], which: int) -> dict[int, int]:
         """Return the first or the next offset of each: one question a broker, however many there are."""
@@ -103,11 +97,10 @@ class KafkaConsumer:
                 raise BrokerError(f"no bounds of the log of {where}: {one.error.str()}")
         return {self._base[one.topic] + one.partition: int(one.offset) for one in found}
 
-    def _tell_errors(self, found: list[Any]) -> None:
+    def _tell_errors(self, errors: Sequence[KafkaError]) -> None:
         """Log an error when it is another one than the last."""
-        for message in found:
-            error = message.error()
-            if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
+        for error in errors:
+            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
                 continue
             if str(error) != self._last_error:
                 self._last_error = str(error)

@@ -21,8 +21,10 @@ from confluent_kafka.cimpl import NewTopic
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
-from soak.brokers import _kafka_keys
+from soak.brokers import _kafka_keys, _librdkafka
+from soak.brokers._kafka_batch_producer import BatchProducer
 from soak.brokers._kafka_consumer import KafkaConsumer
+from soak.brokers._kafka_fetch import ByBatch, ByMessage
 from soak.brokers._kafka_producer import KafkaProducer
 from soak.clients import known, secret
 from soak.clients.kafka_log import Cause, ClientLog
@@ -88,7 +90,7 @@ def producer_settings(
 
 
 def connect(config: Config, clock: Clock) -> KafkaBroker:
-    return KafkaBroker(config, clock)
+    return KafkaBroker(config, clock, _librdkafka.load())
 
 
 class KafkaBroker:
@@ -96,9 +98,13 @@ class KafkaBroker:
 
     block_bits = 0
 
-    def __init__(self, config: Config, clock: Clock) -> None:
+    def __init__(
+        self, config: Config, clock: Clock, library: _librdkafka.Library | None = None
+    ) -> None:
+        """`library` makes whole batches one call; without it the binding's calls serve."""
         self._config = config
         self._clock = clock
+        self._library = library
         self._timeout_seconds = config.timeout / SECOND_NS
         self._client_log = ClientLog(LOG, clock)
 
@@ -166,10 +172,14 @@ class KafkaBroker:
         which = topics.names[0] if len(topics.names) == 1 else f"{len(topics.names)} topics"
         raise BrokerError(f"{which} was created but not every partition has a leader and a log")
 
-    def producer(self, topics: Topics) -> KafkaProducer:
+    def producer(self, topics: Topics) -> KafkaProducer | BatchProducer:
         settings = {**_CLIENT, **_PRODUCER, **self._common(), **self._config.producer}
         client = self._client(confluent_kafka.Producer, settings)
-        return KafkaProducer(client, topics, self._clock)
+        mechanism = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms") or ""
+        # A token may be asked for where reports come in, by a callback that events replace.
+        if self._library is None or mechanism.upper() == "OAUTHBEARER":
+            return KafkaProducer(client, topics, self._clock)
+        return BatchProducer(self._library, client, topics, self._clock, self._client_log)
 
     def consumer(
         self, topics: Topics, subscription: str, positions: Mapping[int, int]
@@ -182,8 +192,13 @@ class KafkaBroker:
             "group.id": f"{topics.names[0] or 'soak'}-{subscription or 'audit'}",
             **self._config.consumer,
         }
-        client = self._client(confluent_kafka.Consumer, settings)
-        return KafkaConsumer(client, topics, positions, self._clock, self._timeout_seconds)
+        client, clock = self._client(confluent_kafka.Consumer, settings), self._clock
+        fetch = (
+            ByMessage(client, topics)
+            if self._library is None
+            else ByBatch(self._library, client, topics, positions, clock)
+        )
+        return KafkaConsumer(client, topics, positions, clock, self._timeout_seconds, fetch)
 
     def leaders(self, topics: Topics) -> NDArray[np.int64]:
         there = self._metadata().topics

@@ -11,6 +11,8 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
+from soak.core.ports import Heads
+
 MAGIC = 0x4B53  # "SK"
 VERSION = 1
 DTYPE = np.dtype(
@@ -58,9 +60,13 @@ def headers(count: int, instance: int, inc: int, boot: int, run: int = 0) -> NDA
     return block
 
 
-def parse(heads: list[bytes], run: int | None = None) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
+def parse(heads: Heads, run: int | None = None) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
     """Return one row a head and a mask of those that are ours: of this run, or of any where none is named."""
-    block = np.frombuffer(b"".join(head[:SIZE].ljust(SIZE, b"\0") for head in heads), dtype=DTYPE)
+    block = (
+        heads.view(DTYPE)
+        if isinstance(heads, np.ndarray)
+        else np.frombuffer(b"".join(head[:SIZE].ljust(SIZE, b"\0") for head in heads), dtype=DTYPE)
+    )
     is_ours = (block["magic"] == MAGIC) & (block["version"] == VERSION)
     if run is not None:
         is_ours &= block["run"] == run

@@ -50,6 +50,16 @@ class Topics:
 
 Payload: TypeAlias = "bytes | NDArray[np.uint8]"
 """Bytes, or a row of a matrix of them."""
+Heads: TypeAlias = "Sequence[bytes] | NDArray[np.void]"
+"""The first bytes of each payload, or as many as a header has in an array, short ones with zeros behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where payloads lie that are rows of one matrix, which stays where it is: from row `first` on."""
+
+    matrix: NDArray[np.uint8]
+    first: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,7 @@ class Outgoing:
     payload: Sequence[Payload]
     first_token: int
     key: Sequence[bytes] | None = None
+    rows: Rows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +88,9 @@ class Acks:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Received messages in order of arrival. `heads` are the first bytes of each payload."""
+    """Received messages in order of arrival."""
 
-    heads: Sequence[bytes]
+    heads: Heads
     partition: NDArray[np.int64]  # running numbers
     offset: NDArray[np.int64]
     at_mono_ns: int

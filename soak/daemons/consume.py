@@ -115,7 +115,7 @@ class ConsumeLoop:
             self._context.phase_file.poll()
         self._second.note_pause(away_ns)  # it delayed what has come only now
         self._second.redelivered += batch.redelivered
-        if batch.heads:
+        if len(batch.heads):
             self._waiting.append(batch)
             self._waiting_messages += len(batch.heads)
         if self._waiting_messages >= BATCH or self._back_ns >= self._digest_ns:

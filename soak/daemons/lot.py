@@ -9,14 +9,14 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.ports import Batch
+from soak.core.ports import Batch, Heads
 
 
 @dataclass(frozen=True, slots=True)
 class Lot:
     """Messages in order of arrival; arrays of shape (n,), each message with the time of its own batch."""
 
-    heads: list[bytes]
+    heads: Heads
     partition: NDArray[np.int64]  # running numbers
     offset: NDArray[np.int64]
     at_mono_ns: NDArray[np.int64]
@@ -27,9 +27,16 @@ def lot_of(batches: Sequence[Batch]) -> Lot:
     """Return the messages of at least one batch together."""
     sizes = [len(batch.heads) for batch in batches]
     return Lot(
-        heads=list(chain.from_iterable(batch.heads for batch in batches)),
+        heads=_heads([batch.heads for batch in batches]),
         partition=np.concatenate([batch.partition for batch in batches]),
         offset=np.concatenate([batch.offset for batch in batches]),
         at_mono_ns=np.repeat([batch.at_mono_ns for batch in batches], sizes),
         at_wall_ns=np.repeat([batch.at_wall_ns for batch in batches], sizes),
     )
+
+
+def _heads(parts: Sequence[Heads]) -> Heads:
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    if len(arrays) == len(parts):
+        return np.concatenate(arrays)
+    return list(chain.from_iterable(parts))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from soak.core import header
 from soak.core.plan_load import Keys, Load
-from soak.core.ports import Partitioner, Payload, Topics
+from soak.core.ports import Partitioner, Payload, Rows, Topics
 
 STICKY_NS = 10_000_000  # without keys, one partition for this long: batches stay whole
 LARGEST_CHUNK = 256
@@ -30,6 +30,7 @@ class Chunk:
     payload: Sequence[Payload]  # good until the next chunk of the same process is made
     lane: Ints  # client x partitions + partition
     sequence: Ints
+    rows: Rows | None
 
 
 class Messages:
@@ -80,7 +81,8 @@ class Messages:
         block["intended_mono_ns"] = intended_ns
         block["delay_ns"] = sent_ns - intended_ns
         block["sent_wall_ns"] = wall_ns
-        return Chunk(partition, key, self._payloads.under(block), lane, sequence)
+        payload, rows = self._payloads.under(block)
+        return Chunk(partition, key, payload, lane, sequence, rows)
 
     def take_back(self, chunk: Chunk, taken: int) -> None:
         """Number anew what the client did not take: all from message `taken` of the chunk on."""
@@ -99,8 +101,8 @@ class Messages:
 
 
 class _Payloads(Protocol):
-    def under(self, block: NDArray[np.void]) -> Sequence[Payload]:
-        """Return one payload a header: the header and the next body in turn."""
+    def under(self, block: NDArray[np.void]) -> tuple[Sequence[Payload], Rows | None]:
+        """Return one payload a header: the header and the next body in turn; and where they lie."""
         ...
 
 
@@ -115,13 +117,13 @@ class _Even:
         self._views: list[Payload] = list(self._rows)  # made once: no object a message
         self._at = 0
 
-    def under(self, block: NDArray[np.void]) -> Sequence[Payload]:
+    def under(self, block: NDArray[np.void]) -> tuple[Sequence[Payload], Rows | None]:
         at = self._at if self._at + block.size <= len(self._rows) else 0
         self._at = at + block.size
         self._rows[at : self._at, : header.SIZE] = block.view(np.uint8).reshape(
             block.size, header.SIZE
         )
-        return self._views[at : self._at]
+        return self._views[at : self._at], Rows(self._rows, at)
 
 
 class _Mixed:
@@ -132,11 +134,11 @@ class _Mixed:
         self._bodies = [*pool] * (LARGEST_CHUNK // len(pool) + 2)  # a chunk is one slice of it
         self._at = 0
 
-    def under(self, block: NDArray[np.void]) -> Sequence[Payload]:
+    def under(self, block: NDArray[np.void]) -> tuple[Sequence[Payload], Rows | None]:
         raw, size, at = block.tobytes(), header.SIZE, self._at
         self._at = (at + block.size) % self._turn
         chosen = self._bodies[at : at + block.size]
-        return [raw[i * size : i * size + size] + body for i, body in enumerate(chosen)]
+        return [raw[i * size : i * size + size] + body for i, body in enumerate(chosen)], None
 
 
 def _payloads(pool: Sequence[bytes]) -> _Payloads:

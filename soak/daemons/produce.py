@@ -200,7 +200,7 @@ class ProduceLoop:
         in_flight = self._in_flight[client]
         token = in_flight.next_token
         in_flight.add(chunk.lane, chunk.sequence, intended_ns, sent_ns)
-        outgoing = Outgoing(chunk.partition, chunk.payload, token, chunk.key)
+        outgoing = Outgoing(chunk.partition, chunk.payload, token, chunk.key, chunk.rows)
         taken = self._producers[client].send(outgoing)
         if taken < intended_ns.size:
             in_flight.take_back(intended_ns.size - taken)

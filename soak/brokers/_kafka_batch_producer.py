@@ -1,0 +1,191 @@
+"""Kafka's producing side by librdkafka's batch calls: a call a chunk, and one a batch of delivery reports."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from itertools import pairwise
+
+import confluent_kafka
+import numpy as np
+from numpy.typing import NDArray
+
+from soak.brokers import _kafka_events
+from soak.brokers._librdkafka import COPY, DELIVERED, MESSAGE, PER_MESSAGE, Library, gathered
+from soak.clients.kafka_log import ClientLog
+from soak.core.errors import BrokerError
+from soak.core.ports import FAILED, UNKNOWN_OFFSET, Acks, Clock, Outgoing, Topics
+
+_QUEUE_FULL = confluent_kafka.KafkaError._QUEUE_FULL  # noqa: SLF001  # its public name
+_MOST_EVENTS = 100  # a call of `serve`
+_MOST_HELD = 1000  # reports; their messages still take room in the client's queue
+_WAIT_MS = 10
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+class BatchProducer:
+    """One client; reports are stamped when they come and read in lots.
+
+    The client's own `poll` and `flush` must not be called: the binding takes tokens for addresses.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        client: confluent_kafka.Producer,
+        topics: Topics,
+        clock: Clock,
+        log: ClientLog,
+    ) -> None:
+        self._library = library
+        self._client = client
+        self._handle = library.handle_of(client)
+        self._queue = library.quick.rd_kafka_queue_get_main(self._handle)
+        self._topics = topics
+        self._clock = clock
+        self._log = log
+        self._targets: dict[int, int] = {}  # by number of the topic
+        self._matrix: NDArray[np.uint8] | None = None
+        self._of_rows = np.zeros(0, dtype=MESSAGE)
+        self._events: list[int] = []
+        self._reports: list[NDArray[np.uint64]] = []  # where they lie, an array an event
+        self._came_ns: list[int] = []
+        self._held = 0
+        self._stamped: list[Acks] = []
+
+    def send(self, messages: Outgoing) -> int:
+        count = len(messages.payload)
+        # What the addresses point to must live until the call has copied it: it hangs on these names.
+        table, payloads = self._table(messages)
+        keys = _point(table, "key", messages.key) if messages.key is not None else b""
+        table["token"] = np.arange(messages.first_token, messages.first_token + count)
+        at = messages.partition[0] if count else 0
+        if messages.partition.count(at) == count:
+            topic, partition = divmod(at, self._topics.partitions)
+            taken = self._produce(topic, partition, COPY, table)
+        else:
+            taken = self._send_apart(np.array(messages.partition), table)
+        del payloads, keys
+        return taken
+
+    def serve(self) -> None:
+        poll = self._library.quick.rd_kafka_queue_poll
+        for _ in range(_MOST_EVENTS):
+            # It had come before the call that hands it out: its start is nearest to the arrival.
+            at_ns = self._clock.mono_ns()
+            event = poll(self._queue, 0)
+            if not event:
+                return
+            self._note(event, at_ns)
+
+    def take(self) -> Acks:
+        self._read()
+        taken, self._stamped = self._stamped, []
+        if len(taken) == 1:
+            return taken[0]
+        return Acks(
+            token=np.concatenate([_NONE, *(one.token for one in taken)]),
+            offset=np.concatenate([_NONE, *(one.offset for one in taken)]),
+            at_mono_ns=np.concatenate([_NONE, *(one.at_mono_ns for one in taken)]),
+        )
+
+    def close(self, timeout_seconds: float) -> Acks:
+        deadline_ns = self._clock.mono_ns() + round(timeout_seconds * 1e9)
+        while len(self._client) and self._clock.mono_ns() < deadline_ns:
+            event = self._library.long.rd_kafka_queue_poll(self._queue, _WAIT_MS)
+            if event:
+                self._note(event, self._clock.mono_ns())
+            self._read()  # what is held counts as still out
+        self._client.purge()
+        while event := self._library.quick.rd_kafka_queue_poll(self._queue, 0):
+            self._note(event, self._clock.mono_ns())
+        found = self.take()
+        for target in self._targets.values():
+            self._library.quick.rd_kafka_topic_destroy(target)
+        self._library.quick.rd_kafka_queue_destroy(self._queue)
+        return found
+
+    def _table(self, messages: Outgoing) -> tuple[NDArray[np.void], object]:
+        """Return the messages as the library reads them, and what their addresses point into."""
+        rows = messages.rows
+        if rows is None:
+            table = np.zeros(len(messages.payload), dtype=MESSAGE)
+            return table, _point(table, "payload", [bytes(one) for one in messages.payload])
+        if rows.matrix is not self._matrix:  # once: it is the same all through a run
+            self._matrix = rows.matrix
+            height, width = rows.matrix.shape
+            self._of_rows = np.zeros(height, dtype=MESSAGE)
+            self._of_rows["payload"] = rows.matrix.ctypes.data + np.arange(height) * width
+            self._of_rows["len"] = width
+        return self._of_rows[rows.first : rows.first + len(messages.payload)], rows.matrix
+
+    def _send_apart(self, partition: NDArray[np.int64], table: NDArray[np.void]) -> int:
+        """Send to several partitions; a call takes what follows each other in one topic."""
+        topic, table["partition"] = np.divmod(partition, self._topics.partitions)
+        edges = [0, *(np.flatnonzero(np.diff(topic)) + 1).tolist(), topic.size]
+        for first, end in pairwise(edges):
+            taken = self._produce(int(topic[first]), 0, COPY | PER_MESSAGE, table[first:end])
+            if taken < end - first:
+                return first + taken
+        return int(topic.size)
+
+    def _produce(self, topic: int, partition: int, flags: int, table: NDArray[np.void]) -> int:
+        target = self._targets.get(topic) or self._target(topic)
+        address, count = table.__array_interface__["data"][0], table.size
+        taken = int(
+            self._library.long.rd_kafka_produce_batch(target, partition, flags, address, count)
+        )
+        if taken < count:
+            code = int(table["err"][table["err"] != 0][0])
+            if code != _QUEUE_FULL:  # a full queue refuses all that follow as well
+                text = self._library.quick.rd_kafka_err2str(code).decode()
+                raise BrokerError(f"the client refuses to send: {text}")
+        return taken
+
+    def _target(self, topic: int) -> int:
+        name = self._topics.names[topic].encode()
+        found = self._library.quick.rd_kafka_topic_new(self._handle, name, None)
+        if not found:
+            raise BrokerError(f"the client refuses the topic {self._topics.names[topic]}")
+        self._targets[topic] = int(found)
+        return int(found)
+
+    def _note(self, event: int, at_ns: int) -> None:
+        quick = self._library.quick
+        if quick.rd_kafka_event_type(event) != DELIVERED:
+            _kafka_events.tell(self._library, self._handle, event, self._log)
+            quick.rd_kafka_event_destroy(event)
+            return
+        count = quick.rd_kafka_event_message_count(event)
+        reports = np.empty(count, dtype=np.uint64)
+        quick.rd_kafka_event_message_array(event, reports.__array_interface__["data"][0], count)
+        self._events.append(event)
+        self._reports.append(reports)
+        self._came_ns.append(at_ns)
+        self._held += count
+        if self._held >= _MOST_HELD:
+            self._read()
+
+    def _read(self) -> None:
+        """Read the reports that were stamped, and give their messages back to the library."""
+        if not self._events:
+            return
+        sizes = [reports.size for reports in self._reports]
+        found = gathered(np.concatenate(self._reports), MESSAGE)
+        offset = np.where(found["offset"] < 0, UNKNOWN_OFFSET, found["offset"])
+        offset[found["err"] != 0] = FAILED
+        at_ns = np.repeat(np.array(self._came_ns, dtype=np.int64), sizes)
+        self._stamped.append(Acks(found["token"].astype(np.int64), offset, at_ns))
+        for event in self._events:
+            self._library.long.rd_kafka_event_destroy(event)
+        self._events, self._reports, self._came_ns, self._held = [], [], [], 0
+
+
+def _point(table: NDArray[np.void], what: str, parts: Sequence[bytes]) -> bytes:
+    """Enter where each of these lies, and how long it is; return the bytes that hold them all."""
+    whole = b"".join(parts)
+    length = np.fromiter(map(len, parts), dtype=np.uint64, count=len(parts))
+    begin = ctypes.cast(ctypes.c_char_p(whole), ctypes.c_void_p).value or 0
+    table[what] = np.uint64(begin) + np.cumsum(length) - length
+    table["len" if what == "payload" else f"{what}_len"] = length
+    return whole
