@@ -57,7 +57,10 @@ class BatchProducer:
         count = len(messages.payload)
         # What the addresses point to must live until the call has copied it: it hangs on these names.
         table, payloads = self._table(messages)
-        keys = _point(table, "key", messages.key) if messages.key is not None else b""
+        keys = b""
+        if messages.key is not None:
+            table = table.copy()  # no address of a key stays in the table of the rows
+            keys = _point(table, "key", messages.key)
         table["token"] = np.arange(messages.first_token, messages.first_token + count)
         at = messages.partition[0] if count else 0
         if messages.partition.count(at) == count:
