@@ -24,6 +24,7 @@ from soak.core.plan_base import STRICT
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
+HANGING_NS = 60 * SECOND_NS  # no tool works that long
 MAX_WAITING = 64  # readings of drives kept between two `read`
 
 
@@ -61,10 +62,21 @@ class Smart:
         self._errors: dict[
             str, tuple[float, int]
         ] = {}  # by drive: how many, and when that was told
+        self._asking: tuple[str, int] | None = None  # which drive, and since when
 
     def read(self) -> Reading:
-        """Return what the drives have said since the last reading; mostly nothing."""
+        """Return what the drives have said since the last reading; mostly nothing.
+
+        Raises:
+            ProbeError: a drive could not be asked, or has not answered for long: its tool hangs.
+        """
         self._worker.check()
+        asking = self._asking
+        if asking is not None:
+            name, since_ns = asking
+            age_ns = self._clock.mono_ns() - since_ns
+            if age_ns > HANGING_NS:
+                raise ProbeError(f"{name} has not answered for {age_ns // SECOND_NS} s")
         samples: list[tuple[Column, float]] = []
         events: list[Event] = []
         cost = 0.0
@@ -97,18 +109,22 @@ class Smart:
         if not self._config.directory:
             raise NotAvailableError("smart.directory is not set: which drive is to be watched?")
         tool = self._tool()
-        drives = find(self._config.directory, self._places).drives
-        names = [name_of(drive.number, self._places.sys) for drive in drives]
         while True:
-            self._ask_all(tool, names)
+            self._round(tool)
             if stop.wait(self._config.period / SECOND_NS):
                 return
+
+    def _round(self, tool: Tool) -> None:
+        """Ask every drive that lies below the folder now: another may have been mounted there."""
+        drives = find(self._config.directory, self._places).drives
+        self._ask_all(tool, [name_of(drive.number, self._places.sys) for drive in drives])
 
     def _ask_all(self, tool: Tool, names: list[str]) -> None:
         """Ask every drive; one that tells nothing keeps no other from telling."""
         lacks: list[NotAvailableError] = []
         for name in names:
             begin_ns = self._clock.mono_ns()
+            self._asking = (name, begin_ns)
             try:
                 health = self._health(tool, "/dev/" + name.replace("!", "/"))
             except NotAvailableError as error:
@@ -118,5 +134,7 @@ class Smart:
             else:
                 seconds = (self._clock.mono_ns() - begin_ns) / SECOND_NS
                 self._told.append((name, health, seconds))
+            finally:
+                self._asking = None
         if len(lacks) == len(names):
             raise lacks[0]

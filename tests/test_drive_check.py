@@ -142,6 +142,21 @@ def test_folders_of_one_drive_are_measured_once(tmp_path: Path) -> None:
     assert drive_check.distinct(folders) == [tuple(folders[:2]), (folders[2],)]
 
 
+def test_a_folder_whose_filesystem_hangs_stands_alone() -> None:
+    """And holds up the look at no other."""
+    let_go = threading.Event()
+
+    def look(directory: str) -> int:
+        if directory == "/hangs":
+            let_go.wait()
+        return 1
+
+    found = drive_check.distinct(["/a", "/hangs", "/b"], limit_ns=SECOND_NS // 10, look=look)
+    let_go.set()
+
+    assert found == [("/a", "/b"), ("/hangs",)]
+
+
 def test_the_state_is_that_of_mount_and_drive(tmp_path: Path) -> None:
     """Its options, who trims it, and how full it is."""
     proc, root = tmp_path / "proc", tmp_path / "root"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -163,6 +164,48 @@ def test_when_none_tells_anything_the_probe_is_not_available(tmp_path: Path) -> 
 
     with pytest.raises(NotAvailableError, match="virtual"):
         probe.read()
+
+
+def test_a_tool_that_hangs_is_a_failure(tmp_path: Path) -> None:
+    """In the kernel, where its own time limit cannot end it: silence would look like no news."""
+    clock, is_asked, let_go = FakeClock(), threading.Event(), threading.Event()
+
+    def health(_tool: Tool, _device: str) -> Health:
+        is_asked.set()
+        let_go.wait()
+        return {}
+
+    places = Places(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: on(9, 127))
+    probe = Smart(
+        Config(directory="/data"), clock, places=places, tool=lambda: printing(""), health=health
+    )
+    probe.read()
+    assert is_asked.wait(30)
+    clock.advance(61)
+
+    with pytest.raises(ProbeError, match="nvme0n1 has not answered for 61 s"):
+        probe.read()
+    let_go.set()
+    probe.close()
+
+
+def test_a_drive_that_is_mounted_there_later_is_asked(tmp_path: Path) -> None:
+    """The look at what lies below the folder is made before each round."""
+    device, asked, clock = [on(9, 127)], [], FakeClock()
+
+    def health(_tool: Tool, name: str) -> Health:
+        asked.append(name)
+        return {}
+
+    places = Places(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: device[0])
+    config = Config(directory="/data")
+    probe = Smart(config, clock, places=places, tool=lambda: printing(""), health=health)
+
+    probe._round(printing(""))
+    device[0] = on(259, 0)
+    probe._round(printing(""))
+
+    assert asked == ["/dev/nvme0n1", "/dev/nvme1n1", "/dev/nvme0n1"]
 
 
 def test_new_media_errors_are_an_event(tmp_path: Path) -> None:

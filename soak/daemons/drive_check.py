@@ -12,7 +12,9 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from probes import _drive_state, _mounts
 from probes._block_device import Places
@@ -24,6 +26,7 @@ from soak.core.units import SECOND_NS, duration_ns, format_duration, format_size
 
 FLUSH_EVERY_NS = duration_ns("10ms")
 PAYLOAD_BYTES = 4096
+LOOK_LIMIT_NS = duration_ns("10s")  # which filesystem it is
 _BLOCK_BYTES = 2**20
 _BLOCKS = 16  # between two flushes of plain writing
 
@@ -45,14 +48,37 @@ def state_of(directory: str) -> DriveState:
     return _drive_state.look(directory, Places())
 
 
-def distinct(directories: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the directories by the filesystem that they lie on; what cannot be looked at stands alone."""
+def device_of(directory: str) -> int:
+    return os.stat(directory).st_dev  # noqa: PTH116  # paths are text here
+
+
+def distinct(
+    directories: Sequence[str],
+    *,
+    limit_ns: int = LOOK_LIMIT_NS,
+    look: Callable[[str], int] = device_of,
+) -> list[tuple[str, ...]]:
+    """Return the directories by the filesystem that they lie on; what cannot be looked at stands alone.
+
+    So does what has not answered within the limit: `measure` tells of it. `look` stands for the machine
+    in tests.
+    """
+    devices: dict[str, int] = {}
+
+    def work(directory: str, _stop: threading.Event) -> None:
+        with suppress(OSError):
+            devices[directory] = look(directory)
+
+    names = list(dict.fromkeys(directories))
+    workers = [Worker("drive-look", partial(work, name)) for name in names]
+    for worker in workers:
+        worker.check()
+    for worker in workers:
+        worker.close(limit_ns / SECOND_NS / len(workers))
     found: dict[object, list[str]] = defaultdict(list)
-    for directory in dict.fromkeys(directories):
-        try:
-            found[os.stat(directory).st_dev].append(directory)  # noqa: PTH116  # paths are text here
-        except OSError:
-            found[directory].append(directory)
+    seen = dict(devices)
+    for name in names:
+        found[seen.get(name, name)].append(name)
     return [tuple(several) for several in found.values()]
 
 
