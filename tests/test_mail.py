@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import email
 import email.policy
 import socket
+import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.message import EmailMessage
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult
 
 from soak.core.errors import PlanError
 from soak.core.ports import Message
 from soak.core.units import SECOND_NS
 from soak.sinks.mail import Config, build, compose
+from tests.certificate import certificate
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 MESSAGE = Message(
@@ -79,7 +85,8 @@ def test_a_mail_arrives_whole_with_its_chart() -> None:
         outcome = build(config(port)).send(MESSAGE)
 
     ((to, mail),) = inbox.mails
-    text, chart = mail.iter_parts()
+    text, page = mail.iter_parts()
+    html, chart = page.iter_parts()
     assert outcome.result == "delivered"
     assert to == ["a@example.org", "b@example.org"]
     assert mail["Subject"] == MESSAGE.subject
@@ -88,6 +95,8 @@ def test_a_mail_arrives_whole_with_its_chart() -> None:
     assert mail["Auto-Submitted"] == "auto-generated"
     assert text.get_content().replace("\r\n", "\n") == MESSAGE.text
     assert chart.get_content() == PNG
+    assert f'src="cid:{chart["Content-ID"][1:-1]}"' in html.get_content()
+    assert mail.get_content_type() == "multipart/alternative"
     assert chart.get_content_disposition() == "inline"
 
 
@@ -135,6 +144,142 @@ def test_only_those_who_were_put_off_get_the_second_try() -> None:
     assert [to for to, _ in inbox.mails] == [["a@example.org"], ["b@example.org"]]
 
 
+def test_hostile_names_stay_text() -> None:
+    """A topic may be called anything; a mail program runs what it is given."""
+    mail = compose(config(), dataclasses.replace(MESSAGE, text="<script>&</script>"))
+    html = mail.get_body(("html",))
+
+    assert html is not None
+    assert "&lt;script&gt;&amp;&lt;/script&gt;" in html.get_content()
+
+
+@pytest.fixture(scope="module")
+def own_certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return certificate(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture
+def secure(own_certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a plan says of a server that asks for a password over TLS."""
+    monkeypatch.setenv("SMTP_PASSWORD", "correct horse")
+    return {
+        "security": "starttls",
+        "ca_file": str(own_certificate[0]),
+        "username": "soakd",
+        "password": "${env:SMTP_PASSWORD}",
+    }
+
+
+@contextmanager
+def closed(inbox: Inbox, files: tuple[Path, Path], **other: Any) -> Iterator[int]:
+    """A server that takes mail over TLS alone, from those who know the password."""
+
+    def judge(_server: object, _session: object, _envelope: object, _how: str, given: Any) -> Any:
+        return AuthResult(
+            handled=False, success=(given.login, given.password) == (b"soakd", b"correct horse")
+        )
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*files)
+    values = {"tls_context": context, "require_starttls": True, "auth_required": True, **other}
+    controller = Controller(
+        inbox, hostname="127.0.0.1", port=free_port(), authenticator=judge, **values
+    )
+    controller.start()
+    try:
+        yield controller.port
+    finally:
+        controller.stop()
+
+
+def test_a_server_that_asks_for_tls_and_a_password_gets_both(
+    own_certificate: tuple[Path, Path], secure: dict[str, Any]
+) -> None:
+    """STARTTLS first, then who we are, then the mail."""
+    inbox = Inbox()
+    with closed(inbox, own_certificate) as port:
+        outcome = build(config(port, **secure)).send(MESSAGE)
+
+    assert outcome.result == "delivered"
+    assert len(inbox.mails) == 1
+
+
+def test_a_wrong_password_is_ours_to_mend(
+    own_certificate: tuple[Path, Path], secure: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """535 is permanent for the dialogue, not for the mail: it waits; the secret is not in the reason."""
+    inbox = Inbox()
+    with closed(inbox, own_certificate) as port:
+        monkeypatch.setenv("SMTP_PASSWORD", "wrong horse")
+        outcome = build(config(port, **secure)).send(MESSAGE)
+        monkeypatch.delenv("SMTP_PASSWORD")
+        missing = build(config(port, **secure)).send(MESSAGE)
+
+    assert (outcome.result, outcome.detail[:3]) == ("retry", "535")
+    assert "horse" not in outcome.detail
+    assert (missing.result, "SMTP_PASSWORD" in missing.detail) == ("retry", True)
+
+
+def test_a_server_that_nobody_vouches_for_gets_nothing(
+    own_certificate: tuple[Path, Path], secure: dict[str, Any]
+) -> None:
+    """Neither the password nor the mail goes to whoever holds some certificate."""
+    inbox = Inbox()
+    with closed(inbox, own_certificate) as port:
+        outcome = build(config(port, **{**secure, "ca_file": ""})).send(MESSAGE)
+
+    assert outcome.result == "retry"
+    assert "CERTIFICATE_VERIFY_FAILED" in outcome.detail
+    assert inbox.mails == []
+
+
+def test_a_server_that_offers_no_tls_gets_nothing(secure: dict[str, Any]) -> None:
+    """It may be somebody between us and the server who took the offer away."""
+    inbox = Inbox()
+    with served(inbox) as port:
+        outcome = build(config(port, **secure)).send(MESSAGE)
+
+    assert (outcome.result, "STARTTLS" in outcome.detail) == ("retry", True)
+    assert inbox.mails == []
+
+
+def test_tls_from_the_first_byte(
+    own_certificate: tuple[Path, Path], secure: dict[str, Any]
+) -> None:
+    """Port 465, as RFC 8314 wants it."""
+    inbox = Inbox()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*own_certificate)
+    controller = Controller(inbox, hostname="127.0.0.1", port=free_port(), ssl_context=context)
+    controller.start()
+    try:
+        outcome = build(config(controller.port, security="tls", ca_file=secure["ca_file"])).send(
+            MESSAGE
+        )
+    finally:
+        controller.stop()
+
+    assert outcome.result == "delivered"
+
+
+def test_a_server_that_greets_with_a_refusal_is_tried_again() -> None:
+    """It is out of service, and says so before it has seen the mail: RFC 5321, 3.1."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answerer = threading.Thread(target=_refuse, args=(server,))
+        answerer.start()
+        outcome = build(config(server.getsockname()[1])).send(MESSAGE)
+        answerer.join()
+
+    assert (outcome.result, outcome.detail) == ("retry", "554 out of service")
+
+
+def _refuse(server: socket.socket) -> None:
+    client, _ = server.accept()
+    with client:
+        client.sendall(b"554 out of service\r\n")
+        client.recv(100)
+
+
 def test_unknown_recipients_are_given_up_and_named() -> None:
     """All unknown: never. One of two: delivered, and the other one is named."""
     inbox = Inbox()
@@ -176,11 +321,15 @@ def test_a_server_that_says_nothing_is_tried_again() -> None:
         {"sender": "me"},
         {"port": 0},
         {"timeout": 0},
+        {"username": "me"},
+        {"username": "me", "password": "secret", "security": "tls"},
+        {"username": "me", "password": "${env:X}"},
+        {"security": "ssl"},
     ],
 )
 def test_a_wrong_configuration_is_refused(wrong: dict[str, Any]) -> None:
     """Before the first finding, not at night."""
-    with pytest.raises(ValueError, match=r"to|address|port|timeout"):
+    with pytest.raises(ValueError, match=r"to|address|port|timeout|password|security"):
         config(**wrong)
 
 

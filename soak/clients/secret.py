@@ -29,6 +29,11 @@ _REFERENCE = re.compile(r"\$\{(?P<where>env|file|credential):(?P<name>[^}]+)\}")
 HOW = "write ${env:NAME}, ${file:PATH} or ${credential:NAME} instead"
 
 
+def is_reference(text: str) -> bool:
+    """True when the text says where a secret is, and is none itself."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
 def refuse_literals(where: str, settings: Mapping[str, str], secret: Collection[str]) -> None:
     """Raise `SettingError` when one of the secret settings holds anything but a reference.
 

@@ -1,4 +1,4 @@
-"""Findings by mail: plain text for a terminal at night, with the chart as an inline picture.
+"""Findings by mail: plain text for a terminal at night, the same as HTML, with the chart in its place.
 
 The Message-ID is made from the message's key, so a mail that a crash makes us send twice is recognised
 as one, and the sequel appears below the mail that it belongs to.
@@ -9,23 +9,28 @@ from __future__ import annotations
 import re
 import smtplib
 import socket
+import ssl
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
+from html import escape
+from typing import Literal
 from urllib.parse import quote
 
 from pydantic.dataclasses import dataclass
 
-from soak.core.errors import PlanError
+from soak.clients.secret import HOW, is_reference, resolved
+from soak.core.errors import BrokerError, PlanError
 from soak.core.plan_base import STRICT
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS, Duration
 
 _ADDRESS = re.compile(r"[^@\s<>,;\x00-\x1f]+@[^@\s<>,;\x00-\x1f]+")
 _PERMANENT = 500  # RFC 5321, 4.2.1: 5yz is a permanent negative reply
+_OURS_TO_MEND = frozenset({530, 534, 535, 538})  # RFC 4954, 6: who we are, not what we send
 _MOST_PARTLY_SENT = 256
 
 
@@ -35,6 +40,10 @@ class Config:
     sender: str = "soakd@localhost"
     host: str = ""  # empty: the lab's mail server
     port: int = 25
+    security: Literal["none", "starttls", "tls"] = "none"
+    ca_file: str = ""  # of a certificate that this machine does not trust by itself
+    username: str = ""  # empty: no authentication
+    password: str = ""  # where it is, such as ${credential:soak_smtp}
     timeout: Duration = 10 * SECOND_NS  # for each answer of the server
 
     def __post_init__(self) -> None:
@@ -47,6 +56,12 @@ class Config:
             raise ValueError(f"port must lie between 1 and 65535, not {self.port}")
         if self.timeout <= 0:
             raise ValueError("timeout must be above 0s")
+        if bool(self.username) != bool(self.password):
+            raise ValueError("username and password belong together")
+        if self.password and not is_reference(self.password):
+            raise ValueError(f"password must not stand in a plan: {HOW}")
+        if self.username and self.security == "none":
+            raise ValueError("security must be starttls or tls: a password is not sent in the open")
 
 
 def build(config: Config) -> MailSink:
@@ -72,11 +87,31 @@ def compose(config: Config, message: Message) -> EmailMessage:
         mail["In-Reply-To"] = mail["References"] = _message_id(config, message.follows)
     mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: no vacation replies
     mail.set_content(message.text, cte="quoted-printable")
+    chart = _message_id(config, f"{message.key}.chart")
+    has_chart = message.chart_png is not None
+    mail.add_alternative(
+        _html(message.text, chart if has_chart else ""), "html", cte="quoted-printable"
+    )
     if message.chart_png is not None:
-        mail.add_attachment(
-            message.chart_png, "image", "png", filename="latency.png", disposition="inline"
+        _, page = mail.iter_parts()
+        page.add_related(
+            message.chart_png,
+            "image",
+            "png",
+            cid=chart,
+            filename="latency.png",
+            disposition="inline",
         )
     return mail
+
+
+def _html(text: str, chart: str) -> str:
+    """Return the text as it stands, in a type in which its columns and bars line up; nothing to fetch."""
+    picture = f'<p><img src="cid:{chart[1:-1]}" alt="the chart" width="720"></p>\n' if chart else ""
+    return (
+        '<!DOCTYPE html>\n<html><head><meta charset="utf-8"></head><body>\n'
+        f'{picture}<pre style="font-family:monospace">{escape(text)}</pre>\n</body></html>\n'
+    )
 
 
 class MailSink:
@@ -93,11 +128,13 @@ class MailSink:
             refused = self._deliver(compose(self._config, message), to)
         except smtplib.SMTPRecipientsRefused as error:
             refused = error.recipients
+        except smtplib.SMTPConnectError as error:  # a server that takes no mail now, not this one
+            return Outcome("retry", f"{error.smtp_code} {_text(error.smtp_error)}")
         except smtplib.SMTPResponseException as error:
             return _refused(error.smtp_code, _text(error.smtp_error))
         except smtplib.SMTPNotSupportedError as error:
             return Outcome("never", str(error))
-        except (smtplib.SMTPException, OSError) as error:
+        except (smtplib.SMTPException, OSError, BrokerError) as error:
             place = f"{self._config.host}:{self._config.port}"
             return Outcome("retry", f"{place}: {error or type(error).__name__}")
         return self._judge(message.key, to, refused)
@@ -129,12 +166,49 @@ class MailSink:
 
 
 def _connect(config: Config) -> smtplib.SMTP:
+    """Return a connection that may send: encrypted and authenticated where the plan says so."""
     # The own name is given because the default looks it up in DNS, which may hang for long.
-    return smtplib.SMTP(config.host, config.port, socket.gethostname(), config.timeout / SECOND_NS)
+    own, seconds = socket.gethostname(), config.timeout / SECOND_NS
+    if config.security == "tls":
+        context = _trust(config)
+        server: smtplib.SMTP = smtplib.SMTP_SSL(
+            config.host, config.port, own, timeout=seconds, context=context
+        )
+    else:
+        server = smtplib.SMTP(config.host, config.port, own, seconds)
+    try:
+        if config.security == "starttls":
+            _encrypt(server, _trust(config))
+        if config.username:
+            _log_in(server, config)
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def _encrypt(server: smtplib.SMTP, context: ssl.SSLContext) -> None:
+    """Go on encrypted, or not at all: a server that offers it no more may be somebody else's."""
+    server.ehlo_or_helo_if_needed()
+    if not server.has_extn("starttls"):
+        raise smtplib.SMTPException("the server offers no STARTTLS")
+    server.starttls(context=context)
+
+
+def _log_in(server: smtplib.SMTP, config: Config) -> None:
+    server.ehlo_or_helo_if_needed()
+    if not server.has_extn("auth"):
+        raise smtplib.SMTPException("the server offers no authentication")
+    server.login(config.username, resolved({"password": config.password})["password"])
+
+
+def _trust(config: Config) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=config.ca_file or None)
 
 
 def _refused(code: int, text: str) -> Outcome:
-    return Outcome("never" if code >= _PERMANENT else "retry", f"{code} {text}")
+    is_final = code >= _PERMANENT and code not in _OURS_TO_MEND
+    return Outcome("never" if is_final else "retry", f"{code} {text}")
 
 
 def _message_id(config: Config, key: str) -> str:
