@@ -26,7 +26,7 @@ def test_every_report_finds_its_message(rounds: list[tuple[int, int, int, Random
     for size, back, settled, draw in rounds:
         sequence = np.arange(number, number + size)
         token = ring.next_token
-        ring.add(3, sequence, sequence * 10, 7)
+        ring.add(np.full(size, 3), sequence, sequence * 10, 7)
         kept = max(0, size - back)
         ring.take_back(size - kept)
         out |= {token + at: number + at for at in range(kept)}
@@ -66,7 +66,7 @@ def test_the_ring_grows_with_what_is_out() -> None:
 def _round(ring: InFlight, first: int, size: int) -> range:
     token = ring.next_token
     sequence = np.arange(first, first + size)
-    ring.add(0, sequence, sequence * 10, 0)
+    ring.add(np.zeros(size, dtype=np.int64), sequence, sequence * 10, 0)
     return range(token, token + size)
 
 

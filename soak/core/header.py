@@ -30,6 +30,8 @@ DTYPE = np.dtype(
     ]
 )
 SIZE = DTYPE.itemsize
+STAMPED = ("sequence", "intended_mono_ns", "delay_ns", "sent_wall_ns")
+"""The fields that differ from message to message, 8 bytes each; they are the last."""
 
 
 def instance_of(run_id: str, source: str, client: int = 0) -> int:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from soak.core.ports import FAILED, Acks
 
+MOST_NEW = 4096
 _FIELDS = np.dtype([("lane", "i8"), ("sequence", "i8"), ("intended_ns", "i8"), ("sent_ns", "i8")])
 
 
@@ -27,13 +28,16 @@ class InFlight:
     """A ring that doubles when half of it is open; token = running number of the send.
 
     The few that stay open while thousands pass them are kept aside: the ring is as large as what is out,
-    however long one message hangs.
+    however long one message hangs. What is added is entered when somebody asks for it: all that was
+    sent since the last time in one go.
     """
 
     def __init__(self, capacity: int = 1 << 14) -> None:
         self._slots = np.zeros(capacity, dtype=_FIELDS)
         self._is_open = np.zeros(capacity, dtype=np.bool_)
         self._aside: dict[int, NDArray[np.void]] = {}
+        self._new: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]] = []
+        self._new_messages = 0
         self.next_token = 0
         self.count = 0
 
@@ -44,34 +48,23 @@ class InFlight:
 
     def add(
         self,
-        lane: NDArray[np.int64] | int,
+        lane: NDArray[np.int64],
         sequence: NDArray[np.int64],
         intended_ns: NDArray[np.int64],
         sent_ns: int,
     ) -> None:
-        """Note messages about to be sent; they have the tokens from `next_token` on."""
+        """Note messages about to be sent, which have the tokens from `next_token` on; the arrays are kept."""
         size = sequence.size
-        while size > self._slots.size:
-            self._grow()
-        tokens = np.arange(self.next_token, self.next_token + size)
-        at = tokens % self._slots.size
-        if self._is_open[at].any():
-            if self.count - len(self._aside) > self._slots.size // 2:
-                self._grow()
-                self.add(lane, sequence, intended_ns, sent_ns)
-                return
-            self._put_aside(tokens[self._is_open[at]] - self._slots.size)
-        slots = self._slots
-        slots["lane"][at] = lane
-        slots["sequence"][at] = sequence
-        slots["intended_ns"][at] = intended_ns
-        slots["sent_ns"][at] = sent_ns
-        self._is_open[at] = True
+        self._new.append((lane, sequence, intended_ns, sent_ns))
+        self._new_messages += size
         self.next_token += size
         self.count += size
+        if self._new_messages >= MOST_NEW:
+            self._enter()
 
     def take_back(self, count: int) -> None:
         """Forget the newest messages: the client did not take them."""
+        self._enter()
         self.next_token -= count
         at = np.arange(self.next_token, self.next_token + count) % self._slots.size
         self._is_open[at] = False
@@ -79,6 +72,7 @@ class InFlight:
 
     def settle(self, acks: Acks) -> Settled:
         """Return what these delivery reports are about, and free the slots."""
+        self._enter()
         slot = acks.token % self._slots.size
         row = self._slots[slot]
         if self._aside:
@@ -100,11 +94,38 @@ class InFlight:
 
     def give_up(self, at_mono_ns: int) -> Settled:
         """Return all that is still out as failed, oldest first, and free the slots."""
+        self._enter()
         ring = np.arange(self.next_token - self._slots.size, self.next_token)
         inside = ring[self._is_open[ring % self._slots.size]]
         token = np.concatenate([np.array(sorted(self._aside), dtype=np.int64), inside])
         failed, at = np.full(token.size, FAILED), np.full(token.size, at_mono_ns)
         return self.settle(Acks(token, failed, at))
+
+    def _enter(self) -> None:
+        """Give the messages that were added their slots."""
+        if not self._new:
+            return
+        new, size = self._new, self._new_messages
+        self._new, self._new_messages = [], 0
+        first = self.next_token - size
+        tokens = np.arange(first, self.next_token)
+        while size > self._slots.size or self._has_no_room(tokens):
+            self._grow(first)
+        at = tokens % self._slots.size
+        self._put_aside(tokens[self._is_open[at]] - self._slots.size)
+        lane, sequence, intended_ns, sent_ns = zip(*new, strict=True)
+        slots = self._slots
+        slots["lane"][at] = np.concatenate(lane)
+        slots["sequence"][at] = np.concatenate(sequence)
+        slots["intended_ns"][at] = np.concatenate(intended_ns)
+        slots["sent_ns"][at] = np.repeat(sent_ns, [one.size for one in sequence])
+        self._is_open[at] = True
+
+    def _has_no_room(self, tokens: NDArray[np.int64]) -> bool:
+        """Return whether slots for these are open, and too many to put those aside."""
+        before = self.count - tokens.size - len(self._aside)
+        is_taken = self._is_open[tokens % self._slots.size].any()
+        return bool(is_taken) and before > self._slots.size // 2
 
     def _put_aside(self, tokens: NDArray[np.int64]) -> None:
         slots = tokens % self._slots.size
@@ -112,9 +133,10 @@ class InFlight:
             self._aside[token] = self._slots[slot].copy()
         self._is_open[slots] = False
 
-    def _grow(self) -> None:
+    def _grow(self, next_token: int) -> None:
+        """Double the ring, whose newest entry is the one before `next_token`."""
         old = self._slots.size
-        tokens = np.arange(self.next_token - old, self.next_token)
+        tokens = np.arange(next_token - old, next_token)
         slots, is_open = np.zeros(old * 2, dtype=_FIELDS), np.zeros(old * 2, dtype=np.bool_)
         slots[tokens % (old * 2)] = self._slots[tokens % old]
         is_open[tokens % (old * 2)] = self._is_open[tokens % old]

@@ -17,6 +17,7 @@ STICKY_NS = 10_000_000  # without keys, one partition for this long: batches sta
 LARGEST_CHUNK = 256
 POOL_BYTES = 16 * 2**20
 MOST_BODIES = 4096
+STAMPS = header.SIZE - 8 * len(header.STAMPED)  # where they begin
 
 Ints = NDArray[np.int64]
 
@@ -30,6 +31,7 @@ class Chunk:
     payload: Sequence[Payload]  # good until the next chunk of the same process is made
     lane: Ints  # client x partitions + partition
     sequence: Ints
+    delay_ns: Ints
     rows: Rows | None
 
 
@@ -50,6 +52,7 @@ class Messages:
         self._total = topics.total
         self._templates = [header.headers(1, one, inc, boot, run) for one in instances]
         self._next = np.zeros(len(instances) * topics.total, dtype=np.int64)
+        self._lane = np.full(LARGEST_CHUNK, -1, dtype=np.int64)
         self._payloads = _payloads(bodies(load, rng))
         self._keyed = _Keyed(load.keys, topics, broker, rng) if load.keys.kind != "none" else None
         # Processes and clients that change partition at the same time must not all choose the same.
@@ -63,7 +66,6 @@ class Messages:
     def make(self, client: int, intended_ns: Ints, sent_ns: int, wall_ns: int) -> Chunk:
         """Return a message for each intended time, at most LARGEST_CHUNK; `take_back` what was not sent."""
         count = intended_ns.size
-        block = np.repeat(self._templates[client], count)
         first = client * self._total
         key: Sequence[bytes] | None = None
         partition: Sequence[int]
@@ -72,21 +74,25 @@ class Messages:
             begin = int(self._next[first + at])
             sequence = np.arange(begin, begin + count)
             self._next[first + at] = begin + count
-            partition, lane = [at] * count, np.full(count, first + at)
+            partition, lane = [at] * count, self._all_in(first + at)[:count]
         else:
             at_many, key = self._keyed.choose(count)
             partition, lane = at_many.tolist(), first + at_many
             sequence = self._number(lane)
-        block["sequence"] = sequence
-        block["intended_mono_ns"] = intended_ns
-        block["delay_ns"] = sent_ns - intended_ns
-        block["sent_wall_ns"] = wall_ns
-        payload, rows = self._payloads.under(block)
-        return Chunk(partition, key, payload, lane, sequence, rows)
+        delay_ns = sent_ns - intended_ns
+        stamps = (sequence, intended_ns, delay_ns, wall_ns)
+        payload, rows = self._payloads.under(self._templates[client], count, stamps)
+        return Chunk(partition, key, payload, lane, sequence, delay_ns, rows)
 
     def take_back(self, chunk: Chunk, taken: int) -> None:
         """Number anew what the client did not take: all from message `taken` of the chunk on."""
         np.subtract.at(self._next, chunk.lane[taken:], 1)
+
+    def _all_in(self, lane: int) -> Ints:
+        """Return a lane for each message of the largest chunk; one serves for as long as a lane does."""
+        if self._lane[0] != lane:
+            self._lane = np.full(LARGEST_CHUNK, lane, dtype=np.int64)
+        return self._lane
 
     def _number(self, lane: Ints) -> Ints:
         """Return the next sequence number of each message in its lane, in order."""
@@ -100,9 +106,15 @@ class Messages:
         return sequence
 
 
+_Stamps = tuple[Ints, Ints, Ints, int]
+"""The last four fields of the headers: sequence, intended time, delay, wall clock at the send."""
+
+
 class _Payloads(Protocol):
-    def under(self, block: NDArray[np.void]) -> tuple[Sequence[Payload], Rows | None]:
-        """Return one payload a header: the header and the next body in turn; and where they lie."""
+    def under(
+        self, template: NDArray[np.void], count: int, stamps: _Stamps
+    ) -> tuple[Sequence[Payload], Rows | None]:
+        """Return payloads, each a header and the next body in turn; and where they lie."""
         ...
 
 
@@ -115,15 +127,19 @@ class _Even:
         whole = bytearray().join(blank + body for body in pool)
         self._rows = np.frombuffer(whole, dtype=np.uint8).reshape(len(pool), self._size)
         self._views: list[Payload] = list(self._rows)  # made once: no object a message
+        self._stamps = np.ndarray((len(pool), 4), "<i8", whole, STAMPS, (self._size, 8))
+        self._heads = self._rows[:, :STAMPS]
         self._at = 0
 
-    def under(self, block: NDArray[np.void]) -> tuple[Sequence[Payload], Rows | None]:
-        at = self._at if self._at + block.size <= len(self._rows) else 0
-        self._at = at + block.size
-        self._rows[at : self._at, : header.SIZE] = block.view(np.uint8).reshape(
-            block.size, header.SIZE
-        )
-        return self._views[at : self._at], Rows(self._rows, at)
+    def under(
+        self, template: NDArray[np.void], count: int, stamps: _Stamps
+    ) -> tuple[Sequence[Payload], Rows | None]:
+        first = self._at if self._at + count <= len(self._rows) else 0
+        self._at = end = first + count
+        self._heads[first:end] = template.view(np.uint8)[:STAMPS]
+        rows = self._stamps[first:end]
+        rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = stamps
+        return self._views[first:end], Rows(self._rows, first)
 
 
 class _Mixed:
@@ -134,10 +150,15 @@ class _Mixed:
         self._bodies = [*pool] * (LARGEST_CHUNK // len(pool) + 2)  # a chunk is one slice of it
         self._at = 0
 
-    def under(self, block: NDArray[np.void]) -> tuple[Sequence[Payload], Rows | None]:
+    def under(
+        self, template: NDArray[np.void], count: int, stamps: _Stamps
+    ) -> tuple[Sequence[Payload], Rows | None]:
+        block = np.repeat(template, count)
+        for name, value in zip(header.STAMPED, stamps, strict=True):
+            block[name] = value
         raw, size, at = block.tobytes(), header.SIZE, self._at
-        self._at = (at + block.size) % self._turn
-        chosen = self._bodies[at : at + block.size]
+        self._at = (at + count) % self._turn
+        chosen = self._bodies[at : at + count]
         return [raw[i * size : i * size + size] + body for i, body in enumerate(chosen)], None
 
 
