@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from soak.core import plan_text, plugins
 from soak.core.errors import PlanError
 from soak.core.units import SECOND_NS
-from soak.core.yaml_text import parse
 from soak.lab import drill
-from soak.lab.drill import Expectation
+from soak.lab.drill import Expectation, Moments
 from soak.lab.faults import deletion_stall
 
 DRILLS = Path(__file__).parent.parent / "configs" / "drills"
@@ -36,7 +36,7 @@ def summary(**changes: Any) -> dict[str, Any]:
 
 
 def failing(summary: dict[str, Any], first_ns: int | None = FIRST_NS) -> set[str]:
-    checks = drill.judge(EXPECT, summary, first_ns)
+    checks = drill.judge(EXPECT, summary, Moments(onset_wall_ns=first_ns))
     return {check.subject for check in checks if not check.is_met}
 
 
@@ -89,14 +89,14 @@ def test_a_wrong_drill_file_is_refused_with_line_and_key(
 
 @pytest.mark.parametrize("path", sorted(DRILLS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_drill_that_ships_names_a_known_fault(path: Path) -> None:
-    """A new file is under test the moment it exists."""
-    text = path.read_text()
-    document = parse(text, str(path))
+    """A new file is under test the moment it exists; so are its plan and the time left after the fault."""
+    found = drill.load(path)
+    plan = plan_text.load(found.plan.read_text(), str(found.plan)).plan
+    judged_until_ns = plan.phases.warm_up + plan.phases.soak
 
-    kind, config = drill._fault(document.value["fault"], document)
-
-    assert type(config).__name__ == "Config"
-    assert kind == document.value["fault"]["kind"]
+    assert type(found.fault).__name__ == "Config"
+    assert found.expect.cause in (*plugins.names("detectors.causes"), drill.NOTHING)
+    assert found.begin_ns + found.length_ns + found.expect.gone_within <= judged_until_ns
 
 
 def test_a_run_that_found_what_was_declared_meets_every_expectation() -> None:
@@ -124,7 +124,7 @@ def test_the_onset_must_lie_within_five_seconds_of_the_first_deletion(
 def test_a_wrong_cause_fails_on_all_that_belongs_to_the_finding() -> None:
     """And the table shows which cause was named instead."""
     run = summary(finding={"cause": "unknown"})
-    (cause, *_) = drill.judge(EXPECT, run, FIRST_NS)
+    (cause, *_) = drill.judge(EXPECT, run, Moments(onset_wall_ns=FIRST_NS))
 
     assert failing(run) == {"cause", "state", "onset"}
     assert (cause.expected, cause.found) == ("retention_cliff", "unknown")
@@ -168,3 +168,58 @@ def test_the_declaration_says_what_is_injected_as_people_write_it(tmp_path: Path
 
     assert (line["drill"], line["fault"], line["at_wall_ns"]) == ("mine", "deletion_stall", 7)
     assert dict(line["config"])["stall"] == "40ms"  # type: ignore[call-overload]  # JSON
+
+
+def test_when_people_are_told_and_when_it_is_gone_are_judged_where_a_limit_is_named() -> None:
+    """Of the fault's onset, and of its lifting; never is not soon."""
+    expect = Expectation(
+        cause="retention_cliff", alert_within=30 * SECOND_NS, gone_within=60 * SECOND_NS
+    )
+    run = summary(finding={"key": "a"})
+    in_time = Moments(
+        onset_wall_ns=FIRST_NS,
+        lifted_wall_ns=FIRST_NS + 40 * SECOND_NS,
+        told_wall_ns={"a": FIRST_NS + 30 * SECOND_NS},
+        gone_wall_ns={"a": FIRST_NS + 101 * SECOND_NS},
+    )
+
+    found = {check.subject: check for check in drill.judge(expect, run, in_time)}
+    never = drill.judge(expect, run, Moments(onset_wall_ns=FIRST_NS))
+
+    assert (found["told"].found, found["told"].is_met) == ("after 30.0 s", True)
+    assert (found["gone"].found, found["gone"].is_met) == ("after 61.0 s", False)
+    assert [check.found for check in never if check.subject in ("told", "gone")] == ["never"] * 2
+
+
+def test_a_quiet_run_has_no_finding_about_the_cluster() -> None:
+    """One about the client, and a warning that came to nothing, do not count."""
+    quiet = Expectation(cause="nothing")
+    client = {"cause": "client", "state": "confirmed", "is_about_cluster": False}
+    warned = {"cause": "unknown", "state": "warning", "is_about_cluster": True}
+    loud = {"cause": "unknown", "state": "gone", "is_about_cluster": True}
+
+    def is_met(*findings: dict[str, Any]) -> bool:
+        run = summary() | {"findings": list(findings)}
+        return all(check.is_met for check in drill.judge(quiet, run, Moments()))
+
+    assert is_met(client, warned)
+    assert not is_met(client, loud)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("begin: -1s", "begin"),
+        ("length: -1s", "length"),
+        ("expect: {cause: x, gone_within: 1s}", "needs a length: nothing goes that is never"),
+    ],
+)
+def test_times_that_cannot_be_are_refused(line: str, message: str, tmp_path: Path) -> None:
+    """As other wrong keys are."""
+    (tmp_path / "plan.yaml").touch()
+    path = tmp_path / "mine.yaml"
+    text = GOOD.partition("expect:")[0] if line.startswith("expect") else GOOD
+    path.write_text(text + line + "\n")
+
+    with pytest.raises(PlanError, match=message):
+        drill.load(path)

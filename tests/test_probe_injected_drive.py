@@ -17,15 +17,15 @@ from soak.core.drive_check import warnings
 from soak.core.units import SECOND_NS
 from soak.daemons.drive_check import measure
 from soak.lab import drive
+from soak.lab.throttle import Throttle
 from tests.probe_daemon import ProbeDaemon, Second
-from tests.throttle import Throttle
 
 pytestmark = pytest.mark.slow
 
 FLUSH, AWAIT = "fsync_latency_seconds 0.5", "disk_write_await_seconds"
 WRITE_TIME, HANGING = "node_disk_write_time_seconds", "fsync_hanging_seconds"
 DELAY = 0.01
-HANG_SECONDS = 5
+HANG_SECONDS = 30
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ import dataclasses
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 
@@ -41,8 +42,29 @@ POLL_NS = SECOND_NS
 REPORT_LIMIT_NS = 900 * SECOND_NS
 VERDICTS = (0, 3, 4)
 
-OnStarted = Callable[[Lab | None, ExitStack], Callable[[RunFolder], None]]
-"""Called when the load is about to begin; returns what to do once the detector has ended."""
+
+class Beside(Protocol):
+    """What goes on beside a run, in the main thread."""
+
+    def poll(self) -> None:
+        """Do what is due; called about once a second while the load lasts."""
+        ...
+
+    def end(self, folder: RunFolder) -> None:
+        """Do what is left, once the detector has ended."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Started:
+    """A run whose load is about to begin."""
+
+    run: Run
+    lab: Lab | None
+    pids: Callable[[], Mapping[str, int]]  # of its daemons, by name
+
+
+OnStarted = Callable[[Started, ExitStack], Beside]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,12 +143,12 @@ def _execute(
     stack.callback(supervisor.close)
     stop = stop_event()
     supervisor.start()
-    after = on_started(lab, stack) if on_started else None
+    beside = on_started(Started(run, lab, supervisor.pids), stack) if on_started else None
     watcher = Watcher(folder, plan, run.id, Grid.anchored(run.start_wall_ns, clock), clock)
     failure: GaveUpError | None = None
     state = "ended"
     try:
-        if _until_over(supervisor, watcher, view, stop, clock):
+        if _until_over(supervisor, watcher, view, stop, clock, beside):
             state = "interrupted"
     except GaveUpError as error:
         failure, state = error, "failed"
@@ -135,8 +157,8 @@ def _execute(
     view.note("the load has ended; the detector reads what is left")
     supervisor.finish()
     supervisor.close()
-    if after is not None:
-        after(folder)
+    if beside is not None:
+        beside.end(folder)
     if state == "ended":
         check_drives(plan, lab, folder, part, "after", view.note)
     if lab is not None:
@@ -170,6 +192,8 @@ def _started_lab(plan: Plan, folder: RunFolder, view: View, stack: ExitStack) ->
         kind=plan.lab.broker,
         nodes=plan.lab.nodes,
         partitions=plan.topic.total_partitions * plan.topic.replication,
+        drive=plan.lab.drive,
+        relayed=plan.lab.relayed,
         with_mailbox=plan.lab.mailbox,
         on_mail=lambda raw: view.note(f"mail arrived:\n{render(raw)}"),
     )
@@ -183,11 +207,14 @@ def _until_over(
     view: View,
     stop: threading.Event,
     clock: SystemClock,
+    beside: Beside | None,
 ) -> bool:
     """Watch over the daemons until the load is over; return True when it was stopped early."""
     while not stop.is_set():
         if supervisor.poll():
             return False
+        if beside is not None:
+            beside.poll()
         seen = watcher.look()
         view.show(seen)
         if seen.end_k is not None and seen.k > seen.end_k + OVERDUE_SECONDS:

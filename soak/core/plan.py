@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -19,6 +19,19 @@ MOST_PARTITIONS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class LabDrive:
+    """An injected drive for the data of some of a lab's brokers, one for each of them."""
+
+    capacity: Size = 2**30  # in memory, as far as it is written
+    filesystem: Literal["ext4", "xfs"] = "ext4"
+    brokers: tuple[int, ...] = (1,)  # counted from 1
+
+    def __post_init__(self) -> None:
+        if not self.brokers or min(self.brokers) < 1:
+            raise ValueError("brokers are counted from 1, and at least one is named")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Lab:
     """A broker that soakd fetches, starts and stops itself, on loopback."""
 
@@ -26,9 +39,13 @@ class Lab:
     nodes: int = 1  # brokers of one cluster
     settings: Settings = field(default_factory=dict)
     mailbox: bool = True  # start a mail server that prints what it gets; sinks.mail goes to it
+    drive: LabDrive | None = None  # an injected one for their data; needs root and FUSE
+    relayed: bool = False  # clients come through a relay, in which a network's faults are injected
 
     def __post_init__(self) -> None:
         check_between(self, "nodes", 1, 9)
+        if self.drive and max(self.drive.brokers) > self.nodes:
+            raise ValueError(f"drive.brokers names more than the {self.nodes} that there are")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

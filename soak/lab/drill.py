@@ -22,11 +22,17 @@ from soak.core.yaml_text import Document, parse
 _FAULTS = "soak.lab.faults"
 
 
+NOTHING = "nothing"
+"""The cause that is expected of a quiet run: no confirmed finding about the cluster."""
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Expectation:
     cause: str
     state: Literal["confirmed", "gone"] = "confirmed"
-    onset_within: Duration = 5 * SECOND_NS  # of the first deletion, before or after it
+    onset_within: Duration = 5 * SECOND_NS  # of the moment it was first felt, before or after it
+    alert_within: Duration = 0  # of that moment, until people are told; 0s: not judged
+    gone_within: Duration = 0  # of the lifting, until it is seen to be gone; 0s: not judged
     lost: int = 0
     duplicated: int = 0
 
@@ -36,7 +42,15 @@ class _File:
     plan: str
     fault: dict[str, Any]
     expect: Expectation
+    begin: Duration = 0  # from the start of the run, its warm-up included; 0s: before the load
+    length: Duration = 0  # 0s: to the end of the run
     description: str = field(default="")
+
+    def __post_init__(self) -> None:
+        if self.begin < 0 or self.length < 0:
+            raise ValueError("begin and length must not be below 0s")
+        if self.expect.gone_within and not self.length:
+            raise ValueError("expect.gone_within needs a length: nothing goes that is never lifted")
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,18 @@ class Drill:
     fault_kind: str
     fault: Any  # the fault's own Config
     expect: Expectation
+    begin_ns: int = 0
+    length_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Moments:
+    """When a drill's fault was felt and lifted, and when findings, by key, were told and seen to be gone."""
+
+    onset_wall_ns: int | None = None
+    lifted_wall_ns: int | None = None
+    told_wall_ns: Mapping[str, int] = field(default_factory=dict)
+    gone_wall_ns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,7 +104,9 @@ def load(path: Path) -> Drill:
     if not plan.is_file():
         raise document.error(("plan",), f"there is no file {plan}")
     kind, config = _fault(file.fault, document)
-    return Drill(path.stem, file.description, plan, kind, config, file.expect)
+    return Drill(
+        path.stem, file.description, plan, kind, config, file.expect, file.begin, file.length
+    )
 
 
 def declaration(drill: Drill, *, at_wall_ns: int) -> dict[str, object]:
@@ -92,15 +120,21 @@ def declaration(drill: Drill, *, at_wall_ns: int) -> dict[str, object]:
     }
 
 
-def judge(
-    expect: Expectation, summary: Mapping[str, Any], first_deletion_wall_ns: int | None
-) -> list[Check]:
+def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> list[Check]:
     """Compare a run's `summary.json` with what the drill must bring out; passed when all are met."""
     findings: Sequence[Mapping[str, Any]] = summary.get("findings", [])
-    found = _nearest(expect, findings, first_deletion_wall_ns)
+    audit = summary.get("audit", {})
+    counts = [
+        _count("lost", expect.lost, audit.get("lost")),
+        _count("duplicated", expect.duplicated, audit.get("duplicated")),
+    ]
+    if expect.cause == NOTHING:
+        return [_quiet(findings), *counts]
+    found = nearest(expect, findings, moments.onset_wall_ns)
     causes = ", ".join(sorted({str(one.get("cause")) for one in findings})) or "no finding"
     state = str(found.get("state")) if found else "no finding"
-    audit = summary.get("audit", {})
+    key = str(found.get("key")) if found else ""
+    told, gone = moments.told_wall_ns.get(key), moments.gone_wall_ns.get(key)
     return [
         Check(
             "cause",
@@ -109,10 +143,31 @@ def judge(
             found is not None,
         ),
         Check("state", expect.state, state, state == expect.state),
-        _onset(expect, found, first_deletion_wall_ns),
-        _count("lost", expect.lost, audit.get("lost")),
-        _count("duplicated", expect.duplicated, audit.get("duplicated")),
+        _onset(expect, found, moments.onset_wall_ns),
+        *_soon("told", expect.alert_within, moments.onset_wall_ns, told),
+        *_soon("gone", expect.gone_within, moments.lifted_wall_ns, gone),
+        *counts,
     ]
+
+
+def nearest(
+    expect: Expectation, findings: Sequence[Mapping[str, Any]], onset_wall_ns: int | None
+) -> Mapping[str, Any] | None:
+    """Return the finding of the expected cause whose onset lies nearest to the fault's."""
+    named = [one for one in findings if one.get("cause") == expect.cause]
+    return closest(named, onset_wall_ns)
+
+
+def closest(
+    findings: Sequence[Mapping[str, Any]], onset_wall_ns: int | None
+) -> Mapping[str, Any] | None:
+    """Return the finding whose onset lies nearest to the fault's, whatever its cause."""
+
+    def distance(one: Mapping[str, Any]) -> float:
+        away = None if onset_wall_ns is None else _away_seconds(one, onset_wall_ns)
+        return math.inf if away is None else abs(away)
+
+    return min(findings, key=distance, default=None)
 
 
 def _fault(section: dict[str, Any], document: Document) -> tuple[str, Any]:
@@ -124,30 +179,38 @@ def _fault(section: dict[str, Any], document: Document) -> tuple[str, Any]:
     return str(kind), typed(plugins.load(_FAULTS, str(kind)).Config, rest, document, ("fault",))
 
 
-def _nearest(
-    expect: Expectation, findings: Sequence[Mapping[str, Any]], first_wall_ns: int | None
-) -> Mapping[str, Any] | None:
-    """Return the finding of the expected cause whose onset lies nearest to the first deletion."""
-    named = [one for one in findings if one.get("cause") == expect.cause]
-
-    def distance(one: Mapping[str, Any]) -> float:
-        away = None if first_wall_ns is None else _away_seconds(one, first_wall_ns)
-        return math.inf if away is None else abs(away)
-
-    return min(named, key=distance, default=None)
-
-
 def _onset(
-    expect: Expectation, found: Mapping[str, Any] | None, first_wall_ns: int | None
+    expect: Expectation, found: Mapping[str, Any] | None, onset_wall_ns: int | None
 ) -> Check:
-    expected = f"within {format_duration(expect.onset_within)} of the first deletion"
-    if first_wall_ns is None:
-        return Check("onset", expected, "nothing was deleted", is_met=False)
-    away = None if found is None else _away_seconds(found, first_wall_ns)
+    expected = f"within {format_duration(expect.onset_within)} of the fault"
+    if onset_wall_ns is None:
+        return Check("onset", expected, "the fault was never felt", is_met=False)
+    away = None if found is None else _away_seconds(found, onset_wall_ns)
     if away is None:
         return Check("onset", expected, "no onset", is_met=False)
     text = f"{abs(away):.1f} s {'after' if away >= 0 else 'before'} it"
     return Check("onset", expected, text, abs(away) * SECOND_NS <= expect.onset_within)
+
+
+def _soon(subject: str, within_ns: int, since_ns: int | None, at_ns: int | None) -> list[Check]:
+    """Return a line about something that must follow soon; none where that is not judged."""
+    if not within_ns:
+        return []
+    expected = f"within {format_duration(within_ns)}"
+    if since_ns is None or at_ns is None:
+        return [Check(subject, expected, "never", is_met=False)]
+    after_ns = at_ns - since_ns
+    return [Check(subject, expected, f"after {after_ns / SECOND_NS:.1f} s", after_ns <= within_ns)]
+
+
+def _quiet(findings: Sequence[Mapping[str, Any]]) -> Check:
+    loud = [
+        str(one.get("cause"))
+        for one in findings
+        if one.get("is_about_cluster") and one.get("state") != "warning"
+    ]
+    found = ", ".join(sorted(loud)) or "no finding"
+    return Check("cause", "no finding about the cluster", found, not loud)
 
 
 def _count(subject: str, expected: int, found: object) -> Check:
@@ -156,12 +219,12 @@ def _count(subject: str, expected: int, found: object) -> Check:
     )
 
 
-def _away_seconds(finding: Mapping[str, Any], first_wall_ns: int) -> float | None:
-    """Return onset minus first deletion; None when the finding says no time."""
+def _away_seconds(finding: Mapping[str, Any], onset_wall_ns: int) -> float | None:
+    """Return the finding's onset minus the fault's; None when the finding says no time."""
     try:
         at = dt.datetime.fromisoformat(str(finding.get("at")))
     except ValueError:
         return None
     if at.tzinfo is None:
         at = at.replace(tzinfo=dt.UTC)
-    return at.timestamp() - first_wall_ns / SECOND_NS
+    return at.timestamp() - onset_wall_ns / SECOND_NS

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from soak.core import plugins
 from soak.core.errors import PlanError
+from soak.core.plan import LabDrive
+from soak.lab import drive as injected
+from soak.lab.drive import Drive
 from soak.lab.mailbox import Mailbox
 from soak.lab.ports import Running
 
@@ -17,11 +20,15 @@ from soak.lab.ports import Running
 class Lab:
     """What was started for a run; `stop` ends it all."""
 
+    folder: Path
     broker: Running
     mailbox: Mailbox | None
+    drives: Mapping[int, Drive]  # injected, by the place of their broker from 1
 
     def stop(self) -> None:
         with contextlib.ExitStack() as stack:  # one that fails does not keep the other running
+            for drive in self.drives.values():
+                stack.callback(drive.close)
             if self.mailbox is not None:
                 stack.callback(self.mailbox.stop)
             stack.callback(self.broker.stop)
@@ -34,10 +41,12 @@ def start_lab(
     kind: str = "kafka",
     nodes: int = 1,
     partitions: int = 0,
+    drive: LabDrive | None = None,
+    relayed: bool = False,
     with_mailbox: bool,
     on_mail: Callable[[bytes], None],
 ) -> Lab:
-    """Start a cluster and a mail server below `folder`; from the main thread.
+    """Start a cluster, its injected drives and a mail server below `folder`; from the main thread.
 
     `partitions`, each copy counted, is what the cluster is to hold.
 
@@ -48,13 +57,27 @@ def start_lab(
     module = plugins.load("soak.lab.brokers", kind)
     if nodes > module.MOST_NODES:
         raise PlanError(f"a lab's {kind} has at most {module.MOST_NODES} nodes, not {nodes}")
-    mailbox = Mailbox(on_mail) if with_mailbox else None
-    if mailbox is not None:
-        mailbox.start()
-    try:
-        broker: Running = module.start(folder / kind, settings, nodes=nodes, partitions=partitions)
-    except BaseException:  # an interrupt too must leave nothing behind
+    with contextlib.ExitStack() as undo:  # an interrupt too must leave nothing behind
+        mailbox = Mailbox(on_mail) if with_mailbox else None
         if mailbox is not None:
-            mailbox.stop()
-        raise
-    return Lab(broker, mailbox)
+            mailbox.start()
+            undo.callback(mailbox.stop)
+        drives: dict[int, Drive] = {}
+        if drive is not None:
+            for number in drive.brokers:
+                where = folder / f"drive-{number}"
+                made = injected.start(
+                    where, capacity_bytes=drive.capacity, filesystem=drive.filesystem
+                )
+                undo.callback(made.close)
+                drives[number] = made
+        broker: Running = module.start(
+            folder / kind,
+            settings,
+            nodes=nodes,
+            partitions=partitions,
+            drives={number: made.mount_point for number, made in drives.items()},
+            relayed=relayed,
+        )
+        undo.pop_all()
+    return Lab(folder, broker, mailbox, drives)

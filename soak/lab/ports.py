@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from soak.core.ports import Clock
+from soak.lab.drive import Drive
 
 
 class Node(Protocol):
@@ -93,6 +94,10 @@ class Target:
     broker: Running
     record: Callable[[Mapping[str, object]], None]
     clock: Clock
+    drives: Mapping[int, Drive] = field(
+        default_factory=dict
+    )  # injected, by their broker's place from 1
+    daemons: Callable[[], Mapping[str, int]] = dict  # the processes that measure, by name
 
 
 class Active(Protocol):

@@ -35,6 +35,11 @@ class Place:
     number: int  # `node.id`, from 1
     port: int
     controller_port: int
+    relay_port: int = 0  # where clients and other nodes come in, if not at `port`
+
+    @property
+    def advertised_port(self) -> int:
+        return self.relay_port or self.port
 
 
 def server_properties(
@@ -51,6 +56,7 @@ def server_properties(
     beside = _listeners_beside(settings, cluster)
     quorum = cluster[: _QUORUM if len(cluster) >= _QUORUM else 1]
     client = f"PLAINTEXT://127.0.0.1:{place.port}"
+    advertised = f"PLAINTEXT://127.0.0.1:{place.advertised_port}"
     controller = f"CONTROLLER://127.0.0.1:{place.controller_port}"
     own = {
         "process.roles": "broker,controller" if place in quorum else "broker",
@@ -59,7 +65,7 @@ def server_properties(
             f"{one.number}@127.0.0.1:{one.controller_port}" for one in quorum
         ),
         "listeners": ",".join([client, *([controller] if place in quorum else []), *beside]),
-        "advertised.listeners": ",".join([client, *beside]),
+        "advertised.listeners": ",".join([advertised, *beside]),
         "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         _PROTOCOLS: ",".join([_OWN_PROTOCOLS, *_listed(settings.get(_PROTOCOLS, ""))]),

@@ -24,14 +24,15 @@ _STOP_SECONDS = 20
 class KafkaNode:
     """A broker process; implements `soak.lab.ports.Node`."""
 
-    def __init__(self, folder: Path, machine: jvm.Machine, place: files.Place) -> None:
+    def __init__(self, folder: Path, machine: jvm.Machine, place: files.Place, data: Path) -> None:
         self._folder = folder
         self._machine = machine
         self._console = folder / "logs" / "console.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.number = place.number
         self.address = f"127.0.0.1:{place.port}"
-        self.data_directory = folder / "data"
+        self.public_address = f"127.0.0.1:{place.advertised_port}"
+        self.data_directory = data
         self.log_path = folder / "logs" / "broker.log"
 
     @property

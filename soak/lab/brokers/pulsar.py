@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
@@ -45,22 +46,27 @@ def start(
     *,
     nodes: int = 1,
     partitions: int = 0,  # noqa: ARG001  # its memory does not grow with them
+    drives: Mapping[int, Path] = MappingProxyType({}),
+    relayed: bool = False,
 ) -> Pulsar:
     """Start a standalone whose files lie below `folder`, and return when it serves topics.
 
     A folder that one was started in before keeps its data and its ports. `settings` go into the
-    configuration of broker and bookie under their real names. From the main thread: see
-    `soak.service.children`.
+    configuration of broker and bookie under their real names. Its data lies in `drives[1]`, if
+    named. From the main thread: see `soak.service.children`.
 
     Raises:
         LabError: it could not be fetched or started; the message ends with its last log lines.
     """
     if nodes > MOST_NODES:
         raise LabError(f"the lab's Pulsar has one node, not {nodes}")
+    if relayed:
+        raise LabError("the lab has a relay for Kafka alone: Pulsar tells clients its own address")
     jars = artifacts.fetch(LOCK)
     folder = folder.absolute()
-    for name in ("logs", "tmp", "data"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
+    data = drives.get(1, folder) / "data"
+    for path in (folder / "logs", folder / "tmp", data):
+        path.mkdir(parents=True, exist_ok=True)
     (folder / "log4j2.xml").write_text(logging_xml(folder / "logs" / "broker.log"))
     known = folder / "ports.json"
     for last in (False,) * (_TRIES - 1) + (True,):
@@ -68,7 +74,8 @@ def start(
         ports = new_ports() if is_new else files.Ports(**json.loads(known.read_text()))
         text = files.standalone_conf(ports, settings)
         (folder / "standalone.conf").write_text(text, encoding="utf-8")
-        broker = Pulsar(folder, jars, ports, settings.get(_OWN_TOKEN, "").removeprefix("token:"))
+        token = settings.get(_OWN_TOKEN, "").removeprefix("token:")
+        broker = Pulsar(folder, data, jars, ports, token)
         try:
             broker.restart()
         except LabError as error:
@@ -88,7 +95,9 @@ def broker_settings(given: Mapping[str, str]) -> dict[str, str]:
 class Pulsar:
     """A standalone process; implements `soak.lab.ports.Running`."""
 
-    def __init__(self, folder: Path, jars: Path, ports: files.Ports, token: str = "") -> None:
+    def __init__(
+        self, folder: Path, data: Path, jars: Path, ports: files.Ports, token: str = ""
+    ) -> None:
         self._folder = folder
         self._jars = jars
         self._ports = ports
@@ -99,7 +108,7 @@ class Pulsar:
         self.admin_url = f"http://127.0.0.1:{ports.web}"
         self.metrics_url = f"{self.admin_url}/metrics/"
         self.bookie_metrics_url = f"http://127.0.0.1:{ports.bookie_web}/metrics"
-        self.data_directory = folder / "data"
+        self.data_directory = data
         self.log_path = folder / "logs" / "broker.log"
 
     @property

@@ -1,0 +1,58 @@
+"""Has a JVM of this user do something, by the socket that its own tools use; no tool of a JDK is needed.
+
+The protocol is that of `sun.tools.attach.VirtualMachineImpl`: a file that asks for a listener, SIGQUIT, and
+the socket that appears; then a version and four words, each ended by a zero byte.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+from soak.core.clock import SystemClock
+from soak.core.errors import LabError
+from soak.core.units import SECOND_NS
+
+_LIMIT_SECONDS = 10
+
+
+def collect_garbage(pid: int) -> None:
+    """Have a JVM collect all its garbage, and return when it has.
+
+    Raises:
+        LabError: it does not answer; it may have ended.
+    """
+    try:
+        address = _listening(pid)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_LIMIT_SECONDS)
+            connection.connect(str(address))
+            connection.sendall(b"1\0jcmd\0GC.run\0\0\0")
+            with connection.makefile("rb") as answer:
+                said = answer.read()
+    except OSError as error:
+        raise LabError(f"the JVM {pid} does not answer: {error}") from error
+    if not said.startswith(b"0\n"):
+        raise LabError(f"the JVM {pid} refuses to collect: {said[:200]!r}")
+
+
+def _listening(pid: int) -> Path:
+    """Return the JVM's socket, which it opens when it is asked for the first time."""
+    address = Path(f"/proc/{pid}/root/tmp/.java_pid{pid}")
+    if address.exists():
+        return address
+    asking = Path(f"/proc/{pid}/cwd/.attach_pid{pid}")
+    asking.touch(0o600)
+    clock = SystemClock()
+    deadline_ns = clock.mono_ns() + _LIMIT_SECONDS * SECOND_NS
+    try:
+        os.kill(pid, signal.SIGQUIT)
+        while not address.exists():
+            if clock.mono_ns() > deadline_ns:
+                raise TimeoutError("it opened no socket")
+            clock.sleep_until(clock.mono_ns() + SECOND_NS // 100)
+    finally:
+        asking.unlink(missing_ok=True)
+    return address

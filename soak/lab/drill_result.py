@@ -1,0 +1,118 @@
+"""How one run of a drill went, as a line of JSON: what `drill all` shows and `matrix` keeps."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from soak.core.plan_base import STRICT
+from soak.core.units import SECOND_NS
+from soak.lab.drill import NOTHING, Check, Drill, Moments, closest
+
+NONE = "no finding"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Result:
+    """Seconds are None where there was no such moment."""
+
+    drill: str
+    seed: int
+    fault: str
+    expected: str
+    cause: str  # of the confirmed finding about the cluster nearest to the fault; or NONE
+    is_passed: bool
+    missed: list[str] = field(default_factory=list)  # subjects of the checks that were not met
+    onset_seconds: float | None = None  # of the finding, after the fault's
+    told_seconds: float | None = None  # after the fault's onset
+    gone_seconds: float | None = None  # after the lifting
+    before: float | None = None
+    after: float | None = None
+    why: str = ""  # the first evidence
+    untrusted_seconds: int = 0
+
+    @property
+    def is_detected(self) -> bool:
+        return self.cause != NONE
+
+
+def of(
+    drill: Drill,
+    seed: int,
+    summary: Mapping[str, Any],
+    moments: Moments,
+    checks: Sequence[Check],
+) -> Result:
+    """Return the result of a run whose checks were made."""
+    about: list[Mapping[str, Any]] = [
+        one
+        for one in summary.get("findings", [])
+        if one.get("state") != "warning"
+        and (one.get("is_about_cluster") or one.get("cause") == drill.expect.cause)
+    ]
+    found = closest(about, moments.onset_wall_ns) or {}
+    key = str(found.get("key", ""))
+    evidence = found.get("evidence") or [{}]
+    onset = moments.onset_wall_ns
+    return Result(
+        drill=drill.name,
+        seed=seed,
+        fault=drill.fault_kind,
+        expected=drill.expect.cause,
+        cause=str(found.get("cause", NONE)),
+        is_passed=all(one.is_met for one in checks),
+        missed=[one.subject for one in checks if not one.is_met],
+        onset_seconds=_seconds(onset, _at_wall_ns(found)),
+        told_seconds=_seconds(onset, moments.told_wall_ns.get(key)),
+        gone_seconds=_seconds(moments.lifted_wall_ns, moments.gone_wall_ns.get(key)),
+        before=found.get("before"),
+        after=found.get("after"),
+        why=str(evidence[0].get("text", "")),
+        untrusted_seconds=int(summary.get("coverage", {}).get("untrusted_seconds", 0)),
+    )
+
+
+def line(result: Result) -> str:
+    return TypeAdapter(Result).dump_json(result).decode() + "\n"
+
+
+def parse(text: str) -> Result:
+    """Return what `line` wrote.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    return TypeAdapter(Result).validate_json(text)
+
+
+def row(result: Result) -> tuple[str, ...]:
+    """Return the cells of a table: drill, injected, found, when, why, verdict."""
+    when = [
+        f"{name} {value:+.1f} s" if name == "onset" else f"{name} after {value:.0f} s"
+        for name, value in (
+            ("onset", result.onset_seconds),
+            ("told", result.told_seconds),
+            ("gone", result.gone_seconds),
+        )
+        if value is not None
+    ]
+    verdict = "ok" if result.is_passed else f"MISSED: {', '.join(result.missed)}"
+    injected = "nothing" if result.expected == NOTHING else result.fault
+    return result.drill, injected, result.cause, ", ".join(when), result.why, verdict
+
+
+def _at_wall_ns(found: Mapping[str, Any]) -> int | None:
+    try:
+        at = dt.datetime.fromisoformat(str(found.get("at")))
+    except ValueError:
+        return None
+    return int(at.timestamp() * SECOND_NS)
+
+
+def _seconds(since_ns: int | None, at_ns: int | None) -> float | None:
+    return None if since_ns is None or at_ns is None else (at_ns - since_ns) / SECOND_NS

@@ -1,0 +1,71 @@
+"""Takes a processor away: a broker, or the daemons that measure, share one with processes that only count.
+
+Needs: two processors, so that who is not meant has one of its own. The hogs are children that die with us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from soak.core.errors import LabError
+from soak.core.plan_base import STRICT
+from soak.lab.faults._undoing import Undoing, node_of, undoing
+from soak.lab.ports import Target
+from soak.service import children
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    of: Literal["broker", "client"] = "broker"
+    node: int = 1  # which broker, from 1
+    hogs: int = 4  # that share its processor
+
+    def __post_init__(self) -> None:
+        if self.hogs < 1:
+            raise ValueError("hogs must be at least 1")
+
+
+def inject(target: Target, config: Config) -> Undoing:
+    """Begin at once; from the main thread.
+
+    Raises:
+        LabError: there is one processor only, or nobody to take it from.
+    """
+    processors = sorted(os.sched_getaffinity(0))
+    if len(processors) < 2:  # noqa: PLR2004  # one for those who are meant, one for the others
+        raise LabError("cpu_hog needs two processors")
+    node = node_of(target, config.node)
+    loaded = {pid for name, pid in target.daemons().items() if name.startswith(_LOAD)}
+    pids = {node.pid} if config.of == "broker" else loaded
+    if not pids:
+        raise LabError("cpu_hog: no daemon runs whose processor could be taken")
+    with undoing(target) as active:
+        for pid in pids:
+            active.on_lift(_hold, pid, processors)
+            _hold(pid, processors[:1])
+        log = node.log_path.with_name("hog.log")
+        for _ in range(config.hogs):
+            hog = children.spawn([sys.executable, "-c", "while True: pass"], log_path=log)
+            active.on_lift(children.kill, hog)
+            _hold(hog.pid, processors[:1])
+        active.did(hogs=config.hogs, of=config.of)
+    return active
+
+
+_LOAD = ("produce", "consume")
+
+
+def _hold(pid: int, processors: list[int]) -> None:
+    """Let every thread of a process run on these alone; those that it starts later do too."""
+    with contextlib.suppress(
+        FileNotFoundError, ProcessLookupError
+    ):  # it, or one of them, has ended
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread.name), processors)

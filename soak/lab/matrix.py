@@ -1,0 +1,98 @@
+"""What many runs of drills came to: their state file, what is left to run, and the tables of the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from soak.core.errors import LabError
+from soak.lab import drill_result
+from soak.lab.drill import NOTHING
+from soak.lab.drill_result import NONE, Result
+
+BEGIN, END = "<!-- matrix: written by `soak lab matrix` -->", "<!-- end of matrix -->"
+
+
+def read(path: Path) -> list[Result]:
+    """Return the runs of a state file, one a line; none where there is no file.
+
+    Raises:
+        LabError: a line is none of ours.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(drill_result.parse(line))
+        except ValueError as error:
+            raise LabError(f"{path}:{number}: no result of a drill") from error
+    return found
+
+
+def left(wanted: Mapping[str, int], done: Sequence[Result]) -> list[tuple[str, int]]:
+    """Return drill and seed of the runs that are missing, seed by seed, so that each drill has some early."""
+    have = {(one.drill, one.seed) for one in done}
+    most = max(wanted.values(), default=0)
+    every = [(name, seed) for seed in range(1, most + 1) for name in wanted if seed <= wanted[name]]
+    return [one for one in every if one not in have]
+
+
+def tables(results: Sequence[Result]) -> str:
+    """Return the confusion matrix and the times as Markdown."""
+    faults = [one for one in results if one.expected != NOTHING]
+    quiet = [one for one in results if one.expected == NOTHING]
+    lines = [
+        _sentence(faults),
+        f"Quiet runs with a finding about the cluster: {_share(quiet, lambda one: one.is_detected)}.",
+        "",
+        "| drill | fault | expected | runs | detected | named as | onset, s | told, s | gone, s |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in sorted({one.drill for one in results}):
+        runs = [one for one in results if one.drill == name]
+        causes = Counter(one.cause for one in runs).most_common()
+        lines.append(
+            f"| {name} | {runs[0].fault} | {runs[0].expected} | {len(runs)} "
+            f"| {sum(one.is_detected for one in runs)} "
+            f"| {', '.join(f'{cause} {count}' for cause, count in causes)} "
+            f"| {_span([one.onset_seconds for one in runs])} "
+            f"| {_span([one.told_seconds for one in runs])} "
+            f"| {_span([one.gone_seconds for one in runs])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def with_tables(page: str, text: str) -> str:
+    """Return a page with the text between its marks, which are added where they are missing."""
+    if BEGIN not in page or END not in page:
+        page = f"{page.rstrip()}\n\n{BEGIN}\n{END}\n"
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    return f"{head}{BEGIN}\n{text}{END}{tail}"
+
+
+def _sentence(faults: Sequence[Result]) -> str:
+    named = [one for one in faults if one.is_detected]
+    wrong = _share(faults, lambda one: one.cause not in (one.expected, "unknown", NONE))
+    return (
+        f"Detected: {_share(faults, lambda one: one.is_detected)}. "
+        f"Cause right: {_share(named, lambda one: one.cause == one.expected)}; wrong: {wrong}; "
+        f"`unknown`: {_share(named, lambda one: one.cause == 'unknown')}."
+    )
+
+
+def _share(results: Sequence[Result], holds: Callable[[Result], bool]) -> str:
+    count = sum(holds(one) for one in results)
+    return f"{count} of {len(results)}"
+
+
+def _span(values: Sequence[float | None]) -> str:
+    there = sorted(value for value in values if value is not None)
+    if not there:
+        return "-"
+    middle = there[len(there) // 2]
+    return f"{middle:.0f} ({there[0]:.0f} to {there[-1]:.0f})"

@@ -1,0 +1,210 @@
+"""What holds for every fault that changes something: it is felt, it is undone, and it says what it needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from soak.core import plugins
+from soak.core.clock import SystemClock
+from soak.core.errors import LabError
+from soak.lab.faults import _undoing, broker_kill, client_pause, consumer_pause, cpu_hog
+from soak.lab.faults._undoing import undoing
+from soak.lab.ports import Target
+from soak.service import children
+from tests.sleeping_broker import SleepingBroker, asleep, is_stopped
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[SleepingBroker]:
+    broker = asleep(tmp_path)
+    broker.log_path = tmp_path / "broker.log"
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture
+def lines() -> list[Mapping[str, object]]:
+    return []
+
+
+@pytest.fixture
+def target(
+    broker: SleepingBroker, tmp_path: Path, lines: list[Mapping[str, object]]
+) -> Iterator[Target]:
+    """A broker and two daemons that do nothing."""
+    daemons = {
+        name: children.spawn(["sleep", "600"], log_path=tmp_path / "log")
+        for name in ("produce.0", "consume.0")
+    }
+    pids = {name: daemon.pid for name, daemon in daemons.items()}
+    yield Target(broker, lines.append, SystemClock(), daemons=lambda: pids)
+    for daemon in daemons.values():
+        children.kill(daemon)
+
+
+def test_what_went_wrong_in_the_middle_is_undone(target: Target) -> None:
+    """In the opposite order, and the error comes out."""
+    undone: list[str] = []
+
+    def begin() -> None:
+        with undoing(target) as active:
+            active.on_lift(undone.append, "first")
+            active.on_lift(undone.append, "second")
+            raise ValueError("half-way")
+
+    with pytest.raises(ValueError, match="half-way"):
+        begin()
+
+    assert undone == ["second", "first"]
+
+
+def test_a_step_that_cannot_be_undone_keeps_the_others_not_back(target: Target) -> None:
+    """And is told."""
+    undone: list[str] = []
+    with undoing(target) as active:
+        active.on_lift(undone.append, "first")
+        active.on_lift(os.close, -1)
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        active.lift()
+    active.lift()
+
+    assert undone == ["first"]
+
+
+def test_the_onset_is_when_it_was_done_or_when_it_was_felt(
+    target: Target, lines: list[Mapping[str, object]]
+) -> None:
+    """The first moment counts; each is recorded."""
+    with undoing(target) as active:
+        before = active.onset_wall_ns
+        active.did(what=1)
+        active.did(what=2)
+        done = active.onset_wall_ns
+        active.is_felt_from(lambda: 23)
+    active.lift()
+
+    assert (before, done, active.onset_wall_ns) == (None, lines[0]["at_wall_ns"], 23)
+    assert [line["what"] for line in lines] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "daemon", "other"),
+    [(client_pause, "produce.0", "consume.0"), (consumer_pause, "consume.0", "produce.0")],
+    ids=["client_pause", "consumer_pause"],
+)
+def test_daemons_of_one_kind_stand_still_and_go_on(
+    fault: object, daemon: str, other: str, target: Target
+) -> None:
+    """The others run on."""
+    pids = target.daemons()
+    active = fault.inject(target, fault.Config())  # type: ignore[attr-defined]  # a module
+    os.waitid(os.P_PID, pids[daemon], os.WSTOPPED | os.WNOWAIT)
+    is_other_stopped = is_stopped(pids[other])
+    active.lift()
+
+    assert not is_other_stopped
+    assert not is_stopped(pids[daemon])
+
+
+def test_a_hog_shares_one_processor_with_the_broker_alone(
+    broker: SleepingBroker, target: Target
+) -> None:
+    """Afterwards the broker has all of them again and no hog runs."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one processor only")
+    here = psutil.Process()
+    known = {child.pid for child in here.children()}
+    active = cpu_hog.inject(target, cpu_hog.Config(hogs=1))
+    held = os.sched_getaffinity(broker.pid)
+    (hog,) = [child for child in here.children() if child.pid not in known]
+    free = os.sched_getaffinity(target.daemons()["produce.0"])
+
+    active.lift()
+
+    assert len(held) == 1
+    assert free == os.sched_getaffinity(0) == os.sched_getaffinity(broker.pid)
+    assert not hog.is_running()
+
+
+def test_a_killed_broker_is_started_again_when_the_fault_is_lifted(
+    broker: SleepingBroker, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not before."""
+    restarted: list[int] = []
+    monkeypatch.setattr(SleepingBroker, "restart", lambda self: restarted.append(self.number))
+    active = broker_kill.inject(target, broker_kill.Config())
+    was_there = list(restarted)
+
+    active.lift()
+
+    assert broker.process.returncode == -9
+    assert (was_there, restarted) == ([], [1])
+
+
+def test_a_broker_that_runs_is_not_started_again(broker: SleepingBroker) -> None:
+    """Its `restart` would fail the test."""
+    _undoing.revive(broker)
+
+    assert broker.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("drive_gc", "broker 1 has no injected drive: name it in `lab.drive`"),
+        ("drive_delay", "broker 1 has no injected drive"),
+        ("drive_hang", "broker 1 has no injected drive"),
+        ("disk_full", "broker 1 has no injected drive"),
+        ("fsync_throttle", "broker 1 has no injected drive"),
+        ("network_delay", "the lab has no relay: set `lab.relayed`"),
+        ("network_loss", "the lab has no relay"),
+        ("network_partition", "the lab has no relay"),
+        ("leader_move", "needs a lab of several brokers"),
+        ("compaction", "only a bookie compacts"),
+    ],
+)
+def test_a_fault_says_what_it_lacks(name: str, message: str, target: Target) -> None:
+    """Before anything is done."""
+    fault = plugins.load("soak.lab.faults", name)
+
+    with pytest.raises(LabError, match=message):
+        fault.inject(target, fault.Config())
+
+
+@pytest.mark.parametrize("name", plugins.names("soak.lab.faults"))
+def test_every_fault_says_what_it_needs(name: str) -> None:
+    """In its docstring: root, a drive, a relay, several brokers, or nothing."""
+    said = plugins.load("soak.lab.faults", name).__doc__ or ""
+
+    assert "Needs: " in said or "Needs no root" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("drive_gc", {"pool": 0}),
+        ("drive_gc", {"starved": -1}),
+        ("drive_delay", {"delay": 0}),
+        ("disk_full", {"left": -1}),
+        ("noisy_neighbour", {"writers": 0}),
+        ("broker_pause", {"pause": 10, "every": 10}),
+        ("network_delay", {"delay": 0}),
+        ("network_loss", {"ratio": 1.0}),
+        ("cpu_hog", {"hogs": 0}),
+        ("fsync_throttle", {"writes_per_second": 0}),
+        ("retention_limit", {"bytes": 0}),
+        ("segment_roll", {"every": 0}),
+        ("gc_pause", {"every": 0}),
+        ("compaction", {"every": 0}),
+    ],
+)
+def test_a_fault_that_makes_no_sense_is_refused(name: str, settings: dict[str, object]) -> None:
+    """By its configuration, before a run begins."""
+    with pytest.raises(ValueError, match="|".join(settings)):
+        plugins.load("soak.lab.faults", name).Config(**settings)

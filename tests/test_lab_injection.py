@@ -1,0 +1,82 @@
+"""A drill's fault in its run: begun and lifted by the run's time, and undone on every way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from soak.core.units import SECOND_NS
+from soak.lab.drill import Drill, Expectation
+from soak.lab.faults import quiet
+from soak.lab.injection import Injection
+from soak.lab.ports import Target
+from tests.fakes import FakeClock
+from tests.sleeping_broker import SleepingBroker
+
+DRILL = Drill(
+    "mine",
+    "",
+    Path("plan.yaml"),
+    "quiet",
+    quiet.Config(),
+    Expectation(cause="nothing"),
+    begin_ns=10 * SECOND_NS,
+    length_ns=5 * SECOND_NS,
+)
+
+
+@pytest.fixture
+def lines() -> list[Mapping[str, object]]:
+    return []
+
+
+def injection(drill: Drill, clock: FakeClock, lines: list[Mapping[str, object]]) -> Injection:
+    broker = SleepingBroker.__new__(SleepingBroker)  # this fault does nothing with it
+    return Injection(drill, Target(broker, lines.append, clock), clock.wall_ns())
+
+
+def test_it_begins_and_is_lifted_at_its_time(lines: list[Mapping[str, object]]) -> None:
+    """After 10 s of the run, for 5 s; once each."""
+    clock = FakeClock()
+    begun_ns = clock.wall_ns()
+    made = injection(DRILL, clock, lines)
+    seen = []
+    for _ in range(20):
+        made.poll()
+        seen.append(len(lines))
+        clock.advance(1)
+
+    assert seen == [0] * 10 + [1] * 5 + [2] * 5
+    assert made.onset_wall_ns == begun_ns + 10 * SECOND_NS
+    assert made.lifted_wall_ns == begun_ns + 15 * SECOND_NS
+
+
+def test_without_a_begin_it_is_there_before_the_load(lines: list[Mapping[str, object]]) -> None:
+    """And without a length until somebody lifts it."""
+    clock = FakeClock()
+    made = injection(replace(DRILL, begin_ns=0, length_ns=0), clock, lines)
+    made.poll()
+    clock.advance(600)
+    made.poll()
+    before = len(lines)
+
+    made.lift()
+    made.lift()
+
+    assert (before, len(lines)) == (1, 2)
+
+
+def test_a_run_that_ends_early_lifts_what_never_began(lines: list[Mapping[str, object]]) -> None:
+    """Nothing happens then, and nothing is injected afterwards."""
+    clock = FakeClock()
+    made = injection(DRILL, clock, lines)
+
+    made.lift()
+    clock.advance(60)
+    made.poll()
+
+    assert lines == []
+    assert made.onset_wall_ns is None

@@ -1,0 +1,111 @@
+"""Many runs of drills: which are left, what they came to, and the page that shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from soak.core.errors import LabError
+from soak.lab import drill_result, matrix
+from soak.lab.drill import Check, Drill, Expectation, Moments
+from soak.lab.drill_result import NONE, Result
+
+ONE = Result(
+    drill="drive_gc",
+    seed=1,
+    fault="drive_gc",
+    expected="drive_gc",
+    cause="drive_gc",
+    is_passed=True,
+    onset_seconds=1.0,
+    told_seconds=20.0,
+    gone_seconds=40.0,
+)
+SECOND_NS = 10**9
+
+
+def test_what_is_there_is_not_run_again_and_each_drill_has_some_early() -> None:
+    """Seed by seed, not drill by drill."""
+    wanted = {"a": 2, "b": 1}
+    done = [replace(ONE, drill="a", seed=1)]
+
+    assert matrix.left(wanted, []) == [("a", 1), ("b", 1), ("a", 2)]
+    assert matrix.left(wanted, done) == [("b", 1), ("a", 2)]
+
+
+def test_a_state_file_gives_back_what_was_written(tmp_path: Path) -> None:
+    """One line a run; a line that is none of ours is named."""
+    path = tmp_path / "state"
+    assert matrix.read(path) == []
+
+    path.write_text(drill_result.line(ONE) + drill_result.line(replace(ONE, seed=2)))
+    assert matrix.read(path) == [ONE, replace(ONE, seed=2)]
+
+    path.write_text(drill_result.line(ONE) + "{}\n")
+    with pytest.raises(LabError, match="state:2: no result"):
+        matrix.read(path)
+
+
+def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
+    """Quiet runs stand apart."""
+    runs = [
+        ONE,
+        replace(ONE, seed=2, cause="unknown"),
+        replace(ONE, seed=3, cause="network"),
+        replace(ONE, seed=4, cause=NONE, onset_seconds=None),
+        replace(ONE, drill="quiet", expected="nothing", cause=NONE, onset_seconds=None),
+    ]
+
+    text = matrix.tables(runs)
+
+    assert "Detected: 3 of 4." in text
+    assert "Cause right: 1 of 3; wrong: 1 of 4; `unknown`: 1 of 3." in text
+    assert "finding about the cluster: 0 of 1." in text
+    assert "| drive_gc | drive_gc | drive_gc | 4 | 3 |" in text
+    assert "| 1 (1 to 1) | 20 (20 to 20) | 40 (40 to 40) |" in text
+
+
+def test_a_page_gets_its_tables_between_the_marks_and_keeps_the_rest() -> None:
+    """Written twice it is the same."""
+    page = "# Drills\n\nText.\n"
+
+    once = matrix.with_tables(page, "table\n")
+    twice = matrix.with_tables(once + "More.\n", "other\n")
+
+    assert once == f"# Drills\n\nText.\n\n{matrix.BEGIN}\ntable\n{matrix.END}\n"
+    assert twice == f"# Drills\n\nText.\n\n{matrix.BEGIN}\nother\n{matrix.END}\nMore.\n"
+
+
+def test_a_result_is_made_of_the_finding_nearest_to_the_fault() -> None:
+    """Its cause may be a wrong one; a warning is no finding."""
+    at_ns = 1_800_000_000 * SECOND_NS
+    findings = [
+        {
+            "key": "far",
+            "cause": "drive_gc",
+            "state": "gone",
+            "is_about_cluster": True,
+            "at": "2027-01-15T08:01:00Z",
+        },
+        {
+            "key": "near",
+            "cause": "network",
+            "state": "confirmed",
+            "is_about_cluster": True,
+            "at": "2027-01-15T08:00:03Z",
+            "evidence": [{"text": "it rose"}],
+        },
+        {"key": "w", "cause": "unknown", "state": "warning", "is_about_cluster": True},
+    ]
+    drill = Drill("d", "", Path("p"), "drive_gc", None, Expectation(cause="drive_gc"))
+    moments = Moments(at_ns, None, {"near": at_ns + 9 * SECOND_NS}, {})
+    checks = [Check("cause", "drive_gc", "network", is_met=False)]
+
+    found = drill_result.of(drill, 3, {"findings": findings}, moments, checks)
+
+    assert (found.cause, found.onset_seconds, found.told_seconds) == ("network", 3.0, 9.0)
+    assert (found.is_passed, found.missed, found.why) == (False, ["cause"], "it rose")
+    assert drill_result.row(found)[3] == "onset +3.0 s, told after 9 s"
+    assert drill_result.parse(drill_result.line(found)) == found
