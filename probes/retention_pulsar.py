@@ -124,6 +124,7 @@ class RetentionPulsar:
         self._bookies: dict[str, Bookie] = {}
         self._next_ask_ns = 0
         self._turn = 0
+        self._partitions: dict[str, set[int]] = {}  # by topic, those that were told once
 
     def read(self) -> Reading:
         return self.rounds.read()
@@ -186,7 +187,7 @@ class RetentionPulsar:
             for bookie in self._bookies.values():
                 bookie.trimmed_ns = bookie.trimmed_ns or answered_ns
         sizes = [ledger.bytes for log in logs.values() for ledger in log.ledgers]
-        is_whole = len(logs) == len(stats)
+        is_whole = len(logs) == len(self._partitions[topic])
         column = Column("retention_held_bytes", (("topic", topic),), "bytes")
         held = [(column, float(sum(sizes)))] if is_whole else []  # a part would look like a fall
         events = [event for move in moves for event in move.events]
@@ -194,8 +195,15 @@ class RetentionPulsar:
         return len(sizes), is_whole
 
     def _logs(self, topic: str, stats: Mapping[int, Any]) -> dict[int, Log]:
-        """Return the logs of those partitions that are told in whole."""
+        """Return the logs of those partitions that are told in whole.
+
+        One that does not answer the broker that asks all is left out of that one's answer.
+        """
         found = {}
+        known_partitions = self._partitions.setdefault(topic, set())
+        known_partitions.update(stats)
+        for partition in sorted(known_partitions - stats.keys()):
+            self._handed.failed(ProbeError(f"{topic}, partition {partition}: no answer"))
         for partition, one in sorted(stats.items()):
             try:
                 found[partition] = read(one)

@@ -46,6 +46,7 @@ class FakeCluster:
         self.damaged: bytes | None = None
         self.asked = 0
         self.halved: set[int] = set()
+        self.silent: set[int] = set()
 
     def trim(self, count: int = 1, partition: int = 0) -> None:
         del self.ids[partition][:count]
@@ -62,6 +63,8 @@ class FakeCluster:
         told = {at: stats(ids) for at, ids in self.ids.items()}
         for at in self.halved:
             del told[at]["state"]
+        for at in self.silent:
+            del told[at]
         return told
 
     def page(self, bookie: str) -> bytes:
@@ -294,15 +297,16 @@ def test_a_poll_that_fails_is_covered_by_the_next() -> None:
     assert (age, event.since_ns) == (24.25, start_ns)
 
 
-def test_a_partition_that_is_handed_over_costs_itself_alone() -> None:
-    """Its broker tells half of it for a moment; the others are followed, and what is held is not a part."""
+@pytest.mark.parametrize("how", ["halved", "silent"])
+def test_a_partition_that_is_handed_over_costs_itself_alone(how: str) -> None:
+    """It is told in part or not at all; the others are followed, and what is held is not a part."""
     watch = Watch(partitions=3)
     watch.poll()
     for at in (0, 1):
         watch.cluster.trim(partition=at)
-    watch.cluster.halved = {1}
+    setattr(watch.cluster, how, {1})
     meanwhile = watch.poll()
-    watch.cluster.halved = set()
+    setattr(watch.cluster, how, set())
     after = watch.poll()
 
     assert [event.fields.get("partition") for event in meanwhile.events] == [0, None]
