@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from probes.retention_kafka import Config, RetentionKafka
 from soak.brokers import kafka
+from soak.cli import _forecast
 from soak.core.clock import SystemClock
 from soak.core.model import Event
 from soak.core.ports import Topics
@@ -189,3 +191,11 @@ def test_the_first_deletion_comes_when_it_was_foreseen(watched: Watched) -> None
 
     assert len(found) >= 6
     assert [one for one in found if one["is_as_foreseen"] is not True] == []
+
+
+def test_topics_that_hold_messages_are_not_foreseen(watched: Watched) -> None:
+    """The first of them may go at once."""
+    found = _forecast.look(watched.topics[0].plan, (), Path())
+
+    assert "the topics hold messages already" in found.lines[0]
+    assert found.body["first_deletion_seconds"] is None

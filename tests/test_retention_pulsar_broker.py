@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import pulsar as client
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from probes.retention_pulsar import Config, RetentionPulsar, connect
 from soak.brokers import pulsar
 from soak.brokers._pulsar_lines import ClientLines
+from soak.cli import _forecast
 from soak.core.clock import SystemClock
 from soak.core.model import Event
 from soak.core.ports import Topics
@@ -203,3 +205,11 @@ def test_the_first_deletion_comes_when_it_was_foreseen(watched: Watched) -> None
 
     assert len(found) >= 6
     assert [one for one in found if one["is_as_foreseen"] is not True] == []
+
+
+def test_topics_that_hold_messages_are_not_foreseen(watched: Watched) -> None:
+    """The first of them may go at once."""
+    found = _forecast.look(watched.topics[0].plan, (), Path())
+
+    assert "the topics hold messages already" in found.lines[0]
+    assert found.body["first_deletion_seconds"] is None
