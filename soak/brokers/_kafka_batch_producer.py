@@ -14,7 +14,7 @@ from soak.brokers import _kafka_events
 from soak.brokers._librdkafka import COPY, DELIVERED, MESSAGE, PER_MESSAGE, Library, gathered
 from soak.clients.kafka_log import ClientLog
 from soak.core.errors import BrokerError
-from soak.core.ports import FAILED, UNKNOWN_OFFSET, Acks, Clock, Outgoing, Topics
+from soak.core.ports import FAILED, UNKNOWN_OFFSET, Acks, Clock, Outgoing, Rows, Topics
 
 _QUEUE_FULL = confluent_kafka.KafkaError._QUEUE_FULL  # noqa: SLF001  # its public name
 _MOST_EVENTS = 100  # a call of `serve`
@@ -47,27 +47,27 @@ class BatchProducer:
         self._targets: dict[int, int] = {}  # by number of the topic
         self._matrix: NDArray[np.uint8] | None = None
         self._of_rows = np.zeros(0, dtype=MESSAGE)
-        self._events: list[int] = []
-        self._reports: list[NDArray[np.uint64]] = []  # where they lie, an array an event
-        self._came_ns: list[int] = []
+        self._of_rows_at = 0
+        self._tokens = self._of_rows["token"]
+        self._reports = np.zeros(2 * _MOST_HELD, dtype=np.uint64)  # where they lie
+        self._reports_at = self._reports.ctypes.data
         self._held = 0
+        self._events: list[int] = []
+        self._sizes: list[int] = []  # of the events, in reports
+        self._came_ns: list[int] = []
         self._stamped: list[Acks] = []
 
     def send(self, messages: Outgoing) -> int:
         count = len(messages.payload)
+        at = messages.partition[0] if count else 0
+        is_together = messages.partition.count(at) == count
+        if is_together and messages.rows is not None and messages.key is None:
+            return self._send_rows(messages.rows, count, messages.first_token, at)
         # What the addresses point to must live until the call has copied it: it hangs on these names.
         table, payloads = self._table(messages)
-        keys = b""
-        if messages.key is not None:
-            table = table.copy()  # no address of a key stays in the table of the rows
-            keys = _point(table, "key", messages.key)
+        keys = _point(table, "key", messages.key) if messages.key is not None else b""
         table["token"] = np.arange(messages.first_token, messages.first_token + count)
-        at = messages.partition[0] if count else 0
-        if messages.partition.count(at) == count:
-            topic, partition = divmod(at, self._topics.partitions)
-            taken = self._produce(topic, partition, COPY, table)
-        else:
-            taken = self._send_apart(np.array(messages.partition), table)
+        taken = self._send_apart(np.array(messages.partition, dtype=np.int64), table)
         del payloads, keys
         return taken
 
@@ -108,42 +108,72 @@ class BatchProducer:
         self._library.quick.rd_kafka_queue_destroy(self._queue)
         return found
 
+    def _send_rows(self, rows: Rows, count: int, token: int, at: int) -> int:
+        """Send rows of the matrix to one partition: a few at a time, thousands of times a second."""
+        if rows.matrix is not self._matrix:
+            self._describe(rows.matrix)
+        first, end = rows.first, rows.first + count
+        self._tokens[first:end] = np.arange(token, token + count)
+        topic, partition = divmod(at, self._topics.partitions)
+        taken: int = self._library.quick.rd_kafka_produce_batch(
+            self._targets.get(topic) or self._target(topic),
+            partition,
+            COPY,
+            self._of_rows_at + first * MESSAGE.itemsize,
+            count,
+        )
+        if taken < count:
+            self._refuse_errors(self._of_rows[first:end])
+        return taken
+
+    def _describe(self, matrix: NDArray[np.uint8]) -> None:
+        """Note where each row lies, once: the matrix is the same all through a run."""
+        height, width = matrix.shape
+        self._matrix = matrix
+        self._of_rows = np.zeros(height, dtype=MESSAGE)
+        self._of_rows["payload"] = matrix.ctypes.data + np.arange(height) * width
+        self._of_rows["len"] = width
+        self._of_rows_at = self._of_rows.ctypes.data
+        self._tokens = self._of_rows["token"]
+
     def _table(self, messages: Outgoing) -> tuple[NDArray[np.void], object]:
         """Return the messages as the library reads them, and what their addresses point into."""
-        rows = messages.rows
+        rows, count = messages.rows, len(messages.payload)
         if rows is None:
-            table = np.zeros(len(messages.payload), dtype=MESSAGE)
+            table = np.zeros(count, dtype=MESSAGE)
             return table, _point(table, "payload", [bytes(one) for one in messages.payload])
-        if rows.matrix is not self._matrix:  # once: it is the same all through a run
-            self._matrix = rows.matrix
-            height, width = rows.matrix.shape
-            self._of_rows = np.zeros(height, dtype=MESSAGE)
-            self._of_rows["payload"] = rows.matrix.ctypes.data + np.arange(height) * width
-            self._of_rows["len"] = width
-        return self._of_rows[rows.first : rows.first + len(messages.payload)], rows.matrix
+        if rows.matrix is not self._matrix:
+            self._describe(rows.matrix)
+        return self._of_rows[rows.first : rows.first + count].copy(), rows.matrix
 
     def _send_apart(self, partition: NDArray[np.int64], table: NDArray[np.void]) -> int:
         """Send to several partitions; a call takes what follows each other in one topic."""
         topic, table["partition"] = np.divmod(partition, self._topics.partitions)
         edges = [0, *(np.flatnonzero(np.diff(topic)) + 1).tolist(), topic.size]
         for first, end in pairwise(edges):
-            taken = self._produce(int(topic[first]), 0, COPY | PER_MESSAGE, table[first:end])
+            taken = self._produce(int(topic[first]), table[first:end])
             if taken < end - first:
                 return first + taken
         return int(topic.size)
 
-    def _produce(self, topic: int, partition: int, flags: int, table: NDArray[np.void]) -> int:
-        target = self._targets.get(topic) or self._target(topic)
-        address, count = table.__array_interface__["data"][0], table.size
-        taken = int(
-            self._library.long.rd_kafka_produce_batch(target, partition, flags, address, count)
+    def _produce(self, topic: int, table: NDArray[np.void]) -> int:
+        taken: int = self._library.long.rd_kafka_produce_batch(
+            self._targets.get(topic) or self._target(topic),
+            0,
+            COPY | PER_MESSAGE,
+            table.ctypes.data,
+            table.size,
         )
-        if taken < count:
-            code = int(table["err"][table["err"] != 0][0])
-            if code != _QUEUE_FULL:  # a full queue refuses all that follow as well
-                text = self._library.quick.rd_kafka_err2str(code).decode()
-                raise BrokerError(f"the client refuses to send: {text}")
+        if taken < table.size:
+            self._refuse_errors(table)
         return taken
+
+    def _refuse_errors(self, table: NDArray[np.void]) -> None:
+        """Raise what the client says of a message, unless its queue was full: that refuses all that follow."""
+        code = int(table["err"][table["err"] != 0][0])
+        if code != _QUEUE_FULL:
+            text = self._library.quick.rd_kafka_err2str(code).decode()
+            raise BrokerError(f"the client refuses to send: {text}")
 
     def _target(self, topic: int) -> int:
         name = self._topics.names[topic].encode()
@@ -160,10 +190,12 @@ class BatchProducer:
             quick.rd_kafka_event_destroy(event)
             return
         count = quick.rd_kafka_event_message_count(event)
-        reports = np.empty(count, dtype=np.uint64)
-        quick.rd_kafka_event_message_array(event, reports.__array_interface__["data"][0], count)
+        if self._held + count > self._reports.size:
+            self._reports = np.resize(self._reports, 2 * (self._held + count))
+            self._reports_at = self._reports.ctypes.data
+        quick.rd_kafka_event_message_array(event, self._reports_at + 8 * self._held, count)
         self._events.append(event)
-        self._reports.append(reports)
+        self._sizes.append(count)
         self._came_ns.append(at_ns)
         self._held += count
         if self._held >= _MOST_HELD:
@@ -173,15 +205,15 @@ class BatchProducer:
         """Read the reports that were stamped, and give their messages back to the library."""
         if not self._events:
             return
-        sizes = [reports.size for reports in self._reports]
-        found = gathered(np.concatenate(self._reports), MESSAGE)
+        found = gathered(self._reports[: self._held], MESSAGE)
         offset = np.where(found["offset"] < 0, UNKNOWN_OFFSET, found["offset"])
         offset[found["err"] != 0] = FAILED
-        at_ns = np.repeat(np.array(self._came_ns, dtype=np.int64), sizes)
+        at_ns = np.repeat(np.array(self._came_ns, dtype=np.int64), self._sizes)
         self._stamped.append(Acks(found["token"].astype(np.int64), offset, at_ns))
         for event in self._events:
             self._library.long.rd_kafka_event_destroy(event)
-        self._events, self._reports, self._came_ns, self._held = [], [], [], 0
+        self._held = 0
+        self._events, self._sizes, self._came_ns = [], [], []
 
 
 def _point(table: NDArray[np.void], what: str, parts: Sequence[bytes]) -> bytes:
