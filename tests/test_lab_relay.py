@@ -1,0 +1,129 @@
+"""The lab's own network: what passes is delayed, held up or cut, and comes in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from soak.core.errors import LabError
+from soak.lab.brokers._surroundings import free_ports
+from soak.lab.relay import RESEND_SECONDS, Network, Relay
+from soak.lab.relay_process import Line
+
+LIMIT_SECONDS = 20.0
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """Return a port on which everything comes back."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:  # the test is over
+                    return
+                with connection:
+                    while piece := connection.recv(65_536):
+                        connection.sendall(piece)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def relay(echo: int, tmp_path: Path) -> Iterator[Relay]:
+    (port,) = free_ports(1)
+    made = Relay(tmp_path, {port: echo})
+    made.port = port  # type: ignore[attr-defined]  # for the tests alone
+    made.start()
+    yield made
+    made.stop()
+
+
+def connected(relay: Relay) -> socket.socket:
+    port: int = relay.port  # type: ignore[attr-defined]  # as above
+    return socket.create_connection(("127.0.0.1", port), LIMIT_SECONDS)
+
+
+def back(connection: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        found += connection.recv(65_536)
+    return found
+
+
+def line(tmp_path: Path, network: Network) -> Line:
+    made = Line(tmp_path / "network.json", random.Random(23))
+    made.network = network
+    return made
+
+
+def test_everything_passes_unchanged_and_in_order(relay: Relay) -> None:
+    """More than one piece, both ways."""
+    sent = random.Random(1).randbytes(300_000)
+    with connected(relay) as connection:
+        threading.Thread(target=connection.sendall, args=(sent,), daemon=True).start()
+
+        assert back(connection, len(sent)) == sent
+
+
+def test_a_cut_holds_everything_and_loses_nothing(relay: Relay) -> None:
+    """What was sent meanwhile comes when it is whole again."""
+    with connected(relay) as connection:
+        relay.tell(Network(is_cut=True))
+        connection.settimeout(0.3)
+        sent = received = 0
+        while sent == received:  # the relay looks at its file every 20 ms
+            connection.sendall(b"x")
+            sent += 1
+            with contextlib.suppress(TimeoutError):
+                received += len(connection.recv(1))
+        connection.settimeout(LIMIT_SECONDS)
+        relay.tell(Network())
+
+        assert len(back(connection, sent - received)) == 1
+
+
+def test_a_piece_takes_the_delay_and_a_lost_one_the_time_to_send_it_again(tmp_path: Path) -> None:
+    """25 of a hundred at a quarter, with this seed."""
+
+    async def takes(network: Network) -> list[float]:
+        made = line(tmp_path, network)
+        return [made.takes_seconds() for _ in range(100)]
+
+    delayed = asyncio.run(takes(Network(delay_seconds=0.02)))
+    lossy = asyncio.run(takes(Network(lost_ratio=0.25)))
+
+    assert set(delayed) == {0.02}
+    assert set(lossy) == {0.0, RESEND_SECONDS}
+    assert lossy.count(RESEND_SECONDS) == 25
+
+
+def test_what_it_is_told_stands_in_one_file(tmp_path: Path) -> None:
+    """Replaced as a whole."""
+    network = Network(delay_seconds=0.5, lost_ratio=0.1)
+    Relay(tmp_path, {}).tell(network)
+
+    assert json.loads((tmp_path / "network.json").read_text()) == asdict(network)
+
+
+def test_a_relay_that_cannot_listen_says_why(tmp_path: Path) -> None:
+    """Somebody has its port, on every address of the machine's own."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))  # bound, and not listening: nobody answers there
+        made = Relay(tmp_path, {other.getsockname()[1]: 1})
+
+        with pytest.raises(LabError, match=r"(?s)relay did not start.*address already in use"):
+            made.start()
