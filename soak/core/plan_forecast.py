@@ -44,7 +44,7 @@ def doubts(plan: Plan, limits: Limits) -> list[str]:
     if plan.phases.ramp is not None and plan.phases.ramp.soak_share:
         found.append("the rate of the soak is what the ramp will find")
     if not limits.is_empty:
-        found.append("the topics hold messages already, and the first of them may go at once")
+        found.append("the topics may hold messages already, and the first of them go at once")
     return found
 
 
