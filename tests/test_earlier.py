@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
+import pytest
+
+from soak.core.errors import ProbeError
 from soak.core.model import Column, Reading
 from soak.core.plan_probe import ProbePlan
 from soak.core.units import SECOND_NS
 from soak.daemons.context import Journaling, open_journal
-from soak.daemons.earlier import LEAST_SECONDS, PATIENCE_NS, make_up
+from soak.daemons.earlier import LEAST_SECONDS, make_up
 from soak.store.journal_reader import read_source
 from soak.store.run_folder import Run, RunFolder, write_run
 from tests.fakes import FakeClock, FakeProbe
@@ -62,9 +66,9 @@ def test_seconds_before_a_late_start_are_recorded_in_order(tmp_path: Path) -> No
     to = journaling(tmp_path, clock)
     probes = {"a": Remembering(A, clock), "b": Remembering(B, clock), "c": FakeProbe(Reading(()))}
 
-    count = make_up(to, probes, 0, threading.Event(), clock)
+    left = make_up(to, probes, 0, threading.Event(), clock)
 
-    assert count == 12
+    assert left == probes
     assert recorded(tmp_path, to) == [(k, {"a": float(k), "b": float(k)}) for k in range(0, 23, 2)]
 
 
@@ -86,16 +90,46 @@ def test_a_start_in_time_asks_nobody(tmp_path: Path) -> None:
     to = journaling(tmp_path, clock)
     probe = Remembering(A, clock)
 
-    assert make_up(to, {"a": probe}, 0, threading.Event(), clock) == 0
+    make_up(to, {"a": probe}, 0, threading.Event(), clock)
+
     assert probe.asked == []
 
 
-def test_a_source_that_is_slow_does_not_hold_up_the_start(tmp_path: Path) -> None:
-    """What has not come within the time stays a gap."""
-    clock = FakeClock(wall_ns=START_NS + 1000 * SECOND_NS)
+class Hanging(Remembering):
+    """Gives three rows and then nothing until it is let go."""
+
+    let_go = threading.Event()
+
+    def earlier(
+        self, since_ns: int, until_ns: int
+    ) -> Iterator[tuple[int, list[tuple[Column, float]]]]:
+        yield from islice(super().earlier(since_ns, until_ns), 3)
+        self.let_go.wait()
+
+
+def test_a_server_that_hangs_holds_up_the_start_for_a_while_and_then_its_probe_alone(
+    tmp_path: Path,
+) -> None:
+    """What has come is recorded, of the other source too; its probe fails until the server answers."""
+    clock = FakeClock(wall_ns=START_NS + 23 * SECOND_NS)
     to = journaling(tmp_path, clock)
-    slow = Remembering(A, clock, seconds_each=1.0)
+    probes = {"a": Hanging(A, clock), "b": Remembering(B, clock)}
 
-    count = make_up(to, {"a": slow}, 0, threading.Event(), clock)
+    left = make_up(to, probes, 0, threading.Event(), clock, patience_ns=SECOND_NS // 4)
 
-    assert 0 < count <= PATIENCE_NS // SECOND_NS
+    assert left["b"] is probes["b"]
+    with pytest.raises(ProbeError, match="still being asked for"):
+        left["a"].read()
+    assert [k for k, _ in recorded(tmp_path, to)] == list(range(0, 23, 2))
+    Hanging.let_go.set()
+
+
+def test_a_source_that_is_slow_is_given_up_in_time(tmp_path: Path) -> None:
+    """What has not come by then stays a gap, however much there is of it."""
+    clock = FakeClock(wall_ns=START_NS + 3000 * SECOND_NS)
+    to = journaling(tmp_path, clock)
+    slow = Remembering(A, clock, seconds_each=0.01)
+
+    make_up(to, {"a": slow}, 0, threading.Event(), clock)
+
+    assert 0 < len(recorded(tmp_path, to)) < 1200

@@ -20,7 +20,7 @@ from soak.core.journal_text import (
     encode,
 )
 from soak.core.model import Column, Event, Record
-from soak.store import journal
+from soak.store import background_sync, journal
 from soak.store.journal import JournalWriter, segments
 from soak.store.journal_reader import SourceReader, complete_size, last_record, read_source
 from tests.fakes import FakeClock
@@ -247,6 +247,24 @@ def test_a_drive_that_hangs_holds_no_writer_up(
     assert [record.k for record, _ in read_source(tmp_path, "s")] == list(range(20))
     may_end.set()
     writer.close(is_end=True)
+
+
+def test_a_drive_that_hangs_holds_no_closing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last flush is waited for within a limit; what was written is there."""
+    may_end = threading.Event()
+    writer = _writer(tmp_path / "s")
+    writer.append(_record(0), COLUMNS)
+    monkeypatch.setattr(background_sync, "CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(os, "fdatasync", lambda _: may_end.wait(30))
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("the drive was waited for"))
+
+    writer.close(is_end=False)
+
+    assert not may_end.is_set()
+    assert [record.k for record, _ in read_source(tmp_path, "s")] == [0]
+    may_end.set()
 
 
 def test_a_file_is_full_after_an_hour_and_starts_with_its_columns(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def run(
     to = open_journal(folder, plan, "probe", clock)
     probes = build(plan.probes, clock)
     last = last_record(folder.journal, to.source)
-    make_up(to, probes, 0 if last is None else last[0].k + 1, stop, clock)
+    probes = make_up(to, probes, 0 if last is None else last[0].k + 1, stop, clock)
     try:
         return record(to, Panel(probes, clock, plan.sampling), stop, clock, meanwhile)
     finally:

@@ -13,11 +13,14 @@ ORDER = 50
 TITLE = "Channels in which a cause would show"
 
 HEIGHT = 110
+TURNOVER = (
+    "disk_device_turnover_ratio"  # of a drive's life: a restarted probe does not begin it anew
+)
 SHOWN = (
     ("fsync_latency_seconds", "0.99"),
     ("disk_write_await_seconds", ""),
     ("node_disk_io_time_seconds", ""),
-    ("disk_turnover_ratio", ""),
+    (TURNOVER, ""),
     ("retention_deleted_bytes", ""),
     ("schedule_lag_seconds", "0.99"),
     ("host_cpu_ratio", ""),
@@ -45,7 +48,10 @@ def _names(page: Page) -> list[str]:
 
 def _plot(page: Page, name: str) -> Markup:
     k, values = page.timeline.series[name]
-    unit = page.timeline.columns[name].unit
+    column = page.timeline.columns[name]
+    unit = column.unit
+    if column.metric == TURNOVER:
+        values = values - values[0]  # since the run's begin
     is_log = unit == "seconds" and bool((values > 0).any())
     if is_log:
         low, high = log_range([values])
