@@ -109,6 +109,18 @@ def test_a_finding_that_went_away_says_when_and_to_what_level() -> None:
     assert (message.key, message.follows) == ("run1-118.gone", "run1-118.confirmed")
 
 
+def test_all_that_is_told_of_a_finding_has_the_same_labels() -> None:
+    """Whatever is known better by then: an alert is resolved by its labels."""
+    later = dataclasses.replace(FINDING, state="gone", gone_k=200, onset_k=113, causes=CAUSES[1:])
+    first = compose(SUBJECT, None, 0)
+    last = compose(dataclasses.replace(SUBJECT, finding=later, kind="gone"), None, 0)
+
+    assert first.labels == last.labels
+    assert first.labels["finding"] == "run1-118"
+    assert (first.begin_wall_ns, first.end_wall_ns) == (START_WALL_NS + 112 * SECOND_NS, None)
+    assert last.end_wall_ns == START_WALL_NS + 200 * SECOND_NS
+
+
 def test_a_finding_without_journals_or_cause_still_makes_a_mail() -> None:
     """No window, nothing known: the bare facts go out."""
     bare = dataclasses.replace(FINDING, causes=(), changes=())

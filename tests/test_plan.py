@@ -75,7 +75,7 @@ def test_the_reference_shows_every_default() -> None:
             "probes:",
             *(f"  {name}: {{}}" for name in plugins.names("probes")),
             "detection: {detectors: {level_shift: {}}}",
-            "sinks: {mail: {to: [oncall@example.org]}}",
+            "sinks: {mail: {to: [oncall@example.org]}, webhook: {url: http://127.0.0.1:9093}}",
         ]
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from soak.core.model import Reading
@@ -230,6 +230,9 @@ class Message:
     chart_png: bytes | None = None
     follows: str = ""  # key of the message that this one is the sequel of
     at_wall_ns: int = 0  # when it was written; a repeat carries the same stamp
+    labels: Mapping[str, str] = field(default_factory=dict)  # which finding it is, ever the same
+    begin_wall_ns: int = 0  # when what it tells of began
+    end_wall_ns: int | None = None  # and when it was over; None while it lasts
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,30 @@ def compose(subject: Subject, chart_png: bytes | None, now_wall_ns: int) -> Mess
         chart_png=chart_png,
         follows=f"{key}.confirmed" if subject.is_gone else "",
         at_wall_ns=now_wall_ns,
+        labels=_labels(subject),
+        begin_wall_ns=subject.start_wall_ns + subject.finding.onset_k * SECOND_NS,
+        end_wall_ns=_end_wall_ns(subject),
     )
+
+
+def _labels(subject: Subject) -> dict[str, str]:
+    """Return what tells this finding from others, and nothing that a later word on it may change."""
+    finding = subject.finding
+    name = wording.split(finding.series)
+    return {
+        "finding": finding.key,
+        "plan": subject.plan,
+        "run": finding.run,
+        "metric": name.metric,
+        "source": name.source,
+    }
+
+
+def _end_wall_ns(subject: Subject) -> int | None:
+    gone_k = subject.finding.gone_k
+    if not subject.is_gone or gone_k is None:
+        return None
+    return subject.start_wall_ns + gone_k * SECOND_NS
 
 
 def _headline(subject: Subject) -> str:

@@ -1,0 +1,128 @@
+"""Findings as alerts of Prometheus's Alertmanager: one POST of its API's second version a message.
+
+A finding is one alert: its labels stay the same, so that the word that it went away resolves it there.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import field
+from datetime import UTC, datetime
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic.dataclasses import dataclass
+
+from soak.clients.secret import HOW, is_reference, resolved
+from soak.core.errors import BrokerError
+from soak.core.plan_base import STRICT
+from soak.core.ports import Message, Outcome
+from soak.core.units import SECOND_NS, Duration, duration_ns
+
+ALERTNAME = "SoakFinding"
+_PATH = "/api/v2/alerts"
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_MEND_LATER = frozenset({401, 403, 404, 407, 408, 421, 425, 429})
+"""Answers of the 4xx kind that another setting or another time may change."""
+_LONGEST_DETAIL = 300
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    url: str  # of the Alertmanager, such as http://alertmanager:9093
+    token: str = ""  # where a bearer token is, such as ${credential:soak_webhook}
+    ca_file: str = ""  # of a certificate that this machine does not trust by itself
+    labels: dict[str, str] = field(default_factory=dict)  # more, such as {team: streaming}
+    lasts: Duration = duration_ns(
+        "30d"
+    )  # a finding of which nobody says that it went away ends then
+    timeout: Duration = 10 * SECOND_NS  # for the connection, and for the answer
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError(f"url must be such as http://alertmanager:9093, not {self.url!r}")
+        if parts.username or parts.password:
+            raise ValueError(f"url must hold no secret: use token, and {HOW}")
+        if self.token and not is_reference(self.token):
+            raise ValueError(f"token must not stand in a plan: {HOW}")
+        if self.token and parts.scheme == "http":
+            raise ValueError("url must begin with https: a token is not sent in the open")
+        for name in self.labels:
+            if not _LABEL.fullmatch(name):
+                raise ValueError(f"labels: {name!r} is no name of a label")
+        if min(self.timeout, self.lasts) <= 0:
+            raise ValueError("timeout and lasts must be above 0s")
+
+
+def build(config: Config) -> WebhookSink:
+    return WebhookSink(config)
+
+
+def alert_of(config: Config, message: Message) -> dict[str, object]:
+    """Return the alert: what it is about in its labels, what was found in its annotations."""
+    begin_ns = message.begin_wall_ns or message.at_wall_ns
+    end_ns = message.end_wall_ns
+    labels = {"alertname": ALERTNAME, "severity": "warning", **config.labels, **message.labels}
+    return {
+        "labels": labels,
+        "annotations": {"summary": message.subject, "description": message.text},
+        "startsAt": _moment(begin_ns),
+        "endsAt": _moment(begin_ns + config.lasts if end_ns is None else end_ns),
+    }
+
+
+class WebhookSink:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def send(self, message: Message) -> Outcome:
+        """Try once, within twice the time-out."""
+        body = json.dumps([alert_of(self._config, message)]).encode()
+        place = urlsplit(self._config.url)
+        try:
+            status, answer = _post(self._config, place, body)
+        except (OSError, http.client.HTTPException, BrokerError) as error:
+            return Outcome("retry", f"{place.netloc}: {error or type(error).__name__}")
+        return _judged(status, answer)
+
+
+def _post(config: Config, place: SplitResult, body: bytes) -> tuple[int, str]:
+    headers = {"Content-Type": "application/json", **_authorization(config)}
+    seconds = config.timeout / SECOND_NS
+    host = place.hostname or ""
+    if place.scheme == "https":
+        context = ssl.create_default_context(cafile=config.ca_file or None)
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            host, place.port, timeout=seconds, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(host, place.port, timeout=seconds)
+    try:
+        connection.request("POST", place.path.rstrip("/") + _PATH, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read(_LONGEST_DETAIL).decode(errors="replace")
+    finally:
+        connection.close()
+
+
+def _authorization(config: Config) -> Mapping[str, str]:
+    if not config.token:
+        return {}
+    return {"Authorization": f"Bearer {resolved({'token': config.token})['token']}"}
+
+
+def _judged(status: int, answer: str) -> Outcome:
+    detail = " ".join(f"{status} {answer}".split())
+    if status // 100 == 2:  # noqa: PLR2004  # RFC 9110, 15.3: successful
+        return Outcome("delivered", detail)
+    is_final = status // 100 == 4 and status not in _MEND_LATER  # noqa: PLR2004  # client error
+    return Outcome("never" if is_final else "retry", detail)
+
+
+def _moment(wall_ns: int) -> str:
+    """Return an instant as RFC 3339 writes it."""
+    return datetime.fromtimestamp(wall_ns / SECOND_NS, UTC).isoformat(timespec="milliseconds")
