@@ -20,7 +20,7 @@ class Throttle:
     """Made for a device; `hold` puts a process under it, `lift` lets all of them go."""
 
     def __init__(self, device: str, writes_per_second: int) -> None:
-        self._root = V1 if (V1 / "blkio.throttle.write_iops_device").exists() else V2
+        self._root = _root()
         self._group = self._root / f"{_NAME}-{os.getpid()}-{start_ticks(os.getpid())}"
         self._device = device
         self._writes_per_second = writes_per_second
@@ -36,7 +36,7 @@ class Throttle:
         return "this machine has neither the blkio nor the io controller of cgroups"
 
     def hold(self, pid: int) -> None:
-        clear(self._root)
+        clear()
         if self._root == V2:
             (V2 / "cgroup.subtree_control").write_text("+io")
         self._group.mkdir(exist_ok=True)
@@ -55,12 +55,16 @@ class Throttle:
         return "io.max", f"{number} wiops={self._writes_per_second}"
 
 
-def clear(root: Path) -> None:
+def clear() -> None:
     """Let go what processes that are gone held."""
-    for group in root.glob(f"{_NAME}-*-*"):
+    for group in _root().glob(f"{_NAME}-*-*"):
         pid, ticks = group.name.split("-")[-2:]
         if str(start_ticks(int(pid))) != ticks:
             _dissolve(group)
+
+
+def _root() -> Path:
+    return V1 if (V1 / "blkio.throttle.write_iops_device").exists() else V2
 
 
 def _dissolve(group: Path) -> None:
