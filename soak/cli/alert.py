@@ -1,4 +1,4 @@
-"""`soak alert`: the daemon that tells people what was found."""
+"""`soak alert`: the daemon that tells people what was found, or a test whether it reaches them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,28 @@ from typing import Annotated
 import typer
 
 
-def alert(run_dir: Annotated[Path, typer.Option(help="Folder of the run.")]) -> None:
-    """Send what the findings of a run call for, each message once."""
+def alert(
+    plan: Annotated[Path | None, typer.Argument(help="With --test: a plan.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
+    test: Annotated[
+        bool,
+        typer.Option("--test", help="Send one message to each sink now, say how it went, end."),
+    ] = False,
+) -> None:
+    """Send what the findings of a run call for, each message once.
+
+    Exit with --test: 0 every sink took it, 1 one did not, 2 bad plan.
+    """
     from soak.core.clock import SystemClock
+    from soak.core.errors import PlanError
+
+    if test:
+        from soak.cli import _alert_test
+
+        sinks = _alert_test.sinks_of(plan, run_dir)
+        raise typer.Exit(0 if _alert_test.try_all(*sinks, SystemClock()) else 1)
+    if run_dir is None or plan is not None:
+        raise PlanError("soak alert needs --run-dir DIR, or a PLAN and --test")
     from soak.daemons.alert import run
     from soak.service.signals import stop_event
 
