@@ -169,7 +169,7 @@ class BatchProducer:
         return taken
 
     def _refuse_errors(self, table: NDArray[np.void]) -> None:
-        """Raise what the client says of a message, unless its queue was full: that refuses all that follow."""
+        """Raise what the client says of a message, unless its queue was full: that refuses the rest."""
         code = int(table["err"][table["err"] != 0][0])
         if code != _QUEUE_FULL:
             text = self._library.quick.rd_kafka_err2str(code).decode()

@@ -12,6 +12,8 @@ import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ COPY, PER_MESSAGE = 0x2, 0x8  # RD_KAFKA_MSG_F_COPY, RD_KAFKA_MSG_F_PARTITION
 DELIVERED, SAID, WRONG = 0x1, 0x4, 0x8  # RD_KAFKA_EVENT_DR, _LOG, _ERROR
 
 _MAJOR = 2
+_LOWEST, _HIGHEST = np.uint64(4096), np.uint64(2**47)  # no process has anything outside
 _CLIENT_BYTES = 176  # of the binding's clients: behind the object's head comes the library's handle
 _POINTER, _INT, _SIZE, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_char_p
 _CALLS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
@@ -92,15 +95,24 @@ def load() -> Library | None:
 
 
 def gathered(addresses: NDArray[np.uint64], what: np.dtype[np.void]) -> NDArray[np.void]:
-    """Return copies of what lies at these addresses, at least one, shape (n,)."""
-    low = int(addresses.min())
-    span = int(addresses.max()) - low + what.itemsize
-    memory = (ctypes.c_char * span).from_address(low)
-    # As if something lay at every single byte: numpy then picks the addresses in one go.
-    everywhere: NDArray[np.void] = np.ndarray(
-        (span - what.itemsize + 1,), np.dtype((np.void, what.itemsize)), memoryview(memory), 0, (1,)
+    """Return copies of what lies at these addresses, shape (n,)."""
+    return _everywhere(what.itemsize)[(addresses - _LOWEST).astype(np.int64)].view(what)
+
+
+@cache
+def _everywhere(size: int) -> NDArray[np.void]:
+    """Return the memory as if something of this size lay at every byte: numpy picks addresses in one go."""
+    count = int(_HIGHEST - _LOWEST) - size
+    seen = SimpleNamespace(
+        __array_interface__={
+            "version": 3,
+            "data": (int(_LOWEST), True),  # nothing is written there
+            "shape": (count,),
+            "strides": (1,),
+            "typestr": f"|V{size}",
+        }
     )
-    return everywhere[(addresses - np.uint64(low)).astype(np.int64)].view(what)
+    return np.asarray(seen)
 
 
 def _load() -> Library:
