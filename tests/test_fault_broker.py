@@ -182,13 +182,15 @@ def test_a_broker_is_stopped_again_and_again(
 def test_a_jvm_collects_all_its_garbage_as_often_as_told(
     target: Target, lines: list[Mapping[str, object]]
 ) -> None:
-    """Each collection is recorded with its length."""
+    """Each collection is recorded with its length, and the JVM tells of its pause in a log of its own."""
     active = injected("gc_pause", target, every=10 * MS)
     _until(lambda: len(lines) >= 5)
     active.lift()
     count = len(lines)
 
+    pauses = target.broker.log_path.with_name("gc.log").read_text()
     assert all(int(str(line["took_ns"])) > 0 for line in lines)
+    assert pauses.count("Pause Full") >= 5
     assert len(lines) == count
 
 

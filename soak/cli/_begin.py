@@ -40,6 +40,8 @@ def resolved(plan: Plan, lab: Lab | None, run: Run) -> Plan:
         plan = filled(plan, "broker", lab.broker.addresses)
         plan = filled(plan, "probes", {"directory": str(lab.broker.data_directory)})
         plan = filled(plan, "probes", {"log": str(lab.broker.log_path)})
+        pauses = lab.broker.log_path.with_name("gc.log")
+        plan = filled(plan, "probes", {"more_logs": (str(pauses),) if pauses.exists() else ()})
         if lab.mailbox is not None:
             server = {"host": lab.mailbox.host, "port": lab.mailbox.port}
             plan = filled(plan, "sinks", server)

@@ -62,7 +62,7 @@ class KafkaNode:
         """Start the process and return at once: nodes need each other to become ready."""
         self._console.unlink(missing_ok=True)  # old reasons would be taken for new ones
         command = [
-            *jvm.command(self._folder, self._machine.jars, self._machine.heap),
+            *jvm.command(self._folder, self._machine.jars, self._options()),
             "kafka.Kafka",
             str(self._folder / "server.properties"),
         ]
@@ -94,6 +94,12 @@ class KafkaNode:
             f"the lab's Kafka did not answer in {limit_seconds} s:\n"
             f"{children.log_tail(self.log_path)}"
         )
+
+    def _options(self) -> tuple[str, ...]:
+        """Return the heap's bounds, and where the JVM tells of the pauses that it makes."""
+        pauses = self.log_path.with_name("gc.log")
+        log = f'-Xlog:gc,safepoint:file="{pauses}":time,level,tags:filecount=2,filesize=4M'
+        return (*self._machine.heap, log)
 
     def _counts_itself(self, admin: AdminClient) -> bool:
         try:

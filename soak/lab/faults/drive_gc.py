@@ -18,8 +18,8 @@ from soak.lab.ports import Target
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     node: int = 1  # whose drive, from 1
-    pool: Size = size_bytes("32MiB")  # erased when it begins
-    collected_per_second: Size = size_bytes("400MiB")  # as if nothing on it were valid
+    pool: Size = size_bytes("24MiB")  # erased when it begins
+    collected_per_second: Size = size_bytes("64MiB")  # as if nothing on it were valid
     starved: Duration = duration_ns("2ms")  # more for each write that finds nothing erased
 
     def __post_init__(self) -> None:
