@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,98 +16,12 @@ from probes.retention_pulsar import Config, RetentionPulsar, check_settings
 from soak.cli import _begin
 from soak.core import plan_text
 from soak.core.errors import NotAvailableError, ProbeError, SettingError
-from soak.core.model import Event, Reading
+from soak.core.model import Event
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import Run
 from tests.fakes import FakeClock
 from tests.pages import pages
-
-RECORDED = Path(__file__).parent / "recorded" / "pulsar"
-STATS = json.loads((RECORDED / "internal-stats-4.2.4.json").read_text())
-PAGE = (RECORDED / "bookie-4.17.3.txt").read_text()
-TOPIC = "soak-1"
-BOOKIE = "http://bookie:8000/metrics"
-
-
-class FakeCluster:
-    """A cluster of one topic and one bookie: ledgers are closed with 1,000 entries, 1 MiB each."""
-
-    bookies = (BOOKIE,)
-
-    def __init__(self, clock: FakeClock, partitions: int) -> None:
-        self._clock = clock
-        self.ids = {at: [10 * at + 1, 10 * at + 2] for at in range(partitions)}
-        self.deleted_bytes = 0
-        self.compacted_bytes = 0
-        self.error: ProbeError | None = None
-        self.page_error: ProbeError | None = None
-        self.damaged: bytes | None = None
-        self.asked = 0
-        self.halved: set[int] = set()
-        self.silent: set[int] = set()
-
-    def trim(self, count: int = 1, partition: int = 0) -> None:
-        del self.ids[partition][:count]
-
-    def roll(self, partition: int = 0) -> None:
-        self.ids[partition].append(max(map(max, self.ids.values())) + 5)
-
-    def ledgers(self, topic: str) -> dict[int, Any]:
-        assert topic == TOPIC
-        self.asked += 1
-        self._clock.advance(0.25)
-        if self.error is not None:
-            raise self.error
-        told = {at: stats(ids) for at, ids in self.ids.items()}
-        for at in self.halved:
-            del told[at]["state"]
-        for at in self.silent:
-            del told[at]
-        return told
-
-    def page(self, bookie: str) -> bytes:
-        assert bookie == BOOKIE
-        if self.page_error is not None:
-            raise self.page_error
-        return self.damaged or _with(self.deleted_bytes, self.compacted_bytes)
-
-
-def stats(ids: list[int]) -> dict[str, Any]:
-    found: dict[str, Any] = copy.deepcopy(STATS)
-    found["ledgers"] = [{"ledgerId": at, "entries": 1000, "size": 2**20} for at in ids]
-    found["ledgers"][-1] |= {"entries": 0, "size": 0}
-    return found
-
-
-def _with(deleted: int, compacted: int) -> bytes:
-    """Return the recorded page with these counters."""
-    lines = []
-    for line in PAGE.splitlines():
-        head, _, value = line.rpartition(" ")
-        if line.startswith("bookie_RECLAIMED_DELETION"):
-            value = str(deleted)
-        if line.startswith("bookie_RECLAIMED_COMPACTION"):
-            value = str(compacted)
-        lines.append(f"{head} {value}\n")
-    return "".join(lines).encode()
-
-
-class Watch:
-    def __init__(self, partitions: int = 1, **settings: object) -> None:
-        self.clock = FakeClock(mono_ns=5 * SECOND_NS)
-        self.cluster = FakeCluster(self.clock, partitions)
-        config = Config(topics=(TOPIC,), **settings)  # type: ignore[arg-type]  # what a test sets
-        self.probe = RetentionPulsar(config, self.clock)
-
-    def poll(self) -> Reading:
-        """Poll once, and read a second later."""
-        self.probe.poll(self.cluster)
-        self.clock.advance(1)
-        return self.probe.rounds.handed.take(self.clock.mono_ns())
-
-
-def values(reading: Reading) -> dict[str, float]:
-    return {column.metric: value for column, value in reading.samples}
+from tests.pulsar_watch import PAGE, STATS, TOPIC, FakeCluster, Watch, stats, values
 
 
 def test_the_first_poll_only_starts_the_watch() -> None:
@@ -186,99 +98,6 @@ def test_bytes_of_a_ledger_that_was_open_when_last_seen_are_not_known() -> None:
     assert (trim.fields["ledgers"], "bytes" in trim.fields) == (2, False)
     assert values(reading)["retention_deletions"] == 1
     assert "retention_deleted_bytes" not in values(reading)
-
-
-def test_freed_space_is_an_event_of_its_own_with_the_time_since_the_trim() -> None:
-    """Seconds to hours later, by deletion or by compaction of the bookie's files."""
-    watch = Watch()
-    watch.poll()
-    watch.cluster.trim()
-    trimmed = watch.poll().events[0]
-    watch.clock.advance(23)
-    watch.cluster.compacted_bytes = 23 * 2**20
-
-    reading = watch.poll()
-
-    (event,) = reading.events
-    assert event.kind == "space_reclaimed"
-    assert event.fields == {
-        "bookie": "bookie:8000",
-        "bytes": 23 * 2**20,
-        "by": "compaction",
-        "lag_seconds": (event.at_ns - trimmed.at_ns) / SECOND_NS,
-    }
-    assert values(reading)["retention_reclaimed_bytes"] == 23 * 2**20
-    assert values(reading)["bookie_ACTIVE_LEDGER_TOTAL"] == 8
-
-
-def test_space_that_no_trim_of_ours_came_before_has_no_lag() -> None:
-    """Others use the bookie as well."""
-    watch = Watch()
-    watch.poll()
-    watch.cluster.deleted_bytes = 23
-
-    (event,) = watch.poll().events
-
-    assert (event.fields["by"], "lag_seconds" in event.fields) == ("deletion", False)
-
-
-def test_a_bookie_that_starts_anew_frees_nothing() -> None:
-    """Its counters fall to zero: no negative number, and none invented."""
-    watch = Watch()
-    watch.cluster.deleted_bytes = 2**30
-    watch.poll()
-    watch.cluster.deleted_bytes = 0
-
-    reading = watch.poll()
-
-    assert reading.events == ()
-    assert values(reading)["retention_reclaimed_bytes"] == 0
-
-
-def test_a_page_without_the_line_of_a_folder_frees_nothing_when_it_is_back() -> None:
-    """Of two folders that freed 5 and 7 GB before; and what they hold does not fall either."""
-    line = 'bookie_{}{{ledgerDir="/{}"}} {}\n'
-    lines = [
-        line.format(name, folder, size)
-        for name in ("RECLAIMED_DELETION_SPACE_BYTES", "ACTIVE_ENTRY_LOG_SPACE_BYTES")
-        for folder, size in (("a", 5 * 10**9), ("b", 7 * 10**9))
-    ]
-    whole, part = "".join(lines).encode(), "".join(lines[::2]).encode()
-    watch = Watch()
-    readings = []
-    for page in (whole, part, whole, whole):
-        watch.cluster.damaged = page
-        readings.append(watch.poll())
-
-    assert [reading.events for reading in readings] == [()] * 4
-    freed = [values(reading).get("retention_reclaimed_bytes") for reading in readings]
-    held = [values(reading).get("bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES") for reading in readings]
-    assert freed == [None, None, None, 0.0]
-    assert held == [12e9, None, None, 12e9]
-
-
-def test_a_counter_without_an_end_frees_nothing() -> None:
-    """A page may say that it is infinite."""
-    line = b'bookie_RECLAIMED_DELETION_SPACE_BYTES{ledgerDir="/a"} %s\n'
-    watch = Watch()
-    for value in (b"23", b"+Inf", b"+Inf"):
-        watch.cluster.damaged = line % value
-
-        assert watch.poll().events == ()
-
-
-def test_a_bookie_that_does_not_answer_costs_its_own_numbers_only() -> None:
-    """Ledgers are followed all the same, and the error is told."""
-    watch = Watch()
-    watch.poll()
-    watch.cluster.trim()
-    watch.cluster.page_error = ProbeError("bookie does not answer")
-
-    found = watch.poll()
-
-    assert [event.kind for event in found.events] == ["retention_deletion", "retention_failed"]
-    assert found.events[-1].fields == {"reason": "bookie does not answer"}
-    assert "bookie_ACTIVE_LEDGER_TOTAL" not in values(found)
 
 
 def test_a_poll_that_fails_is_covered_by_the_next() -> None:
@@ -413,24 +232,6 @@ def test_a_damaged_answer_is_an_error_or_a_right_number(key: str, value: object)
 
     assert [one.id for one in found.ledgers] in ([61, 71, 207], [])
     assert all(one.entries >= 0 and one.bytes >= 0 for one in found.ledgers)
-
-
-@settings(max_examples=50)
-@given(
-    line=st.integers(0, PAGE.count("\n") - 1),
-    text=st.binary(max_size=30).filter(lambda b: b"\n" not in b),
-)
-def test_a_damaged_page_never_frees_space(line: int, text: bytes) -> None:
-    """A line that is not what it was gives an error or is left out, and no event of its own."""
-    watch = Watch()
-    watch.poll()
-    lines = watch.cluster.page(BOOKIE).splitlines(keepends=True)
-    lines[line] = text + b"\n"
-    watch.cluster.damaged = b"".join(lines)
-
-    events = watch.poll().events
-
-    assert {event.kind for event in events} <= {"retention_failed"}
 
 
 @settings(max_examples=50)
