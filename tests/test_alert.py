@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from soak.core import plugins
 from soak.core.errors import RunFolderError
+from soak.core.phases import to_line
 from soak.core.plan_text import load
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS
@@ -49,6 +51,11 @@ class Desk:
         self.clock = FakeClock()
         self.sink = FakeSink(self.clock, *outcomes)
         self.save(state)
+
+    def say(self, more: str) -> None:
+        """Replace what the run's plan says of alerts."""
+        body = yaml.safe_load(self.folder.plan.read_text())
+        self.folder.plan.write_text(yaml.safe_dump({**body, **yaml.safe_load(more)}))
 
     def save(self, state: str, key: str = "synthetic-1-130") -> None:
         gone_k = 128 if state == "gone" else None
@@ -112,6 +119,73 @@ def test_waits_grow_to_a_quarter_of_an_hour_and_no_further() -> None:
 
     assert waits == [5, 10, 20, 40, 80, 160, 320, 640, 900]
     assert wait_ns(10_000) == LONGEST_WAIT_NS
+
+
+def test_a_flood_is_spread_over_the_hours(tmp_path: Path) -> None:
+    """Six an hour: the rest waits, also for a daemon that was started again."""
+    desk = Desk(tmp_path, DELIVERED)
+    desk.say("alerts: {most_per_hour: 6}")
+    for number in range(12):
+        desk.save("confirmed", key=f"synthetic-1-{200 + number}")
+    told = []
+    for _ in range(4):
+        desk.alerts().poll()
+        told.append(len(desk.sink.messages))
+        desk.clock.advance(3601)
+
+    assert told == [6, 12, 13, 13]
+    assert len({message.key for message in desk.sink.messages}) == 13
+
+
+def test_nobody_is_told_in_a_maintenance_window(tmp_path: Path) -> None:
+    """What is owed goes out after it; a daemon that ends within it leaves that to the next."""
+    desk = Desk(tmp_path, DELIVERED)
+    desk.say("alerts: {maintenance: [{cron: '*/30 * * * *', length: 10min}]}")
+    desk.clock.advance(1800 - desk.clock.wall_ns() / SECOND_NS % 1800 + 300)
+    alerts = desk.alerts()
+    alerts.poll()
+    desk.folder.phases.write_text(to_line("soak", 0))
+    alerts.farewell()
+    within = len(desk.sink.messages)
+    desk.clock.advance(300)
+    alerts.poll()
+
+    assert (within, len(desk.sink.messages)) == (0, 1)
+
+
+def test_the_last_words_of_a_run_wait_for_no_window(tmp_path: Path) -> None:
+    """After the end of the run no daemon comes that could say them."""
+    desk = Desk(tmp_path, DELIVERED)
+    desk.say("alerts: {maintenance: [{cron: '* * * * *', length: 1h}]}")
+    desk.folder.phases.write_text(to_line("soak", 0) + to_line("end", 130))
+    alerts = desk.alerts()
+    alerts.poll()
+    within = len(desk.sink.messages)
+    alerts.farewell()
+
+    assert (within, len(desk.sink.messages)) == (0, 1)
+
+
+def test_a_digest_comes_once_a_day_and_again_until_it_is_taken(tmp_path: Path) -> None:
+    """Also where nothing was found since; a second try is the same message."""
+    desk = Desk(tmp_path, DELIVERED)
+    desk.say("alerts: {digest: '0 7 * * *'}")
+    desk.alerts().poll()
+    before = len(desk.sink.messages)
+    desk.clock.advance(86_400)
+    desk.sink = FakeSink(desk.clock, RETRY, DELIVERED)
+    alerts = desk.alerts()
+    for _ in range(3):
+        alerts.poll()
+        desk.clock.advance(200)
+    desk.alerts().poll()
+
+    first, second = desk.sink.messages
+    assert before == 1
+    assert first == second
+    assert first.subject == "[soakd] synthetic: digest: 1 lasting, 1 new"
+    assert "findings  1, of which 1 last and 1 are new since" in first.text
+    assert "lasts" in first.text
 
 
 def test_what_was_refused_for_good_is_given_up_and_kept(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from soak.core.plan import Lab, Plan
 from soak.core.plan_fill import lacking
 from soak.core.plan_text import PlanFile
 from soak.core.units import duration_ns, format_size
+from soak.daemons.alert_calendar import refusal
 from soak.daemons.context import connect
 from soak.store.run_folder import RunFolder
 
@@ -89,6 +90,9 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
             )
         for name in lacking(plan, "sinks", "host"):
             raise plan_file.error(f"sinks.{name}.host", "names no server, and this is no lab")
+    wrong = refusal(plan.alerts)
+    if wrong:
+        raise plan_file.document.error(("alerts", *wrong[0]), wrong[1])
     check_target(plan_file)
     check_settings(plan, plan_file.document)
     if plan.ship and not plan.ship.bootstrap_servers and not _is_kafka(plan):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
+from soak.core.plan_alerts import Alerts
 from soak.core.plan_base import STRICT, PluginConfigs, Settings, check_between
 from soak.core.plan_load import Consumers, Load
 from soak.core.plan_phases import PhaseLengths
@@ -105,6 +106,7 @@ class Plan:
     sampling: dict[str, Sampling] = field(default_factory=dict)  # by probe
     detection: Detection = field(default_factory=Detection)
     sinks: PluginConfigs = field(default_factory=dict)
+    alerts: Alerts = field(default_factory=Alerts)
     ship: Ship | None = None  # how records of other hosts come here while the run goes on
     metrics: Metrics | None = None
     drive_check: Duration = 0  # each broker drive is measured so long before and after; 0s: not

@@ -16,10 +16,12 @@ from soak.core.model import Column, Finding
 from soak.core.plan import Plan
 from soak.core.ports import Clock, Message, Outcome, Sink
 from soak.core.units import SECOND_NS
+from soak.daemons.alert_calendar import Calendar
 from soak.daemons.alert_chart import draw
+from soak.daemons.alert_digest import Digests
 from soak.daemons.alert_message import Subject, compose
 from soak.daemons.alert_window import Window, bounds, read_window
-from soak.daemons.context import open_page
+from soak.daemons.context import PhaseFile, open_page
 from soak.service.notify import notifier
 from soak.store.findings import LONGEST_WAIT_NS, FindingsStore
 from soak.store.findings_rows import OutboxRow
@@ -27,6 +29,7 @@ from soak.store.run_folder import Run, RunFolder, exclusive, read_plan, read_run
 
 LOG = logging.getLogger("soak.daemons.alert")
 FIRST_WAIT_NS = 5 * SECOND_NS
+HOUR_NS = 3600 * SECOND_NS
 FAREWELL_NS = 10 * SECOND_NS
 """How long the last round may take to begin another message; the sink's time-out bounds each."""
 
@@ -82,13 +85,29 @@ class Alerts:
         self._sinks = sinks
         self._clock = clock
         self._alive = alive
+        self._calendar = Calendar(plan.alerts)
+        self._digests = Digests(folder, run, sinks, self._calendar, clock)
+        self._held_back = ""  # why nothing, or not all, goes out; said once
 
     def poll(self) -> int:
         """Try each message that is due once; return how many were settled."""
-        return self._round(self._clock.wall_ns(), until_ns=None)
+        now_ns = self._clock.wall_ns()
+        if self._calendar.is_quiet(now_ns):
+            self._hold_back("maintenance")
+            return 0
+        settled = self._round(now_ns, until_ns=None)
+        if self._plan.alerts.digest:
+            self._digests.poll()
+        return settled
 
     def farewell(self) -> None:
-        """Try what is left whenever it was put off to: nobody comes after us."""
+        """Try what is left whenever it was put off to, at any rate: nobody comes after us.
+
+        In a maintenance window of a run that goes on somebody will.
+        """
+        goes_on = PhaseFile(self._folder.phases).poll().end_k is None
+        if goes_on and self._calendar.is_quiet(self._clock.wall_ns()):
+            return
         until_ns = self._clock.mono_ns() + FAREWELL_NS
         while self._round(self._clock.wall_ns() + LONGEST_WAIT_NS, until_ns=until_ns):
             continue  # a sequel becomes due when the message before it is settled
@@ -98,9 +117,25 @@ class Alerts:
         for row in self._due(due_wall_ns):
             if until_ns is not None and self._clock.mono_ns() >= until_ns:
                 break
+            if until_ns is None and self._is_too_much(row.sink, due_wall_ns):
+                continue
             self._alive()
             settled += self._try(row)
         return settled
+
+    def _is_too_much(self, sink: str, now_wall_ns: int) -> bool:
+        """True when a sink has had its share of the hour: what is more waits for the next."""
+        with FindingsStore(self._folder.findings) as store:
+            sent = store.sent_since(sink, now_wall_ns - HOUR_NS)
+        if sent < self._plan.alerts.most_per_hour:
+            return False
+        self._hold_back(f"{sent} messages to {sink} in an hour")
+        return True
+
+    def _hold_back(self, why: str) -> None:
+        if why != self._held_back:
+            LOG.warning("messages_held_back why=%r", why)
+            self._held_back = why
 
     def _due(self, due_wall_ns: int) -> list[OutboxRow]:
         if not self._folder.findings.exists():

@@ -175,6 +175,15 @@ class FindingsStore:
         )
         return [outbox_of(row) for row in rows]
 
+    def sent_since(self, sink: str, wall_ns: int) -> int:
+        """Return how many messages a sink has taken since an instant."""
+        rows = self._rows(
+            """SELECT count(*) AS number FROM outbox
+               WHERE sink = ? AND state = 'sent' AND done_wall_ns > ?""",
+            (sink, wall_ns),
+        )
+        return int(rows[0]["number"])
+
     def mark_sent(self, row: OutboxRow, now_wall_ns: int, detail: str = "") -> None:
         self._settle(row, "sent", now_wall_ns, detail)
 

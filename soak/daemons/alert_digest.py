@@ -1,0 +1,106 @@
+"""The digest: every so often one message on all findings of a run, also where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from soak.core import wording
+from soak.core.model import Finding
+from soak.core.ports import Clock, Message, Sink
+from soak.core.units import SECOND_NS
+from soak.daemons.alert_calendar import Calendar
+from soak.store.findings import FindingsStore
+from soak.store.run_folder import Run, RunFolder
+
+MOST_FINDINGS = 30
+RETRY_NS = 300 * SECOND_NS
+_STATES = ("confirmed", "gone", "warning")
+
+
+class Digests:
+    """Call `poll` each round; what was delivered is kept in `findings.db`, so each goes out once."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        run: Run,
+        sinks: Mapping[str, Sink],
+        calendar: Calendar,
+        clock: Clock,
+    ) -> None:
+        self._folder = folder
+        self._run = run
+        self._sinks = sinks
+        self._calendar = calendar
+        self._clock = clock
+        self._again_ns: dict[str, int] = {}  # sinks that put us off, and until when
+
+    def poll(self) -> None:
+        for name, sink in self._sinks.items():
+            now_ns = self._clock.wall_ns()
+            wait_ns = self._again_ns.get(name, 0) - now_ns
+            if not 0 < wait_ns <= RETRY_NS:  # or it was set before the clock stepped back
+                self._try(name, sink, now_ns)
+
+    def _try(self, name: str, sink: Sink, now_ns: int) -> None:
+        checkpoint = f"digest.{name}"
+        with FindingsStore(self._folder.findings) as store:
+            told_ns = int(store.checkpoint(checkpoint) or self._run.start_wall_ns)
+            due_ns = self._calendar.digest_due_ns(told_ns, now_ns)
+            if due_ns is None:
+                return
+            findings = store.findings(self._run.id)
+            owed = sum(row.state == "pending" for row in store.outbox(self._run.id))
+        outcome = sink.send(compose(self._run, findings, owed, told_ns, due_ns))
+        if outcome.result == "retry":
+            self._again_ns[name] = now_ns + RETRY_NS
+            return
+        with FindingsStore(self._folder.findings) as store:
+            store.set_checkpoint(checkpoint, str(due_ns))
+
+
+def compose(
+    run: Run, findings: Sequence[Finding], owed: int, since_wall_ns: int, due_wall_ns: int
+) -> Message:
+    """Return the digest of an instant: the same whenever it is tried again."""
+    told = [one for one in findings if one.is_about_cluster and one.state != "warning"]
+    lasting = [one for one in told if one.state == "confirmed"]
+    new = [one for one in told if _raised_ns(run, one) > since_wall_ns]
+    second = (due_wall_ns - run.start_wall_ns) // SECOND_NS
+    since = f"{wording.day(since_wall_ns)} {wording.moment(since_wall_ns)}"
+    counts = f"{len(told)}, of which {len(lasting)} last and {len(new)} are new since {since}"
+    lines = [
+        f"run       {run.id} of the plan {run.name}, after {wording.span(second)}",
+        f"findings  {counts}",
+        *([f"unsent    {owed} messages wait for their sink"] if owed else []),
+        "",
+        *(_line(run, one) for one in sorted(told, key=_order)[:MOST_FINDINGS]),
+        *([f"  and {len(told) - MOST_FINDINGS} more"] if len(told) > MOST_FINDINGS else []),
+    ]
+    return Message(
+        key=f"{run.id}.digest.{due_wall_ns // SECOND_NS}",
+        subject=f"[soakd] {run.name}: digest: {len(lasting)} lasting, {len(new)} new",
+        text="\n".join(lines).rstrip() + "\n",
+        at_wall_ns=due_wall_ns,
+        labels={"finding": "digest", "plan": run.name, "run": run.id, "severity": "none"},
+        begin_wall_ns=due_wall_ns,
+        end_wall_ns=due_wall_ns + RETRY_NS,
+    )
+
+
+def _line(run: Run, finding: Finding) -> str:
+    at_ns = run.start_wall_ns + finding.onset_k * SECOND_NS
+    step = wording.step(finding.before, finding.after, wording.split(finding.series).unit)
+    state = "lasts" if finding.state == "confirmed" else "gone "
+    return (
+        f"  {state} {wording.day(at_ns)} {wording.moment(at_ns)} "
+        f"{wording.title(finding.series)} {step}, cause {finding.cause}"
+    )
+
+
+def _order(finding: Finding) -> tuple[int, int]:
+    return _STATES.index(finding.state), -finding.onset_k
+
+
+def _raised_ns(run: Run, finding: Finding) -> int:
+    return run.start_wall_ns + finding.raised_k * SECOND_NS
