@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from soak.core.model import Column
 
 LATENCIES = ("end_to_end_latency_seconds", "publish_latency_seconds")
 QUANTILES = ("0.99", "0.999", "0.5")  # in the order in which a finding is named after them
+MOST_SERIES = 8192  # whose names are taken apart once
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -21,6 +23,7 @@ def source_of(series: str) -> str:
     return series.partition("|")[0]
 
 
+@lru_cache(maxsize=MOST_SERIES)
 def column_of(series: str) -> Column:
     """Return metric and labels from `source|column name`; the name does not hold the unit."""
     name = series.partition("|")[2] or series

@@ -16,7 +16,7 @@ from detectors.causes._moves import VALUES, end_of, near, spacing_of
 from detectors.nearby import Nearby
 from soak.core.model import Change
 
-_LEAST_VALUES = 4
+_LEAST_VALUES = 3
 _FALLING = 0.8
 _FALLEN = 1.0 / 3.0
 _LEAST_SECONDS = 5.0

@@ -28,6 +28,7 @@ _TIMES = {WRITE_AWAIT: (WRITE_TIME, WRITES), READ_AWAIT: ("node_disk_read_time_s
 TURNOVERS = ("disk_device_turnover_ratio", "disk_turnover_ratio")
 _MORE = 1.3
 _SATURATED = 0.9
+_AS_MUCH = 0.5
 
 Place = tuple[str, str, str]
 """Source, target and device."""
@@ -39,6 +40,7 @@ class Drive:
 
     place: Place
     moves: Mapping[str, Move] = field(default_factory=dict)
+    flush: Move | None = None  # of the drive below, which may go by another name
 
     def risen(self, metric: str, least_ratio: float = 1.0) -> Move | None:
         one = self.moves.get(metric)
@@ -53,6 +55,14 @@ class Drive:
     def is_known(self) -> bool:
         """True when both what the drive did and how long it took were measured."""
         return WRITTEN in self.moves and (WRITE_AWAIT in self.moves or BUSY in self.moves)
+
+    @property
+    def is_slow_throughout(self) -> bool:
+        """True when flushes slowed by as much as writes did, as garbage collection does not make them."""
+        slower = self.risen(WRITE_AWAIT)
+        if slower is None or self.flush is None or not self.flush.has_risen:
+            return False
+        return self.flush.after - self.flush.before >= _AS_MUCH * (slower.after - slower.before)
 
     @property
     def is_saturated(self) -> bool:
@@ -71,7 +81,10 @@ def drives(change: Change, nearby: Nearby) -> list[Drive]:
             moved = move(series, change, nearby) if place in found else None
             if moved is not None:
                 found[place][metric] = moved
-    return [Drive(place, known) for place, known in sorted(found.items())]
+    flushes = {
+        place_of(one.series)[:2]: one for one in moves("disk_flush_await_seconds", change, nearby)
+    }
+    return [Drive(place, known, flushes.get(place[:2])) for place, known in sorted(found.items())]
 
 
 def turnover(place: Place, change: Change, nearby: Nearby) -> float | None:
@@ -86,6 +99,11 @@ def turnover(place: Place, change: Change, nearby: Nearby) -> float | None:
         if source_of(name) == place[0] and np.any(series.k <= change.interval[1])
     ]
     return max(ratios, default=None)
+
+
+def is_worn(turns: float | None) -> bool:
+    """True when every block was written at least once, as far as is known."""
+    return turns is not None and turns >= 1.0
 
 
 def place_of(series: str) -> Place:

@@ -9,7 +9,7 @@ Assumes: one change of the channel within these two minutes; of two the larger i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import log
 
@@ -80,9 +80,9 @@ def move(series: Series, change: Change, nearby: Nearby) -> Move | None:
     """Return what a channel did around a step; None when too few of its values are known."""
     spacing = spacing_of(series)
     lag = round(nearby.lag_seconds.get(series.name, 0.0))
-    low, high = change.interval
+    high = change.interval[1]
     first, last = near(change, lag, spacing)
-    start = max(low - VALUES * spacing, nearby.soak_start(change.onset_k))
+    start = start_of(change, nearby, spacing)
     stop = min(end_of(change, nearby), high + lag + VALUES * spacing)
     before = between(series, start, first)
     after = between(series, max(high, first) + lag, stop)
@@ -102,7 +102,7 @@ def move(series: Series, change: Change, nearby: Nearby) -> Move | None:
 
 def moves(metric: str, change: Change, nearby: Nearby, **labels: str) -> list[Move]:
     """Return what the channels of a metric with these labels did."""
-    return _moves(nearby.named(metric), change, nearby, labels)
+    return moves_in(nearby.named(metric), change, nearby, **labels)
 
 
 def moves_like(pattern: re.Pattern[str], change: Change, nearby: Nearby) -> list[Move]:
@@ -112,7 +112,27 @@ def moves_like(pattern: re.Pattern[str], change: Change, nearby: Nearby) -> list
         for name, series in nearby.series.items()
         if pattern.search(column_of(name).metric)
     }
-    return _moves(metrics, change, nearby, {})
+    return moves_in(metrics, change, nearby)
+
+
+def moves_in(
+    named: Mapping[str, Series], change: Change, nearby: Nearby, **labels: str
+) -> list[Move]:
+    """Return what these channels did, without those of brokers that the step is not about."""
+    wanted = {
+        name: series
+        for name, series in named.items()
+        if labels.items() <= dict(column_of(name).labels).items()
+    }
+    if not wanted:
+        return []
+    untouched = _brokers.untouched(change, nearby)
+    found = (
+        move(series, change, nearby)
+        for name, series in wanted.items()
+        if not _brokers.is_of(name, untouched)
+    )
+    return [one for one in found if one is not None]
 
 
 def risen(found: Iterable[Move], least_ratio: float = _SAME) -> Move | None:
@@ -154,28 +174,14 @@ def end_of(change: Change, nearby: Nearby) -> int:
     return end if change.gone_k is None else min(end, max(change.gone_k, change.interval[1] + 1))
 
 
+def start_of(change: Change, nearby: Nearby, spacing: int = 1) -> int:
+    """Return the first of the seconds before the onset that are looked at."""
+    return max(change.interval[0] - VALUES * spacing, nearby.soak_start(change.onset_k))
+
+
 def spacing_of(series: Series) -> int:
     """Return the usual distance of two values in seconds, at least 1."""
     return max(1, int(np.median(np.diff(series.k)))) if series.k.size > 1 else 1
-
-
-def _moves(
-    named: dict[str, Series], change: Change, nearby: Nearby, labels: dict[str, str]
-) -> list[Move]:
-    wanted = {
-        name: series
-        for name, series in named.items()
-        if labels.items() <= dict(column_of(name).labels).items()
-    }
-    if not wanted:
-        return []
-    untouched = _brokers.untouched(change, nearby)
-    found = (
-        move(series, change, nearby)
-        for name, series in wanted.items()
-        if not _brokers.is_of(name, untouched)
-    )
-    return [one for one in found if one is not None]
 
 
 def _dated(k: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[tuple[int, int], int]:

@@ -29,6 +29,7 @@ _RATE_ROSE = 3.0
 _MOST_P = 0.01
 _LEAST_EXPLAINED = 0.2
 _SEED = 1
+_FLOOR = 1e-6  # seconds: no latency is shorter
 _LEAST_SECONDS_WITH = 5  # before their time alone tells anything
 _MOST_FREE_RATIO = 0.05  # of the seconds, that lie close after no event
 
@@ -71,7 +72,7 @@ def repeated(
         ks, words, change, nearby
     )
     locking = _locked(ks, change, nearby)
-    explained = 0.0 if locking is None else _explained(change, locking)
+    explained = 0.0 if locking is None else explained_ratio(change, locking)
     is_locked = (
         locking is not None
         and locking.p_value <= _MOST_P
@@ -151,7 +152,7 @@ def _was_locked(ks: NDArray[np.int64], change: Change, nearby: Nearby, locking: 
     before = _locking_in(ks, change, nearby, start, change.interval[0])
     if before is None or before.p_value > _MOST_P:
         return False
-    return 2.0 * _contrast(before) >= _contrast(locking)
+    return 2.0 * contrast(before) >= contrast(locking)
 
 
 def _locking_in(
@@ -166,15 +167,14 @@ def _locking_in(
     return _locking.measured(series.k[low:high], series.values[low:high], ks, _SEED)
 
 
-def _contrast(locking: Locking) -> float:
-    floor = 1e-6
-    return log10(max(locking.median_with, floor) / max(locking.median_without, floor))
+def contrast(locking: Locking) -> float:
+    return log10(max(locking.median_with, _FLOOR) / max(locking.median_without, _FLOOR))
 
 
-def _explained(change: Change, locking: Locking) -> float:
+def explained_ratio(change: Change, locking: Locking) -> float:
     """Return the share of the step, on log10, that is absent from seconds without an event."""
-    step = log10(max(change.after, 1e-6) / max(change.before, 1e-6))
-    return max(0.0, min(1.0, _contrast(locking) / step))
+    step = log10(max(change.after, _FLOOR) / max(change.before, _FLOOR))
+    return max(0.0, min(1.0, contrast(locking) / step)) if step > 0.0 else 0.0
 
 
 def _told(

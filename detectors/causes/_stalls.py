@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.causes import _brokers
-from detectors.causes._moves import Move, moves, near, risen
+from detectors.causes._moves import end_of, near
 from detectors.channels import column_of
 from detectors.nearby import Nearby, between
-from soak.core.model import Change
+from soak.core.model import Change, Series
 
-_FEW = 0.1  # of the usual acknowledgements: a second with fewer is one without
-_STALL_SECONDS = 30  # a step is dated to where a stall begins, or to where it ends
+_FEW = 0.75  # of the usual acknowledgements: with fewer, some partitions get none
 _LEAST_USUAL = 10.0
 _ANSWERS = ("retention_poll_age_seconds", "scrape_duration_seconds")
 _SLOWER = 1.5
+_USUAL = 0.99
+_OFTEN = 0.1  # of the seconds, so that one outlier is none
+_LEAST_VALUES = 20
+_LEAST_SHARE = 0.2
+_EVERY = 8  # seconds from one standstill to the next, at most
 _ANSWERED = 0.9  # of the minute before
 
 
@@ -32,24 +35,35 @@ class Silence:
     is_over: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Answers beyond what was usual: how late they were, in which share of the seconds, from when on."""
+
+    series: str
+    usual: float
+    late: float
+    ratio: float
+    from_k: int
+
+
 def unacknowledged(change: Change, nearby: Nearby) -> Silence | None:
     """Return the longest stop of all acknowledgements around the onset while messages were sent, or None."""
     acked, sent = _total("acked_messages", nearby), _total("sent_messages", nearby)
-    low, high = near(change)
+    low = near(change)[0]
     usual = [count for k, count in acked.items() if low - 60 <= k < low]
     if not usual or np.median(usual) < _LEAST_USUAL:
         return None
     few = _FEW * float(np.median(usual))
     is_sending = {k for k, count in sent.items() if count > 0.0}
-    ks = [k for k in sorted(acked) if low - _STALL_SECONDS <= k <= high]
-    quiet = np.array([k for k in ks if acked[k] < few and k in is_sending], np.int64)
-    return _longest("acknowledgements", quiet, nearby.k1, low, high)
+    k = np.array(sorted(acked), np.int64)
+    is_quiet = np.array([acked[at] < few and at in is_sending for at in k.tolist()], np.bool_)
+    return _longest("acknowledgements", k, is_quiet, change)
 
 
 def unreachable(change: Change, nearby: Nearby) -> list[Silence]:
     """Return the pages that went from answering to not answering at the onset."""
     untouched = _brokers.untouched(change, nearby)
-    low, high = near(change)
+    low = near(change)[0]
     found = []
     for name, series in nearby.named("up").items():
         if _brokers.is_of(name, untouched):
@@ -57,42 +71,62 @@ def unreachable(change: Change, nearby: Nearby) -> list[Silence]:
         before = between(series, low - 60, low)
         if before.size == 0 or np.mean(before > 0.0) < _ANSWERED:
             continue
-        silent = series.k[series.values == 0.0]
-        silence = _longest(
-            dict(column_of(name).labels).get("target", name), silent, nearby.k1, low, high
-        )
+        what = dict(column_of(name).labels).get("target", name)
+        silence = _longest(what, series.k, series.values == 0.0, change)
         if silence is not None:
             found.append(silence)
     return found
 
 
-def slow_answers(change: Change, nearby: Nearby) -> Move | None:
-    """Return the question, of those that no drive is needed for, whose answer slowed most at the onset."""
-    return risen((one for metric in _ANSWERS for one in moves(metric, change, nearby)), _SLOWER)
+def late_answers(change: Change, nearby: Nearby) -> Late | None:
+    """Return the question that needs no drive whose answers came late most often, or None."""
+    untouched = _brokers.untouched(change, nearby)
+    found = [
+        one
+        for metric in _ANSWERS
+        for name, series in nearby.named(metric).items()
+        if not _brokers.is_of(name, untouched) and (one := _late(series, change, nearby))
+    ]
+    return max(found, key=lambda one: one.ratio, default=None)
+
+
+def _late(series: Series, change: Change, nearby: Nearby) -> Late | None:
+    first, last = near(change)
+    before = between(series, nearby.soak_start(change.onset_k), first)
+    low, high = np.searchsorted(series.k, [first, end_of(change, nearby)])
+    k, after = series.k[low:high], series.values[low:high]
+    if min(before.size, after.size) < _LEAST_VALUES:
+        return None
+    usual = float(np.quantile(before, _USUAL))
+    is_late = after > _SLOWER * usual
+    ratio = float(is_late.mean())
+    if ratio < _OFTEN or k[is_late][0] > last + _EVERY:
+        return None
+    typical = float(np.median(after[is_late]))
+    if typical - usual < _LEAST_SHARE * (change.after - change.before):
+        return None
+    return Late(series.name, usual, typical, ratio, int(k[is_late][0]))
 
 
 def _total(metric: str, nearby: Nearby) -> dict[int, float]:
-    """Return the sum over producers by second."""
-    found: dict[int, float] = {}
-    for series in nearby.named(metric).values():
-        for k, value in zip(series.k.tolist(), series.values.tolist(), strict=True):
-            found[k] = found.get(k, 0.0) + value
-    return found
-
-
-def _longest(what: str, silent: NDArray[np.int64], k1: int, low: int, high: int) -> Silence | None:
-    """Return the longest run of seconds that touches the onset: begins there, or ends there."""
-    runs = [
-        (int(run[0]), int(run.size))
-        for run in _runs(silent)
-        if low <= int(run[0]) <= high or low <= int(run[-1]) + 1 <= high
+    """Return the sum over producers by second, of the seconds that all of them have."""
+    known = [
+        dict(zip(s.k.tolist(), s.values.tolist(), strict=True))
+        for s in nearby.named(metric).values()
     ]
-    if not runs:
-        return None
-    from_k, seconds = max(runs, key=lambda run: run[1])
-    return Silence(what, from_k, seconds, from_k + seconds < k1)
+    shared = set.intersection(*map(set, known)) if known else set()
+    return {k: sum(one[k] for one in known) for k in shared}
 
 
-def _runs(ks: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    if ks.size:
-        yield from np.split(ks, np.flatnonzero(np.diff(ks) > 1) + 1)
+def _longest(
+    what: str, k: NDArray[np.int64], is_silent: NDArray[np.bool_], change: Change
+) -> Silence | None:
+    """Return the longest run of silent rows that begins at the onset, or ends there."""
+    low, high = near(change)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_silent, [False]]).astype(np.int8)))
+    runs = [
+        Silence(what, int(k[first]), int(k[stop - 1] - k[first]) + 1, stop < k.size)
+        for first, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+        if low <= k[first] <= high or low <= k[stop - 1] + 1 <= high
+    ]
+    return max(runs, key=lambda run: run.seconds, default=None)

@@ -1,7 +1,8 @@
 """A broker went down: it answers nobody any more, and the others take over what it led.
 
-Method:  a broker's page stops answering at the onset and does not come back within half a minute, or copies
-         fall behind there; with it acknowledgements stop, sends fail, or leaders move.
+Method:  a broker's page stops answering at the onset and does not come back within half a minute, and with
+         it acknowledgements stop, sends fail, copies fall behind or leaders move; or leaders move after a
+         quarter of the acknowledgements was missing for three seconds.
 Assumes: a page that alone is silent says more of the page than of the broker, so it is not enough.
 """
 
@@ -17,6 +18,7 @@ from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 
 _LONG_SECONDS = 30
+_STOPPED_SECONDS = 3  # an orderly end takes less
 _FAILURES = ("failed_messages", "missed_messages")
 
 
@@ -38,8 +40,8 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     ]
     if gone and beside:
         band = _scores.CERTAIN if led or copies else _scores.STRONG
-    elif copies and led and stopped is not None:
-        band = _scores.STRONG
+    elif led and stopped is not None and stopped.seconds >= _STOPPED_SECONDS:
+        band = _scores.STRONG if copies else _scores.LIKELY
     else:
         return None
     return Explanation("broker_down", _scores.graded(band, 1.0), _evidence(gone, beside, change))

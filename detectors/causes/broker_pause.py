@@ -2,8 +2,8 @@
 
 Method:  at the onset questions that need no drive are answered late (a metrics page, the offsets of a log),
          or not at all for less than half a minute. Flushes or device, CPU and network must be known and calm,
-         the JVM must not say that it stopped by itself, no leader may have moved, and the median must wait
-         less than the tail.
+         pauses of the JVM, leaders, deletions and rolls must not explain it, and the median must wait less
+         than the tail.
 Assumes: a drive that hangs shows in the flush or the device, a longer way in every message alike.
 """
 
@@ -17,37 +17,45 @@ from detectors.causes import (
     gc_pause,
     leader_move,
     network,
+    retention_cliff,
+    segment_roll,
 )
-from detectors.causes._moves import moves, told
-from detectors.causes._stalls import Silence
-from detectors.channels import column_of
+from detectors.causes._moves import moves
+from detectors.causes._stalls import Late, Silence
+from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 
 _LONG_SECONDS = 30
 _EVEN = 0.7
+_SOONER = (broker_down, gc_pause, leader_move, retention_cliff, segment_roll)
+"""Causes that say themselves why a broker stood still."""
 
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return what says that a broker stood still from the onset on; None when too little does."""
-    late = _stalls.slow_answers(change, nearby)
+    late = _stalls.late_answers(change, nearby)
     pages = [one for one in _stalls.unreachable(change, nearby) if _is_short(one)]
     if late is None and not pages:
         return None
     if not _is_innocent(change, nearby) or not _is_uneven(change, nearby):
         return None
-    if any(cause.explain(change, nearby) for cause in (broker_down, gc_pause, leader_move)):
+    if any(_is_told(cause.explain(change, nearby)) for cause in _SOONER):
         return None
     stopped = _stalls.unacknowledged(change, nearby)
     silences = [*pages, *([stopped] if stopped is not None and _is_short(stopped) else [])]
-    evidence = [told(late, change)] if late is not None else []
+    evidence = [_answered(late, change)] if late is not None else []
     evidence += [_silent(one, change) for one in silences]
-    band = _scores.STRONG if len(evidence) > 1 else _scores.LIKELY
+    part = 1.0 if len(evidence) > 1 else 0.0
     said = Evidence(
         "Device, flushes, CPU and network were measured, and none of them changed with the step."
     )
-    return Explanation("broker_pause", _scores.graded(band, 1.0), (*evidence, said))
+    return Explanation("broker_pause", _scores.graded(_scores.LIKELY, part), (*evidence, said))
+
+
+def _is_told(found: Explanation | None) -> bool:
+    return found is not None and found.score > _scores.WEAK
 
 
 def _is_short(one: Silence) -> bool:
@@ -74,6 +82,16 @@ def _is_uneven(change: Change, nearby: Nearby) -> bool:
     }
     middle, tail = rises["0.5"], rises["0.99"]
     return middle is None or tail is None or middle <= _EVEN * tail
+
+
+def _answered(late: Late, change: Change) -> Evidence:
+    return Evidence(
+        f"A broker answered late what needs no drive: {wording.title(late.series)} of "
+        f"{source_of(late.series)} was {wording.amount(late.late, 'seconds')} in {late.ratio:.0%} of the "
+        f"seconds, first {when(late.from_k - change.onset_k)} of the step, and at most "
+        f"{wording.amount(late.usual, 'seconds')} before.",
+        {"late_seconds": late.late, "usual_seconds": late.usual, "late_ratio": late.ratio},
+    )
 
 
 def _silent(one: Silence, change: Change) -> Evidence:

@@ -2,7 +2,7 @@
 
 Method:  on one drive the mean time of a write and the time spent writing step up at the onset, while bytes,
          requests and discards do not grow. How often the drive was written over says how likely it has
-         run out of erased blocks.
+         run out of erased blocks; below one turn-over flushes must not have slowed as much as writes.
 Assumes: the drive is the brokers'. A drive that fails, or one that a cloud throttles, looks the same from the
          host: below one turn-over the score is only just enough to be named.
 """
@@ -18,7 +18,6 @@ from soak.core.model import Change, Evidence, Explanation
 
 _SLOWER = 1.5
 _LEAST_SHARE = 0.2
-_WORN = 1.0  # turns after which every block was written once
 
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
@@ -38,7 +37,9 @@ def _slow(drive: Drive, change: Change, nearby: Nearby) -> Explanation | None:
     if part < _LEAST_SHARE:
         return None
     turns = _drives.turnover(drive.place, change, nearby)
-    if turns is not None and turns >= _WORN:
+    if drive.is_slow_throughout and not _drives.is_worn(turns):
+        return None
+    if _drives.is_worn(turns):
         is_steady = are_calm(moves("sent_messages", change, nearby))
         band = _scores.CERTAIN if is_steady else _scores.STRONG
     else:

@@ -1,9 +1,9 @@
 """The way between client and broker, or between brokers: packets are late, lost or sent again.
 
 Method:  a channel of the network itself steps up at the onset: round trips long enough to be a part of the
-         step, packets sent again, dropped or damaged. What only counts packets needs the brokers' drive and
-         CPU to be measured and calm. Pages that answer late count where the brokers' own time for a request
-         is known and stayed.
+         step, packets sent again, dropped or damaged. What only counts packets needs latency to follow it
+         second by second, or the brokers' drive and CPU to be measured and calm. Pages that answer late count
+         where the brokers' own time for a request is known and stayed.
 Assumes: nothing is concluded from the rest being innocent alone.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 from detectors.causes import _innocence, _scores
+from detectors.causes._coupling import coupling
 from detectors.causes._moves import Move, are_calm, moves, moves_like, risen, share, told
 from detectors.nearby import Nearby
 from soak.core.model import Change, Evidence, Explanation
@@ -48,13 +49,17 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     packets = risen(again, _MORE)
     if trip is not None:
         return _explanation(_scores.STRONG, [trip, packets], change)
+    if packets is not None:
+        followed = coupling(nearby.series[packets.series], change, nearby)
+        if followed is not None and followed.is_following:
+            return _explanation(_scores.STRONG, [packets], change)
     is_innocent = _innocence.is_drive_innocent(change, nearby) and _innocence.is_cpu_innocent(
         change, nearby
     )
     if not is_innocent:
         return None
     if packets is not None:
-        return _explanation(_scores.STRONG, [packets], change)
+        return _explanation(_scores.LIKELY, [packets], change)
     page = risen(moves(_PAGES, change, nearby), _MORE)
     if page is not None and page.after - page.before >= _LEAST_SHARE * (
         change.after - change.before

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from detectors.causes import _background, _locking, _scores
 from detectors.causes._period import period_of
-from detectors.causes._repeated import Repeated, Words, repeated
+from detectors.causes._repeated import Repeated, Words, explained_ratio, repeated
 from detectors.nearby import Nearby
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
@@ -64,9 +64,7 @@ def _spikes(ks: NDArray[np.int64], change: Change, nearby: Nearby) -> Repeated |
     )
     if locking is None or locking.p_value > _MOST_P:
         return None
-    step = np.log10(max(change.after, 1e-6) / max(change.before, 1e-6))
-    contrast = np.log10(max(locking.median_with, 1e-6) / max(locking.median_without, 1e-6))
-    explained = float(np.clip(contrast / step, 0.0, 1.0))
+    explained = explained_ratio(change, locking)
     text = (
         f"The median {wording.title(change.series)} of seconds with a roll of a segment was "
         f"{wording.amount(locking.median_with, 'seconds')}, of the others "

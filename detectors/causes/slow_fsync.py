@@ -1,8 +1,9 @@
-"""Flushes wait, yet the device below is innocent: a limit, a journal or a volume between the two.
+"""Flushes wait: above an innocent device, for a limit or a journal, or with a drive that is slow throughout.
 
 Method:  the latency of fsync, or of a bookie's journal sync, steps up at the onset, while the device's time
-         a write, its busy time and its load stay. What a busy CPU adds (`fsync_schedule_lag_seconds`) does
-         not count.
+         a write, its busy time and its load stay; or the device slows with no more to do, its flushes by as
+         much as its writes, before it was written over once. What a busy CPU adds
+         (`fsync_schedule_lag_seconds`) does not count.
 Assumes: the device's own numbers are known; without them nothing tells this from a slow drive.
 """
 
@@ -36,10 +37,16 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     if lag is not None and lag.after - lag.before >= _OF_FLUSH * (flush.after - flush.before):
         return None
     known = [drive for drive in _drives.drives(change, nearby) if drive.is_known]
-    if not known or any(map(_innocence.is_guilty, known)):
+    guilty = [drive for drive in known if _innocence.is_guilty(drive)]
+    part = share(flush, change)
+    if known and not guilty:
+        score = _scores.graded(_scores.STRONG, part)
+        return Explanation("slow_fsync", score, (told(flush, change), _innocent(known)))
+    slow = next((drive.flush for drive in guilty if _is_slow(drive, change, nearby)), None)
+    if slow is None or len(guilty) > 1:
         return None
-    score = _scores.graded(_scores.STRONG, share(flush, change))
-    return Explanation("slow_fsync", score, (told(flush, change), _innocent(known)))
+    score = _scores.graded(_scores.LIKELY, part)
+    return Explanation("slow_fsync", score, (told(flush, change), told(slow, change)))
 
 
 def _flushes(change: Change, nearby: Nearby) -> Iterable[Move]:
@@ -47,6 +54,11 @@ def _flushes(change: Change, nearby: Nearby) -> Iterable[Move]:
         for one in moves(metric, change, nearby):
             if one.label.get("quantile") in _QUANTILES:
                 yield one
+
+
+def _is_slow(drive: Drive, change: Change, nearby: Nearby) -> bool:
+    turns = _drives.turnover(drive.place, change, nearby)
+    return drive.is_slow_throughout and not drive.more_io() and not _drives.is_worn(turns)
 
 
 def _innocent(known: Sequence[Drive]) -> Evidence:

@@ -1,0 +1,211 @@
+"""CPU, pauses, leaders, a broker that ends or stands still, the way to it, and clocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detectors.attribution import attribute
+from detectors.nearby import Nearby, TimedEvent
+from soak.core.model import Change, Series
+from tests.cause_panels import E2E, END, ONSET, P99, STEP, around, channel, told
+
+CPU = "probe@b1|host_cpu_ratio"
+WAITING = "probe@b1|node_pressure_cpu_waiting_seconds"
+FSYNC = 'probe@b1|fsync_latency_seconds{directory="/d",quantile="0.99"}'
+RETRANSMITTED = "probe@b1|node_netstat_Tcp_RetransSegs"
+POLL = "probe@b1|retention_poll_age_seconds"
+UP = 'probe@b1|up{target="b1"}'
+COPIES = 'probe@b1|kafka_server_replicamanager_underreplicatedpartitions{target="b2"}'
+ACKED, SENT = "produce.0@h|acked_messages", "produce.0@h|sent_messages"
+
+
+def causes(found: Nearby, change: Change = STEP) -> list[str]:
+    return [one.cause for one in attribute(change, found)]
+
+
+def calm() -> list[Series]:
+    """A broker's host on which nothing changes."""
+    return [
+        channel(FSYNC, 0.002, 0.002),
+        channel(CPU, 0.3, 0.3),
+        channel(RETRANSMITTED, 1.0, 1.0),
+    ]
+
+
+def silent(name: str, value: float, *seconds: int) -> Series:
+    k = np.arange(END, dtype=np.int64)
+    return Series(name, k, np.where(np.isin(k, seconds), 0.0, value))
+
+
+def test_a_broker_s_host_that_runs_out_of_cpu() -> None:
+    one = around(channel(CPU, 0.3, 0.97), channel(FSYNC, 0.002, 0.002))
+    two = around(*one.series.values(), channel(WAITING, 0.02, 0.6))
+
+    assert causes(one) == causes(two) == ["broker_cpu"]
+    assert attribute(STEP, two)[0].score > attribute(STEP, one)[0].score
+
+
+def test_cpu_that_rises_and_suffices_is_no_cause() -> None:
+    assert causes(around(channel(CPU, 0.2, 0.5), channel(FSYNC, 0.002, 0.002))) == ["unknown"]
+
+
+def test_the_cpu_of_a_host_without_a_broker_is_none() -> None:
+    assert causes(around(channel("probe@load|host_cpu_ratio", 0.3, 0.97))) == ["unknown"]
+
+
+def pauses(*ks: int, seconds: float) -> tuple[TimedEvent, ...]:
+    return told("gc_pause", *ks, pause_seconds=seconds)
+
+
+def stepped(high: list[int]) -> Series:
+    y = np.log10(0.004) + np.random.default_rng(0).normal(0.0, 0.1, END)
+    y[high] += np.log10(15.0)
+    return Series(P99, np.arange(END, dtype=np.int64), 10.0**y)
+
+
+def test_long_pauses_that_latency_is_locked_to() -> None:
+    ks = [k for k in range(ONSET, END) if k % 3 != 1]
+    usual = pauses(*range(3, END, 7), seconds=0.004)
+    found = around(stepped(ks), events=(*usual, *pauses(*ks, seconds=0.06)))
+    (explanation,) = attribute(STEP, found)
+
+    assert explanation.cause == "gc_pause"
+    assert explanation.score > 0.9
+    assert "60 ms in the median" in explanation.evidence[-1].text
+
+
+def test_pauses_too_short_to_matter_are_no_cause() -> None:
+    ks = [k for k in range(ONSET, END) if k % 3 != 1]
+
+    assert causes(around(stepped(ks), events=pauses(*ks, seconds=0.004))) == ["unknown"]
+
+
+def test_the_time_in_collections_of_a_page_counts_where_there_is_no_log() -> None:
+    name = 'probe@b1|jvm_gc_collection_seconds{target="b1"}'
+
+    assert causes(around(channel(name, 0.004, 0.15))) == ["gc_pause"]
+    assert causes(around(channel(name, 0.002, 0.006))) == ["unknown"]
+
+
+def test_leaders_that_move_at_the_onset() -> None:
+    (found,) = attribute(STEP, around(events=told("leader_change", ONSET, topic="t", partition=3)))
+
+    assert found.cause == "leader_move"
+    assert "in the second of the onset of the step (topic t, partition 3)" in found.evidence[0].text
+
+
+@pytest.mark.parametrize("ks", [range(0, END, 5), [ONSET - 30], [ONSET + 10]], ids=str)
+def test_leaders_that_move_all_the_time_or_at_another_are_no_cause(ks: range) -> None:
+    assert causes(around(events=told("leader_change", *ks))) == ["unknown"]
+
+
+def test_a_broker_that_does_not_answer_any_more() -> None:
+    events = told("leader_change", ONSET + 1)
+    found = around(silent(UP, 1.0, *range(ONSET, END)), events=events)
+    first, *_ = attribute(STEP, found)
+
+    assert first.cause == "broker_down"
+    assert "stopped answering in the second of the onset" in first.evidence[0].text
+
+
+def test_a_page_that_alone_is_silent_is_no_broker_s_end() -> None:
+    assert causes(around(silent(UP, 1.0, *range(ONSET, END)))) == ["unknown"]
+
+
+def test_copies_leaders_and_acknowledgements_together_are_a_broker_s_end() -> None:
+    stop = range(ONSET, ONSET + 4)
+    series = [silent(ACKED, 200.0, *stop), channel(SENT, 200.0, 200.0), channel(COPIES, 0.0, 8.0)]
+    zero = Series(COPIES, series[2].k, np.where(series[2].k < ONSET, 0.0, 8.0))
+    found = around(*series[:2], zero, events=told("leader_change", ONSET + 1))
+
+    assert causes(found)[0] == "broker_down"
+
+
+def test_a_broker_that_stands_still_answers_simple_questions_late() -> None:
+    (found,) = attribute(STEP, around(channel(POLL, 0.1, 0.3), *calm()))
+
+    assert found.cause == "broker_pause"
+    assert (
+        "retention poll age of probe@b1 was 301 ms in 100% of the seconds" in found.evidence[0].text
+    )
+
+
+@pytest.mark.parametrize("name", [FSYNC, CPU, RETRANSMITTED])
+def test_nobody_is_said_to_stand_still_unless_all_else_is_known_and_calm(name: str) -> None:
+    late = channel(POLL, 0.1, 0.3)
+    without = [one for one in calm() if one.name != name]
+    risen = channel(name, 0.002, 0.1) if name == FSYNC else channel(name, 0.3, 0.6)
+
+    assert "broker_pause" not in causes(around(late, *without))
+    assert "broker_pause" not in causes(around(late, *without, risen))
+
+
+def test_a_longer_way_delays_the_median_as_well() -> None:
+    late = channel(POLL, 0.1, 0.3)
+    p50 = channel(P99.replace("0.99", "0.5"), 0.002, 0.058)
+
+    assert causes(around(late, p50, channel(P99, 0.004, 0.06), *calm())) == ["unknown"]
+
+
+def test_packets_that_are_sent_again_beside_calm_brokers() -> None:
+    rest = [one for one in calm() if one.name != RETRANSMITTED]
+
+    assert causes(around(channel(RETRANSMITTED, 1.0, 80.0), *rest)) == ["network"]
+    assert causes(around(channel(RETRANSMITTED, 1.0, 80.0))) == ["unknown"]
+
+
+def test_round_trips_as_long_as_the_step() -> None:
+    assert causes(around(channel("probe@b1|tcp_rtt_seconds", 0.001, 0.05))) == ["network"]
+
+
+def test_innocent_brokers_alone_do_not_make_it_the_network() -> None:
+    assert causes(around(*calm())) == ["unknown"]
+
+
+def test_a_clock_set_by_as_much_as_end_to_end_latency_steps() -> None:
+    change = replace(STEP, series=E2E)
+    event = told("clock_step", ONSET, seconds=0.055)
+
+    assert causes(around(channel(P99, 0.004, 0.004), events=event), change) == ["clock"]
+    assert causes(around(channel(P99, 0.004, 0.06), events=event), change) == ["unknown"]
+    assert causes(around(channel(P99, 0.004, 0.004), events=event)) == ["unknown"]  # publishing
+    assert causes(around(events=told("clock_step", ONSET, seconds=5.0)), change) == ["unknown"]
+
+
+def test_a_consumer_that_is_away_is_the_client() -> None:
+    change = replace(STEP, series=E2E)
+    away = channel("consume.0@h|consumer_pause_seconds", 0.002, 0.056)
+    (found,) = attribute(change, around(away))
+
+    assert found.cause == "client"
+    assert "The consumer consume.0@h itself was away from its client" in found.evidence[0].text
+
+
+def test_a_step_down_has_no_cause() -> None:
+    down = replace(STEP, before=0.06, after=0.004)
+
+    assert causes(around(channel(CPU, 0.3, 0.97), channel(FSYNC, 0.002, 0.002)), down) == [
+        "unknown"
+    ]
+
+
+def test_a_broker_stopped_every_few_seconds_stands_still_as_well() -> None:
+    """Two seconds of every six: the offsets of its log are told late in a third of the seconds."""
+    poll = channel(POLL, 0.1, 0.1)
+    is_stopped = (poll.k >= ONSET) & ((poll.k - ONSET) % 6 < 2)
+    late = Series(POLL, poll.k, np.where(is_stopped, 1.5, poll.values))
+
+    assert causes(around(late, *calm())) == ["broker_pause"]
+
+
+def test_a_third_of_the_acknowledgements_missing_until_leaders_move_is_a_broker_s_end() -> None:
+    k = np.arange(END, dtype=np.int64)
+    acked = Series(ACKED, k, np.where((k >= ONSET) & (k < ONSET + 9), 130.0, 200.0))
+    series = [acked, channel(SENT, 200.0, 200.0)]
+    killed = (*told("leader_change", ONSET + 9), *told("isr_shrink", ONSET + 9))
+
+    assert causes(around(*series, events=killed)) == ["broker_down"]
+    assert causes(around(*series)) == ["unknown"]

@@ -1,0 +1,171 @@
+"""Flushes, neighbours, backlogs, compactions, full drives: what else a drive's numbers may mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detectors.attribution import attribute
+from detectors.nearby import Nearby
+from soak.core.model import Series
+from tests.cause_panels import END, ONSET, STEP, around, channel, told
+
+VDA = '{device="vda"}'
+AWAIT = f"probe@b1|disk_write_await_seconds{VDA}"
+BUSY = f"probe@b1|node_disk_io_time_seconds{VDA}"
+WRITTEN = f"probe@b1|node_disk_written_bytes{VDA}"
+READ = f"probe@b1|node_disk_read_bytes{VDA}"
+FSYNC = 'probe@b1|fsync_latency_seconds{directory="/d",quantile="0.99"}'
+FSYNC_LAG = 'probe@b1|fsync_schedule_lag_seconds{directory="/d"}'
+SENT = "produce.0@h|sent_messages"
+LAG = "consume.0@h|lag_messages"
+FREE = 'probe@b1|node_filesystem_avail_bytes{mountpoint="/d",target="b1"}'
+
+
+def causes(found: Nearby) -> list[str]:
+    return [one.cause for one in attribute(STEP, found)]
+
+
+def innocent() -> list[Series]:
+    return [channel(AWAIT, 1e-3, 1e-3), channel(BUSY, 0.1, 0.1), channel(WRITTEN, 9e6, 9e6)]
+
+
+def busy(written: float = 90e6, sent: float = 200.0) -> list[Series]:
+    return [
+        channel(AWAIT, 1e-3, 8e-3),
+        channel(BUSY, 0.1, 0.9),
+        channel(WRITTEN, 9e6, written),
+        channel(SENT, 200.0, sent),
+    ]
+
+
+def draining(from_k: int = ONSET, seconds: float = 60.0) -> Series:
+    """A backlog of so many seconds of 200 messages a second, at its peak in `from_k`, gone after 60 s."""
+    k = np.arange(END, dtype=np.int64)
+    peak = 200.0 * seconds
+    grown = peak * (1.0 - (from_k - k) / seconds)
+    values = np.where(
+        k <= from_k, np.maximum(grown, 5.0), peak * np.maximum(1 - (k - from_k) / 60, 0)
+    )
+    return Series(LAG, k, values)
+
+
+def test_flushes_that_wait_above_an_innocent_device() -> None:
+    (found,) = attribute(STEP, around(channel(FSYNC, 0.002, 0.1), *innocent()))
+
+    assert found.cause == "slow_fsync"
+    assert (
+        "The device below did not slow and got no more to do (vda of probe@b1)"
+        in found.evidence[1].text
+    )
+
+
+def test_flushes_alone_may_be_a_slow_drive() -> None:
+    assert causes(around(channel(FSYNC, 0.002, 0.1))) == ["unknown"]
+
+
+def test_flushes_that_are_only_started_late_are_the_cpu_s() -> None:
+    late = [channel(FSYNC, 0.002, 0.1), channel(FSYNC_LAG, 0.001, 0.09)]
+
+    assert causes(around(*late, *innocent())) == ["unknown"]
+
+
+def test_a_drive_that_others_write_to() -> None:
+    (found,) = attribute(STEP, around(*busy()))
+
+    assert found.cause == "noisy_neighbour"
+    assert "what we send stayed the same" in found.evidence[2].text
+
+
+@pytest.mark.parametrize("what", ["load", "unknown load", "deletions", "compaction not known"])
+def test_a_drive_that_the_brokers_may_use_themselves_has_no_neighbour(what: str) -> None:
+    series = busy(sent=400.0 if what == "load" else 200.0)
+    if what == "unknown load":
+        series = series[:-1]
+    if what == "compaction not known":
+        series.append(channel('probe@b1|pulsar_in_bytes{target="b"}', 1e6, 1e6))
+    events = told("retention_deletion", *range(ONSET, END, 9)) if what == "deletions" else ()
+
+    assert "noisy_neighbour" not in causes(around(*series, events=events))
+
+
+def test_a_backlog_that_begins_to_drain_at_the_onset() -> None:
+    (found,) = attribute(STEP, around(draining(), channel(SENT, 200.0, 200.0)))
+
+    assert found.cause == "catch_up_read"
+    assert "A backlog began to drain in the second of the onset" in found.evidence[0].text
+    assert "fell from 12,000 messages to 200 messages in 59 s" in found.evidence[0].text
+
+
+@pytest.mark.parametrize("from_k", [ONSET - 30, ONSET + 20])
+def test_a_backlog_that_drains_from_another_time_on_is_not_the_cause(from_k: int) -> None:
+    assert causes(around(draining(from_k), channel(SENT, 200.0, 200.0))) == ["unknown"]
+
+
+def test_a_backlog_of_a_second_is_none() -> None:
+    assert causes(around(draining(seconds=2.0), channel(SENT, 200.0, 200.0))) == ["unknown"]
+
+
+def test_samples_every_ten_seconds_tell_a_drain_as_well() -> None:
+    """As in a result of the OpenMessaging Benchmark: 18 samples, 10 s apart."""
+    k = np.arange(0, END, 10, dtype=np.int64)
+    values = np.where(
+        k <= ONSET, 2000.0 + 300.0 * k, np.maximum(32000.0 - 6000.0 * (k - ONSET) / 10, 0)
+    )
+    name = "omb|backlog_messages"
+
+    assert causes(Nearby(0, END, {name: Series(name, k, values)})) == ["catch_up_read"]
+
+
+def test_a_bookie_s_compaction_is_told_when_it_ends_and_dated_by_the_device() -> None:
+    runs = Series(
+        'probe@b1|bookie_MAJOR_COMPACTIONS{target="b"}',
+        np.arange(END, dtype=np.int64),
+        (np.arange(END) == ONSET + 40).astype(float),
+    )
+    (found,) = attribute(STEP, around(*busy(), channel(READ, 1e5, 5e7), runs))
+
+    assert found.cause == "compaction"
+    assert "The bookies told of a compaction 40 s after the onset" in found.evidence[0].text
+
+
+def test_a_drive_without_space() -> None:
+    k = np.arange(END, dtype=np.int64)
+    free = Series(FREE, k, np.maximum(4e9 * (1 - k / ONSET), 1e6))
+    (found,) = attribute(STEP, around(free))
+
+    assert found.cause == "disk_full"
+    assert "was down to" in found.evidence[0].text
+
+
+def test_a_probe_that_has_no_space_to_write_says_so() -> None:
+    events = told("probe_failed", ONSET - 2, reason="less space is free than free_space_floor says")
+
+    assert causes(around(events=events)) == ["disk_full"]
+
+
+def test_a_drive_that_was_small_all_along_is_not_full() -> None:
+    assert causes(around(channel(FREE, 1e8, 0.9e8))) == ["unknown"]
+
+
+def slow_throughout(flush: float, turns: float) -> Nearby:
+    return around(
+        channel(FSYNC, 0.001, 0.012),
+        channel(AWAIT, 1e-3, 11e-3),
+        channel(f"probe@b1|node_disk_write_time_seconds{VDA}", 0.02, 0.2),
+        channel(f"probe@b1|disk_flush_await_seconds{VDA}", 1e-3, flush),
+        channel(WRITTEN, 9e6, 9e6),
+        channel(f"probe@b1|disk_turnover_ratio{VDA}", turns, turns),
+    )
+
+
+def test_a_new_drive_that_flushes_and_writes_later_alike_is_slow_and_collects_nothing() -> None:
+    assert causes(slow_throughout(flush=11e-3, turns=0.2)) == ["slow_fsync"]
+
+
+def test_a_new_drive_that_writes_later_but_flushes_as_before_collects_garbage() -> None:
+    assert causes(slow_throughout(flush=1e-3, turns=0.2)) == ["drive_gc"]
+
+
+def test_a_drive_that_was_written_over_collects_garbage_whatever_its_flushes_do() -> None:
+    assert causes(slow_throughout(flush=11e-3, turns=3.0)) == ["drive_gc"]
