@@ -47,7 +47,6 @@ class KafkaConsumer:
         )
 
     def receive(self, limit: int, timeout_seconds: float) -> Batch:
-        """Wait for the first message, then take what else is there, up to `limit`."""
         taken = self._fetch.take(limit, timeout_seconds)
         at_mono_ns, at_wall_ns = self._clock.mono_ns(), self._clock.wall_ns()
         if taken.errors:
@@ -55,7 +54,14 @@ class KafkaConsumer:
         partition = taken.partition
         if taken.topic:
             partition = partition + np.array([self._base[name] for name in taken.topic])
-        return Batch(taken.heads, partition, taken.offset, at_mono_ns, at_wall_ns)
+        return Batch(
+            taken.heads,
+            partition,
+            taken.offset,
+            at_mono_ns,
+            at_wall_ns,
+            came_mono_ns=taken.came_mono_ns,
+        )
 
     def pause(self, *, is_paused: bool) -> None:
         partitions = list(self._cached.values())

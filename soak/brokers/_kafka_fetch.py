@@ -19,6 +19,7 @@ from soak.core.units import SECOND_NS
 
 _HEAD = np.dtype((np.void, header.SIZE))
 _SERVE_NS = SECOND_NS // 10
+_COLLECT_NS = SECOND_NS // 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,12 @@ class Taken:
     partition: NDArray[np.int64]  # as its topic numbers it
     offset: NDArray[np.int64]
     errors: Sequence[KafkaError]
+    came_mono_ns: NDArray[np.int64] | None = None  # None: just now
 
 
 class Fetch(Protocol):
     def take(self, limit: int, timeout_seconds: float) -> Taken:
-        """Wait for the first message, then take what else is there, up to `limit`."""
+        """Wait for the first message, then take what else comes, up to `limit`."""
         ...
 
     def close(self) -> None:
@@ -99,21 +101,41 @@ class ByBatch:
     def take(self, limit: int, timeout_seconds: float) -> Taken:
         if limit > self._found.size:
             self._found = np.zeros(limit, dtype=np.uint64)
-        found, library = self._found, self._library
-        first = library.long.rd_kafka_consume_queue(self._queue, round(timeout_seconds * 1000))
-        count = 0
-        if first:
-            found[0] = first
-            more = library.long.rd_kafka_consume_batch_queue(
-                self._queue, 0, found[1:].ctypes.data, limit - 1
-            )
-            count = 1 + max(0, int(more))
-        taken = self._read(found[:count])
-        destroy = library.quick.rd_kafka_message_destroy
-        for address in found[:count].tolist():
+        sizes, came_ns = self._collect(limit, timeout_seconds)
+        found = self._found[: sum(sizes)]
+        taken = self._read(found, np.repeat(np.array(came_ns, dtype=np.int64), sizes))
+        destroy = self._library.quick.rd_kafka_message_destroy
+        for address in found.tolist():
             destroy(address)
         errors = [*taken.errors, *self._serve()]
         return replace(taken, errors=errors) if errors else taken
+
+    def _collect(self, limit: int, timeout_seconds: float) -> tuple[list[int], list[int]]:
+        """Note where messages lie; return how many came at a time, and when.
+
+        They come a few at a time, hundreds of times a second, and to read few costs as much as to read many.
+        """
+        next_ = self._library.long.rd_kafka_consume_queue
+        rest = self._library.quick.rd_kafka_consume_batch_queue
+        address, count = self._found.ctypes.data, 0
+        sizes: list[int] = []
+        came_ns: list[int] = []
+        end_ns = self._clock.mono_ns() + round(timeout_seconds * SECOND_NS)
+        wait_ms = round(timeout_seconds * 1000)
+        while first := next_(self._queue, wait_ms):
+            self._found[count] = first
+            at = address + (count + 1) * self._found.itemsize
+            size = 1 + max(0, int(rest(self._queue, 0, at, limit - count - 1)))
+            now_ns = self._clock.mono_ns()
+            if not came_ns:
+                end_ns = min(end_ns, now_ns + _COLLECT_NS)
+            sizes.append(size)
+            came_ns.append(now_ns)
+            count += size
+            wait_ms = (end_ns - now_ns) // 1_000_000
+            if count >= limit or wait_ms <= 0:
+                break
+        return sizes, came_ns
 
     def close(self) -> None:
         quick = self._library.quick
@@ -122,7 +144,7 @@ class ByBatch:
             quick.rd_kafka_queue_destroy(source)
         quick.rd_kafka_queue_destroy(self._queue)
 
-    def _read(self, addresses: NDArray[np.uint64]) -> Taken:
+    def _read(self, addresses: NDArray[np.uint64], came_ns: NDArray[np.int64]) -> Taken:
         """Copy what is wanted of these messages."""
         if not addresses.size:
             none = np.zeros(0, dtype=np.int64)
@@ -132,13 +154,14 @@ class ByBatch:
         if table["err"].any():
             is_bad = table["err"] != 0
             errors = self._errors(addresses[is_bad], table["err"][is_bad])
-            table = table[~is_bad]
+            table, came_ns = table[~is_bad], came_ns[~is_bad]
         return Taken(
             heads=_heads(table),
             topic=[] if self._is_one_topic else self._names(table["rkt"]),
             partition=table["partition"].astype(np.int64),
             offset=table["offset"].astype(np.int64),
             errors=errors,
+            came_mono_ns=came_ns,
         )
 
     def _names(self, targets: NDArray[np.uint64]) -> list[str]:

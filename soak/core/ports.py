@@ -96,6 +96,8 @@ class Batch:
     at_mono_ns: int
     at_wall_ns: int
     redelivered: int = 0  # came once more, and were passed over
+    came_mono_ns: NDArray[np.int64] | None = None
+    """When each came, up to `at_mono_ns`; None: all of them then."""
 
 
 class Producer(Protocol):
@@ -121,7 +123,9 @@ class Producer(Protocol):
 
 
 class Consumer(Protocol):
-    def receive(self, limit: int, timeout_seconds: float) -> Batch: ...
+    def receive(self, limit: int, timeout_seconds: float) -> Batch:
+        """Wait for the first message, then take what else comes; never longer than the timeout."""
+        ...
 
     def pause(self, *, is_paused: bool) -> None:
         """Stop fetching, or go on; what was fetched already may still come."""

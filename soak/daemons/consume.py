@@ -11,6 +11,7 @@ from soak.core import header
 from soak.core.load_rates import rates
 from soak.core.model import Event
 from soak.core.ports import Batch, Clock, Consumer
+from soak.core.units import SECOND_NS
 from soak.daemons.begin import begin_of
 from soak.daemons.consume_second import ConsumeSecond
 from soak.daemons.context import (
@@ -31,6 +32,7 @@ from soak.service.lean import spare_collections
 from soak.service.notify import notifier
 
 RECEIVE_SECONDS = 0.05
+LEAST_SECONDS = 0.001
 BATCH = 4000
 DIGEST_NS = 50_000_000  # messages are stamped as they come, and looked at in lots
 
@@ -104,7 +106,9 @@ class ConsumeLoop:
         is_building = self._context.phase_file.phases.is_building(self._k)
         self._hold(is_paused=is_building and self._catches_up)
         away_ns = self._clock.mono_ns() - self._back_ns
-        batch = self._consumer.receive(BATCH, RECEIVE_SECONDS)
+        left_ns = self._context.grid.start_of(self._k + 1) - self._clock.mono_ns()
+        patience = min(RECEIVE_SECONDS, max(left_ns / SECOND_NS, LEAST_SECONDS))
+        batch = self._consumer.receive(BATCH, patience)  # of one second: it is recorded with it
         self._back_ns = self._clock.mono_ns()
         k = self._context.grid.k_at(batch.at_mono_ns)
         if k != self._k:

@@ -14,7 +14,7 @@ from soak.core.ports import Batch, Heads
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """Messages in order of arrival; arrays of shape (n,), each message with the time of its own batch."""
+    """Messages in order of arrival; arrays of shape (n,), each message with the time when it came."""
 
     heads: Heads
     partition: NDArray[np.int64]  # running numbers
@@ -26,13 +26,21 @@ class Lot:
 def lot_of(batches: Sequence[Batch]) -> Lot:
     """Return the messages of at least one batch together."""
     sizes = [len(batch.heads) for batch in batches]
+    at_mono_ns = np.concatenate([_came(batch) for batch in batches])
+    wall_ahead_ns = np.repeat([batch.at_wall_ns - batch.at_mono_ns for batch in batches], sizes)
     return Lot(
         heads=_heads([batch.heads for batch in batches]),
         partition=np.concatenate([batch.partition for batch in batches]),
         offset=np.concatenate([batch.offset for batch in batches]),
-        at_mono_ns=np.repeat([batch.at_mono_ns for batch in batches], sizes),
-        at_wall_ns=np.repeat([batch.at_wall_ns for batch in batches], sizes),
+        at_mono_ns=at_mono_ns,
+        at_wall_ns=at_mono_ns + wall_ahead_ns,
     )
+
+
+def _came(batch: Batch) -> NDArray[np.int64]:
+    if batch.came_mono_ns is not None:
+        return batch.came_mono_ns
+    return np.full(len(batch.heads), batch.at_mono_ns, dtype=np.int64)
 
 
 def _heads(parts: Sequence[Heads]) -> Heads:
