@@ -33,9 +33,9 @@ from soak.service.lean import spare_collections, wake_on_time
 from soak.service.notify import notifier
 from soak.service.priority import Priority
 
-TICK_NS = 350_000  # shortest pause: schedule lag stays under half a millisecond
+TICK_NS = 260_000  # shortest pause: schedule lag stays under a third of a millisecond
+FULL_NS = 2_000_000  # after a send that the client's queue refused: to try at once costs more than it sends
 AHEAD = 1024
-TICK_LIMIT_NS = 20_000_000  # what is due beyond it waits for the next tick
 IDLE_NS = 20_000_000
 DIGEST_NS = 50_000_000  # acknowledgements are noted at once and counted in batches
 FLUSH_SECONDS = 15.0
@@ -128,8 +128,8 @@ class ProduceLoop:
             self._roll(now_ns)
         next_ns = now_ns + IDLE_NS
         if self._phase in LOADED:
-            self._send_due(now_ns)
-            next_ns = min(max(self._pacer.next_due_ns(), now_ns + TICK_NS), now_ns + IDLE_NS)
+            pause_ns = TICK_NS if self._send_due(now_ns) else FULL_NS
+            next_ns = min(max(self._pacer.next_due_ns(), now_ns + pause_ns), now_ns + IDLE_NS)
         self._serve()
         if now_ns >= self._digest_ns:
             self._digest_ns = now_ns + DIGEST_NS
@@ -178,7 +178,8 @@ class ProduceLoop:
         load = self._context.plan.load
         return Pacer(self._rate_plan.schedule, load.catch_up_ratio, load.backlog, now_ns)
 
-    def _send_due(self, now_ns: int) -> None:
+    def _send_due(self, now_ns: int) -> bool:
+        """Send what is due; return whether the client took all of it."""
         due = self._pacer.due(now_ns)
         self._is_held = self._is_held and now_ns - self._pacer.next_due_ns() > LAG_UNTRUSTED_NS
         self._second.missed += due.missed
@@ -189,11 +190,12 @@ class ProduceLoop:
             if taken < count:
                 self._second.queue_full += count - taken
                 self._is_held = True
-                return
+                return False
             if (
                 due.count > LARGEST_CHUNK
             ):  # much is due: acknowledgements must not wait for the last of it
                 self._serve()
+        return True
 
     def _due_ns(self, first: int, count: int) -> NDArray[np.int64]:
         """Return when these are due: numpy works out a thousand for little more than four."""
