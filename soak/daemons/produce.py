@@ -33,7 +33,7 @@ from soak.service.lean import spare_collections, wake_on_time
 from soak.service.notify import notifier
 from soak.service.priority import Priority
 
-TICK_NS = 260_000  # shortest pause: schedule lag stays under a third of a millisecond
+TICK_NS = 260_000  # shortest pause: the schedule lag is at most that and what a wake-up is late
 FULL_NS = 2_000_000  # after a send that the client's queue refused: to try at once costs more than it sends
 AHEAD = 1024
 IDLE_NS = 20_000_000
