@@ -14,11 +14,12 @@ from confluent_kafka import Producer
 
 from soak.cli import _lab_standing as commands
 from soak.core.errors import LabError, PlanError
-from soak.lab import standing
+from soak.lab import drive, standing
 from soak.lab.standing import Asked, Home, Part, State
 from soak.service.cache import user_cache
 from soak.store.run_folder import exclusive
 from tests.test_lab_children import has_ended
+from tests.test_lab_drive import remains
 
 
 @pytest.fixture
@@ -113,6 +114,19 @@ def test_what_no_lab_can_be_is_refused(
         commands.up(broker, brokers, setting=[setting] if setting else [])
 
 
+@pytest.mark.parametrize(
+    ("size", "filesystem", "message"),
+    [
+        ("1 bucket", "ext4", "--drive: '1 bucket' is not a size"),
+        ("1GiB", "ntfs", "--filesystem 'ntfs': known are ext4, xfs"),
+    ],
+)
+def test_a_drive_that_cannot_be_is_refused(size: str, filesystem: str, message: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(PlanError, match=message):
+        commands.up("kafka", drive=size, filesystem=filesystem)
+
+
 @pytest.mark.broker
 def test_a_real_kafka_stands_until_it_is_taken_down(
     cache: Path, capsys: pytest.CaptureFixture[str]
@@ -130,7 +144,7 @@ def test_a_real_kafka_stands_until_it_is_taken_down(
         producer.produce("t", b"x")
         assert producer.flush(30) == 0
         commands.logs("kafka", lines=3)
-        assert f"==> {cache}/here/node-1/logs/broker.log <==" in capsys.readouterr().out
+        assert f"==> {cache}/here/kafka/node-1/logs/broker.log <==" in capsys.readouterr().out
         with pytest.raises(LabError, match="no broker 2; known: 1"):
             commands.kill("kafka", 2)
     finally:
@@ -158,6 +172,26 @@ def test_kill_9_of_the_keeper_leaves_nothing_and_the_next_start_clears_its_state
     assert home.read() == state
     again = standing.up(home, asked(home))
     assert again.parts != state.parts
+
+
+@pytest.mark.broker
+def test_its_data_may_lie_on_an_injected_drive(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which is told what to do by a file, and goes with the lab."""
+    lack = drive.missing()
+    if lack:
+        pytest.skip(lack)
+    commands.up("kafka", directory=cache / "here", drive="256MiB")
+    try:
+        state = Home("kafka").read()
+        shown = capsys.readouterr().out
+    finally:
+        commands.down("kafka")
+
+    assert state is not None
+    assert f"drive of broker 1: {state.drives[0].device}, told by {cache}/here/drive-1/" in shown
+    assert remains(cache) == []
 
 
 @pytest.mark.broker

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:  # a command imports what it needs when it is called
+    from soak.core.plan import LabDrive
     from soak.lab.standing import Home, Part, State
 
 Broker = Annotated[str, typer.Argument(help="Kind of broker, such as kafka or pulsar.")]
@@ -28,6 +29,10 @@ def up(
     partitions: Annotated[
         int, typer.Option(min=0, help="Partitions it is to hold, copies included.")
     ] = 0,
+    drive: Annotated[
+        str, typer.Option(help="Put the data of broker 1 on an injected drive so large: 1GiB.")
+    ] = "",
+    filesystem: Annotated[str, typer.Option(help="Of that drive: ext4 or xfs.")] = "ext4",
 ) -> None:
     """Start brokers that stay until `soak lab down`; on loopback, ports chosen free."""
     from soak.core import plugins
@@ -44,6 +49,7 @@ def up(
         nodes=brokers,
         partitions=partitions,
         settings=_settings(setting or []),
+        drive=_drive(drive, filesystem) if drive else None,
     )
     print(f"starting {brokers} {broker} below {asked.folder}", flush=True)
     _show(standing.up(home, asked))
@@ -131,6 +137,20 @@ def _settings(given: list[str]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+def _drive(size: str, filesystem: str) -> LabDrive:
+    from soak.core.errors import PlanError
+    from soak.core.plan import LabDrive
+    from soak.core.units import size_bytes
+    from soak.lab.drive import FILESYSTEMS
+
+    if filesystem not in FILESYSTEMS:
+        raise PlanError(f"--filesystem {filesystem!r}: known are {', '.join(FILESYSTEMS)}")
+    try:
+        return LabDrive(capacity=size_bytes(size), filesystem=filesystem)  # type: ignore[arg-type]  # known
+    except ValueError as error:
+        raise PlanError(f"--drive: {error}") from error
+
+
 def _parts(broker: str, number: int) -> list[Part]:
     from soak.core.errors import LabError
 
@@ -162,6 +182,8 @@ def _show(state: State) -> None:
     print(f"{state.asked.broker}: up, files below {state.asked.folder}")
     for name, address in state.addresses.items():
         print(f"  {name} {address}")
+    for drive in state.drives:
+        print(f"  drive of broker {drive.number}: {drive.device}, told by {drive.control}")
     for part in state.parts:
         if start_ticks(part.pid) != part.start_ticks:
             print(f"  broker {part.number}: ended; log {part.log}")

@@ -149,6 +149,11 @@ class Drive:
     def mount_point(self) -> Path:
         return self._folder.mount_point
 
+    @property
+    def control(self) -> Path:
+        """Return the file that it heeds, which holds a `drive_control.Told`."""
+        return self._folder.control
+
     def begin(self, filesystem: str) -> None:
         self._folder.path.mkdir(parents=True, exist_ok=True)
         for old in (self._folder.ready, self._folder.counters):

@@ -22,6 +22,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, RunFolderError
+from soak.core.plan import LabDrive
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS
 from soak.service import children
@@ -42,6 +43,7 @@ class Asked:
     nodes: int = 1
     partitions: int = 0  # it is to hold, copies included
     settings: dict[str, str] = field(default_factory=dict)
+    drive: LabDrive | None = None  # an injected one for their data
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -55,12 +57,22 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class Injected:
+    """The injected drive of one broker; `control` is the file that it heeds."""
+
+    number: int
+    device: str
+    control: str
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class State:
     """What a lab is."""
 
     asked: Asked
     addresses: dict[str, str]
     parts: list[Part]
+    drives: list[Injected] = field(default_factory=list)
 
 
 class Home:

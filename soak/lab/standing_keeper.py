@@ -11,12 +11,12 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, RunFolderError, SoakError
 from soak.core.units import SECOND_NS
+from soak.lab.lab import Lab, start_lab
 from soak.lab.ports import Node, Running
-from soak.lab.standing import Asked, Home, Part, State, start_ticks
+from soak.lab.standing import Asked, Home, Injected, Part, State, start_ticks
 from soak.service.signals import exit_on_sigterm
 from soak.store.run_folder import exclusive, write_atomically
 
@@ -40,18 +40,24 @@ def keep(home: Home) -> None:
         _take(home, stack)
         folder = Path(asked.folder)
         _claim(folder, asked)
-        module = plugins.load("soak.lab.brokers", asked.broker)
-        running: Running = module.start(
-            folder, asked.settings, nodes=asked.nodes, partitions=asked.partitions
+        lab = start_lab(
+            folder,
+            asked.settings,
+            kind=asked.broker,
+            nodes=asked.nodes,
+            partitions=asked.partitions,
+            drive=asked.drive,
+            with_mailbox=False,
+            on_mail=lambda _: None,
         )
         try:
             with home.socket_address() as address, socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(address)
                 listener.listen()
-                home.write(_state(asked, running))
-                _serve(home, asked, running, listener)
+                home.write(_state(asked, lab))
+                _serve(home, asked, lab, listener)
         finally:
-            running.stop()
+            lab.stop()
             home.state.unlink(missing_ok=True)
             (home.path / "keeper.sock").unlink(missing_ok=True)
 
@@ -86,7 +92,7 @@ def _claim(folder: Path, asked: Asked) -> None:
     write_atomically(mark, json.dumps(own))
 
 
-def _serve(home: Home, asked: Asked, running: Running, listener: socket.socket) -> None:
+def _serve(home: Home, asked: Asked, lab: Lab, listener: socket.socket) -> None:
     while True:
         connection, _ = listener.accept()
         with connection:
@@ -96,8 +102,8 @@ def _serve(home: Home, asked: Asked, running: Running, listener: socket.socket) 
                 if request["action"] == "down":
                     connection.sendall(b'{"error": ""}\n')
                     return
-                error = _done(running, request["action"], int(request["number"]))
-                home.write(_state(asked, running))
+                error = _done(lab.broker, request["action"], int(request["number"]))
+                home.write(_state(asked, lab))
                 connection.sendall(json.dumps({"error": error}).encode() + b"\n")
             except (
                 OSError,
@@ -126,7 +132,7 @@ def _done(running: Running, action: str, number: int) -> str:
     return ""
 
 
-def _state(asked: Asked, running: Running) -> State:
+def _state(asked: Asked, lab: Lab) -> State:
     parts = [
         Part(
             number=node.number,
@@ -134,9 +140,13 @@ def _state(asked: Asked, running: Running) -> State:
             start_ticks=start_ticks(node.pid) or 0,
             log=str(node.log_path),
         )
-        for node in running.nodes
+        for node in lab.broker.nodes
     ]
-    return State(asked=asked, addresses=dict(running.addresses), parts=parts)
+    drives = [
+        Injected(number=number, device=made.device, control=str(made.control))
+        for number, made in lab.drives.items()
+    ]
+    return State(asked=asked, addresses=dict(lab.broker.addresses), parts=parts, drives=drives)
 
 
 def main() -> None:
