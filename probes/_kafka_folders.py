@@ -72,6 +72,8 @@ def listing(path: str) -> Listing | None:
                     newest = max(newest, (base, occupied))
     except _GONE:
         return None
+    for base in waiting:  # renamed meanwhile, and seen under both names
+        live.pop(base, None)
     return Listing(held, newest[1], live, waiting)
 
 

@@ -23,6 +23,7 @@ UNLINKED = "segment_unlinked"
 
 COARSE_NS = 50_000_000
 """A change this soon after another may bear the same time stamp: the kernel's clock for files has ticks."""
+_TRIES = 3
 _MOST_GONE = 1000  # sizes kept of unlinked segments until the log start has passed them
 
 
@@ -130,13 +131,25 @@ class Segments:
             self._grow(partition, known)
             known.seen_ns = now_ns
             return []
-        found = self._read.listing(known.path)
+        found = self._listed(known)
         if found is None:
             self._drop(partition, known)
             return []
         events = list(_changes(partition, known, found, changed_ns, self._clock.wall_ns()))
         self._take(partition, known, found, changed_ns, now_ns)
         return events
+
+    def _listed(self, known: _Folder) -> Listing | None:
+        """List a folder, again where files are gone: one that is renamed meanwhile is seen under no name."""
+        found = self._read.listing(known.path)
+        for _ in range(_TRIES):
+            lost = set() if found is None else _lost(known, found)
+            if not lost:
+                break
+            found = self._read.listing(known.path)
+            if found is None or _lost(known, found) == lost:
+                break
+        return found
 
     def _find(self, partition: Partition) -> None:
         topic, number = partition
@@ -192,7 +205,7 @@ def _changes(
     at_ns = changed_ns if since_ns < changed_ns <= now_ns else now_ns
     for base in sorted(found.live.keys() - known.live.keys()):
         yield _event(CREATED, partition, base, None, (since_ns, at_ns))
-    lost = known.live.keys() - found.live.keys() - found.waiting.keys()
+    lost = _lost(known, found)
     for base in sorted(lost | (found.waiting.keys() - known.waiting.keys())):
         waits = found.waiting.get(base)
         exact_ns = waits.renamed_ns if waits and since_ns < waits.renamed_ns <= at_ns else at_ns
@@ -209,6 +222,11 @@ def _changes(
         yield event
     while len(known.gone) > _MOST_GONE:
         del known.gone[min(known.gone)]
+
+
+def _lost(known: _Folder, found: Listing) -> set[int]:
+    """Return the segments that were there and are under neither of their names."""
+    return known.live.keys() - found.live.keys() - found.waiting.keys()
 
 
 def _event(

@@ -16,6 +16,7 @@ class FakeFolders:
         self._live: dict[str, dict[int, int]] = {}
         self._waiting: dict[str, dict[int, Waiting]] = {}
         self.listed = 0
+        self.unseen: set[int] = set()  # by the next listing, as what is renamed while it is made
         self.error: OSError | None = None
 
     def roll(self, path: str, base: int, size: int) -> None:
@@ -45,7 +46,9 @@ class FakeFolders:
 
     def listing(self, path: str) -> Listing | None:
         self.listed += 1
-        live, waiting = dict(self._live[path]), dict(self._waiting[path])
+        unseen, self.unseen = self.unseen, set()
+        live = {base: one for base, one in self._live[path].items() if base not in unseen}
+        waiting = {base: one for base, one in self._waiting[path].items() if base not in unseen}
         held = sum(live.values()) + sum(one.bytes for one in waiting.values())
         return Listing(held, live[max(live)] if live else 0, live, waiting)
 

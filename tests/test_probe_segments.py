@@ -75,6 +75,27 @@ def test_the_segment_that_grows_is_as_large_as_it_was_when_it_was_closed() -> No
     assert segments.sizes(("t", 0)) == {0: 2323}
 
 
+def test_a_file_that_is_renamed_while_its_folder_is_listed_is_told_once() -> None:
+    """It may be seen under neither of its names, as if it had been renamed and unlinked at once."""
+    clock = FakeClock()
+    folders = FakeFolders(clock)
+    for base in (0, 23):
+        folders.roll("/a/t-0", base, 100)
+    segments = Segments(["/a"], clock, folders)
+    events = []
+    for step in ("look", "rename", "look", "unlink"):
+        clock.advance(1)
+        if step == "rename":
+            folders.rename("/a/t-0", 0)
+            folders.unseen = {0}
+        if step == "unlink":
+            folders.unlink("/a/t-0", 0)
+        events += segments.look([("t", 0)], LONG_NS)
+
+    assert [event.kind for event in events] == ["segment_renamed", "segment_unlinked"]
+    assert events[1].fields["lag_seconds"] == 2.0
+
+
 def test_what_is_held_grows_with_the_segment_that_grows() -> None:
     """And not by its whole length when it is closed at last."""
     clock = FakeClock()
