@@ -45,5 +45,6 @@ for name in systemd-tmpfiles-setup.service systemd-tmpfiles-setup-dev.service sy
   reboot.target halt.target exit.target kexec.target umount.target; do
   ln -sf /dev/null "/etc/systemd/system/$name"
 done
+mount --make-rshared / # among what is in here: services get their credentials by it
 export container=unshare
 exec /lib/systemd/systemd --system --unit=multi-user.target --show-status=no --log-target=journal

@@ -28,7 +28,7 @@ MOST_EXPOSED = 2.0
 PLANNED_SECONDS = 5 + 20 + 20
 PLAN = """
 name: t
-broker: {{kafka: {{bootstrap_servers: '{servers}'}}}}
+broker: {{kafka: {{bootstrap_servers: '{servers}', common: {{client.id: '${{credential:soak_client}}'}}}}}}
 topic: {{partitions: 2}}
 load: {{rate: 200/s}}
 phases: {{warm_up: 5s, soak: {soak}, drain: 20s}}
@@ -54,6 +54,10 @@ class Machine:
         plan = PLAN.format(servers=broker.addresses["bootstrap_servers"], soak=soak)
         (self.world.shared / "t.yaml").write_text(plan)
         self.world.run("install", "-m", "640", "-g", "soak", "/srv/t.yaml", "/etc/soak/t.yaml")
+        (self.world.shared / "client").write_text("a client\n")
+        secret = "/etc/soak/credentials/client"
+        self.world.run("install", "-m", "600", "/srv/client", secret)
+        (self.world.shared / "client").unlink()
 
     def ctl(self, *words: str) -> str:
         return self.world.run("systemctl", *words)

@@ -69,13 +69,18 @@ def part_of(run_id: str, start: str, only: str) -> Part:
         raise PlanError(f"--start {start!r} is no time; write 2026-01-31T12:00:00Z") from error
     if at.tzinfo is None:
         raise PlanError(f"--start {start!r} has no time zone; write {at.isoformat()}Z for UTC")
-    names = tuple(name.strip() for name in only.split(",") if name.strip())
+    names = names_of(only)
     strays = sorted(set(LEADING) & set(names)) if "conduct" not in names else []
     if strays:
         raise PlanError(f"--only: {strays[0]} belongs to the host that has conduct")
     since_epoch = at.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     micros = (since_epoch.days * 86_400 + since_epoch.seconds) * 10**6 + since_epoch.microseconds
     return Part(run_id, micros * (SECOND_NS // 10**6), names)
+
+
+def names_of(only: str) -> tuple[str, ...]:
+    """Return the daemons that a command line names."""
+    return tuple(name.strip() for name in only.split(",") if name.strip())
 
 
 def check_in_time(part: Part, now_wall_ns: int, lead_ns: int) -> None:

@@ -6,8 +6,8 @@ import dataclasses
 import logging
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -31,7 +31,15 @@ from soak.lab.mailbox import render
 from soak.service import children
 from soak.service.metrics import withdraw
 from soak.service.signals import stop_event
-from soak.store.run_folder import Run, RunFolder, exclusive, write_atomically, write_run
+from soak.store.run_folder import (
+    Run,
+    RunFolder,
+    exclusive,
+    read_plan_file,
+    read_run,
+    write_atomically,
+    write_run,
+)
 
 EXIT_INTERRUPTED = 130
 OVERDUE_SECONDS = 60
@@ -99,18 +107,44 @@ def execute(
     if plan_file.plan.lab is None:
         _checks.check_cluster(plan_file, is_joining=not part.is_first)
     folder = _checks.check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
+    with _entered(folder, run.name, console) as (view, stack):
+        return _execute(plan_file, folder, run, view, stack, on_started, part)
+
+
+def go_on(folder: RunFolder, console: Console, only: tuple[str, ...] = ()) -> Ended:
+    """Go on with a run that was cut short, by its own plan and on its own schedule, as `execute` does.
+
+    Raises:
+        PlanError: the plan has no such daemon, or the run's broker went with it.
+        SoakError: another process runs it, it is over, or a daemon or the report failed.
+    """
+    run, plan_file = read_run(folder), read_plan_file(folder)
+    part = Part(run.id, run.start_wall_ns, only)
+    part.roles(plan_file)
+    if plan_file.plan.lab is not None:
+        raise plan_file.error("lab", "the lab's broker went down with its run: begin a new one")
+    with _entered(folder, run.name, console) as (view, stack):
+        if read_run(folder).state != "running":
+            raise SoakError(f"{folder.path}: run {run.id} is over, its state is {run.state}")
+        view.note(f"going on with run {run.id}")
+        return _carried_on(plan_file, folder, run, None, view, stack, None, part)
+
+
+@contextmanager
+def _entered(folder: RunFolder, name: str, console: Console) -> Iterator[tuple[View, ExitStack]]:
+    """Have a run folder for ourselves, and the terminal for the view; the log goes into the folder."""
     folder.logs.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(
-        filename=folder.logs / "run.log",
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        level=logging.INFO,
-        force=True,  # the terminal belongs to the view
-    )
     with ExitStack() as stack:
         stack.enter_context(exclusive(folder.path / "run.lock", "this run folder"))
-        view = open_view(console, f"soak {run.name}  {folder.path}")
+        logging.basicConfig(
+            filename=folder.logs / "run.log",
+            format="%(asctime)s %(levelname)s %(name)s %(message)s",
+            level=logging.INFO,
+            force=True,  # the terminal belongs to the view
+        )
+        view = open_view(console, f"soak {name}  {folder.path}")
         stack.callback(view.close)
-        return _execute(plan_file, folder, run, view, stack, on_started, part)
+        yield view, stack
 
 
 def _execute(
@@ -133,6 +167,22 @@ def _execute(
     write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
     write_run(folder, run)
     keep_load(plan_file, folder)
+    begun = dataclasses.replace(plan_file, plan=plan)
+    return _carried_on(begun, folder, run, lab, view, stack, on_started, part)
+
+
+def _carried_on(
+    plan_file: PlanFile,
+    folder: RunFolder,
+    run: Run,
+    lab: Lab | None,
+    view: View,
+    stack: ExitStack,
+    on_started: OnStarted | None,
+    part: Part,
+) -> Ended:
+    """Start the daemons of a run that was begun, and see to its end."""
+    clock, plan = SystemClock(), plan_file.plan
     supervisor = Supervisor(
         folder,
         clock,

@@ -22,6 +22,12 @@ def run(
     ] = "",
     run_id: Annotated[str, typer.Option(help="Id of a run over several hosts.")] = "",
     start: Annotated[str, typer.Option(help="When its load begins: 2026-01-31T12:00:00Z.")] = "",
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the plan's run that was cut short, or --run-dir."
+        ),
+    ] = False,
     only: Annotated[
         str, typer.Option(help="Daemons of this host, such as produce.1,consume.0,probe.")
     ] = "",
@@ -33,14 +39,25 @@ def run(
     from rich.console import Console
 
     from soak.cli import _checks, _outcome
-    from soak.cli._part import part_of
-    from soak.cli._session import execute
+    from soak.cli._part import names_of, part_of
+    from soak.cli._resume import unfinished
+    from soak.cli._session import execute, go_on
+    from soak.core.errors import PlanError
 
-    part = part_of(run_id, start, only)
-    plan_file = _checks.cut(_checks.load_plan(plan), scale, duration)
     console = Console()
-    ended = execute(plan_file, run_dir, console, part=part)
-    if not part.only:
+    if resume:
+        names = names_of(only)
+        for option, value in {"--scale": scale, "--duration": duration, "--start": start}.items():
+            if value:
+                raise PlanError(f"{option}: a run goes on as it began, by its own plan.yaml")
+        folder = unfinished(_checks.load_plan(plan).plan, run_dir, run_id)
+        ended = go_on(folder, console, names)
+    else:
+        part = part_of(run_id, start, only)
+        names = part.only
+        plan_file = _checks.cut(_checks.load_plan(plan), scale, duration)
+        ended = execute(plan_file, run_dir, console, part=part)
+    if not names:
         _outcome.show(console, ended.folder)
     raise typer.Exit(ended.code)
 

@@ -14,6 +14,7 @@ from soak.core import plan_text
 from soak.core.errors import RunFolderError
 from soak.core.plan import Plan
 from soak.core.plan_probe import AnyPlan
+from soak.core.plan_text import PlanFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,12 @@ def read_plan(folder: RunFolder) -> Plan:
         RunFolderError: there is none, or it cannot be read.
         PlanError: it is damaged.
     """
-    return plan_text.load(_plan_text(folder), str(folder.plan)).plan
+    return read_plan_file(folder).plan
+
+
+def read_plan_file(folder: RunFolder) -> PlanFile:
+    """Return the resolved plan of a run, with the places of its keys; raises as `read_plan`."""
+    return plan_text.load(_plan_text(folder), str(folder.plan))
 
 
 def read_any_plan(folder: RunFolder) -> AnyPlan:
