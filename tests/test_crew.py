@@ -1,0 +1,112 @@
+"""Several processes of a kind as one service: ready together, one that hangs replaced alone, ended together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from soak.core import plan_text
+from soak.core.clock import SystemClock
+from soak.core.phases import to_line
+from soak.core.ports import Clock
+from soak.daemons import crew
+from soak.daemons.context import connect, topics_of
+from soak.lab.ports import Running
+from soak.store.run_folder import Run, RunFolder, write_run
+from tests.fakes import FakeClock
+
+LIMIT_SECONDS = 120
+
+
+def folder_of(path: Path, servers: str, producers: int) -> RunFolder:
+    folder = RunFolder(path / "run")
+    folder.path.mkdir()
+    folder.plan.write_text(
+        f"name: crew\nbroker: {{kafka: {{bootstrap_servers: '{servers}'}}}}\n"
+        f"topic: {{name: crew, partitions: 3}}\nload: {{rate: 30/s, producers: {producers}}}\n"
+    )
+    folder.phases.write_text(to_line("soak", 0))
+    write_run(folder, Run("crew", SystemClock().wall_ns(), "h", {}, "running", "crew"))
+    return folder
+
+
+def test_a_single_one_needs_no_parent(tmp_path: Path) -> None:
+    """It is the service itself: nothing between it and the manager."""
+    folder = folder_of(tmp_path, "127.0.0.1:9", 1)
+    called = []
+
+    def single(run_dir: Path, index: int, _stop: threading.Event, _clock: Clock) -> int:
+        called.append((run_dir, index))
+        return 75
+
+    code = crew.run(folder.path, "produce", single, threading.Event(), FakeClock())
+
+    assert (code, called) == (75, [(folder.path, 0)])
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    """A socket that a service manager would listen on."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
+        found.bind(str(tmp_path / "notify"))
+        found.settimeout(LIMIT_SECONDS)
+        yield found
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Ask until it holds; a bound, not a pace."""
+    end = time.monotonic() + LIMIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(400)
+def test_one_that_hangs_is_replaced_alone(
+    tmp_path: Path, manager: socket.socket, lab_kafka: Running
+) -> None:
+    """The others go on with the incarnation that they have; none is left after the end."""
+    folder = folder_of(tmp_path, str(lab_kafka.addresses["bootstrap_servers"]), 3)
+    plan = plan_text.load(folder.plan.read_text(), "plan.yaml").plan
+    connect(plan, SystemClock()).create_topics(topics_of(plan), 1, {})
+    command = [sys.executable, "-m", "soak.cli.main", "produce", "--all"]
+    told = {"NOTIFY_SOCKET": str(manager.getsockname()), "WATCHDOG_USEC": "20000000"}
+    service = subprocess.Popen(
+        [*command, "--run-dir", str(folder.path)], env={**os.environ, **told}
+    )
+    try:
+        while manager.recv(4096) != b"READY=1":
+            continue
+        before = children_of(service.pid)
+        os.kill(before["1"], signal.SIGSTOP)
+        until((folder.path / "restarts.jsonl").exists)
+        until(lambda: len(children_of(service.pid)) == 3)
+        after = children_of(service.pid)
+        service.send_signal(signal.SIGTERM)
+        code = service.wait(LIMIT_SECONDS)
+    finally:
+        service.kill()
+
+    (death,) = (folder.path / "restarts.jsonl").read_text().splitlines()
+    assert code == 0
+    assert json.loads(death)["daemon"] == "produce.1"
+    assert (before["0"], before["2"]) == (after["0"], after["2"])
+    assert not [pid for pid in {*before.values(), *after.values()} if psutil.pid_exists(pid)]
+
+
+def children_of(pid: int) -> dict[str, int]:
+    """Return the daemons below a process by their numbers."""
+    found = [(child.cmdline(), child.pid) for child in psutil.Process(pid).children()]
+    return {words[words.index("--index") + 1]: at for words, at in found if "--index" in words}
