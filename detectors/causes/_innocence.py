@@ -22,6 +22,12 @@ def is_drive_innocent(change: Change, nearby: Nearby) -> bool:
     return not any(map(_is_guilty, flushes)) and not any(map(is_guilty, known))
 
 
+def is_flush_innocent(change: Change, nearby: Nearby) -> bool:
+    """True when flushes were measured, and none slowed: what holds them up above the device shows here only."""
+    flushes = [one for metric in _FLUSHES for one in moves(metric, change, nearby)]
+    return bool(flushes) and not any(map(_is_guilty, flushes))
+
+
 def is_guilty(drive: _drives.Drive) -> bool:
     """True when a device itself slowed, or got more to do."""
     slower = (drive.moves[metric] for metric in _DRIVE if metric in drive.moves)

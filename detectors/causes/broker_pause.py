@@ -1,7 +1,7 @@
 """A broker stood still and went on: stopped by a signal or a hypervisor, it answers nobody meanwhile.
 
 Method:  at the onset questions that need no drive are answered late (a metrics page, the offsets of a log),
-         or not at all for less than half a minute. Flushes or device, CPU and network must be known and calm,
+         or not at all for less than half a minute. Flushes, CPU and network must be known and calm,
          pauses of the JVM, leaders, deletions and rolls must not explain it, and the median must wait less
          than the tail.
 Assumes: a drive that hangs shows in the flush or the device, a longer way in every message alike.
@@ -64,7 +64,8 @@ def _is_short(one: Silence) -> bool:
 
 def _is_innocent(change: Change, nearby: Nearby) -> bool:
     return (
-        _innocence.is_drive_innocent(change, nearby)
+        _innocence.is_flush_innocent(change, nearby)
+        and _innocence.is_drive_innocent(change, nearby)
         and _innocence.is_cpu_innocent(change, nearby)
         and network.is_known_calm(change, nearby)
     )
