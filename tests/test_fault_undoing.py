@@ -169,12 +169,14 @@ def test_a_broker_that_runs_is_not_started_again(broker: SleepingBroker) -> None
         ("compaction", "only a bookie compacts"),
     ],
 )
-def test_a_fault_says_what_it_lacks(name: str, message: str, target: Target) -> None:
-    """Before anything is done."""
+def test_a_fault_says_what_it_lacks(name: str, message: str, tmp_path: Path) -> None:
+    """Before anything is done to the broker, which has no process here."""
     fault = plugins.load("soak.lab.faults", name)
+    broker = SleepingBroker(None, tmp_path)  # type: ignore[arg-type]  # nobody may touch it
+    bare = Target(broker, lambda _: None, SystemClock())
 
     with pytest.raises(LabError, match=message):
-        fault.inject(target, fault.Config())
+        fault.inject(bare, fault.Config())
 
 
 @pytest.mark.parametrize("name", plugins.names("soak.lab.faults"))

@@ -70,8 +70,10 @@ def _run(wanted: dict[str, int], state: Path, page: Path, run_dir: Path) -> None
     from soak.service import children
     from soak.service.signals import exit_on_sigterm
 
-    exit_on_sigterm()
-    for name, seed in matrix.left(wanted, matrix.read(state)):
+    missing = matrix.left(wanted, matrix.read(state))
+    if missing:
+        exit_on_sigterm()
+    for name, seed in missing:
         folder = run_dir / f"{name}-{seed}"
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was interrupted
         folder.parent.mkdir(parents=True, exist_ok=True)

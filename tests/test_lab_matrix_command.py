@@ -1,0 +1,58 @@
+"""`soak lab matrix` and `drill` on the command line, as far as they need no run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from soak.cli import _lab_drill, _lab_matrix
+from soak.core.errors import LabError, PlanError
+from soak.lab import drill_result, matrix
+from soak.lab.drill_result import Result
+
+ONE = Result(
+    drill="quiet", seed=1, fault="quiet", expected="nothing", cause="no finding", is_passed=True
+)
+
+
+def test_tables_are_written_from_what_was_kept(tmp_path: Path) -> None:
+    """Without running anything."""
+    state, page = tmp_path / "state", tmp_path / "page.md"
+    state.write_text(drill_result.line(ONE))
+
+    _lab_matrix.matrix(state=state, page=page, run_dir=tmp_path, show=True)
+
+    assert page.read_text() == matrix.with_tables("# Drills\n", matrix.tables([ONE]))
+
+
+def test_what_is_all_there_runs_nothing(tmp_path: Path) -> None:
+    """And writes nothing."""
+    state = tmp_path / "state"
+    state.write_text(drill_result.line(ONE))
+
+    _lab_matrix.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)
+
+    assert not (tmp_path / "page.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("quite=2", "no drill 'quite'; did you mean 'quiet'"), ("quiet=0", "write NAME or NAME=RUNS")],
+)
+def test_a_name_that_is_no_drill_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    """With the nearest one."""
+    with pytest.raises(PlanError, match=message):
+        _lab_matrix.matrix([text], run_dir=tmp_path)
+
+
+def test_there_is_nothing_to_stop_where_nothing_runs(tmp_path: Path) -> None:
+    """The folder is named."""
+    with pytest.raises(LabError, match=f"no matrix runs below {tmp_path}"):
+        _lab_matrix.matrix(run_dir=tmp_path, stop=True)
+
+
+def test_an_unknown_drill_is_answered_with_the_nearest() -> None:
+    """As an unknown key of a plan is."""
+    with pytest.raises(PlanError, match="no drill 'drive_gcc'; did you mean 'drive_gc'"):
+        _lab_drill.drill("drive_gcc")
