@@ -109,3 +109,15 @@ def test_a_result_is_made_of_the_finding_nearest_to_the_fault() -> None:
     assert (found.is_passed, found.missed, found.why) == (False, ["cause"], "it rose")
     assert drill_result.row(found)[3] == "onset +3.0 s, told after 9 s"
     assert drill_result.parse(drill_result.line(found)) == found
+
+
+def test_a_run_whose_detector_never_wrote_proves_nothing() -> None:
+    """It says so, whatever was expected."""
+    drill = Drill("d", "", Path("p"), "quiet", None, Expectation(cause="nothing"))
+    gap = {"source": "detector", "why": "never wrote"}
+    summary = {"findings": [], "coverage": {"gaps": [gap], "untrusted_seconds": 4}}
+
+    found = drill_result.of(drill, 1, summary, Moments(), [])
+
+    assert not found.is_judged
+    assert drill_result.row(found)[-1].startswith("the detector never ran")

@@ -150,6 +150,8 @@ def _moments(folder: RunFolder, injection: Injection) -> Moments:
     from soak.store.findings import FindingsStore
     from soak.store.run_folder import read_run
 
+    if not folder.findings.exists():  # the detector never ran; to look would make one
+        return Moments(injection.onset_wall_ns, injection.lifted_wall_ns)
     run = read_run(folder)
     with FindingsStore(folder.findings) as store:
         outbox, findings = store.outbox(run.id), store.findings(run.id)

@@ -93,9 +93,11 @@ def _run(wanted: dict[str, int], state: Path, page: Path, run_dir: Path) -> None
         if result is None:
             print(f"{name} {seed}: no result, see {log}", flush=True)
             continue
+        print(f"{name} {seed}: {' | '.join(drill_result.row(result)[1:])}", flush=True)
+        if not result.is_judged:
+            continue
         with state.open("a", encoding="utf-8") as file:
             file.write(drill_result.line(result))
-        print(f"{name} {seed}: {' | '.join(drill_result.row(result)[1:])}", flush=True)
         _write(state, page)
 
 

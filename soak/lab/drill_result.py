@@ -35,6 +35,7 @@ class Result:
     after: float | None = None
     why: str = ""  # the first evidence
     untrusted_seconds: int = 0
+    is_judged: bool = True  # False: the detector never wrote, so the run proves nothing
 
     @property
     def is_detected(self) -> bool:
@@ -58,7 +59,7 @@ def of(
     found = closest(about, moments.onset_wall_ns) or {}
     key = str(found.get("key", ""))
     evidence = found.get("evidence") or [{}]
-    onset = moments.onset_wall_ns
+    onset, coverage = moments.onset_wall_ns, summary.get("coverage", {})
     return Result(
         drill=drill.name,
         seed=seed,
@@ -73,7 +74,8 @@ def of(
         before=found.get("before"),
         after=found.get("after"),
         why=str(evidence[0].get("text", "")),
-        untrusted_seconds=int(summary.get("coverage", {}).get("untrusted_seconds", 0)),
+        untrusted_seconds=int(coverage.get("untrusted_seconds", 0)),
+        is_judged="detector" not in {gap.get("source") for gap in coverage.get("gaps", ())},
     )
 
 
@@ -102,6 +104,8 @@ def row(result: Result) -> tuple[str, ...]:
         if value is not None
     ]
     verdict = "ok" if result.is_passed else f"MISSED: {', '.join(result.missed)}"
+    if not result.is_judged:
+        verdict = "the detector never ran: this machine had no time for it"
     injected = "nothing" if result.expected == NOTHING else result.fault
     return result.drill, injected, result.cause, ", ".join(when), result.why, verdict
 
