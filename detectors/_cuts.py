@@ -68,29 +68,28 @@ def settled(starts: Sequence[int], tracks: Sequence[Track], least_rows: int) -> 
     end = tracks[0].rows.size
     kept: list[Cut] = []
     for at, high in pairwise([*starts, end]):
-        low = kept[-1].at if kept else 0
-        kept.append(_judged((low, at, high), tracks, least_rows))
+        kept.append(_judged(kept, at, high, tracks, least_rows))
     while kept:
         weakest = min(range(len(kept)), key=lambda place: kept[place].strength)
         if kept[weakest].strength >= 1.0:
             break
         del kept[weakest]
         for place in range(max(weakest - 1, 0), min(weakest + 1, len(kept))):
-            low = kept[place - 1].at if place else 0
             high = kept[place + 1].at if place + 1 < len(kept) else end
-            kept[place] = _judged((low, kept[place].at, high), tracks, least_rows)
+            kept[place] = _judged(kept[:place], kept[place].at, high, tracks, least_rows)
     return kept
 
 
-def _judged(bounds: tuple[int, int, int], tracks: Sequence[Track], least_rows: int) -> Cut:
-    """Return what all series say of a cut between common rows (low, at, high)."""
+def _judged(
+    earlier: Sequence[Cut], at: int, high: int, tracks: Sequence[Track], least_rows: int
+) -> Cut:
+    """Return what all series say of a cut at common row `at`, after the earlier ones and before `high`."""
     sides = [
         side
         for place, track in enumerate(tracks)
-        if (side := _side(place, track, bounds, least_rows)) is not None
+        if (side := _side(place, track, earlier, (at, high), least_rows)) is not None
     ]
     sides.sort(key=lambda side: -side.strength)
-    at = bounds[1]
     if not sides or sides[0].strength < 0.0:
         return Cut(at, at, at, sides[0].strength if sides else -1.0, ())
     places, onset = tracks[sides[0].track].places, sides[0].onset
@@ -99,10 +98,17 @@ def _judged(bounds: tuple[int, int, int], tracks: Sequence[Track], least_rows: i
     return Cut(at, first, last, sides[0].strength, (sides[0], *beside))
 
 
-def _side(place: int, track: Track, bounds: tuple[int, int, int], least_rows: int) -> Side | None:
-    """Return what one series says, or None when it has too few rows there."""
-    low, at = (int(track.rows[row]) for row in bounds[:2])
-    high = int(track.rows[bounds[2]]) if bounds[2] < track.rows.size else track.y.size
+def _side(
+    place: int, track: Track, earlier: Sequence[Cut], bounds: tuple[int, int], least_rows: int
+) -> Side | None:
+    """Return what one series says, or None when it has too few rows there.
+
+    A series that has none between two cuts is compared with what it was before the earlier one.
+    """
+    at = int(track.rows[bounds[0]])
+    high = int(track.rows[bounds[1]]) if bounds[1] < track.rows.size else track.y.size
+    lows = (int(track.rows[cut.at]) for cut in reversed(earlier))
+    low = next((low for low in lows if at - low >= least_rows), 0)
     if min(at - low, high - at) < least_rows:
         return None
     before, after = (float(np.median(track.values[a:b])) for a, b in ((low, at), (at, high)))

@@ -18,6 +18,7 @@ _SHARE = 0.87  # of the likelihood; rows are whole, so such intervals hold 95 to
 _MAD_TO_SD = 1.4826
 _POOLED_ROWS = 30  # that the spread of both sides together counts as
 _BLOCK = 15  # rows
+_LEAST_BLOCKS = 20  # so that few steps are in few of them
 _DIFFERENCE = 0.954  # median of |a - b| of two standard normal numbers
 _LAGS = 10  # rows, of what an AR(1) leaves over
 _MOST_CORRELATION = 0.97
@@ -60,7 +61,7 @@ def wandering(y: NDArray[np.float64]) -> float:
     Medians of what neighbours differ by hardly see steps, nor that the noise is larger at some times.
     """
     found = []
-    for block in (1, _BLOCK):
+    for block in (1, max(1, min(_BLOCK, y.size // _LEAST_BLOCKS))):
         means = y[: y.size // block * block].reshape(-1, block).mean(axis=1)
         if means.size > 1:
             found.append(float(np.median(np.abs(np.diff(means)))) * block**0.5 / _DIFFERENCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,8 +43,8 @@ class KnownRun:
     delay: dict[int, list[Ints]] = field(default_factory=dict)
 
 
-def write_known_run(path: Path, *, gap: Sequence[int] = ()) -> KnownRun:
-    """Write the run; no source records the seconds of `gap`."""
+def write_known_run(path: Path, *, gap: Sequence[int] = (), paused: Sequence[int] = ()) -> KnownRun:
+    """Write the run; no source records the seconds of `gap`, consumers read nothing in those of `paused`."""
     folder = RunFolder(path)
     path.mkdir(parents=True)
     folder.plan.write_text(plan_text.dump(plan_text.load(PLAN, "plan.yaml").plan))
@@ -56,7 +57,8 @@ def write_known_run(path: Path, *, gap: Sequence[int] = ()) -> KnownRun:
         produced, consumed = [], []
         for k in (k for k in range(end_k + 2) if k not in gap):
             produced.append(_produced(run, k, rng))
-            consumed.append(_consumed(run, k, rng))
+            second = _consumed(run, k, rng)
+            consumed.append(_paused(second) if k in paused else second)
         _write(folder, f"produce.{index}@host", produced)
         _write(folder, f"consume.{index}@host", consumed)
     return run
@@ -106,6 +108,15 @@ def _consumed(
         *_counts(received_messages=25, overflow_messages=0, lag_messages=k),
     ]
     return samples, _record(k, samples, {"end_to_end_latency_seconds": histogram.encode()})
+
+
+def _paused(
+    consumed: tuple[list[tuple[Column, float]], Record],
+) -> tuple[list[tuple[Column, float]], Record]:
+    """Return the second of a consumer that reads nothing: counts of 0, latencies of nothing."""
+    told, record = consumed
+    samples = [(column, math.nan if column.unit == "seconds" else 0.0) for column, _ in told]
+    return samples, _record(record.k, samples, {})
 
 
 def _quantiles(metric: str, histogram: Histogram) -> list[tuple[Column, float]]:

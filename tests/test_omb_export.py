@@ -96,6 +96,15 @@ def test_rates_counts_and_backlog_are_those_of_all_processes(tmp_path: Path) -> 
     assert found.samples["backlog_messages"].tolist() == [28.0, 48.0, 54.0]
 
 
+def test_a_backlog_grows_by_what_is_sent_while_consumers_pause(tmp_path: Path) -> None:
+    """They tell of none then: two subscriptions, 500 messages a sample, none received in the second one."""
+    run = write_known_run(tmp_path / "run", paused=range(WARM_UP + 10, WARM_UP + 20))
+    found = collected(run.folder)
+
+    assert found.samples["consume_rate_per_second"].tolist() == [50.0, 0.0, 50.0]
+    assert found.samples["backlog_messages"].tolist() == [28.0, 1028.0, 54.0]
+
+
 def test_only_the_soak_counts(tmp_path: Path) -> None:
     """Warm-up and drain were recorded too, as the benchmark records neither."""
     found = collected(write_known_run(tmp_path / "run").folder)

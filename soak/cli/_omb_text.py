@@ -31,6 +31,13 @@ class Format(StrEnum):
     csv = "csv"
 
 
+class Findings(StrEnum):
+    """Sentences for people, or one object a finding."""
+
+    text = "text"
+    jsonl = "jsonl"
+
+
 def summary(path: Path, result: Result) -> Iterator[str]:
     """Give the lines about one file: what ran, rates, latencies of the whole run, remarks."""
     seconds = int(result.seconds[-1]) if result.seconds.size else 0

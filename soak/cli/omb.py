@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from soak.cli._omb_text import Format
+from soak.cli._omb_text import Findings, Format
 
 command = typer.Typer(
     help="Read and write files of the OpenMessaging Benchmark.", no_args_is_help=True
@@ -90,3 +90,29 @@ def export(
     if hdr_log is not None:
         _omb_files.write(hdr_log, log.lines(source.start_wall_ns, _omb_run.seconds(folder)))
         print(hdr_log)
+
+
+@command.command()
+def analyse(
+    files: Annotated[list[Path], typer.Argument(help="Result files, also packed.")],
+    output: Annotated[Findings, typer.Option("--format", help="How to print.")] = Findings.text,
+) -> None:
+    """Find the steps of latency in result files of any dialect, and say what caused them.
+
+    Exit: 0, or 2 when a file is not a result; nothing is printed then.
+    """
+    from soak.cli import _omb_files, _omb_findings
+    from soak.core.errors import PlanError
+
+    results, sources = _omb_files.sort_out(files)
+    if sources:
+        raise PlanError(f"{sources[0].document.name}: not a benchmark result")
+    for path, result in results:
+        found = _omb_findings.findings(result)
+        lines = (
+            _omb_findings.json_rows(path, found)
+            if output is Findings.jsonl
+            else _omb_findings.summary((path, result), found)
+        )
+        for line in lines:
+            print(line)

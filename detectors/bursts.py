@@ -1,0 +1,87 @@
+"""Bursts: a few values far above the level of those around them, and back.
+
+Method:  distance on log10 from the median of the 9 values before or of the 9 after, whichever is lower, in
+         robust standard deviations of these distances over the whole series; next to it on both
+         sides are values that are not. A step has those on one side.
+Assumes: latencies or other positive values; noise of one size. What lasts longer than `most_rows` is a level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from detectors._measure import FLOOR_SECONDS
+from soak.core.model import Change, Series
+
+_AROUND = 9  # values on either side
+_MAD_TO_SD = 1.4826
+_CONFIDENCE = 0.9999  # of what is many sd away
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Config:
+    """How far, and for how long."""
+
+    smallest_ratio: float = 4.0
+    sds: float = 8.0
+    most_rows: int = 6
+
+    def __post_init__(self) -> None:
+        if self.smallest_ratio <= 1.0 or self.sds <= 0.0:
+            raise ValueError("smallest_ratio must be above 1, sds above 0")
+        if not 1 <= self.most_rows <= _AROUND:
+            raise ValueError(f"most_rows: 1 to {_AROUND}")
+
+
+def detect(series: Series, config: Config) -> list[Change]:
+    """Return both edges of each burst in order of time: up at its first row, down at the first after it."""
+    if series.values.size < 2 * _AROUND:
+        return []
+    y = np.log10(np.maximum(series.values, FLOOR_SECONDS))
+    level = _level(y)
+    sd = _MAD_TO_SD * float(np.median(np.abs(y - level)))
+    least = max(np.log10(config.smallest_ratio), config.sds * sd)
+    is_far = y - level >= least
+    bounds = np.flatnonzero(np.diff(np.concatenate([[False], is_far, [False]])))
+    edges = []
+    for first, stop in bounds.reshape(-1, 2):
+        is_short = stop - first <= config.most_rows and first > 0 and stop < series.k.size
+        if is_short and max(y[first - 1], y[stop]) - level[first] < least:
+            around, within = 10.0 ** level[first], np.median(series.values[first:stop])
+            edges.append(_edge(series, int(first), float(around), float(within)))
+            edges.append(_edge(series, int(stop), float(within), float(around)))
+    return edges
+
+
+def without(series: Series, edges: Sequence[Change]) -> Series:
+    """Return a series without the rows of bursts with these edges."""
+    keep = np.ones(series.k.size, dtype=np.bool_)
+    for up, down in zip(edges[::2], edges[1::2], strict=True):
+        keep &= (series.k < up.onset_k) | (series.k >= down.onset_k)
+    return Series(series.name, series.k[keep], series.values[keep])
+
+
+def _level(y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the lower of the medians before and after each value; at the ends the last value stands in."""
+    wide = np.pad(y, _AROUND, mode="edge")
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(wide, _AROUND), axis=1)
+    return np.asarray(np.minimum(medians[: y.size], medians[-y.size :]))
+
+
+def _edge(series: Series, row: int, before: float, after: float) -> Change:
+    k = int(series.k[row])
+    return Change(
+        series=series.name,
+        raised_k=k,
+        onset_k=k,
+        interval=(k, k),
+        before=before,
+        after=after,
+        state="confirmed",
+        confidence=_CONFIDENCE,
+    )

@@ -1,0 +1,151 @@
+"""`soak omb analyse`: where latency rose in a benchmark's result, until when, and why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from soak.cli._omb_findings import Found, findings
+from soak.cli.main import build
+from soak.core.errors import PlanError
+from soak.omb import packed_text, read_result
+from soak.omb.result import Result
+from tests.omb_catch_up import CatchUp, result
+
+RECORDED = Path(__file__).parent / "recorded" / "omb"
+PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "data" / "omb-results"
+DRAINS = {"two-samples": 51, "one-sample": 36}
+
+
+def load(path: Path) -> Result:
+    return read_result.parse(packed_text.parse_json(packed_text.read(path), str(path)), str(path))
+
+
+def without_backlog(found: Result) -> Result:
+    samples = {name: row for name, row in found.samples.items() if name != "backlog_messages"}
+    return replace(found, samples=samples)
+
+
+def drains(found: list[Found], sample: int) -> list[Found]:
+    """Return those at the begin of the drain, give or take a sample."""
+    return [one for one in found if abs(one.change.onset_k - sample) <= 1]
+
+
+@pytest.mark.parametrize("name", DRAINS)
+def test_a_recorded_catch_up_read_is_found_where_the_drain_began(name: str) -> None:
+    found = findings(load(RECORDED / "catch_up" / f"{name}.json.gz"))
+    (drain,) = drains(found, DRAINS[name])
+
+    assert drain.causes[0].cause == "catch_up_read"
+    assert len(found) <= 2
+
+
+@pytest.mark.parametrize("name", DRAINS)
+def test_without_its_backlog_the_same_run_has_no_known_cause(name: str) -> None:
+    found = findings(without_backlog(load(RECORDED / "catch_up" / f"{name}.json.gz")))
+
+    assert drains(found, DRAINS[name])
+    assert {one.causes[0].cause for one in found} == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    "catch_up",
+    [
+        CatchUp(),
+        CatchUp(correlation=0.8),
+        CatchUp(noise=0.12),
+        CatchUp(publish_ratio=4.0),
+        CatchUp(publish_ratio=1.0),
+        CatchUp(end=49),
+        CatchUp(end=51),
+        CatchUp(end=83),
+        CatchUp(samples=60, end=75),
+        CatchUp(pause=47),
+        CatchUp(samples=40, pause=10, drain=20, end=26),
+    ],
+    ids=str,
+)
+def test_every_catch_up_read_is_one_finding_until_it_is_over(catch_up: CatchUp) -> None:
+    """Short and long, one that never ends, with quiet and wandering noise, whether others pay or not."""
+    for seed in range(2):
+        run = result(catch_up, np.random.default_rng(seed))
+        found = findings(run)
+        (drain,) = drains(found, catch_up.drain)
+
+        assert drain.causes[0].cause == "catch_up_read"
+        assert len(found) <= 2
+        assert drain.change.gone_k is None or drain.change.gone_k <= catch_up.end + 2
+
+
+def test_a_quiet_run_has_no_finding() -> None:
+    """20 runs of 90 samples whose noise wanders."""
+    calm = CatchUp(pause=90, drain=91, end=92, noise=0.1, correlation=0.6)
+
+    assert sum(len(findings(result(calm, np.random.default_rng(s)))) for s in range(20)) <= 1
+
+
+def test_no_unit_and_no_order_of_the_keys_changes_what_is_found() -> None:
+    run = result(CatchUp(), np.random.default_rng(1))
+    turned = replace(run, samples=dict(reversed(list(run.samples.items()))))
+    told = [
+        [(one.change.onset_k, one.causes[0].cause) for one in findings(r)] for r in (run, turned)
+    ]
+
+    assert told[0] == told[1]
+
+
+@pytest.mark.skipif(
+    not PUBLISHED.is_dir(), reason="the published results are not beside the project"
+)
+def test_published_results_which_are_mostly_steady_give_few_findings() -> None:
+    """20 files with 1,912 samples, one with an outage of three minutes."""
+    found = [findings(load(path)) for path in sorted(PUBLISHED.glob("*.json.gz"))]
+
+    assert len(found) == 20
+    assert sum(map(len, found)) <= 2
+
+
+def printed(*arguments: str) -> str:
+    done = CliRunner().invoke(build(["omb"]), ["omb", "analyse", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_command_prints_one_object_a_finding() -> None:
+    path = str(RECORDED / "catch_up" / "one-sample.json.gz")
+    (row,) = [json.loads(line) for line in printed("--format", "jsonl", path).splitlines()]
+
+    assert row["file"] == path
+    assert (row["index"], row["until"], row["kind"]) == (36, 37, "step")
+    assert row["metric"] == "end_to_end_latency_p50_seconds"
+    assert row["interval"][0] <= 36 <= row["interval"][1]
+    assert row["after"] > 1000 * row["before"]
+    assert row["cause"] == row["causes"][0]["cause"] == "catch_up_read"
+    assert 0.5 <= row["causes"][0]["score"] <= 1.0
+    assert row["confidence"] > 0.99
+
+
+def test_for_people_a_finding_is_a_sentence_with_its_reasons() -> None:
+    text = printed(str(RECORDED / "catch_up" / "one-sample.json.gz"))
+
+    assert "to 61.9 s from sample 36 (6 min) until sample 37, cause catch_up_read" in text
+    assert "A backlog began to drain" in text
+
+
+def test_a_file_without_a_rise_says_so() -> None:
+    assert "no rise of latency in 4 samples" in printed(str(RECORDED / "upstream.json"))
+
+
+def test_a_file_that_is_no_result_is_named_and_nothing_is_printed(tmp_path: Path) -> None:
+    path = tmp_path / "workload.yaml"
+    path.write_text("name: a\ntopics: 1\n")
+    done = CliRunner().invoke(build(["omb"]), ["omb", "analyse", str(path)])
+
+    assert isinstance(done.exception, PlanError)
+    assert "workload.yaml" in str(done.exception)
+    assert done.stdout == ""
