@@ -63,6 +63,10 @@ test-restarts: $(STAMP) ## ten kills of a Kafka at full load, and not one false 
 test-memory: $(STAMP) ## ten million messages and a week's seconds through the load daemons, memory flat (four minutes)
 	@$(BIN)/pytest -m memory --durations=4 -s
 
+.PHONY: test-service
+test-service: $(STAMP) ## runs that pause, are killed, miss their end and go on, under a real systemd manager
+	@$(BIN)/pytest -m service --durations=3
+
 .PHONY: chaos
 chaos: $(STAMP) ## fifty random kills of a run's daemons: nothing lost, nobody blamed (ten minutes); SOAK_CHAOS_SEED, SOAK_CHAOS_KILLS
 	@$(BIN)/pytest -m chaos --durations=3 -s

@@ -45,7 +45,8 @@ class World:
         inner = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
         self.until(lambda: inner.read_text().split(), "the manager to start")
         self._pid = int(inner.read_text().split()[0])
-        self.until(lambda: self.run("systemctl", "is-system-running") == "running", "the boot")
+        target = "multi-user.target"
+        self.until(lambda: self.run("systemctl", "is-active", target) == "active", "the boot")
 
     def cut_power(self) -> None:
         """Kill the manager and all that it started, at once."""

@@ -61,8 +61,7 @@ def test_without_such_a_run_it_says_so(tmp_path: Path) -> None:
         unfinished(plan_at(tmp_path), tmp_path)
 
 
-@pytest.mark.broker
-@pytest.mark.slow
+@pytest.mark.service
 @pytest.mark.timeout(1200)
 def test_a_run_that_was_killed_goes_on_to_its_end(tmp_path: Path, lab_kafka: Running) -> None:
     """Killed with all its daemons in the middle: the same run, one gap, and nothing lost."""

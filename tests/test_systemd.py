@@ -17,10 +17,7 @@ from soak.lab.ports import Running
 from soak.store.run_folder import RunFolder, read_run
 from tests.systemd_world import World, booted, why_not
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
-]
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 SOAK = str(Path(sys.prefix) / "bin" / "soak")
 DAEMONS = ("produce", "consume", "probe", "conduct", "detect", "alert", "finish")
@@ -104,6 +101,7 @@ def machine(shared: Path) -> Iterator[Machine]:
         yield Machine(world)
 
 
+@pytest.mark.slow
 def test_units_are_whole_and_closed_up(machine: Machine) -> None:
     """Systemd finds nothing wrong with them and little that they could do; then they are gone."""
     world = machine.world
@@ -159,7 +157,7 @@ def test_a_run_goes_on_through_kills_a_hang_and_a_power_cut(
     assert not (machine.home / "daemons").exists()
 
 
-@pytest.mark.broker
+@pytest.mark.service
 @pytest.mark.timeout(900)
 def test_a_run_whose_end_passed_meanwhile_is_ended_and_followed_by_a_new_one(
     machine: Machine, lab_kafka: Running
