@@ -83,6 +83,15 @@ def test_pauses_too_short_to_matter_are_no_cause() -> None:
     assert causes(around(stepped(ks), events=pauses(*ks, seconds=0.004))) == ["unknown"]
 
 
+def test_the_sums_of_a_log_count_like_its_pauses() -> None:
+    ks = [k for k in range(ONSET, END) if k % 3 != 1]
+    stopped = silent(
+        'probe@b1|jvm_gc_pause_seconds{log="gc.log"}', 0.06, *set(range(END)) - set(ks)
+    )
+
+    assert causes(around(stepped(ks), stopped)) == ["gc_pause"]
+
+
 def test_the_time_in_collections_of_a_page_counts_where_there_is_no_log() -> None:
     name = 'probe@b1|jvm_gc_collection_seconds{target="b1"}'
 
@@ -139,6 +148,17 @@ def test_nobody_is_said_to_stand_still_unless_all_else_is_known_and_calm(name: s
 
     assert "broker_pause" not in causes(around(late, *without))
     assert "broker_pause" not in causes(around(late, *without, risen))
+
+
+def test_acknowledgements_that_stop_for_seconds_where_leaders_are_watched() -> None:
+    acked = silent(ACKED, 200.0, *range(ONSET, ONSET + 3), *range(ONSET + 9, ONSET + 12))
+    sent = channel(SENT, 200.0, 200.0)
+    watched = silent('probe@b1|broker_log_events{kind="leader_change",log="s"}', 0.0)
+    hung = channel('probe@b1|fsync_hanging_seconds{directory="/d"}', 1e-9, 2.0)
+
+    assert causes(around(acked, sent, watched, *calm())) == ["broker_pause"]
+    assert causes(around(acked, sent, *calm())) == ["unknown"]
+    assert causes(around(acked, sent, watched, hung, *calm())) == ["unknown"]
 
 
 def test_a_longer_way_delays_the_median_as_well() -> None:

@@ -106,6 +106,18 @@ def test_a_backlog_of_a_second_is_none() -> None:
     assert causes(around(draining(seconds=2.0), channel(SENT, 200.0, 200.0))) == ["unknown"]
 
 
+def test_a_backlog_that_stood_and_then_drains() -> None:
+    """A plateau of noise, whose largest value lies anywhere."""
+    k = np.arange(END, dtype=np.int64)
+    level = 50_000.0 * np.minimum(1.0, 1.0 - (k - ONSET) / 90.0)
+    values = level + np.random.default_rng(0).normal(0.0, 300.0, END)
+    found = around(Series(LAG, k, np.maximum(values, 0.0)), channel(SENT, 200.0, 200.0))
+    late = around(Series(LAG, k + 20, np.maximum(values, 0.0)), channel(SENT, 200.0, 200.0))
+
+    assert causes(found) == ["catch_up_read"]
+    assert causes(late) == ["unknown"]
+
+
 def test_samples_every_ten_seconds_tell_a_drain_as_well() -> None:
     """As in a result of the OpenMessaging Benchmark: 18 samples, 10 s apart."""
     k = np.arange(0, END, 10, dtype=np.int64)

@@ -80,6 +80,14 @@ def test_deletions_that_begin_after_the_step_are_not_its_cause(first: int) -> No
     assert causes(nearby(STEPPED, list(range(first, END)))) == ["unknown"]
 
 
+def test_deletions_that_a_broker_only_counts_are_deletions() -> None:
+    name = 'probe@b1|vectorized_storage_log_log_segments_removed{target="rp"}'
+    counted = Series(name, np.arange(END, dtype=np.int64), (np.arange(END) >= ONSET).astype(float))
+    found = Nearby(0, END, {P99: latency(STEPPED), name: counted})
+
+    assert causes(found) == ["retention_cliff"]
+
+
 def test_one_deletion_at_the_onset_is_no_cause() -> None:
     """Nothing shows that the two have to do with each other."""
     assert causes(nearby(STEPPED, [ONSET])) == ["unknown"]

@@ -10,6 +10,7 @@ from soak.core.model import Change
 
 DELETIONS = ("retention_deletion", "segment_deletion", "ledger_deletion", "segment_unlinked")
 MOVES = ("leader_change", "isr_shrink")
+LEADER_COUNTERS = ("vectorized_raft_leadership_changes", "redpanda_raft_leadership_changes")
 _COMPACTIONS = (
     "bookie_MAJOR_COMPACTIONS",
     "bookie_MINOR_COMPACTIONS",
@@ -39,6 +40,11 @@ def is_at_work(change: Change, nearby: Nearby) -> bool:
 def copying(change: Change, nearby: Nearby) -> bool:
     """True when copies fell behind at the onset, so that brokers copy from each other."""
     return any(risen(moves(metric, change, nearby)) for metric in _COPIES)
+
+
+def are_leaders_known(nearby: Nearby) -> bool:
+    """True when somebody would have told of leaders that moved."""
+    return any(nearby.named(metric) for metric in (*LEADER_COUNTERS, "broker_log_events"))
 
 
 def compactions(change: Change, nearby: Nearby) -> tuple[int, ...]:

@@ -7,9 +7,11 @@ Assumes: a backlog told in every value; one that is told late is looked for as l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors.causes._load import backlogs
 from detectors.causes._moves import VALUES, end_of, near, spacing_of
@@ -18,8 +20,11 @@ from soak.core.model import Change
 
 _LEAST_VALUES = 3
 _FALLING = 0.8
+_PARTS = 10
 _FALLEN = 1.0 / 3.0
 _LEAST_SECONDS = 5.0
+_FULL = 0.95  # of the peak: still the full level
+_BEGUN = 0.5
 _EMPTY = 0.02  # of the peak: what follows is no drain any more
 
 
@@ -50,21 +55,44 @@ def _drain(name: str, change: Change, nearby: Nearby) -> Drain | None:
     k, values = series.k[low:high], series.values[low:high]
     if values.size <= _LEAST_VALUES:
         return None
+    peak = float(values.max())
+    for at, from_k in _begins(k, values):
+        falling = _falling(values[at:], peak)
+        is_there = first - spacing <= from_k <= last
+        if is_there and falling.size and peak >= _LEAST_SECONDS * _rate(name, nearby):
+            seconds = int(k[at + falling.size - 1]) - from_k
+            return Drain(name, peak, float(falling[-1]), from_k, seconds)
+    return None
+
+
+def _begins(k: NDArray[np.int64], values: NDArray[np.float64]) -> Iterator[tuple[int, int]]:
+    """Give where the fall may begin, and its second: at the peak, or at the end of a plateau.
+
+    A plateau's largest value lies anywhere, so the line of the fall is drawn back to its level.
+    """
+    peak = float(values.max())
     at = values.size - 1 - int(np.argmax(values[::-1]))  # the last of several equal ones
-    peak = float(values[at])
-    emptied = np.flatnonzero(values[at:] <= _EMPTY * peak)
-    falling = values[at : at + (int(emptied[0]) + 1 if emptied.size else values.size)]
-    steps = np.diff(falling)
-    is_falling = (
-        falling.size >= _LEAST_VALUES
-        and np.mean(steps < 0.0) >= _FALLING
-        and falling[-1] <= (1.0 - _FALLEN) * peak
-    )
-    is_there = first - spacing <= int(k[at]) <= last
-    if not (is_falling and is_there and peak >= _LEAST_SECONDS * _rate(name, nearby)):
-        return None
-    seconds = int(k[at + falling.size - 1] - k[at])
-    return Drain(name, peak, float(falling[-1]), int(k[at]), seconds)
+    yield at, int(k[at])
+    end = int(np.flatnonzero(values >= _FULL * peak)[-1])
+    falling = _falling(values[end:], peak)
+    if falling.size:
+        rate = (falling[0] - falling[-1]) / float(k[end + falling.size - 1] - k[end])
+        level = float(np.median(values[:end][values[:end] >= _FULL * peak])) if end else peak
+        yield end, round(float(k[end]) - max(0.0, level - falling[0]) / rate)
+
+
+def _falling(values: NDArray[np.float64], peak: float) -> NDArray[np.float64]:
+    """Return the fall that the values begin with, until nothing is left; empty when it is none."""
+    emptied = np.flatnonzero(values <= _EMPTY * peak)
+    falling = values[: int(emptied[0]) + 1] if emptied.size else values
+    if falling.size < _LEAST_VALUES or falling[-1] > (1.0 - _FALLEN) * peak:
+        return falling[:0]
+    apart = max(1, falling.size // _PARTS)  # or noise would hide a slow drain
+    begin = 2 * apart
+    usual = begin * (falling[0] - falling[-1]) / (falling.size - 1)
+    is_steady = np.mean(falling[apart:] < falling[:-apart]) >= _FALLING
+    is_begun = falling[0] - falling[begin] >= _BEGUN * usual  # it is no plateau any more
+    return falling if is_steady and is_begun else falling[:0]
 
 
 def _rate(name: str, nearby: Nearby) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from detectors.causes import _drives
-from detectors.causes._moves import Move, moves
+from detectors.causes._moves import Move, end_of, moves, near
 from detectors.nearby import Nearby
 from soak.core.model import Change
 
 _GUILTY = 1.3
+_HUNG = 1.0  # seconds
 _DRIVE = (_drives.WRITE_AWAIT, _drives.BUSY, _drives.WRITE_TIME)
 _FLUSHES = ("fsync_latency_seconds", "bookie_journal_JOURNAL_SYNC_floor_seconds")
 _CPU = ("host_cpu_ratio", "vectorized_reactor_utilization_ratio", "node_cpu_seconds")
@@ -23,9 +26,14 @@ def is_drive_innocent(change: Change, nearby: Nearby) -> bool:
 
 
 def is_flush_innocent(change: Change, nearby: Nearby) -> bool:
-    """True when flushes were measured, and none slowed: what holds them up above the device shows here only."""
+    """True when flushes were measured and none slowed or hung: what is above a device shows in them."""
     flushes = [one for metric in _FLUSHES for one in moves(metric, change, nearby)]
-    return bool(flushes) and not any(map(_is_guilty, flushes))
+    first = near(change)[0]
+    is_hanging = any(
+        np.any(series.values[(series.k >= first) & (series.k < end_of(change, nearby))] >= _HUNG)
+        for series in nearby.named("fsync_hanging_seconds").values()
+    )
+    return bool(flushes) and not is_hanging and not any(map(_is_guilty, flushes))
 
 
 def is_guilty(drive: _drives.Drive) -> bool:

@@ -25,7 +25,7 @@ class _Limit:
 
 
 _LIMITS = (
-    _Limit("host_cpu_ratio", 0.85, 0.15),
+    _Limit("host_cpu_ratio", 0.75, 0.15),
     _Limit("host_cpu_steal_ratio", 0.05, 0.04),
     _Limit("node_pressure_cpu_waiting_seconds", 0.25, 0.15),
     _Limit("vectorized_reactor_utilization_ratio", 0.9, 0.1),

@@ -1,15 +1,16 @@
 """A broker stood still and went on: stopped by a signal or a hypervisor, it answers nobody meanwhile.
 
 Method:  at the onset questions that need no drive are answered late (a metrics page, the offsets of a log),
-         or not at all for less than half a minute. Flushes, CPU and network must be known and calm,
-         pauses of the JVM, leaders, deletions and rolls must not explain it, and the median must wait less
-         than the tail.
+         or not at all for less than half a minute; or, where leaders are watched, acknowledgements stop as
+         long. Flushes, CPU and network must be known and calm; pauses of the JVM, leaders, deletions and
+         rolls must not explain it, and the median must wait less than the tail.
 Assumes: a drive that hangs shows in the flush or the device, a longer way in every message alike.
 """
 
 from __future__ import annotations
 
 from detectors.causes import (
+    _background,
     _innocence,
     _scores,
     _stalls,
@@ -37,14 +38,20 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return what says that a broker stood still from the onset on; None when too little does."""
     late = _stalls.late_answers(change, nearby)
     pages = [one for one in _stalls.unreachable(change, nearby) if _is_short(one)]
-    if late is None and not pages:
+    stopped = _stalls.unacknowledged(change, nearby)
+    if stopped is not None and not _is_short(stopped):
+        return None
+    if (
+        late is None
+        and not pages
+        and (stopped is None or not _background.are_leaders_known(nearby))
+    ):
         return None
     if not _is_innocent(change, nearby) or not _is_uneven(change, nearby):
         return None
     if any(_is_told(cause.explain(change, nearby)) for cause in _SOONER):
         return None
-    stopped = _stalls.unacknowledged(change, nearby)
-    silences = [*pages, *([stopped] if stopped is not None and _is_short(stopped) else [])]
+    silences = [*pages, *([stopped] if stopped is not None else [])]
     evidence = [_answered(late, change)] if late is not None else []
     evidence += [_silent(one, change) for one in silences]
     part = 1.0 if len(evidence) > 1 else 0.0

@@ -18,7 +18,7 @@ from detectors.nearby import Nearby, between, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation, Series
 
-_FREE = ("node_filesystem_avail_bytes", "redpanda_storage_disk_free_bytes")
+_FREE = re.compile(r"(filesystem|disk|volume)\w*_(avail|free)_bytes$")
 _TOTAL = "redpanda_storage_disk_total_bytes"
 _LEAST_RATIO = 0.02
 _LEAST_BYTES = 256 * 2**20
@@ -39,7 +39,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
 
 
 def _names(nearby: Nearby) -> list[str]:
-    return [name for metric in _FREE for name in nearby.named(metric)]
+    return [name for name in nearby.series if _FREE.search(column_of(name).metric)]
 
 
 def _said(change: Change, nearby: Nearby) -> list[Evidence]:

@@ -20,7 +20,8 @@ from soak.core.model import Change, Evidence, Explanation
 
 KINDS = ("gc_pause", "gc_stall")
 _WORDS = Words("a long pause", "pauses", "long pauses of the JVM", "long pause of the JVM")
-_SHARES = ("jvm_gc_pause_seconds", "jvm_gc_stall_seconds", "jvm_gc_collection_seconds")
+_SUMS = ("jvm_gc_pause_seconds", "jvm_gc_stall_seconds")  # of a log, by second
+_SHARES = (*_SUMS, "jvm_gc_collection_seconds")
 _OF_STEP = 0.25
 _LEAST_SECONDS = 0.005
 _LEAST_SHARE = 0.03  # of a second, stopped
@@ -39,13 +40,19 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
 
 
 def _long_pauses(change: Change, nearby: Nearby) -> dict[int, float]:
-    """Return second to the longest pause in it, of those long enough to matter."""
+    """Return second to the longest pause in it, or their sum, of those long enough to matter."""
     least = max(_LEAST_SECONDS, _OF_STEP * (change.after - change.before))
     found: dict[int, float] = {}
     for one in nearby.events:
         seconds = float(one.event.fields.get("pause_seconds", 0.0))
         if one.event.kind in KINDS and seconds >= least:
             found[one.k] = max(seconds, found.get(one.k, 0.0))
+    for metric in _SUMS if not found else ():
+        for series in nearby.named(metric).values():
+            is_long = series.values >= least
+            found |= dict(
+                zip(series.k[is_long].tolist(), series.values[is_long].tolist(), strict=True)
+            )
     return found
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _scores
+from detectors.causes import _background, _scores
 from detectors.causes._moves import end_of, near
 from detectors.nearby import Nearby, when
 from soak.core.model import Change, Evidence, Explanation
 
 KIND = "leader_change"
-_COUNTERS = ("vectorized_raft_leadership_changes", "redpanda_raft_leadership_changes")
 _BEFORE_SECONDS = 300
 _MOST_EXPECTED = 0.1  # of such seconds as near to any instant
 
@@ -43,7 +42,11 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
 
 
 def _counted(nearby: Nearby) -> list[NDArray[np.int64]]:
-    return [s.k[s.values > 0.0] for metric in _COUNTERS for s in nearby.named(metric).values()]
+    return [
+        s.k[s.values > 0.0]
+        for metric in _background.LEADER_COUNTERS
+        for s in nearby.named(metric).values()
+    ]
 
 
 def _what(k: int, nearby: Nearby) -> str:
