@@ -1,8 +1,8 @@
 """Bursts: a few values far above the level of those around them, and back.
 
 Method:  distance on log10 from the median of the 9 values before or of the 9 after, whichever is lower, in
-         robust standard deviations of these distances over the whole series; next to it on both
-         sides are values that are not. A step has those on one side.
+         robust standard deviations of these distances over the whole series; values next to
+         it are near that level on both sides, which a step's are on one.
 Assumes: latencies or other positive values; noise of one size. What lasts longer than `most_rows` is a level.
 """
 
@@ -19,6 +19,7 @@ from detectors._measure import FLOOR_SECONDS
 from soak.core.model import Change, Series
 
 _AROUND = 9  # values on either side
+_CALM = 0.5  # of the least distance, that a value next to a burst may have
 _MAD_TO_SD = 1.4826
 _CONFIDENCE = 0.9999  # of what is many sd away
 
@@ -51,7 +52,7 @@ def detect(series: Series, config: Config) -> list[Change]:
     edges = []
     for first, stop in bounds.reshape(-1, 2):
         is_short = stop - first <= config.most_rows and first > 0 and stop < series.k.size
-        if is_short and max(y[first - 1], y[stop]) - level[first] < least:
+        if is_short and max(y[first - 1], y[stop]) - level[first] < _CALM * least:
             around, within = 10.0 ** level[first], np.median(series.values[first:stop])
             edges.append(_edge(series, int(first), float(around), float(within)))
             edges.append(_edge(series, int(stop), float(within), float(around)))

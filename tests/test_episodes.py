@@ -94,6 +94,15 @@ def test_what_lasts_is_no_burst(rows: int) -> None:
     assert burst_edges(y) == []
 
 
+def test_a_level_just_far_enough_is_no_row_of_bursts() -> None:
+    """Ten rows of four times the level: some lie just above the bound, those between just below."""
+    for seed in range(20):
+        y = np.random.default_rng(seed).normal(0.0, 0.05, 100)
+        y[50:60] += np.log10(4.0)
+
+        assert burst_edges(y) == []
+
+
 def test_noise_has_no_bursts() -> None:
     """200 series with heavy tails."""
     found = [
