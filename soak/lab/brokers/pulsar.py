@@ -178,7 +178,7 @@ class Pulsar:
                 )
             if _FAILED in said:
                 raise LabError(f"the lab's Pulsar did not start:\n{_reason(said)}")
-            if _serves_topics(self.admin_url, self._token):
+            if serves_topics(self.admin_url, self._token):
                 return
             clock.sleep_until(clock.mono_ns() + _ASK_AGAIN_NS)
         raise LabError(
@@ -187,7 +187,8 @@ class Pulsar:
         )
 
 
-def _serves_topics(admin_url: str, token: str) -> bool:
+def serves_topics(admin_url: str, token: str) -> bool:
+    """Return whether the namespace of topics is there."""
     request = urllib.request.Request(f"{admin_url}/admin/v2/namespaces/public")  # noqa: S310  # loopback
     if token:
         request.add_header("Authorization", f"Bearer {token}")

@@ -1,0 +1,177 @@
+"""A real Pulsar in parts on this machine: ZooKeeper, bookie and broker, each a process.
+
+The bookie's journal has a folder of its own, so it can lie on a drive of its own: `drives[1]` holds the
+journal and `drives[2]`, or else `drives[1]` too, the ledgers. It takes three times a standalone's memory.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
+
+from soak.core.errors import LabError
+from soak.lab import artifacts
+from soak.lab.brokers import _pulsar_apart_files as files
+from soak.lab.brokers import pulsar
+from soak.lab.brokers._pulsar_apart_node import ApartNode, Program, run_once
+from soak.lab.brokers._surroundings import free_ports
+
+MOST_NODES = 1  # one bookie and one broker
+
+_SETUP_SECONDS = 120.0
+
+
+def start(
+    folder: Path,
+    settings: Mapping[str, str],
+    *,
+    nodes: int = 1,
+    partitions: int = 0,  # noqa: ARG001  # its memory does not grow with them
+    drives: Mapping[int, Path] = MappingProxyType({}),
+    relayed: bool = False,
+) -> Apart:
+    """Start the three below `folder`, and return when topics are served; from the main thread.
+
+    A folder that they were started in before keeps its data and its ports.
+
+    Raises:
+        LabError: one could not be fetched or started; none is left running.
+    """
+    if nodes > MOST_NODES or relayed:
+        raise LabError("the lab's Pulsar in parts has one broker, and no relay")
+    folder = folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    known = folder / "ports.json"
+    is_new = not known.exists()
+    ports = files.Ports(*free_ports(5)) if is_new else files.Ports(**json.loads(known.read_text()))
+    ledgers = drives.get(2, drives.get(1, folder))
+    folders = files.Folders(
+        folder / "metadata", drives.get(1, folder) / "journal", ledgers / "ledgers"
+    )
+    for path in (folders.metadata, folders.journal, folders.ledgers):
+        path.mkdir(parents=True, exist_ok=True)
+    cluster = Apart(folder, artifacts.fetch(pulsar.LOCK), ports, folders)
+    cluster.write(settings)
+    cluster.begin(is_new=is_new)
+    known.write_text(json.dumps(asdict(ports)))
+    return cluster
+
+
+def broker_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what `start` configures a broker with, as far as that is not for the lab alone to know."""
+    return pulsar.broker_settings(given)
+
+
+class Apart:
+    """The three processes; implements `soak.lab.ports.Running`. The bookie is the first node."""
+
+    def __init__(
+        self, folder: Path, jars: Path, ports: files.Ports, folders: files.Folders
+    ) -> None:
+        self._folder = folder
+        self._jars = jars
+        self._ports = ports
+        self.admin_url = f"http://127.0.0.1:{ports.web}"
+        self.service_url = f"pulsar://127.0.0.1:{ports.service}"
+        self.bookie_url = f"http://127.0.0.1:{ports.bookie_web}"
+        self.journal_directory = folders.journal
+        bookie, broker = (folder / name / f"{name}.conf" for name in ("bookie", "broker"))
+        zookeeper = folder / "zookeeper" / "zoo.cfg"
+        self._parts = (
+            ApartNode(
+                1,
+                self._program("bookie", files.BOOKIE, "--conf", str(bookie)),
+                folders.ledgers,
+                lambda: _listens(ports.bookie),
+            ),
+            ApartNode(
+                2,
+                self._program("broker", files.BROKER, "--broker-conf", str(broker)),
+                folders.ledgers,
+                lambda: pulsar.serves_topics(self.admin_url, ""),
+            ),
+            ApartNode(
+                3,
+                self._program("zookeeper", files.ZOOKEEPER, str(zookeeper)),
+                folders.metadata,
+                lambda: _listens(ports.zookeeper),
+            ),
+        )
+        self._configurations: dict[Path, Callable[[Mapping[str, str]], str]] = {
+            bookie: lambda given: files.bookie(ports, folders, given),
+            broker: lambda given: files.broker(ports, given),
+            zookeeper: lambda _: files.zookeeper(ports, folders),
+        }
+
+    @property
+    def nodes(self) -> tuple[ApartNode, ...]:
+        return self._parts
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return {
+            "service_url": self.service_url,
+            "admin_url": self.admin_url,
+            "bookie_urls": self.bookie_url,
+        }
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.service_url
+
+    @property
+    def data_directory(self) -> Path:
+        return self._parts[0].data_directory
+
+    @property
+    def log_path(self) -> Path:
+        return self._parts[1].log_path
+
+    @property
+    def pid(self) -> int:
+        return self._parts[0].pid
+
+    def write(self, settings: Mapping[str, str]) -> None:
+        """Write the configurations; raises as `soak.lab.brokers._pulsar_files` does."""
+        for path, text in self._configurations.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text(settings), encoding="utf-8")
+
+    def begin(self, *, is_new: bool) -> None:
+        """Start the three in the order in which they need each other; a new cluster is made first."""
+        bookie, broker, zookeeper = self._parts
+        try:
+            zookeeper.restart()
+            if is_new:
+                arguments = files.setup_arguments(self._ports)
+                run_once(self._program("setup", files.SETUP, *arguments), _SETUP_SECONDS)
+            bookie.restart()
+            broker.restart()
+        except BaseException:  # an interrupt too must leave nothing behind
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        bookie, broker, zookeeper = self._parts
+        for part in (broker, bookie, zookeeper):
+            part.stop()
+
+    def kill(self) -> None:
+        for part in self._parts:
+            part.kill()
+
+    def restart(self) -> None:
+        self.stop()
+        self.begin(is_new=False)
+
+    def _program(self, name: str, main_class: str, *arguments: str) -> Program:
+        return Program(name, self._folder / name, self._jars, main_class, arguments)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
