@@ -1,4 +1,4 @@
-"""Several processes of a kind as one service: ready together, one that hangs replaced alone, ended together."""
+"""Several processes of a kind as one service: ready together, a hung one replaced, ended together."""
 
 from __future__ import annotations
 

@@ -118,6 +118,6 @@ def test_a_probe_keeps_nothing_of_what_its_client_is_told_while_the_broker_is_aw
     offsets = KafkaOffsets({"bootstrap.servers": "127.0.0.1:1"}, 0.6)
 
     with pytest.raises(ProbeError, match="cannot list topics"):
-        offsets.partitions(["soak-x"])
+        offsets.partitions(["soak-x"], lambda _: None)
 
     assert offsets._admin.poll(0) < 5
