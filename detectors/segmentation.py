@@ -81,7 +81,7 @@ def _track(series: Series, k: NDArray[np.int64], config: Config) -> Track:
     )
 
 
-def _spread_out(track: Track, config: Config) -> NDArray[np.float64]:
+def _spread_out(track: Track, config: Config) -> NDArray[np.float32]:
     """Return the features of a series at all common rows; where it has none, those of its last row before."""
     found = _energy.features(track.y, config.penalty)
     if track.rows.size == track.y.size:
