@@ -1,0 +1,66 @@
+"""How often a panel alarms where nothing happens, over how often it was allowed to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.bench.detect.feed import FAR, config, count, feed
+from tests.bench.detect.noises import NOISES, Make
+
+HOUR, DAY = 3600.0, 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class FalseAlarms:
+    """Of one noise at one set rate: alarms allowed, warned and confirmed."""
+
+    noise: str
+    every_seconds: float
+    allowed: float
+    warned: int
+    confirmed: int
+
+    @property
+    def ratio(self) -> float:
+        """Return how many times the set rate was confirmed."""
+        return self.confirmed / self.allowed
+
+
+def counted(noise: str, values: NDArray[np.float64], every_seconds: float) -> FalseAlarms:
+    """Return the false alarms on `values` (rows, series), at one in so many seconds and series."""
+    chosen = config(every_seconds)
+    said = feed(values, chosen)
+    rows, series = values.shape
+    allowed = series * (rows - chosen.baseline / 1e9) / every_seconds
+    return FalseAlarms(
+        noise, every_seconds, allowed, count(said, "warning"), count(said, "confirmed")
+    )
+
+
+def measure(
+    rows: int,
+    series: int,
+    seed: int,
+    every_seconds: tuple[float, ...] = (HOUR, DAY),
+    noises: Mapping[str, Make] = NOISES,
+) -> list[FalseAlarms]:
+    """Return the false alarms of each noise and rate, on the same values for all rates of a noise."""
+    found = []
+    for noise, make in noises.items():
+        values = FAR + make(np.random.default_rng(seed), rows, series)
+        found += [counted(noise, values, every) for every in every_seconds]
+    return found
+
+
+def quiet_panels(panels: int, series: int, rows: int, seed: int) -> int:
+    """Return the confirmed alarms of panels without a change, at one in thirty days over each panel."""
+    makes, confirmed = list(NOISES.values())[:4], 0
+    for panel in range(panels):
+        rng = np.random.default_rng([seed, panel])
+        values = FAR + makes[panel % len(makes)](rng, rows, series)
+        confirmed += count(feed(values, config(30 * DAY, series)), "confirmed")
+    return confirmed
