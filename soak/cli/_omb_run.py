@@ -23,7 +23,7 @@ def source(folder: RunFolder) -> Source:
         SoakError: no run folder, a damaged plan, or the soak has not begun.
     """
     run, plan = read_run(folder), read_plan(folder)
-    begin_k, end_k = _measured(_phases(folder), folder)
+    begin_k, end_k = _measured(phases(folder), folder)
     return Source(
         plan=plan,
         name=run.name or plan.name,
@@ -41,7 +41,12 @@ def seconds(folder: RunFolder) -> Iterator[Second]:
         yield k, [(one.record, one.columns) for one in group]
 
 
-def _phases(folder: RunFolder) -> Phases:
+def phases(folder: RunFolder) -> Phases:
+    """Return what was decided so far; nothing where no run began.
+
+    Raises:
+        RunFolderError: the file cannot be read.
+    """
     try:
         return parse(folder.phases.read_text())
     except FileNotFoundError:

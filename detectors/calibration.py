@@ -1,0 +1,181 @@
+"""What the online detector does on noise like this: how often it errs, and how small a step it sees.
+
+Method:  series made of blocks of the quiet seconds (`_quiet`) go through the very `Panel`. False alarms are
+         counted at rates that are high enough to count, and extended to the set one (`_rate_fit`). Then steps
+         of many sizes are put in, and from which size on 90 % are confirmed in time is found (`_seen_fit`).
+Assumes: the quiet seconds are typical. Each series is judged by itself: alarms that come together are one
+         finding and are counted apart here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log10
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors._measure import FLOOR_SECONDS, Step, least
+from detectors._quiet import BLOCK_ROWS, Quiet, drawn
+from detectors._rate_fit import Ratio, Rung, extended
+from detectors._seen_fit import size_seen
+from detectors.level_shift import Config, Panel
+from soak.core.model import Change, Column
+from soak.core.units import SECOND_NS
+
+LEAST_ROWS = 5 * BLOCK_ROWS
+"""Fewer quiet rows of a series say nothing."""
+PROBABILITY = 0.9
+MONTH_NS = 30 * 86_400 * SECOND_NS
+SHORTEST_SECONDS = 300  # between two false alarms, of the rates that are counted
+_LADDER = tuple(SHORTEST_SECONDS * 4**i for i in range(5))
+_LEAST_ALLOWED = 40  # alarms, for a rate to be worth counting
+_RUN_ROWS = 1800
+_LEAD_ROWS = 400  # before a step
+_SIZES = 14
+_SMALLEST_SD, _LARGEST_SD = 0.1, 8.0  # sizes tried, in standard deviations of a second
+_LARGEST_STEPS = 8.0  # and in smallest steps, on the scale of the series
+_TAILS = (0.15, 0.85)
+_GAUSS = 2.07  # standard deviations between these two quantiles
+
+
+@dataclass(frozen=True, slots=True)
+class FalseAlarms:
+    """What was counted, and what it comes to at the set rate."""
+
+    rungs: tuple[Rung, ...]
+    ratio: Ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """The level before a step, and the nearest above it that is told in time; None: none that was tried."""
+
+    series: str
+    unit: str
+    before: float
+    after: tuple[float | None, ...]  # one for each time
+
+    def ratio(self, at: int) -> float | None:
+        after = self.after[at]
+        return None if after is None or self.before <= 0.0 else after / self.before
+
+
+def false_alarms(many: Sequence[Quiet], config: Config, *, values: int, seed: int) -> FalseAlarms:
+    """Return what is to be expected of series like these, which `values` values in all are made of.
+
+    Raises:
+        ValueError: a series has fewer than `LEAST_ROWS` quiet rows.
+    """
+    _check(many)
+    rng = np.random.default_rng([seed, 1])
+    set_seconds = config.false_alarms / SECOND_NS * config.panel_size
+    per_rung = values // len(_LADDER)
+    steps = [one for one in _LADDER if one <= set_seconds and per_rung / one >= _LEAST_ALLOWED]
+    rungs = [_counted(rng, many, config, one, per_rung) for one in steps or _LADDER[:1]]
+    return FalseAlarms(tuple(rungs), extended(rungs, set_seconds))
+
+
+def power(
+    many: Sequence[Quiet],
+    config: Config,
+    within_rows: Sequence[int],
+    *,
+    values: int,
+    seed: int,
+) -> list[Power]:
+    """Return for each series the smallest step up that is confirmed within so many rows.
+
+    Raises:
+        ValueError: a series has fewer than `LEAST_ROWS` quiet rows.
+    """
+    _check(many)
+    rng = np.random.default_rng([seed, 2])
+    rows = _LEAD_ROWS + max(within_rows)
+    copies = max(2, values // (rows * len(many) * _SIZES))
+    sizes = [_sizes(one, config) for one in many]
+    tables = []
+    for one, tried in zip(many, sizes, strict=True):
+        table = drawn(rng, one, rows, _SIZES * copies)
+        shift = np.repeat(tried, copies)
+        after = table[_LEAD_ROWS:]
+        table[_LEAD_ROWS:] = after * 10.0**shift if _is_log(one) else after + shift
+        tables.append(table)
+    delays = np.full(len(many) * _SIZES * copies, np.inf)
+    for row, column, change in _said(config, tables, many):
+        if row >= _LEAD_ROWS and change.state == "confirmed" and change.after > change.before:
+            delays[column] = min(delays[column], row - _LEAD_ROWS + 1)
+    found = []
+    for one, tried, delay in zip(many, sizes, np.split(delays, len(many)), strict=True):
+        tries = delay.reshape(_SIZES, copies)
+        seen = [size_seen(tried, tries <= limit, PROBABILITY) for limit in within_rows]
+        after_steps = tuple(None if size is None else _moved(one, size) for size in seen)
+        found.append(Power(one.series, one.unit, one.level, after_steps))
+    return found
+
+
+def _counted(
+    rng: np.random.Generator,
+    many: Sequence[Quiet],
+    config: Config,
+    allowed_seconds: int,
+    values: int,
+) -> Rung:
+    lead = config.baseline // SECOND_NS
+    copies = max(1, values // ((_RUN_ROWS + lead) * len(many)))
+    tables = [drawn(rng, one, _RUN_ROWS + lead, copies) for one in many]
+    short = replace(config, false_alarms=allowed_seconds * SECOND_NS, panel_size=1)
+    states = [change.state for _, _, change in _said(short, tables, many)]
+    seconds = float(_RUN_ROWS * copies * len(many))
+    return Rung(allowed_seconds, seconds, states.count("warning"), states.count("confirmed"))
+
+
+def _said(
+    config: Config, tables: Sequence[NDArray[np.float64]], many: Sequence[Quiet]
+) -> list[tuple[int, int, Change]]:
+    """Return row, column and change of everything that a panel of all tables side by side says."""
+    units = [one.unit for one, table in zip(many, tables, strict=True) for _ in table[0]]
+    columns = [Column("x", (("i", str(i)),), unit) for i, unit in enumerate(units)]
+    places = {f"s|{column.name}": i for i, column in enumerate(columns)}
+    panel, said = Panel(config), []
+    for row, values in enumerate(np.hstack(tables)):
+        changes = panel.update("s", columns, row, values, True, "soak")
+        said += [(row, places[change.series], change) for change in changes]
+    return said
+
+
+def _sizes(one: Quiet, config: Config) -> NDArray[np.float64]:
+    """Return the steps to try, ascending, on the scale of the series."""
+    y = np.log10(np.maximum(one.values, FLOOR_SECONDS)) if _is_log(one) else one.values
+    low, high = np.quantile(y, _TAILS)
+    sd = float(high - low) / _GAUSS
+    smallest = _smallest_step(one, config)
+    return np.geomspace(
+        max(smallest, _SMALLEST_SD * sd), max(_LARGEST_STEPS * smallest, _LARGEST_SD * sd), _SIZES
+    )
+
+
+def _smallest_step(one: Quiet, config: Config) -> float:
+    step = Step(config.smallest_step_ratio, config.smallest_step_seconds)
+    least_change = float(least([Column("x", unit=one.unit)], step)[0])
+    if _is_log(one):
+        level = max(one.level, FLOOR_SECONDS)
+        return max(log10(step.ratio), log10(1.0 + least_change / level))
+    return max(least_change, (step.ratio - 1.0) * abs(one.level), 1e-9)
+
+
+def _moved(one: Quiet, size: float) -> float:
+    return float(one.level * 10.0**size) if _is_log(one) else one.level + size
+
+
+def _is_log(one: Quiet) -> bool:
+    return one.unit == "seconds"
+
+
+def _check(many: Sequence[Quiet]) -> None:
+    for one in many:
+        if one.values.size < LEAST_ROWS:
+            raise ValueError(f"{one.series}: {one.values.size} quiet rows, at least {LEAST_ROWS}")
+    if not many:
+        raise ValueError("no series")

@@ -1,0 +1,127 @@
+"""`soak calibrate`: how often the online detector would err on this noise, and what it would see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from detectors._quiet import Quiet
+    from detectors.level_shift import Config
+
+WITHIN_SECONDS = (60, 600, 3600)
+MOST_SECONDS = 4 * 3600
+"""Of a run's soak, in pieces at equal distances."""
+VALUES = 4_000_000
+"""Half a minute of work; an option, as more narrows the intervals."""
+
+
+class Format(StrEnum):
+    """Sentences for people, or one object a line."""
+
+    text = "text"
+    jsonl = "jsonl"
+
+
+def calibrate(
+    target: Annotated[
+        Path, typer.Argument(help="Folder of a run, or a CSV as `soak detect` reads.")
+    ],
+    false_alarms: Annotated[
+        str | None, typer.Option(help="Rate to set, such as '1 per 30d'; default the run's own.")
+    ] = None,
+    value: Annotated[str | None, typer.Option(help="Value column of a CSV.")] = None,
+    values: Annotated[int, typer.Option(help="Values to simulate.", min=100_000)] = VALUES,
+    seed: Annotated[int, typer.Option(help="Of the blocks that are drawn.")] = 0,
+    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
+) -> None:
+    """Say how many false alarms to expect on noise like this, and the smallest step that will be seen.
+
+    The quiet seconds, without steps and untrusted ones, are shuffled in blocks of two minutes and more and
+    put through the online detector.
+
+    Exit: 0, 1 when there is too little quiet data, 2 when the rate or the file is not what it should be.
+    """
+    from detectors import calibration
+    from soak.cli import _calibration_text
+    from soak.core.errors import NotAvailableError
+
+    set_ns = None if false_alarms is None else _rate(false_alarms)
+    many, config, spacing = _run(target) if target.is_dir() else _file(target, value)
+    set_ns = set_ns or config.false_alarms
+    if not many:
+        raise NotAvailableError(f"{target}: no series has {calibration.LEAST_ROWS} quiet rows")
+    config = replace(config, false_alarms=max(round(set_ns / spacing), 60 * 10**9))
+    within = [seconds for seconds in WITHIN_SECONDS if seconds >= spacing]
+    rows = [round(seconds / spacing) for seconds in within]
+    found = _calibration_text.Calibrated(
+        many,
+        config,
+        set_ns,
+        spacing,
+        within,
+        calibration.false_alarms(many, config, values=values // 2, seed=seed),
+        calibration.power(many, config, rows, values=values // 2, seed=seed),
+    )
+    lines = _calibration_text.jsonl if output is Format.jsonl else _calibration_text.text
+    for line in lines(found):
+        print(line)
+
+
+def _rate(text: str) -> int:
+    from soak.core.errors import PlanError
+    from soak.core.units import per_duration_ns
+
+    try:
+        return per_duration_ns(text)
+    except ValueError as error:
+        raise PlanError(f"--false-alarms: {error}") from error
+
+
+def _run(path: Path) -> tuple[list[Quiet], Config, float]:
+    """Return the quiet latencies of a run, its detector's settings, and the seconds between two rows."""
+    from detectors.level_shift import Config
+    from soak.cli import _omb_run
+    from soak.store.history import History
+    from soak.store.run_folder import RunFolder, read_plan
+    from spark.quiet import quiet_seconds
+
+    folder = RunFolder(path.absolute())
+    config = read_plan(folder).detection.detectors.get("level_shift") or Config()
+    history = History(folder.journal)
+    end_k = 1 + max(history.latest().values(), default=0)
+    spans = _omb_run.phases(folder).spans("soak", end_k)
+    return quiet_seconds(history, spans, config, MOST_SECONDS), config, 1.0
+
+
+def _file(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
+    """Return the same of a CSV, at the settings that a plan has by default; a row stands for a second."""
+    import numpy as np
+
+    from detectors import segmentation
+    from detectors._quiet import LEAST_LEVEL_ROWS, quiet
+    from detectors.calibration import LEAST_ROWS
+    from detectors.level_shift import Config
+    from soak.cli import _csv_series
+    from soak.cli.detect import _is_latency
+    from soak.core.model import Series
+
+    csv, config = _csv_series.read(path, value), Config()
+    here = np.flatnonzero(np.isfinite(csv.values))
+    whole = Series(csv.name, here.astype(np.int64), csv.values[here])
+    steps = segmentation.Config(
+        scale="log" if _is_latency(csv) else "linear",
+        smallest_step_ratio=config.smallest_step_ratio,
+        smallest_step_seconds=config.smallest_step_seconds,
+        least_rows=LEAST_LEVEL_ROWS,
+    )
+    unit = "seconds" if _is_latency(csv) else ""
+    found = quiet(whole, unit, segmentation.detect(whole, steps))
+    return [found] if found.values.size >= LEAST_ROWS else [], config, csv.spacing_seconds
+
+
+command = calibrate

@@ -1,0 +1,65 @@
+"""How often the detector errs on noise like this run's, and how small a step it sees."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from detectors import calibration
+from detectors._quiet import Quiet
+from detectors.level_shift import Config
+from soak.core import wording
+from soak.core.units import format_per_duration
+from soak.store.history import History
+from spark.quiet import quiet_seconds
+from spark.reports._page import Page, joined, table, tag
+
+ORDER = 75
+TITLE = "How sure the detector can be here"
+MOST_SECONDS = 3600  # of the soak, so that a report of 36 h waits for this a few seconds
+FALSE_ALARM_VALUES, POWER_VALUES = 400_000, 300_000
+WITHIN_SECONDS = (60, 600, 3600)
+
+
+def render(page: Page) -> Markup:
+    timeline = page.timeline
+    config = timeline.plan.detection.detectors.get("level_shift")
+    if config is None:
+        return tag("p", "No detector ran.")
+    history = History(timeline.folder.journal)
+    many = quiet_seconds(history, timeline.soak_spans, config, MOST_SECONDS)
+    if not many:
+        least = wording.span(calibration.LEAST_ROWS)
+        return tag("p", f"Too short to say: no latency has {least} of quiet seconds.")
+    return joined([tag("p", _false_alarms(many, config)), _power(many, config)])
+
+
+def _false_alarms(many: list[Quiet], config: Config) -> str:
+    found = calibration.false_alarms(many, config, values=FALSE_ALARM_VALUES, seed=0)
+    low, middle, high = (
+        wording.amount(one, "")
+        for one in found.ratio.of(calibration.MONTH_NS / config.false_alarms)
+    )
+    return f"""Series made of blocks of this run's own quiet seconds were put through the detector. Over a
+        panel of {config.panel_size} like these it would raise {middle} false alarms a month
+        (95 %: {low} to {high}); {format_per_duration(config.false_alarms)} is set. Rates this low cannot
+        be counted: they are extended on a straight line from rates that can, and the interval holds what that
+        leaves open."""
+
+
+def _power(many: list[Quiet], config: Config) -> Markup:
+    found = calibration.power(many, config, WITHIN_SECONDS, values=POWER_VALUES, seed=0)
+    times = [f"within {wording.span(seconds)}" for seconds in WITHIN_SECONDS]
+    rows = [
+        (
+            wording.title(one.series),
+            wording.amount(one.before, one.unit),
+            *("-" if after is None else wording.amount(after, one.unit) for after in one.after),
+        )
+        for one in found
+    ]
+    return joined(
+        [
+            tag("p", "The nearest level to which a step is confirmed with 90 % probability:"),
+            table(("latency", "level", *times), rows, numeric=1),
+        ]
+    )
