@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from detectors.channels import QUANTILES, column_of, is_headline
-from soak.core.model import Change, Direction, Explanation
+from soak.core.model import Change, Direction, Explanation, Kind
 
 TOGETHER_SECONDS = 10
 MOST_APART_SECONDS = 2 * TOGETHER_SECONDS
+_SLOW = frozenset[Kind]({"drift", "spikes"})
+"""Kinds without an instant: what belongs together is told by its course, not by ten seconds."""
+_SAME_PERIOD = 1.05
 _RANK = {"warning": 0, "confirmed": 1, "gone": 2, "withdrawn": 2}
 
 ChangeId = tuple[str, int]
@@ -50,7 +53,7 @@ class Incident:
 
     @property
     def headline(self) -> Change:
-        """Return the change that names the finding: confirmed first, then p99, then the largest."""
+        """Return the change that names the finding: confirmed first, steps, then p99, then the largest."""
         return min(self.changes, key=_prominence)
 
     @property
@@ -67,11 +70,28 @@ class _Group:
 
     def distance(self, change: Change) -> int | None:
         """Return the seconds to the nearest member; None when the change is another story."""
-        if change.direction != self.members[0].direction:
+        first = self.members[0]
+        if change.direction != first.direction or _family(change) != _family(first):
             return None
+        if change.kind in _SLOW:
+            return 0 if any(_is_same_course(change, member) for member in self.members) else None
         apart = [abs(change.onset_k - member.onset_k) for member in self.members]
         is_near = min(apart) <= TOGETHER_SECONDS and max(apart) <= MOST_APART_SECONDS
         return min(apart) if is_near else None
+
+
+def _family(change: Change) -> Kind:
+    """Return the kind whose incidents a change may join: a tail is as sudden as a step."""
+    return "step" if change.kind == "tail" else change.kind
+
+
+def _is_same_course(change: Change, other: Change) -> bool:
+    """True for spikes of one period, and for drifts that began about the same time."""
+    if change.period_seconds is not None and other.period_seconds is not None:
+        low, high = sorted((change.period_seconds, other.period_seconds))
+        if high > _SAME_PERIOD * low:
+            return False
+    return change.interval[0] <= other.interval[1] and other.interval[0] <= change.interval[1]
 
 
 def identity(change: Change) -> ChangeId:
@@ -136,8 +156,14 @@ def _incident(one: _Group, others: Iterable[Change]) -> Incident:
     return Incident(alone.changes, tuple(related), one.key)
 
 
-def _prominence(change: Change) -> tuple[bool, int, float, str]:
+def _prominence(change: Change) -> tuple[bool, bool, int, float, str]:
     quantile = dict(column_of(change.series).labels)["quantile"]
     lower, larger = sorted((abs(change.before), abs(change.after)))
     ratio = larger / lower if lower > 0.0 else float("inf")
-    return change.state == "warning", QUANTILES.index(quantile), -ratio, change.series
+    return (
+        change.state == "warning",
+        change.kind == "tail",
+        QUANTILES.index(quantile),
+        -ratio,
+        change.series,
+    )

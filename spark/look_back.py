@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from detectors import segmentation
+from detectors import drift, kinds, segmentation
 from detectors.attribution import attribute
 from detectors.channels import is_headline
 from detectors.incidents import group, is_regression
@@ -33,13 +33,18 @@ def look_back(
 
     A warning that looking back confirms is told under the key that it was given online.
     """
-    steps = offline_steps(timeline)
+    seen = offline_changes(timeline)
+    steps = [change for change in seen if change.kind == "step"]
+    courses = [change for change in seen if change.kind != "step"]
     told = [finding for finding in online if finding.state != "warning"]
     warnings = [finding for finding in online if finding.state == "warning"]
     judged = []
     for finding in told:
-        is_seen = any(_is_same(finding, step) for step in steps)
-        judged.append(Judged(finding, "both" if is_seen else "online"))
+        course = _drift_of(finding, steps, courses)
+        known = finding if course is None else _as_drift(finding, course)
+        is_seen = course is not None or any(_is_same(finding, step) for step in steps)
+        is_seen |= any(_is_same_course(finding, other) for other in courses)
+        judged.append(Judged(known, "both" if is_seen else "online"))
     alone = [
         step
         for step in steps
@@ -55,10 +60,10 @@ def look_back(
     return judged + [Judged(finding, "online") for finding in warnings]
 
 
-def offline_steps(timeline: Timeline) -> list[Change]:
-    """Return the steps of every headline latency within the soak, untrusted seconds left out."""
+def offline_changes(timeline: Timeline) -> list[Change]:
+    """Return the changes of every headline latency within the soak, untrusted seconds left out."""
     config = segmentation.Config(least_rows=max(3, HOLD_SECONDS // (3 * timeline.step)))
-    steps = []
+    changes = []
     for name, column in timeline.columns.items():
         if not is_headline(column):
             continue
@@ -68,8 +73,50 @@ def offline_steps(timeline: Timeline) -> list[Change]:
         )
         untrusted = untrusted // timeline.step * timeline.step
         keep = timeline.is_soak(k) & ~np.isin(k, untrusted) & (values > 0)
-        steps += segmentation.detect(Series(name, k[keep], values[keep]), config)
-    return steps
+        series = Series(name, k[keep], values[keep])
+        changes += kinds.told(series, segmentation.detect(series, config), drift.Config())
+    return changes
+
+
+def _drift_of(
+    finding: Finding, steps: Sequence[Change], courses: Sequence[Change]
+) -> Change | None:
+    """Return the drift that tells a step found online better: looking back there is no such step."""
+    if finding.kind != "step" or any(_is_same(finding, step) for step in steps):
+        return None
+    return next(
+        (
+            course
+            for course in courses
+            if course.kind == "drift"
+            and course.series == finding.series
+            and _is_within(finding, course)
+        ),
+        None,
+    )
+
+
+def _as_drift(finding: Finding, course: Change) -> Finding:
+    return replace(
+        finding,
+        kind="drift",
+        onset_k=course.onset_k,
+        interval=course.interval,
+        before=course.before,
+        after=course.after,
+    )
+
+
+def _is_same_course(finding: Finding, course: Change) -> bool:
+    return course.kind == finding.kind and _is_within(finding, course)
+
+
+def _is_within(finding: Finding, course: Change) -> bool:
+    """True when a finding of the same direction began while a drift, spikes or a tail lasted."""
+    is_up = finding.after > finding.before
+    last = max(course.raised_k, course.interval[1])
+    begins = course.interval[0] <= finding.interval[1] and finding.interval[0] <= last
+    return begins and is_up == (course.direction == "up")
 
 
 def _is_same(finding: Finding, step: Change | Finding) -> bool:

@@ -14,7 +14,8 @@ import pandas as pd
 from pyspark.sql.functions import col
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from detectors.level_shift import Config, Panel
+from detectors.level_shift import Config
+from detectors.panel import Panel
 from soak.core.model import Change
 from spark.schema import CHANGES, change_row, columns_of
 

@@ -56,6 +56,8 @@ _CHANGE: tuple[tuple[str, Any], ...] = (
     ("confidence", DoubleType()),
     ("kind", StringType()),
     ("gone_k", LongType()),
+    ("period_seconds", DoubleType()),
+    ("burst_seconds", DoubleType()),
 )
 ROWS = StructType([StructField(name, kind, nullable=True) for name, kind in _ROW])
 CHANGES = StructType([StructField(name, kind, nullable=True) for name, kind in _CHANGE])

@@ -135,12 +135,33 @@ def test_a_file_of_the_first_layout_is_brought_up_to_date(tmp_path: Path) -> Non
         store.record_changes("run1", [change("confirmed")])
     with sqlite3.connect(path) as connection:
         connection.execute("ALTER TABLE changes DROP COLUMN gone_k")
+        connection.execute("ALTER TABLE changes DROP COLUMN period_seconds")
+        connection.execute("ALTER TABLE changes DROP COLUMN burst_seconds")
         connection.execute("DROP TABLE members")
         connection.execute("PRAGMA user_version = 1")
 
     with FindingsStore(path) as store:
         assert store.changes("run1") == [change("confirmed")]
         assert store.assigned("run1") == {}
+
+
+def test_a_file_of_the_second_layout_is_brought_up_to_date(tmp_path: Path) -> None:
+    """It had no room for the period of spikes."""
+    path = tmp_path / "f.db"
+    with FindingsStore(path) as store:
+        store.record_changes("run1", [change("confirmed")])
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE changes DROP COLUMN period_seconds")
+        connection.execute("ALTER TABLE changes DROP COLUMN burst_seconds")
+        connection.execute("PRAGMA user_version = 2")
+    spikes = change(
+        "confirmed", raised_k=900, kind="spikes", period_seconds=52.1, burst_seconds=3.0
+    )
+
+    with FindingsStore(path) as store:
+        store.record_changes("run1", [spikes])
+
+        assert store.changes("run1") == [change("confirmed"), spikes]
 
 
 def test_saving_everything_twice_changes_nothing(tmp_path: Path) -> None:

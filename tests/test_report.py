@@ -13,7 +13,7 @@ from soak.core.phases import parse, to_line
 from spark import report
 from spark.coverage import coverage, runs
 from spark.digest import digest
-from spark.look_back import look_back, offline_steps
+from spark.look_back import look_back, offline_changes
 from spark.reports._page import Page
 from spark.summary import verdict
 from spark.timeline import assemble
@@ -169,7 +169,7 @@ def test_untrusted_seconds_stay_out_of_coarse_rows_too(tmp_path: Path) -> None:
 
     assert edge.step == 10
     assert edge.soak == (15, 235)
-    assert offline_steps(edge) == []
+    assert offline_changes(edge) == []
 
 
 def test_untrusted_seconds_in_a_row_are_one_band(tmp_path: Path) -> None:
@@ -218,11 +218,11 @@ def test_coarse_buckets_sum_counts_keep_maxima_and_take_medians(tmp_path: Path) 
     assert coarse.values[worst][1] == fine.values[worst][10:20].max()
 
 
-def test_offline_steps_stay_within_the_soak(tmp_path: Path) -> None:
+def test_offline_changes_stay_within_the_soak(tmp_path: Path) -> None:
     found = timeline(tmp_path)
     begin, end = found.soak
 
-    steps: list[Change] = offline_steps(found)
+    steps: list[Change] = offline_changes(found)
 
     assert steps
     assert all(begin < step.onset_k < end for step in steps)

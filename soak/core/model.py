@@ -99,7 +99,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A level shift in one series; `onset_k` is the first second of the new level."""
+    """A change in one series; `onset_k` is the first second of a level, of a drift or of spikes."""
 
     series: str  # "source|column name"
     raised_k: int
@@ -111,6 +111,8 @@ class Change:
     confidence: float
     kind: Kind = "step"
     gone_k: int | None = None  # second in which it was found to be gone
+    period_seconds: float | None = None  # of spikes: from one to the next
+    burst_seconds: float | None = None  # of spikes: how long one lasts
 
     @property
     def direction(self) -> Direction:

@@ -90,7 +90,7 @@ def compose(
 
 def _line(run: Run, finding: Finding) -> str:
     at_ns = run.start_wall_ns + finding.onset_k * SECOND_NS
-    step = wording.step(finding.before, finding.after, wording.split(finding.series).unit)
+    step = wording.moved(finding)
     state = "lasts" if finding.state == "confirmed" else "gone "
     return (
         f"  {state} {wording.day(at_ns)} {wording.moment(at_ns)} "

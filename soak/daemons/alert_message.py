@@ -200,7 +200,7 @@ def _fact(key: str, text: str) -> list[str]:
 
 
 def _step(finding: Finding) -> str:
-    return wording.step(finding.before, finding.after, wording.split(finding.series).unit)
+    return wording.moved(finding)
 
 
 def _amount(finding: Finding, value: float) -> str:

@@ -30,13 +30,13 @@ from soak.store.findings_rows import (
     finding_row,
     outbox_of,
 )
-from soak.store.findings_schema import FROM_VERSION_1, TABLES, VERSION
+from soak.store.findings_schema import FROM_VERSION, TABLES, VERSION
 
 BUSY_SECONDS = 5.0
 LONGEST_WAIT_NS = 900 * SECOND_NS
 """No retry lies further ahead than this; one that does was set before the clock stepped back."""
 
-_CHANGE = "INSERT OR REPLACE INTO changes VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
+_CHANGE = "INSERT OR REPLACE INTO changes VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 _FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
@@ -254,7 +254,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     with _block(connection, "BEGIN IMMEDIATE"):
         found = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if found < VERSION:
-            for statement in FROM_VERSION_1 if found else TABLES:
+            for statement in FROM_VERSION[found] if found else TABLES:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
 

@@ -44,6 +44,8 @@ def change_row(run: str, change: Change) -> tuple[object, ...]:
         change.confidence,
         change.kind,
         change.gone_k,
+        change.period_seconds,
+        change.burst_seconds,
     )
 
 
@@ -59,6 +61,8 @@ def change_of(row: Row) -> Change:
         confidence=row["confidence"],
         kind=row["kind"],
         gone_k=row["gone_k"],
+        period_seconds=row["period_seconds"],
+        burst_seconds=row["burst_seconds"],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 2  # kept in SQLite's own `user_version`
+VERSION = 3  # kept in SQLite's own `user_version`
 
 # which finding a change belongs to, once and for all
 _MEMBERS = """CREATE TABLE members (
@@ -13,7 +13,16 @@ _MEMBERS = """CREATE TABLE members (
         PRIMARY KEY (run, series, raised_k)
     ) WITHOUT ROWID"""
 
-FROM_VERSION_1 = ("ALTER TABLE changes ADD COLUMN gone_k INTEGER", _MEMBERS)
+_FROM_VERSION_2 = (
+    "ALTER TABLE changes ADD COLUMN period_seconds REAL",
+    "ALTER TABLE changes ADD COLUMN burst_seconds REAL",
+)
+
+FROM_VERSION = {
+    1: ("ALTER TABLE changes ADD COLUMN gone_k INTEGER", _MEMBERS, *_FROM_VERSION_2),
+    2: _FROM_VERSION_2,
+}
+"""What brings an older layout to this one."""
 
 TABLES = (
     """CREATE TABLE changes (
@@ -29,6 +38,8 @@ TABLES = (
         confidence REAL NOT NULL,
         kind TEXT NOT NULL,
         gone_k INTEGER,
+        period_seconds REAL,
+        burst_seconds REAL,
         PRIMARY KEY (run, series, raised_k)
     ) WITHOUT ROWID""",
     _MEMBERS,

@@ -22,16 +22,14 @@ _MOST_SERIES = 12
 
 def render(page: Page) -> Markup:
     if not page.told:
-        return tag("p", "No step in latency was found.")
+        return tag("p", "No change in latency was found.")
     return joined([_finding(page, one) for one in page.told])
 
 
 def _finding(page: Page, one: Judged) -> Markup:
     found = one.finding
-    unit = wording.split(found.series).unit
-    moved = wording.step(found.before, found.after, unit)
     low, high = found.interval
-    title = f"{wording.title(found.series)} {moved}, cause {found.cause}"
+    title = f"{wording.title(found.series)} {wording.moved(found)}, cause {found.cause}"
     about = "" if found.is_about_cluster else " Not counted against the cluster."
     gone = "" if found.gone_k is None else f" Gone again at {page.moment(found.gone_k)}."
     text = (

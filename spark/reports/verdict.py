@@ -52,10 +52,9 @@ def _regression(page: Page) -> str:
         found = one.finding
         if not found.is_about_cluster:
             continue
-        unit = wording.split(found.series).unit
+        did = "stepped " if found.kind == "step" else ""
         return (
-            f"Regressed: {wording.title(found.series)} stepped "
-            f"{wording.step(found.before, found.after, unit)} at {page.moment(found.onset_k)}, "
-            f"cause {found.cause}."
+            f"Regressed: {wording.title(found.series)} {did}{wording.moved(found)} "
+            f"at {page.moment(found.onset_k)}, cause {found.cause}."
         )
     return ""

@@ -1,0 +1,64 @@
+"""What a change of any kind must clear to be told: the shared rate of false alarms, and the smallest step."""
+
+from __future__ import annotations
+
+from math import exp, log, log10
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from detectors._measure import FLOOR_SECONDS, Step, is_step, unscaled
+
+_DEFAULT_THRESHOLD = log(30 * 86_400) + log(100) + 0.3  # one in 30 days over a panel of 100
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Config:
+    """The same for drift, spikes and tail."""
+
+    scale: Literal["log", "linear"] = "log"
+    threshold: float = (
+        _DEFAULT_THRESHOLD  # ln of the rows between two false alarms, as `level_shift`
+    )
+    smallest_step_ratio: float = 1.5
+    smallest_step_seconds: float = 0.001  # in the series' own unit when that is not seconds
+
+    def __post_init__(self) -> None:
+        if self.threshold <= 0.0 or self.smallest_step_ratio <= 1.0:
+            raise ValueError("threshold must be above 0, smallest_step_ratio above 1")
+        if self.smallest_step_seconds < 0.0:
+            raise ValueError("smallest_step_seconds: not negative")
+
+    def scaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return values on the scale that they are judged on; NaN stays NaN."""
+        if self.scale == "linear":
+            return np.asarray(values, dtype=np.float64)
+        return np.asarray(np.log10(np.maximum(values, FLOOR_SECONDS)))
+
+    def unscaled(self, y: float) -> float:
+        return unscaled(y, logarithmic=self.scale == "log")
+
+    def reach(self, y: float) -> float:
+        """Return how far above `y`, on the scale, the smallest step up ends."""
+        least = self.smallest_step_seconds
+        if self.scale == "linear":
+            return max(least, (self.smallest_step_ratio - 1.0) * abs(y), 1e-9)
+        return max(log10(self.smallest_step_ratio), log10(1.0 + least / 10.0**y))
+
+    def confidence(self, surprise: float) -> float:
+        """Return how sure a change is whose -ln of chance is `surprise`, one a day being expected."""
+        odds = surprise - self.threshold + log(30)
+        return min(0.9999, 1.0 / (1.0 + exp(-max(-50.0, min(50.0, odds)))))
+
+    def is_worth(self, before: float, after: float) -> bool:
+        """True when two levels, in the series' own unit, differ by the smallest step or more."""
+        return is_step(
+            before,
+            after,
+            logarithmic=self.scale == "log",
+            least_change=self.smallest_step_seconds,
+            step=Step(self.smallest_step_ratio, self.smallest_step_seconds),
+        )

@@ -1,0 +1,210 @@
+"""Drift: a level that rises or falls steadily over half an hour to six hours.
+
+Method:  medians of minutes (of ten minutes beyond the last hour) in windows of 30 and 60 minutes, 3 and 6
+         hours: Kendall's test with correlated residuals, slope by Theil and Sen (`_trend`). Told when three
+         minutes in a row pass the threshold, the line rises by the smallest step, and no single step would
+         tell it as well.
+Assumes: a window about as long as the drift, or shorter. A day's rhythm above the smallest step is drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from typing import Any
+
+import numpy as np
+
+from detectors import _trend
+from detectors._recent import COARSE, MINUTE, Block, Recent
+from detectors._worth import Config
+from soak.core.model import Change, Series
+
+__all__ = ["Config", "Watch", "detect"]
+
+_FINE, _COARSE = (30, 60), (18, 36)  # blocks of a window
+_LEAST_FILLED = 0.8
+_CROSSINGS = 3
+_LEVEL_BLOCKS = 5
+_WHOLE = (30, 60, 120, 240, 480, 960)  # minutes of a window, looking back
+_MOST_LEVELS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    trend: _trend.Trend
+    first_k: int
+    length: int  # seconds
+
+
+@dataclass(slots=True)
+class Watch:
+    """The drift of one series, as it comes."""
+
+    crossings: int = 0
+    standing: Change | None = None
+
+    def minute_ended(self, series: str, k: int, recent: Recent, config: Config) -> list[Change]:
+        """Return what the minutes up to second `k` say: a drift, its going on, or its end."""
+        changes = self._gone(k, recent, config)
+        seen = _clearest(recent, config)
+        self.crossings = 0 if seen is None else self.crossings + 1
+        if seen is None or self.crossings < _CROSSINGS:
+            return changes
+        change = _change(series, k, seen, config)
+        if self.standing is None:
+            self.standing = change
+        elif change.direction == self.standing.direction == _further(self.standing, change, config):
+            self.standing = replace(self.standing, after=change.after)
+        else:
+            return changes
+        return [*changes, self.standing]
+
+    def _gone(self, k: int, recent: Recent, config: Config) -> list[Change]:
+        change = self.standing
+        if change is None or len(recent.fine) < _LEVEL_BLOCKS:
+            return []
+        level = config.unscaled(float(np.median([y for _, y in recent.fine[-_LEVEL_BLOCKS:]])))
+        is_nearer = abs(level - change.before) < abs(level - change.after)
+        if not is_nearer or config.is_worth(change.before, level):
+            return []
+        self.standing = None
+        return [replace(change, state="gone", gone_k=k)]
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Watch:
+        """Return what `dataclasses.asdict` described, once through JSON."""
+        return cls(state["crossings"], change_of(state["standing"]))
+
+
+def change_of(state: Mapping[str, Any] | None) -> Change | None:
+    """Return the change that was once `asdict`, through JSON."""
+    if state is None:
+        return None
+    first, last = state["interval"]
+    return Change(**{**state, "interval": (first, last)})
+
+
+def _further(standing: Change, change: Change, config: Config) -> str:
+    """Return the direction in which a drift went on by another smallest step, or ""."""
+    if not config.is_worth(standing.after, change.after):
+        return ""
+    return "up" if change.after > standing.after else "down"
+
+
+def _clearest(recent: Recent, config: Config) -> _Seen | None:
+    threshold = config.threshold - log(MINUTE) + log(len(_FINE) + len(_COARSE))
+    seen = [
+        one
+        for one in _windows(recent)
+        if one.trend.surprise >= threshold
+        and config.is_worth(config.unscaled(one.trend.before), config.unscaled(one.trend.after))
+    ]
+    return max(seen, key=lambda one: one.trend.surprise, default=None)
+
+
+def _windows(recent: Recent) -> Iterator[_Seen]:
+    for blocks, lengths, seconds in (
+        (recent.fine, _FINE, MINUTE),
+        (recent.coarse, _COARSE, COARSE * MINUTE),
+    ):
+        for length in lengths:
+            seen = _judged(blocks, length, seconds)
+            if seen is not None:
+                yield seen
+
+
+def _judged(blocks: Sequence[Block], length: int, seconds: int) -> _Seen | None:
+    """Return the trend of the newest `length` blocks; None where too few are there."""
+    used = [one for one in blocks if one[0] > blocks[-1][0] - length]
+    if len(used) < _LEAST_FILLED * length:
+        return None
+    at = np.array([place for place, _ in used])
+    trend = _trend.judged(at, np.array([y for _, y in used]))
+    if trend is None:
+        return None
+    return _Seen(trend, int(at[0]) * seconds, int(at[-1] - at[0] + 1) * seconds)
+
+
+def _change(series: str, k: int, seen: _Seen, config: Config) -> Change:
+    margin = seen.length // 4
+    return Change(
+        series=series,
+        raised_k=k,
+        onset_k=seen.first_k,
+        interval=(max(0, seen.first_k - margin), min(k, seen.first_k + margin)),
+        before=config.unscaled(seen.trend.before),
+        after=config.unscaled(seen.trend.after),
+        state="confirmed",
+        confidence=config.confidence(seen.trend.surprise),
+        kind="drift",
+    )
+
+
+def detect(series: Series, config: Config) -> list[Change]:
+    """Return the drifts in order of time, none overlapping; those that follow each other are one."""
+    if series.k.size == 0 or series.k[-1] - series.k[0] < (_WHOLE[0] - 1) * MINUTE:
+        return []
+    minutes = _minutes(series, config)
+    found = [one for length in _WHOLE for one in _looked(minutes, length, config)]
+    found.sort(
+        key=lambda one: (
+            -abs(one.trend.after - one.trend.before) * one.trend.clearness,
+            one.first_k,
+        )
+    )
+    kept: list[_Seen] = []
+    for one in found:
+        if all(_is_apart(one, other) for other in kept):
+            kept.append(one)
+    kept.sort(key=lambda one: one.first_k)
+    changes: list[Change] = []
+    for one in kept:
+        change = _change(series.name, one.first_k + one.length, one, config)
+        last = changes[-1] if changes else None
+        is_going_on = last is not None and one.first_k <= last.raised_k + _WHOLE[0] * MINUTE
+        if last is not None and is_going_on and last.direction == change.direction:
+            changes[-1] = replace(last, after=change.after, raised_k=change.raised_k)
+        else:
+            changes.append(change)
+    return changes
+
+
+def _minutes(series: Series, config: Config) -> list[Block]:
+    y = config.scaled(series.values)
+    minute = series.k // MINUTE
+    edges = np.flatnonzero(np.diff(minute)) + 1
+    parts = np.split(y, edges)
+    least = (
+        float(np.median([part.size for part in parts])) / 2.0
+    )  # a series may have one row in ten seconds
+    return [
+        (int(minute[first]), float(np.median(part)))
+        for first, part in zip([0, *edges], parts, strict=True)
+        if part.size >= least
+    ]
+
+
+def _looked(minutes: Sequence[Block], length: int, config: Config) -> Iterator[_Seen]:
+    """Give the windows of so many minutes, a sixth of it apart, that hold a drift."""
+    each = max(1, length // _MOST_LEVELS)
+    places = np.array([place for place, _ in minutes])
+    levels = np.array([y for _, y in minutes])
+    threshold = config.threshold - log(MINUTE) + log(len(_WHOLE))
+    for first in range(int(places[0]), int(places[-1]) - length + 2, length // 6):
+        low, high = np.searchsorted(places, [first, first + length])
+        if high - low < _LEAST_FILLED * length:
+            continue
+        block = places[low:high] // each
+        edges = np.flatnonzero(np.diff(block)) + 1
+        y = np.array([float(np.median(part)) for part in np.split(levels[low:high], edges)])
+        trend = _trend.judged(block[[0, *edges]], y)
+        if trend is None or trend.surprise < threshold:
+            continue
+        if config.is_worth(config.unscaled(trend.before), config.unscaled(trend.after)):
+            yield _Seen(trend, first * MINUTE, length * MINUTE)
+
+
+def _is_apart(one: _Seen, other: _Seen) -> bool:
+    return one.first_k >= other.first_k + other.length or other.first_k >= one.first_k + one.length

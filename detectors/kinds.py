@@ -1,0 +1,97 @@
+"""Which kind each change of a whole series is: steps that a drift or spikes tell better are theirs.
+
+A step is sharp when the 20 rows on either side of it already differ by most of what its two levels do.
+Sharp steps are levelled out before drift and tails are looked for; a step that is not sharp and lies within
+a drift of its direction, or on a tick of spikes, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import drift, spikes, tail
+from detectors._worth import Config
+from soak.core.model import Change, Series
+
+_ROWS = 20
+_SHARP = 0.6
+_NEAR = 120  # a tail so near to a step is the step's
+_LATE = 3  # rows from a tick to the edge of its burst
+
+
+def told(series: Series, steps: Sequence[Change], config: Config) -> list[Change]:
+    """Return steps, drifts, spikes and tails of one series, in order of their onset."""
+    y = config.scaled(series.values)
+    places = [int(np.searchsorted(series.k, step.onset_k)) for step in steps]
+    jumps = _jumps(y, places)
+    sizes = np.array([_scaled(step.after, config) - _scaled(step.before, config) for step in steps])
+    is_sharp = jumps * np.sign(sizes) >= _SHARP * np.abs(sizes)
+    flat = _flattened(series, y, places, np.where(is_sharp, jumps, 0.0), config)
+    drifts, combs = drift.detect(flat, config), spikes.detect(series, config)
+    kept = [
+        step
+        for step, sharp in zip(steps, is_sharp, strict=True)
+        if sharp or not (_is_in(step, drifts) or _is_on_tick(step, combs))
+    ]
+    tails = [
+        one
+        for one in tail.detect(flat, config)
+        if all(abs(one.onset_k - step.onset_k) > _NEAR for step in kept)
+        and not _is_in(one, drifts, either=True)
+    ]
+    return sorted([*kept, *drifts, *combs, *tails], key=lambda change: change.onset_k)
+
+
+def _jumps(y: NDArray[np.float64], places: Sequence[int]) -> NDArray[np.float64]:
+    """Return how far the medians just before and just after each place differ; 0 at the very ends."""
+    edges = [0, *places, y.size]
+    jumps = []
+    for before, at, after in zip(edges, places, edges[2:], strict=False):
+        left, right = y[max(before, at - _ROWS) : at], y[at : min(after, at + _ROWS)]
+        jumps.append(float(np.median(right) - np.median(left)) if left.size and right.size else 0.0)
+    return np.array(jumps)
+
+
+def _flattened(
+    series: Series,
+    y: NDArray[np.float64],
+    places: Sequence[int],
+    jumps: NDArray[np.float64],
+    config: Config,
+) -> Series:
+    """Return the series with these jumps taken out: at the level that it began with."""
+    if not np.any(jumps):
+        return series
+    moved = np.zeros(y.size)
+    np.add.at(moved, np.array(places, dtype=np.int64), jumps)
+    flat = y - np.cumsum(moved)
+    values = flat if config.scale == "linear" else 10.0**flat
+    return Series(series.name, series.k, values)
+
+
+def _scaled(value: float, config: Config) -> float:
+    return float(config.scaled(np.array([value]))[0])
+
+
+def _is_in(change: Change, drifts: Sequence[Change], *, either: bool = False) -> bool:
+    """True within a drift of the same direction, or of any."""
+    return any(
+        one.interval[0] <= change.onset_k <= one.raised_k
+        and (either or one.direction == change.direction)
+        for one in drifts
+    )
+
+
+def _is_on_tick(step: Change, combs: Sequence[Change]) -> bool:
+    for comb in combs:
+        period, burst = comb.period_seconds or 0.0, comb.burst_seconds or 0.0
+        last = step.onset_k if comb.gone_k is None else comb.gone_k
+        since = step.onset_k - comb.onset_k
+        if period and comb.onset_k - _LATE <= step.onset_k <= last:
+            after = (since + _LATE) % period
+            if after <= burst + 2 * _LATE:
+                return True
+    return False

@@ -1,0 +1,235 @@
+"""Steps, drift, spikes and tails of one run and shard behind one `update`, their states behind one codec.
+
+Steps are looked for in every series, the other kinds in the latencies that make findings. In one second a
+series tells one thing: what a step tells there, no other kind tells too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import _worth, drift, level_shift, spikes, tail
+from detectors._gate import Gate
+from detectors._recent import Recent
+from detectors.channels import column_of, is_headline, source_of
+from soak.core.model import Change, Column
+from soak.core.units import SECOND_NS
+
+VERSION = 129
+"""First byte of a state that has all kinds; a state of steps alone begins with `level_shift`'s own."""
+_STEP_SECONDS = 60
+"""A comb that begins so soon after a step of the same latency, or before it, is that step's."""
+_HEAD = struct.Struct("<BIII")
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One series of which all kinds are looked for."""
+
+    recent: Recent
+    drift: drift.Watch
+    spikes: spikes.Watch
+
+
+@dataclass(slots=True)
+class _Source:
+    gate: Gate = field(default_factory=Gate)
+    series: dict[str, _Watched] = field(default_factory=dict)  # by name with the source
+
+
+class Panel:
+    """The state of all series of one run and shard."""
+
+    def __init__(
+        self,
+        config: level_shift.Config,
+        watched: Callable[[Column], bool] = is_headline,
+        worth: _worth.Config | None = None,
+    ) -> None:
+        """`worth`: what kinds other than steps must clear; by default what `config` says."""
+        self._is_watched = watched
+        self._baseline = config.baseline // SECOND_NS
+        self._worth = worth or _worth.Config(
+            threshold=config.threshold,
+            smallest_step_ratio=config.smallest_step_ratio,
+            smallest_step_seconds=config.smallest_step_seconds,
+        )
+        self._linear = dataclasses.replace(self._worth, scale="linear", smallest_step_seconds=0.0)
+        self._steps = level_shift.Panel(config)
+        self._tails = tail.Tails(config, self._worth)
+        self._sources: dict[str, _Source] = {}
+        self._stepped_k: dict[str, int] = {}  # by source and metric, when a step was last raised
+        self._places: dict[str, tuple[Sequence[Column], list[tuple[int, str, _worth.Config]]]] = {}
+
+    def update(
+        self,
+        source: str,
+        columns: Sequence[Column],
+        k: int,
+        values: NDArray[np.float64],
+        trusted: bool,  # noqa: FBT001 - a fact about the record
+        phase: str,
+        *,
+        inc: int = 0,
+    ) -> list[Change]:
+        """Take the next second of one source; return all that is to be said, steps first."""
+        known = self._sources.setdefault(source, _Source())
+        recents = {name: one.recent for name, one in known.series.items()}
+        changes = [
+            self._tails.renamed(change, recents)
+            for change in self._steps.update(source, columns, k, values, trusted, phase, inc=inc)
+        ]
+        if not known.gate.is_new(k, inc):
+            return changes
+        if known.gate.is_apart(k):
+            for one in known.series.values():
+                one.recent = Recent()
+                one.spikes.start_anew()
+        counts = known.gate.counts(k, inc, phase, is_trusted=trusted)
+        busy = {change.series for change in changes if change.raised_k == k}
+        for name in busy:
+            self._stepped_k[_latency(name)] = k
+        for change in changes:
+            if change.state == "confirmed":
+                _note_step(known, change)
+        others: list[Change] = []
+        if counts:
+            for at, name, config in self._watched(source, columns):
+                others += self._seen(known, name, k, float(values[at]), config)
+        second = tail.Second(source, columns, k, values, trusted, phase, inc, counts)
+        recents = {name: one.recent for name, one in known.series.items()}
+        others += self._tails.update(second, recents, self._stepped_k)
+        return changes + [one for one in others if not self._is_taken(known, one, k, busy)]
+
+    def to_bytes(self) -> bytes:
+        """Return the whole state; the same later records give the same changes bit for bit."""
+        steps = self._steps.to_bytes()
+        odds, tails = self._tails.to_state()
+        rest = {
+            "tails": tails,
+            "stepped_k": self._stepped_k,
+            "sources": {name: _state(one) for name, one in self._sources.items()},
+        }
+        text = json.dumps(rest, separators=(",", ":")).encode()
+        return _HEAD.pack(VERSION, len(steps), len(odds), len(text)) + steps + odds + text
+
+    @classmethod
+    def from_bytes(
+        cls,
+        blob: bytes,
+        config: level_shift.Config,
+        watched: Callable[[Column], bool] = is_headline,
+    ) -> Panel:
+        """Return the panel that `to_bytes` described; from a state of steps alone the other kinds start anew.
+
+        Raises:
+            ValueError: the bytes are of no version known here.
+        """
+        panel = cls(config, watched)
+        if not blob or blob[0] != VERSION:
+            panel._steps = level_shift.Panel.from_bytes(blob, config)
+            return panel
+        _, steps, odds, text = _HEAD.unpack_from(blob)
+        at = _HEAD.size
+        panel._steps = level_shift.Panel.from_bytes(blob[at : at + steps], config)
+        at += steps
+        rest = json.loads(blob[at + odds : at + odds + text])
+        panel._tails.restore(blob[at : at + odds], rest["tails"])
+        panel._stepped_k = rest["stepped_k"]
+        panel._sources = {name: _source(state) for name, state in rest["sources"].items()}
+        return panel
+
+    def _seen(
+        self, known: _Source, name: str, k: int, value: float, config: _worth.Config
+    ) -> list[Change]:
+        """Return what one value says of drift and spikes."""
+        y = float(config.scaled(np.array([value]))[0])
+        if not np.isfinite(y):
+            return []
+        one = known.series.get(name)
+        if one is None:
+            one = _Watched(Recent(), drift.Watch(), spikes.Watch(k + self._baseline))
+            known.series[name] = one
+        changes = one.spikes.take(name, k, y, one.recent, config)
+        if one.recent.take(k, y):
+            changes += one.drift.minute_ended(name, k, one.recent, config)
+        return changes
+
+    def _is_taken(self, known: _Source, change: Change, k: int, busy: set[str]) -> bool:
+        """True when a step is raised in this very second in the series: then no other kind is."""
+        if change.series not in busy or change.raised_k != k:
+            return False
+        one = known.series[change.series]
+        if change.kind == "drift":
+            one.drift.standing = None
+        if change.kind == "spikes":
+            one.spikes.standing = None
+        return True
+
+    def _watched(
+        self, source: str, columns: Sequence[Column]
+    ) -> list[tuple[int, str, _worth.Config]]:
+        """Return place, name and scale of the series in which all kinds are looked for."""
+        seen = self._places.get(source)
+        if seen is not None and (seen[0] is columns or seen[0] == columns):
+            return seen[1]
+        found = [
+            (
+                i,
+                f"{source}|{column.name}",
+                self._worth if column.unit == "seconds" else self._linear,
+            )
+            for i, column in enumerate(columns)
+            if self._is_watched(column)
+        ]
+        self._places[source] = columns, found
+        return found
+
+
+def _note_step(known: _Source, step: Change) -> None:
+    """Leave the combs that came with a step to it."""
+    for name, one in known.series.items():
+        if _latency(name) == _latency(step.series):
+            one.spikes.known_until_k = step.onset_k + _STEP_SECONDS
+
+
+def _latency(series: str) -> str:
+    """Return source and metric of a series."""
+    return f"{source_of(series)}|{column_of(series).metric}"
+
+
+def _state(source: _Source) -> dict[str, Any]:
+    """Return the state of one source for JSON."""
+    return {
+        "gate": dataclasses.asdict(source.gate),
+        "series": {
+            name: {
+                "recent": one.recent.to_state(),
+                "drift": dataclasses.asdict(one.drift),
+                "spikes": dataclasses.asdict(one.spikes),
+            }
+            for name, one in source.series.items()
+        },
+    }
+
+
+def _source(state: Mapping[str, Any]) -> _Source:
+    return _Source(
+        Gate(**state["gate"]),
+        {
+            name: _Watched(
+                Recent.of(one["recent"]),
+                drift.Watch.of(one["drift"]),
+                spikes.Watch.of(one["spikes"]),
+            )
+            for name, one in state["series"].items()
+        },
+    )

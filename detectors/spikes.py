@@ -1,0 +1,164 @@
+"""Spikes that come again after the same time: a roll of segments every 52 s, a checkpoint every 8.5 min.
+
+Method:  a burst begins where a value lies both the smallest step and five robust sd above the median of the
+         last minute, and ends after two calm seconds. With each burst the last 24 are held against combs
+         (`_comb`); one is told when it is rarer than the threshold, and gone after three ticks without one.
+Assumes: bursts of at most 20 s, six seconds to hours apart. A comb that is there from the start of a watch
+         is how the cluster is, no news.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import log
+from typing import Any
+
+import numpy as np
+
+from detectors import _comb
+from detectors._recent import MINUTE, Recent
+from detectors._worth import Config
+from detectors.drift import change_of
+from soak.core.model import Change, Series
+
+__all__ = ["Config", "Watch", "detect", "words_of"]
+
+_SDS = 5.0
+_CALM = 2  # seconds that end a burst
+_LONGEST = 20
+_MOST = 24  # bursts held against combs
+_SILENT_TICKS = 3.5
+_SLACK = 3  # seconds
+_SAME_PERIOD = 0.05
+
+Burst = tuple[int, int, float]
+"""First second, seconds, and the highest value on the scale of judgement."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """The bursts of one series, as they come."""
+
+    known_until_k: int | None = None  # a comb that begins by this second is no news
+    known_period: float | None = None  # of such a comb
+    calm_rows: int = 0  # since a burst was last seen
+    now: Burst | None = None
+    bar: float = 0.0  # what a value must pass to belong to it
+    bursts: list[Burst] = field(default_factory=list)
+    standing: Change | None = None
+
+    def take(self, series: str, k: int, y: float, recent: Recent, config: Config) -> list[Change]:
+        """Take the next value, with the level before it; return a comb that is found, or its end."""
+        changes = self._gone(k)
+        ended = None
+        if self.now is not None and k > self.now[0] + self.now[1] - 1 + _CALM:
+            ended, self.now = self.now, None
+        self.calm_rows += 1
+        if self.now is not None and self.now[1] > MINUTE:  # a new level, known by now
+            self.now = None
+        if self.now is None:
+            self.bar = recent.level + max(_SDS * recent.sd, config.reach(recent.level))
+        if y > self.bar:
+            first, _, top = self.now or (k, 0, y)
+            self.now = first, k - first + 1, max(top, y)
+            self.calm_rows = 0
+        if ended is None or ended[1] > _LONGEST:
+            return changes
+        self.bursts = [*self.bursts, ended][-_MOST:]
+        return changes + self._told(series, k, recent.level, config)
+
+    def start_anew(self) -> None:
+        """Forget the bursts: what comes does not follow them."""
+        self.now, self.bursts = None, []
+
+    def _told(self, series: str, k: int, level: float, config: Config) -> list[Change]:
+        if self.standing is not None:
+            return []
+        change = _combed(series, self.bursts, level, config)
+        if change is None or self._is_known(change):
+            return []
+        self.standing = replace(change, raised_k=k)
+        return [self.standing]
+
+    def _is_known(self, change: Change) -> bool:
+        """Return whether a comb was there from the start, and note its period when it was."""
+        period = change.period_seconds or 0.0
+        if self.known_until_k is not None and change.onset_k < self.known_until_k + 2.0 * period:
+            self.known_period = period
+        known = self.known_period
+        return known is not None and abs(period - known) <= _SAME_PERIOD * known
+
+    def _gone(self, k: int) -> list[Change]:
+        change = self.standing
+        if change is None or change.period_seconds is None:
+            return []
+        if self.calm_rows < _SILENT_TICKS * change.period_seconds:
+            return []
+        self.standing, self.bursts = None, []
+        return [replace(change, state="gone", gone_k=k)]
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Watch:
+        """Return what `dataclasses.asdict` described, once through JSON."""
+        now = state["now"]
+        return cls(
+            state["known_until_k"],
+            state["known_period"],
+            state["calm_rows"],
+            None if now is None else _burst(now),
+            state["bar"],
+            [_burst(one) for one in state["bursts"]],
+            change_of(state["standing"]),
+        )
+
+
+def words_of(change: Change) -> str:
+    """Return `every 52.1 s, 3 s long`; "" for what is no comb."""
+    if change.period_seconds is None or change.burst_seconds is None:
+        return ""
+    return f"every {change.period_seconds:.4g} s, {change.burst_seconds:.3g} s long"
+
+
+def detect(series: Series, config: Config) -> list[Change]:
+    """Return the combs of a whole series in order of their first burst; those that ended are `gone`."""
+    watch, recent = Watch(), Recent()
+    found: dict[int, Change] = {}
+    y = config.scaled(series.values).tolist()
+    for k, value in zip(series.k.tolist(), y, strict=True):
+        for change in watch.take(series.name, k, value, recent, config):
+            found[change.raised_k] = change
+        recent.take(k, value)
+    return list(found.values())
+
+
+def _combed(series: str, bursts: Sequence[Burst], level: float, config: Config) -> Change | None:
+    """Return the comb that bursts form, or None when chance would do."""
+    starts = np.array([first for first, _, _ in bursts], dtype=np.int64)
+    comb = _comb.judged(starts)
+    if comb is None:
+        return None
+    # there is one look a burst, not one a second
+    threshold = config.threshold - log(max(1.0, float(np.diff(starts).mean())))
+    if comb.surprise < threshold:
+        return None
+    hits = [burst for burst, is_hit in zip(bursts, comb.hits, strict=True) if is_hit]
+    first = hits[0][0]
+    return Change(
+        series=series,
+        raised_k=first,
+        onset_k=first,
+        interval=(max(0, first - round(comb.period)), first + _SLACK),
+        before=config.unscaled(level),
+        after=config.unscaled(float(np.median([top for _, _, top in hits]))),
+        state="confirmed",
+        confidence=config.confidence(comb.surprise),
+        kind="spikes",
+        period_seconds=round(comb.period, 2),
+        burst_seconds=float(np.median([seconds for _, seconds, _ in hits])),
+    )
+
+
+def _burst(state: Sequence[Any]) -> Burst:
+    first, seconds, top = state
+    return int(first), int(seconds), float(top)

@@ -1,0 +1,74 @@
+"""One change, one kind: what a drift or spikes tell better is no row of steps."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import segmentation
+from detectors.kinds import told
+from detectors.tail import Config, detect
+from soak.core.model import Change, Series
+
+ANY = Config(smallest_step_ratio=1.05, smallest_step_seconds=0.0)
+STEPS = segmentation.Config(smallest_step_ratio=1.05, smallest_step_seconds=0.0)
+
+
+def series_of(y: NDArray[np.float64]) -> Series:
+    return Series("p99", np.arange(y.size), 0.01 * 10.0**y)
+
+
+def noise(rows: int, seed: int = 5, sd: float = 0.03) -> NDArray[np.float64]:
+    return np.random.default_rng(seed).normal(0.0, sd, rows)
+
+
+def all_of(y: NDArray[np.float64]) -> list[Change]:
+    series = series_of(y)
+    return told(series, segmentation.detect(series, STEPS), ANY)
+
+
+def test_a_drift_is_no_staircase() -> None:
+    y = noise(7200) + 0.5 * np.clip((np.arange(7200) - 1800) / 3600, 0.0, 1.0)
+
+    assert [change.kind for change in all_of(y)] == ["drift"]
+
+
+def test_a_step_upon_a_drift_is_told_beside_it() -> None:
+    y = noise(7200) + np.linspace(0.0, 0.4, 7200)
+    y[4000:] += 0.5
+    found = all_of(y)
+
+    assert sorted(change.kind for change in found) == ["drift", "step"]
+    assert any(change.kind == "step" and abs(change.onset_k - 4000) <= 2 for change in found)
+
+
+def test_a_row_of_true_steps_is_no_drift() -> None:
+    y = noise(7200) + 0.2 * (np.arange(7200) // 1200)
+    found = all_of(y)
+
+    assert [change.kind for change in found] == ["step"] * 5
+
+
+def test_a_comb_neither_makes_steps_nor_hides_one() -> None:
+    y = noise(3600)
+    for tick in range(300, 3590, 52):
+        y[tick : tick + 3] += 0.4
+    y[2000:] += 0.3
+    found = all_of(y)
+
+    assert [(c.kind, c.onset_k) for c in found if c.kind == "spikes"] == [("spikes", 300)]
+    (step,) = [change for change in found if change.kind != "spikes"]
+    assert step.kind == "step"
+    assert abs(step.onset_k - 2000) <= 2
+
+
+def test_a_spread_that_grows_about_the_same_level_is_a_tail() -> None:
+    y = np.concatenate([noise(3000), noise(3000, 6, 0.09)])
+    (found,) = detect(series_of(y), ANY)
+
+    assert (found.kind, found.direction) == ("tail", "up")
+    assert found.interval[0] <= 3000 <= found.interval[1]
+
+
+def test_two_hundred_series_of_one_spread_hold_no_tail() -> None:
+    assert not any(detect(series_of(noise(1800, seed)), ANY) for seed in range(200))

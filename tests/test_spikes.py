@@ -1,0 +1,82 @@
+"""Spikes that keep a period: found with it, and never from bursts at random."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from detectors._comb import judged
+from detectors.spikes import Config, detect, words_of
+from soak.core.model import Series
+
+
+def series_of(y: NDArray[np.float64], first_k: int = 0, unit: float = 1.0) -> Series:
+    return Series("p99", first_k + np.arange(y.size), unit * 0.01 * 10.0**y)
+
+
+def comb(rows: int, first: int, period: float, seconds: int = 3) -> NDArray[np.float64]:
+    y = np.random.default_rng(3).normal(0.0, 0.05, rows)
+    for tick in np.arange(first, rows - seconds, period):
+        y[round(tick) : round(tick) + seconds] += 0.5
+    return y
+
+
+@pytest.mark.parametrize(("period", "rows"), [(52.1, 3600), (510.0, 12_000)])
+def test_a_comb_is_told_with_its_period(period: float, rows: int) -> None:
+    (found,) = detect(series_of(comb(rows, 1000, period)), Config())
+
+    assert (found.kind, found.onset_k, found.burst_seconds) == ("spikes", 1000, 3.0)
+    assert found.period_seconds == pytest.approx(period, abs=0.1)
+    assert found.after == pytest.approx(0.035, rel=0.1)
+    assert found.gone_k is None
+
+
+def test_the_words_are_those_of_an_engineer() -> None:
+    (found,) = detect(series_of(comb(3600, 1000, 52.1)), Config())
+
+    assert words_of(found).endswith("s, 3 s long")
+    assert words_of(found).startswith("every 52")
+
+
+def test_a_comb_that_ends_is_gone() -> None:
+    y = comb(3600, 1000, 52.0)
+    y[2500:] = comb(1100, 1100, 52.0)
+    (found,) = detect(series_of(y), Config())
+
+    assert found.state == "gone"
+    assert found.gone_k is not None
+    assert 2500 < found.gone_k < 2700
+
+
+def test_a_comb_shows_through_other_bursts_and_missed_ticks() -> None:
+    ticks = 100 + np.round(52.1 * np.arange(20)).astype(np.int64)
+    others = np.array([333, 480, 801])
+    starts = np.sort(np.concatenate([np.delete(ticks, [4, 11]), others]))
+    found = judged(starts)
+
+    assert found is not None
+    assert found.period == pytest.approx(52.1, abs=0.1)
+    assert found.surprise > 20.0
+
+
+def test_two_hundred_rows_of_bursts_at_random_keep_no_period() -> None:
+    """Half of them come at any time, half keep a distance but no beat."""
+    found = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        apart = rng.gamma(9.0, 6.0, 16) if seed % 2 else rng.exponential(54.0, 16)
+        found.append(judged(np.cumsum(apart + 3.0).astype(np.int64)))
+
+    assert all(one is None or one.surprise < 15.0 for one in found)
+
+
+@pytest.mark.parametrize(("first_k", "unit"), [(100_000, 1.0), (0, 1000.0)])
+def test_when_and_in_which_unit_changes_nothing(first_k: int, unit: float) -> None:
+    y = comb(2400, 600, 52.1)
+    config = Config(smallest_step_seconds=0.0)
+    (found,) = detect(series_of(y), config)
+    (other,) = detect(series_of(y, first_k, unit), config)
+
+    assert other.onset_k == found.onset_k + first_k
+    assert other.period_seconds == found.period_seconds
