@@ -72,7 +72,7 @@ chaos: $(STAMP) ## fifty random kills of a run's daemons: nothing lost, nobody b
 	@$(BIN)/pytest -m chaos --durations=3 -s
 
 .PHONY: bench
-bench: bench-load bench-probes ## measure against the brokers' own tools, side by side: tables of ratios
+bench: bench-load bench-probes bench-detect ## measure against the brokers' own tools, side by side: tables of ratios
 
 .PHONY: bench-load
 bench-load: $(STAMP) ## the same, of the load alone; ARGS=--quick tries it, ARGS=--help has more
@@ -81,6 +81,10 @@ bench-load: $(STAMP) ## the same, of the load alone; ARGS=--quick tries it, ARGS
 .PHONY: bench-probes
 bench-probes: $(STAMP) ## what all probes cost beside a node_exporter (Debian's); ARGS=--quick tries it
 	@$(BIN)/python -m tests.bench.probes $(ARGS)
+
+.PHONY: bench-detect
+bench-detect: $(STAMP) ## how good the detectors are: traces, steps in recorded noise, delays, causes; ARGS=--all: false alarms too
+	@$(BIN)/python -m tests.bench.detect $(ARGS)
 
 .PHONY: format
 format: $(STAMP) ## put the code in format

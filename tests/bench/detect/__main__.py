@@ -1,0 +1,93 @@
+"""`make bench-detect`: how good the detectors are, part by part, beside what is asked for or beside peers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.bench.detect import attribution, extension, looking_back, offline, online
+from tests.bench.detect.online import FULL, QUICK, Size, figure
+from tests.bench.figures import Figure, Goal, table, write
+
+SHARED = Path("../shared/data")
+RESULT = Path("build/bench/detect.json")
+PICTURE = Path("build/bench/extension.svg")
+_QUICK_SEEDS, _SEEDS = 2, 50
+_TABLE_WIDTH = 140
+_MOST_ROWS, _MOST_SERIES = 14_400, 500  # of a noise and rate, for the lines
+
+Part = Callable[[Size, Path], list[Figure]]
+
+
+def on_traces(_: Size, shared: Path) -> list[Figure]:
+    return online.on_traces(shared) + looking_back.on_traces(shared)
+
+
+def on_attribution(size: Size, _: Path) -> list[Figure]:
+    seeds = _SEEDS if size == FULL else _QUICK_SEEDS
+    found = []
+    for name, variant in attribution.VARIANTS.items():
+        rates = attribution.rates(list(attribution.plain(variant, seeds)))
+        found.append(figure(f"{name}: first cause right", rates.right, 0.90, Goal(ratio_least=1.0)))
+        found.append(figure(f"{name}: first cause wrong", rates.wrong, 0.05, Goal(ratio_most=1.0)))
+    return found
+
+
+def on_offline(size: Size, _: Path) -> list[Figure]:
+    return offline.alone(size.rows) + offline.beside(size.rows // 20, 3 if size == FULL else 1)
+
+
+def on_noises(size: Size, _: Path) -> list[Figure]:
+    return online.on_noises(size) + online.beside_naive(size)
+
+
+def on_extension(size: Size, _: Path) -> list[Figure]:
+    found = [
+        extension.measure(noise, min(size.rows, _MOST_ROWS), min(size.series, _MOST_SERIES), seed=7)
+        for noise in extension.every_noise()
+    ]
+    extension.draw(found, PICTURE)
+    return extension.figures(found)
+
+
+SHORT: Mapping[str, Part] = {
+    "traces": on_traces,
+    "injected": lambda size, shared: online.on_steps(shared, size),
+    "delay": lambda size, _: online.on_delays(size),
+    "attribution": on_attribution,
+    "offline": on_offline,
+    "speed": lambda size, _: online.on_speed(size),
+}
+LONG: Mapping[str, Part] = {
+    "noise": on_noises,
+    "extension": on_extension,
+    "panels": lambda size, _: online.on_panels(size),
+}
+
+
+def main() -> None:
+    parts = {**SHORT, **LONG}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", action="append", choices=parts, help="one part; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="small sizes: whether it works")
+    parser.add_argument("--all", action="store_true", help="the long parts too: hours")
+    parser.add_argument("--shared", type=Path, default=SHARED, help="folder of labelled traces")
+    parser.add_argument("--json", type=Path, default=RESULT)
+    args = parser.parse_args()
+    console = Console(width=max(Console().width, _TABLE_WIDTH))
+    found = []
+    for name in args.part or (parts if args.all else SHORT):
+        figures = parts[name](QUICK if args.quick else FULL, args.shared)
+        shown = table(name, figures) if figures else f"{name}: skipped, no traces in {args.shared}"
+        console.print(shown)
+        found += figures
+    if "Otava" not in looking_back.peers():
+        console.print("Otava left out: `pip install --no-deps apache-otava` installs it")
+    write(args.json, found)
+
+
+if __name__ == "__main__":
+    main()

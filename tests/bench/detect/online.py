@@ -1,0 +1,139 @@
+"""How good the online detector is, beside what is asked for; a naive GLR beside it on the same values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+
+from tests.bench.detect import delays, false_alarms, injected, naive, traces
+from tests.bench.detect.extension import RECORDED, WITHIN_TWO, read
+from tests.bench.detect.feed import FAR, config, feed
+from tests.bench.detect.noises import NOISES
+from tests.bench.figures import Figure, Goal
+
+DELAYS = ((0.0, 1.25), (0.6, 1.5))  # autocorrelation, and how many times the bound is allowed
+FOUND = ((2.0, 0.80), (3.0, 0.95), (5.0, 0.99))  # size, and the share that must be found
+LEAST_ROWS = 600  # of a quiet stretch
+_PIECE = 520  # rows of noise that a step is put into
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    rows: int
+    series: int
+    steps: int
+    panels: int
+
+
+FULL = Size(rows=129_600, series=800, steps=2000, panels=20)
+QUICK = Size(rows=1_200, series=20, steps=40, panels=1)
+
+
+def on_traces(shared: Path) -> list[Figure]:
+    """Score the labelled traces; none where they are not there."""
+    read_traces = [
+        traces.read(path) for path in sorted(shared.glob("latency-traces/real-*.csv.gz"))
+    ]
+    if not read_traces:
+        return []
+    score = traces.pooled(read_traces, traces.score_online)
+    return [
+        figure("online: F1", score.f1, 0.69, Goal(ratio_least=1.0)),
+        figure("online: precision", score.precision, 0.72, Goal(ratio_least=1.0)),
+        figure("online: recall", score.recall, 0.70, Goal(ratio_least=1.0)),
+        figure("online: false per 1000 values", score.false_per_1000, 0.85, Goal(ratio_most=1.0)),
+        figure("online: median delay, rows", score.delay, 6.0, Goal(ratio_most=1.0)),
+    ]
+
+
+def on_steps(shared: Path, size: Size) -> list[Figure]:
+    """Put steps, outliers and stalls into noise that was recorded, here and elsewhere."""
+    labelled = [traces.read(path) for path in sorted(shared.glob("latency-traces/real-*.csv.gz"))]
+    noise = injected.quiet_stretches(labelled, LEAST_ROWS)
+    noise += injected.omb_series(shared / "omb-results", LEAST_ROWS)
+    noise += [np.log10(read(path).values) for path in RECORDED.glob("*_seconds.csv.gz")]
+    usable = [y for y in noise if y.size >= _PIECE]
+    if not usable:
+        return []
+    drawn = injected.pieces(usable, size.steps, _PIECE, seed=1)
+    quiet = injected.confirmed_without(drawn)
+    disturbed = injected.confirmed_on_disturbances(drawn)
+    return [
+        *(
+            figure(
+                f"step of {sd:g} long-run sd: share found within {injected.FOUND_WITHIN} rows",
+                injected.steps(drawn, sd).share,
+                least,
+                Goal(ratio_least=1.0),
+            )
+            for sd, least in FOUND
+        ),
+        figure("series confirmed without a step", quiet, 0.0, Goal()),
+        figure("with outliers and stalls; without", disturbed, quiet, Goal(ratio_most=1.0)),
+    ]
+
+
+def on_delays(size: Size) -> list[Figure]:
+    found = []
+    for correlation, most in DELAYS:
+        for sd in (0.5, 1.0, 2.0):
+            series, history = min(size.series, 200), min(size.rows, 14_400)
+            one = delays.measure(correlation, sd, series, history, seed=2)
+            name = f"autocorrelation {correlation:g}, step of {sd:g} long-run sd: rows"
+            found.append(figure(name, one.confirmed, one.bound, Goal(ratio_most=most)))
+    return found
+
+
+def on_noises(size: Size) -> list[Figure]:
+    return [
+        figure(
+            f"{one.noise}, one in {one.every_seconds / false_alarms.HOUR:g} h: confirmed",
+            one.confirmed,
+            one.allowed,
+            WITHIN_TWO,
+        )
+        for one in false_alarms.measure(size.rows, size.series, seed=3)
+    ]
+
+
+def beside_naive(size: Size) -> list[Figure]:
+    """Count at one an hour on a tenth of the series: the peer goes through them row by row, too."""
+    found = []
+    for noise, make in NOISES.items():
+        values = FAR + make(
+            np.random.default_rng(6), min(size.rows, 14_400), max(10, size.series // 10)
+        )
+        ours = false_alarms.counted(noise, values, false_alarms.HOUR).confirmed
+        theirs = len(naive.alarms(values, false_alarms.HOUR))
+        found.append(
+            figure(f"{noise}, one in 1 h: a naive GLR", ours, theirs, Goal(ratio_most=1.0))
+        )
+    return found
+
+
+def on_panels(size: Size) -> list[Figure]:
+    confirmed = false_alarms.quiet_panels(size.panels, 100, size.rows, seed=4)
+    allowed = size.panels * size.rows / (30.0 * false_alarms.DAY)
+    hours = size.rows / false_alarms.HOUR
+    name = f"{size.panels} panels of 100 series x {hours:.1f} h, one in 30 days: confirmed"
+    return [figure(name, confirmed, allowed, Goal(ours_most=4.0))]
+
+
+def on_speed(size: Size) -> list[Figure]:
+    """Measure CPU a value and bytes of state a series, in a panel of 500."""
+    values = FAR + np.random.default_rng(5).standard_normal((min(size.rows, 1800), 500))
+    begin = process_time()
+    feed(values, config(30.0 * false_alarms.DAY, 500))
+    used = (process_time() - begin) / values.size * 1e6
+    return [figure("500 series: microseconds a value", used, 4.0, Goal(ratio_most=1.0))]
+
+
+def figure(name: str, ours: float, peer: float, goal: Goal) -> Figure:
+    ratio = ours / peer if peer else math.inf if ours else 1.0
+    return Figure(name, ours, peer, ratio, (ratio, ratio), goal.text, goal.holds(ours, ratio))
