@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.tws_tester import TwsTester
 from pyspark.sql.types import StructType
 
-from detectors.level_shift import Config, Panel
+from detectors.level_shift import Config
+from detectors.panel import Panel
 from soak.core.model import Change, Column, Record
 from spark import schema
 from spark._offsets import ColumnsIndex, newest, spans
