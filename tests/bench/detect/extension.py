@@ -89,7 +89,7 @@ def figures(found: Sequence[Extended]) -> list[Figure]:
     """Return a line a noise; `spread` holds 95 % of what the counts leave open."""
     return [
         Figure(
-            f"{one.noise}: one in 30 days over 100 series, by the line",
+            f"{one.noise}: one in 30 days over 100",
             one.ratio.middle,
             1.0,
             one.ratio.middle,
@@ -105,7 +105,7 @@ def draw(found: Sequence[Extended], path: Path) -> None:
     """Draw alarms over those allowed against the time between two that is set, and the line of each noise."""
     drawing = Drawing(figsize=(8.0, 5.0), layout="constrained")
     axes = drawing.subplots()
-    at = np.geomspace(RATES[0], SET_SECONDS, 40)
+    at = np.geomspace(RATES[0], SET_SECONDS, 12)
     for number, one in enumerate(found):
         color, dashes = f"C{number % 10}", ("-", "--")[number // 10 % 2]
         counted = [(rung.allowed_seconds, rung.confirmed / rung.allowed) for rung in one.rungs]
