@@ -17,7 +17,7 @@ from soak.core.wording import iso
 from soak.daemons.context import PhaseFile
 from soak.daemons.recorder import quantile_column
 from spark.coverage import coverage
-from spark.look_back import offline_steps
+from spark.look_back import offline_changes
 from spark.reports._page import Page
 from spark.reports.phases import render
 from spark.summary import summary
@@ -163,8 +163,8 @@ def test_looking_back_sees_no_step_in_a_catch_up(tmp_path: Path) -> None:
 
     found = _with_catch_up(tmp_path, shape)
 
-    assert offline_steps(found) == []
-    assert offline_steps(timeline(tmp_path / "plain", shape)) != []
+    assert offline_changes(found) == []
+    assert offline_changes(timeline(tmp_path / "plain", shape)) != []
 
 
 def test_the_report_says_what_was_decided_and_why(tmp_path: Path) -> None:
