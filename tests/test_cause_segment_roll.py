@@ -47,14 +47,6 @@ def test_spikes_of_another_period_are_not_the_rolls() -> None:
     assert wrong <= 1
 
 
-def test_spikes_of_nobody_known_are_told_with_their_period() -> None:
-    high = spiky(np.arange(11, SECONDS, 41))
-    (found,) = attribute(SPIKES, Nearby(0, SECONDS, {P99: high}))
-
-    assert found.cause == "unknown"
-    assert found.evidence[-1].text == "p99 publish latency comes back every 41 s."
-
-
 def test_a_step_between_rolls_that_always_cost_as_much_is_not_theirs() -> None:
     """Latency was locked to the rolls before the step, too."""
     rolls = np.arange(7, SECONDS, 5)

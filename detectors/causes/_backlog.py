@@ -77,7 +77,8 @@ def _begins(k: NDArray[np.int64], values: NDArray[np.float64]) -> Iterator[tuple
     falling = _falling(values[end:], peak)
     if falling.size:
         rate = (falling[0] - falling[-1]) / float(k[end + falling.size - 1] - k[end])
-        level = float(np.median(values[:end][values[:end] >= _FULL * peak])) if end else peak
+        full = values[: end + 1]
+        level = float(np.median(full[full >= _FULL * peak]))
         yield end, round(float(k[end]) - max(0.0, level - falling[0]) / rate)
 
 

@@ -28,6 +28,7 @@ _JUST_SECONDS = 10
 _RATE_ROSE = 3.0
 _MOST_P = 0.01
 _LEAST_EXPLAINED = 0.2
+_CLEARLY_SLOWER = 1.5  # noise grows with the level: less of it is no share in seconds
 _SEED = 1
 _FLOOR = 1e-6  # seconds: no latency is shorter
 _LEAST_SECONDS_WITH = 5  # before their time alone tells anything
@@ -172,9 +173,19 @@ def contrast(locking: Locking) -> float:
 
 
 def explained_ratio(change: Change, locking: Locking) -> float:
-    """Return the share of the step, on log10, that is absent from seconds without an event."""
+    """Return the share of the step that is absent from seconds without an event.
+
+    As a ratio or, of seconds half as slow again, in seconds, the larger: beside another cause, which adds to
+    it, the ratio is small.
+    """
     step = log10(max(change.after, _FLOOR) / max(change.before, _FLOOR))
-    return max(0.0, min(1.0, contrast(locking) / step)) if step > 0.0 else 0.0
+    if step <= 0.0:
+        return 0.0
+    found = contrast(locking) / step
+    if locking.median_with >= _CLEARLY_SLOWER * locking.median_without:
+        seconds = locking.median_with - locking.median_without
+        found = max(found, seconds / (change.after - change.before))
+    return max(0.0, min(1.0, found))
 
 
 def _told(

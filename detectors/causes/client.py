@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from detectors.causes._moves import move
 from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby, between
 from soak.core import wording
@@ -79,6 +80,9 @@ def _delayed(name: str, text: str, change: Change, nearby: Nearby) -> tuple[floa
     before = between(own, low - _SECONDS, low)
     after = between(own, high, min(high + _SECONDS, nearby.soak_end(change.onset_k)))
     if min(before.size, after.size) < _LEAST:
+        return None
+    moved = move(own, change, nearby)
+    if moved is None or not moved.has_risen:
         return None
     was, became = float(np.median(before)), float(np.median(after))
     share = max(0.0, min(1.0, (became - was) / (change.after - change.before)))

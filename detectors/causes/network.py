@@ -1,15 +1,16 @@
 """The way between client and broker, or between brokers: packets are late, lost or sent again.
 
 Method:  a channel of the network itself steps up at the onset: round trips long enough to be a part of the
-         step, packets sent again, dropped or damaged. What only counts packets needs latency to follow it
-         second by second, or the brokers' drive and CPU to be measured and calm. Pages that answer late count
-         where the brokers' own time for a request is known and stayed.
+         step, packets sent again, dropped or damaged. What only counts packets needs ten times as many of
+         them, or latency to follow it second by second, or the brokers' drive and CPU to be measured and
+         calm. Pages that answer late count where the brokers' own time for a request is known and stayed.
 Assumes: nothing is concluded from the rest being innocent alone.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from detectors.causes import _innocence, _scores
 from detectors.causes._coupling import coupling
@@ -32,6 +33,7 @@ _AT_BROKER = (
 _MORE = 1.5
 _LEAST_SHARE = 0.2
 _LEAST_PACKETS = 1.0
+_MANY_MORE, _MANY_PACKETS = 10.0, 5.0  # a second: no calm of anything else is asked for
 
 
 def is_known_calm(change: Change, nearby: Nearby) -> bool:
@@ -49,25 +51,38 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     packets = risen(again, _MORE)
     if trip is not None:
         return _explanation(_scores.STRONG, [trip, packets], change)
-    if packets is not None:
-        followed = coupling(nearby.series[packets.series], change, nearby)
-        if followed is not None and followed.is_following:
-            return _explanation(_scores.STRONG, [packets], change)
     is_innocent = _innocence.is_drive_innocent(change, nearby) and _innocence.is_cpu_innocent(
         change, nearby
     )
-    if not is_innocent:
-        return None
     if packets is not None:
-        return _explanation(_scores.LIKELY, [packets], change)
+        return _by_packets(packets, change, nearby, is_innocent=is_innocent)
+    page = _late_page(change, nearby) if is_innocent else None
+    return None if page is None else _explanation(_scores.LIKELY, [page], change)
+
+
+def _by_packets(
+    packets: Move, change: Change, nearby: Nearby, *, is_innocent: bool
+) -> Explanation | None:
+    """Return what a count of packets says; None when something else may have made them late."""
+    followed = coupling(nearby.series[packets.series], change, nearby)
+    if followed is not None and followed.is_following:
+        found = _explanation(_scores.STRONG, [packets], change)
+        text = (
+            f"Latency follows it second by second (rank correlation {followed.rho:.2f} over "
+            f"{followed.seconds} s), which makes {followed.explained:.0%} of the step."
+        )
+        return replace(found, evidence=(*found.evidence, Evidence(text, {"rho": followed.rho})))
+    are_many = packets.ratio >= _MANY_MORE and packets.after >= _MANY_PACKETS
+    return _explanation(_scores.LIKELY, [packets], change) if are_many or is_innocent else None
+
+
+def _late_page(change: Change, nearby: Nearby) -> Move | None:
+    """Return the page that answers late although the brokers' own time for a request stayed."""
     page = risen(moves(_PAGES, change, nearby), _MORE)
-    if page is not None and page.after - page.before >= _LEAST_SHARE * (
-        change.after - change.before
-    ):
-        at_broker = [one for metric in _AT_BROKER for one in moves(metric, change, nearby)]
-        if are_calm(at_broker):
-            return _explanation(_scores.LIKELY, [page], change)
-    return None
+    if page is None or page.after - page.before < _LEAST_SHARE * (change.after - change.before):
+        return None
+    at_broker = [one for metric in _AT_BROKER for one in moves(metric, change, nearby)]
+    return page if are_calm(at_broker) else None
 
 
 def _explanation(band: float, found: list[Move | None], change: Change) -> Explanation:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from math import sqrt
-
-from detectors.causes._period import period_of
 from detectors.channels import column_of, is_headline, source_of
 from detectors.nearby import Nearby, when
 from soak.core import wording
@@ -15,7 +12,7 @@ _MOST = 5
 
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
-    """Return, with score 0, which other channels changed at the onset, and the period that spikes keep."""
+    """Return, with score 0, which other channels changed at the onset."""
     at_onset = sorted(
         (
             other
@@ -42,21 +39,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
                 f"of the step."
             )
         ]
-    evidence += _periodic(change, nearby)
     return Explanation("unknown", 0.0, tuple(evidence))
-
-
-def _periodic(change: Change, nearby: Nearby) -> list[Evidence]:
-    """Return the period of spikes, where they keep one: it is a hint at what runs as often."""
-    series = nearby.series.get(change.series)
-    if change.kind != "spikes" or series is None:
-        return []
-    ks = series.k[series.values >= sqrt(max(change.before, 0.0) * change.after)]
-    period = period_of(ks[ks >= nearby.soak_start(change.onset_k)])
-    if period is None:
-        return []
-    text = f"{wording.title(change.series)} comes back every {wording.span(period)}."
-    return [Evidence(text, {"period_seconds": period})]
 
 
 def _amount(change: Change, value: float) -> str:
