@@ -46,6 +46,27 @@ def slow_fsync(world: World, size: float) -> None:
     world.slower(size, wave)
 
 
+def slow_drive(world: World, size: float) -> None:
+    rng = world.rng
+    ratio = rng.uniform(3.0, 12.0)
+    (name,) = world.named("disk_write_await_seconds")
+    more = float(np.median(world.values[name])) * (ratio - 1.0)
+    wave = world.times("disk_write_await_seconds", ratio, ragged=0.1)
+    for metric, times in (
+        ("disk_flush_await", 1.0),
+        ("disk_read_await", 1.0),
+        ("fsync_latency", 2.0),
+    ):
+        world.plus(f"{metric}_seconds", times * more)
+    world.times("node_disk_write_time_seconds", ratio)
+    world.plus("node_disk_io_time_seconds", rng.uniform(0.3, 0.9), most=1.0)
+    world.times("disk_queue_length", ratio)
+    world.times("node_disk_written_bytes", rng.uniform(0.85, 1.0))
+    for turned in world.named("disk_device_turnover_ratio"):
+        world.values[turned] = np.linspace(0.0, 0.01, SECONDS) + rng.uniform(0.02, 0.8)
+    world.slower(size, wave)
+
+
 def noisy_neighbour(world: World, size: float) -> None:
     rng = world.rng
     if rng.random() < 0.7:
@@ -290,6 +311,9 @@ OPTIONAL = (
 FAULTS = {
     "drive_gc": Fault(drive_gc, ("disk_write_await", "disk_read_await", "node_disk", "disk_queue")),
     "slow_fsync": Fault(slow_fsync, ("fsync_",)),
+    "slow_drive": Fault(
+        slow_drive, ("disk_write_await", "disk_flush_await", "node_disk", "disk_queue")
+    ),
     "noisy_neighbour": Fault(
         noisy_neighbour, ("node_disk_w", "node_disk_r", "node_disk_f", "node_disk_d")
     ),
@@ -321,6 +345,7 @@ PAIRS = (
     ("noisy_neighbour", "gc_pause"),
     ("slow_fsync", "retention_cliff"),
     ("slow_fsync", "gc_pause"),
+    ("slow_drive", "gc_pause"),
     ("leader_move", "broker_cpu"),
     ("compaction", "gc_pause"),
     ("network", "retention_cliff"),

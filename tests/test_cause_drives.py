@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -58,6 +60,30 @@ def test_flushes_that_wait_above_an_innocent_device() -> None:
         "The device below did not slow and got no more to do (vda of probe@b1)"
         in found.evidence[1].text
     )
+
+
+@pytest.mark.parametrize(
+    ("write", "flush", "told_deletions", "is_named"),
+    [
+        (1.6e-3, 0.1, True, True),
+        (1.6e-3, 0.1, False, False),
+        (20e-3, 0.1, True, False),
+        (1.2e-3, 0.02, True, False),
+    ],
+    ids=["beside", "discards of nobody known", "a device as slow", "no more than deletions do"],
+)
+def test_flushes_that_wait_beside_deletions_whose_discards_the_device_feels(
+    write: float, flush: float, *, told_deletions: bool, is_named: bool
+) -> None:
+    device = [
+        channel(AWAIT, 1e-3, write),
+        channel(f"probe@b1|node_disk_discards_completed{VDA}", 8.0, 160.0),
+        channel(WRITTEN, 9e6, 9e6),
+    ]
+    events = told("retention_deletion", *range(ONSET, END, 3)) if told_deletions else ()
+    found = causes(around(channel(FSYNC, 0.008, flush), *device, events=events))
+
+    assert ("slow_fsync" in found) is is_named
 
 
 def test_flushes_alone_may_be_a_slow_drive() -> None:
@@ -129,6 +155,17 @@ def test_samples_every_ten_seconds_tell_a_drain_as_well() -> None:
     assert causes(Nearby(0, END, {name: Series(name, k, values)})) == ["catch_up_read"]
 
 
+def test_a_backlog_that_is_there_at_once_has_its_peak_for_a_level() -> None:
+    """As of a subscription that was set back before the step: no sample beside the peak is near it."""
+    k = np.arange(0, END, 10, dtype=np.int64)
+    values = np.where(k < 30, 2000.0, np.maximum(32000.0 - 6000.0 * (k - 30) / 10, 0))
+    name = "omb|backlog_messages"
+    with warnings.catch_warnings(action="error"):
+        found = causes(Nearby(0, END, {name: Series(name, k, values)}))
+
+    assert found == ["unknown"]
+
+
 def test_a_bookie_s_compaction_is_told_when_it_ends_and_dated_by_the_device() -> None:
     runs = Series(
         'probe@b1|bookie_MAJOR_COMPACTIONS{target="b"}',
@@ -172,7 +209,26 @@ def slow_throughout(flush: float, turns: float) -> Nearby:
 
 
 def test_a_new_drive_that_flushes_and_writes_later_alike_is_slow_and_collects_nothing() -> None:
-    assert causes(slow_throughout(flush=11e-3, turns=0.2)) == ["slow_fsync"]
+    (found,) = attribute(STEP, slow_throughout(flush=11e-3, turns=0.2))
+    texts = " ".join(one.text for one in found.evidence)
+
+    assert found.cause == "slow_drive"
+    assert "disk flush await (vda) of probe@b1 went from 998 us to 11 ms" in texts
+    assert "The drive got no more to do" in texts
+
+
+def test_a_drive_is_slow_whether_or_not_our_own_flushes_were_probed() -> None:
+    seen = slow_throughout(flush=11e-3, turns=0.2).series
+    without = [one for name, one in seen.items() if name != FSYNC]
+
+    assert causes(around(*without)) == ["slow_drive"]
+
+
+def test_a_drive_that_got_more_to_do_is_not_called_slow() -> None:
+    seen = slow_throughout(flush=11e-3, turns=0.2).series
+    busier = [one for name, one in seen.items() if name != WRITTEN]
+
+    assert "slow_drive" not in causes(around(*busier, channel(WRITTEN, 9e6, 40e6)))
 
 
 def test_a_new_drive_that_writes_later_but_flushes_as_before_collects_garbage() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from detectors.causes._moves import moves, near, risen
@@ -27,14 +29,20 @@ _COPIES = (
 
 def is_at_work(change: Change, nearby: Nearby) -> bool:
     """True when such work began at the onset, or when it cannot be told that it did not."""
-    first, last = near(change)
-    for kind in (*DELETIONS, *MOVES):
-        ks = nearby.event_ks(kind)
-        if np.any((ks >= first) & (ks <= last)) and not np.any(ks < first):
-            return True
+    if has_begun((*DELETIONS, *MOVES), change, nearby):
+        return True
     if copying(change, nearby):
         return True
     return bool(compactions(change, nearby)) or not _is_compaction_known(nearby)
+
+
+def has_begun(kinds: Iterable[str], change: Change, nearby: Nearby) -> bool:
+    """True when events of one of these kinds came at the onset, and none before it."""
+    first, last = near(change)
+    return any(
+        bool(np.any((ks >= first) & (ks <= last))) and not np.any(ks < first)
+        for ks in map(nearby.event_ks, kinds)
+    )
 
 
 def copying(change: Change, nearby: Nearby) -> bool:

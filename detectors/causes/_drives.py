@@ -10,7 +10,8 @@ import numpy as np
 from detectors.causes._moves import Move, move, moves
 from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby
-from soak.core.model import Change, Series
+from soak.core import wording
+from soak.core.model import Change, Evidence, Series
 
 WRITE_AWAIT = "disk_write_await_seconds"
 READ_AWAIT = "disk_read_await_seconds"
@@ -58,11 +59,12 @@ class Drive:
 
     @property
     def is_slow_throughout(self) -> bool:
-        """True when flushes slowed by as much as writes did, as garbage collection does not make them."""
-        slower = self.risen(WRITE_AWAIT)
-        if slower is None or self.flush is None or not self.flush.has_risen:
+        """True when flushes slowed as much as writes, in seconds or as a ratio: no collection does that."""
+        slower, flush = self.risen(WRITE_AWAIT), self.flush
+        if slower is None or flush is None or flush.is_calm or flush.delta < 0.0:
             return False
-        return self.flush.after - self.flush.before >= _AS_MUCH * (slower.after - slower.before)
+        is_as_late = flush.after - flush.before >= _AS_MUCH * (slower.after - slower.before)
+        return is_as_late or flush.ratio >= slower.ratio
 
     @property
     def is_saturated(self) -> bool:
@@ -104,6 +106,25 @@ def turnover(place: Place, change: Change, nearby: Nearby) -> float | None:
 def is_worn(turns: float | None) -> bool:
     """True when every block was written at least once, as far as is known."""
     return turns is not None and turns >= 1.0
+
+
+def told_work(written: Move) -> Evidence:
+    """Say that a drive got no more to do, by the bytes that were written to it."""
+    before, after = (f"{wording.amount(v, 'bytes')}/s" for v in (written.before, written.after))
+    return Evidence(
+        f"The drive got no more to do: {before} were written to it before the step, {after} after it.",
+        {"before": written.before, "after": written.after},
+    )
+
+
+def told_wear(turns: float | None) -> Evidence:
+    """Say how often a drive was written over."""
+    if turns is None:
+        return Evidence("How often the drive was written over is not known.")
+    return Evidence(
+        f"By the onset of the step the drive had been written over {turns:.2g} times, as far as was seen.",
+        {"turnover_ratio": turns},
+    )
 
 
 def place_of(series: str) -> Place:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from detectors.causes import _drives, _scores
 from detectors.causes._drives import Drive
-from detectors.causes._moves import Move, are_calm, moves, share, told
+from detectors.causes._moves import are_calm, moves, share, told
 from detectors.nearby import Nearby
-from soak.core import wording
-from soak.core.model import Change, Evidence, Explanation
+from soak.core.model import Change, Explanation
 
 _SLOWER = 1.5
 _LEAST_SHARE = 0.2
@@ -44,22 +43,11 @@ def _slow(drive: Drive, change: Change, nearby: Nearby) -> Explanation | None:
         band = _scores.CERTAIN if is_steady else _scores.STRONG
     else:
         band = _scores.LIKELY
-    evidence = (told(slower, change), told(busier, change), _work(drive.moves[_drives.WRITTEN]))
-    return Explanation("drive_gc", _scores.graded(band, part), (*evidence, _worn(turns)))
-
-
-def _work(written: Move) -> Evidence:
-    before, after = (f"{wording.amount(v, 'bytes')}/s" for v in (written.before, written.after))
-    return Evidence(
-        f"The drive got no more to do: {before} were written to it before the step, {after} after it.",
-        {"before": written.before, "after": written.after},
+    evidence = (
+        told(slower, change),
+        told(busier, change),
+        _drives.told_work(drive.moves[_drives.WRITTEN]),
     )
-
-
-def _worn(turns: float | None) -> Evidence:
-    if turns is None:
-        return Evidence("How often the drive was written over is not known.")
-    return Evidence(
-        f"By the onset of the step the drive had been written over {turns:.2g} times, as far as was seen.",
-        {"turnover_ratio": turns},
+    return Explanation(
+        "drive_gc", _scores.graded(band, part), (*evidence, _drives.told_wear(turns))
     )

@@ -1,9 +1,9 @@
-"""Flushes wait: above an innocent device, for a limit or a journal, or with a drive that is slow throughout.
+"""Flushes wait above an innocent device: for a limit, a journal, a lock.
 
 Method:  the latency of fsync, or of a bookie's journal sync, steps up at the onset, while the device's time
-         a write, its busy time and its load stay; or the device slows with no more to do, its flushes by as
-         much as its writes, before it was written over once. What a busy CPU adds
-         (`fsync_schedule_lag_seconds`) does not count.
+         a write, its busy time and its load stay. Beside deletions that began at the onset, which a device
+         feels, it may slow and discard, but on logarithms by less than half of what the flushes did, which
+         must be three times slower. What a busy CPU adds (`fsync_schedule_lag_seconds`) does not count.
 Assumes: the device's own numbers are known; without them nothing tells this from a slow drive.
 """
 
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from detectors.causes import _drives, _innocence, _scores
+from detectors.causes import _background, _drives, _innocence, _scores
 from detectors.causes._drives import Drive
 from detectors.causes._moves import Move, moves, risen, share, told
+from detectors.channels import column_of
 from detectors.nearby import Nearby
 from soak.core.model import Change, Evidence, Explanation
 
@@ -26,6 +27,8 @@ _QUANTILES = ("0.5", "0.99", None)
 _SLOWER = 1.5
 _LEAST_SHARE = 0.25
 _OF_FLUSH = 0.5
+_OF_DELETIONS = 2  # power of the ratio by which the device slowed, at least that of the flushes
+_BY_DELETIONS = 3.0  # deletions alone slow flushes about twice
 
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
@@ -39,14 +42,15 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     known = [drive for drive in _drives.drives(change, nearby) if drive.is_known]
     guilty = [drive for drive in known if _innocence.is_guilty(drive)]
     part = share(flush, change)
-    if known and not guilty:
+    if not guilty:
         score = _scores.graded(_scores.STRONG, part)
-        return Explanation("slow_fsync", score, (told(flush, change), _innocent(known)))
-    slow = next((drive.flush for drive in guilty if _is_slow(drive, change, nearby)), None)
-    if slow is None or len(guilty) > 1:
+        evidence = (told(flush, change), _innocent(known))
+        return Explanation("slow_fsync", score, evidence) if known else None
+    is_deleting = _background.has_begun(_background.DELETIONS, change, nearby)
+    if not is_deleting or not all(_is_deletions(drive, flush) for drive in guilty):
         return None
     score = _scores.graded(_scores.LIKELY, part)
-    return Explanation("slow_fsync", score, (told(flush, change), told(slow, change)))
+    return Explanation("slow_fsync", score, (told(flush, change), _excused(guilty)))
 
 
 def _flushes(change: Change, nearby: Nearby) -> Iterable[Move]:
@@ -56,13 +60,27 @@ def _flushes(change: Change, nearby: Nearby) -> Iterable[Move]:
                 yield one
 
 
-def _is_slow(drive: Drive, change: Change, nearby: Nearby) -> bool:
-    turns = _drives.turnover(drive.place, change, nearby)
-    return drive.is_slow_throughout and not drive.more_io() and not _drives.is_worn(turns)
+def _is_deletions(drive: Drive, flush: Move) -> bool:
+    """True when a device does no more than discard, and slowed by far less than the flushes above it."""
+    is_discarding = all(column_of(one.series).metric == _drives.DISCARDS for one in drive.more_io())
+    write = drive.moves.get(_drives.WRITE_AWAIT)
+    if write is None or drive.is_saturated:
+        return False
+    return is_discarding and flush.ratio >= max(_BY_DELETIONS, write.ratio**_OF_DELETIONS)
 
 
 def _innocent(known: Sequence[Drive]) -> Evidence:
-    names = ", ".join(f"{drive.place[2] or '?'} of {drive.place[0]}" for drive in known)
     return Evidence(
-        f"The device below did not slow and got no more to do ({names}): the flushes wait above it."
+        f"The device below did not slow and got no more to do ({_names(known)}): the flushes wait above it."
     )
+
+
+def _excused(guilty: Sequence[Drive]) -> Evidence:
+    return Evidence(
+        f"The device below slowed by far less, and has only deletions to do that it had not before "
+        f"({_names(guilty)}): the flushes wait above it."
+    )
+
+
+def _names(drives: Sequence[Drive]) -> str:
+    return ", ".join(f"{drive.place[2] or '?'} of {drive.place[0]}" for drive in drives)

@@ -187,11 +187,7 @@ def main() -> None:
     ):
         summary.add_column(name, justify="right")
     for name, variant in VARIANTS.items():
-        for what, run in (
-            ("one cause", plain),
-            ("decisive channels missing", blinded),
-            ("two causes", paired),
-        ):
+        for what, run in RUNS:
             found = list(run(variant, seeds))
             console.print(matrix(f"{name}: {what}", found))
             one = rates(found)
