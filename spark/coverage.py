@@ -10,6 +10,9 @@ import numpy as np
 
 from soak.core import wording
 from soak.core.units import SECOND_NS
+from soak.store.run_folder import RunFolder
+from spark._offsets import newest
+from spark.checkpoint import committed
 from spark.timeline import Timeline
 
 LEAST_COVERAGE = 0.97
@@ -120,6 +123,19 @@ def _doubts(timeline: Timeline) -> Iterator[Gap]:
         yield Gap("run", k, k, why)
     if detectors and not timeline.folder.findings.exists():
         yield Gap("detector", 0, 0, "never wrote")
+    elif detectors and not timeline.is_running and _is_behind(timeline.folder):
+        yield Gap("detector", k, k, "ended before it had read all records")
+
+
+def _is_behind(folder: RunFolder) -> bool:
+    """Say whether the detector left records of its sources unread; those collected after it do not count."""
+    if not folder.checkpoint.is_dir():
+        return False
+    done = committed(folder.checkpoint)
+    if done is None:
+        return True
+    there = newest(folder.journal, done, None)
+    return any(there[source] > place for source, place in done.items() if source in there)
 
 
 def runs(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[int, int]]:

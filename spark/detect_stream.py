@@ -85,10 +85,6 @@ class _Stream:
     page: Page
     manager: Notifier
 
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder.spark / "checkpoint"
-
     def run(self, session: SparkSession, stop: threading.Event) -> None:
         attribution = Attribution(self.folder, self.known.id, self.plan, self.clock)
         query = self._started(session, attribution)
@@ -102,7 +98,8 @@ class _Stream:
             self._drain(query)
         finally:
             query.stop()
-        attribution.conclude()
+        if committed(self.folder.checkpoint) is not None:  # else it has seen nothing to speak about
+            attribution.conclude()
         self._write_progress(query, is_running=False)
 
     def _started(self, session: SparkSession, attribution: Attribution) -> StreamingQuery:
@@ -120,7 +117,7 @@ class _Stream:
 
         return (
             changes.writeStream.queryName("detect")
-            .option("checkpointLocation", str(self.checkpoint))
+            .option("checkpointLocation", str(self.folder.checkpoint))
             .trigger(processingTime=f"{self.plan.detection.trigger // 10**6} milliseconds")
             .foreachBatch(on_batch)
             .start()
@@ -138,15 +135,15 @@ class _Stream:
         return self._is_all_read()
 
     def _is_all_read(self) -> bool:
-        offset = committed(self.checkpoint) or {}
+        offset = committed(self.folder.checkpoint) or {}
         return newest(self.folder.journal, offset, None) == offset
 
     def _drain(self, query: StreamingQuery) -> None:
         """Give what is on disk already a last chance; the rest waits for the next start."""
         end_ns = self.clock.mono_ns() + DRAIN_NS
-        wanted = newest(self.folder.journal, committed(self.checkpoint) or {}, None)
+        wanted = newest(self.folder.journal, committed(self.folder.checkpoint) or {}, None)
         while self.clock.mono_ns() < end_ns:
-            done = committed(self.checkpoint) or {}
+            done = committed(self.folder.checkpoint) or {}
             if all(done.get(source, [-1, 0]) >= place for source, place in wanted.items()):
                 return
             query.awaitTermination(_POLL_SECONDS)

@@ -12,7 +12,9 @@ import pytest
 from soak.core.errors import JournalError
 from soak.core.phases import to_line
 from soak.core.units import SECOND_NS
+from soak.store.findings import FindingsStore
 from spark import report
+from spark._offsets import newest
 from spark.coverage import coverage, judged_seconds
 from spark.digest import digest
 from spark.timeline import assemble
@@ -110,6 +112,29 @@ def test_a_detector_that_never_wrote_makes_it_inconclusive(tmp_path: Path) -> No
 
     assert report.write(assemble(folder, read), [], None) == 4
     assert summary(folder)["coverage"]["gaps"][0]["why"] == "never wrote"
+
+
+@pytest.mark.parametrize(
+    ("is_begun", "behind_bytes", "code"), [(False, 0, 4), (True, 1, 4), (True, 0, 0)]
+)
+def test_a_detector_that_did_not_read_all_makes_it_inconclusive(
+    tmp_path: Path, *, is_begun: bool, behind_bytes: int, code: int
+) -> None:
+    """It may have been starved of the processor, with an empty database to show for it."""
+    folder = write_synthetic_run(tmp_path / "run", Shape(fault_k=None))
+    as_planned(folder, detectors="{level_shift: {baseline: 120s}}")
+    with FindingsStore(folder.findings):  # as one that is told to end makes it
+        pass
+    offset = newest(folder.journal, {}, None)
+    segment, end = offset[PRODUCER]
+    for name in ("commits", "offsets"):
+        (folder.checkpoint / name).mkdir(parents=True)
+    if is_begun:
+        done = json.dumps({**offset, PRODUCER: [segment, end - behind_bytes]})
+        (folder.checkpoint / "offsets" / "7").write_text(f"v1\n{{}}\n{done}\n")
+        (folder.checkpoint / "commits" / "7").touch()
+
+    assert report.write(assemble(folder, read), [], None) == code
 
 
 def test_damaged_findings_are_a_gap_that_names_the_file(tmp_path: Path) -> None:

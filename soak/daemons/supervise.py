@@ -29,7 +29,7 @@ RESTART_LIMIT = 5
 LONGEST_PAUSE_NS = 60 * SECOND_NS
 RESTART_WINDOW_NS = 60 * SECOND_NS
 GRACE_NS = 20 * SECOND_NS
-DETECT_LIMIT_NS = 90 * SECOND_NS
+DETECT_LIMIT_NS = 240 * SECOND_NS
 
 
 class GaveUpError(SoakError):
@@ -129,7 +129,13 @@ class Supervisor:
         return all(child.is_finished for child in self._children.values() if child.role.is_needed)
 
     def finish(self) -> None:
-        """After the last record: let the detector end by itself, then let the last mails out."""
+        """After the last record: let the detector end by itself, then let the last mails out.
+
+        There is no load left that it could disturb, so it need not stand back any more.
+        """
+        detector = self._children.get("detect-stream")
+        if detector is not None:
+            children.restore_priority(detector.process)
         self._wait("detect-stream", DETECT_LIMIT_NS)
         for name in ("detect-stream", "receive", "ship", "alert"):
             self._stop(name, GRACE_NS)

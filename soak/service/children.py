@@ -62,6 +62,14 @@ def lower_priority(process: subprocess.Popen[bytes], niceness: int) -> None:
         Path(f"/proc/{process.pid}/autogroup").write_text(str(niceness))
 
 
+def restore_priority(process: subprocess.Popen[bytes]) -> None:
+    """Let a child, and all that it has started, run as others do, as far as this user may."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{process.pid}/autogroup").write_text("0")
+    with contextlib.suppress(OSError):  # only root may
+        os.setpriority(os.PRIO_PGRP, process.pid, 0)
+
+
 def stop(process: subprocess.Popen[bytes], grace_seconds: float) -> int:
     """Ask a child to end, kill its whole session if it does not; return its exit status."""
     if process.poll() is None:

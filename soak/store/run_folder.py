@@ -73,6 +73,11 @@ class RunFolder:
         return self.path / "spark"
 
     @property
+    def checkpoint(self) -> Path:
+        """Return where the detector's stream keeps how far it has come."""
+        return self.spark / "checkpoint"
+
+    @property
     def report(self) -> Path:
         return self.path / "report" / "index.html"
 

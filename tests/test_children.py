@@ -1,0 +1,27 @@
+"""Processes that a run starts, and how much of the processor they get."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from soak.service import children
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may take niceness back")
+def test_a_child_that_stood_back_runs_as_others_again(tmp_path: Path) -> None:
+    process = children.spawn(["sleep", "600"], log_path=tmp_path / "log")
+    try:
+        children.lower_priority(process, 19)
+        stood_back = os.getpriority(os.PRIO_PROCESS, process.pid)
+        children.restore_priority(process)
+        restored = os.getpriority(os.PRIO_PROCESS, process.pid)
+        group = Path(f"/proc/{process.pid}/autogroup")
+        shared = group.read_text() if group.exists() else "nice 0"
+    finally:
+        children.kill(process)
+
+    assert (stood_back, restored) == (19, 0)
+    assert shared.split()[-1] == "0"
