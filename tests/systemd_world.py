@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from soak.service import children
 BOOT = Path(__file__).with_name("systemd_boot.sh")
 LIMIT_SECONDS = 90
 _CGROUPS = Path("/sys/fs/cgroup")
+_HIDDEN = ("/tmp", "/var", "/run")  # by folders of the manager's own: see systemd_boot.sh
 
 
 def why_not() -> str:
@@ -22,6 +24,9 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "namespaces of a manager need root"
     tools = ("unshare", "nsenter", "systemctl")
+    for folder in (Path(sys.prefix), Path(sys.base_prefix), BOOT):
+        if any(folder.is_relative_to(hidden) for hidden in _HIDDEN):
+            return f"{folder} cannot be seen where a manager of its own has /tmp, /var and /run"
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if not Path("/lib/systemd/systemd").exists():
         missing.append("systemd")

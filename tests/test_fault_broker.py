@@ -156,12 +156,14 @@ def test_nothing_arrives_while_it_is_active(name: str, target: Target, sender: S
     """And all of it afterwards."""
     active = injected(name, target)
     try:
+        limit = time.monotonic() + LIMIT_SECONDS
         sender.begin()
-        has_arrived = sender.arrived(1.0)
+        while sender.arrived(1.0):  # what is sent in its first milliseconds may pass
+            assert time.monotonic() < limit
+            sender.begin()
     finally:
         active.lift()
 
-    assert not has_arrived
     assert sender.arrived(LIMIT_SECONDS)
 
 

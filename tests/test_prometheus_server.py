@@ -184,12 +184,11 @@ def test_each_scrape_is_told_once(urls: tuple[str, str]) -> None:
         target.fetch()
         samples, _, _ = target.take()
         counts[any(column.metric == "node_load1" for column, _ in samples)] += 1
-        seen += [
-            value
-            for column, value in samples
-            if column.metric == "node_cpu_seconds" and ("mode", "idle") in column.labels
-        ]
+        modes = [value for column, value in samples if column.metric == "node_cpu_seconds"]
+        if modes:  # a processor's time passes in one mode or another
+            seen.append(sum(modes))
 
+    assert seen
     assert all(value > 0.0 for value in seen)
 
 
