@@ -189,3 +189,15 @@ def _alerts(address: str) -> list[dict[str, Any]]:
     with urlopen(f"{address}/api/v2/alerts?active=true", timeout=10) as answer:
         found: list[dict[str, Any]] = json.loads(answer.read())
     return found
+
+
+@pytest.mark.parametrize(("kept", "is_sendable"), [("swordfish\n\n", True), ("sword\nfish", False)])
+def test_a_token_is_never_in_what_is_said(tmp_path: Path, *, kept: str, is_sendable: bool) -> None:
+    """What no header can hold is refused by name; line breaks at a file's end are no part of it."""
+    file = tmp_path / "token"
+    file.write_text(kept)
+
+    outcome = build(Config(url="https://127.0.0.1:1", token=f"${{file:{file}}}")).send(message())
+
+    assert "fish" not in outcome.detail
+    assert ("header" not in outcome.detail) == is_sendable

@@ -1,6 +1,6 @@
 """Secrets stand nowhere in a plan: it names where they are, and they are read when a client is made.
 
-`${env:NAME}` is an environment variable, `${file:PATH}` a file's text without its last line break,
+`${env:NAME}` is an environment variable, `${file:PATH}` a file's text without line breaks at its end,
 `${credential:NAME}` a file of that name in the folder that systemd gives a service.
 """
 
@@ -71,6 +71,6 @@ def _resolve(setting: str, text: str) -> str:
     else:
         path = Path(name)
     try:
-        return path.read_text(encoding="utf-8").removesuffix("\n")
+        return path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BrokerError(f"{setting}: cannot read {path}: {error}") from error

@@ -112,7 +112,10 @@ def _post(config: Config, place: SplitResult, body: bytes) -> tuple[int, str]:
 def _authorization(config: Config) -> Mapping[str, str]:
     if not config.token:
         return {}
-    return {"Authorization": f"Bearer {resolved({'token': config.token})['token']}"}
+    token = resolved({"token": config.token})["token"]
+    if not (token.isascii() and token.isprintable()):  # the client's own error would print it
+        raise BrokerError("token: it holds what no header can")
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _judged(status: int, answer: str) -> Outcome:
