@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ from detectors.causes._moves import Move, move, moves
 from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby
 from soak.core import wording
-from soak.core.model import Change, Evidence, Series
+from soak.core.model import Change, Evidence, Explanation, Series
 
 WRITE_AWAIT = "disk_write_await_seconds"
 READ_AWAIT = "disk_read_await_seconds"
@@ -87,6 +87,16 @@ def drives(change: Change, nearby: Nearby) -> list[Drive]:
         place_of(one.series)[:2]: one for one in moves("disk_flush_await_seconds", change, nearby)
     }
     return [Drive(place, known, flushes.get(place[:2])) for place, known in sorted(found.items())]
+
+
+def surest(
+    change: Change,
+    nearby: Nearby,
+    judged: Callable[[Drive, Change, Nearby], Explanation | None],
+) -> Explanation | None:
+    """Return the explanation by one of the drives that scores highest; None when none has any."""
+    found = [one for drive in drives(change, nearby) if (one := judged(drive, change, nearby))]
+    return max(found, key=lambda one: one.score, default=None)
 
 
 def turnover(place: Place, change: Change, nearby: Nearby) -> float | None:

@@ -21,10 +21,7 @@ _LEAST_SHARE = 0.2
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return the drive that slowed most without more to do; None when there is none."""
-    found = [
-        one for drive in _drives.drives(change, nearby) if (one := _slow(drive, change, nearby))
-    ]
-    return max(found, key=lambda one: one.score, default=None)
+    return _drives.surest(change, nearby, _slow)
 
 
 def _slow(drive: Drive, change: Change, nearby: Nearby) -> Explanation | None:

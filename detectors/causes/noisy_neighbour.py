@@ -23,10 +23,7 @@ _SLOWER = (_drives.WRITE_AWAIT, _drives.READ_AWAIT, _drives.BUSY, _drives.QUEUE,
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return the drive that others keep busy; None when there is none, or it may be the brokers."""
-    found = [
-        one for drive in _drives.drives(change, nearby) if (one := _busy(drive, change, nearby))
-    ]
-    return max(found, key=lambda one: one.score, default=None)
+    return _drives.surest(change, nearby, _busy)
 
 
 def _busy(drive: Drive, change: Change, nearby: Nearby) -> Explanation | None:
