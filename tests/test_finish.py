@@ -11,7 +11,8 @@ from soak.core import plan_text
 from soak.core.journal_text import End, encode
 from soak.core.phases import to_line
 from soak.daemons.context import host_name
-from soak.daemons.finish import DETECT_LIMIT_NS, OVERDUE_NS, Ending
+from soak.daemons.finish import OVERDUE_NS, Ending
+from soak.daemons.supervise import DETECT_LIMIT_NS
 from soak.store.run_folder import RunFolder, exclusive
 from tests.fakes import FakeClock
 

@@ -11,13 +11,13 @@ from soak.core.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.daemons.context import PhaseFile, host_name
+from soak.daemons.supervise import DETECT_LIMIT_NS
 from soak.service.notify import notifier
 from soak.store.run_folder import RunFolder, is_held, read_plan, read_run
 from soak.store.source_end import has_ended
 
 OVERDUE_NS = 60 * SECOND_NS
 """A daemon that has not ended so long after the run's last second is not waited for any longer."""
-DETECT_LIMIT_NS = 90 * SECOND_NS
 POLL_SECONDS = 1.0
 
 
