@@ -12,7 +12,9 @@ from soak.core.errors import PlanError
 from soak.core.units import SECOND_NS
 from soak.lab import drill
 from soak.lab.drill import Expectation, Moments
+from soak.lab.drive_control import Said
 from soak.lab.faults import deletion_stall
+from soak.lab.pool import Pool
 
 DRILLS = Path(__file__).parent.parent / "configs" / "drills"
 EXPECT = Expectation(cause="retention_cliff")
@@ -108,10 +110,10 @@ def test_a_run_that_found_what_was_declared_meets_every_expectation() -> None:
     ("at", "wrong"),
     [
         ("2027-01-15T07:59:55+00:00", set()),
-        ("2027-01-15T07:59:54+00:00", {"onset"}),
+        ("2027-01-15T07:59:54+00:00", {"cause", "state", "onset"}),
         ("2027-01-15T08:00:05Z", set()),
         ("2027-01-15T09:00:06+01:00", {"onset"}),
-        ("soon", {"onset"}),
+        ("soon", {"cause", "state", "onset"}),
     ],
 )
 def test_the_onset_must_lie_within_five_seconds_of_the_first_deletion(
@@ -142,7 +144,56 @@ def test_lost_and_doubled_messages_fail_the_drill_and_so_does_not_knowing() -> N
 
 def test_a_run_without_a_deletion_proves_nothing() -> None:
     """The fault never acted, so a finding cannot be its."""
-    assert failing(summary(), None) == {"onset"}
+    assert failing(summary(), None) == {"cause", "state", "onset"}
+
+
+@pytest.mark.parametrize(
+    ("at", "wrong"),
+    [
+        ("2027-01-15T07:59:55Z", {"onset"}),
+        ("2027-01-15T07:59:54Z", {"cause", "state", "onset"}),
+        ("2027-01-15T08:01:10Z", {"onset"}),
+        ("2027-01-15T08:01:11Z", {"cause", "state", "onset"}),
+    ],
+)
+def test_a_finding_of_another_time_is_not_the_faults(at: str, wrong: set[str]) -> None:
+    """From 5 s before it was felt until 30 s after it was lifted."""
+    expect = Expectation(cause="retention_cliff", onset_within=SECOND_NS)
+    moments = Moments(FIRST_NS, FIRST_NS + 40 * SECOND_NS)
+
+    checks = drill.judge(expect, summary(finding={"at": at}), moments)
+
+    assert {check.subject for check in checks if not check.is_met} == wrong
+
+
+def test_what_was_written_at_the_onset_is_held_against_the_pool() -> None:
+    """A finding 2 s late is 20 % too much where the pool lasts for ten seconds."""
+
+    class Drive:
+        written_bytes = 0
+
+        def said(self) -> Said:
+            return Said(
+                written_bytes=1000 + self.written_bytes,
+                aged_written_bytes=1000,
+                starved_written_bytes=2000,
+            )
+
+    drive = Drive()
+    pool = Pool(drive)
+    for second in range(20):
+        drive.written_bytes = 100 * second
+        pool.look(FIRST_NS + (second - 10) * SECOND_NS)
+
+    def found(within: float) -> drill.Check:
+        expect = Expectation(cause="retention_cliff", pool_within=within)
+        moments = Moments(FIRST_NS, pool=pool)
+        checks = drill.judge(expect, summary(), moments)
+        return next(check for check in checks if check.subject == "written")
+
+    assert (pool.allowed_bytes, pool.written_bytes(FIRST_NS)) == (1000, 1000.0)
+    assert (found(0.21).is_met, found(0.19).is_met) == (True, False)
+    assert pool.written_bytes(FIRST_NS + 60 * SECOND_NS) is None
 
 
 def test_of_two_findings_with_the_cause_the_one_at_the_deletion_counts() -> None:
@@ -192,18 +243,19 @@ def test_when_people_are_told_and_when_it_is_gone_are_judged_where_a_limit_is_na
 
 
 def test_a_quiet_run_has_no_finding_about_the_cluster() -> None:
-    """One about the client, and a warning that came to nothing, do not count."""
+    """One about the client, and a warning, do not count; a fault that was never felt proves nothing."""
     quiet = Expectation(cause="nothing")
     client = {"cause": "client", "state": "confirmed", "is_about_cluster": False}
     warned = {"cause": "unknown", "state": "warning", "is_about_cluster": True}
     loud = {"cause": "unknown", "state": "gone", "is_about_cluster": True}
 
-    def is_met(*findings: dict[str, Any]) -> bool:
+    def is_met(*findings: dict[str, Any], onset_wall_ns: int | None = FIRST_NS) -> bool:
         run = summary() | {"findings": list(findings)}
-        return all(check.is_met for check in drill.judge(quiet, run, Moments()))
+        return all(check.is_met for check in drill.judge(quiet, run, Moments(onset_wall_ns)))
 
     assert is_met(client, warned)
     assert not is_met(client, loud)
+    assert not is_met(onset_wall_ns=None)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
     runs = [
         ONE,
         replace(ONE, seed=2, cause="unknown"),
-        replace(ONE, seed=3, cause="network"),
+        replace(ONE, seed=3, cause="network", missed=["told"], extra=2),
         replace(ONE, seed=4, cause=NONE, onset_seconds=None),
         replace(ONE, drill="quiet", expected="nothing", cause=NONE, onset_seconds=None),
     ]
@@ -63,7 +63,8 @@ def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
     assert "Detected: 3 of 4." in text
     assert "Cause right: 1 of 3; wrong: 1 of 4; `unknown`: 1 of 3." in text
     assert "finding about the cluster: 0 of 1." in text
-    assert "| drive_gc | drive_gc | drive_gc | 4 | 3 |" in text
+    assert "In time, of all: onset 3 of 4; told 2 of 4; gone 3 of 4." in text
+    assert "| drive_gc | drive_gc | drive_gc | 4 | 4 | 3 |" in text
     assert "| 1 (1 to 1) | 20 (20 to 20) | 40 (40 to 40) |" in text
 
 
@@ -111,13 +112,30 @@ def test_a_result_is_made_of_the_finding_nearest_to_the_fault() -> None:
     assert drill_result.parse(drill_result.line(found)) == found
 
 
+def test_an_alarm_before_the_fault_does_not_make_it_found() -> None:
+    """It is counted as another one."""
+    at_ns = 1_800_000_000 * SECOND_NS
+    early = {
+        "key": "a",
+        "cause": "drive_gc",
+        "state": "gone",
+        "is_about_cluster": True,
+        "at": "2027-01-15T07:59:00Z",
+    }
+    drill = Drill("d", "", Path("p"), "drive_gc", None, Expectation(cause="drive_gc"))
+
+    found = drill_result.of(drill, 1, {"findings": [early]}, Moments(at_ns), [])
+
+    assert (found.cause, found.is_detected, found.extra) == (NONE, False, 1)
+
+
 def test_a_run_whose_detector_never_wrote_proves_nothing() -> None:
-    """It says so, whatever was expected."""
+    """It says so and has not passed, whatever was expected."""
     drill = Drill("d", "", Path("p"), "quiet", None, Expectation(cause="nothing"))
     gap = {"source": "detector", "why": "never wrote"}
     summary = {"findings": [], "coverage": {"gaps": [gap], "untrusted_seconds": 4}}
 
     found = drill_result.of(drill, 1, summary, Moments(), [])
 
-    assert not found.is_judged
-    assert drill_result.row(found)[-1].startswith("the detector never ran")
+    assert (found.is_judged, found.is_passed) == (False, False)
+    assert drill_result.row(found)[-1].startswith("INCONCLUSIVE")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
-from soak.cli import _lab_drill, _lab_matrix
+from soak.cli import _lab_drill, _lab_drills, _lab_matrix
 from soak.core.errors import LabError, PlanError
 from soak.lab import drill_result, matrix
 from soak.lab.drill_result import Result
+from soak.store.run_folder import exclusive
 
 ONE = Result(
     drill="quiet", seed=1, fault="quiet", expected="nothing", cause="no finding", is_passed=True
@@ -31,8 +34,10 @@ def test_what_is_all_there_runs_nothing(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.write_text(drill_result.line(ONE))
 
-    _lab_matrix.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)
+    with pytest.raises(typer.Exit) as ended:
+        _lab_matrix.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)
 
+    assert ended.value.exit_code == 0
     assert not (tmp_path / "page.md").exists()
 
 
@@ -56,3 +61,39 @@ def test_an_unknown_drill_is_answered_with_the_nearest() -> None:
     """As an unknown key of a plan is."""
     with pytest.raises(PlanError, match="no drill 'drive_gcc'; did you mean 'drive_gc'"):
         _lab_drill.drill("drive_gcc")
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (ONE, 0),
+        (replace(ONE, is_passed=False), 1),
+        (replace(ONE, is_passed=False, is_judged=False), 4),
+    ],
+)
+def test_a_drill_that_proves_nothing_ends_as_inconclusive(result: Result, code: int) -> None:
+    """And not as one that has passed."""
+    assert _lab_drill.exit_code(result) == code
+
+
+def test_what_lies_in_a_folder_is_not_taken_for_todays_results(tmp_path: Path) -> None:
+    """Drills want a new one."""
+    (tmp_path / "quiet").mkdir()
+
+    with pytest.raises(LabError, match="is not empty"):
+        _lab_drills.run_all(tmp_path)
+
+
+def test_a_folder_in_which_a_drill_still_ends_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is waited for, and no longer than it may take."""
+    monkeypatch.setattr(_lab_drills, "STOP_SECONDS", 0.0)
+    folder = tmp_path / "quiet-1"
+
+    with exclusive(folder / "run.lock", "this run"), pytest.raises(LabError, match="still in use"):
+        _lab_drills.clear(folder)
+    was_there = folder.exists()
+    _lab_drills.clear(folder)
+
+    assert (was_there, folder.exists()) == (True, False)

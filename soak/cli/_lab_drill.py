@@ -1,9 +1,8 @@
-"""`soak lab drill`: one drill as a run, or all of them one after the other."""
+"""`soak lab drill`: a fault put into a run, and what the detector made of it."""
 
 from __future__ import annotations
 
 import random
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,15 +14,19 @@ if TYPE_CHECKING:  # a command imports what it needs when it is called
     from rich.console import Console
 
     from soak.cli._session import Ended, Started
+    from soak.core.ports import Clock
     from soak.lab.drill import Drill, Moments
     from soak.lab.drill_result import Result
     from soak.lab.fault_log import FaultLog
     from soak.lab.injection import Injection
+    from soak.lab.pool import Pool
     from soak.store.run_folder import RunFolder
 
 DRILLS = Path(__file__).resolve().parents[2] / "configs" / "drills"
 JITTER_SECONDS = 15
 """A seed begins the fault at most this much later."""
+PASSED, MISSED, INCONCLUSIVE = 0, 1, 4
+"""Exit codes; the last is that of a run that proves nothing."""
 
 
 def drill(
@@ -32,14 +35,19 @@ def drill(
     seed: Annotated[int, typer.Option(min=0, help="Moves the fault by some seconds; 0: not.")] = 0,
 ) -> None:
     """Inject a fault into a run and see whether it is found and named; exit 0 only then."""
+    from soak.cli import _lab_drills
     from soak.cli._session import EXIT_INTERRUPTED
 
     if name == "all":
-        raise typer.Exit(_all(run_dir))
-    result = _run(_found(name), run_dir, seed)
-    if result is None:
-        raise typer.Exit(EXIT_INTERRUPTED)
-    raise typer.Exit(0 if result.is_passed else 1)
+        raise typer.Exit(_lab_drills.run_all(run_dir))
+    result = _run(find(name), run_dir, seed)
+    raise typer.Exit(EXIT_INTERRUPTED if result is None else exit_code(result))
+
+
+def exit_code(result: Result) -> int:
+    if not result.is_judged:
+        return INCONCLUSIVE
+    return PASSED if result.is_passed else MISSED
 
 
 def known() -> list[str]:
@@ -47,7 +55,12 @@ def known() -> list[str]:
     return sorted(item.stem for item in DRILLS.glob("*.yaml"))
 
 
-def _found(name: str) -> Drill:
+def find(name: str) -> Drill:
+    """Return a drill by its name or its file.
+
+    Raises:
+        PlanError: there is none, or its file is wrong.
+    """
     from soak.core import plugins
     from soak.core.errors import PlanError
     from soak.lab import drill as drills
@@ -64,6 +77,7 @@ def _run(found: Drill, run_dir: Path | None, seed: int) -> Result | None:
 
     from soak.cli import _checks, _outcome
     from soak.cli._session import EXIT_INTERRUPTED, execute
+    from soak.core.errors import LabError
 
     if seed and found.begin_ns:
         later_ns = int(random.Random(seed).uniform(0, JITTER_SECONDS) * 10**9)
@@ -76,6 +90,9 @@ def _run(found: Drill, run_dir: Path | None, seed: int) -> Result | None:
         markup=False,
         highlight=False,
     )
+    lack = missing(found)
+    if lack:
+        raise LabError(f"the drill {found.name} cannot run here: {lack}")
     put_in: list[Injected] = []
 
     def begin(started: Started, stack: ExitStack) -> Injected:
@@ -87,7 +104,7 @@ def _run(found: Drill, run_dir: Path | None, seed: int) -> Result | None:
     _outcome.show(console, ended.folder)
     if ended.code == EXIT_INTERRUPTED:
         return None
-    return _judged(console, found, seed, ended, put_in[0].injection)
+    return _judged(console, found, seed, ended, put_in[0])
 
 
 @dataclass(frozen=True)
@@ -96,9 +113,13 @@ class Injected:
 
     injection: Injection
     log: FaultLog
+    pool: Pool | None  # of the drive that is to starve
+    clock: Clock
 
     def poll(self) -> None:
         self.injection.poll()
+        if self.pool is not None:
+            self.pool.look(self.clock.wall_ns())
 
     def end(self, folder: RunFolder) -> None:
         self.injection.lift()
@@ -111,6 +132,7 @@ def _injected(found: Drill, started: Started, stack: ExitStack) -> Injected:
     from soak.lab import drill as drills
     from soak.lab.fault_log import FaultLog
     from soak.lab.injection import Injection
+    from soak.lab.pool import Pool
     from soak.lab.ports import Target
 
     lab, clock = started.lab, SystemClock()
@@ -122,17 +144,16 @@ def _injected(found: Drill, started: Started, stack: ExitStack) -> Injected:
     target = Target(lab.broker, log.record, clock, lab.drives, started.pids)
     injection = Injection(found, target, started.run.start_wall_ns)
     stack.callback(injection.lift)
-    return Injected(injection, log)
+    pool = Pool(lab.drives[found.fault.node]) if found.expect.pool_within else None
+    return Injected(injection, log, pool, clock)
 
 
-def _judged(
-    console: Console, found: Drill, seed: int, ended: Ended, injection: Injection
-) -> Result:
+def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Injected) -> Result:
     from soak.cli import _outcome
     from soak.lab import drill as drills
     from soak.lab import drill_result
 
-    summary, moments = _outcome.read(ended.folder), _moments(ended.folder, injection)
+    summary, moments = _outcome.read(ended.folder), _moments(ended.folder, put_in)
     checks = drills.judge(found.expect, summary, moments)
     _outcome.show_checks(
         console,
@@ -144,79 +165,47 @@ def _judged(
     return result
 
 
-def _moments(folder: RunFolder, injection: Injection) -> Moments:
-    from soak.core.units import SECOND_NS
+def _moments(folder: RunFolder, put_in: Injected) -> Moments:
     from soak.lab.drill import Moments
     from soak.store.findings import FindingsStore
     from soak.store.run_folder import read_run
 
+    onset_wall_ns, lifted_wall_ns = put_in.injection.onset_wall_ns, put_in.injection.lifted_wall_ns
     if not folder.findings.exists():  # the detector never ran; to look would make one
-        return Moments(injection.onset_wall_ns, injection.lifted_wall_ns)
-    run = read_run(folder)
+        return Moments(onset_wall_ns, lifted_wall_ns, pool=put_in.pool)
     with FindingsStore(folder.findings) as store:
-        outbox, findings = store.outbox(run.id), store.findings(run.id)
+        outbox = store.outbox(read_run(folder).id)
+    sent = [row for row in outbox if row.kind == "confirmed" and row.state == "sent"]
+    gone = [row for row in outbox if row.kind == "gone"]
     return Moments(
-        injection.onset_wall_ns,
-        injection.lifted_wall_ns,
-        {row.key: row.created_wall_ns for row in outbox if row.kind == "confirmed"},
-        {
-            one.key: run.start_wall_ns + one.gone_k * SECOND_NS
-            for one in findings
-            if one.gone_k is not None
-        },
+        onset_wall_ns,
+        lifted_wall_ns,
+        _first([(row.key, row.done_wall_ns) for row in sent]),
+        _first([(row.key, row.created_wall_ns) for row in gone]),
+        put_in.pool,
     )
 
 
-def _all(run_dir: Path | None) -> int:
-    """Run every drill that this machine can, each in a process of its own; show one table."""
-    import subprocess
-
-    from rich.console import Console
-    from rich.table import Table
-
-    from soak.core.clock import SystemClock
-    from soak.lab import drill_result
-
-    console = Console()
-    table = Table(title="drills", title_justify="left", box=None, pad_edge=False)
-    for heading in ("drill", "injected", "found", "when", "why", ""):
-        table.add_column(heading, overflow="fold")
-    root = run_dir or Path("runs") / f"drills-{SystemClock().wall_ns() // 10**9}"
-    is_passed = True
-    for name in known():
-        found = _found(name)
-        lack = missing(found)
-        if lack:
-            table.add_row(name, found.fault_kind, "", "", lack, "not here")
-            continue
-        folder = root / name
-        command = [sys.executable, "-m", "soak.cli.main", "lab", "drill", name]
-        subprocess.run([*command, "--run-dir", str(folder)], check=False)
-        result = result_of(folder)
-        if result is None:
-            table.add_row(name, found.fault_kind, "the run failed", "", "", "FAILED")
-            is_passed = False
-            continue
-        is_passed = is_passed and result.is_passed
-        table.add_row(*drill_result.row(result))
-    console.print(table)
-    return 0 if is_passed else 1
+def _first(told: list[tuple[str, int | None]]) -> dict[str, int]:
+    """Return the earliest moment of each key: one sink is enough."""
+    found: dict[str, int] = {}
+    for key, at_wall_ns in told:
+        if at_wall_ns is not None:
+            found[key] = min(at_wall_ns, found.get(key, at_wall_ns))
+    return found
 
 
 def missing(found: Drill) -> str:
     """Return what this machine lacks for a drill, or ""."""
     from soak.cli import _checks
+    from soak.core import plugins
     from soak.lab import drive
 
     lab = _checks.load_plan(found.plan).plan.lab
-    if lab is None or lab.drive is None:
-        return ""
-    return drive.missing(filesystem=lab.drive.filesystem)
-
-
-def result_of(folder: Path) -> Result | None:
-    """Return how a drill's run went; None when it did not come to its end."""
-    from soak.lab import drill_result
-
-    path = folder / "lab" / "drill.json"
-    return drill_result.parse(path.read_text()) if path.exists() else None
+    if lab is not None and lab.drive is not None:
+        lack = drive.missing(filesystem=lab.drive.filesystem)
+        if lack:
+            return lack
+    fault = plugins.load("soak.lab.faults", found.fault_kind)
+    lack_of_fault = getattr(fault, "missing", None)  # most need nothing of the machine itself
+    return lack_of_fault() if lack_of_fault else ""

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 ROOT = Path(__file__).resolve().parents[2]
-STOP_SECONDS = 300
 
 
 def matrix(
@@ -27,7 +26,10 @@ def matrix(
     stop: Annotated[bool, typer.Option(help="End one in the background.")] = False,
     show: Annotated[bool, typer.Option(help="Only write the tables anew.")] = False,
 ) -> None:
-    """Run drills over seeds and write what came out; what is there already is not run again."""
+    """Run drills over seeds and write what came out; what is there already is not run again.
+
+    Exit 1 when a run that this machine can make has no result that proves anything.
+    """
     from soak.cli import _lab_drill
     from soak.core import plugins
     from soak.core.errors import PlanError
@@ -47,7 +49,8 @@ def matrix(
         _go_on_alone(wanted, state, page, run_dir)
     else:
         with exclusive(lock, "this matrix"):
-            _run(wanted, state, page, run_dir)
+            is_complete = _run(wanted, state, page, run_dir)
+        raise typer.Exit(0 if is_complete else 1)
 
 
 def _wanted(text: str, runs: int) -> tuple[str, int]:
@@ -59,46 +62,46 @@ def _wanted(text: str, runs: int) -> tuple[str, int]:
     return name, int(count) if mark else runs
 
 
-def _run(wanted: dict[str, int], state: Path, page: Path, run_dir: Path) -> None:
-    """Run what is missing until it is there or somebody interrupts; then the run in hand does not count."""
-    import shutil
-    import signal
-    import sys
+def _run(wanted: dict[str, int], state: Path, page: Path, run_dir: Path) -> bool:
+    """Run what is missing until it is there or somebody interrupts; then the run in hand does not count.
 
-    from soak.cli import _lab_drill
+    Returns:
+        True when every run that this machine can make has a result.
+    """
+    from soak.cli import _lab_drill, _lab_drills
+    from soak.core.errors import LabError
     from soak.lab import drill_result, matrix
-    from soak.service import children
     from soak.service.signals import exit_on_sigterm
 
     missing = matrix.left(wanted, matrix.read(state))
     if missing:
         exit_on_sigterm()
+    lacks = {
+        name: _lab_drill.missing(_lab_drill.find(name)) for name in {name for name, _ in missing}
+    }
+    is_complete = True
     for name, seed in missing:
-        folder = run_dir / f"{name}-{seed}"
-        shutil.rmtree(folder, ignore_errors=True)  # of a run that was interrupted
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "soak.cli.main", "lab", "drill", name]
-        log = run_dir / f"{name}-{seed}.log"
-        log.unlink(missing_ok=True)
-        process = children.spawn(
-            [*command, "--seed", str(seed), "--run-dir", str(folder)],
-            log_path=log,
-            death_signal=signal.SIGTERM,  # it ends its run in order, and all that it injected
-        )
-        try:
-            process.wait()
-        finally:
-            children.stop(process, STOP_SECONDS)
-        result = _lab_drill.result_of(folder)
-        if result is None:
-            print(f"{name} {seed}: no result, see {log}", flush=True)
+        if lacks[name]:
+            print(f"{name} {seed}: not here: {lacks[name]}", flush=True)
             continue
-        print(f"{name} {seed}: {' | '.join(drill_result.row(result)[1:])}", flush=True)
-        if not result.is_judged:
+        folder = run_dir / f"{name}-{seed}"
+        try:
+            _lab_drills.clear(folder)
+            result = _lab_drills.run_one(name, seed, folder)
+        except LabError as error:
+            print(f"{name} {seed}: {error}", flush=True)
+            result = None
+        if result is None:
+            print(f"{name} {seed}: no result, see {_lab_drills.log_of(folder)}", flush=True)
+        else:
+            print(f"{name} {seed}: {' | '.join(drill_result.row(result)[1:])}", flush=True)
+        if result is None or not result.is_judged:
+            is_complete = False
             continue
         with state.open("a", encoding="utf-8") as file:
             file.write(drill_result.line(result))
         _write(state, page)
+    return is_complete
 
 
 def _write(state: Path, page: Path) -> None:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from soak.core import plugins
+from soak.core import plugins, wording
 from soak.core.errors import PlanError
 from soak.core.plan_base import STRICT
 from soak.core.plan_text import typed
 from soak.core.units import SECOND_NS, Duration, format_duration
 from soak.core.yaml_text import Document, parse
+from soak.lab.pool import Pool
 
 _FAULTS = "soak.lab.faults"
 
 
 NOTHING = "nothing"
 """The cause that is expected of a quiet run: no confirmed finding about the cluster."""
+EARLY_NS, LATE_NS = 5 * SECOND_NS, 30 * SECOND_NS
+"""A finding is the fault's when it begins at most so long before it was felt and after it was lifted."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -32,7 +35,8 @@ class Expectation:
     state: Literal["confirmed", "gone"] = "confirmed"
     onset_within: Duration = 5 * SECOND_NS  # of the moment it was first felt, before or after it
     alert_within: Duration = 0  # of that moment, until people are told; 0s: not judged
-    gone_within: Duration = 0  # of the lifting, until it is seen to be gone; 0s: not judged
+    gone_within: Duration = 0  # of the lifting, until it is noticed to be gone; 0s: not judged
+    pool_within: float = 0.0  # of the drive's pool, by what was written at the onset; 0: not judged
     lost: int = 0
     duplicated: int = 0
 
@@ -44,7 +48,7 @@ class _File:
     expect: Expectation
     begin: Duration = 0  # from the start of the run, its warm-up included; 0s: before the load
     length: Duration = 0  # 0s: to the end of the run
-    description: str = field(default="")
+    description: str = dataclasses.field(default="")
 
     def __post_init__(self) -> None:
         if self.begin < 0 or self.length < 0:
@@ -67,14 +71,15 @@ class Drill:
     length_ns: int = 0
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)  # nothing to check: we make it
 class Moments:
-    """When a drill's fault was felt and lifted, and when findings, by key, were told and seen to be gone."""
+    """When a drill's fault was felt and lifted, and when people were told of findings, by their keys."""
 
     onset_wall_ns: int | None = None
     lifted_wall_ns: int | None = None
-    told_wall_ns: Mapping[str, int] = field(default_factory=dict)
-    gone_wall_ns: Mapping[str, int] = field(default_factory=dict)
+    told_wall_ns: Mapping[str, int] = dataclasses.field(default_factory=dict)  # first sent
+    gone_wall_ns: Mapping[str, int] = dataclasses.field(default_factory=dict)  # noticed to be gone
+    pool: Pool | None = None
 
 
 @dataclass(frozen=True)
@@ -129,9 +134,11 @@ def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> 
         _count("duplicated", expect.duplicated, audit.get("duplicated")),
     ]
     if expect.cause == NOTHING:
-        return [_quiet(findings), *counts]
-    found = nearest(expect, findings, moments.onset_wall_ns)
-    causes = ", ".join(sorted({str(one.get("cause")) for one in findings})) or "no finding"
+        felt = "felt" if moments.onset_wall_ns is not None else "never felt"
+        return [Check("fault", "felt", felt, felt == "felt"), _quiet(findings), *counts]
+    own = of_fault(findings, moments)
+    found = nearest(expect, own, moments.onset_wall_ns)
+    causes = ", ".join(sorted({str(one.get("cause")) for one in own})) or "no finding"
     state = str(found.get("state")) if found else "no finding"
     key = str(found.get("key")) if found else ""
     told, gone = moments.told_wall_ns.get(key), moments.gone_wall_ns.get(key)
@@ -146,8 +153,23 @@ def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> 
         _onset(expect, found, moments.onset_wall_ns),
         *_soon("told", expect.alert_within, moments.onset_wall_ns, told),
         *_soon("gone", expect.gone_within, moments.lifted_wall_ns, gone),
+        *_pool(expect, found, moments.pool),
         *counts,
     ]
+
+
+def of_fault(findings: Sequence[Mapping[str, Any]], moments: Moments) -> list[Mapping[str, Any]]:
+    """Return the findings that began while the fault was at work, or shortly before or after."""
+    begin_ns, end_ns = moments.onset_wall_ns, moments.lifted_wall_ns
+    if begin_ns is None:
+        return []
+    length_ns = math.inf if end_ns is None else end_ns - begin_ns
+
+    def is_near(one: Mapping[str, Any]) -> bool:
+        away = _away_seconds(one, begin_ns)
+        return away is not None and -EARLY_NS <= away * SECOND_NS <= length_ns + LATE_NS
+
+    return [one for one in findings if is_near(one)]
 
 
 def nearest(
@@ -203,6 +225,20 @@ def _soon(subject: str, within_ns: int, since_ns: int | None, at_ns: int | None)
     return [Check(subject, expected, f"after {after_ns / SECOND_NS:.1f} s", after_ns <= within_ns)]
 
 
+def _pool(expect: Expectation, found: Mapping[str, Any] | None, pool: Pool | None) -> list[Check]:
+    """Return a line about what was written when the finding began; none where that is not judged."""
+    if not expect.pool_within:
+        return []
+    expected = f"within {expect.pool_within:.0%} of the pool"
+    at = None if found is None else at_wall_ns(found)
+    written = None if pool is None or at is None else pool.written_bytes(at)
+    if pool is None or pool.allowed_bytes is None or written is None:
+        return [Check("written", expected, "not known", is_met=False)]
+    amounts = (wording.amount(each, "bytes") for each in (written, pool.allowed_bytes))
+    is_met = abs(written / pool.allowed_bytes - 1.0) <= expect.pool_within
+    return [Check("written", expected, " of ".join(amounts), is_met)]
+
+
 def _quiet(findings: Sequence[Mapping[str, Any]]) -> Check:
     loud = [
         str(one.get("cause"))
@@ -219,12 +255,18 @@ def _count(subject: str, expected: int, found: object) -> Check:
     )
 
 
-def _away_seconds(finding: Mapping[str, Any], onset_wall_ns: int) -> float | None:
-    """Return the finding's onset minus the fault's; None when the finding says no time."""
+def at_wall_ns(finding: Mapping[str, Any]) -> int | None:
+    """Return when a finding began; None when it says no time."""
     try:
         at = dt.datetime.fromisoformat(str(finding.get("at")))
     except ValueError:
         return None
     if at.tzinfo is None:
         at = at.replace(tzinfo=dt.UTC)
-    return at.timestamp() - onset_wall_ns / SECOND_NS
+    return round(at.timestamp() * SECOND_NS)
+
+
+def _away_seconds(finding: Mapping[str, Any], onset_wall_ns: int) -> float | None:
+    """Return the finding's onset minus the fault's; None when the finding says no time."""
+    at = at_wall_ns(finding)
+    return None if at is None else (at - onset_wall_ns) / SECOND_NS

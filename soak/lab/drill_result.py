@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -12,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS
-from soak.lab.drill import NOTHING, Check, Drill, Moments, closest
+from soak.lab.drill import NOTHING, Check, Drill, Moments, at_wall_ns, closest, of_fault
 
 NONE = "no finding"
 
@@ -25,17 +24,18 @@ class Result:
     seed: int
     fault: str
     expected: str
-    cause: str  # of the confirmed finding about the cluster nearest to the fault; or NONE
-    is_passed: bool
+    cause: str  # of the confirmed finding nearest to the fault, while it was at work; or NONE
+    is_passed: bool  # never where the run proves nothing
     missed: list[str] = field(default_factory=list)  # subjects of the checks that were not met
     onset_seconds: float | None = None  # of the finding, after the fault's
-    told_seconds: float | None = None  # after the fault's onset
-    gone_seconds: float | None = None  # after the lifting
+    told_seconds: float | None = None  # sent, after the fault's onset
+    gone_seconds: float | None = None  # noticed, after the lifting
+    extra: int = 0  # other confirmed findings about the cluster in the whole run
     before: float | None = None
     after: float | None = None
     why: str = ""  # the first evidence
     untrusted_seconds: int = 0
-    is_judged: bool = True  # False: the detector never wrote, so the run proves nothing
+    is_judged: bool = True  # False: the detector did not read it all, so the run proves nothing
 
     @property
     def is_detected(self) -> bool:
@@ -56,26 +56,29 @@ def of(
         if one.get("state") != "warning"
         and (one.get("is_about_cluster") or one.get("cause") == drill.expect.cause)
     ]
-    found = closest(about, moments.onset_wall_ns) or {}
+    own = about if drill.expect.cause == NOTHING else of_fault(about, moments)
+    found = closest(own, moments.onset_wall_ns) or {}
     key = str(found.get("key", ""))
     evidence = found.get("evidence") or [{}]
     onset, coverage = moments.onset_wall_ns, summary.get("coverage", {})
+    is_judged = "detector" not in {gap.get("source") for gap in coverage.get("gaps", ())}
     return Result(
         drill=drill.name,
         seed=seed,
         fault=drill.fault_kind,
         expected=drill.expect.cause,
         cause=str(found.get("cause", NONE)),
-        is_passed=all(one.is_met for one in checks),
+        is_passed=is_judged and all(one.is_met for one in checks),
         missed=[one.subject for one in checks if not one.is_met],
-        onset_seconds=_seconds(onset, _at_wall_ns(found)),
+        onset_seconds=_seconds(onset, at_wall_ns(found)),
         told_seconds=_seconds(onset, moments.told_wall_ns.get(key)),
         gone_seconds=_seconds(moments.lifted_wall_ns, moments.gone_wall_ns.get(key)),
+        extra=sum(one is not found and bool(one.get("is_about_cluster")) for one in about),
         before=found.get("before"),
         after=found.get("after"),
         why=str(evidence[0].get("text", "")),
         untrusted_seconds=int(coverage.get("untrusted_seconds", 0)),
-        is_judged="detector" not in {gap.get("source") for gap in coverage.get("gaps", ())},
+        is_judged=is_judged,
     )
 
 
@@ -105,17 +108,9 @@ def row(result: Result) -> tuple[str, ...]:
     ]
     verdict = "ok" if result.is_passed else f"MISSED: {', '.join(result.missed)}"
     if not result.is_judged:
-        verdict = "the detector never ran: this machine had no time for it"
+        verdict = "INCONCLUSIVE: the detector has not judged it"
     injected = "nothing" if result.expected == NOTHING else result.fault
     return result.drill, injected, result.cause, ", ".join(when), result.why, verdict
-
-
-def _at_wall_ns(found: Mapping[str, Any]) -> int | None:
-    try:
-        at = dt.datetime.fromisoformat(str(found.get("at")))
-    except ValueError:
-        return None
-    return int(at.timestamp() * SECOND_NS)
 
 
 def _seconds(since_ns: int | None, at_ns: int | None) -> float | None:

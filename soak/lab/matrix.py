@@ -11,6 +11,13 @@ from soak.lab import drill_result
 from soak.lab.drill import NOTHING
 from soak.lab.drill_result import NONE, Result
 
+_HEADINGS = (
+    *("drill", "fault", "expected", "runs", "passed", "detected", "named as", "others"),
+    *("onset, s", "told, s", "gone, s"),
+)
+_TIMES = ("onset", "told", "gone")
+"""Subjects of the checks that have a limit of time; a drill that names none does not miss it."""
+
 BEGIN, END = "<!-- matrix: written by `soak lab matrix` -->", "<!-- end of matrix -->"
 
 
@@ -49,16 +56,18 @@ def tables(results: Sequence[Result]) -> str:
         _sentence(faults),
         f"Quiet runs with a finding about the cluster: {_share(quiet, lambda one: one.is_detected)}.",
         "",
-        "| drill | fault | expected | runs | detected | named as | onset, s | told, s | gone, s |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(_HEADINGS)} |",
+        f"|{'---|' * len(_HEADINGS)}",
     ]
     for name in sorted({one.drill for one in results}):
         runs = [one for one in results if one.drill == name]
         causes = Counter(one.cause for one in runs).most_common()
         lines.append(
             f"| {name} | {runs[0].fault} | {runs[0].expected} | {len(runs)} "
+            f"| {sum(one.is_passed for one in runs)} "
             f"| {sum(one.is_detected for one in runs)} "
             f"| {', '.join(f'{cause} {count}' for cause, count in causes)} "
+            f"| {sum(one.extra for one in runs)} "
             f"| {_span([one.onset_seconds for one in runs])} "
             f"| {_span([one.told_seconds for one in runs])} "
             f"| {_span([one.gone_seconds for one in runs])} |"
@@ -81,8 +90,14 @@ def _sentence(faults: Sequence[Result]) -> str:
     return (
         f"Detected: {_share(faults, lambda one: one.is_detected)}. "
         f"Cause right: {_share(named, lambda one: one.cause == one.expected)}; wrong: {wrong}; "
-        f"`unknown`: {_share(named, lambda one: one.cause == 'unknown')}."
+        f"`unknown`: {_share(named, lambda one: one.cause == 'unknown')}. In time, of all: "
+        + "; ".join(f"{subject} {_share(faults, _holds(subject))}" for subject in _TIMES)
+        + "."
     )
+
+
+def _holds(subject: str) -> Callable[[Result], bool]:
+    return lambda one: one.is_detected and subject not in one.missed
 
 
 def _share(results: Sequence[Result], holds: Callable[[Result], bool]) -> str:

@@ -29,6 +29,7 @@ class OutboxRow:
     next_at_wall_ns: int
     attempts: int
     detail: str
+    done_wall_ns: int | None = None  # sent, or given up
 
 
 def change_row(run: str, change: Change) -> tuple[object, ...]:
@@ -138,6 +139,7 @@ def outbox_of(row: Row) -> OutboxRow:
         next_at_wall_ns=row["next_at_wall_ns"],
         attempts=row["attempts"],
         detail=row["detail"],
+        done_wall_ns=row["done_wall_ns"],
     )
 
 
