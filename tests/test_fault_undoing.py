@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
-from soak.lab.faults import _undoing, broker_kill, client_pause, consumer_pause, cpu_hog
+from soak.lab.faults import _undoing, broker_kill, client_pause, consumer_pause, cpu_hog, quiet
 from soak.lab.faults._undoing import undoing
 from soak.lab.ports import Target
 from soak.service import children
@@ -70,7 +71,7 @@ def test_a_step_that_cannot_be_undone_keeps_the_others_not_back(target: Target) 
         active.on_lift(undone.append, "first")
         active.on_lift(os.close, -1)
 
-    with pytest.raises(OSError, match="Bad file descriptor"):
+    with pytest.raises(LabError, match="could not be undone"):
         active.lift()
     active.lift()
 
@@ -110,6 +111,30 @@ def test_daemons_of_one_kind_stand_still_and_go_on(
 
     assert not is_other_stopped
     assert not is_stopped(pids[daemon])
+
+
+def test_a_stopped_consumer_is_felt_when_it_goes_on(
+    target: Target, lines: list[Mapping[str, object]]
+) -> None:
+    """Until then nothing is received, so nothing is late."""
+    active = consumer_pause.inject(target, consumer_pause.Config())
+    before = active.onset_wall_ns
+    active.lift()
+
+    assert before is None
+    assert active.onset_wall_ns is not None
+    assert active.onset_wall_ns > int(str(lines[0]["at_wall_ns"]))
+
+
+def test_a_quiet_run_loses_one_daemon(target: Target) -> None:
+    """By SIGKILL; the run's supervisor is to start it again."""
+    active = quiet.inject(target, quiet.Config())
+    _, status = os.waitpid(target.daemons()["consume.0"], 0)
+    active.lift()
+
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    with pytest.raises(LabError, match="no daemon `probe` runs; known: "):
+        quiet.inject(target, quiet.Config(kills="probe"))
 
 
 def test_a_hog_shares_one_processor_with_the_broker_alone(

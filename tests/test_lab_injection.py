@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from soak.lab.drill import Drill, Expectation
 from soak.lab.faults import quiet
 from soak.lab.injection import Injection
 from soak.lab.ports import Target
+from soak.service import children
 from tests.fakes import FakeClock
 from tests.sleeping_broker import SleepingBroker
 
@@ -33,16 +34,29 @@ def lines() -> list[Mapping[str, object]]:
     return []
 
 
-def injection(drill: Drill, clock: FakeClock, lines: list[Mapping[str, object]]) -> Injection:
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[int]:
+    """A daemon that the fault may kill."""
+    process = children.spawn(["sleep", "600"], log_path=tmp_path / "log")
+    yield process.pid
+    children.kill(process)
+
+
+def injection(
+    drill: Drill, clock: FakeClock, lines: list[Mapping[str, object]], daemon: int
+) -> Injection:
     broker = SleepingBroker.__new__(SleepingBroker)  # this fault does nothing with it
-    return Injection(drill, Target(broker, lines.append, clock), clock.wall_ns())
+    target = Target(broker, lines.append, clock, daemons=lambda: {"consume.0": daemon})
+    return Injection(drill, target, clock.wall_ns())
 
 
-def test_it_begins_and_is_lifted_at_its_time(lines: list[Mapping[str, object]]) -> None:
+def test_it_begins_and_is_lifted_at_its_time(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
     """After 10 s of the run, for 5 s; once each."""
     clock = FakeClock()
     begun_ns = clock.wall_ns()
-    made = injection(DRILL, clock, lines)
+    made = injection(DRILL, clock, lines, daemon)
     seen = []
     for _ in range(20):
         made.poll()
@@ -54,10 +68,12 @@ def test_it_begins_and_is_lifted_at_its_time(lines: list[Mapping[str, object]]) 
     assert made.lifted_wall_ns == begun_ns + 15 * SECOND_NS
 
 
-def test_without_a_begin_it_is_there_before_the_load(lines: list[Mapping[str, object]]) -> None:
+def test_without_a_begin_it_is_there_before_the_load(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
     """And without a length until somebody lifts it."""
     clock = FakeClock()
-    made = injection(replace(DRILL, begin_ns=0, length_ns=0), clock, lines)
+    made = injection(replace(DRILL, begin_ns=0, length_ns=0), clock, lines, daemon)
     made.poll()
     clock.advance(600)
     made.poll()
@@ -69,10 +85,12 @@ def test_without_a_begin_it_is_there_before_the_load(lines: list[Mapping[str, ob
     assert (before, len(lines)) == (1, 2)
 
 
-def test_a_run_that_ends_early_lifts_what_never_began(lines: list[Mapping[str, object]]) -> None:
+def test_a_run_that_ends_early_lifts_what_never_began(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
     """Nothing happens then, and nothing is injected afterwards."""
     clock = FakeClock()
-    made = injection(DRILL, clock, lines)
+    made = injection(DRILL, clock, lines, daemon)
 
     made.lift()
     clock.advance(60)

@@ -42,6 +42,8 @@ FILESYSTEMS = {
     "ext4": (
         "mkfs.ext4",
         "-q",
+        "-m",
+        "0",  # nothing is kept back for root: full is full
         "-b",
         "4096",
         "-E",
@@ -187,10 +189,6 @@ class Drive:
     def age(self, settings: Settings) -> None:
         """Let it live on a pool of erased pages; called again, only how fast it is changes."""
         self._tell(replace(self._told, flash=settings))
-
-    def renew(self) -> None:
-        """Give it erased pages without end, as before `age`."""
-        self._tell(replace(self._told, flash=None))
 
     def trim(self) -> None:
         """Tell the drive what its filesystem does not use.

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+
+from confluent_kafka import KafkaException
 
 from soak.core.errors import LabError
 from soak.lab.drive import Drive
@@ -22,6 +25,7 @@ class Undoing:
         self._steps = contextlib.ExitStack()
         self._lock = threading.Lock()
         self._done_wall_ns: int | None = None
+        self._lifted_wall_ns: int | None = None
         self._felt: Callable[[], int | None] = lambda: self._done_wall_ns
 
     @property
@@ -43,11 +47,25 @@ class Undoing:
         """Name who knows when it was first felt: wall clock, None until then."""
         self._felt = when
 
+    def is_felt_when_lifted(self) -> None:
+        """Take the beginning of the lifting for the onset."""
+        self._felt = lambda: self._lifted_wall_ns
+
     def lift(self) -> None:
+        """Undo it all.
+
+        Raises:
+            LabError: a step could not be undone; the others were.
+        """
         atexit.unregister(self.lift)
+        if self._lifted_wall_ns is None:
+            self._lifted_wall_ns = self._target.clock.wall_ns()
         with self._lock:  # the interpreter's end may come while it is being lifted
             steps = self._steps.pop_all()
-        steps.close()
+        try:
+            steps.close()
+        except (OSError, subprocess.SubprocessError, KafkaException) as error:
+            raise LabError(f"a fault could not be undone: {error}") from error
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """Stops the consumers of the run: a backlog grows, and is read beside the new messages afterwards.
 
+It is felt from the lifting on: who is stopped receives nothing, late or not.
+
 Needs: nothing. SIGSTOP and SIGCONT, to children of this process that die with it.
 """
 
@@ -24,4 +26,6 @@ def inject(target: Target, config: Config) -> Undoing:  # noqa: ARG001  # the se
     Raises:
         LabError: none of them runs.
     """
-    return paused(target, "consume")
+    active = paused(target, "consume")
+    active.is_felt_when_lifted()
+    return active

@@ -31,15 +31,22 @@ class Config:
             raise ValueError("hogs must be at least 1")
 
 
+def missing() -> str:
+    """Return what this machine lacks, or ""."""
+    enough = len(os.sched_getaffinity(0)) >= 2  # noqa: PLR2004  # one who is meant, one for the others
+    return "" if enough else "cpu_hog needs two processors"
+
+
 def inject(target: Target, config: Config) -> Undoing:
     """Begin at once; from the main thread.
 
     Raises:
         LabError: there is one processor only, or nobody to take it from.
     """
+    lack = missing()
+    if lack:
+        raise LabError(lack)
     processors = sorted(os.sched_getaffinity(0))
-    if len(processors) < 2:  # noqa: PLR2004  # one for those who are meant, one for the others
-        raise LabError("cpu_hog needs two processors")
     node = node_of(target, config.node)
     loaded = {pid for name, pid in target.daemons().items() if name.startswith(_LOAD)}
     pids = {node.pid} if config.of == "broker" else loaded

@@ -1,7 +1,7 @@
 """Lets a broker's flash drive run out of erased blocks: it is full and was never trimmed, and writes go on.
 
 Needs: an injected drive (`lab.drive`), so root and FUSE. The step comes when the load has written the pool of
-erased pages; lifting the fault trims the drive, as an operator would.
+erased pages; lifting the fault trims the drive, as an operator would, and nothing else: it stays what it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from soak.lab.ports import Target
 class Config:
     node: int = 1  # whose drive, from 1
     pool: Size = size_bytes("24MiB")  # erased when it begins
-    collected_per_second: Size = size_bytes("64MiB")  # as if nothing on it were valid
+    # as if nothing on it were valid: what it can keep up for long is pool / (capacity + pool) of that
+    collected_per_second: Size = size_bytes("16MiB")
     starved: Duration = duration_ns("2ms")  # more for each write that finds nothing erased
 
     def __post_init__(self) -> None:
@@ -37,7 +38,6 @@ def inject(target: Target, config: Config) -> Undoing:
     """
     with undoing(target) as active:
         drive = drive_of(target, config.node)
-        active.on_lift(drive.renew)
         active.on_lift(drive.trim)
         drive.age(
             Settings(

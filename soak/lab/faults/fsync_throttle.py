@@ -25,6 +25,11 @@ class Config:
             raise ValueError("writes_per_second must be at least 1")
 
 
+def missing() -> str:
+    """Return what this machine lacks, or ""."""
+    return Throttle("", 1).lack
+
+
 def inject(target: Target, config: Config) -> Undoing:
     """Begin at once.
 

@@ -5,16 +5,18 @@ Needs: a Kafka of several brokers, with topics of several copies.
 
 from __future__ import annotations
 
-from confluent_kafka import ElectionType
+from confluent_kafka import ElectionType, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from pydantic.dataclasses import dataclass
 
 from soak.core.errors import LabError
 from soak.core.plan_base import STRICT
+from soak.core.units import SECOND_NS
 from soak.lab.faults._undoing import Undoing, node_of, revive, undoing
 from soak.lab.ports import Target
 
 _ELECTION_SECONDS = 20.0
+_PATIENCE_NS, _AGAIN_NS = 60 * SECOND_NS, SECOND_NS // 2
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -34,12 +36,33 @@ def inject(target: Target, config: Config) -> Undoing:
         node = node_of(target, config.node)
         active.on_lift(_lead_again, target)
         active.on_lift(revive, node)
+        active.did(stopping=config.node)  # leaders move while it ends
         node.stop()
-        active.did(stopped=config.node)
     return active
 
 
 def _lead_again(target: Target) -> None:
-    """Have every partition led by the first of its brokers, as it was made."""
+    """Have every partition led by the first of its brokers, as it was made.
+
+    Raises:
+        LabError: some are not within the time: the broker's copies are not in step yet.
+    """
     admin = AdminClient({"bootstrap.servers": target.broker.bootstrap_servers})
-    admin.elect_leaders(ElectionType.PREFERRED, None, request_timeout=_ELECTION_SECONDS).result()
+    clock = target.clock
+    deadline_ns = clock.mono_ns() + _PATIENCE_NS
+    while left := _not_elected(admin):
+        if clock.mono_ns() > deadline_ns:
+            raise LabError(f"{left} partitions are not led again by the first of their brokers")
+        clock.sleep_until(clock.mono_ns() + _AGAIN_NS)
+
+
+def _not_elected(admin: AdminClient) -> int:
+    """Ask for an election; return how many partitions it left where they were wrong."""
+    try:
+        found = admin.elect_leaders(
+            ElectionType.PREFERRED, None, request_timeout=_ELECTION_SECONDS
+        ).result()
+    except KafkaException as error:
+        raise LabError(f"cannot have leaders elected: {error}") from error
+    said = [error.code() for error in found.values() if error is not None]
+    return sum(code != KafkaError.ELECTION_NOT_NEEDED for code in said)

@@ -1,12 +1,16 @@
-"""Does nothing: a drill with it is a run in which nothing may be found.
+"""Does what happens in any run: a daemon of ours dies once and is started again; nothing may be found.
 
 Needs: nothing.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+
 from pydantic.dataclasses import dataclass
 
+from soak.core.errors import LabError
 from soak.core.plan_base import STRICT
 from soak.lab.faults._undoing import Undoing, undoing
 from soak.lab.ports import Target
@@ -14,11 +18,20 @@ from soak.lab.ports import Target
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
-    """There is nothing to set."""
+    kills: str = "consume.0"  # which daemon
 
 
-def inject(target: Target, config: Config) -> Undoing:  # noqa: ARG001  # the seam
-    """Begin at once."""
+def inject(target: Target, config: Config) -> Undoing:
+    """Begin at once; the run's supervisor starts it again.
+
+    Raises:
+        LabError: there is no such daemon.
+    """
     with undoing(target) as active:
-        active.did(nothing=True)
+        pid = target.daemons().get(config.kills)
+        if pid is None:
+            known = ", ".join(sorted(target.daemons()))
+            raise LabError(f"no daemon `{config.kills}` runs; known: {known}")
+        os.kill(pid, signal.SIGKILL)
+        active.did(killed=config.kills)
     return active
