@@ -180,6 +180,21 @@ def test_round_trips_as_long_as_the_step() -> None:
     assert causes(around(channel("probe@b1|tcp_rtt_seconds", 0.001, 0.05))) == ["network"]
 
 
+def test_round_trips_that_are_a_small_part_of_the_step_are_no_cause() -> None:
+    """Three times as long, and a millisecond of fifty-six: a busy broker answers a little later too."""
+    assert causes(around(channel("probe@b1|broker_round_trip_seconds", 5e-4, 1.5e-3))) == [
+        "unknown"
+    ]
+
+
+def test_single_answers_that_are_late_beside_calm_brokers() -> None:
+    """Others to the same question at the same instant were not: a lost packet holds one connection up."""
+    lone = channel('probe@b1|broker_lone_delay_seconds{target="b1:9092"}', 5e-4, 0.05)
+
+    assert causes(around(lone, *calm())) == ["network"]
+    assert causes(around(lone)) == ["unknown"]
+
+
 def test_innocent_brokers_alone_do_not_make_it_the_network() -> None:
     assert causes(around(*calm())) == ["unknown"]
 

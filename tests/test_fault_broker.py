@@ -209,11 +209,15 @@ def test_a_killed_broker_comes_back(target: Target, sender: Sender) -> None:
 
 
 def test_a_full_drive_is_free_again_afterwards(target: Target, sender: Sender, lab: Lab) -> None:
-    """Nothing is left on it while active; a broker that ended of it is started again."""
+    """Nobody may write on it while active, not even root; a broker that ended of it is started again."""
     folder = lab.drives[1].mount_point
     before = _free(folder)
     active = injected("disk_full", target)
     during = _free(folder)
+    mine = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+    with pytest.raises(OSError, match="No space left"):
+        os.posix_fallocate(mine, 0, 2**20)
+    os.close(mine)
     sender.begin()
     sender.arrived(3.0)
     active.lift()
@@ -238,8 +242,12 @@ def test_a_topics_setting_is_altered_and_set_back(
     after: str,
     target: Target,
     topic: str,
+    sender: Sender,
 ) -> None:
-    """To what it was before."""
+    """To what it was before; a limit that is lowered deletes something."""
+    for _ in range(6 * 1024):
+        sender.begin()
+    assert sender.arrived(LIMIT_SECONDS)
     active = injected(name, target, topics=topic, **settings)
     try:
         altered = _setting(target, topic, key)

@@ -1,9 +1,11 @@
 """The way between client and broker, or between brokers: packets are late, lost or sent again.
 
-Method:  a channel of the network itself steps up at the onset: round trips long enough to be a part of the
-         step, packets sent again, dropped or damaged. What only counts packets needs ten times as many of
-         them, or latency to follow it second by second, or the brokers' drive and CPU to be measured and
-         calm. Pages that answer late count where the brokers' own time for a request is known and stayed.
+Method:  a channel of the network itself steps up at the onset: round trips, by a fifth of the step; answers
+         on one connection later than others to the same question at the same instant; packets sent
+         again, dropped or damaged. What only counts packets needs ten times as many of them. Else
+         packets and single late answers need latency to follow them second by second, or the brokers' drive
+         and CPU to be measured and calm. Pages that answer late count where the brokers' own time for a
+         request is known and stayed.
 Assumes: nothing is concluded from the rest being innocent alone.
 """
 
@@ -23,6 +25,7 @@ _PACKETS = re.compile(
     r"retrans|network_(errors|drops)|network_(receive|transmit)_(errs|drop)|tcp_?timeouts",
     re.IGNORECASE,
 )
+_LONE = "broker_lone_delay_seconds"
 _PAGES = "scrape_duration_seconds"
 _AT_BROKER = (
     "vectorized_kafka_latency_produce_latency_seconds",
@@ -38,24 +41,34 @@ _MANY_MORE, _MANY_PACKETS = 10.0, 5.0  # a second: no calm of anything else is a
 
 def is_known_calm(change: Change, nearby: Nearby) -> bool:
     """True when a channel of the network was measured and none rose."""
-    found = [*moves_like(_ROUND_TRIPS, change, nearby), *moves_like(_PACKETS, change, nearby)]
-    return are_calm(found)
+    return are_calm(
+        [
+            *moves_like(_ROUND_TRIPS, change, nearby),
+            *moves(_LONE, change, nearby),
+            *moves_like(_PACKETS, change, nearby),
+        ]
+    )
 
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return which channel of the network changed with the step; None when none did."""
     trip = risen(moves_like(_ROUND_TRIPS, change, nearby), _MORE)
-    if trip is not None and share(trip, change) < _LEAST_SHARE:
+    if trip is not None and _added(trip, change) < _LEAST_SHARE:
         trip = None
     again = [one for one in moves_like(_PACKETS, change, nearby) if one.after >= _LEAST_PACKETS]
     packets = risen(again, _MORE)
+    lone = risen(moves(_LONE, change, nearby), _MORE)
+    if lone is not None and _added(lone, change) < _LEAST_SHARE:
+        lone = None
     if trip is not None:
-        return _explanation(_scores.STRONG, [trip, packets], change)
+        return _explanation(_scores.STRONG, [trip, lone, packets], change)
     is_innocent = _innocence.is_drive_innocent(change, nearby) and _innocence.is_cpu_innocent(
         change, nearby
     )
-    if packets is not None:
-        return _by_packets(packets, change, nearby, is_innocent=is_innocent)
+    for late in (packets, lone):
+        found = None if late is None else _by_packets(late, change, nearby, is_innocent=is_innocent)
+        if found is not None:
+            return found
     page = _late_page(change, nearby) if is_innocent else None
     return None if page is None else _explanation(_scores.LIKELY, [page], change)
 
@@ -63,7 +76,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
 def _by_packets(
     packets: Move, change: Change, nearby: Nearby, *, is_innocent: bool
 ) -> Explanation | None:
-    """Return what a count of packets says; None when something else may have made them late."""
+    """Return what packets, or single late answers, say; None when something else may have made them late."""
     followed = coupling(nearby.series[packets.series], change, nearby)
     if followed is not None and followed.is_following:
         found = _explanation(_scores.STRONG, [packets], change)
@@ -79,10 +92,16 @@ def _by_packets(
 def _late_page(change: Change, nearby: Nearby) -> Move | None:
     """Return the page that answers late although the brokers' own time for a request stayed."""
     page = risen(moves(_PAGES, change, nearby), _MORE)
-    if page is None or page.after - page.before < _LEAST_SHARE * (change.after - change.before):
+    if page is None or _added(page, change) < _LEAST_SHARE:
         return None
     at_broker = [one for metric in _AT_BROKER for one in moves(metric, change, nearby)]
     return page if are_calm(at_broker) else None
+
+
+def _added(one: Move, change: Change) -> float:
+    """Return the share of the step that a channel in seconds adds to it."""
+    step = change.after - change.before
+    return (one.after - one.before) / step if step > 0.0 else 0.0
 
 
 def _explanation(band: float, found: list[Move | None], change: Change) -> Explanation:

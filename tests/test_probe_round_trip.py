@@ -1,0 +1,124 @@
+"""Round trips to brokers: a longer way, a broker that stands still, and one connection that is late."""
+
+from __future__ import annotations
+
+import socketserver
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from probes.round_trip import Answers, Config, RoundTrip
+from soak.core.clock import SystemClock
+from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.units import SECOND_NS
+from tests.fakes import FakeClock
+
+LIMIT_SECONDS = 30.0
+
+
+class Asked(socketserver.StreamRequestHandler):
+    """Answers every question with eight bytes, and keeps the questions."""
+
+    def handle(self) -> None:
+        server = self.server
+        assert isinstance(server, Broker)
+        while size := self.rfile.read(4):
+            server.questions.append(self.rfile.read(*struct.unpack(">i", size)))
+            self.wfile.write(struct.pack(">iq", 8, 0))
+            server.is_asked.set()
+
+
+class Broker(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Asked)
+        self.questions: list[bytes] = []
+        self.is_asked = threading.Event()
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def test_one_late_answer_is_held_against_the_first_of_its_instant() -> None:
+    """All late alike is no lone delay; the shortest of the second stays what it is."""
+    answers = Answers()
+    for instant, seconds in ((1, 0.25), (1, 0.25), (2, 0.5), (2, 2.5), (2, 0.5)):
+        answers.add(instant, seconds)
+
+    assert answers.take() == (0.25, 2.0)
+    assert answers.take() is None
+
+
+def test_an_answer_may_come_many_instants_later() -> None:
+    """What it is held against is kept meanwhile, but not for ever."""
+    answers = Answers()
+    answers.add(0, 0.1)
+    for instant in range(1, 5000):
+        answers.add(instant, 0.1)
+    answers.add(4990, 1.1)
+
+    assert answers.take() == (0.1, 1.0)
+    assert len(answers.first_seconds) < 2000
+
+
+def test_a_broker_is_asked_for_its_versions_and_nothing_else(broker: Broker) -> None:
+    """As the protocol has it: key 18, version 0."""
+    target = f"127.0.0.1:{broker.server_address[1]}"
+    config = Config(bootstrap_servers=target, period=SECOND_NS // 100, connections=1)
+    probe = RoundTrip(config, SystemClock())
+    try:
+        probe.read()
+        assert broker.is_asked.wait(LIMIT_SECONDS)
+        reading = probe.read()
+        while not reading.samples:
+            reading = probe.read()
+    finally:
+        probe.close()
+
+    assert set(broker.questions) == {struct.pack(">hhih4s", 18, 0, 0, 4, b"soak")}
+    assert {column.metric for column, _ in reading.samples} == {
+        "broker_round_trip_seconds",
+        "broker_lone_delay_seconds",
+    }
+    assert {dict(column.labels)["target"] for column, _ in reading.samples} == {target}
+
+
+def test_a_server_that_is_not_there_is_a_failure() -> None:
+    """Told with its address."""
+    probe = RoundTrip(
+        Config(bootstrap_servers="127.0.0.1:1", period=SECOND_NS // 100), SystemClock()
+    )
+
+    def until_failed() -> None:
+        while True:
+            probe.read()
+
+    try:
+        with pytest.raises(ProbeError, match="cannot ask 127"):
+            until_failed()
+    finally:
+        probe.close()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(),
+        Config(bootstrap_servers="b:9092", client={"security.protocol": "SASL_SSL"}),
+    ],
+    ids=["nobody", "a login"],
+)
+def test_what_cannot_be_asked_in_plain_text_is_not_available(config: Config) -> None:
+    """It is no failure."""
+    with pytest.raises(NotAvailableError, match="needs bootstrap_servers that speak plain text"):
+        RoundTrip(config, FakeClock()).read()
