@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,16 +14,18 @@ from numpy.typing import NDArray
 
 from soak.core.clock import Grid
 from soak.core.model import Column, Record
-from soak.core.phases import Decision, parse
+from soak.core.phase_plan import planned
+from soak.core.phases import Decision, Phases, parse
 from soak.core.plan_load import Consumers
 from soak.core.plan_phases import CatchUp, Window
 from soak.core.units import SECOND_NS
 from soak.daemons.backlog import Backlog
 from soak.daemons.catch_up import never_begins
-from soak.daemons.conduct import decide
+from soak.daemons.conduct import decide, run, write_planned
 from soak.daemons.windows import Windows, refusal
-from soak.store.run_folder import RunFolder
+from soak.store.run_folder import Run, RunFolder, write_run
 from tests.conduct_world import World, plan_of
+from tests.fakes import FakeClock
 
 FINAL = """{warm_up: 5s, soak: 20s, cool_down: 5s, drain: 60s,
   catch_up: {backlog_age: 20s, drain_limit: 100s, settle: 6s}}"""
@@ -374,3 +379,41 @@ def test_a_ramp_is_judged_by_the_journals_and_the_soak_gets_its_share(tmp_path: 
     assert (soak.fields["sustained"], soak.fields["refused"]) == ("320/s", "350/s")
     assert soak.rate == Fraction(160)
     assert lived[-1][1] == "end"
+
+
+class Life(threading.Event):
+    """A conductor's wait for the next half second; what is to happen in the meantime does."""
+
+    def __init__(self, clock: FakeClock, events: dict[int, Callable[[], object]]) -> None:
+        super().__init__()
+        self._clock, self._events, self._waits = clock, events, 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._clock.advance(timeout or 0)
+        self._waits += 1
+        self._events.get(self._waits, lambda: None)()
+        return self.is_set()
+
+
+def test_a_conductor_outlives_a_drive_that_takes_nothing(tmp_path: Path) -> None:
+    """What it could not write it decides again: a run whose conductor is gone would never end."""
+    folder, clock = RunFolder(tmp_path), FakeClock()
+    folder.plan.write_text("name: w\nbroker: {kafka: {}}\nphases: {soak: 1h, drain: 20s}\n")
+    write_run(folder, Run("r", clock.wall_ns(), "h", {}, "running", "w"))
+    folder.stop_request.touch()
+    write_planned(folder, planned(plan_of("{soak: 1h, drain: 20s}").phases))
+    in_the_way = folder.phases.with_name(f".{folder.phases.name}.{os.getpid()}")
+    in_the_way.mkdir()  # where it writes first
+    seen: list[tuple[str, ...]] = []
+    life = Life(clock, {6: lambda: seen.append(phases_in(folder).names), 7: in_the_way.rmdir})
+
+    code = run(folder.path, life, clock)
+
+    decided = phases_in(folder)
+    assert code == 0
+    assert seen == [("warm-up", "soak", "drain")]
+    assert (decided.at(8), decided.at(3)) == ("drain", "warm-up")
+
+
+def phases_in(folder: RunFolder) -> Phases:
+    return parse(folder.phases.read_text())

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from soak.cli._home import close_run
+from soak.cli.finish import finish
 from soak.core import plan_text
 from soak.core.journal_text import End, encode
-from soak.core.phases import to_line
+from soak.core.phase_plan import planned
+from soak.core.phases import Phase, to_line
+from soak.core.units import SECOND_NS
 from soak.daemons.context import host_name
-from soak.daemons.finish import OVERDUE_NS, Ending
+from soak.daemons.finish import OVERDUE_NS, UNDECIDED_NS, Ending, latest_end_k
 from soak.daemons.supervise import DETECT_LIMIT_NS
-from soak.store.run_folder import RunFolder, exclusive
+from soak.store.home import Home
+from soak.store.run_folder import Run, RunFolder, exclusive, read_run, write_run
 from tests.fakes import FakeClock
 
 PLAN = "name: p\nbroker: {kafka: {}}\n"
@@ -91,3 +98,79 @@ def test_what_never_ends_is_waited_for_so_long_and_no_longer(world: World) -> No
         seen.append(world.is_over())
 
     assert seen == [False, False, True]
+
+
+def test_a_run_that_nobody_ends_is_over_all_the_same(world: World) -> None:
+    """Its conductor is gone for good: so long after the latest end that the plan allows, and no sooner."""
+    plan = world.ending.plan
+    world.folder.phases.write_text("".join(one.to_line() for one in planned(plan.phases).decisions))
+    world.end_sources()
+    world.detect(is_running=False)
+    last_k = latest_end_k(world.ending.phase_file.poll(), plan)
+    seen = []
+    for k, seconds in ((last_k - 1, 0.0), (last_k, UNDECIDED_NS / SECOND_NS), (last_k, 1.0)):
+        world.clock.advance(seconds)
+        seen.append(world.ending.is_over(k))
+    world.clock.advance(UNDECIDED_NS / SECOND_NS)
+
+    assert seen == [False, False, False]
+    assert world.ending.is_over(last_k)
+
+
+def test_a_ramp_is_given_the_time_of_what_it_tries() -> None:
+    """Until it has decided, a step or a rest of it may be longer than all that is foreseen."""
+    text = PLAN + "phases: {warm_up: 0s, ramp: {step: 1h}, soak: 20s, drain: 30s}\n"
+    plan = plan_text.load(text, "p").plan
+
+    assert latest_end_k(planned(plan.phases), plan) >= 3600 + 20 + 30
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    """A socket that a service manager would listen on."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
+        found.bind(str(tmp_path / "notify"))
+        found.settimeout(10)
+        yield found
+
+
+def test_a_killed_finish_is_followed_by_one_that_does_the_rest(
+    tmp_path: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is closed and its daemons are still wanted: the manager hears that all is well."""
+    home = Home(tmp_path / "p")
+    folder = RunFolder(home.path / "p-r1")
+    folder.path.mkdir(parents=True)
+    write_run(folder, Run("r1", 0, "h", {}, "ended", "p"))
+    home.point_to(folder)
+    home.want(["conduct"])
+    monkeypatch.setenv("NOTIFY_SOCKET", str(manager.getsockname()))
+
+    finish(home.path)
+
+    assert manager.recv(100) == b"READY=1"
+    assert not home.wanted.exists()
+
+
+@pytest.mark.parametrize(
+    ("decided", "asked", "state"),
+    [("end", "", "ended"), ("end", "stop", "interrupted"), ("drain", "", "failed")],
+)
+def test_a_closed_run_says_how_it_ended(
+    tmp_path: Path, decided: Phase, asked: str, state: str
+) -> None:
+    """By its plan, by a person, or by nobody's decision."""
+    home = Home(tmp_path)
+    folder = RunFolder(home.path / "p-r1")
+    folder.path.mkdir()
+    folder.plan.write_text(PLAN)
+    folder.phases.write_text(to_line(decided, 3))
+    write_run(folder, Run("r1", 0, "h", {}, "running", "p"))
+    home.want(["conduct"])
+    if asked:
+        (folder.path / asked).touch()
+
+    close_run(home, folder)
+
+    assert read_run(folder).state == state
+    assert not home.wanted.exists()

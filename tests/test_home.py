@@ -5,9 +5,15 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
+from soak.cli._home import begin_run
 from soak.core import plan_text
+from soak.core.clock import SystemClock
+from soak.core.errors import PlanError
+from soak.lab.ports import Running
 from soak.store.home import Home, units_of
-from soak.store.run_folder import Run, RunFolder, write_run
+from soak.store.run_folder import Run, RunFolder, read_run, write_run
 
 RUN = Run("r1", 0, "h", {}, "running", "p")
 
@@ -22,28 +28,78 @@ def run_in(home: Home, run: Run = RUN) -> RunFolder:
 def test_a_run_that_was_begun_goes_on_until_it_is_over(tmp_path: Path) -> None:
     """A folder without one, a run that goes on, and one that has ended."""
     home = Home(tmp_path)
-    none = home.unfinished()
+    none = home.newest("running")
     folder = run_in(home)
-    home.enter(folder, ["conduct"])
-    one = home.unfinished()
+    home.point_to(folder)
+    one = home.newest("running")
     write_run(folder, dataclasses.replace(RUN, state="ended"))
 
     assert none is None
     assert one == folder
-    assert home.unfinished() is None
+    assert home.newest("running") is None
 
 
 def test_daemons_of_an_earlier_run_are_wanted_no_more(tmp_path: Path) -> None:
     """The next run has another plan; after the last one nothing is to start."""
     home = Home(tmp_path)
-    home.enter(run_in(home), ["conduct", "probe"])
-    home.enter(run_in(home, dataclasses.replace(RUN, id="r2")), ["conduct"])
+    home.point_to(run_in(home))
+    home.want(["conduct", "probe"])
+    home.point_to(run_in(home, dataclasses.replace(RUN, id="r2")))
+    home.want(["conduct"])
     wanted = sorted(path.name for path in home.wanted.iterdir())
     home.leave()
 
     assert wanted == ["conduct"]
     assert home.current.resolve().name == "p-r2"
     assert not home.wanted.exists()
+
+
+def test_a_run_that_is_over_is_closed_before_another_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever was to close it was killed: no daemon is wanted, and not even the plan is looked at."""
+    home = Home(tmp_path)
+    home.point_to(run_in(home, dataclasses.replace(RUN, state="ended")))
+    home.want(["conduct"])
+
+    begin_run(tmp_path / "nowhere.yaml", home, SystemClock())
+
+    assert "r1 is over" in capsys.readouterr().out
+    assert list(home.wanted.iterdir()) == []
+
+
+def test_a_plan_is_called_as_the_units_know_it(tmp_path: Path) -> None:
+    """Else the fields of the journal and the subjects of the mails would name two."""
+    plan = tmp_path / "a.yaml"
+    plan.write_text("name: b\nbroker: {kafka: {bootstrap_servers: '127.0.0.1:9'}}\n")
+
+    with pytest.raises(PlanError, match=r"a\.yaml:1: name: is not a, by which"):
+        begin_run(plan, Home(tmp_path / "a"), SystemClock())
+
+
+@pytest.mark.broker
+def test_a_begin_that_was_killed_is_gone_on_with(tmp_path: Path, lab_kafka: Running) -> None:
+    """Its topics are ours although they are there; another plan has to leave them alone."""
+    plan = tmp_path / "p.yaml"
+    servers = lab_kafka.addresses["bootstrap_servers"]
+    text = (
+        f"name: p\nbroker: {{kafka: {{bootstrap_servers: '{servers}'}}}}\ntopic: {{name: half}}\n"
+    )
+    plan.write_text(text)
+    home = Home(tmp_path / "p")
+    begin_run(plan, home, SystemClock())
+    folder = home.newest("running")
+    assert folder is not None
+    write_run(folder, dataclasses.replace(read_run(folder), state="beginning", start_wall_ns=0))
+    home.leave()
+    begin_run(plan, home, SystemClock())
+    again = home.newest("running")
+    write_run(folder, dataclasses.replace(read_run(folder), state="beginning"))
+    plan.write_text(text + "load: {rate: 7/s}\n")
+
+    assert again == folder
+    with pytest.raises(PlanError, match="topic half exists already"):
+        begin_run(plan, home, SystemClock())
 
 
 def test_many_processes_of_a_kind_are_one_unit() -> None:

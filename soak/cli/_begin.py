@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 
 from soak.cli import _drives, _durability, _forecast
@@ -17,9 +17,10 @@ from soak.core.errors import BrokerError, SoakError
 from soak.core.plan import Plan
 from soak.core.plan_fill import filled, with_ship_target
 from soak.core.plan_text import PlanFile
+from soak.core.ports import Topics
 from soak.core.units import SECOND_NS
 from soak.daemons.begin import keep_begin
-from soak.daemons.context import connect, host_name, topics_of
+from soak.daemons.context import connect, host_name
 from soak.lab.lab import Lab
 from soak.store.run_folder import Run, RunFolder
 
@@ -57,11 +58,21 @@ def resolved(plan: Plan, lab: Lab | None, run: Run) -> Plan:
     return with_ship_target(plan)
 
 
-def prepare(plan_file: PlanFile, plan: Plan, folder: RunFolder, part: Part, run: Run) -> None:
-    """Have the topics there, and keep what the target promises before the load begins."""
+def prepare(
+    plan_file: PlanFile,
+    plan: Plan,
+    folder: RunFolder,
+    part: Part,
+    run: Run,
+    made: Collection[str] = (),
+) -> None:
+    """Have the topics there, and keep what the target promises before the load begins.
+
+    `made` are those that this run made already, before its beginning was cut short.
+    """
     clock = SystemClock()
     if part.is_first:
-        _make_topics(plan_file, plan)
+        _make_topics(plan_file, plan, made)
         _durability.record(folder, plan)
         _forecast.record(folder, plan, table_of(plan_file))
     else:
@@ -85,12 +96,13 @@ def check_drives(
     _drives.record(folder, folders, moment, plan.drive_check, note)
 
 
-def _make_topics(plan_file: PlanFile, plan: Plan) -> None:
-    if plan.topic.use_existing:
+def _make_topics(plan_file: PlanFile, plan: Plan, made: Collection[str]) -> None:
+    names = tuple(name for name in plan.topic.names if name not in made)
+    if plan.topic.use_existing or not names:
         return
-    broker = connect(plan, SystemClock())
+    broker, topics = connect(plan, SystemClock()), Topics(names, plan.topic.partitions)
     try:
-        broker.create_topics(topics_of(plan), plan.topic.replication, plan.topic.settings)
+        broker.create_topics(topics, plan.topic.replication, plan.topic.settings)
     except BrokerError as error:
         raise plan_file.error("topic", str(error)) from error
 

@@ -80,6 +80,8 @@ def record(
 
 def moment_of(run: Run, wall_ns: int) -> Moment:
     """Return where an instant lies in a run."""
+    if run.state == "beginning":
+        return "before"
     if run.state != "running":
         return "after"
     return "before" if wall_ns < run.start_wall_ns else "during"

@@ -11,8 +11,10 @@ from soak.cli._load_checks import keep_load
 from soak.cli._part import WHOLE
 from soak.core import plan_text
 from soak.core.clock import SystemClock
+from soak.core.plan import Plan
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
+from soak.daemons.context import PhaseFile, connect
 from soak.store.home import Home, units_of
 from soak.store.run_folder import (
     RunFolder,
@@ -23,6 +25,7 @@ from soak.store.run_folder import (
     write_run,
 )
 
+OVER = ("ended", "interrupted", "failed")
 LEAD_NS = 30 * SECOND_NS
 """The first message is due so long after the run began: units start one after the other, Spark among them."""
 
@@ -35,40 +38,63 @@ def begin_run(path: Path, home: Home, clock: SystemClock) -> None:
     """
     home.path.mkdir(parents=True, exist_ok=True)
     with exclusive(home.path / "begin.lock", "this folder of runs"):
-        folder = home.unfinished()
+        over, folder = home.newest(*OVER), home.newest("running")
+        if over is not None and home.wanted.exists():
+            home.want(())  # `soak finish` closes it, and its report is made
+            print(f"run {read_run(over).id} is over and not yet closed; start again for a new one")
+            return
         if folder is None:
             home.leave()  # whatever comes of this, no daemon is to start on the run before
-            plan_file = _checks.load_plan(path)
-            folder = _begun(plan_file, home, clock)
+            folder = _begun(_checks.load_plan(path), home, clock)
             print(f"run {read_run(folder).id} begins in {folder.path}")
         else:
             print(f"run {read_run(folder).id} goes on in {folder.path}, as its own plan.yaml says")
-        home.enter(folder, units_of(read_plan(folder)))
+        home.want(units_of(read_plan(folder)))
 
 
 def _begun(plan_file: PlanFile, home: Home, clock: SystemClock) -> RunFolder:
-    plan = plan_file.plan
-    if plan.lab is not None:
+    """Begin a run, or go on with beginning it: what is on the cluster has its plan on disk before."""
+    if plan_file.plan.lab is not None:
         raise plan_file.error("lab", "a lab's broker lives and dies with `soak run`")
+    if plan_file.plan.name != home.path.name:
+        raise plan_file.error("name", f"is not {home.path.name}, by which the units know the plan")
     _checks.check_here(plan_file, home.path)
-    _checks.check_cluster(plan_file)
-    run = new_run(plan, WHOLE, clock)
-    plan = resolved(plan, None, run)
-    folder = _checks.check_run_folder(plan_file, home.path / f"{run.name}-{run.id}")
-    folder.logs.mkdir(parents=True)
-    check_drives(plan, None, folder, WHOLE, "before", print)
-    prepare(plan_file, plan, folder, WHOLE, run)
+    half = _half_begun(plan_file.plan, home)
+    _checks.check_cluster(plan_file, is_joining=half is not None)
+    run = read_run(half) if half else new_run(plan_file.plan, WHOLE, clock)
+    run = dataclasses.replace(run, state="beginning")
+    plan = resolved(plan_file.plan, None, run)
+    folder = half or _checks.check_run_folder(plan_file, home.path / f"{run.name}-{run.id}")
+    folder.logs.mkdir(parents=True, exist_ok=True)
     write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
     keep_load(plan_file, folder)
-    write_run(folder, dataclasses.replace(run, start_wall_ns=clock.wall_ns() + LEAD_NS))
+    write_run(folder, run)
+    home.point_to(folder)
+    check_drives(plan, None, folder, WHOLE, "before", print)
+    made = connect(plan, clock).existing(plan.topic.names) if half else ()
+    prepare(plan_file, plan, folder, WHOLE, run, made)
+    start_wall_ns = clock.wall_ns() + LEAD_NS
+    write_run(folder, dataclasses.replace(run, start_wall_ns=start_wall_ns, state="running"))
+    return folder
+
+
+def _half_begun(plan: Plan, home: Home) -> RunFolder | None:
+    """Return the run that was cut short while it was made, unless the plan has been changed since then."""
+    folder = home.newest("beginning")
+    if (
+        folder is None
+        or plan_text.dump(resolved(plan, None, read_run(folder))) != folder.plan.read_text()
+    ):
+        return None
     return folder
 
 
 def close_run(home: Home, folder: RunFolder) -> None:
     """Write down that a run is over: its daemons have ended, and none is to start again."""
     run, plan = read_run(folder), read_plan(folder)
-    is_cut = folder.stop_request.exists()
-    if not is_cut:
+    is_decided = PhaseFile(folder.phases).poll().end_k is not None
+    state = "interrupted" if folder.stop_request.exists() else "ended" if is_decided else "failed"
+    if state == "ended":
         check_drives(plan, None, folder, WHOLE, "after", print)
-    write_run(folder, dataclasses.replace(run, state="interrupted" if is_cut else "ended"))
+    write_run(folder, dataclasses.replace(run, state=state))
     home.leave()

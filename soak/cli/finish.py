@@ -15,12 +15,15 @@ def finish(
     from soak.cli._home import close_run
     from soak.core.clock import SystemClock
     from soak.daemons.finish import run
+    from soak.service.notify import notifier
     from soak.service.signals import stop_event
     from soak.store.home import Home
 
     place = Home(home.absolute())
-    folder = place.unfinished()
-    if folder is None:
+    folder = place.newest("running")
+    if folder is None:  # it may have been killed when all but the last step was done
+        notifier().ready()
+        place.leave()
         print(f"no run goes on in {home}")
         return
     if run(folder, stop_event(), SystemClock()):

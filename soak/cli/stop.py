@@ -8,14 +8,16 @@ from typing import Annotated
 import typer
 
 
-def stop(run_dir: Annotated[Path, typer.Argument(help="Folder of the run.")]) -> None:
+def stop(
+    run_dir: Annotated[Path, typer.Argument(help="Folder of the run.", resolve_path=True)],
+) -> None:
     """Have a run's conductor end the load, let what was sent be received, and end the run."""
     from soak.store.run_folder import RunFolder, read_run
 
     folder = RunFolder(run_dir)
     run = read_run(folder)
     if run.state != "running":
-        print(f"run {run.id} is over: {run.state}")
+        print(f"run {run.id} does not go on: its state is {run.state}")
         return
     folder.stop_request.touch()
     print(f"run {run.id} ends; its conductor, once it runs, lets what was sent be received first")

@@ -49,17 +49,18 @@ MISFIRE_SECONDS = 60
 def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: bool = False) -> int:
     """Decide until the run is over; `stop` ends it now, or leaves it to the next conductor.
 
-    A stop request in the run folder (`soak stop`) has what was sent received first.
+    A stop request in the run folder (`soak stop`) has what was sent received first. What cannot be
+    written is decided again until it can.
     """
     folder = RunFolder(run_dir)
     plan, run_ = read_plan(folder), read_run(folder)
-    grid = Grid.anchored(run_.start_wall_ns, clock)
+    grid, table = Grid.anchored(run_.start_wall_ns, clock), table_of(plan, folder)
     page = open_page(folder, plan, run_, "conduct", clock)
     with exclusive(run_dir / "conduct.lock", "the conductor of this run"):
         phase_file = PhaseFile(folder.phases)
         if not folder.phases.exists():
             write_planned(folder, planned(plan.phases))
-        conductor = Conductor(folder, plan, grid, table_of(plan, folder))
+        conductor = Conductor(folder, plan, grid, table)
         manager = notifier()
         manager.ready()
         while True:
@@ -72,8 +73,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: b
             if is_stopped and leaves_on_stop:
                 return 0
             if is_stopped:
-                decide(folder, Decision("end", k + 1, "stopped"))
-                return 0
+                return 0 if _is_decided(folder, Decision("end", k + 1, "stopped")) else 1
             free = shutil.disk_usage(run_dir).free
             page.show(
                 [
@@ -82,8 +82,10 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: b
                     (Column("run_folder_free_bytes", (), "bytes"), float(free)),
                 ]
             )
-            if phases.end_k is None:
-                decide(folder, *conductor.next_decisions(phases, k, free))
+            if phases.end_k is not None:
+                continue
+            if not _is_decided(folder, *conductor.next_decisions(phases, k, free)):
+                conductor = Conductor(folder, plan, grid, table)  # decides on this anew
 
 
 def write_planned(folder: RunFolder, phases: Phases) -> None:
@@ -100,6 +102,16 @@ def decide(folder: RunFolder, *decisions: Decision) -> None:
     write_atomically(folder.phases, whole + "".join(one.to_line() for one in decisions))
     first = decisions[0]
     LOG.info("decided phase=%s from_k=%d reason=%s", first.phase, first.from_k, first.reason)
+
+
+def _is_decided(folder: RunFolder, *decisions: Decision) -> bool:
+    """Add decisions; False where the drive takes nothing, which may be why the load is to end."""
+    try:
+        decide(folder, *decisions)
+    except OSError as error:
+        LOG.warning("not_decided phase=%s error=%s", decisions[0].phase, error)
+        return False
+    return True
 
 
 @dataclass(slots=True)

@@ -7,6 +7,8 @@ import threading
 from dataclasses import dataclass, field
 
 from soak.core.clock import Grid
+from soak.core.phase_plan import drain_k
+from soak.core.phases import Phases
 from soak.core.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -18,6 +20,8 @@ from soak.store.source_end import has_ended
 
 OVERDUE_NS = 60 * SECOND_NS
 """A daemon that has not ended so long after the run's last second is not waited for any longer."""
+UNDECIDED_NS = 600 * SECOND_NS
+"""A conductor that has decided no end so long after the latest that the plan allows will decide none."""
 POLL_SECONDS = 1.0
 
 
@@ -38,6 +42,13 @@ def run(folder: RunFolder, stop: threading.Event, clock: Clock) -> bool:
     return False
 
 
+def latest_end_k(phases: Phases, plan: Plan) -> int:
+    """Return the second by which a run is to have ended; what a ramp tries now counts as its last."""
+    lengths = plan.phases
+    open_ns = lengths.ramp.step + plan.load.backlog if lengths.ramp else 0
+    return drain_k(phases, lengths) + (lengths.drain + open_ns) // SECOND_NS
+
+
 @dataclass(slots=True)
 class Ending:
     """Call `is_over` about once a second: its limits count from when it first saw the end."""
@@ -46,6 +57,7 @@ class Ending:
     plan: Plan
     clock: Clock
     phase_file: PhaseFile = field(init=False)
+    _overdue_ns: int | None = None  # when it was first seen that the end should have been decided
     _end_ns: int | None = None
     _last_ns: int | None = None  # when the last daemon that measures was seen to have ended
 
@@ -53,10 +65,9 @@ class Ending:
         self.phase_file = PhaseFile(self.folder.phases)
 
     def is_over(self, k: int) -> bool:
-        end_k = self.phase_file.poll().end_k
-        if end_k is None or k < end_k:
-            return False
         now_ns = self.clock.mono_ns()
+        if not self._is_past(k, now_ns):
+            return False
         if self._end_ns is None:
             self._end_ns = now_ns
         if self._last_ns is None and (self._is_quiet() or now_ns - self._end_ns > OVERDUE_NS):
@@ -64,6 +75,17 @@ class Ending:
         if self._last_ns is None:
             return False
         return self._is_detected() or now_ns - self._last_ns > DETECT_LIMIT_NS
+
+    def _is_past(self, k: int, now_ns: int) -> bool:
+        """True once the last second is over, also where nobody is left to decide which one it is."""
+        phases = self.phase_file.poll()
+        if phases.end_k is not None:
+            return k >= phases.end_k
+        if k < latest_end_k(phases, self.plan):
+            return False
+        if self._overdue_ns is None:
+            self._overdue_ns = now_ns
+        return now_ns - self._overdue_ns > UNDECIDED_NS
 
     def _is_quiet(self) -> bool:
         journal, host = self.folder.journal, host_name()

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from soak.core.errors import RunFolderError
 from soak.core.plan import Plan
 from soak.store.run_folder import RunFolder, read_run
 
@@ -30,8 +31,8 @@ class Home:
     def wanted(self) -> Path:
         return self.path / "daemons"
 
-    def unfinished(self) -> RunFolder | None:
-        """Return the run that was begun here and has not come to its end.
+    def newest(self, *states: str) -> RunFolder | None:
+        """Return the current run, where there is one and its state is one of these.
 
         Raises:
             RunFolderError: the run's own description is damaged.
@@ -39,22 +40,34 @@ class Home:
         if not self.current.is_dir():
             return None
         folder = RunFolder(self.current.resolve())
-        return folder if read_run(folder).state == "running" else None
+        return folder if read_run(folder).state in states else None
 
-    def enter(self, folder: RunFolder, daemons: Iterable[str]) -> None:
-        """Make this run the current one, and say which daemons it wants."""
-        self.leave()
+    def point_to(self, folder: RunFolder) -> None:
+        """Make this run the current one."""
         draft = self.path / f".current.{os.getpid()}"
         draft.unlink(missing_ok=True)
         draft.symlink_to(folder.path.name)
         draft.replace(self.current)
-        self.wanted.mkdir(exist_ok=True)
+
+    def want(self, daemons: Iterable[str]) -> None:
+        """Say which daemons the current run wants: these and no others."""
+        self.leave()
+        self.wanted.mkdir()
         for name in daemons:
             (self.wanted / name).touch()
 
     def leave(self) -> None:
-        """Want no daemon any more: the run is over, or another one is to come."""
-        shutil.rmtree(self.wanted, ignore_errors=True)
+        """Want no daemon any more: the run is over, or another one is to come.
+
+        Raises:
+            RunFolderError: the drive does not let go of them.
+        """
+        if not self.wanted.exists():
+            return
+        try:
+            shutil.rmtree(self.wanted)
+        except OSError as error:
+            raise RunFolderError(f"cannot remove {self.wanted}: {error}") from error
 
 
 def units_of(plan: Plan) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,7 +106,7 @@ class Run:
     start_wall_ns: int
     host: str
     versions: dict[str, str]
-    state: str  # running, ended, interrupted, failed
+    state: str  # beginning, running, ended, interrupted, failed
     name: str = ""
 
 
@@ -191,8 +191,11 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
         except BlockingIOError as error:
             holder = os.read(descriptor, 32).decode(errors="replace").strip() or "another process"
             raise RunFolderError(f"{what} is in use by process {holder} ({path})") from error
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        with suppress(
+            OSError
+        ):  # who holds it is for the reader: on a full drive it holds all the same
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
         yield
     finally:
         os.close(descriptor)
