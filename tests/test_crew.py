@@ -72,6 +72,24 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+def test_children_of_a_run_that_is_over_make_a_service_that_was_ready(
+    tmp_path: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host comes back after the end: they say so and exit at once, and the manager is not to try again."""
+    folder = folder_of(tmp_path, "127.0.0.1:9", 3)
+    folder.phases.write_text(to_line("end", 0))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(manager.getsockname()))
+    several = (folder.path, "produce", never, threading.Event(), SystemClock())
+
+    code = crew.run(*several, program=["true"])
+
+    assert (code, manager.recv(4096)) == (0, b"READY=1")
+
+
+def never(*_: object) -> int:
+    raise AssertionError("a crew is more than one")
+
+
 @pytest.mark.broker
 @pytest.mark.timeout(400)
 def test_one_that_hangs_is_replaced_alone(

@@ -15,11 +15,12 @@ from soak.service.watch import Watch, limit_ns
 from tests.fakes import FakeClock
 
 LIMIT_NS = 30 * SECOND_NS
+START_LIMIT_NS = 600 * SECOND_NS
 
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    with Watch(FakeClock(), LIMIT_NS) as found:
+    with Watch(FakeClock(), LIMIT_NS, START_LIMIT_NS) as found:
         yield found
 
 
@@ -66,6 +67,14 @@ def test_one_that_is_not_ready_or_ends_may_take_its_time(watch: Watch) -> None:
     advance(watch, 100)
 
     assert (starting, watch.hanging([os.getpid()])) == ([], [])
+
+
+def test_one_that_never_becomes_ready_hangs_too(watch: Watch) -> None:
+    """Its time counts from when it was first seen; no other manager looks at it after a restart."""
+    begun = watch.hanging([os.getpid()])
+    advance(watch, START_LIMIT_NS / SECOND_NS + 1)
+
+    assert (begun, watch.hanging([os.getpid()])) == ([], [os.getpid()])
 
 
 def test_a_process_that_is_gone_is_forgotten(watch: Watch) -> None:

@@ -30,6 +30,7 @@ LONGEST_PAUSE_NS = 60 * SECOND_NS
 RESTART_WINDOW_NS = 60 * SECOND_NS
 GRACE_NS = 20 * SECOND_NS
 DETECT_LIMIT_NS = 240 * SECOND_NS
+PROGRAM = (sys.executable, "-m", "soak.cli.main")
 
 
 class GaveUpError(SoakError):
@@ -89,7 +90,7 @@ class Supervisor:
         roles: Sequence[Role],
         on_death: Callable[[str, str], None],
         environment: Mapping[str, str] | None = None,
-        program: Sequence[str] = (sys.executable, "-m", "soak.cli.main"),
+        program: Sequence[str] = PROGRAM,
     ) -> None:
         self._program = tuple(program)
         self._folder = folder
@@ -108,7 +109,8 @@ class Supervisor:
 
     def pids(self) -> dict[str, int]:
         """Return the processes that are there now, by daemon."""
-        return {name: child.process.pid for name, child in self._children.items()}
+        there = {name: one for name, one in self._children.items() if not one.is_finished}
+        return {name: child.process.pid for name, child in there.items()}
 
     def poll(self) -> bool:
         """Restart what has died; return True when all measuring daemons have ended on purpose.

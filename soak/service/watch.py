@@ -21,8 +21,11 @@ class Watch:
 
     clock: Clock
     limit_ns: int  # a child that was ready and is silent for longer hangs
+    start_limit_ns: int  # so does one that is not ready so long after it was first seen
     ready: set[int] = field(default_factory=set)
+    _ending: set[int] = field(default_factory=set)
     _heard_ns: dict[int, int] = field(default_factory=dict)
+    _seen_ns: dict[int, int] = field(default_factory=dict)
     _socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
@@ -61,18 +64,25 @@ class Watch:
                     self._note(_CREDENTIALS.unpack(raw)[0], said.split(b"\n"))
 
     def hanging(self, pids: Iterable[int]) -> list[int]:
-        """Return those that were ready and have been silent for too long; forgets all that are gone."""
-        known = set(pids)
+        """Return those that are silent, or not ready, for too long; forgets all that are gone."""
+        known, now_ns = set(pids), self.clock.mono_ns()
         self.ready &= known
+        self._ending &= known
         self._heard_ns = {pid: at for pid, at in self._heard_ns.items() if pid in known}
-        oldest_ns = self.clock.mono_ns() - self.limit_ns
-        return [pid for pid in sorted(self.ready) if self._heard_ns[pid] < oldest_ns]
+        self._seen_ns = {pid: self._seen_ns.get(pid, now_ns) for pid in known}
+        return [pid for pid in sorted(known - self._ending) if self._is_late(pid, now_ns)]
+
+    def _is_late(self, pid: int, now_ns: int) -> bool:
+        if pid in self.ready:
+            return self._heard_ns[pid] < now_ns - self.limit_ns
+        return self._seen_ns[pid] < now_ns - self.start_limit_ns
 
     def _note(self, pid: int, said: list[bytes]) -> None:
         if b"READY=1" in said:
             self.ready.add(pid)
         if b"STOPPING=1" in said:
-            self.ready.discard(pid)  # what it still has to do may take its time
+            self.ready.discard(pid)
+            self._ending.add(pid)  # what it still has to do may take its time
         self._heard_ns[pid] = self.clock.mono_ns()
 
 
