@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from pyspark.sql import SparkSession
 from soak.core.errors import RunFolderError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from spark._offsets import Offset
+from spark._offsets import Offset, newest
 
 _JVM_LOCK = "jvm.lock"
 _PATIENCE_NS = 20 * SECOND_NS
 _PAUSE_NS = SECOND_NS // 10
+STUCK_NS = 600 * SECOND_NS
+"""No batch is so long at work: a query that has committed nothing since then does not come back."""
 
 
 def await_predecessor(folder: Path, clock: Clock, patience_ns: int = _PATIENCE_NS) -> None:
@@ -72,3 +75,33 @@ def committed(checkpoint: Path) -> Offset | None:
     except (FileNotFoundError, ValueError, IndexError):
         return None
     return offset
+
+
+def is_all_read(checkpoint: Path, journal: Path) -> bool:
+    """True when there is nothing in the journals that the query has not taken in."""
+    offset = committed(checkpoint) or {}
+    return newest(journal, offset, None) == offset
+
+
+@dataclass(slots=True)
+class Headway:
+    """Whether a query still comes on; ask about once a second."""
+
+    checkpoint: Path
+    journal: Path
+    clock: Clock
+    _offset: Offset | None = None
+    _since_ns: int = field(init=False)  # when it was last seen to come on, or to have read it all
+
+    def __post_init__(self) -> None:
+        self._since_ns = self.clock.mono_ns()
+
+    def is_stuck(self) -> bool:
+        """True while nothing was committed for `STUCK_NS` although there is something to take in."""
+        offset, now_ns = committed(self.checkpoint), self.clock.mono_ns()
+        is_quiet = offset == self._offset and now_ns - self._since_ns > STUCK_NS
+        if is_quiet and not is_all_read(self.checkpoint, self.journal):
+            return True
+        if is_quiet or offset != self._offset:
+            self._offset, self._since_ns = offset, now_ns
+        return False

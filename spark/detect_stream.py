@@ -31,7 +31,7 @@ from soak.store.run_folder import Run, RunFolder, exclusive, read_plan, read_run
 from soak.store.source_end import has_ended
 from spark._offsets import newest
 from spark.attribute import Attribution
-from spark.checkpoint import await_predecessor, committed, held
+from spark.checkpoint import Headway, await_predecessor, committed, held, is_all_read
 from spark.journal_source import NAME, JournalSource
 from spark.panel_processor import detect
 from spark.schema import change_of
@@ -86,11 +86,13 @@ class _Stream:
     manager: Notifier
 
     def run(self, session: SparkSession, stop: threading.Event) -> None:
+        headway = Headway(self.folder.checkpoint, self.folder.journal, self.clock)
         attribution = Attribution(self.folder, self.known.id, self.plan, self.clock)
         query = self._started(session, attribution)
         try:
             while not stop.is_set() and not self._is_over():
-                self.manager.alive()
+                if not headway.is_stuck():
+                    self.manager.alive()
                 if query.awaitTermination(_POLL_SECONDS):
                     break
                 self._write_progress(query, is_running=True)
@@ -132,11 +134,7 @@ class _Stream:
         names = sources(journal)
         if not names or not all(has_ended(journal / name) for name in names):
             return False
-        return self._is_all_read()
-
-    def _is_all_read(self) -> bool:
-        offset = committed(self.folder.checkpoint) or {}
-        return newest(self.folder.journal, offset, None) == offset
+        return is_all_read(self.folder.checkpoint, journal)
 
     def _drain(self, query: StreamingQuery) -> None:
         """Give what is on disk already a last chance; the rest waits for the next start."""
@@ -170,8 +168,11 @@ class _Stream:
         self.page.show([(Column(name), float(value)) for name, value in numbers.items()])
         # not flushed to disk: it is for the live view, and the drive may be the one under test
         draft = self.folder.spark / ".progress.json"
-        draft.write_text(json.dumps(body) + "\n")
-        draft.replace(self.folder.spark / "progress.json")
+        try:
+            draft.write_text(json.dumps(body) + "\n")
+            draft.replace(self.folder.spark / "progress.json")
+        except OSError as error:
+            _LOG.warning("progress_not_written error=%s", error)
 
 
 def observed(rows: DataFrame) -> DataFrame:
