@@ -34,7 +34,7 @@ def run(run_dir: Path) -> int:
     Raises:
         SoakError: this is no run folder, or it cannot be written.
     """
-    folder = RunFolder(run_dir.absolute())
+    folder = RunFolder(run_dir.resolve())  # where `current` leads now, whatever begins meanwhile
     with tempfile.TemporaryDirectory(prefix="soak-report-") as temporary:
         session = build_session("soak-report", temporary=Path(temporary))
         try:

@@ -9,7 +9,7 @@ import typer
 
 
 def conduct(
-    run_dir: Annotated[Path, typer.Option(help="Folder of the run.")],
+    run_dir: Annotated[Path, typer.Option(help="Folder of the run.", resolve_path=True)],
     leave: Annotated[
         bool, typer.Option("--leave", help="On SIGTERM leave the run to the next conductor.")
     ] = False,

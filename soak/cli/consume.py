@@ -9,7 +9,7 @@ import typer
 
 
 def consume(
-    run_dir: Annotated[Path, typer.Option(help="Folder of the run.")],
+    run_dir: Annotated[Path, typer.Option(help="Folder of the run.", resolve_path=True)],
     index: Annotated[int, typer.Option(help="Number of this consumer.")] = 0,
     all_: Annotated[
         bool, typer.Option("--all", help="All of them as one service, whatever their number.")

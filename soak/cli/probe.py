@@ -15,7 +15,8 @@ def probe(
         Path | None, typer.Argument(help="Plan of a host that only probes; or of a run.")
     ] = None,
     run_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the run; with a plan: where to make one.")
+        Path | None,
+        typer.Option(help="Folder of the run; with a plan: where to make one.", resolve_path=True),
     ] = None,
     run_id: Annotated[str, typer.Option(help="With a plan: the run that this host joins.")] = "",
     start: Annotated[str, typer.Option(help="With --run-id: when that run starts.")] = "",

@@ -9,7 +9,7 @@ import typer
 
 
 def receive(
-    run_dir: Annotated[Path, typer.Option(help="Folder of the run.")],
+    run_dir: Annotated[Path, typer.Option(help="Folder of the run.", resolve_path=True)],
     once: Annotated[
         bool, typer.Option("--once", help="Take what is there, and end: for a run that is over.")
     ] = False,

@@ -17,14 +17,13 @@ def report(
 
     Exit: 0 clean, 3 regressed, 4 inconclusive, 1 failed.
     """
-    from soak.store.run_folder import RunFolder
+    from soak.cli._report import made
     from spark.report import run
 
-    code = run(run_dir)
-    path = RunFolder(run_dir.absolute()).report
-    print(path)
+    code, folder = made(run_dir, run)
+    print(folder.report)
     if open_:
-        webbrowser.open(path.as_uri())
+        webbrowser.open(folder.report.as_uri())
     raise typer.Exit(code)
 
 

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 
-def ship(run_dir: Annotated[Path, typer.Option(help="Folder of the run.")]) -> None:
+def ship(
+    run_dir: Annotated[Path, typer.Option(help="Folder of the run.", resolve_path=True)],
+) -> None:
     """Send what this host's daemons recorded, and wait on disk while the cluster is away."""
     from soak.core.clock import SystemClock
     from soak.daemons.ship import run
