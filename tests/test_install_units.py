@@ -29,6 +29,19 @@ def test_installing_writes_what_uninstalling_removes(tmp_path: Path) -> None:
     assert sorted(left) == sorted([foreign, plan])
 
 
+def test_uninstalling_leaves_no_boot_that_looks_for_a_unit(tmp_path: Path) -> None:
+    """Links of plans that were enabled go too; those of others stay."""
+    _units.installed(tmp_path, is_dry=False)
+    wants = tmp_path / _units.UNITS / "multi-user.target.wants"
+    wants.mkdir()
+    (wants / "soak-resume@x.service").symlink_to("/etc/systemd/system/soak-resume@.service")
+    (wants / "soak-other@x.service").symlink_to("/etc/systemd/system/soak-other@.service")
+    told = _units.removed(tmp_path, is_dry=False)
+
+    assert f"remove {wants}/soak-resume@x.service" in told
+    assert [link.name for link in wants.iterdir()] == ["soak-other@x.service"]
+
+
 def test_a_dry_run_writes_and_removes_nothing(tmp_path: Path) -> None:
     """It tells what would be done."""
     told = _units.installed(tmp_path, is_dry=True)
@@ -83,6 +96,17 @@ def test_units_name_only_units_that_are_there() -> None:
     }
 
     assert named <= there
+
+
+@pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
+def test_a_daemon_never_stops_trying_and_starts_only_in_a_run(place: Path) -> None:
+    """A drive may be full for an hour; without a run that began there is nothing to go on with."""
+    text = FILES[place]
+
+    if "Type=notify" in text:
+        assert "StartLimitIntervalSec=0\n" in text
+    if "PartOf=soak@%i.target" in text and "soak-begin" not in place.name:
+        assert "\nRequisite=soak-begin@%i.service\nAfter=soak-begin@%i.service" in text
 
 
 def test_each_daemon_that_measures_is_watched() -> None:

@@ -76,7 +76,7 @@ def installed(root: Path, *, is_dry: bool) -> list[str]:
 
 
 def removed(root: Path, *, is_dry: bool) -> list[str]:
-    """Remove what `installed` wrote, and nothing else; return what was done.
+    """Remove what `installed` wrote, and the links of what was enabled; return what was done.
 
     Raises:
         SoakError: a unit of ours is running, or a file cannot be removed.
@@ -86,7 +86,9 @@ def removed(root: Path, *, is_dry: bool) -> list[str]:
         names = [line.split()[0] for line in running if line.strip()]
         if names:
             raise SoakError(f"{names[0]} is loaded: stop it first, as by systemctl stop 'soak*@*'")
-    places = [place for place in rendered() if (root / place).is_file()]
+    files = rendered()
+    places = [place for place in files if (root / place).is_file()]
+    places += _enabled(root, {place.name for place in files})
     if not is_dry:
         for place in places:
             try:
@@ -139,6 +141,16 @@ def _closed_part(path: Path) -> str:
         if not _is_hidden(str(part)) and not part.stat().st_mode & 0o001:
             return str(part)
     return ""
+
+
+def _enabled(root: Path, names: set[str]) -> list[Path]:
+    """Return the links by which a boot starts instances of these units."""
+    links = (root / UNITS).glob("*.wants/soak*@*")
+    return [
+        link.relative_to(root)
+        for link in links
+        if link.is_symlink() and link.readlink().name in names
+    ]
 
 
 def _instances(paths: list[str]) -> list[str]:
