@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -12,16 +13,18 @@ from pathlib import Path
 import pytest
 
 from soak.core.errors import LabError
-from soak.lab import drive, drive_keeper
+from soak.lab import drive, drive_control, drive_mounts, drive_place
+from soak.lab.drive_folder import DriveFolder
 
 LIMIT_SECONDS = 30.0
 _USER = """
 import sys, time
 from pathlib import Path
 from soak.lab import drive
+from soak.lab.flash import Settings
 made = drive.start(Path(sys.argv[1]), capacity_bytes=2**26)
+{then}
 print(made.device, flush=True)
-made.stop_answering()
 time.sleep(600)
 """
 
@@ -47,13 +50,14 @@ def folder(tmp_path: Path) -> Path:
     lack = drive.missing()
     if lack:
         pytest.skip(lack)
-    return tmp_path / "drive"
+    return tmp_path / ("drive-" + 100 * "x")  # longer than the address of a socket may be
 
 
-def user_of(folder: Path) -> subprocess.Popen[str]:
-    """Return a process that has such a drive, mounted and hanging."""
+def user_of(folder: Path, then: str = "made.stop_answering()") -> subprocess.Popen[str]:
+    """Return a process that has such a drive, mounted and, unless said otherwise, hanging."""
+    program = _USER.replace("{then}", then)
     user = subprocess.Popen(
-        [sys.executable, "-c", _USER, str(folder)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True
     )
     assert user.stdout is not None
     assert user.stdout.readline().startswith("loop")
@@ -107,6 +111,49 @@ def test_what_a_killed_keeper_leaves_is_cleared_by_the_next_one(folder: Path) ->
 
 
 @pytest.mark.slow
+def test_what_a_killed_keeper_leaves_is_found_without_its_folder(folder: Path) -> None:
+    """As a drill does, or `soak lab down`; a drive at work stays, and nothing is known of it afterwards."""
+    made = drive.start(folder.with_name("other"), capacity_bytes=2**26)
+    user = user_of(folder)
+    (keeper,) = Path(f"/proc/{user.pid}/task/{user.pid}/children").read_text().split()
+    os.kill(int(keeper), signal.SIGKILL)
+    user.kill()
+    user.communicate(timeout=LIMIT_SECONDS)
+
+    drive_mounts.clear_left()
+    is_at_work = made.mount_point.is_mount()
+    made.close()
+
+    assert remains(folder) == []
+    assert is_at_work
+    places = [drive_place.place_of(path) for path in (folder, folder.with_name("other"))]
+    assert not any(place.path.exists() for place in places)
+
+
+@pytest.mark.slow
+def test_the_next_drive_in_a_folder_waits_until_the_one_before_is_gone(folder: Path) -> None:
+    """A write that starves holds the old one up; its keeper must not take the new one apart."""
+    user = user_of(folder, "made.age(Settings(spare_ratio=0.001, collected_pages_per_second=1000))")
+    writer = ["dd", "if=/dev/zero", f"of={folder}/mount/x", "bs=1M", "count=2", "conv=fsync"]
+    with subprocess.Popen(writer, stderr=subprocess.DEVNULL) as starving:
+        (keeper,) = Path(f"/proc/{user.pid}/task/{user.pid}/children").read_text().split()
+        descriptor = os.pidfd_open(int(keeper))
+        while drive_control.ask(folder / "counters.json").starved_writes == 0:
+            time.sleep(0.02)
+        user.kill()
+        user.communicate(timeout=LIMIT_SECONDS)
+        made = drive.start(folder, capacity_bytes=2**26)
+        has_ended = bool(select.select([descriptor], [], [], LIMIT_SECONDS)[0])
+        is_there = made.mount_point.is_mount()
+        starving.kill()
+    made.close()
+
+    assert has_ended
+    assert is_there
+    assert remains(folder) == []
+
+
+@pytest.mark.slow
 def test_a_drive_that_does_not_come_up_says_why(folder: Path) -> None:
     """The last lines of its log; nothing is left."""
     folder.mkdir()
@@ -122,7 +169,7 @@ def test_a_drive_that_does_not_come_up_says_why(folder: Path) -> None:
 def test_it_goes_when_it_cannot_be_told_to_answer_again(folder: Path) -> None:
     """As with a full disk below its folder: what hangs there ends with the drive."""
     made = drive.start(folder, capacity_bytes=2**26)
-    control = drive.DriveFolder(folder).control
+    control = DriveFolder(folder).control
     (made.mount_point / "x").write_text("23")
     made.stop_answering()
     control.rename(folder / "kept")
@@ -150,6 +197,6 @@ def test_it_comes_up_below_a_link(folder: Path, tmp_path: Path) -> None:
 
 def test_clearing_a_folder_without_a_drive_does_nothing(tmp_path: Path) -> None:
     """No mount, no loop device, no error."""
-    drive_keeper.clear(drive.DriveFolder(tmp_path))
+    drive_mounts.clear(DriveFolder(tmp_path))
 
     assert remains(tmp_path) == []

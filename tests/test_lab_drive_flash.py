@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from soak.core.errors import LabError
-from soak.lab import drive
+from soak.lab import drive, drive_nbdkit
 from soak.lab.drive_control import Said, Told, ask, tell
 from soak.lab.flash import Settings
 
@@ -93,6 +95,56 @@ def test_it_starves_when_its_pool_is_written_and_recovers_by_a_trim(injected: dr
 
 def _size(device: str) -> int:
     return int((Path("/sys/block") / device / "size").read_text()) * 512
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filesystem", ["ext4", "xfs"])
+def test_a_drive_that_failed_is_written_again_once_it_is_mounted_anew(
+    filesystem: str, tmp_path: Path
+) -> None:
+    """Before that its filesystem refuses, though the drive answers; what was flushed is still there."""
+    lack = drive.missing(filesystem=filesystem)
+    if lack:
+        pytest.skip(lack)
+    capacity = drive.LEAST_BYTES[filesystem]
+    made = drive.start(tmp_path / "drive", capacity_bytes=capacity, filesystem=filesystem)
+    try:
+        file = os.open(made.mount_point / "x", os.O_CREAT | os.O_RDWR)
+        flushed(file, 0)
+        os.fsync(file)
+        made.fail("ENOSPC")
+        with pytest.raises(OSError, match=r"Input/output|No space|Read-only"):
+            flushed(file, 1)
+        os.close(file)
+        made.answer()
+        made.remount()
+        file = os.open(made.mount_point / "x", os.O_RDWR)
+        kept = os.pread(file, 1, 0)
+        flushed(file, 1)
+        os.close(file)
+    finally:
+        made.close()
+
+    assert kept == b"\x01"
+
+
+def test_zeros_are_written_as_anything_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count, take pages, and fail when the drive is told to."""
+    monkeypatch.setitem(sys.modules, "nbdkit", SimpleNamespace(set_error=lambda _: None))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    made = drive_nbdkit.Drive()
+    made.capacity_bytes, made.control, made.counters = CAPACITY, tmp_path / "a", tmp_path / "b"
+    tell(made.control, Told(delay_seconds=23.0, flash=Settings(is_full=False)))
+    drive_nbdkit.zero(made, 10 * PAGE, 0, 0)
+    made.say()
+    tell(made.control, Told(error="EIO"))
+    with pytest.raises(OSError, match="told to fail"):
+        drive_nbdkit.zero(made, PAGE, 0, 0)
+
+    said = ask(made.counters)
+    assert (said.written_bytes, said.valid_pages, said.waited_seconds) == (10 * PAGE, 10, 23.0)
 
 
 @pytest.mark.slow

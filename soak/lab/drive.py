@@ -14,20 +14,22 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS, format_size
-from soak.lab import drive_control
+from soak.lab import drive_control, drive_mounts
 from soak.lab.drive_control import Said, Told
+from soak.lab.drive_folder import DriveFolder
 from soak.lab.flash import Settings
 from soak.service import children
 
-START_LIMIT_NS = 60 * SECOND_NS
 UNDO_SECONDS = 140.0  # above the sum of the keeper's steps, should each take as long as it may
+START_LIMIT_NS = int(60 + UNDO_SECONDS) * SECOND_NS  # a keeper before may have to end first
+REMOUNT_LIMIT_NS = 10 * SECOND_NS
 _POLL_NS = SECOND_NS // 20
 _TOOLS = {
     "nbdkit": "nbdkit",
@@ -56,42 +58,6 @@ FILESYSTEMS = {
 _PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}
 LEAST_BYTES = {"ext4": 2**24, "xfs": 300 * 2**20}
 """What their tools ask for, and room for a journal."""
-
-
-@dataclass(frozen=True, slots=True)
-class DriveFolder:
-    """Where the parts of a drive lie; nothing is created by looking."""
-
-    path: Path
-
-    @property
-    def control(self) -> Path:
-        return self.path / "control.json"
-
-    @property
-    def counters(self) -> Path:
-        return self.path / "counters.json"
-
-    @property
-    def ready(self) -> Path:
-        """Return the file that names the device once the drive is mounted."""
-        return self.path / "device"
-
-    @property
-    def socket(self) -> Path:
-        return self.path / "nbd.sock"
-
-    @property
-    def image(self) -> Path:
-        return self.path / "image"
-
-    @property
-    def mount_point(self) -> Path:
-        return self.path / "mount"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "drive.log"
 
 
 def missing(which: Callable[[str], str | None] = shutil.which, *, filesystem: str = "ext4") -> str:
@@ -158,8 +124,6 @@ class Drive:
 
     def begin(self, filesystem: str) -> None:
         self._folder.path.mkdir(parents=True, exist_ok=True)
-        for old in (self._folder.ready, self._folder.counters):
-            old.unlink(missing_ok=True)
         self._tell(Told())
         command = [
             *(sys.executable, "-m", "soak.lab.drive_keeper"),
@@ -196,15 +160,24 @@ class Drive:
         Raises:
             LabError: it could not be told.
         """
-        done = subprocess.run(
-            ["fstrim", str(self.mount_point)],  # noqa: S607  # `start` has looked for it
-            capture_output=True,
-            text=True,
-            timeout=UNDO_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise LabError(f"cannot trim {self.mount_point}: {done.stderr.strip()}")
+        drive_mounts.run("fstrim", str(self.mount_point), limit_seconds=UNDO_SECONDS)
+
+    def remount(self) -> None:
+        """Mount its filesystem anew: after an error of the drive none is written to any more.
+
+        Raises:
+            LabError: it cannot be, as long as somebody has a file open there.
+        """
+        deadline_ns = self._clock.mono_ns() + REMOUNT_LIMIT_NS
+        while True:
+            try:
+                drive_mounts.run("umount", str(self.mount_point))
+                break
+            except LabError:  # a probe that has seen the error is about to close its file
+                if self._clock.mono_ns() > deadline_ns:
+                    raise
+            self._clock.sleep_until(self._clock.mono_ns() + _POLL_NS)
+        drive_mounts.mount(self.device, self._folder)
 
     def said(self) -> Said:
         """Return its counters, at most half a second old."""
@@ -224,8 +197,10 @@ class Drive:
     def _await_ready(self, keeper: subprocess.Popen[bytes]) -> str:
         deadline_ns = self._clock.mono_ns() + START_LIMIT_NS
         while keeper.poll() is None and self._clock.mono_ns() < deadline_ns:
-            if self._folder.ready.exists():
-                return self._folder.ready.read_text().strip()
+            with suppress(FileNotFoundError, ValueError):
+                kept_by, device = self._folder.ready.read_text().split()
+                if int(kept_by) == keeper.pid:  # not one before, that was about to end
+                    return device
             self._clock.sleep_until(self._clock.mono_ns() + _POLL_NS)
         said = children.log_tail(self._folder.log)
         raise LabError(f"the drive in {self._folder.path} did not come up:\n{said}")

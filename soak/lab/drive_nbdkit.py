@@ -21,7 +21,7 @@ from typing import Any
 
 API_VERSION = 2
 THREAD_MODEL_PARALLEL = 3  # nbdkit's module has both, but only while nbdkit runs
-FUA_NATIVE = 2
+FUA_EMULATE = 1  # a write that is to be on the drive at once is a write and a flush
 POLL_SECONDS = 0.02  # while stopped
 SAY_SECONDS = 0.5
 
@@ -206,7 +206,7 @@ def can_trim(_drive: Drive) -> bool:
 
 
 def can_fua(_drive: Drive) -> int:
-    return FUA_NATIVE
+    return FUA_EMULATE
 
 
 def can_multi_conn(_drive: Drive) -> bool:
@@ -235,6 +235,7 @@ def trim(drive: Drive, count: int, offset: int, _flags: int) -> None:
 
 
 def zero(drive: Drive, count: int, offset: int, _flags: int) -> None:
-    """Write zeros; no trim, as a filesystem asks for them where it goes on to write."""
+    """Write zeros: a write as any other and no trim, as a filesystem goes on to write there."""
     drive.answer()
+    drive.write(offset, count)
     drive.memory[offset : offset + count] = bytes(count)

@@ -11,7 +11,7 @@ from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan import LabDrive
 from soak.lab import drive as injected
-from soak.lab import throttle
+from soak.lab import drive_mounts, throttle
 from soak.lab.drive import Drive
 from soak.lab.mailbox import Mailbox
 from soak.lab.ports import Running
@@ -59,6 +59,7 @@ def start_lab(
     if nodes > module.MOST_NODES:
         raise PlanError(f"a lab's {kind} has at most {module.MOST_NODES} nodes, not {nodes}")
     throttle.clear()  # of a drill that was killed
+    drive_mounts.clear_left()  # of a keeper that was
     with contextlib.ExitStack() as undo:  # an interrupt too must leave nothing behind
         mailbox = Mailbox(on_mail) if with_mailbox else None
         if mailbox is not None:

@@ -1,0 +1,114 @@
+"""Mounts and loop devices of a drive: what of them there is in its folder, and how it goes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from probes import _mounts
+from soak.core.errors import LabError
+from soak.lab import drive_control, drive_place
+from soak.lab.drive_folder import DriveFolder
+
+STEP_LIMIT_SECONDS = 20.0
+UNDO_STEP_SECONDS = 10.0
+
+
+def mount(device: str, folder: DriveFolder) -> None:
+    """Mount the filesystem of `loop0`, or another; nothing is trimmed unless told. Raises as `run` does."""
+    run("mount", "-o", "nodiscard", f"/dev/{device}", str(folder.mount_point))
+
+
+def clear(folder: DriveFolder) -> None:
+    """Undo mounts and loop devices in this folder, whoever made them; there may be none.
+
+    For who holds the drive's place: it would take a drive that is at work apart too.
+    """
+    let_answer(folder)
+    if is_mounted(folder.mount_point) and not _try("umount", str(folder.mount_point)):
+        _try("umount", "--lazy", str(folder.mount_point))  # somebody still has a file open
+    for loop in _loops_on(folder.image):
+        _try("losetup", "--detach", loop)
+    if is_mounted(folder.image):
+        _try("umount", "--lazy", str(folder.image))
+
+
+def clear_left() -> None:
+    """Undo what killed keepers have left anywhere on this machine; only root has such drives."""
+    if os.geteuid() != 0:
+        return
+    for place in drive_place.places():
+        with contextlib.suppress(LabError), drive_place.held(place, 0):  # else it is at work
+            if place.link.is_symlink():
+                folder = DriveFolder(place.link.readlink())
+                clear(folder)
+                if is_left(folder):  # the next one tries again
+                    continue
+            place.forget()
+
+
+def is_left(folder: DriveFolder) -> bool:
+    """Return whether something is mounted in this folder, or a loop device leads to it."""
+    mounted = is_mounted(folder.mount_point) or is_mounted(folder.image)
+    return mounted or bool(_loops_on(folder.image))
+
+
+def let_answer(folder: DriveFolder) -> bool:
+    """Have the drive answer again, or what waits for it waits on; False when it cannot be told."""
+    try:
+        folder.ready.unlink(missing_ok=True)
+        if folder.path.exists():
+            drive_control.tell(folder.control, drive_control.Told())
+    except OSError as error:  # where it lies is full, or somebody was there
+        print(f"cannot tell the drive to answer: {error}", file=sys.stderr)  # into its log  # noqa: T201
+        return False
+    return True
+
+
+def is_mounted(path: Path) -> bool:
+    mounts = _mounts.parse(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    return any(mount.point == str(path) for mount in mounts)
+
+
+def run(*command: str, limit_seconds: float = STEP_LIMIT_SECONDS) -> str:
+    """Run a tool and return what it printed.
+
+    Raises:
+        LabError: it failed, or did not end; then it is left behind, as it may hang in the kernel.
+    """
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+        said, wrong = process.communicate(timeout=limit_seconds)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        raise LabError(f"cannot run {command[0]}: {error}") from error
+    except OSError as error:
+        raise LabError(f"cannot run {command[0]}: {error}") from error
+    if process.returncode:
+        raise LabError(f"{' '.join(command)} failed: {wrong.strip()}")
+    return said
+
+
+def _loops_on(image: Path) -> list[str]:
+    loops = Path("/sys/block").glob("loop*/loop/backing_file")
+    return [f"/dev/{file.parent.parent.name}" for file in loops if _said(file) == str(image)]
+
+
+def _said(file: Path) -> str:
+    try:
+        return file.read_text(errors="surrogateescape").strip()
+    except OSError:  # detached meanwhile
+        return ""
+
+
+def _try(*command: str) -> bool:
+    try:
+        run(*command, limit_seconds=UNDO_STEP_SECONDS)
+    except LabError as error:
+        print(error, file=sys.stderr)  # into the drive's log  # noqa: T201
+        return False
+    return True

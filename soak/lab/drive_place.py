@@ -1,0 +1,92 @@
+"""Where drives are known by: a folder each below `/run`, which a boot empties as it ends mounts.
+
+It is locked for as long as somebody puts the drive together, keeps it or takes it apart. So two never work on
+one drive, and what is there without its lock was left by a keeper that was killed. It also holds the drive's
+socket: the address of one has 107 bytes at most, more than the path of a run may leave.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from soak.core.clock import SystemClock
+from soak.core.errors import LabError
+from soak.core.units import SECOND_NS
+
+ROOT = Path("/run/soakd/drives")
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of one drive; nothing is created by looking."""
+
+    path: Path
+
+    @property
+    def link(self) -> Path:
+        """Return what leads to the drive's folder, as long as something of it may be there."""
+        return self.path / "folder"
+
+    @property
+    def socket(self) -> Path:
+        return self.path / "nbd.sock"
+
+    def note(self, folder: Path) -> None:
+        """Name the drive's folder, before anything is done there."""
+        self.link.unlink(missing_ok=True)
+        self.link.symlink_to(folder)
+
+    def forget(self) -> None:
+        """Remove it, by who holds it: nothing of the drive is there any more."""
+        for name in (self.socket, self.link):
+            name.unlink(missing_ok=True)
+        self.path.rmdir()
+
+
+def place_of(folder: Path) -> Place:
+    """Return the place of the drive whose folder has this path, as the kernel has it."""
+    return Place(ROOT / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16])
+
+
+def places() -> list[Place]:
+    """Return all that are there now."""
+    return [Place(path) for path in sorted(ROOT.glob("*"))]
+
+
+@contextlib.contextmanager
+def held(place: Place, limit_seconds: float, stop: threading.Event | None = None) -> Iterator[None]:
+    """Hold a place while the block runs, which may `forget` it; the kernel frees it with the process.
+
+    Raises:
+        LabError: somebody else held it for so long, or until `stop` was set.
+    """
+    clock, told = SystemClock(), stop or threading.Event()
+    deadline_ns = clock.mono_ns() + int(limit_seconds * SECOND_NS)
+    while (descriptor := _taken(place.path)) is None:
+        if clock.mono_ns() >= deadline_ns or told.wait(_POLL_SECONDS):
+            raise LabError("another keeper has the drive of this folder, or takes it apart still")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _taken(path: Path) -> int | None:
+    """Return a descriptor that holds the folder, made if it is not there; None when another has it."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.ExitStack() as undo, contextlib.suppress(BlockingIOError, FileNotFoundError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        undo.callback(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), path.stat()):  # else it was removed meanwhile
+            undo.pop_all()
+            return descriptor
+    return None
