@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +18,28 @@ from confluent_kafka import Producer
 
 from soak.cli import _lab_standing as commands
 from soak.core.errors import LabError, PlanError
+from soak.daemons.context import boot_id
 from soak.lab import drive, standing
+from soak.lab.lab import Lab
 from soak.lab.standing import Asked, Home, Part, State
+from soak.lab.standing_keeper import serve
 from soak.service.cache import user_cache
 from soak.store.run_folder import exclusive
+from tests.sleeping_broker import SleepingBroker
 from tests.test_lab_children import has_ended
 from tests.test_lab_drive import remains
+
+KILL_AND_END = (b'{"action": "kill", "number": 1}', b'{"action": "down"}')
+
+
+class Unkillable(SleepingBroker):
+    """A broker that hangs in the kernel, on a drive that does not answer: once."""
+
+    def kill(self) -> None:
+        if not self.addresses:
+            self.addresses["was"] = "asked"
+            raise subprocess.TimeoutExpired("kill", 10)
+        super().kill()
 
 
 @pytest.fixture
@@ -44,9 +64,9 @@ def asked(home: Home, **changes: int) -> Asked:
     return Asked(broker="kafka", folder=str(home.files), nodes=changes.get("nodes", 1))
 
 
-def left_by_a_killed_one(home: Home, pid: int, start_ticks: int) -> None:
+def left_by_a_killed_one(home: Home, pid: int, start_ticks: int, boot: str = "") -> None:
     part = Part(number=1, pid=pid, start_ticks=start_ticks, log="broker.log")
-    home.write(State(asked=asked(home), addresses={}, parts=[part]))
+    home.write(State(asked=asked(home), addresses={}, parts=[part], boot=boot or boot_id()))
 
 
 def test_what_a_killed_lab_left_running_is_killed(home: Home) -> None:
@@ -71,6 +91,18 @@ def test_another_process_that_got_the_number_lives_on(home: Home) -> None:
         process.kill()
 
 
+def test_a_process_of_another_boot_lives_on(home: Home) -> None:
+    """Number and time may repeat."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        ticks = standing.start_ticks(process.pid) or 0
+        left_by_a_killed_one(home, process.pid, ticks, boot="another")
+
+        standing.clear(home)
+
+        assert process.poll() is None
+        process.kill()
+
+
 def test_a_process_that_ended_and_was_not_waited_for_does_not_count_as_there() -> None:
     """A zombie keeps its number and its time."""
     with subprocess.Popen(["true"]) as process:
@@ -86,6 +118,64 @@ def test_a_lab_that_is_up_is_not_started_twice(home: Home) -> None:
         pytest.raises(LabError, match=r"is up already; `soak lab down kafka` ends it"),
     ):
         standing.up(home, asked(home))
+
+
+def test_who_looks_whether_a_keeper_lives_disturbs_nobody(home: Home) -> None:
+    """Neither another who looks, nor what the lock says of its last holder."""
+    with exclusive(home.lock, "this lab"):
+        pass
+    said = home.lock.read_text()
+    with home.lock.open() as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+
+        assert not home.is_held()
+    assert home.lock.read_text() == said
+
+
+def test_two_do_not_start_or_end_a_lab_at_once(home: Home) -> None:
+    """The second is told who is at it, and changes nothing."""
+    with home.changed_by_us_alone():
+        with pytest.raises(LabError, match=rf"in use by process {os.getpid()} .* starts or ends"):
+            standing.up(home, asked(home))
+        with pytest.raises(LabError, match="starts or ends the lab"):
+            standing.down(home)
+
+    assert not home.asked.exists()
+
+
+def test_no_request_ends_the_keeper_but_the_one_that_is_meant_to(
+    home: Home, tmp_path: Path
+) -> None:
+    """Nonsense and a broker that cannot be killed are answered."""
+    home.path.mkdir()
+    lab = Lab(tmp_path, Unkillable(subprocess.Popen(["sleep", "600"]), tmp_path), None, {})
+    lines = (
+        b"[]",
+        b"23",
+        b'{"action": "dance"}',
+        b'{"action": "kill", "number": 7}',
+        *KILL_AND_END,
+    )
+    answers: list[str] = []
+    with home.socket_address() as address, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        keeper = threading.Thread(target=serve, args=(home, asked(home), lab, listener))
+        keeper.start()
+        for line in lines:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(20)
+                connection.connect(address)
+                connection.sendall(line + b"\n")
+                answers.append(json.loads(connection.makefile("rb").readline())["error"])
+        keeper.join(20)
+    lab.broker.kill()
+
+    *nonsense, unknown, hung, ended = answers
+    assert all(answer.startswith("not a request: ") for answer in nonsense)
+    assert unknown == "the lab has no broker 7; known: 1"
+    assert "timed out" in hung
+    assert (ended, keeper.is_alive()) == ("", False)
 
 
 def test_a_lab_that_is_not_up_says_how_to_start_it(home: Home) -> None:

@@ -30,7 +30,10 @@ def up(
         int, typer.Option(min=0, help="Partitions it is to hold, copies included.")
     ] = 0,
     drive: Annotated[
-        str, typer.Option(help="Put the data of broker 1 on an injected drive so large: 1GiB.")
+        str,
+        typer.Option(
+            help="Put the data of broker 1 on an injected drive so large, 1GiB; it is gone with it."
+        ),
     ] = "",
     filesystem: Annotated[str, typer.Option(help="Of that drive: ext4 or xfs.")] = "ext4",
 ) -> None:
@@ -56,7 +59,7 @@ def up(
 
 
 def down(broker: Broker) -> None:
-    """End a lab's brokers, also what a lab that was killed has left; their data stays."""
+    """End a lab's brokers, also what killed ones have left; data stays, but on an injected drive."""
     from soak.lab import standing
 
     home = _home(broker)

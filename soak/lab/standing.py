@@ -1,7 +1,7 @@
 """A lab that stands until it is told to go: where its files are, what it consists of, how it is spoken to.
 
 One of each kind of broker a user. A keeper, a process of its own, has the brokers as children, so none of
-them outlives it; the lock that it holds says whether it lives.
+them outlives it; the lock that it holds says whether it lives. Who starts or ends a lab holds another.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from soak.core.errors import LabError, RunFolderError
 from soak.core.plan import LabDrive
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS
+from soak.daemons.context import boot_id
+from soak.lab import drive_mounts
 from soak.service import children
 from soak.service.cache import user_cache
-from soak.store.run_folder import exclusive, write_atomically
+from soak.store.run_folder import exclusive, is_held, write_atomically
 
 START_LIMIT_NS = 600 * SECOND_NS  # the jars may have to be fetched
 ANSWER_SECONDS = 300.0  # a cluster of many partitions takes its time to come back
@@ -72,6 +74,7 @@ class State:
     asked: Asked
     addresses: dict[str, str]
     parts: list[Part]
+    boot: str  # after another one the processes are nobody's
     drives: list[Injected] = field(default_factory=list)
 
 
@@ -82,6 +85,7 @@ class Home:
         self.broker = broker
         self.path = (root or user_cache() / "labs") / broker
         self.lock = self.path / "lock"
+        self.change_lock = self.path / "change.lock"
         self.asked = self.path / "asked.json"
         self.state = self.path / "state.json"
         self.log = self.path / "keeper.log"
@@ -89,13 +93,21 @@ class Home:
 
     def is_held(self) -> bool:
         """Return whether a keeper lives."""
-        if not self.lock.exists():
-            return False
-        try:
-            with exclusive(self.lock, "this lab"):
-                return False
-        except RunFolderError:
-            return True
+        return is_held(self.lock)
+
+    @contextlib.contextmanager
+    def changed_by_us_alone(self) -> Iterator[None]:
+        """Keep others from starting or ending this lab while the block runs.
+
+        Raises:
+            LabError: somebody is at it.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(exclusive(self.change_lock, f"the lab's {self.broker}"))
+            except RunFolderError as error:
+                raise LabError(f"{error}: it starts or ends the lab") from error
+            yield
 
     def read(self) -> State | None:
         """Return what the lab is, or was before its keeper was killed; None when there is none."""
@@ -125,26 +137,27 @@ def up(home: Home, asked: Asked) -> State:
     Raises:
         LabError: there is one already, or it did not start; nothing is left then.
     """
-    if home.is_held():
-        raise LabError(
-            f"a lab's {home.broker} is up already; `soak lab down {home.broker}` ends it"
-        )
-    clear(home)
-    write_atomically(home.asked, TypeAdapter(Asked).dump_json(asked).decode())
-    home.log.unlink(missing_ok=True)
-    with home.log.open("ab", buffering=0) as log:
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", "soak.lab.standing_keeper", str(home.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # it stays when the terminal goes
-        )
-    try:
-        return _await_up(home, keeper)
-    except BaseException:  # an interrupt too must leave nothing behind
-        children.stop(keeper, ANSWER_SECONDS)
-        raise
+    with home.changed_by_us_alone():
+        if home.is_held():
+            raise LabError(
+                f"a lab's {home.broker} is up already; `soak lab down {home.broker}` ends it"
+            )
+        clear(home)
+        write_atomically(home.asked, TypeAdapter(Asked).dump_json(asked).decode())
+        home.log.unlink(missing_ok=True)
+        with home.log.open("ab", buffering=0) as log:
+            keeper = subprocess.Popen(
+                [sys.executable, "-m", "soak.lab.standing_keeper", str(home.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # it stays when the terminal goes
+            )
+        try:
+            return _await_up(home, keeper)
+        except BaseException:  # an interrupt too must leave nothing behind
+            children.stop(keeper, ANSWER_SECONDS)
+            raise
 
 
 def ask(home: Home, action: str, number: int = 0) -> None:
@@ -168,26 +181,24 @@ def ask(home: Home, action: str, number: int = 0) -> None:
 
 
 def down(home: Home) -> None:
-    """End a lab, its data stays; what a killed one left is cleared away.
+    """End a lab and clear away what killed ones left; files stay, but on an injected drive.
 
     Raises:
-        LabError: it does not end.
+        LabError: it does not end, or somebody else is starting or ending it.
     """
-    if home.is_held():
-        ask(home, "down")
-        clock = SystemClock()
-        deadline_ns = clock.mono_ns() + int(ANSWER_SECONDS) * SECOND_NS
-        while home.is_held():
-            if clock.mono_ns() > deadline_ns:
-                raise LabError(f"the lab's {home.broker} does not end; {home.log} may say why")
-            clock.sleep_until(clock.mono_ns() + _POLL_NS)
-    clear(home)
+    if home.path.exists():
+        with home.changed_by_us_alone():
+            if home.is_held():
+                ask(home, "down")
+                _await_end(home)
+            clear(home)
+    drive_mounts.clear_left()
 
 
 def clear(home: Home) -> None:
     """Kill what a lab whose keeper is gone left running, and forget it."""
     state = home.read()
-    for part in state.parts if state else ():
+    for part in state.parts if state and state.boot == boot_id() else ():
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(part.pid)  # from here on the number is nobody else's
             try:
@@ -208,6 +219,15 @@ def start_ticks(pid: int) -> int | None:
     return (
         None if words[0] in "ZX" else int(words[19])
     )  # proc(5): the 22nd field, the 3rd is here the 1st
+
+
+def _await_end(home: Home) -> None:
+    clock = SystemClock()
+    deadline_ns = clock.mono_ns() + int(ANSWER_SECONDS) * SECOND_NS
+    while home.is_held():
+        if clock.mono_ns() > deadline_ns:
+            raise LabError(f"the lab's {home.broker} does not end; {home.log} may say why")
+        clock.sleep_until(clock.mono_ns() + _POLL_NS)
 
 
 def _await_up(home: Home, keeper: subprocess.Popen[bytes]) -> State:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, RunFolderError, SoakError
+from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS
+from soak.daemons.context import boot_id
 from soak.lab.lab import Lab, start_lab
 from soak.lab.ports import Node, Running
 from soak.lab.standing import Asked, Home, Injected, Part, State, start_ticks
@@ -27,6 +32,12 @@ _ACTIONS: Mapping[str, Callable[[Node], None]] = {
 }
 _TRIES = 25
 _ASK_SECONDS = 10.0  # for the words of a request, which come at once
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class _Request:
+    action: Literal["kill", "restart", "stop", "down"]
+    number: int = 0
 
 
 def keep(home: Home) -> None:
@@ -55,7 +66,7 @@ def keep(home: Home) -> None:
                 listener.bind(address)
                 listener.listen()
                 home.write(_state(asked, lab))
-                _serve(home, asked, lab, listener)
+                serve(home, asked, lab, listener)
         finally:
             lab.stop()
             home.state.unlink(missing_ok=True)
@@ -92,44 +103,61 @@ def _claim(folder: Path, asked: Asked) -> None:
     write_atomically(mark, json.dumps(own))
 
 
-def _serve(home: Home, asked: Asked, lab: Lab, listener: socket.socket) -> None:
-    while True:
+def serve(home: Home, asked: Asked, lab: Lab, listener: socket.socket) -> None:
+    """Answer requests until one asks to end; none of them can end it otherwise."""
+    action = ""
+    while action != "down":
         connection, _ = listener.accept()
         with connection:
             connection.settimeout(_ASK_SECONDS)
+            action, error = _done(lab.broker, connection)
             try:
-                request = json.loads(connection.makefile("rb").readline(4096))
-                if request["action"] == "down":
-                    connection.sendall(b'{"error": ""}\n')
-                    return
-                error = _done(lab.broker, request["action"], int(request["number"]))
                 home.write(_state(asked, lab))
                 connection.sendall(json.dumps({"error": error}).encode() + b"\n")
-            except (
-                OSError,
-                ValueError,
-                LookupError,
-            ) as error:  # whoever asked has gone, or asks nonsense
-                print(f"a request failed: {error!r}", file=sys.stderr, flush=True)  # noqa: T201  # its log
+            except OSError as failure:  # whoever asked has gone, or the drive is full
+                print(f"no answer to {action!r}: {failure}", file=sys.stderr, flush=True)  # noqa: T201  # its log
 
 
-def _done(running: Running, action: str, number: int) -> str:
-    """Do it to one node, or to all; return what went wrong, or ""."""
-    nodes = [node for node in running.nodes if number in (0, node.number)]
-    if len(running.nodes) == 1 and number <= 1:
+def _done(running: Running, connection: socket.socket) -> tuple[str, str]:
+    """Do what a connection asks for; return what that was, and what went wrong, or ""."""
+    try:
+        request = _request(connection.makefile("rb").readline(4096))
+        if request.action != "down":
+            _do(running, request)
+    except (SoakError, OSError, subprocess.SubprocessError) as failure:
+        return "", str(failure) or repr(failure)
+    return request.action, ""
+
+
+def _request(line: bytes) -> _Request:
+    """Return what is asked for.
+
+    Raises:
+        LabError: nothing that there is.
+    """
+    try:
+        return TypeAdapter(_Request).validate_json(line)
+    except ValidationError as error:
+        raise LabError(f"not a request: {line[:200]!r}") from error
+
+
+def _do(running: Running, request: _Request) -> None:
+    """Do it to one node, or to all.
+
+    Raises:
+        LabError: there is no such node, or it failed.
+    """
+    nodes = [node for node in running.nodes if request.number in (0, node.number)]
+    if len(running.nodes) == 1 and request.number <= 1:
         nodes = list(running.nodes)
     if not nodes:
         known = ", ".join(str(node.number) for node in running.nodes)
-        return f"the lab has no broker {number}; known: {known}"
-    try:
-        if number == 0 and action == "restart":
-            running.restart()  # at once: brokers need each other to become ready
-        else:
-            for node in nodes:
-                _ACTIONS[action](node)
-    except LabError as error:
-        return str(error)
-    return ""
+        raise LabError(f"the lab has no broker {request.number}; known: {known}")
+    if request.number == 0 and request.action == "restart":
+        running.restart()  # at once: brokers need each other to become ready
+        return
+    for node in nodes:
+        _ACTIONS[request.action](node)
 
 
 def _state(asked: Asked, lab: Lab) -> State:
@@ -146,7 +174,13 @@ def _state(asked: Asked, lab: Lab) -> State:
         Injected(number=number, device=made.device, control=str(made.control))
         for number, made in lab.drives.items()
     ]
-    return State(asked=asked, addresses=dict(lab.broker.addresses), parts=parts, drives=drives)
+    return State(
+        asked=asked,
+        addresses=dict(lab.broker.addresses),
+        parts=parts,
+        drives=drives,
+        boot=boot_id(),
+    )
 
 
 def main() -> None:
