@@ -23,7 +23,7 @@ class SleepingBroker:
     number: int = 1
 
     @property
-    def nodes(self) -> tuple[SleepingBroker]:
+    def nodes(self) -> tuple[SleepingBroker, ...]:
         return (self,)
 
     @property
