@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -117,6 +119,21 @@ def test_the_drive_of_a_broker_that_was_not_touched_explains_nothing() -> None:
 
     assert causes(around(*on(2), *by_leader)) == ["drive_gc"]
     assert causes(around(*on(1), *by_leader)) == ["unknown"]
+
+
+def test_what_comes_after_the_next_step_is_another_one_s() -> None:
+    """The drive starved for half a minute and was trimmed: latency stepped down to where it had not been."""
+    is_starving = (np.arange(END) >= ONSET) & (np.arange(END) < ONSET + 30)
+    high, low = starving(), starving()
+    series = [
+        replace(up, values=np.where(is_starving | (up.k < ONSET), up.values, down.values[0]))
+        for up, down in zip(high, low, strict=True)
+    ]
+    down = replace(STEP, raised_k=ONSET + 36, onset_k=ONSET + 30, interval=(ONSET + 29, ONSET + 31))
+    all_seen = around(*series)
+
+    assert causes(all_seen) == ["unknown"]
+    assert causes(replace(all_seen, changes=(STEP, down))) == ["drive_gc"]
 
 
 def test_too_few_values_after_the_step_tell_nothing() -> None:

@@ -169,8 +169,13 @@ def told(one: Move, change: Change) -> Evidence:
 
 
 def end_of(change: Change, nearby: Nearby) -> int:
-    """Return the end of the seconds that show the new level, excluded."""
-    end = nearby.soak_end(change.onset_k)
+    """Return the end of the seconds that show the new level, excluded: the next step is another one's."""
+    later = [
+        one.onset_k
+        for one in nearby.changes
+        if one.series == change.series and one.onset_k > change.interval[1]
+    ]
+    end = min([nearby.soak_end(change.onset_k), *later])
     return end if change.gone_k is None else min(end, max(change.gone_k, change.interval[1] + 1))
 
 
