@@ -1,0 +1,83 @@
+"""The units under a real manager, a stand-in for `soak` in them: nothing starts without a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from soak.cli import _units
+from tests.systemd_world import World, booted, why_not
+
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
+
+STAND_IN = f"""#!{sys.executable}
+import sys
+from pathlib import Path
+from soak.service.notify import notifier
+from soak.service.signals import stop_event
+
+home, command = Path("/var/lib/soak/x"), sys.argv[1]
+stop = stop_event()
+with (home / "started").open("a") as file:
+    file.write(command + "\\n")
+if command == "begin":
+    (home / "daemons").mkdir(exist_ok=True)
+    for name in ("conduct", "consume", "probe", "produce", "detect-stream", "alert"):
+        (home / "daemons" / name).touch()
+    sys.exit((home / "refuse").exists())
+manager = notifier()
+manager.ready()
+while not stop.wait(0.2):
+    manager.alive()
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    program = tmp_path / "soak"
+    program.write_text(STAND_IN)
+    program.chmod(0o755)
+    tmp_path.chmod(0o755)  # /srv of the user soak
+    units = tmp_path / "units"
+    units.mkdir()
+    for place, text in _units.rendered().items():
+        own = text.replace(f"={Path(sys.prefix) / 'bin' / 'soak'} ", "=/srv/soak ")
+        (units / place.name).write_text(own)
+    with booted(tmp_path) as found:
+        found.run("bash", "-c", "cp /srv/units/soak* /etc/systemd/system")
+        found.run("systemd-sysusers", "/etc/systemd/system/soak.conf")
+        found.run("install", "-d", "-o", "soak", "-g", "soak", "/var/lib/soak", "/var/lib/soak/x")
+        found.run("mkdir", "-p", "/etc/soak/credentials")
+        found.run("systemctl", "daemon-reload")
+        yield found
+
+
+def started(world: World) -> set[str]:
+    path = world.shared / "lib" / "x" / "started"
+    return set(path.read_text().split()) if path.exists() else set()
+
+
+def test_nothing_starts_without_a_run_that_began(world: World) -> None:
+    """Neither where beginning it fails, whatever is left of the one before, nor by a daemon on its own."""
+    (world.shared / "lib" / "x" / "refuse").touch()
+    world.run("systemctl", "start", "soak@x.target")
+    refused, alone = started(world), world.run("systemctl", "start", "soak-alert@x.service")
+    after = started(world)
+    (world.shared / "lib" / "x" / "refuse").unlink()
+    world.run("systemctl", "start", "soak@x.target")
+    world.until(lambda: len(started(world)) > len(after), "daemons to start")
+    world.until(lambda: {"produce", "alert", "finish"} <= started(world), "all of them")
+    world.run("systemctl", "kill", "-s", "KILL", "soak-alert@x.service")
+    unit = "soak-alert@x.service"
+    world.until(lambda: world.show(unit, "NRestarts") == "1", "a second life")
+
+    assert refused == {"begin"}
+    assert "ependency" in alone or "inactive" in alone
+    assert after == {"begin"}
