@@ -59,7 +59,7 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
         Role("conduct", ("conduct",)),
         *(Role(name, _arguments(name), is_measuring=True) for name in plan.measuring),
         *(Role(name, (name,), niceness=10, wait_seconds=5) for name in plan.over_hosts),
-        Role("detect-stream", ("detect-stream",), niceness=19),
+        Role("detect-stream", ("detect-stream",), niceness=10),
         Role("alert", ("alert",), niceness=10, wait_seconds=5),
     )
 
