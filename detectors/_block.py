@@ -1,7 +1,8 @@
-"""The last rows of all series of one source, and the running sums that a panel needs of them.
+"""The last rows of all series of one source, sums of the rows before, and what a panel needs of both.
 
-Rows are seconds that counted: untrusted ones, gaps and planned phases never become rows. The sums are
-integers, so they resume bit for bit and never drift.
+Rows are seconds that counted: untrusted ones, gaps and planned phases never become rows. The last `ROWS`
+are kept; older ones as means of `CELL` rows. What is added up row by row are integers, so it resumes bit
+for bit and never drifts.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _measure, _spread
-from detectors._glr import WINDOWS, mean_factor
+from detectors import _measure, _memory, _spread
+from detectors._cells import CELL, CELLS, Cells
 from detectors._measure import Step
+from detectors._memory import SCALES, Memory
 from detectors._spread import Spread
+from detectors._windows import AFTER, BEFORE, BEFORE_CELLS, FINE, ROWS, WINDOWS
 from soak.core.model import Change, Column
 
-ROWS = 320  # remembered: the longest window and 128 rows before it
 RELEARN_ROWS = 30
+YOUNG_ROWS, YOUNG_RELEARN_ROWS = 60, 5  # a new level is learnt more often
 MOST_ABSENT = 256  # series kept without a column
+LEAST_BEFORE = 10  # rows before a candidate start
 _MEMORY_ROWS = 300  # the spread forgets that slowly, also across alarms
-_LONG_MEMORY_ROWS = 1200  # and the correlation over minutes, which takes longer to judge
+_LONG_MEMORY_ROWS = 10_000  # and the correlation, which takes longer to judge
+_LEAST_FREEDOM = 150.0  # what is known of scores before any are seen: they are bounded
 PARTS = 1000.0  # a score of 1 as an integer
 
 
@@ -32,6 +37,7 @@ class Pending:
     raised_k: int
     raised_row: int
     onset_row: int
+    onset_k: int
     before: float
     after: float
 
@@ -42,6 +48,10 @@ class Book:
 
     pending: Pending | None = None
     standing: list[Change] = field(default_factory=list)  # confirmed and not gone
+
+
+def _none() -> NDArray[np.float64]:
+    return np.zeros(0)
 
 
 @dataclass(slots=True)
@@ -55,8 +65,8 @@ class Block:
     y: NDArray[np.float32]
     k: NDArray[np.int64]
     rows: int
+    cells: Cells
     spread: Spread
-    used: Spread  # what the scores in the ring were made with
     stale: NDArray[np.bool_]  # rows were taken out since the level was learnt
     edge_k: int  # no row before this second
     phase: str
@@ -64,17 +74,24 @@ class Block:
     absent: dict[str, int] = field(default_factory=dict)  # series and when last there, oldest first
     # derived
     logarithmic: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    least: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    factor: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    least: NDArray[np.float64] = field(default_factory=_none)
+    unit: NDArray[np.float64] = field(default_factory=_none)  # a score of 1 on the series' scale
     q: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     here: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    sums: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    counts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    sums: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    older: NDArray[np.float64] = field(
+        default_factory=_none
+    )  # scores of cells, newest first, summed
+    older_counts: NDArray[np.float64] = field(default_factory=_none)
+    noise: NDArray[np.float64] = field(default_factory=_none)  # of the contrast of each window
+    freedom: NDArray[np.float64] = field(default_factory=_none)  # degrees of it
+    memory: Memory = field(default_factory=lambda: Memory(_none(), _none(), _none(), _none()))
 
     @property
-    def total(self) -> NDArray[np.int32]:
+    def total(self) -> NDArray[np.int64]:
         """Return how many rows each series has in the ring, shape (n,)."""
-        total: NDArray[np.int32] = self.counts[-1]
+        total: NDArray[np.int64] = self.counts[-1]
         return total
 
 
@@ -88,8 +105,8 @@ def empty(columns: tuple[Column, ...]) -> Block:
         y=np.full((ROWS, n), np.nan, dtype=np.float32),
         k=np.zeros(ROWS, dtype=np.int64),
         rows=0,
+        cells=Cells.empty(n),
         spread=Spread.empty(n),
-        used=Spread.empty(n),
         stale=np.zeros(n, np.bool_),
         edge_k=-(2**62),
         phase="",
@@ -109,18 +126,18 @@ def adopt(block: Block, columns: tuple[Column, ...], step: Step, since_k: int) -
         place = {name: i for i, name in enumerate(block.names)}
         new = [i for i, name in enumerate(names) if name in place]
         old = np.array([place[names[i]] for i in new], dtype=np.int64)
-        fresh.y[:, new] = block.y[:, old]
         to = np.array(new, dtype=np.int64)
+        fresh.y[:, to] = block.y[:, old]
         fresh.spread.put(to, block.spread.take(old))
-        fresh.used.put(to, block.used.take(old))
+        fresh.cells.put(to, block.cells, old)
         fresh.stale[to] = block.stale[old]
         known = {name: book for name, book in block.books.items() if name in names}
         block = replace(
             block,
             names=names,
             y=fresh.y,
+            cells=fresh.cells,
             spread=fresh.spread,
-            used=fresh.used,
             stale=fresh.stale,
             books=known,
         )
@@ -129,8 +146,12 @@ def adopt(block: Block, columns: tuple[Column, ...], step: Step, since_k: int) -
     block.least = _measure.least(columns, step)
     n = len(names)
     block.q, block.here = np.zeros((ROWS, n), np.int32), np.zeros((ROWS, n), np.int32)
-    block.sums = np.zeros((WINDOWS.size + 1, n), np.int32)
-    block.counts, block.factor = np.zeros_like(block.sums), np.ones(block.sums.shape)
+    block.sums = np.zeros((WINDOWS.size, n), np.int64)
+    block.counts = np.zeros_like(block.sums)
+    block.older, block.older_counts = np.zeros((CELLS + 1, n)), np.zeros((CELLS + 1, n))
+    block.noise, block.freedom = np.ones((AFTER.size, n)), np.ones((AFTER.size, n))
+    block.unit = np.ones(n)
+    block.memory = Memory(np.ones(n), np.zeros(n), np.full(n, 0.5), np.zeros(n))
     rescore(block, np.arange(n), step)
     return block
 
@@ -149,50 +170,114 @@ def _with_absent(
     return whole, {name: last_k for last_k, name, _ in left}
 
 
+def _floor(block: Block, at: NDArray[np.int64], step: Step) -> NDArray[np.float64]:
+    center = block.spread.center[at]
+    return _measure.sd_floor(center, block.logarithmic[at], block.least[at], step)
+
+
 def rescore(block: Block, at: NDArray[np.int64], step: Step) -> None:
-    """Make scores and sums of these series anew, over the whole ring, with the spread in use."""
-    used = block.used.take(at)
-    floor = _measure.sd_floor(used.center, block.logarithmic[at], block.least[at], step)
-    z = _spread.scores(block.y[:, at], used, floor)
+    """Make scores, sums and noise of these series anew, with what was learnt of them."""
+    spread, floor = block.spread.take(at), _floor(block, at, step)
+    z = _spread.scores(block.y[:, at], spread, floor)
     here = np.isfinite(z)
-    ends = np.append(WINDOWS, ROWS)
     block.here[:, at] = here
     block.q[:, at] = np.rint(np.where(here, z, 0.0) * PARTS)
-    block.factor[:, at] = mean_factor(used.memory(), ends[:, np.newaxis])
     newest_first = (block.rows - 1 - np.arange(ROWS)) % ROWS
     columns = np.ix_(newest_first, at)
-    block.sums[:, at] = np.cumsum(block.q[columns], axis=0)[ends - 1]
-    block.counts[:, at] = np.cumsum(block.here[columns], axis=0)[ends - 1]
+    block.sums[:, at] = np.cumsum(block.q[columns], axis=0)[WINDOWS - 1]
+    block.counts[:, at] = np.cumsum(block.here[columns], axis=0)[WINDOWS - 1]
+    block.unit[at] = np.maximum(0.5 * (spread.down + spread.up), floor)
+    _judge(block, at, step)
+    _add_up(block, at)
+
+
+def _judge(block: Block, at: NDArray[np.int64], step: Step) -> None:
+    """Make anew how much the contrast of each window varies by itself."""
+    spread, floor = block.spread.take(at), _floor(block, at, step)
+    # where the floor counts, the noise is as large as it says
+    sd = np.maximum(0.5 * (spread.down + spread.up), floor)
+    memory = _memory.fit(spread.neighbours, spread.seen, (floor / sd) ** 2)
+    for name in Memory.__slots__:
+        getattr(block.memory, name)[at] = getattr(memory, name)
+    after = AFTER[:, np.newaxis]
+    before = np.clip(spread.span - after, LEAST_BEFORE, BEFORE[:, np.newaxis])
+    block.noise[:, at] = _memory.of_contrast(memory, after, before)
+    block.freedom[:, at] = _freedom(spread, memory)
+
+
+def _freedom(spread: Spread, memory: Memory) -> NDArray[np.float64]:
+    """Return the degrees of freedom of the noise of each window."""
+    factor = _memory.of_mean(memory, AFTER[:, np.newaxis]) / memory.variance
+    rows = np.maximum(spread.seen[0], 1.0)
+    few = np.clip(0.6 * spread.rows, 1.0, _MEMORY_ROWS)
+    freedom: NDArray[np.float64] = _LEAST_FREEDOM / factor**2 + 1.0 / (
+        (1.0 + factor) / rows + 1.0 / few
+    )
+    return freedom
+
+
+def _add_up(block: Block, at: NDArray[np.int64]) -> None:
+    level, count = block.cells.newest_first(at)
+    count = count.astype(np.float64)
+    z = np.where(count > 0.0, (level - block.spread.center[at]) / block.unit[at], 0.0)
+    block.older[1:, at] = np.cumsum(np.clip(z, -_spread.CLIP, _spread.CLIP) * count, axis=0)
+    block.older_counts[1:, at] = np.cumsum(count, axis=0)
 
 
 def push(block: Block, k: int, y: NDArray[np.float32], step: Step) -> None:
-    """Add one row, dropping the oldest."""
-    floor = _measure.sd_floor(block.used.center, block.logarithmic, block.least, step)
-    z = _spread.scores(y, block.used, floor)
+    """Add one row; the oldest of the ring goes into the cells."""
+    every = np.arange(len(block.names))
+    z = _spread.scores(y, block.spread, _floor(block, every, step))
     present = np.isfinite(z)
     here = present.astype(np.int32)
     q = np.rint(np.where(present, z, 0.0) * PARTS).astype(np.int32)
-    leaving = (block.rows - np.append(WINDOWS, ROWS)) % ROWS
+    at = block.rows % ROWS
+    if block.rows >= ROWS:
+        level = block.spread.center + block.unit * (block.q[at] / PARTS)
+        if block.cells.add(int(block.k[at]), level, block.here[at]):
+            _learn_far(block)
+            _judge(block, every, step)
+            _add_up(block, every)
+    leaving = (block.rows - WINDOWS) % ROWS
     block.sums += q - block.q[leaving]
     block.counts += here - block.here[leaving]
-    at = block.rows % ROWS
     block.y[at], block.q[at], block.here[at], block.k[at] = y, q, here, k
     block.rows += 1
 
 
-def ratios(block: Block, least_before: int) -> NDArray[np.float64]:
-    """Return the largest log likelihood ratio of each series over the candidate windows, (n,)."""
-    after, total = block.counts[:-1], block.counts[-1]
-    before = total - after
-    whole = block.sums[-1]
-    enough = (after >= WINDOWS[0]) & (before >= least_before)
-    m, n = np.maximum(after, 1), np.maximum(before, 1)
-    contrast = (block.sums[:-1] / m - (whole - block.sums[:-1]) / n) / PARTS
-    # the rows before are many: their factor is that of the whole ring
-    noise = block.factor[:-1] / m + block.factor[-1] / n
-    ratio = np.where(enough, contrast**2 / (2.0 * block.used.variance * noise), 0.0)
-    best: NDArray[np.float64] = ratio.max(axis=0)
-    return best
+def _learn_far(block: Block) -> None:
+    """Learn how means of two cells vary, from the newest four."""
+    level, count = block.cells.newest_first(np.arange(len(block.names)))
+    enough = (count[:4] >= CELL // 2).all(axis=0) & (block.spread.rows > 0)
+    level = np.where(enough, level[:4].astype(np.float64), 0.0)
+    apart = 0.5 * (level[0] + level[1] - level[2] - level[3]) / block.unit
+    expected = _memory.of_contrast(block.memory, SCALES[-1], SCALES[-1]) / SCALES[-1]
+    half = np.minimum(0.5 * apart**2, 9.0 * expected)
+    seen, known = block.spread.seen, block.spread.neighbours
+    weight = np.where(enough, CELL / np.minimum(seen[-1] + CELL, _LONG_MEMORY_ROWS), 0.0)
+    known[-1] += weight * (half - known[-1])
+    seen[-1] += np.where(enough, CELL, 0.0)
+
+
+def ratios(block: Block) -> NDArray[np.float64]:
+    """Return the log likelihood ratio of each candidate start and series, (starts, n)."""
+    cells, edges = block.cells, AFTER.size - FINE
+    rest = cells.count * (cells.mean() - block.spread.center) / block.unit
+    ring, ring_count = block.sums[-1] / PARTS, block.counts[-1]
+    after = np.concatenate([block.sums[:FINE] / PARTS, ring + rest + block.older[:edges]])
+    m = np.concatenate([block.counts[:FINE], ring_count + cells.count + block.older_counts[:edges]])
+    before = ring + rest + block.older[BEFORE_CELLS] - after
+    n = ring_count + cells.count + block.older_counts[BEFORE_CELLS] - m
+    enough = (m >= WINDOWS[0]) & (n >= LEAST_BEFORE)
+    m, n = np.maximum(m, 1.0), np.maximum(n, 1.0)
+    squared = (after / m - before / n) ** 2 / ((1.0 / m + 1.0 / n) * block.noise)
+    return np.where(enough, logarithm(squared, block.freedom), 0.0)
+
+
+def logarithm(squared: NDArray[np.float64], freedom: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the log likelihood ratio of a squared contrast whose noise was itself judged from data."""
+    ratio: NDArray[np.float64] = 0.5 * freedom * np.log1p(squared / freedom)
+    return ratio
 
 
 def ordered(block: Block) -> NDArray[np.int64]:
@@ -201,46 +286,65 @@ def ordered(block: Block) -> NDArray[np.int64]:
     return np.arange(first, block.rows) % ROWS
 
 
+def is_full(block: Block) -> NDArray[np.bool_]:
+    """True for series of which a value has left the ring."""
+    cells = block.cells
+    older: NDArray[np.bool_] = (cells.count > 0) | (cells.counts > 0).any(axis=0)
+    return older
+
+
 def relearn(block: Block, due: NDArray[np.bool_], step: Step) -> None:
-    """Judge level, spread and correlation of the series `due` from the ring, and score anew."""
+    """Judge level and spread of the series `due` from the ring, and score anew."""
     at = np.flatnonzero(due)
     y = block.y[np.ix_(ordered(block), at)]
     known = block.spread.take(at)
     center, down, up, count = _spread.levels(y)
-    weight = np.where(known.rows > 0, RELEARN_ROWS / _MEMORY_ROWS, 1.0)
-    rows = known.rows + np.where(known.rows > 0, RELEARN_ROWS, count)
-    kept = replace(
+    is_first = known.rows == 0
+    block.cells.clear(at[is_first])  # their levels were not known yet
+    fresh = np.where(count < YOUNG_ROWS, YOUNG_RELEARN_ROWS, RELEARN_ROWS)
+    weight = np.where(is_first, 1.0, fresh / _MEMORY_ROWS)
+    # after rows were taken out the noise may be another: a larger one is believed at once
+    is_stale = block.stale[at]
+    new = replace(
         known,
         center=center,
-        down=known.down + weight * (down - known.down),
-        up=known.up + weight * (up - known.up),
-        rows=rows,
+        down=known.down
+        + np.where(is_stale & (down > known.down), 1.0, weight) * (down - known.down),
+        up=known.up + np.where(is_stale & (up > known.up), 1.0, weight) * (up - known.up),
+        rows=known.rows + np.where(is_first, count, fresh),
+        span=count + block.cells.total(at),
     )
-    # after rows were taken out the noise may be another: a larger one is believed at once
-    anew = block.stale[at]
-    used = replace(
-        kept,
-        down=np.where(anew, np.maximum(kept.down, down), kept.down),
-        up=np.where(anew, np.maximum(kept.up, up), kept.up),
-    )
-    floor = _measure.sd_floor(center, block.logarithmic[at], block.least[at], step)
-    variance, neighbour, blocks = _spread.moments(_spread.scores(y, used, floor))
-    slowly = np.where(
-        count >= ROWS // 2, RELEARN_ROWS / np.clip(rows, RELEARN_ROWS, _LONG_MEMORY_ROWS), 0.0
-    )
-    kept.variance = known.variance + weight * (variance - known.variance)
-    kept.neighbour = known.neighbour + weight * (neighbour - known.neighbour)
-    kept.blocks = known.blocks + slowly * (blocks - known.blocks)
-    used.variance, used.neighbour, used.blocks = kept.variance, kept.neighbour, kept.blocks
-    block.spread.put(at, kept)
-    block.used.put(at, used)
+    block.spread.put(at, new)
     block.stale[at] = False
     rescore(block, at, step)
+    learn_noise(block, at[is_first], step, ROWS)
+
+
+def learn_noise(block: Block, at: NDArray[np.int64], step: Step, fresh: int = RELEARN_ROWS) -> None:
+    """Learn how means of few rows vary, from those that end in the newest `fresh` rows.
+
+    A step counts while it passes, and little: noise that was underrated must be able to grow while it
+    looks like a step.
+    """
+    if at.size == 0:
+        return
+    columns = np.ix_(ordered(block), at)
+    z = np.where(block.here[columns] > 0, block.q[columns] / PARTS, np.nan)
+    spread, scales = block.spread.take(at), SCALES[:3, np.newaxis]
+    memory = Memory(*(getattr(block.memory, name)[at] for name in Memory.__slots__))
+    expected = _memory.of_contrast(memory, scales, scales) / scales
+    half, many = _spread.neighbours(z, fresh, np.where(spread.seen[:3] > 0.0, expected, np.inf))
+    weight = many / np.clip(spread.seen[:3] + many, 1.0, _LONG_MEMORY_ROWS)
+    spread.neighbours[:3] += weight * (half - spread.neighbours[:3])
+    spread.seen[:3] += many
+    block.spread.put(at, spread)
+    _judge(block, at, step)
 
 
 def forget(block: Block, series: int, first: int, stop: int, step: Step) -> None:
-    """Take rows `first` to `stop` of one series, counted from the source's first, out of the ring."""
+    """Take rows `first` to `stop` of one series, counted from the source's first, out of what is kept."""
     rows = np.arange(max(first, block.rows - ROWS), stop)
     block.y[rows % ROWS, series] = np.nan
+    block.cells.forget(series, first, stop)
     block.stale[series] = True
     rescore(block, np.array([series]), step)

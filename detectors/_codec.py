@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from detectors import _block
-from detectors._block import ROWS, Block, Book, Pending
+from detectors._block import Block, Book, Pending
 from detectors._spread import Spread
+from detectors._windows import ROWS
 from soak.core.model import Change, Column
 
-VERSION = 2
+VERSION = 3
 _HEAD = struct.Struct("<BI")
 
 
@@ -29,6 +30,7 @@ def encode(blocks: dict[str, Block]) -> bytes:
             "rows": block.rows,
             "edge_k": block.edge_k,
             "phase": block.phase,
+            "cells": [block.cells.whole, block.cells.rows, block.cells.k],
             "books": {
                 name: {
                     "pending": dataclasses.astuple(book.pending) if book.pending else None,
@@ -49,8 +51,7 @@ def encode(blocks: dict[str, Block]) -> bytes:
             block.k[:used].astype("<i8").tobytes(),
             block.stale.astype("<u1").tobytes(),
         ]
-        for spread in (block.spread, block.used):
-            parts += [getattr(spread, name).astype("<f8").tobytes() for name in Spread.__slots__]
+        parts += [array.astype(_little(array)).tobytes() for array in _arrays(block)]
     return b"".join(parts)
 
 
@@ -74,12 +75,23 @@ def decode(blob: bytes) -> dict[str, Block]:
         block.y[:used] = reader.take("<f4", used * n).reshape(used, n)
         block.k[:used] = reader.take("<i8", used)
         block.stale[:] = reader.take("<u1", n) > 0
-        for spread in (block.spread, block.used):
-            for name in Spread.__slots__:
-                getattr(spread, name)[:] = reader.take("<f8", n)
+        block.cells.whole, block.cells.rows, block.cells.k = head["cells"]
+        for array in _arrays(block):
+            array[:] = reader.take(_little(array), array.size).reshape(array.shape)
         block.books = {name: _book(book) for name, book in head["books"].items()}
         blocks[head["source"]] = block
     return blocks
+
+
+def _arrays(block: Block) -> list[np.ndarray[Any, np.dtype[Any]]]:
+    """Return what is stored whole, in its order."""
+    spread, cells = block.spread, block.cells
+    learnt = [getattr(spread, name) for name in Spread.__slots__]
+    return [*learnt, cells.level, cells.counts, cells.first_k, cells.sum, cells.count]
+
+
+def _little(array: np.ndarray[Any, np.dtype[Any]]) -> str:
+    return array.dtype.newbyteorder("<").str
 
 
 def _column(metric: str, labels: list[list[str]], unit: str, lag_seconds: float) -> Column:

@@ -13,7 +13,6 @@ from soak.core.model import Column
 
 FLOOR_SECONDS = 1e-6  # the histograms' own resolution; a zero has no logarithm
 _LEAST_BY_UNIT = {"ratio": 0.05, "messages": 1.0}  # what nobody would call a change
-_PARTS = 3.0  # a quiet series is scored as if its sd were a third of the smallest step
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +64,15 @@ def sd_floor(
     least_change: NDArray[np.float64],
     step: Step,
 ) -> NDArray[np.float64]:
-    """Return the least sd to score with, on the scale of each series, shape (n,)."""
+    """Return the least sd to score with, on the scale of each series, shape (n,).
+
+    That is the smallest step: a quiet series is scored as if its noise were as large.
+    """
     level = 10.0 ** np.where(logarithmic, center, 0.0)
     in_log = np.maximum(log10(step.ratio), np.log10(1.0 + least_change / level))
     in_unit = np.maximum(least_change, (step.ratio - 1.0) * np.abs(center))
     tiny = 1e-6 * np.maximum(np.abs(center), 1e-3)  # float32 rounding, and a series all zero
-    return np.maximum(np.where(logarithmic, in_log, in_unit) / _PARTS, tiny)
+    return np.maximum(np.where(logarithmic, in_log, in_unit), tiny)
 
 
 def is_step(

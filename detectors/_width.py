@@ -13,8 +13,9 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors._glr import Memory, interval, scan
+from detectors._memory import Memory
 from detectors._recent import MINUTE
+from detectors._starts import interval, scan
 from detectors._worth import Config
 from soak.core.model import Change, Series
 
@@ -49,9 +50,9 @@ def _cuts(
     part = width[first:stop]
     if part.size < 2 * _LEAST_BLOCKS:
         return []
-    variance = _noise(part)
-    free = Memory(np.zeros(()), np.zeros(()))
-    ratio = scan(part, variance, free, _LEAST_BLOCKS, _LEAST_BLOCKS)
+    free = Memory.independent(_noise(part))
+    whole = np.zeros(part.size, np.int64)  # each cut is judged against all blocks before it
+    ratio = scan(part, np.ones(part.size), whole, free, _LEAST_BLOCKS, _LEAST_BLOCKS)
     at = int(np.argmax(ratio))
     grown = abs(float(np.median(part[at:]) - np.median(part[:at]))) if at else 0.0
     if ratio[at] < config.threshold - log(MINUTE) or grown < np.log10(_SPREAD_RATIO):

@@ -1,18 +1,17 @@
 """Level shifts of all series of one run and shard, as they happen.
 
-Method:  per source the last 320 trusted seconds of each series; latencies on log10; scores against a
-         running median, both sides by their own sd (10 and 90 % quantiles, long memory), never below a
-         third of the smallest step, clipped at 3. Over 14 candidate windows of 4 to 192 seconds the
-         likelihood ratio of two unknown levels, its variance that of AR(1) scores (after Siegmund and
-         Venkatraman 1995, doi:10.1214/aos/1176324466). Threshold log(seconds between false alarms)
-         + log(series) + 0.3; an exact scan over all starts dates the onset.
-Assumes: noise that an AR(1) describes within minutes. A slow drift is followed, not reported; steps
-         that take longer than about two minutes to show above the noise are not seen.
+Method:  per source the last 128 trusted seconds of each series, and means of 40 seconds over half an hour
+         before; latencies on log10; scores against the median, both sides by their own sd (15 and 85 %
+         quantiles, long memory), never as if noise were below the smallest step, clipped at 2. Over 25
+         starts up to five minutes ago the likelihood ratio of two unknown levels, each start against ten
+         times as many rows before it (after Siegmund and Venkatraman 1995, doi:10.1214/aos/1176324466), with
+         the noise of means learnt from how neighbouring means differ. An exact scan dates the onset.
+Assumes: noise that an AR(1), independent noise and a slow wandering describe within minutes. A slow drift
+         is followed, not reported; steps that take longer than five minutes to show are not seen.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import replace
 from math import exp, log
@@ -23,19 +22,23 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from detectors import _block, _codec, _measure
-from detectors._block import PARTS, ROWS, Block, Book, Pending
-from detectors._glr import WINDOWS, interval, scan
+from detectors._block import Block, Book, Pending
 from detectors._measure import Step, is_step, is_watched, unscaled
+from detectors._onset import Onset, locate
+from detectors._windows import AFTER, ROWS
 from soak.core.model import Change, Column
 from soak.core.units import SECOND_NS, Duration, PerDuration
 
-_NEW_LEVEL_ROWS = 20  # after an alarm or a long gap, before the next one
+_NEW_LEVEL_ROWS = _block.LEAST_BEFORE  # after an alarm or a long gap, before the next one
+_LEAST_BASELINE, _MOST_BASELINE = 20, 160
 _SMALL_ROWS = 60  # a shift below the smallest step is taken for the new level after so long
 _LONG_GAP = 600
 _EDGE = 5  # seconds after a phase edge that teach nothing
 _GONE_ROWS = 30
+_NEWEST_ROWS = 3
 _STAYS = 1.0 / 3.0  # of the raised change, so that a burst is not confirmed by the noise after it
 _ABSENT_SECONDS = 600  # for which a series without a column keeps its level
+_PER_RARITY, _OFFSET = 1.08, -0.6  # docs/detection.md
 _MOST_STANDING = 4  # changes of one series that may still go away
 _DAY = 86_400
 
@@ -49,7 +52,7 @@ class Config:
     smallest_step_ratio: float = 1.5  # larger level over smaller, least worth reporting
     smallest_step_seconds: float = 0.001  # and the least change of a latency
     baseline: Duration = 120 * SECOND_NS  # trusted time before the first alarm
-    confirm: Duration = 10 * SECOND_NS  # time after the raise whose median must stay beyond
+    confirm: Duration = 10 * SECOND_NS  # for which a new level must have lasted
 
     def __post_init__(self) -> None:
         if self.false_alarms < 60 * SECOND_NS:
@@ -60,15 +63,16 @@ class Config:
             raise ValueError("smallest_step_ratio: above 1")
         if self.smallest_step_seconds < 0.0:
             raise ValueError("smallest_step_seconds: not negative")
-        if not _NEW_LEVEL_ROWS <= self.baseline // SECOND_NS <= ROWS // 2:
-            raise ValueError(f"baseline: 20s to {ROWS // 2}s")
+        if not _LEAST_BASELINE <= self.baseline // SECOND_NS <= _MOST_BASELINE:
+            raise ValueError(f"baseline: 20s to {_MOST_BASELINE}s")
         if not 1 <= self.confirm // SECOND_NS <= 60:  # noqa: PLR2004 - the bound in the message
             raise ValueError("confirm: 1s to 60s")
 
     @property
     def threshold(self) -> float:
         """Return the log likelihood ratio at which a series raises an alarm."""
-        return log(self.false_alarms / SECOND_NS) + log(self.panel_size) + 0.3
+        rarity = log(self.false_alarms / SECOND_NS) + log(self.panel_size)
+        return _PER_RARITY * rarity + _OFFSET
 
 
 class Panel:
@@ -80,6 +84,7 @@ class Panel:
         self._baseline = config.baseline // SECOND_NS
         self._confirm = config.confirm // SECOND_NS
         self._threshold = config.threshold
+        self._lasting = self._confirm <= AFTER
         self._blocks: dict[str, Block] = {}
         self._columns: dict[str, tuple[Sequence[Column], NDArray[np.int64]]] = {}
 
@@ -115,8 +120,10 @@ class Panel:
         taken = np.full(len(block.columns), np.nan)
         taken[: watched.size] = np.asarray(values, dtype=np.float64)[watched]
         _block.push(block, k, _measure.scaled(taken, block.logarithmic), self._step)
-        changes += self._settle(source, block)
-        changes += self._raise(source, block, k)
+        ratios = _block.ratios(block)
+        changes += self._raise(source, block, k, ratios)
+        changes += self._settle(source, block, ratios)
+        self._relearn(block, ratios.max(axis=0))
         if block.books and block.rows % _EDGE == 0:
             changes += self._ended(block, k)
         return changes
@@ -151,7 +158,7 @@ class Panel:
         new = _block.adopt(old, chosen, self._step, since_k)
         self._blocks[source], self._columns[source] = new, (columns, watched)
         lost = [
-            _withdrawn(source, old, name, book.pending)
+            _withdrawn(source, name, book.pending)
             for name, book in old.books.items()
             if book.pending is not None and name not in new.books
         ]
@@ -162,88 +169,117 @@ class Panel:
         changes = []
         for name, book in block.books.items():
             if book.pending is not None:
-                changes.append(_withdrawn(source, block, name, book.pending))
+                changes.append(_withdrawn(source, name, book.pending))
             book.pending = None
         block.y[:] = np.nan
+        block.cells.clear(np.arange(len(block.columns)))
         block.edge_k = min(block.edge_k, k)
         block.absent = {name: min(last_k, k) for name, last_k in block.absent.items()}
         _block.rescore(block, np.arange(len(block.columns)), self._step)
         return changes
 
-    def _raise(self, source: str, block: Block, k: int) -> list[Change]:
+    def _raise(
+        self, source: str, block: Block, k: int, ratios: NDArray[np.float64]
+    ) -> list[Change]:
+        waiting = self._waiting(block)
+        is_here = block.here[(block.rows - 1) % ROWS] > 0  # an absent series has no news
+        is_free = (block.spread.rows >= self._baseline) & ~block.stale & ~waiting
+        best = ratios.max(axis=0)
+        crossed = is_free & is_here & (best > self._threshold)
+        return [
+            change
+            for i in np.flatnonzero(crossed)
+            if (change := self._raised(source, block, int(i), k)) is not None
+        ]
+
+    def _waiting(self, block: Block) -> NDArray[np.bool_]:
         waiting = np.zeros(len(block.names), np.bool_)
         for name, book in block.books.items():
             waiting[block.names.index(name)] = book.pending is not None
-        best = _block.ratios(block, _NEW_LEVEL_ROWS)
-        is_here = block.here[(block.rows - 1) % ROWS] > 0  # an absent series has no news
-        is_free = (block.spread.rows > 0) & ~block.stale & ~waiting
-        crossed = is_free & is_here & (best > self._threshold)
-        changes = []
-        for i in np.flatnonzero(crossed):
-            change = self._raised(source, block, int(i), k)
-            if change is not None:
-                changes.append(change)
-                waiting[i] = True
-        self._relearn(block, waiting, best)
-        return changes
+        return waiting
 
-    def _relearn(self, block: Block, waiting: NDArray[np.bool_], best: NDArray[np.float64]) -> None:
-        known = block.spread.rows > 0
-        enough = block.total >= np.where(known, _NEW_LEVEL_ROWS, self._baseline)
-        due = block.stale | ~known
-        if block.rows % _block.RELEARN_ROWS == 0:
-            # not while a change may be building up: the spread would swallow it
-            due |= best < self._threshold / 2.0
-        due &= enough & ~waiting
+    def _relearn(self, block: Block, best: NDArray[np.float64]) -> None:
+        is_known = block.spread.rows > 0
+        is_young = block.total < _block.YOUNG_ROWS
+        is_time = np.logical_or(is_young, block.rows % _block.RELEARN_ROWS == 0)
+        is_time &= block.rows % _block.YOUNG_RELEARN_ROWS == 0
+        enough = block.total >= np.where(is_known, _NEW_LEVEL_ROWS, self._baseline)
+        # many values may be missing, or the baseline be longer than the ring
+        enough |= ~is_known & (block.total >= ROWS // 4) & _block.is_full(block)
+        # not while a change may be building up: level and spread would swallow it
+        is_quiet = best < self._threshold / 2.0
+        due = block.stale | ~is_known | (is_time & is_quiet)
+        due &= enough & ~self._waiting(block)
         if due.any():
             _block.relearn(block, due, self._step)
+        # a new level may have another noise: while it is young, each row teaches several times; later
+        # noise that was underrated must be able to grow while it looks like a change
+        teaches = is_known & is_time & ~block.stale & (is_quiet | ~is_young)
+        _block.learn_noise(block, np.flatnonzero(teaches), self._step)
 
     def _raised(self, source: str, block: Block, i: int, k: int) -> Change | None:
-        found = self._located(block, i, block.rows)
+        found = locate(block, i, block.rows)
         if found is None:
             return None
         if not self._is_step(block, i, found.before, found.after):
-            if found.rows.size - found.start >= _SMALL_ROWS:
-                _block.forget(block, i, 0, found.onset_row, self._step)
+            if found.rows_after >= _SMALL_ROWS:
+                _block.forget(block, i, 0, found.row, self._step)
             return None
         book = block.books.setdefault(block.names[i], Book())
-        book.pending = Pending(k, block.rows - 1, found.onset_row, found.before, found.after)
+        book.pending = Pending(k, block.rows - 1, found.row, found.k, found.before, found.after)
         return self._change(source, block, i, k, found)
 
-    def _settle(self, source: str, block: Block) -> list[Change]:
+    def _settle(self, source: str, block: Block, ratios: NDArray[np.float64]) -> list[Change]:
         changes = []
         for name, book in list(block.books.items()):
             if book.pending is None:
                 continue
             i, pending = block.names.index(name), book.pending
-            if block.rows - pending.onset_row > ROWS // 2:  # hardly any values since the raise
+            is_above = bool(ratios[self._lasting, i].max() > self._threshold)
+            change = self._confirmed(source, block, i, pending) if is_above else None
+            if change is not None:
                 book.pending = None
-                changes.append(_withdrawn(source, block, name, pending))
-                continue
-            since = block.y[np.arange(pending.raised_row + 1, block.rows) % ROWS, i]
-            since = since[np.isfinite(since)]
-            if since.size < self._confirm:
-                continue
-            book.pending = None
-            changes += self._settled(source, block, i, pending, float(np.median(since)))
+                book.standing = [*book.standing, change][-_MOST_STANDING:]
+                changes.append(change)
+            elif self._is_over(block, i, pending):
+                book.pending = None
+                changes.append(_withdrawn(source, name, pending))
         return changes
 
-    def _settled(
-        self, source: str, block: Block, i: int, pending: Pending, level: float
-    ) -> list[Change]:
+    def _is_over(self, block: Block, i: int, pending: Pending) -> bool:
+        """True when a warning had its time; a burst is taken out of the level's rows."""
+        since = self._since(block, i, pending.raised_row + 1)
+        if since.size >= self._confirm:
+            stop = pending.raised_row + 1
+            _block.forget(block, i, pending.onset_row, stop, self._step)
+            return True
+        return block.rows - pending.raised_row > ROWS // 2  # hardly any values since
+
+    def _since(self, block: Block, i: int, row: int) -> NDArray[np.float32]:
+        rows = np.arange(max(row, block.rows - ROWS), block.rows)
+        since = block.y[rows % ROWS, i]
+        known: NDArray[np.float32] = since[np.isfinite(since)]
+        return known
+
+    def _confirmed(self, source: str, block: Block, i: int, pending: Pending) -> Change | None:
+        """Return the change if its level has lasted, as a whole and in its newest third."""
+        since = self._since(block, i, pending.onset_row)
+        if since.size < self._confirm:
+            return None
         logarithmic = bool(block.logarithmic[i])
-        after = unscaled(level, logarithmic=logarithmic)
-        found = self._located(block, i, pending.raised_row + 1)
-        stays = (after - pending.before) / (pending.after - pending.before) >= _STAYS
-        if found is None or not (stays and self._is_step(block, i, pending.before, after)):
-            # a burst is taken out of the level's rows
-            _block.forget(block, i, pending.onset_row, pending.raised_row + 1, self._step)
-            return [_withdrawn(source, block, block.names[i], pending)]
-        change = replace(self._change(source, block, i, pending.raised_k, found), state="confirmed")
-        _block.forget(block, i, 0, found.onset_row, self._step)
-        book = block.books[block.names[i]]
-        book.standing = [*book.standing, change][-_MOST_STANDING:]
-        return [change]
+        newest = since[-max(_NEWEST_ROWS, since.size // 3) :]
+        change = pending.after - pending.before
+        for part in (since, newest):
+            level = unscaled(float(np.median(part)), logarithmic=logarithmic)
+            is_kept = (level - pending.before) / change >= _STAYS
+            if not (is_kept and self._is_step(block, i, pending.before, level)):
+                return None
+        found = locate(block, i, pending.raised_row + 1)
+        if found is None:
+            return None
+        told = self._change(source, block, i, pending.raised_k, found)
+        _block.forget(block, i, 0, found.row, self._step)
+        return replace(told, state="confirmed")
 
     def _ended(self, block: Block, k: int) -> list[Change]:
         changes = []
@@ -274,44 +310,13 @@ class Panel:
             step=self._step,
         )
 
-    def _located(self, block: Block, i: int, end_row: int) -> _Found | None:
-        """Return the most probable start before `end_row`, or None when there is too little."""
-        places = _block.ordered(block)
-        here = block.here[places, i] > 0
-        rows = (np.arange(block.rows - places.size, block.rows))[here]
-        if rows.size < _NEW_LEVEL_ROWS + int(WINDOWS[0]):
-            return None
-        spread = block.used.take(np.array([i]))
-        scores = block.q[places, i][here] / PARTS
-        ratio = scan(
-            scores,
-            float(spread.variance[0]),
-            spread.memory(),
-            _NEW_LEVEL_ROWS,
-            int(WINDOWS[0]),
-        )
-        ratio[rows >= end_row] = 0.0
-        start = int(np.argmax(ratio))
-        if ratio[start] <= 0.0:
-            return None
-        values, logarithmic = block.y[places, i][here], bool(block.logarithmic[i])
-        low, high = interval(ratio)
-        return _Found(
-            rows=rows,
-            start=start,
-            span=(int(block.k[rows[low] % ROWS]), int(block.k[rows[high] % ROWS])),
-            ratio=float(ratio[start]),
-            before=unscaled(float(np.median(values[:start])), logarithmic=logarithmic),
-            after=unscaled(float(np.median(values[start:])), logarithmic=logarithmic),
-        )
-
-    def _change(self, source: str, block: Block, i: int, raised_k: int, found: _Found) -> Change:
+    def _change(self, source: str, block: Block, i: int, raised_k: int, found: Onset) -> Change:
         # odds against one change a day over the panel, beforehand
         surprise = found.ratio - log(_DAY * self._config.panel_size)
         return Change(
             series=f"{source}|{block.names[i]}",
             raised_k=raised_k,
-            onset_k=int(block.k[found.onset_row % ROWS]),
+            onset_k=found.k,
             interval=found.span,
             before=found.before,
             after=found.after,
@@ -320,30 +325,15 @@ class Panel:
         )
 
 
-def _withdrawn(source: str, block: Block, name: str, pending: Pending) -> Change:
+def _withdrawn(source: str, name: str, pending: Pending) -> Change:
     """Return the last word on a warning that was not confirmed."""
-    onset_k = int(block.k[pending.onset_row % ROWS])
     return Change(
         series=f"{source}|{name}",
         raised_k=pending.raised_k,
-        onset_k=onset_k,
-        interval=(onset_k, onset_k),
+        onset_k=pending.onset_k,
+        interval=(pending.onset_k, pending.onset_k),
         before=pending.before,
         after=pending.after,
         state="withdrawn",
         confidence=0.0,
     )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Found:
-    rows: NDArray[np.int64]  # those with a value, counted from the source's first
-    start: int  # index of the onset in `rows`
-    span: tuple[int, int]
-    ratio: float
-    before: float
-    after: float
-
-    @property
-    def onset_row(self) -> int:
-        return int(self.rows[self.start])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,16 +59,15 @@ def confirmed(found: list[tuple[int, Change]]) -> list[tuple[int, Change]]:
 
 def test_a_step_is_confirmed_soon_dated_well_and_told_once() -> None:
     """35 s of 4 ms, then 60 ms: of 100 seeds nearly all within 25 s and 2 s of the onset."""
-    on_time = dated = 0
-    for seed in range(100):
-        ups = confirmed(run(latencies(seed, 150, onset=35)))
-        assert [change.direction for _, change in ups] == ["up"]
-        k, change = ups[0]
-        on_time += k - 35 <= 25
-        dated += abs(change.onset_k - 35) <= 2
+    values = np.column_stack([latencies(seed, 150, onset=35) for seed in range(100)])
+    ups = confirmed(run_beside_each_other(values))
 
-    assert on_time >= 95
-    assert dated >= 95
+    assert sorted(change.series for _, change in ups) == sorted(
+        {change.series for _, change in ups}
+    )
+    assert {change.direction for _, change in ups} == {"up"}
+    assert sum(k - 35 <= 25 for k, _ in ups) >= 95
+    assert sum(abs(change.onset_k - 35) <= 2 for _, change in ups) >= 95
 
 
 def test_before_and_after_are_medians_in_seconds() -> None:
@@ -78,21 +78,24 @@ def test_before_and_after_are_medians_in_seconds() -> None:
     assert change.interval[0] <= 60 <= change.interval[1]
 
 
-def confirmed_beside_each_other(values: NDArray[np.float64]) -> int:
-    """Feed series of one source, one a column; return how many changes were confirmed."""
-    columns = [Column(P99.metric, (("i", str(i)),), "seconds") for i in range(values.shape[1])]
-    panel, count = Panel(Config(baseline=BASELINE)), 0
-    for k, row in enumerate(values):
-        changes = panel.update("produce.0@h", columns, k, row, True, "soak")
-        count += sum(change.state == "confirmed" for change in changes)
-    return count
+def run_beside_each_other(
+    values: NDArray[np.float64], config: Config | None = None, unit: str = "seconds"
+) -> list[tuple[int, Change]]:
+    """Feed series of one source, one a column."""
+    columns = [Column(P99.metric, (("i", str(i)),), unit) for i in range(values.shape[1])]
+    panel = Panel(config or Config(baseline=BASELINE))
+    return [
+        (k, change)
+        for k, row in enumerate(values)
+        for change in panel.update("produce.0@h", columns, k, row, True, "soak")
+    ]
 
 
 def test_no_step_is_confirmed_where_there_is_none() -> None:
     """300 seeds of 150 s with pauses."""
     values = np.column_stack([latencies(seed, 150) for seed in range(300)])
 
-    assert confirmed_beside_each_other(values) == 0
+    assert confirmed(run_beside_each_other(values)) == []
 
 
 def noise(kind: str, shape: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float64]:
@@ -109,27 +112,30 @@ def noise(kind: str, shape: tuple[int, int], rng: np.random.Generator) -> NDArra
     return normal
 
 
+QUIET = Config(
+    false_alarms=HOUR, panel_size=1, smallest_step_ratio=1.0001, smallest_step_seconds=0.0
+)
+
+
 @pytest.mark.parametrize(
     "kind", ["independent", "autocorrelated", "student-t", "spikes", "rounded"]
 )
 def test_false_alarms_stay_at_the_set_rate(kind: str) -> None:
-    """200 series of half an hour at one alarm an hour and series: 100 hours, so 100 are allowed."""
-    seconds, series, baseline = 1800 + 120, 200, 120
-    values = 100.0 + noise(kind, (seconds, series), np.random.default_rng(5))
-    config = Config(
-        false_alarms=HOUR,
-        panel_size=1,
-        smallest_step_ratio=1.0001,
-        smallest_step_seconds=0.0,
-        baseline=baseline * SECOND_NS,
-    )
-    columns = [Column("x", (("i", str(i)),)) for i in range(series)]
-    panel, raised = Panel(config), 0
-    for k in range(seconds):
-        changes = panel.update("s", columns, k, values[k], True, "soak")
-        raised += sum(change.state == "warning" for change in changes)
+    """100 series of half an hour at one alarm an hour and series: 50 hours, so 50 are allowed."""
+    values = 100.0 + noise(kind, (1800 + 120, 100), np.random.default_rng(5))
 
-    assert raised <= 200
+    assert len(confirmed(run_beside_each_other(values, QUIET, unit=""))) <= 100
+
+
+def test_half_a_standard_deviation_is_seen_in_minutes() -> None:
+    """After half an hour of independent noise, at one alarm in 30 days: nearly all within 250 s."""
+    values = 1000.0 + noise("independent", (2100, 40), np.random.default_rng(6))
+    values[1800:] += 0.5
+    config = replace(QUIET, false_alarms=30 * 24 * HOUR)
+    found = confirmed(run_beside_each_other(values, config, unit=""))
+
+    assert [k for k, _ in found if k < 1800] == []
+    assert sum(k < 2050 for k, _ in found) >= 34
 
 
 def test_one_slow_second_or_a_stall_of_five_is_no_step() -> None:
@@ -138,7 +144,7 @@ def test_one_slow_second_or_a_stall_of_five_is_no_step() -> None:
     values[60] = 3.0
     values[90:95] = 1.0
 
-    assert confirmed_beside_each_other(values) == 0
+    assert confirmed(run_beside_each_other(values)) == []
 
 
 def test_a_step_below_the_smallest_is_not_reported() -> None:
@@ -333,13 +339,14 @@ def test_a_probe_that_starts_anew_with_fewer_columns_keeps_its_levels() -> None:
         found += panel.update("p@h", COLUMNS[:shown], k, values[k, :shown], k % 37 != 0, "soak")
     ups = {c.series: c.onset_k for c in found if c.state == "confirmed"}
 
-    assert abs(ups[f"p@h|{P99.name}"] - 150) <= 2
+    assert abs(ups[f"p@h|{P99.name}"] - 150) <= 3
     assert abs(ups["p@h|process_cpu_ratio"] - 200) <= 2
 
 
 def test_a_series_without_a_column_is_forgotten_after_ten_minutes() -> None:
     """Its pending warning is taken back, and the state does not keep it; resumed or not."""
-    config, values = Config(baseline=BASELINE), latencies(3, 150, onset=100)
+    config = Config(baseline=BASELINE, confirm=30 * SECOND_NS)
+    values = latencies(3, 150, onset=100)
     other = Column("x", (), "seconds")
     panel, k = Panel(config), 0
     found: list[Change] = []
@@ -369,24 +376,31 @@ def test_columns_that_change_all_the_time_take_bounded_room() -> None:
 
 
 def test_a_warning_that_does_not_come_true_is_withdrawn() -> None:
-    """A stall of nine seconds, again and again: every warning gets its last word."""
-    found: list[Change] = []
-    for seed in range(20):
-        values = latencies(seed, 150)
-        values[90:99] = 1.0
-        found += [change for _, change in run(values)]
-    warned = [c.raised_k for c in found if c.state == "warning"]
-    ended = [c.raised_k for c in found if c.state in {"withdrawn", "confirmed"}]
+    """A stall of 18 s where 30 s are asked for: every warning gets its last word."""
+    values = np.column_stack([latencies(seed, 200) for seed in range(20)])
+    values[90:108] = 1.0
+    config = Config(baseline=BASELINE, confirm=30 * SECOND_NS)
+    found = [change for _, change in run_beside_each_other(values, config)]
+    warned = [(c.series, c.raised_k) for c in found if c.state == "warning"]
+    ended = [(c.series, c.raised_k) for c in found if c.state in {"withdrawn", "confirmed"}]
 
     assert len(warned) >= 10
     assert sorted(warned) == sorted(ended)
     assert any(c.state == "withdrawn" for c in found)
 
 
+def test_a_stall_of_nine_seconds_does_not_even_warn() -> None:
+    values = np.column_stack([latencies(seed, 150) for seed in range(20)])
+    values[90:99] = 1.0
+
+    assert run_beside_each_other(values) == []
+
+
 def test_a_long_gap_withdraws_what_was_pending() -> None:
-    values = latencies(8, 200, onset=80)
-    k = [*range(88), *range(1000, 1112)]
-    states = [change.state for _, change in run(values, k=k)]
+    values = latencies(8, 230, onset=80)
+    k = [*range(105), *range(1000, 1125)]
+    config = Config(baseline=BASELINE, confirm=60 * SECOND_NS)
+    states = [change.state for _, change in run(values, config, k=k)]
 
     assert states == ["warning", "withdrawn"]
 
@@ -406,14 +420,14 @@ def test_a_new_start_with_a_clock_set_back_goes_on_at_once() -> None:
     assert [abs(change.onset_k - 1050) <= 2 for change in ups] == [True]
 
 
-def test_the_state_takes_at_most_two_kilobytes_a_series() -> None:
+def test_the_state_takes_at_most_a_kilobyte_a_series() -> None:
     columns = [Column("x", (("i", str(i)),), "seconds") for i in range(100)]
     panel = Panel(Config(baseline=BASELINE))
     rng = np.random.default_rng(0)
     for k in range(700):
         panel.update("s", columns, k, rng.lognormal(-5, 0.3, 100), True, "soak")
 
-    assert len(panel.to_bytes()) <= 100 * 2048
+    assert len(panel.to_bytes()) <= 100 * 1024
 
 
 @pytest.mark.parametrize("blob", [b"", b"\x07abcdefgh"])

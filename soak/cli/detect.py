@@ -20,6 +20,8 @@ _LATENCY = re.compile(r"latency|duration|(^|_)(seconds|ms|us|ns|s|rtt)$", re.IGN
 _FALSE_ALARMS_SECONDS = 30 * 86_400
 _SMALLEST_COURSE = 1.05  # of drift, spikes and tails
 _SMALLEST_STEP = 1.005  # a series of its own, without a duty to wake anyone
+_SMALLEST_STEP_ONLINE = 1.007  # also the least noise that a score is made with
+_CONFIRM_SECONDS, _CONFIRM_ROWS = 10.0, 7.0  # whichever is longer
 
 _KINDS = {"step": "", "drift": "drift ", "spikes": "spikes ", "tail": "tail "}
 
@@ -83,12 +85,13 @@ def online(series: CsvSeries) -> list[tuple[Change, int | None]]:
     from soak.core.model import Column
     from soak.core.units import SECOND_NS
 
+    confirm_rows = min(60.0, max(_CONFIRM_ROWS, _CONFIRM_SECONDS / series.spacing_seconds))
     config = Config(
         false_alarms=int(_rows_between(series) * SECOND_NS),
         panel_size=1,
-        smallest_step_ratio=_SMALLEST_STEP,
+        smallest_step_ratio=_SMALLEST_STEP_ONLINE,
         smallest_step_seconds=0.0,
-        confirm=4 * SECOND_NS,
+        confirm=int(confirm_rows * SECOND_NS),
     )
     columns = [Column(series.name, unit="seconds" if _is_latency(series) else "")]
     panel = Panel(config, watched=lambda _: True, worth=_worth(series))
