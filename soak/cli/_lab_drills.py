@@ -103,8 +103,7 @@ def clear(folder: Path) -> None:
 
     from soak.core.clock import SystemClock
     from soak.core.errors import LabError
-    from soak.lab import drive_keeper
-    from soak.lab.drive import DriveFolder
+    from soak.lab import drive_mounts
     from soak.store.run_folder import is_held
 
     clock = SystemClock()
@@ -113,9 +112,9 @@ def clear(folder: Path) -> None:
         if clock.mono_ns() > deadline_ns:
             raise LabError(f"{folder} is still in use")
         clock.sleep_until(clock.mono_ns() + _FREE_NS)
-    for drive in folder.glob("lab/drive-*"):
-        drive_keeper.clear(DriveFolder(drive.resolve()))
-        if (drive / "mount").is_mount():
-            raise LabError(f"{drive / 'mount'} is still mounted")
+    drive_mounts.clear_left()
+    for mount in folder.glob("lab/drive-*/mount"):
+        if mount.is_mount():
+            raise LabError(f"{mount} is still mounted")
     shutil.rmtree(folder, ignore_errors=True)
     log_of(folder).unlink(missing_ok=True)
