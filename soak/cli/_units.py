@@ -11,11 +11,14 @@ import sys
 from pathlib import Path
 
 import soak
+from soak.cli._man import bash_completion, page
 from soak.core.errors import NotAvailableError, SoakError
 from soak.store.run_folder import write_atomically
 
 UNITS = Path("etc/systemd/system")
 USER = Path("etc/sysusers.d/soak.conf")
+MAN = Path("usr/local/share/man/man1/soak.1")
+COMPLETION = Path("usr/local/share/bash-completion/completions/soak")
 PLANS = Path("etc/soak")
 CREDENTIALS = PLANS / "credentials"
 _COMMON, _PROGRAM = "# common.conf\n", "/usr/bin/soak"
@@ -49,6 +52,14 @@ def rendered() -> dict[Path, str]:
     return files
 
 
+def for_people(root: Path) -> dict[Path, str]:
+    """Return the man page and the shell's completion, where the root has a folder for the former."""
+    folder = root / MAN.parents[1]
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        return {}
+    return {MAN: page(), COMPLETION: bash_completion()}
+
+
 def installed(root: Path, *, is_dry: bool) -> list[str]:
     """Write the files below `root` and tell what was done; on this machine the manager is told too.
 
@@ -56,7 +67,7 @@ def installed(root: Path, *, is_dry: bool) -> list[str]:
         SoakError: a file cannot be written.
     """
     steps = []
-    for place, text in rendered().items():
+    for place, text in {**rendered(), **for_people(root)}.items():
         path = root / place
         is_there = path.is_file() and path.read_text() == text
         steps.append(f"{'same' if is_there else 'write'} {path}")
@@ -87,7 +98,7 @@ def removed(root: Path, *, is_dry: bool) -> list[str]:
         if names:
             raise SoakError(f"{names[0]} is loaded: stop it first, as by systemctl stop 'soak*@*'")
     files = rendered()
-    places = [place for place in files if (root / place).is_file()]
+    places = [place for place in (*files, MAN, COMPLETION) if (root / place).is_file()]
     places += _enabled(root, {place.name for place in files})
     if not is_dry:
         for place in places:
@@ -103,7 +114,7 @@ def removed(root: Path, *, is_dry: bool) -> list[str]:
 def check(root: Path) -> list[str]:
     """Return what is wrong with what is installed below `root`."""
     wrong = []
-    files = rendered()
+    files = {**rendered(), **for_people(root)}
     for place, text in files.items():
         path = root / place
         if not path.is_file() or path.read_text() != text:

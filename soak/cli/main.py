@@ -29,16 +29,16 @@ def command_names() -> dict[str, str]:
 
 def build(arguments: list[str]) -> typer.Typer:
     """Return the application, with only the command that is asked for: a daemon starts faster so."""
+    known = command_names()
+    asked = arguments[0] if arguments else ""
     app = typer.Typer(
         name="soak",
         help="Will this cluster keep its latency for 36 hours? If it steps: when, how much, and why.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=asked not in known,
         pretty_exceptions_enable=False,
     )
     app.callback()(lambda: None)
-    known = command_names()
-    asked = arguments[0] if arguments else ""
     for name in [asked] if asked in known else sorted(known):
         command = importlib.import_module(known[name]).command
         if isinstance(command, typer.Typer):
