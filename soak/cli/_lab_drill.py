@@ -167,29 +167,34 @@ def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Inj
 
 def _moments(folder: RunFolder, put_in: Injected) -> Moments:
     from soak.lab.drill import Moments
+
+    injection = put_in.injection
+    return Moments(
+        injection.onset_wall_ns, injection.lifted_wall_ns, *told(folder), pool=put_in.pool
+    )
+
+
+def told(folder: RunFolder) -> tuple[dict[str, int], dict[str, int]]:
+    """Return, by finding, when people were first told of it, and when it was noticed to be gone."""
     from soak.store.findings import FindingsStore
     from soak.store.run_folder import read_run
 
-    onset_wall_ns, lifted_wall_ns = put_in.injection.onset_wall_ns, put_in.injection.lifted_wall_ns
     if not folder.findings.exists():  # the detector never ran; to look would make one
-        return Moments(onset_wall_ns, lifted_wall_ns, pool=put_in.pool)
+        return {}, {}
     with FindingsStore(folder.findings) as store:
         outbox = store.outbox(read_run(folder).id)
     sent = [row for row in outbox if row.kind == "confirmed" and row.state == "sent"]
     gone = [row for row in outbox if row.kind == "gone"]
-    return Moments(
-        onset_wall_ns,
-        lifted_wall_ns,
+    return (
         _first([(row.key, row.done_wall_ns) for row in sent]),
         _first([(row.key, row.created_wall_ns) for row in gone]),
-        put_in.pool,
     )
 
 
-def _first(told: list[tuple[str, int | None]]) -> dict[str, int]:
+def _first(moments: list[tuple[str, int | None]]) -> dict[str, int]:
     """Return the earliest moment of each key: one sink is enough."""
     found: dict[str, int] = {}
-    for key, at_wall_ns in told:
+    for key, at_wall_ns in moments:
         if at_wall_ns is not None:
             found[key] = min(at_wall_ns, found.get(key, at_wall_ns))
     return found
