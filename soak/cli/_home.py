@@ -7,6 +7,7 @@ from pathlib import Path
 
 from soak.cli import _checks
 from soak.cli._begin import check_drives, new_run, prepare, resolved
+from soak.cli._excess import refuse_excess
 from soak.cli._load_checks import keep_load
 from soak.cli._part import WHOLE
 from soak.core import plan_text
@@ -59,6 +60,7 @@ def _begun(plan_file: PlanFile, home: Home, clock: SystemClock) -> RunFolder:
     if plan_file.plan.name != home.path.name:
         raise plan_file.error("name", f"is not {home.path.name}, by which the units know the plan")
     _checks.check_here(plan_file, home.path)
+    refuse_excess(plan_file)
     half = _half_begun(plan_file.plan, home)
     _checks.check_cluster(plan_file, is_joining=half is not None)
     run = read_run(half) if half else new_run(plan_file.plan, WHOLE, clock)

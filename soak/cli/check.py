@@ -25,6 +25,7 @@ def check(
 ) -> None:
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
     from soak.cli import _checks, _drives, _durability, _forecast, _machine
+    from soak.cli._excess import warnings
     from soak.cli._load_checks import table_of
     from soak.cli._probe_checks import looked
     from soak.cli._probe_host import load_any_plan
@@ -61,7 +62,7 @@ def check(
             print(f"Warning: {lacking}.")
     foreseen = _forecast.look(found, table_of(plan_file), Path(found.run_directory))
     print("\n".join(foreseen.lines))
-    for warning in foreseen.warnings:
+    for warning in (*foreseen.warnings, *warnings(plan_file)):
         print(f"Warning: {warning}.")
     print("\n".join(_machine.told([] if drives else _drives.beforehand(found))))
     if drives:

@@ -28,6 +28,9 @@ def run(
             "--resume", help="Go on with the plan's run that was cut short, or --run-dir."
         ),
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Begin although the plan is beyond its `limits`.")
+    ] = False,
     only: Annotated[
         str, typer.Option(help="Daemons of this host, such as produce.1,consume.0,probe.")
     ] = "",
@@ -39,6 +42,7 @@ def run(
     from rich.console import Console
 
     from soak.cli import _checks, _outcome
+    from soak.cli._excess import refuse_excess
     from soak.cli._part import names_of, part_of
     from soak.cli._resume import unfinished
     from soak.cli._session import execute, go_on
@@ -56,6 +60,8 @@ def run(
         part = part_of(run_id, start, only)
         names = part.only
         plan_file = _checks.cut(_checks.load_plan(plan), scale, duration)
+        if not yes:
+            refuse_excess(plan_file)
         ended = execute(plan_file, run_dir, console, part=part)
     if not names:
         _outcome.show(console, ended.folder)

@@ -24,7 +24,7 @@ def refuse_too_much(plan_file: PlanFile) -> None:
     key = f"broker.{plan.broker_kind}.{next(iter(plan.broker_config.addresses))}"
     advice = f"name your cluster in {key}, or run a part of it here with --scale 0.01"
     copies, nodes = plan.topic.replication, plan.lab.nodes
-    for place, rate in _rates(plan):
+    for place, rate in planned_rates(plan):
         if rate * plan.load.mean_size * min(copies, nodes) > MOST_BYTES_PER_SECOND:
             size, most = format_size(round(plan.load.mean_size)), format_size(MOST_BYTES_PER_SECOND)
             each = f" in {min(copies, nodes)} copies" if min(copies, nodes) > 1 else ""
@@ -40,10 +40,10 @@ def refuse_too_much(plan_file: PlanFile) -> None:
         )
 
 
-def _rates(plan: Plan) -> list[tuple[Place, Fraction]]:
+def planned_rates(plan: Plan) -> list[tuple[Place, Fraction]]:
     """Return every rate that the plan will send at, the highest of a wave, and where it stands.
 
-    A ramp goes up from its first rate only as far as the lab follows.
+    A ramp goes up from its first rate only as far as the cluster follows; what a file says is not among them.
     """
     load, profile = plan.load, plan.load.profile
     found: list[tuple[Place, Fraction]] = [(("load", "rate"), load.rate)]

@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.plan_alerts import Alerts
 from soak.core.plan_base import STRICT, PluginConfigs, Settings, check_between
+from soak.core.plan_limits import Limits
 from soak.core.plan_load import Consumers, Load
 from soak.core.plan_phases import PhaseLengths
 from soak.core.plan_records import Metrics, Sampling, Ship
@@ -99,6 +100,7 @@ class Plan:
     lab: Lab | None = None
     topic: Topic = field(default_factory=Topic)
     load: Load = field(default_factory=Load)
+    limits: Limits = field(default_factory=Limits)  # beyond them a run wants a person's word
     consumers: Consumers = field(default_factory=Consumers)
     phases: PhaseLengths = field(default_factory=PhaseLengths)
     journal: Journal = field(default_factory=Journal)
