@@ -17,7 +17,8 @@ from soak.core.plan_load import Keys, Load, SizeShare
 from soak.core.ports import Topics
 from soak.daemons.by_leader import ByLeader
 from soak.daemons.leaders import Leaders
-from soak.daemons.messages import LARGEST_CHUNK, Messages, bodies
+from soak.daemons.messages import LARGEST_BLOCK, Messages
+from soak.daemons.payloads import bodies
 from tests.fakes import FakeBroker
 
 
@@ -54,7 +55,7 @@ def test_each_partitioner_is_the_clients_own() -> None:
     st.sampled_from(["none", "round_robin", "random", "zipf"]),
     st.integers(1, 3),
     st.integers(1, 7),
-    st.lists(st.tuples(st.integers(1, LARGEST_CHUNK), st.integers(0, LARGEST_CHUNK)), max_size=7),
+    st.lists(st.tuples(st.integers(1, LARGEST_BLOCK), st.integers(0, LARGEST_BLOCK)), max_size=7),
 )
 def test_lanes_are_numbered_without_a_gap_whatever_the_client_takes(
     kind: str, names: int, partitions: int, chunks: list[tuple[int, int]]
@@ -63,14 +64,23 @@ def test_lanes_are_numbered_without_a_gap_whatever_the_client_takes(
     messages = _messages(Load(keys=Keys(kind=kind, count=11)), topics, clients=2)  # type: ignore[arg-type]  # sampled
     sent: dict[int, list[int]] = defaultdict(list)
     for turn, (count, refused) in enumerate(chunks):
-        chunk = messages.make(turn % 2, np.arange(count) * 1000, turn * 7_000_000, 0)
+        block = messages.block(turn % 2, np.arange(count) * 1000, turn * 7_000_000)
         taken = max(0, count - refused)
-        messages.take_back(chunk, taken)
-        block, is_ours = header.parse([bytes(one) for one in chunk.payload[:taken]])
-        assert is_ours.all()
-        assert block["sequence"].tolist() == chunk.sequence[:taken].tolist()
+        for part in (taken // 3, taken - taken // 3):  # sent at two times
+            delay_ns = np.full(part, 5 + turn)
+            out = block.stamped(delay_ns, 77 + turn, token=0)
+            heads, is_ours = header.parse([bytes(one) for one in out.payload])
+            assert is_ours.all()
+            assert heads["sequence"].tolist() == block.sequence[block.sent :][:part].tolist()
+            assert heads["intended_mono_ns"].tolist() == [
+                1000 * at for at in range(block.sent, block.sent + part)
+            ]
+            assert set(heads["delay_ns"]) <= {5 + turn}
+            assert set(heads["sent_wall_ns"]) <= {77 + turn}
+            block.sent += part
+        messages.drop(block)
         for lane, sequence, partition in zip(
-            chunk.lane[:taken].tolist(), chunk.sequence.tolist(), chunk.partition, strict=False
+            block.lane[:taken].tolist(), block.sequence.tolist(), block.partition, strict=False
         ):
             assert lane == (turn % 2) * topics.total + partition
             sent[lane].append(sequence)
@@ -86,7 +96,7 @@ def test_a_key_always_goes_to_the_partition_that_the_client_would_choose() -> No
     topics = Topics(("a", "b"), 5)
     messages = _messages(Load(keys=Keys(kind="round_robin", count=3)), topics)
 
-    chunk = messages.make(0, np.arange(12), 0, 0)
+    chunk = messages.block(0, np.arange(12), 0)
 
     assert chunk.key is not None
     assert list(chunk.key) == [f"key-{turn // 2 % 3}".encode() for turn in range(12)]
@@ -99,7 +109,7 @@ def test_zipf_gives_the_first_key_its_share() -> None:
     messages = _messages(Load(keys=Keys(kind="zipf", count=10)), Topics(("t",), 1))
     seen: Counter[bytes] = Counter()
     for turn in range(100):
-        seen.update(messages.make(0, np.arange(200), turn, 0).key or ())
+        seen.update(messages.block(0, np.arange(200), turn).key or ())
 
     assert seen[b"key-0"] / seen.total() == pytest.approx(0.341, abs=0.02)
 
@@ -123,7 +133,7 @@ def test_the_compressible_share_is_what_a_compressor_finds(share: float) -> None
 def test_clients_of_one_plan_do_not_crowd_into_one_partition() -> None:
     messages = _messages(Load(), Topics(("t",), 8), clients=8)
 
-    chosen = {messages.make(client, np.arange(1), 0, 0).partition[0] for client in range(8)}
+    chosen = {messages.block(client, np.arange(1), 0).partition[0] for client in range(8)}
 
     assert len(chosen) == 8
 

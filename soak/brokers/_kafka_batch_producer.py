@@ -19,6 +19,7 @@ from soak.core.ports import FAILED, UNKNOWN_OFFSET, Acks, Clock, Outgoing, Rows,
 _QUEUE_FULL = confluent_kafka.KafkaError._QUEUE_FULL  # noqa: SLF001  # its public name
 _MOST_EVENTS = 100  # a call of `serve`
 _MOST_HELD = 1000  # reports; their messages still take room in the client's queue
+_NUMBERED = 1024  # rows at a time
 _WAIT_MS = 10
 _NONE = np.zeros(0, dtype=np.int64)
 
@@ -49,6 +50,7 @@ class BatchProducer:
         self._of_rows = np.zeros(0, dtype=MESSAGE)
         self._of_rows_at = 0
         self._tokens = self._of_rows["token"]
+        self._token_of_row_0, self._numbered = 0, 0  # rows below the latter have theirs
         self._reports = np.zeros(2 * _MOST_HELD, dtype=np.uint64)  # where they lie
         self._reports_at = self._reports.ctypes.data
         self._held = 0
@@ -112,8 +114,9 @@ class BatchProducer:
         """Send rows of the matrix to one partition: a few at a time, thousands of times a second."""
         if rows.matrix is not self._matrix:
             self._describe(rows.matrix)
-        first, end = rows.first, rows.first + count
-        self._tokens[first:end] = np.arange(token, token + count)
+        first = rows.first
+        if token - first != self._token_of_row_0 or first + count > self._numbered:
+            self._number(first, token)
         topic, partition = divmod(at, self._topics.partitions)
         taken: int = self._library.quick.rd_kafka_produce_batch(
             self._targets.get(topic) or self._target(topic),
@@ -123,8 +126,14 @@ class BatchProducer:
             count,
         )
         if taken < count:
-            self._refuse_errors(self._of_rows[first:end])
+            self._refuse_errors(self._of_rows[first : first + count])
         return taken
+
+    def _number(self, first: int, token: int) -> None:
+        """Enter tokens from a row on for what follows, too: mostly rows and tokens rise together."""
+        tokens = self._tokens[first : first + _NUMBERED]
+        tokens[:] = np.arange(token, token + tokens.size)
+        self._token_of_row_0, self._numbered = token - first, first + tokens.size
 
     def _describe(self, matrix: NDArray[np.uint8]) -> None:
         """Note where each row lies, once: the matrix is the same all through a run."""
@@ -135,6 +144,7 @@ class BatchProducer:
         self._of_rows["len"] = width
         self._of_rows_at = self._of_rows.ctypes.data
         self._tokens = self._of_rows["token"]
+        self._numbered = 0
 
     def _table(self, messages: Outgoing) -> tuple[NDArray[np.void], object]:
         """Return the messages as the library reads them, and what their addresses point into."""

@@ -52,6 +52,7 @@ class Schedule:
         self._segments = [_segment(start_ns, rate, Fraction(0), of)]
         self._from_ns = [start_ns]  # of each segment, for bisection
         self._first = [0]  # the first message of each segment, of all processes
+        self.changes = 0  # so often it was extended
 
     @property
     def segments(self) -> int:
@@ -65,6 +66,7 @@ class Schedule:
         """
         if rate < 0 or from_ns < self._from_ns[0]:
             raise ValueError(f"no rate of {rate} from {from_ns} on: begins at {self._from_ns[0]}")
+        self.changes += 1
         while len(self._segments) > 1 and self._from_ns[-1] >= from_ns:
             for kept in (self._segments, self._from_ns, self._first):
                 kept.pop()
@@ -86,6 +88,12 @@ class Schedule:
     def rate_at(self, instant_ns: int) -> Fraction:
         """Return the rate of this process; before the start, the one that it starts with."""
         return self._at(instant_ns).own_rate
+
+    def span_at(self, instant_ns: int) -> tuple[int, int]:
+        """Return from when on and until when the rate of an instant holds."""
+        after = bisect_right(self._from_ns, instant_ns)
+        from_ns = self._from_ns[after - 1] if after else instant_ns
+        return from_ns, self._from_ns[after] if after < len(self._from_ns) else NEVER_NS
 
     def due_ns(self, index: int) -> int:
         """Return when message `index` is due, or `NEVER_NS`."""

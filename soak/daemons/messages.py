@@ -1,38 +1,60 @@
-"""Builds messages by the chunk: partition, key, sequence number, header and body, in numpy."""
+"""Lays out messages before they are due: partition, key, sequence number, header and body, in numpy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from soak.core import header
 from soak.core.plan_load import Keys, Load
-from soak.core.ports import Partitioner, Payload, Rows, Topics
+from soak.core.ports import Outgoing, Partitioner, Topics
+from soak.daemons.payloads import Laid, bodies, payloads_of
 
 STICKY_NS = 10_000_000  # without keys, one partition for this long: batches stay whole
-LARGEST_CHUNK = 256
-POOL_BYTES = 16 * 2**20
-MOST_BODIES = 4096
-STAMPS = header.SIZE - 8 * len(header.STAMPED)  # where they begin
+LARGEST_BLOCK = 256
 
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Messages of one client that share a send stamp; sequences and arrays of one length n."""
+class Block:
+    """Messages of one client in the order in which they are due; all but when they are sent is laid out.
 
-    partition: Sequence[int]
-    key: Sequence[bytes] | None
-    payload: Sequence[Payload]  # good until the next chunk of the same process is made
-    lane: Ints  # client x partitions + partition
-    sequence: Ints
-    delay_ns: Ints
-    rows: Rows | None
+    Arrays have shape (n,); the first `sent` of them have gone.
+    """
+
+    __slots__ = ("client", "intended_ns", "key", "laid", "lane", "partition", "sent", "sequence")
+
+    def __init__(
+        self,
+        client: int,
+        partition: Sequence[int],
+        key: Sequence[bytes] | None,
+        lane: Ints,  # client x partitions + partition
+        sequence: Ints,
+        intended_ns: Ints,
+        laid: Laid,
+    ) -> None:
+        self.client = client
+        self.partition = partition
+        self.key = key
+        self.lane = lane
+        self.sequence = sequence
+        self.intended_ns = intended_ns
+        self.laid = laid
+        self.sent = 0
+
+    @property
+    def left(self) -> int:
+        return self.intended_ns.size - self.sent
+
+    def stamped(self, delay_ns: Ints, wall_ns: int, token: int) -> Outgoing:
+        """Return the next messages, one for each delay; their payloads are good until the next call."""
+        first, end = self.sent, self.sent + delay_ns.size
+        payload, rows = self.laid.stamped(first, end, delay_ns, wall_ns)
+        key = None if self.key is None else self.key[first:end]
+        return Outgoing(self.partition[first:end], payload, token, key, rows)
 
 
 class Messages:
@@ -52,8 +74,7 @@ class Messages:
         self._total = topics.total
         self._templates = [header.headers(1, one, inc, boot, run) for one in instances]
         self._next = np.zeros(len(instances) * topics.total, dtype=np.int64)
-        self._lane = np.full(LARGEST_CHUNK, -1, dtype=np.int64)
-        self._payloads = _payloads(bodies(load, rng))
+        self._payloads = payloads_of(bodies(load, rng), LARGEST_BLOCK)
         self._keyed = _Keyed(load.keys, topics, broker, rng) if load.keys.kind != "none" else None
         # Processes and clients that change partition at the same time must not all choose the same.
         self._shift = [instance % topics.total for instance in instances]
@@ -63,36 +84,31 @@ class Messages:
         """Return the next sequence number of each lane, shape (clients x partitions,)."""
         return self._next
 
-    def make(self, client: int, intended_ns: Ints, sent_ns: int, wall_ns: int) -> Chunk:
-        """Return a message for each intended time, at most LARGEST_CHUNK; `take_back` what was not sent."""
+    def block(self, client: int, intended_ns: Ints, now_ns: int) -> Block:
+        """Lay out a message for each intended time, at most LARGEST_BLOCK.
+
+        The next block is laid out when this one is sent, or has been dropped.
+        """
         count = intended_ns.size
         first = client * self._total
         key: Sequence[bytes] | None = None
         partition: Sequence[int]
         if self._keyed is None:
-            at = (sent_ns // STICKY_NS + self._shift[client]) % self._total
+            at = (now_ns // STICKY_NS + self._shift[client]) % self._total
             begin = int(self._next[first + at])
             sequence = np.arange(begin, begin + count)
             self._next[first + at] = begin + count
-            partition, lane = [at] * count, self._all_in(first + at)[:count]
+            partition, lane = [at] * count, np.full(count, first + at)
         else:
             at_many, key = self._keyed.choose(count)
             partition, lane = at_many.tolist(), first + at_many
             sequence = self._number(lane)
-        delay_ns = sent_ns - intended_ns
-        stamps = (sequence, intended_ns, delay_ns, wall_ns)
-        payload, rows = self._payloads.under(self._templates[client], count, stamps)
-        return Chunk(partition, key, payload, lane, sequence, delay_ns, rows)
+        laid = self._payloads.lay(self._templates[client], sequence, intended_ns)
+        return Block(client, partition, key, lane, sequence, intended_ns, laid)
 
-    def take_back(self, chunk: Chunk, taken: int) -> None:
-        """Number anew what the client did not take: all from message `taken` of the chunk on."""
-        np.subtract.at(self._next, chunk.lane[taken:], 1)
-
-    def _all_in(self, lane: int) -> Ints:
-        """Return a lane for each message of the largest chunk; one serves for as long as a lane does."""
-        if self._lane[0] != lane:
-            self._lane = np.full(LARGEST_CHUNK, lane, dtype=np.int64)
-        return self._lane
+    def drop(self, block: Block) -> None:
+        """Give the numbers of what is left of the newest block to the next one."""
+        np.subtract.at(self._next, block.lane[block.sent :], 1)
 
     def _number(self, lane: Ints) -> Ints:
         """Return the next sequence number of each message in its lane, in order."""
@@ -104,67 +120,6 @@ class Messages:
         sequence: Ints = self._next[lane] + rank
         self._next[lanes] += length
         return sequence
-
-
-_Stamps = tuple[Ints, Ints, Ints, int]
-"""The last four fields of the headers: sequence, intended time, delay, wall clock at the send."""
-
-
-class _Payloads(Protocol):
-    def under(
-        self, template: NDArray[np.void], count: int, stamps: _Stamps
-    ) -> tuple[Sequence[Payload], Rows | None]:
-        """Return payloads, each a header and the next body in turn; and where they lie."""
-        ...
-
-
-class _Even:
-    """Bodies of one size as rows of a matrix, into which headers are written; the rows are the payloads."""
-
-    def __init__(self, pool: Sequence[bytes]) -> None:
-        blank = bytes(header.SIZE)
-        self._size = header.SIZE + len(pool[0])
-        whole = bytearray().join(blank + body for body in pool)
-        self._rows = np.frombuffer(whole, dtype=np.uint8).reshape(len(pool), self._size)
-        self._views: list[Payload] = list(self._rows)  # made once: no object a message
-        self._stamps = np.ndarray((len(pool), 4), "<i8", whole, STAMPS, (self._size, 8))
-        self._heads = self._rows[:, :STAMPS]
-        self._at = 0
-
-    def under(
-        self, template: NDArray[np.void], count: int, stamps: _Stamps
-    ) -> tuple[Sequence[Payload], Rows | None]:
-        first = self._at if self._at + count <= len(self._rows) else 0
-        self._at = end = first + count
-        self._heads[first:end] = template.view(np.uint8)[:STAMPS]
-        rows = self._stamps[first:end]
-        rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = stamps
-        return self._views[first:end], Rows(self._rows, first)
-
-
-class _Mixed:
-    """Bodies of several sizes, or of a size so large that there are few."""
-
-    def __init__(self, pool: Sequence[bytes]) -> None:
-        self._turn = len(pool)
-        self._bodies = [*pool] * (LARGEST_CHUNK // len(pool) + 2)  # a chunk is one slice of it
-        self._at = 0
-
-    def under(
-        self, template: NDArray[np.void], count: int, stamps: _Stamps
-    ) -> tuple[Sequence[Payload], Rows | None]:
-        block = np.repeat(template, count)
-        for name, value in zip(header.STAMPED, stamps, strict=True):
-            block[name] = value
-        raw, size, at = block.tobytes(), header.SIZE, self._at
-        self._at = (at + count) % self._turn
-        chosen = self._bodies[at : at + count]
-        return [raw[i * size : i * size + size] + body for i, body in enumerate(chosen)], None
-
-
-def _payloads(pool: Sequence[bytes]) -> _Payloads:
-    is_even = len({len(body) for body in pool}) == 1 and len(pool) >= LARGEST_CHUNK
-    return _Even(pool) if is_even else _Mixed(pool)
 
 
 class _Keyed:
@@ -201,26 +156,3 @@ class _Keyed:
         return topic * self._topics.partitions + self._partition[number], [
             names[at] for at in number.tolist()
         ]
-
-
-def bodies(load: Load, rng: np.random.Generator) -> list[bytes]:
-    """Return what follows the header, to be used in turn: sizes by their shares, in random order.
-
-    Random bytes, but for the compressible share of the whole message, so that a client's compression
-    finds what the plan says and no repetition between messages of a batch.
-    """
-    sizes = np.array([size for size, _ in load.sizes])
-    shares = np.array([share for _, share in load.sizes]) / sum(s for _, s in load.sizes)
-    count = int(np.clip(POOL_BYTES / load.mean_size, len(sizes), MOST_BODIES))
-    # The nearest whole numbers of each size, largest remainders first.
-    exact = shares * count
-    whole = np.floor(exact).astype(np.int64)
-    for at in np.argsort(whole - exact)[: count - int(whole.sum())]:
-        whole[at] += 1
-    chosen = rng.permutation(np.repeat(sizes, np.maximum(whole, 1)))
-    made = []
-    for size in chosen.tolist():
-        left = size - header.SIZE
-        same = min(left, round(size * load.compressible))
-        made.append(rng.bytes(left - same) + bytes(same))
-    return made

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
-from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
 
 from soak.core.schedule import Schedule
 from soak.core.units import SECOND_NS
 
 BURST_NS = SECOND_NS // 20  # credit is kept for 50 ms at most, so a stall is not paid back at once
+AHEAD, LEAST_AHEAD = 4096, 256  # due times that are worked out at once, and that there are always
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Due:
     """Messages `first` to `first + count - 1` go out now; `missed` before them are given up."""
 
@@ -23,7 +27,8 @@ class Due:
 class Pacer:
     """Walks along the schedule; exact integers, so that nothing is sent twice or forgotten.
 
-    The schedule may be extended while it walks, always beyond the present.
+    The schedule may be extended while it walks, always beyond the present. Due times are worked out ahead:
+    it is asked thousands of times a second, and numpy makes thousands for little more than four.
     """
 
     def __init__(
@@ -34,24 +39,33 @@ class Pacer:
         self._backlog_ns = backlog_ns
         self._last_ns = now_ns
         self.next_index = schedule.first_at_or_after(now_ns)
-        self._rates: tuple[Fraction, Fraction] | None = None  # that the next one is made from
+        self._changes = schedule.changes
+        self._first, self._due_ns = 0, np.zeros(0, dtype=np.int64)  # from this index on
+        self._due: list[int] = []  # the same, to be searched
+        self._steady_ns = (0, 0)  # while now and what is owed lie in here, credit grows alike
         self._per_ns = 0.0
-        self._credit = self._limit(self._credit_per_ns(now_ns, now_ns))
+        self._grow(now_ns, now_ns)
+        self._credit = self._limit
 
     def due(self, now_ns: int) -> Due:
         """Return what to send now, without taking it: call `sent` for what the client took."""
-        oldest_ns = self._schedule.due_ns(self.next_index)
-        credit_per_ns = self._credit_per_ns(now_ns, oldest_ns)
-        self._credit += (now_ns - self._last_ns) * credit_per_ns
-        self._credit = min(self._credit, self._limit(credit_per_ns))
+        oldest_ns = self.next_due_ns()
+        from_ns, until_ns = self._steady_ns
+        if not from_ns <= oldest_ns or not from_ns <= now_ns < until_ns:
+            self._grow(now_ns, oldest_ns)
+        credit = self._credit + (now_ns - self._last_ns) * self._per_ns
+        self._credit = min(credit, self._limit)
         self._last_ns = now_ns
         missed = 0
         if oldest_ns < now_ns - self._backlog_ns:
             oldest = self._schedule.first_at_or_after(now_ns - self._backlog_ns)
             missed = oldest - self.next_index
             self.next_index = oldest
-        waiting = self._schedule.first_at_or_after(now_ns + 1) - self.next_index
-        return Due(self.next_index, max(0, min(waiting, int(self._credit))), missed)
+        at = self._at()
+        waiting = bisect_right(self._due, now_ns, at) - at
+        if at + waiting == len(self._due):  # more may be due than was worked out
+            waiting = self._schedule.first_at_or_after(now_ns + 1) - self.next_index
+        return Due(self.next_index, min(waiting, int(self._credit)), missed)
 
     def sent(self, count: int) -> None:
         self.next_index += count
@@ -65,23 +79,33 @@ class Pacer:
 
     def next_due_ns(self) -> int:
         """Return when the next message is due; far away where the rate is 0."""
-        return self._schedule.due_ns(self.next_index)
+        at = self._at()  # may work out new ones
+        return self._due[at]
 
-    def _credit_per_ns(self, now_ns: int, oldest_ns: int) -> float:
-        """Return how fast credit grows: by the rate of now, or of when the oldest message was due.
+    def ahead_ns(self) -> NDArray[np.int64]:
+        """Return when the next messages are due, at least LEAST_AHEAD of them."""
+        at = self._at()
+        return self._due_ns[at:]
+
+    def _at(self) -> int:
+        """Return where the next message stands in what was worked out."""
+        at = self.next_index - self._first
+        if not 0 <= at <= len(self._due) - LEAST_AHEAD or self._schedule.changes != self._changes:
+            self._changes = self._schedule.changes
+            self._steady_ns = (0, 0)
+            self._first, at = self.next_index, 0
+            self._due_ns = self._schedule.due_many_ns(self._first, AHEAD)
+            self._due = self._due_ns.tolist()
+        return at
+
+    def _grow(self, now_ns: int, oldest_ns: int) -> None:
+        """Let credit grow by the rate of now, or of when the oldest message was due.
 
         What a stall at a high rate left behind goes out at that rate, also when the rate has fallen since.
         """
-        now = self._schedule.rate_at(now_ns)
-        then = self._schedule.rate_at(oldest_ns) if oldest_ns < now_ns else now
-        if self._rates is None or now is not self._rates[0] or then is not self._rates[1]:
-            self._rates = (
-                now,
-                then,
-            )  # the same ones all through a segment, thousands of times a second
-            self._per_ns = float(max(now, then)) * self._catch_up_ratio / SECOND_NS
-        return self._per_ns
-
-    @staticmethod
-    def _limit(credit_per_ns: float) -> float:
-        return max(1.0, BURST_NS * credit_per_ns)
+        rate = self._schedule.rate_at(now_ns)
+        self._steady_ns = self._schedule.span_at(now_ns)
+        if oldest_ns < self._steady_ns[0]:
+            rate = max(rate, self._schedule.rate_at(oldest_ns))
+        self._per_ns = float(rate) * self._catch_up_ratio / SECOND_NS
+        self._limit = max(1.0, BURST_NS * self._per_ns)

@@ -8,11 +8,10 @@ from pathlib import Path
 from time import thread_time
 
 import numpy as np
-from numpy.typing import NDArray
 
 from soak.core import header
 from soak.core.phases import LOADED
-from soak.core.ports import Clock, Outgoing, Producer
+from soak.core.ports import Clock, Producer
 from soak.core.units import SECOND_NS
 from soak.daemons.context import (
     RESTART_CODE,
@@ -25,7 +24,7 @@ from soak.daemons.context import (
 )
 from soak.daemons.in_flight import InFlight
 from soak.daemons.leaders import Leaders
-from soak.daemons.messages import LARGEST_CHUNK, Messages
+from soak.daemons.messages import LARGEST_BLOCK, STICKY_NS, Block, Messages
 from soak.daemons.pacing import Pacer
 from soak.daemons.produce_second import LAG_UNTRUSTED_SECONDS, ProduceSecond
 from soak.daemons.rate_plan import rate_plan_of
@@ -35,12 +34,10 @@ from soak.service.priority import Priority
 
 TICK_NS = 260_000  # shortest pause: the schedule lag is at most that and what a wake-up is late
 FULL_NS = 2_000_000  # after a send that the client's queue refused: to try at once costs more than it sends
-AHEAD = 1024
 IDLE_NS = 20_000_000
 DIGEST_NS = 50_000_000  # acknowledgements are noted at once and counted in batches
 FLUSH_SECONDS = 15.0
 FLUSH_TICK_NS = 2_000_000
-_NONE = np.zeros(0, dtype=np.int64)
 LAG_UNTRUSTED_NS = round(LAG_UNTRUSTED_SECONDS * SECOND_NS)
 
 
@@ -104,7 +101,7 @@ class ProduceLoop:
         self._pacer = self._paced(now_ns)
         self._enter(context.grid.k_at(now_ns))
         self._turn = 0
-        self._ahead_first, self._ahead_ns = 0, _NONE  # due times from an index on
+        self._block: Block | None = None  # the next to be sent, laid out up to 10 ms ahead
         self._in_flight = [InFlight() for _ in producers]
         self._recorded = np.zeros_like(messages.next_sequences)
         self._is_held = False  # behind the schedule because the cluster took no more
@@ -153,12 +150,13 @@ class ProduceLoop:
         k, before = self._context.grid.k_at(now_ns), self._phase in LOADED
         phases = self._context.phase_file.poll()
         self._rate_plan.follow(phases, k)
-        self._ahead_ns = _NONE  # the schedule may have been extended
+        self._drop_block()  # the schedule may have been extended
         after = phases.at(k) in LOADED
         if before and not after:  # the last sends of the phase; what it owes beyond them is missed
             edge_ns = self._context.grid.start_of(self._k + 1) - 1
             self._send_due(edge_ns)
             self._second.missed += self._pacer.give_up(edge_ns)
+            self._drop_block()
         if self._k >= 0:
             self._serve()
             self._take()
@@ -182,44 +180,57 @@ class ProduceLoop:
         """Send what is due; return whether the client took all of it."""
         due = self._pacer.due(now_ns)
         self._is_held = self._is_held and now_ns - self._pacer.next_due_ns() > LAG_UNTRUSTED_NS
-        self._second.missed += due.missed
-        for first in range(due.first, due.first + due.count, LARGEST_CHUNK):
-            count = min(LARGEST_CHUNK, due.first + due.count - first)
-            taken = self._send_chunk(self._due_ns(first, count))
+        if due.missed:
+            self._second.missed += due.missed
+            self._drop_block()
+        left = due.count
+        while left:
+            block = self._block or self._lay_out(now_ns)
+            count = min(left, block.left)
+            taken = self._send(block, count)
             self._pacer.sent(taken)
             if taken < count:
                 self._second.queue_full += count - taken
                 self._is_held = True
+                self._drop_block()  # the next client, another partition may take them
                 return False
-            if (
-                due.count > LARGEST_CHUNK
-            ):  # much is due: acknowledgements must not wait for the last of it
+            left -= count
+            if left:  # much is due: acknowledgements must not wait for the last of it
                 self._serve()
         return True
 
-    def _due_ns(self, first: int, count: int) -> NDArray[np.int64]:
-        """Return when these are due: numpy works out a thousand for little more than four."""
-        begin = first - self._ahead_first
-        if not 0 <= begin <= self._ahead_ns.size - count:
-            self._ahead_first, begin = first, 0
-            self._ahead_ns = self._rate_plan.schedule.due_many_ns(first, max(count, AHEAD))
-        return self._ahead_ns[begin : begin + count]
-
-    def _send_chunk(self, intended_ns: NDArray[np.int64]) -> int:
-        """Send messages that share one stamp through the next client; return how many it took."""
+    def _lay_out(self, now_ns: int) -> Block:
+        """Lay out, for the next client, what is due while one partition is kept; at least one message."""
         client = self._turn
         self._turn = (client + 1) % len(self._producers)
+        due_ns = self._pacer.ahead_ns()[:LARGEST_BLOCK]
+        until_ns = (now_ns // STICKY_NS + 1) * STICKY_NS
+        count = max(1, int(np.searchsorted(due_ns, until_ns)))
+        self._block = self._messages.block(client, due_ns[:count], now_ns)
+        return self._block
+
+    def _drop_block(self) -> None:
+        if self._block is not None:
+            self._messages.drop(self._block)
+            self._block = None
+
+    def _send(self, block: Block, count: int) -> int:
+        """Send the next messages of a block under one stamp; return how many its client took."""
+        first, end = block.sent, block.sent + count
         sent_ns = self._clock.mono_ns()
-        chunk = self._messages.make(client, intended_ns, sent_ns, self._clock.wall_ns())
-        in_flight = self._in_flight[client]
-        token = in_flight.next_token
-        in_flight.add(chunk.lane, chunk.sequence, intended_ns, sent_ns)
-        outgoing = Outgoing(chunk.partition, chunk.payload, token, chunk.key, chunk.rows)
-        taken = self._producers[client].send(outgoing)
-        if taken < intended_ns.size:
-            in_flight.take_back(intended_ns.size - taken)
-            self._messages.take_back(chunk, taken)
-        self._second.note_sent(chunk.delay_ns[:taken])
+        intended_ns = block.intended_ns[first:end]
+        delay_ns = sent_ns - intended_ns
+        in_flight = self._in_flight[block.client]
+        outgoing = block.stamped(delay_ns, self._clock.wall_ns(), in_flight.next_token)
+        in_flight.add(block.lane[first:end], block.sequence[first:end], intended_ns, sent_ns)
+        taken = self._producers[block.client].send(outgoing)
+        if taken < count:
+            in_flight.take_back(count - taken)
+            delay_ns = delay_ns[:taken]
+        block.sent += taken
+        if not block.left:
+            self._block = None
+        self._second.note_sent(delay_ns)
         self._second.held_back += taken if self._is_held else 0
         return taken
 
@@ -237,6 +248,7 @@ class ProduceLoop:
 
     def _write(self, k: int) -> None:
         second, grid = self._second, self._context.grid
+        self._drop_block()  # what was not sent has no number yet
         at_ns = self._clock.wall_ns()
         following = self._messages.next_sequences
         touched = np.where(following != self._recorded, following, 0)
