@@ -27,7 +27,7 @@ def _phases(soak_k: int, drain_k: int) -> str:
     return to_line("warm-up", 0) + to_line("soak", soak_k) + to_line("drain", drain_k)
 
 
-def _finding(**changes: object) -> Finding:
+def finding_of(**changes: object) -> Finding:
     cause = Explanation("retention_cliff", 0.9, (Evidence("deletions began at the onset"),))
     values = {
         "key": "synthetic-1-118",
@@ -50,7 +50,7 @@ def _finding(**changes: object) -> Finding:
 def test_a_step_that_both_detectors_see_is_a_regression_found_by_both(tmp_path: Path) -> None:
     found = timeline(tmp_path)
 
-    code = report.write(found, [_finding()], None)
+    code = report.write(found, [finding_of()], None)
 
     (told,) = summary(found.folder)["findings"]
     assert (code, told["cause"], told["found"]) == (3, "retention_cliff", "both")
@@ -73,7 +73,7 @@ def test_a_rise_from_nothing_has_no_ratio(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(fault_k=None))
     odd = Explanation("odd", 0.9, (Evidence("odd", {"share": float("nan"), "count": 3}),))
 
-    report.write(found, [_finding(before=0.0, causes=(odd,))], None)
+    report.write(found, [finding_of(before=0.0, causes=(odd,))], None)
 
     (told,) = summary(found.folder)["findings"]
     assert (told["before"], told["ratio"]) == (0.0, None)
@@ -110,7 +110,7 @@ def test_what_is_not_a_confirmed_step_of_the_cluster_does_not_count(
     tmp_path: Path, changes: dict[str, object]
 ) -> None:
     found = timeline(tmp_path, Shape(fault_k=None))
-    judged = look_back(found, [_finding(**changes)])
+    judged = look_back(found, [finding_of(**changes)])
 
     assert verdict(judged, coverage(found)) == "clean"
 
@@ -118,13 +118,13 @@ def test_what_is_not_a_confirmed_step_of_the_cluster_does_not_count(
 def test_a_finding_that_went_away_is_still_a_regression(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(fault_k=None))
 
-    assert report.write(found, [_finding(state="gone", gone_k=150)], None) == 3
+    assert report.write(found, [finding_of(state="gone", gone_k=150)], None) == 3
 
 
 def test_the_step_by_which_a_finding_went_away_is_no_finding_of_its_own(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(lifted_k=175))
 
-    judged = look_back(found, [_finding(state="gone", gone_k=190)])
+    judged = look_back(found, [finding_of(state="gone", gone_k=190)])
 
     assert [(one.found, one.finding.state) for one in judged] == [("both", "gone")]
 
@@ -137,7 +137,7 @@ def test_a_warning_that_looking_back_confirms_is_told_under_its_key(tmp_path: Pa
     """It does not hide the step, and the step keeps the key that was minted online."""
     found = timeline(tmp_path)
 
-    judged = look_back(found, [_finding(state="warning")])
+    judged = look_back(found, [finding_of(state="warning")])
 
     assert verdict(judged, coverage(found)) == "regressed"
     (one,) = judged
@@ -183,7 +183,7 @@ def test_untrusted_seconds_in_a_row_are_one_band(tmp_path: Path) -> None:
 
 def test_the_page_holds_everything_and_asks_the_network_for_nothing(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(is_drill=True))
-    report.write(found, [_finding()], {"drill": "x", "fault": "deletion_stall"})
+    report.write(found, [finding_of()], {"drill": "x", "fault": "deletion_stall"})
 
     page = found.folder.report.read_text()
 
@@ -198,7 +198,7 @@ def test_hostile_text_in_a_run_is_escaped(tmp_path: Path) -> None:
     found = timeline(tmp_path)
     evil = Evidence("<script>alert(1)</script>")
     cause = Explanation("<img src=x>", 0.9, (evil,))
-    judged = look_back(found, [_finding(causes=(cause,), series='"><b>|x{a="<i>"}')])
+    judged = look_back(found, [finding_of(causes=(cause,), series='"><b>|x{a="<i>"}')])
     page = report.html(Page(found, judged, coverage(found), "regressed", {"drill": "<u>"}))
 
     assert not [word for word in ("<script", "<img", "<b>", "<i>", "<u>") if word in page]

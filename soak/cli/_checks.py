@@ -74,16 +74,12 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
     """
     plan = plan_file.plan
     check_load(plan_file)
-    existing = _check_writable(plan_file, runs)
-    free = shutil.disk_usage(existing).free
-    if free < plan.free_space_floor:
-        have = format_size(free // 2**20 * 2**20)
-        raise plan_file.error(
-            "free_space_floor",
-            f"{existing} has {have} free, less than the floor of {format_size(plan.free_space_floor)}",
-        )
+    _check_free(plan_file, _check_writable(plan_file, runs))
     if plan.lab is None:
         check_folders(plan, plan_file.document)
+        for directory in folders_of(plan):  # the load fills it, and the fsync probe writes there
+            if Path(directory).is_dir():
+                _check_free(plan_file, Path(directory))
         if plan.drive_check and not folders_of(plan):
             raise plan_file.error(
                 "drive_check", "no probe names a folder on a broker's drive, and this is no lab"
@@ -199,6 +195,16 @@ def _is_kafka(plan: Plan) -> bool:
 
 def _address(plan_file: PlanFile) -> str:
     return str(next(iter(plan_file.plan.broker_config.addresses.values())))
+
+
+def _check_free(plan_file: PlanFile, folder: Path) -> None:
+    free, floor = shutil.disk_usage(folder).free, plan_file.plan.free_space_floor
+    if free < floor:
+        have = format_size(free // 2**20 * 2**20)
+        raise plan_file.error(
+            "free_space_floor",
+            f"{folder} has {have} free, less than the floor of {format_size(floor)}",
+        )
 
 
 def _check_writable(plan_file: PlanFile, runs: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ def install_units(
     """
     from soak.cli import _units
 
+    os.umask(0o022)  # what is installed is for everybody to read
     if uninstall:
         steps = _units.removed(prefix, is_dry=dry_run)
         print("\n".join(steps) or f"nothing of ours below {prefix}")

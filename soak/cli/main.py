@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import pkgutil
 import sys
 
@@ -48,8 +49,14 @@ def build(arguments: list[str]) -> typer.Typer:
     return app
 
 
+def keep_private() -> None:
+    """Let nobody but the owner and the group read what this process and its children write."""
+    os.umask(os.umask(0o077) | 0o027)
+
+
 def run() -> None:
     """Run the command line; the one place where errors become exit codes."""
+    keep_private()
     one_thread_for_numpy()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.INFO)
     try:
