@@ -16,11 +16,12 @@ from detectors.attribution import attribute
 from detectors.incidents import Incident, group, identity, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
-from soak.core.phases import Phases, parse
+from soak.core.phases import Phases
 from soak.core.plan import Plan
 from soak.core.ports import Clock
 from soak.store.findings import FindingsStore
 from soak.store.history import History, Window
+from soak.store.phases_file import read_phases
 from soak.store.run_folder import RunFolder
 
 BEFORE_SECONDS = 600  # looked at around an onset
@@ -118,8 +119,7 @@ class Attribution:
 
     def _nearby(self, finding: Finding, known: Sequence[Change], k1: int) -> Nearby:
         k0 = max(0, finding.interval[0] - BEFORE_SECONDS)
-        path = self.folder.phases
-        phases = parse(path.read_text()) if path.is_file() else Phases()
+        phases = read_phases(self.folder.phases)
         window = self.history.window(k0, max(k0, k1))
         return nearby_of(window, known, phases, self.history.earlier_events(k0))
 

@@ -24,8 +24,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from soak.core.model import Column, Record
-from soak.core.phases import Phases, parse
+from soak.core.phases import Phases
 from soak.store.journal_reader import SourceReader
+from soak.store.phases_file import read_phases
 from soak.store.run_folder import RunFolder
 from spark._offsets import ColumnsIndex, Offset, Span, columns_at, newest, spans
 from spark.schema import ARROW_ROWS, ROWS, columns_text
@@ -120,7 +121,7 @@ class JournalTail(DataSourceStreamReader):
 def rows(folder: Path, run: str, listed: Iterable[Span]) -> Iterator[Row]:
     """Give the records in these spans as rows of `ROWS`, and a row with a `gap` for each damage."""
     paths = RunFolder(folder)
-    phases = _phases(paths.phases)
+    phases = read_phases(paths.phases)
     readers: dict[str, SourceReader] = {}
     told: set[str] = set()
     for span in listed:
@@ -152,10 +153,6 @@ def batches(found: Iterator[Row]) -> Iterator[pa.RecordBatch]:
 def _spans_of(partition: InputPartition) -> tuple[Span, ...]:
     # Spark asks for at least one partition and makes an empty one when there is none
     return partition.spans if isinstance(partition, _Spans) else ()
-
-
-def _phases(path: Path) -> Phases:
-    return parse(path.read_text()) if path.is_file() else Phases()
 
 
 def _gap(run: str, source: str, reason: str) -> Row:

@@ -15,15 +15,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
-from soak.core.errors import JournalError, RunFolderError
+from soak.core.errors import JournalError
 from soak.core.model import Column
 from soak.core.phase_plan import drain_k
-from soak.core.phases import Phases, parse
+from soak.core.phases import Phases
 from soak.core.plan import Plan
 from soak.core.units import SECOND_NS
 from soak.store.audited import audited, is_loss_known
 from soak.store.journal import segments
 from soak.store.journal_reader import sources
+from soak.store.phases_file import read_phases
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
 from spark.digest import digest
 
@@ -150,7 +151,7 @@ def assemble(folder: RunFolder, read: Callable[[Sequence[Path], int], Sequence[R
         JournalError: a journal was written by a newer version.
     """
     run = read_run(folder)
-    plan, phases = read_plan(folder), _phases(folder)
+    plan, phases = read_plan(folder), read_phases(folder.phases)
     paths = [
         path for source in sources(folder.journal) for path in segments(folder.journal / source)
     ]
@@ -167,15 +168,6 @@ def _is_fresh(paths: Sequence[Path]) -> bool:
     """True when a journal was written a moment ago; a killed run still calls itself running."""
     newest = max((path.stat().st_mtime for path in paths), default=0.0)
     return time.time() - newest < SILENT_SECONDS
-
-
-def _phases(folder: RunFolder) -> Phases:
-    if not folder.phases.exists():
-        return Phases()
-    try:
-        return parse(folder.phases.read_text())
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{folder.phases} is damaged: {error}") from error
 
 
 def digest_frame(session: SparkSession, paths: Sequence[Path], step: int) -> DataFrame:

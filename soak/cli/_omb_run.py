@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from soak.core.errors import RunFolderError
-from soak.core.phases import Phases, parse
+from soak.core.phases import Phases
 from soak.omb.run_result import Second, Source
 from soak.store.journal_reader import sources
 from soak.store.merged_reader import MergedReader
+from soak.store.phases_file import read_phases
 from soak.store.run_folder import RunFolder, read_plan, read_run
 
 _ROLES = ("produce", "consume")
@@ -23,7 +24,7 @@ def source(folder: RunFolder) -> Source:
         SoakError: no run folder, a damaged plan, or the soak has not begun.
     """
     run, plan = read_run(folder), read_plan(folder)
-    begin_k, end_k = _measured(phases(folder), folder)
+    begin_k, end_k = _measured(read_phases(folder.phases), folder)
     return Source(
         plan=plan,
         name=run.name or plan.name,
@@ -39,20 +40,6 @@ def seconds(folder: RunFolder) -> Iterator[Second]:
     found = MergedReader(folder.journal, names).read()
     for k, group in groupby(found, key=lambda one: one.record.k):
         yield k, [(one.record, one.columns) for one in group]
-
-
-def phases(folder: RunFolder) -> Phases:
-    """Return what was decided so far; nothing where no run began.
-
-    Raises:
-        RunFolderError: the file cannot be read.
-    """
-    try:
-        return parse(folder.phases.read_text())
-    except FileNotFoundError:
-        return Phases()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{folder.phases} cannot be read: {error}") from error
 
 
 def _measured(phases: Phases, folder: RunFolder) -> tuple[int, int]:

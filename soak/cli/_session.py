@@ -20,11 +20,12 @@ from soak.cli._part import WHOLE, Part, check_in_time, check_part
 from soak.cli._snapshot import Watcher
 from soak.cli._view import View, open_view
 from soak.core import plan_text
-from soak.core.clock import Grid, SystemClock
+from soak.core.clock import SystemClock
 from soak.core.errors import SoakError
 from soak.core.plan import Plan
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
+from soak.daemons.context import grid_of
 from soak.daemons.supervise import GaveUpError, Supervisor
 from soak.lab.lab import Lab, start_lab
 from soak.lab.mailbox import render
@@ -194,7 +195,7 @@ def _carried_on(
     stop = stop_event()
     supervisor.start()
     beside = on_started(Started(run, lab, supervisor.pids), stack) if on_started else None
-    watcher = Watcher(folder, plan, run.id, Grid.anchored(run.start_wall_ns, clock), clock)
+    watcher = Watcher(folder, plan, run.id, grid_of(folder, run, clock), clock)
     failure: GaveUpError | None = None
     state = "ended"
     try:

@@ -85,8 +85,8 @@ def _rate(text: str) -> int:
 def _run(path: Path) -> tuple[list[Quiet], Config, float]:
     """Return the quiet latencies of a run, its detector's settings, and the seconds between two rows."""
     from detectors.level_shift import Config
-    from soak.cli import _omb_run
     from soak.store.history import History
+    from soak.store.phases_file import read_phases
     from soak.store.run_folder import RunFolder, read_plan
     from spark.quiet import quiet_seconds
 
@@ -94,7 +94,7 @@ def _run(path: Path) -> tuple[list[Quiet], Config, float]:
     config = read_plan(folder).detection.detectors.get("level_shift") or Config()
     history = History(folder.journal)
     end_k = 1 + max(history.latest().values(), default=0)
-    spans = _omb_run.phases(folder).spans("soak", end_k)
+    spans = read_phases(folder.phases).spans("soak", end_k)
     return quiet_seconds(history, spans, config, MOST_SECONDS), config, 1.0
 
 

@@ -20,7 +20,7 @@ from soak.core.profile import Point
 from soak.core.units import SECOND_NS, format_size
 from soak.daemons import catch_up, ramp
 from soak.daemons.backlog import Backlog
-from soak.daemons.context import PhaseFile, open_page
+from soak.daemons.context import PhaseFile, grid_of, open_page
 from soak.daemons.load_seconds import LOAD_SOURCES, LoadSeconds
 from soak.daemons.rate_plan import table_of
 from soak.daemons.windows import Windows
@@ -54,7 +54,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: b
     """
     folder = RunFolder(run_dir)
     plan, run_ = read_plan(folder), read_run(folder)
-    grid, table = Grid.anchored(run_.start_wall_ns, clock), table_of(plan, folder)
+    grid, table = grid_of(folder, run_, clock), table_of(plan, folder)
     page = open_page(folder, plan, run_, "conduct", clock)
     with exclusive(run_dir / "conduct.lock", "the conductor of this run"):
         phase_file = PhaseFile(folder.phases)

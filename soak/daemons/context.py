@@ -17,8 +17,10 @@ from soak.core.plan_probe import AnyPlan
 from soak.core.ports import Broker, Clock, Topics
 from soak.daemons.recorder import Journal, Recorder
 from soak.service.metrics import Page, publish
+from soak.store.anchor import anchored
 from soak.store.journal import JournalWriter
 from soak.store.journal_thread import JournalThread
+from soak.store.phases_file import damage_told
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
 
 RESTART_CODE = 75
@@ -48,6 +50,12 @@ def topics_of(plan: Plan) -> Topics:
     return Topics(plan.topic.names, plan.topic.partitions)
 
 
+def grid_of(folder: RunFolder, run: Run, clock: Clock) -> Grid:
+    """Return the run's seconds on this boot's monotonic clock, the same for all daemons of this host."""
+    kept = folder.anchors / f"{host_name()}.json"
+    return anchored(kept, boot_id(), run.start_wall_ns, clock)
+
+
 @dataclass(slots=True)
 class PhaseFile:
     """Follows `phases.jsonl` as `conduct` appends to it."""
@@ -58,19 +66,26 @@ class PhaseFile:
     _text: str = ""  # whole lines that were read
 
     def poll(self) -> Phases:
-        """Return the decisions so far; reads the file only when it has changed, and parses what is new."""
+        """Return the decisions so far; reads the file only when it has changed, and parses what is new.
+
+        Raises:
+            RunFolderError: it is damaged, or cannot be read.
+        """
+        with damage_told(self.path):
+            return self._poll()
+
+    def _poll(self) -> Phases:
         try:
             found = self.path.stat()
         except FileNotFoundError:
             return self.phases
         seen = (found.st_size, found.st_mtime_ns)
         if seen != self._seen:
-            self._seen = seen
             text = self.path.read_text()
             text = text[: text.rfind("\n") + 1]
             is_longer = text.startswith(self._text)
             self.phases = parse(text[len(self._text) :], self.phases) if is_longer else parse(text)
-            self._text = text
+            self._text, self._seen = text, seen
         return self.phases
 
 
@@ -121,7 +136,7 @@ def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> J
     """
     run = read_run(folder)
     source = f"{role}@{host_name()}"
-    grid = Grid.anchored(run.start_wall_ns, clock)
+    grid = grid_of(folder, run, clock)
     # A folder that was made anew in the middle of a run knows of no life before: its incarnation is to
     # lie above all of them, or a host that has those takes the new records for old ones.
     first_inc = max(1, grid.k_at(clock.mono_ns()) + 1)

@@ -6,13 +6,12 @@ import json
 import threading
 from dataclasses import dataclass, field
 
-from soak.core.clock import Grid
 from soak.core.phase_plan import drain_k
 from soak.core.phases import Phases
 from soak.core.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.daemons.context import PhaseFile, host_name
+from soak.daemons.context import PhaseFile, grid_of, host_name
 from soak.daemons.supervise import DETECT_LIMIT_NS
 from soak.service.notify import notifier
 from soak.store.run_folder import RunFolder, is_held, read_plan, read_run
@@ -28,7 +27,7 @@ POLL_SECONDS = 1.0
 def run(folder: RunFolder, stop: threading.Event, clock: Clock) -> bool:
     """Return True when the run is over, False when told to stop before."""
     known = read_run(folder)
-    grid = Grid.anchored(known.start_wall_ns, clock)
+    grid = grid_of(folder, known, clock)
     ending = Ending(folder, read_plan(folder), clock)
     manager = notifier()
     manager.ready()

@@ -46,6 +46,11 @@ class RunFolder:
         return self.path / "forecast.json"
 
     @property
+    def anchors(self) -> Path:
+        """Return the folder of where the run's start lies on each host's clocks."""
+        return self.path / "anchors"
+
+    @property
     def begin(self) -> Path:
         """Return where reading begins, by partition, in topics that the run did not make."""
         return self.path / "begin.json"

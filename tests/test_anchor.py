@@ -1,0 +1,68 @@
+"""Where a run's start lies on a host's clocks, however the wall clock is moved afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from soak.core.units import SECOND_NS
+from soak.store.anchor import anchored
+from tests.fakes import FakeClock
+
+START = 1_790_000_000 * SECOND_NS
+
+
+def test_a_daemon_that_starts_after_a_clock_step_counts_the_same_seconds(tmp_path: Path) -> None:
+    """Two hours ahead on the wall are no two hours of the run."""
+    clock = FakeClock(mono_ns=7 * SECOND_NS, wall_ns=START)
+    first = anchored(tmp_path / "a.json", "boot", START, clock)
+    clock.advance(60)
+    clock.step_wall(7200)
+    again = anchored(tmp_path / "a.json", "boot", START, clock)
+
+    assert again == first
+    assert again.k_at(clock.mono_ns()) == 60
+
+
+def test_a_suspend_is_time_of_the_run(tmp_path: Path) -> None:
+    """The monotonic clock stood still: an incarnation that begins after it must not be behind."""
+    clock = FakeClock(wall_ns=START)
+    anchored(tmp_path / "a.json", "boot", START, clock)
+    clock.advance(10)
+    clock.suspend(300)
+
+    assert anchored(tmp_path / "a.json", "boot", START, clock).k_at(clock.mono_ns()) == 310
+
+
+@pytest.mark.parametrize(
+    ("boot", "start_ns", "text"),
+    [
+        ("other", START, ""),
+        ("boot", START + SECOND_NS, ""),
+        ("boot", START, "{"),
+        ("boot", START, "[]"),
+    ],
+)
+def test_another_boot_goes_by_the_wall_clock(
+    tmp_path: Path, boot: str, start_ns: int, text: str
+) -> None:
+    """As does another run's file, or one that is damaged; what is found is kept."""
+    path = tmp_path / "a.json"
+    anchored(path, "boot", START, FakeClock(wall_ns=START))
+    if text:
+        path.write_text(text)
+    clock = FakeClock(mono_ns=5 * SECOND_NS, wall_ns=START + 90 * SECOND_NS)
+    grid = anchored(path, boot, start_ns, clock)
+    clock.step_wall(-3600)
+
+    assert grid.k_at(clock.mono_ns()) == 90 - (start_ns - START) // SECOND_NS
+    assert anchored(path, boot, start_ns, clock) == grid
+
+
+def test_a_full_drive_keeps_no_daemon_from_starting(tmp_path: Path) -> None:
+    """It counts by the wall clock, as it would have."""
+    (tmp_path / "anchors").write_text("a file where the folder is to be")
+    clock = FakeClock(wall_ns=START + 20 * SECOND_NS)
+
+    assert anchored(tmp_path / "anchors/a.json", "boot", START, clock).k_at(clock.mono_ns()) == 20
