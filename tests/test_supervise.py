@@ -57,6 +57,13 @@ def make() -> Iterator[list[Supervisor]]:
         supervisor.close()
 
 
+class HastyClock(SystemClock):
+    """Pauses of seconds pass in a moment."""
+
+    def mono_ns(self) -> int:
+        return 20 * super().mono_ns()
+
+
 def _supervisor(
     tmp_path: Path, program: tuple[str, str], deaths: list[str], *roles: Role
 ) -> Supervisor:
@@ -64,7 +71,7 @@ def _supervisor(
     folder.path.mkdir()
     return Supervisor(
         folder,
-        SystemClock(),
+        HastyClock(),
         on_death=lambda name, how: deaths.append(f"{name} {how}"),
         roles=roles,
         program=program,
@@ -107,6 +114,28 @@ def test_what_keeps_dying_ends_the_run_with_its_log(
 
     with pytest.raises(GaveUpError, match="dies died 6 times in a minute"):
         _until(supervisor.poll)
+
+
+def test_what_cannot_be_started_on_a_drive_that_takes_nothing_is_started_later(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    """A log that cannot be opened is no reason to end a run."""
+    supervisor = _supervisor(
+        tmp_path, program, deaths, Role("waits", ("waits",), is_measuring=True)
+    )
+    make.append(supervisor)
+    supervisor.start()
+    first = supervisor.pids()["waits"]
+    logs = tmp_path / "run" / "logs"
+    logs.rename(tmp_path / "run" / "away")
+    os.kill(first, signal.SIGKILL)
+    _until(lambda: supervisor.poll() or deaths)
+    nobody = supervisor.pids()
+    (tmp_path / "run" / "away").rename(logs)
+    _until(lambda: supervisor.poll() or supervisor.pids())
+
+    assert nobody == {}
+    assert supervisor.pids()["waits"] != first
 
 
 def test_the_run_is_over_when_what_measures_has_ended_on_purpose(

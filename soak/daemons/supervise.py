@@ -109,8 +109,11 @@ class Supervisor:
 
     def pids(self) -> dict[str, int]:
         """Return the processes that are there now, by daemon."""
-        there = {name: one for name, one in self._children.items() if not one.is_finished}
-        return {name: child.process.pid for name, child in there.items()}
+        return {
+            name: child.process.pid
+            for name, child in self._children.items()
+            if not child.is_finished and child.process.poll() is None
+        }
 
     def poll(self) -> bool:
         """Restart what has died; return True when all measuring daemons have ended on purpose.
@@ -124,8 +127,7 @@ class Supervisor:
                 continue
             if child.again_ns is not None:
                 if self._clock.mono_ns() >= child.again_ns:
-                    child.again_ns = None
-                    child.process = self._spawn(child.role)
+                    self._start_again(child)
             elif child.process.poll() is not None:
                 self._ended(child)
         return all(child.is_finished for child in self._children.values() if child.role.is_needed)
@@ -184,11 +186,22 @@ class Supervisor:
             tail = children.log_tail(self._folder.logs / f"{child.role.name}.log")
             message = f"{child.role.name} died {RESTART_LIMIT + 1} times in a minute ({how})"
             raise GaveUpError(f"{message}; its log ends:\n{tail}")
-        # The first time at once, then ever later: what watches must not take the load down with it.
-        if len(child.deaths_ns) == 1 or child.role.is_needed:
-            child.process = self._spawn(child.role)
+        # The first time at once, then ever later: what watches must not take the load down with it,
+        # and what the load needs must outlast a drive that takes nothing for a moment.
+        deaths = len(child.deaths_ns)
+        if deaths == 1:
+            self._start_again(child)
         else:
-            child.again_ns = now_ns + min(SECOND_NS << len(child.deaths_ns), LONGEST_PAUSE_NS)
+            first_ns = SECOND_NS // 8 if child.role.is_needed else SECOND_NS
+            child.again_ns = now_ns + min(first_ns << deaths, LONGEST_PAUSE_NS)
+
+    def _start_again(self, child: _Child) -> None:
+        child.again_ns = None
+        try:
+            child.process = self._spawn(child.role)
+        except OSError as error:  # its log cannot be opened: the drive is read-only, or full
+            LOG.warning("cannot_start daemon=%s error=%s", child.role.name, error)
+            child.again_ns = self._clock.mono_ns() + SECOND_NS
 
     def _note_death(self, name: str, how: str) -> None:
         """Keep it for the report and tell the terminal."""
