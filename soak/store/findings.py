@@ -275,11 +275,14 @@ def _typed(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        code = getattr(error, "sqlite_errorcode", 0)  # none where a text is no UTF-8
+        if code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
             raise FindingsBusyError(f"{path} is locked by another process: {error}") from error
         raise FindingsError(f"cannot use {path}: {error}") from error
     except (sqlite3.Error, OSError) as error:
         raise FindingsError(f"cannot use {path}: {error}") from error
+    except (ValueError, TypeError, KeyError) as error:  # a page that holds together, of other bytes
+        raise FindingsError(f"{path} is damaged: {error}") from error
 
 
 def _withdraw(connection: sqlite3.Connection, run: str, change: Change) -> None:
