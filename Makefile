@@ -68,8 +68,12 @@ test-service: $(STAMP) ## runs that pause, are killed, miss their end and go on,
 	@$(BIN)/pytest -m service --durations=3
 
 .PHONY: chaos
-chaos: $(STAMP) ## fifty random kills of a run's daemons: nothing lost, nobody blamed (ten minutes); SOAK_CHAOS_SEED, SOAK_CHAOS_KILLS
-	@$(BIN)/pytest -m chaos --durations=3 -s
+chaos: $(STAMP) ## fifty kills of a run's processes and twenty troubles: nothing lost, nobody blamed (15 minutes); ARGS=--help
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
+.PHONY: test-damage
+test-damage: $(STAMP) ## a thousand damaged plans, journals, databases and OMB files: an error or a gap each (two minutes)
+	@$(BIN)/pytest -m damage --durations=3 -s
 
 .PHONY: bench
 bench: bench-load bench-probes bench-detect ## measure against the brokers' own tools, side by side: tables of ratios

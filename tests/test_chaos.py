@@ -1,139 +1,143 @@
-"""A run whose daemons are killed at random: what was written stays, and the cluster is blamed for nothing.
-
-`make chaos`; SOAK_CHAOS_SEED and SOAK_CHAOS_KILLS say which kills, and how many.
-"""
+"""The oracle of `make chaos` on a run that is known: content with it, and with nothing that is missing."""
 
 from __future__ import annotations
 
-import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
-import zlib
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from soak.core import plan_text
-from soak.core.clock import SystemClock
-from soak.core.units import SECOND_NS
-from soak.daemons.context import connect, host_name, topics_of
-from soak.daemons.supervise import RESTART_LIMIT, Supervisor, roles_of
-from soak.lab.ports import Running
-from soak.store.run_folder import Run, RunFolder, write_run
-from tests.live_run import LEAD_SECONDS
-from tests.test_mail import Inbox, served
+from soak.core.journal_text import columns_line, encode
+from soak.core.model import Column, Record
+from soak.store.findings import FindingsStore
+from soak.store.run_folder import RunFolder, write_run
+from tests.chaos.kept import Kept
+from tests.chaos.oracle import Told, complaints
+from tests.chaos.planted import Planted
+from tests.test_findings import NOW, finding
+from tests.test_resume import RUN
 
-SEED = int(os.environ.get("SOAK_CHAOS_SEED", "20261121"))
-KILLS = int(os.environ.get("SOAK_CHAOS_KILLS", "50"))
-SHORTEST, LONGEST = 1.0, 5.0  # seconds between two kills
-LIMIT_SECONDS = 600
+SOURCE = "probe@host"
+AUDIT = {"lost": 0, "duplicated": 0, "expired": 0, "received": 23, "acked": 22}
 
 
-class Chaos:
-    """The daemons of one run under their supervisor, and whoever kills them."""
-
-    def __init__(self, path: Path, servers: str, mail_port: int) -> None:
-        self.folder = RunFolder(path)
-        self.folder.logs.mkdir(parents=True)
-        self._clock, self._random = SystemClock(), random.Random(SEED)
-        self.folder.plan.write_text(
-            f"name: chaos\nbroker: {{kafka: {{bootstrap_servers: '{servers}'}}}}\n"
-            "topic: {name: soak-chaos, partitions: 4}\nload: {rate: 300/s, producers: 2}\n"
-            "phases: {warm_up: 5s, soak: 12h, drain: 60s}\nprobes: {host: {}, pressure: {}}\n"
-            "sinks: {mail: {to: [a@example.org], host: 127.0.0.1, port: %d}}\n" % mail_port
-        )
-        plan = plan_text.load(self.folder.plan.read_text(), "plan.yaml").plan
-        connect(plan, self._clock).create_topics(topics_of(plan), 1, {})
-        start_ns = self._clock.wall_ns() + LEAD_SECONDS * SECOND_NS
-        write_run(self.folder, Run("chaos", start_ns, host_name(), {}, "running", "chaos"))
-        self.supervisor = Supervisor(
-            self.folder, self._clock, roles=roles_of(plan), on_death=lambda *_: None
-        )
-        self.kept: list[tuple[Path, int, int]] = []  # file, bytes that were whole, their checksum
-        self._killed_at: dict[str, list[float]] = {}
-
-    def start(self) -> None:
-        self.supervisor.start()
-        self.watch_until(lambda: len(list(self.folder.journal.glob("consume.0@*/*.jsonl"))) > 0)
-
-    def watch(self, seconds: float) -> None:
-        """Let the supervisor do its work for a while: this is the pace of the kills."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self.supervisor.poll()
-            time.sleep(0.1)
-
-    def watch_until(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + LIMIT_SECONDS
-        while not condition():
-            assert time.monotonic() < end
-            self.watch(0.2)
-
-    def kill_one(self) -> str:
-        """Kill a daemon that has not died so often lately that the supervisor gives up; return its name."""
-        self.watch(self._random.uniform(SHORTEST, LONGEST))
-        now = time.monotonic()
-        pids = self.supervisor.pids()
-        recent = {
-            name: [at for at in self._killed_at.get(name, []) if now - at < 60] for name in pids
-        }
-        name = self._random.choice(
-            [name for name in sorted(pids) if len(recent[name]) < RESTART_LIMIT - 1]
-        )
-        self._killed_at[name] = [*recent[name], now]
-        self._note_written(name)
-        os.kill(pids[name], signal.SIGKILL)
-        return name
-
-    def _note_written(self, daemon: str) -> None:
-        for path in self.folder.journal.glob(f"{daemon}@*/*.jsonl"):
-            raw = path.read_bytes()
-            whole = raw[: raw.rfind(b"\n") + 1]
-            self.kept.append((path, len(whole), zlib.crc32(whole)))
-
-    def changed(self) -> list[Path]:
-        """Return the files of which something that was written is not there any more."""
-        return [
-            path for path, size, crc in self.kept if zlib.crc32(path.read_bytes()[:size]) != crc
-        ]
-
-    def end(self) -> dict[str, Any]:
-        """End the run in order; return its summary."""
-        self.folder.stop_request.touch()
-        self.watch_until(self.supervisor.poll)
-        self.supervisor.finish()
-        command = [sys.executable, "-m", "soak.cli.main", "report", str(self.folder.path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode in {0, 3, 4}, done.stderr
-        summary: dict[str, Any] = json.loads(self.folder.summary.read_text())
-        return summary
+def written(k: int) -> bytes:
+    """Return the lines of one second."""
+    columns = columns_line((Column("up"),))
+    record = Record(k=k, inc=1, at_ns=0, length_ns=1, columns_id=columns.id, values=(1.0,))
+    return encode(columns) + encode(record)
 
 
-@pytest.mark.chaos
-@pytest.mark.timeout(3600)
-def test_kills_lose_nothing_and_blame_nobody(tmp_path: Path, lab_kafka: Running) -> None:
-    """Any daemon, at any second, again and again."""
-    inbox = Inbox()
-    with served(inbox) as port:
-        chaos = Chaos(tmp_path / "run", str(lab_kafka.addresses["bootstrap_servers"]), port)
-        try:
-            chaos.start()
-            killed = [chaos.kill_one() for _ in range(KILLS)]
-            summary = chaos.end()
-        finally:
-            chaos.supervisor.close()
-    audit = summary["audit"]
-    tally = {name: killed.count(name) for name in sorted(set(killed))}
-    print(f"\nseed {SEED}, kills {tally}\naudit {audit}\ncoverage {summary['coverage']}")  # noqa: T201  # the figures
-    ids = [mail["Message-ID"] for _, mail in inbox.mails]
+@dataclasses.dataclass
+class World:
+    """A run of which four seconds were written, one finding was saved, and its mail came."""
 
-    assert chaos.changed() == []
-    assert (audit["lost"], audit["duplicated"]) == (0, 0)
-    assert [one for one in summary["findings"] if one["cause"] != "client"] == []
-    assert len(ids) == len(set(ids))
+    folder: RunFolder
+    summary: dict[str, Any]
+    told: Told
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    folder = RunFolder(tmp_path / "run")
+    (folder.journal / SOURCE).mkdir(parents=True)
+    write_run(folder, dataclasses.replace(RUN, start_wall_ns=0))
+    (folder.journal / SOURCE / "000000.jsonl").write_bytes(b"".join(map(written, range(4))))
+    kept, planted = Kept(folder.journal), Planted(folder, RUN.id, f"{SOURCE}|up")
+    kept.note()
+    planted.plant(10, NOW)
+    summary = {"audit": dict(AUDIT), "coverage": {"gaps": []}, "findings": []}
+    return World(folder, summary, Told(kept, planted, {"planted-1.confirmed": 2}, 23))
+
+
+def said(world: World) -> str:
+    return "\n".join(complaints(world.folder, world.summary, world.told))
+
+
+def forget_a_record(world: World) -> None:
+    (world.folder.journal / SOURCE / "000000.jsonl").write_bytes(written(0))
+
+
+def cut_in_silence(world: World) -> None:
+    world.told.kept.truncate(SOURCE, 1)
+
+
+def forget_a_finding(world: World) -> None:
+    world.folder.findings.unlink()
+
+
+def tell_nobody(world: World) -> None:
+    world.told = dataclasses.replace(world.told, came={})
+
+
+def lose_a_message(world: World) -> None:
+    world.summary["audit"]["lost"] = 1
+
+
+def miscount(world: World) -> None:
+    world.told = dataclasses.replace(world.told, in_topic=24)
+
+
+def stop_detecting(world: World) -> None:
+    gap = {"source": "detector", "from": "1970-01-01T00:00:00Z", "seconds": 0, "why": "behind"}
+    world.summary["coverage"]["gaps"] = [gap]
+
+
+def blame(world: World) -> None:
+    alert = {"key": "r1-9", "at": "1970-01-01T00:01:00Z", "metric": "m", "cause": "network"}
+    world.summary["findings"] = [{**alert, "is_about_cluster": True}]
+
+
+def test_a_run_as_it_must_be_has_no_complaint(world: World) -> None:
+    """Also one of which a mail came twice: its Message-ID tells."""
+    assert said(world) == ""
+
+
+@pytest.mark.parametrize(
+    ("harm", "complaint"),
+    [
+        (forget_a_record, "something that was written is not there"),
+        (cut_in_silence, "second 3 was cut out and is no gap"),
+        (forget_a_finding, "finding planted-1 was saved and is lost"),
+        (tell_nobody, "mail planted-1.confirmed never came"),
+        (lose_a_message, "audit: 1 lost"),
+        (miscount, "23 received, and the broker holds 24"),
+        (stop_detecting, "detector: behind"),
+        (blame, "false alert r1-9: m from second 60, network"),
+    ],
+)
+def test_whatever_is_not_as_it_must_be_is_a_complaint(
+    world: World, harm: Callable[[World], None], complaint: str
+) -> None:
+    """Each alone."""
+    harm(world)
+
+    assert complaint in said(world)
+
+
+def test_what_is_found_while_the_cluster_was_ill_is_true(world: World) -> None:
+    """Its broker was killed a moment before."""
+    blame(world)
+    world.told = dataclasses.replace(world.told, excused=[(50, 55)])
+
+    assert said(world) == ""
+
+
+def test_a_mail_of_nothing_that_was_saved_is_a_complaint(world: World) -> None:
+    """Somebody was woken by it, whatever the report says later."""
+    came = {**world.told.came, "r1-9.confirmed": 1}
+    world.told = dataclasses.replace(world.told, came=came)
+
+    assert "mail r1-9.confirmed" in said(world)
+
+
+def test_a_finding_falls_back_in_silence_no_more(world: World) -> None:
+    """One that was gone and is confirmed again was written by something older."""
+    gone = finding("gone", key="planted-1", run=RUN.id, gone_k=20)
+    world.told.planted.saved["planted-1"] = gone
+    with FindingsStore(world.folder.findings) as store:
+        assert [one.state for one in store.findings(RUN.id)] == ["confirmed"]
+
+    assert "finding planted-1 is confirmed, it was gone" in said(world)

@@ -1,0 +1,123 @@
+"""`make chaos`: kills, then every trouble, then the oracle; exit 0 when it has no complaint."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from soak.lab.brokers import kafka
+from soak.service.signals import exit_on_sigterm
+from tests.chaos.oracle import Told, complaints
+from tests.chaos.post import Post
+from tests.chaos.storm import Storm
+from tests.chaos.surroundings import Surroundings, enter
+from tests.chaos.troubles import TROUBLES
+
+SHORTEST, LONGEST = 1.0, 5.0  # seconds between two kills
+HOLD_SECONDS = 10.0  # of each trouble
+_APART = "--apart"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make chaos ARGS=...", description=__doc__)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--only", help="these troubles, by a comma; none: kills alone")
+    parser.add_argument("--out", type=Path, default=Path("build/chaos.json"))
+    parser.add_argument("--keep", action="store_true", help="keep the run's logs beside --out")
+    parser.add_argument(_APART, action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if not asked.apart:
+        enter("tests.chaos", [*sys.argv[1:], _APART, "--seed", str(asked.seed)])
+    exit_on_sigterm()
+    names = list(TROUBLES) if asked.only is None else asked.only.split(",")
+    rng = random.Random(asked.seed)
+    rng.shuffle(names)
+    _say(f"seed {asked.seed}: {asked.kills} kills, then {', '.join(names)}")
+    with tempfile.TemporaryDirectory(prefix="soak-chaos-") as folder:
+        found = _weather(Path(folder), rng, asked.kills, [name for name in names if name != "none"])
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(json.dumps({"seed": asked.seed, **found}, indent=2) + "\n")
+    for line in found["complaints"]:
+        _say(f"WRONG: {line}")
+    _say("nothing is wrong" if not found["complaints"] else f"{len(found['complaints'])} wrong")
+    sys.exit(1 if found["complaints"] else 0)
+
+
+def _weather(home: Path, rng: random.Random, kills: int, names: list[str]) -> dict[str, Any]:
+    """Go through all of it; return the figures and the oracle's complaints."""
+    began = time.monotonic()
+    around, post = Surroundings(home), Post()
+    broker = kafka.start(home / "kafka", {})
+    try:
+        post.open()
+        storm = Storm(home, around, broker, post, rng)
+        try:
+            storm.start()
+            _kill(storm, kills)
+            recovered = {name: round(_endure(storm, name), 1) for name in names}
+            storm.calm()
+            summary = storm.end()
+            told = Told(storm.kept, storm.planted, storm.post.came, storm.in_topic(), storm.excused)
+            wrong = complaints(storm.folder, summary, told)
+        finally:
+            storm.close()
+    finally:
+        broker.stop()
+        post.close()
+        around.close()
+    figures = {
+        "seconds": round(time.monotonic() - began),
+        "kills": dict(sorted(storm.kills.items())),
+        "recovered_seconds": recovered,
+        "audit": summary["audit"],
+        "in_topic": told.in_topic,
+        "coverage": {name: summary["coverage"][name] for name in ("seconds", "ratio")},
+        "untrusted_seconds": summary["coverage"]["untrusted_seconds"],
+        "seconds_cut_out": len(storm.kept.cut),
+        "findings": len(storm.planted.saved),
+        "messages": len(storm.planted.messages),
+        "mails_on_the_wire": post.came.total(),
+        "mails_put_off": post.refused,
+        "found": [
+            one["key"] for one in summary["findings"] if one["key"] not in storm.planted.saved
+        ],
+    }
+    _say(json.dumps(figures, indent=2))
+    return {**figures, "complaints": wrong}
+
+
+def _kill(storm: Storm, kills: int) -> None:
+    for number in range(kills):
+        storm.watch(storm.rng.uniform(SHORTEST, LONGEST))
+        storm.plant()
+        _say(f"second {storm.k}: kill {number + 1} {storm.kill_any()}")
+    _say(f"back after {storm.recover():.1f} s")
+
+
+def _endure(storm: Storm, name: str) -> float:
+    """Return how long after the end of a trouble every source recorded again."""
+    storm.kept.note()
+    storm.plant()
+    _say(f"second {storm.k}: {name}")
+    with TROUBLES[name](storm):
+        storm.watch(HOLD_SECONDS)
+        storm.plant()
+    seconds = storm.recover()
+    _say(f"second {storm.k}: {name} over, back after {seconds:.1f} s")
+    return seconds
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201  # the figures
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""A run under its supervisor on a small drive of its own, and the hands that do things to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from soak.core import plan_text
+from soak.core.clock import Grid, SystemClock
+from soak.core.units import SECOND_NS
+from soak.daemons.context import connect, host_name, topics_of
+from soak.daemons.supervise import RESTART_LIMIT, Supervisor, roles_of
+from soak.lab.brokers.kafka import Kafka
+from soak.store.findings import FindingsStore
+from soak.store.journal_reader import last_record, sources
+from soak.store.run_folder import Run, RunFolder, write_run
+from tests.chaos.daemon import WALL_OFF, write_off
+from tests.chaos.kept import Kept
+from tests.chaos.planted import Planted
+from tests.chaos.post import Post
+from tests.chaos.surroundings import Surroundings
+from tests.live_run import LEAD_SECONDS
+
+TOPIC = "soak-chaos"
+PARTITIONS = 4
+LIMIT_SECONDS = 300.0
+BROKER = "broker"
+PLAN = """
+name: chaos
+broker: {{kafka: {{bootstrap_servers: 'broker.soak.test:{port}'}}}}
+topic: {{name: {topic}, partitions: {partitions}}}
+load: {{rate: 300/s, producers: 2}}
+phases: {{warm_up: 5s, soak: 12h, drain: 60s}}
+probes: {{host: {{}}, pressure: {{}}}}
+sinks: {{mail: {{to: [a@example.org], host: mail.soak.test, port: {mail_port}, timeout: 3s}}}}
+alerts: {{most_per_hour: 10000}}
+free_space_floor: 0B
+"""
+
+
+class Storm:
+    """Call `start`, do what is to be done, `calm`, `end`; then `close`, always."""
+
+    def __init__(
+        self, home: Path, around: Surroundings, broker: Kafka, post: Post, rng: random.Random
+    ) -> None:
+        self.around, self.broker, self.post, self.rng = around, broker, post, rng
+        self.clock = SystemClock()
+        self.folder = RunFolder(around.drive / "run")
+        self.folder.logs.mkdir(parents=True)
+        self._wall_off = home / "wall_off"
+        write_off(self._wall_off, 0)
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+        self.folder.plan.write_text(
+            PLAN.format(port=port, topic=TOPIC, partitions=PARTITIONS, mail_port=post.port)
+        )
+        self._plan = plan_text.load(self.folder.plan.read_text(), "plan.yaml").plan
+        connect(self._plan, self.clock).create_topics(topics_of(self._plan), 1, {})
+        start_ns = self.clock.wall_ns() + LEAD_SECONDS * SECOND_NS
+        write_run(self.folder, Run("chaos", start_ns, host_name(), {}, "running", "chaos"))
+        self.grid = Grid.anchored(start_ns, self.clock)
+        self.kept = Kept(self.folder.journal)
+        series = f'consume.0@{host_name()}|end_to_end_latency_seconds{{quantile="0.99"}}'
+        self.planted = Planted(self.folder, "chaos", series)
+        self.excused: list[tuple[int, int]] = []  # seconds in which the cluster itself was touched
+        self.kills: Counter[str] = Counter()
+        self._killed_at: dict[str, list[float]] = {}
+        self._supervisor = Supervisor(
+            self.folder,
+            self.clock,
+            roles=roles_of(self._plan),
+            on_death=lambda *_: None,
+            environment={**os.environ, WALL_OFF: str(self._wall_off)},
+            program=(sys.executable, "-m", "tests.chaos.daemon"),
+        )
+
+    @property
+    def k(self) -> int:
+        return self.grid.k_at(self.clock.mono_ns())
+
+    def start(self) -> None:
+        self._supervisor.start()
+        self.until(lambda: len(self.newest()) == len(self._plan.measuring), "the first records")
+
+    def close(self) -> None:
+        self._supervisor.close()
+
+    def watch(self, seconds: float) -> None:
+        """Let the supervisor do its work for a while: this is the pace of what is done."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._supervisor.poll()
+            time.sleep(0.1)
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        end = time.monotonic() + LIMIT_SECONDS
+        while not condition():
+            if time.monotonic() > end:
+                raise TimeoutError(f"waited {LIMIT_SECONDS:g} s for {what}")
+            self.watch(0.2)
+
+    def newest(self) -> dict[str, int]:
+        """Return the last second that each source has recorded."""
+        names = sources(self.folder.journal)
+        found = {name: last_record(self.folder.journal, name) for name in names}
+        return {name: one[0].k for name, one in found.items() if one is not None}
+
+    def recover(self) -> float:
+        """Return how long it took until every source had recorded a second that began after now."""
+        began, k = time.monotonic(), self.k
+        wanted = len(self._plan.measuring)
+
+        def is_back() -> bool:
+            return sum(newest > k for newest in self.newest().values()) >= wanted
+
+        self.until(is_back, f"records after second {k}")
+        return time.monotonic() - began
+
+    def plant(self) -> None:
+        self.planted.plant(max(0, self.k), self.clock.wall_ns())
+
+    def pids(self) -> dict[str, int]:
+        return self._supervisor.pids()
+
+    def killable(self) -> list[str]:
+        """Return the daemons that have not died so often lately that the supervisor gives up."""
+        now = time.monotonic()
+        for name, at in self._killed_at.items():
+            self._killed_at[name] = [one for one in at if now - one < 60]
+        return [
+            name
+            for name in sorted(self.pids())
+            if len(self._killed_at.get(name, [])) < RESTART_LIMIT - 2
+        ]
+
+    def kill(self, name: str) -> None:
+        """Kill a daemon, or the broker, which comes back."""
+        self.kept.note()
+        self.kills[name] += 1
+        if name == BROKER:
+            with self.touched():
+                self.broker.kill()
+                self.broker.restart()
+            return
+        self._killed_at.setdefault(name, []).append(time.monotonic())
+        os.kill(self.pids()[name], signal.SIGKILL)
+
+    def kill_any(self) -> str:
+        name = self.rng.choice([*self.killable(), BROKER])
+        self.kill(name)
+        return name
+
+    @contextmanager
+    def touched(self) -> Iterator[None]:
+        """What is found of this time is no false alert: the cluster was ill."""
+        begin = self.k
+        try:
+            yield
+        finally:
+            self.excused.append((begin, self.k))
+
+    def step_wall(self, seconds: float) -> None:
+        """Move the wall clock of all daemons away from the machine's."""
+        write_off(self._wall_off, round(seconds * SECOND_NS))
+
+    def calm(self) -> None:
+        """Return when nothing is owed to anybody any more."""
+
+        def is_settled() -> bool:
+            with FindingsStore(self.folder.findings) as store:
+                return all(row.state != "pending" for row in store.outbox("chaos"))
+
+        self.until(is_settled, "the last messages")
+
+    def end(self) -> dict[str, Any]:
+        """End the run in order; return its summary."""
+        self.kept.note()
+        self.folder.stop_request.touch()
+        self.until(self._supervisor.poll, "the end")
+        self._supervisor.finish()
+        command = [sys.executable, "-m", "soak.cli.main", "report", str(self.folder.path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode not in {0, 3, 4}:
+            raise RuntimeError(f"the report failed: {done.stderr}")
+        summary: dict[str, Any] = json.loads(self.folder.summary.read_text())
+        return summary
+
+    def in_topic(self) -> int:
+        """Return how many messages the broker holds: nobody's word but its own."""
+        reader = Consumer({"bootstrap.servers": self.broker.bootstrap_servers, "group.id": "count"})
+        try:
+            bounds = [
+                reader.get_watermark_offsets(TopicPartition(TOPIC, number), timeout=10)
+                for number in range(PARTITIONS)
+            ]
+        finally:
+            reader.close()
+        return sum(high - low for low, high in bounds)

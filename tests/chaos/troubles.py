@@ -1,0 +1,232 @@
+"""What a run is put through, a function each: in force while its block lasts, over when it ends."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from soak.store.journal_reader import sources
+from tests.chaos.post import Mood
+from tests.chaos.storm import BROKER, Storm
+
+Trouble = Callable[[Storm], AbstractContextManager[None]]
+_HEADER_BYTES = 100  # of an SQLite file: without it the file is none
+
+
+@contextmanager
+def stopped(storm: Storm) -> Iterator[None]:
+    """A daemon is stopped, as by a debugger or a host that pages."""
+    pid = storm.pids()[storm.rng.choice(sorted(storm.pids()))]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def broker_stopped(storm: Storm) -> Iterator[None]:
+    """The broker is stopped, connections stay."""
+    with storm.touched():
+        os.kill(storm.broker.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(storm.broker.pid, signal.SIGCONT)
+
+
+@contextmanager
+def broker_restarted(storm: Storm) -> Iterator[None]:
+    """The broker is restarted in order, as for a new version."""
+    with storm.touched():
+        storm.broker.restart()
+    yield
+
+
+@contextmanager
+def broker_away(storm: Storm) -> Iterator[None]:
+    """The broker is killed and stays away for a while."""
+    with storm.touched():
+        storm.kills[BROKER] += 1
+        storm.broker.kill()
+        try:
+            yield
+        finally:
+            storm.broker.restart()
+
+
+@contextmanager
+def drive_full(storm: Storm) -> Iterator[None]:
+    """No byte fits on the run folder's drive any more, and a daemon dies meanwhile."""
+    with storm.around.full():
+        storm.kill(storm.rng.choice(storm.killable()))
+        yield
+
+
+@contextmanager
+def read_only(storm: Storm) -> Iterator[None]:
+    """The run folder's drive is mounted read-only, and a daemon dies meanwhile."""
+    with storm.around.read_only():
+        storm.watch(3.0)
+        storm.kill(storm.rng.choice(storm.killable()))
+        yield
+
+
+@contextmanager
+def journal_torn(storm: Storm) -> Iterator[None]:
+    """A power cut: half of the last line is not there."""
+    _cut(storm, 0)
+    yield
+
+
+@contextmanager
+def journal_truncated(storm: Storm) -> Iterator[None]:
+    """A power cut on a drive that lied: the last seconds are not there."""
+    _cut(storm, 5)
+    yield
+
+
+@contextmanager
+def journal_overwritten(storm: Storm) -> Iterator[None]:
+    """A byte in the middle of a journal is another one."""
+    storm.kept.overwrite(storm.rng.choice(sources(storm.folder.journal)))
+    yield
+
+
+@contextmanager
+def findings_busy(storm: Storm) -> Iterator[None]:
+    """Somebody holds `findings.db` for longer than anybody waits."""
+    connection = sqlite3.connect(storm.folder.findings, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+    finally:
+        connection.close()
+
+
+@contextmanager
+def findings_corrupt(storm: Storm) -> Iterator[None]:
+    """The head of `findings.db` is overwritten, until somebody puts the file back."""
+    connection = sqlite3.connect(storm.folder.findings, isolation_level=None)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    with storm.folder.findings.open("r+b") as file:
+        head = file.read(_HEADER_BYTES)
+        file.seek(0)
+        file.write(b"\x5a" * _HEADER_BYTES)
+        file.flush()
+        try:
+            yield
+        finally:
+            file.seek(0)
+            file.write(head)
+
+
+@contextmanager
+def mail_down(storm: Storm) -> Iterator[None]:
+    """Nobody listens where the mail server was."""
+    storm.post.close()
+    try:
+        yield
+    finally:
+        storm.post.open()
+
+
+def _mail(mood: Mood) -> Trouble:
+    @contextmanager
+    def trouble(storm: Storm) -> Iterator[None]:
+        storm.post.mood = mood
+        try:
+            yield
+        finally:
+            storm.post.mood = "well"
+
+    return trouble
+
+
+@contextmanager
+def names_gone(storm: Storm) -> Iterator[None]:
+    """No name is known any more, of broker or mail server, and a load daemon dies meanwhile."""
+    with storm.around.nameless():
+        storm.kill(storm.rng.choice([name for name in storm.killable() if "." in name]))
+        yield
+
+
+def _clock(seconds: float) -> Trouble:
+    @contextmanager
+    def trouble(storm: Storm) -> Iterator[None]:
+        storm.step_wall(seconds)
+        storm.watch(3.0)
+        storm.kill(storm.rng.choice([name for name in storm.killable() if "." in name]))
+        try:
+            yield
+        finally:
+            storm.step_wall(0.0)
+
+    return trouble
+
+
+def _limit(number: int, spare: int, used: Callable[[int], int]) -> Trouble:
+    """A daemon may have no more of something than it has, and a little."""
+
+    @contextmanager
+    def trouble(storm: Storm) -> Iterator[None]:
+        pid = storm.pids()[storm.rng.choice(storm.killable())]
+        before = resource.prlimit(pid, number)
+        resource.prlimit(pid, number, (used(pid) + spare, before[1]))
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):  # it died of that
+                resource.prlimit(pid, number, before)
+
+    return trouble
+
+
+def _descriptors(pid: int) -> int:
+    return max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()) + 1
+
+
+def _memory_bytes(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
+
+
+def _cut(storm: Storm, lines: int) -> None:
+    daemon = storm.rng.choice([name for name in storm.killable() if _is_measuring(storm, name)])
+    (source,) = [name for name in sources(storm.folder.journal) if name.startswith(f"{daemon}@")]
+    storm.kill(daemon)
+    storm.kept.truncate(source, lines)  # the supervisor has not looked yet: nobody writes there
+
+
+def _is_measuring(storm: Storm, daemon: str) -> bool:
+    return any(name.startswith(f"{daemon}@") for name in sources(storm.folder.journal))
+
+
+TROUBLES: dict[str, Trouble] = {
+    "stopped": stopped,
+    "broker_stopped": broker_stopped,
+    "broker_restarted": broker_restarted,
+    "broker_away": broker_away,
+    "drive_full": drive_full,
+    "read_only": read_only,
+    "journal_torn": journal_torn,
+    "journal_truncated": journal_truncated,
+    "journal_overwritten": journal_overwritten,
+    "findings_busy": findings_busy,
+    "findings_corrupt": findings_corrupt,
+    "mail_down": mail_down,
+    "mail_slow": _mail("slow"),
+    "mail_refusing": _mail("refusing"),
+    "mail_greylisting": _mail("greylisting"),
+    "names_gone": names_gone,
+    "clock_ahead": _clock(7200.0),
+    "clock_back": _clock(-7200.0),
+    "no_descriptors": _limit(resource.RLIMIT_NOFILE, 0, _descriptors),
+    "no_memory": _limit(resource.RLIMIT_AS, 2**20, _memory_bytes),
+}
