@@ -20,13 +20,13 @@ from pyspark.sql.types import LongType
 
 from detectors import level_shift
 from soak.core.model import Column
-from soak.core.phases import parse
 from soak.core.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.service.metrics import Page, publish
 from soak.service.notify import Notifier, notifier
 from soak.store.journal_reader import sources
+from soak.store.phases_file import read_phases
 from soak.store.run_folder import Run, RunFolder, exclusive, read_plan, read_run
 from soak.store.source_end import has_ended
 from spark._offsets import newest
@@ -127,8 +127,7 @@ class _Stream:
 
     def _is_over(self) -> bool:
         """True when the run ended, every source said so, and all of it was taken in."""
-        path = self.folder.phases
-        if not path.is_file() or parse(path.read_text()).end_k is None:
+        if read_phases(self.folder.phases).end_k is None:
             return False
         journal = self.folder.journal
         names = sources(journal)
