@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from detectors._dating import Dated, dated
 from detectors._energy import QUIET
+from detectors._middle import middle
 
 _NEAR_ROWS = 100  # on each side of a cut, to judge it from
 _LEAST_RATIO = 20.0  # log likelihood ratio of a step, by the noise of the rows nearby
@@ -111,7 +112,7 @@ def _side(
     low = next((low for low in lows if at - low >= least_rows), 0)
     if min(at - low, high - at) < least_rows:
         return None
-    before, after = (float(np.median(track.values[a:b])) for a, b in ((low, at), (at, high)))
+    before, after = middle(track.values[low:at]), middle(track.values[at:high])
     least = max(track.least_step, (track.least_ratio - 1.0) * min(abs(before), abs(after)))
     size = abs(after - before) / least if least > 0.0 else float(after != before)
     if size < 1.0:
@@ -125,6 +126,6 @@ def _side(
 
 def _contrast(track: Track, low: int, at: int, high: int) -> float:
     """Return the log likelihood ratio of two levels in noise that wanders as it does in the whole series."""
-    change = float(np.median(track.y[at:high]) - np.median(track.y[low:at]))
+    change = middle(track.y[at:high]) - middle(track.y[low:at])
     rows = (at - low) * (high - at) / (high - low)
     return rows * (change / max(track.wandering, QUIET)) ** 2 / 2.0

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors._middle import middle
+
 _FREEDOM = 4.0  # of the t distribution
 _SHARE = 0.87  # of the likelihood; rows are whole, so such intervals hold 95 to 96 % of onsets
 _MAD_TO_SD = 1.4826
@@ -20,7 +22,7 @@ _POOLED_ROWS = 30  # that the spread of both sides together counts as
 _BLOCK = 15  # rows
 _LEAST_BLOCKS = 20  # so that few steps are in few of them
 _DIFFERENCE = 0.954  # median of |a - b| of two standard normal numbers
-_LAGS = 10  # rows, of what an AR(1) leaves over
+_LAGS = 11  # rows, within which what an AR(1) leaves over is correlated
 _MOST_CORRELATION = 0.97
 _MOST_LOG = 700.0
 
@@ -71,7 +73,7 @@ def wandering(y: NDArray[np.float64]) -> float:
 def _votes(y: NDArray[np.float64], at: int, least_spread: float) -> NDArray[np.float64]:
     """Return the log likelihood of each row under the level after over that under the level before."""
     sides = (y[:at], y[at:])
-    levels = [float(np.median(side)) for side in sides]
+    levels = [middle(side) for side in sides]
     rest = [np.abs(side - level) for side, level in zip(sides, levels, strict=True)]
     pooled = _spread(np.concatenate(rest))
     found = []
@@ -84,7 +86,7 @@ def _votes(y: NDArray[np.float64], at: int, least_spread: float) -> NDArray[np.f
 
 
 def _spread(distances: NDArray[np.float64]) -> float:
-    return _MAD_TO_SD * float(np.median(distances)) or float(np.mean(distances))
+    return _MAD_TO_SD * middle(distances) or float(np.mean(distances))
 
 
 def _scale(votes: NDArray[np.float64]) -> float:
@@ -109,10 +111,9 @@ def _long_run_variance(rest: NDArray[np.float64]) -> float:
     correlation = min(max(raw + (1.0 + 3.0 * raw) / n, 0.0), _MOST_CORRELATION)
     left = rest[1:] - correlation * rest[:-1]
     own = float(left @ left)
-    found = own
-    for lag in range(1, min(_LAGS, left.size - 1) + 1):
-        found += 2.0 * (1.0 - lag / (_LAGS + 1.0)) * float(left[lag:] @ left[:-lag])
-    return max(found, own / 2.0) / left.size / (1.0 - correlation) ** 2
+    # autocovariances weighed by 1 - lag / _LAGS add up to the squares of all sums of `_LAGS` rows
+    sums = np.convolve(left, np.ones(_LAGS))
+    return max(float(sums @ sums) / _LAGS, own / 2.0) / left.size / (1.0 - correlation) ** 2
 
 
 def _held(weight: NDArray[np.float64]) -> tuple[int, int]:

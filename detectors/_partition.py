@@ -32,7 +32,11 @@ def gain(
 ) -> NDArray[np.float64]:
     """Return what cutting rows `low` to `high` at each row of `at` takes off the sum of squares."""
     before, after = (at - low)[:, np.newaxis], (high - at)[:, np.newaxis]
-    contrast = (sums[high] - sums[at]) / after - (sums[at] - sums[low]) / before
+    there = sums[at]
+    contrast = (sums[high] - there) / after
+    there -= sums[low]
+    there /= before
+    contrast -= there
     found: NDArray[np.float64] = np.einsum("ij,ij->i", contrast, contrast)
     return found * (at - low) * (high - at) / (high - low)
 
@@ -89,13 +93,21 @@ def _chosen(sums: NDArray[np.float64], candidates: NDArray[np.int64], least_rows
 
 def _moved(sums: NDArray[np.float64], cuts: list[int], least_rows: int) -> list[int]:
     bounds = [0, *cuts, sums.shape[0] - 1]
+    best_there: set[tuple[int, int, int]] = set()  # cuts between neighbours, looked at before
     for _ in range(_ROUNDS):
         before = list(bounds)
         for i in range(1, len(bounds) - 1):
-            low, high = bounds[i - 1], bounds[i + 1]
-            first = max(low + least_rows, bounds[i] - _REACH)
-            at = np.arange(first, min(high - least_rows, bounds[i] + _REACH) + 1)
-            bounds[i] = int(at[np.argmax(gain(sums, low, at, high))])
+            low, at, high = bounds[i - 1 : i + 2]
+            if (low, at, high) not in best_there:
+                bounds[i] = _best_near(sums, low, at, high, least_rows)
+            if bounds[i] == at:
+                best_there.add((low, at, high))
         if bounds == before:
             break
     return bounds[1:-1]
+
+
+def _best_near(sums: NDArray[np.float64], low: int, at: int, high: int, least_rows: int) -> int:
+    first = max(low + least_rows, at - _REACH)
+    rows = np.arange(first, min(high - least_rows, at + _REACH) + 1)
+    return int(rows[np.argmax(gain(sums, low, rows, high))])

@@ -61,11 +61,18 @@ def detect_together(many: Sequence[Series], config: Config) -> list[tuple[Change
     used = [series for series in many if series.k.size >= 2 * config.least_rows]
     if not used:
         return []
-    k = np.unique(np.concatenate([series.k for series in used]))
+    k = _common(used)
     tracks = [_track(series, k, config) for series in used]
     features = np.hstack([_spread_out(track, config) for track in tracks])
     starts = _partition.best(features, config.least_rows)
     return [_changes(cut, used, k) for cut in settled(starts, tracks, config.least_rows)]
+
+
+def _common(many: Sequence[Series]) -> NDArray[np.int64]:
+    """Return the seconds in which any series has a row."""
+    if len(many) == 1:
+        return many[0].k
+    return np.unique(np.concatenate([series.k for series in many]))
 
 
 def _track(series: Series, k: NDArray[np.int64], config: Config) -> Track:
