@@ -109,6 +109,16 @@ def test_a_daemon_never_stops_trying_and_starts_only_in_a_run(place: Path) -> No
         assert "\nRequisite=soak-begin@%i.service\nAfter=soak-begin@%i.service" in text
 
 
+@pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
+def test_a_service_that_ends_is_not_refused_for_what_it_has_in_common(place: Path) -> None:
+    """A manager takes no `Type=oneshot` with exit codes that force another start."""
+    lines = FILES[place].splitlines()
+    forced = [line for line in lines if line.startswith("RestartForceExitStatus=")]
+
+    if "Type=oneshot" in lines:
+        assert forced[-1:] in ([], ["RestartForceExitStatus="])
+
+
 def test_each_daemon_that_measures_is_watched() -> None:
     """A daemon without a watchdog hangs for ever."""
     unwatched = [

@@ -83,12 +83,10 @@ def _begun(plan_file: PlanFile, home: Home, clock: SystemClock) -> RunFolder:
 def _half_begun(plan: Plan, home: Home) -> RunFolder | None:
     """Return the run that was cut short while it was made, unless the plan has been changed since then."""
     folder = home.newest("beginning")
-    if (
-        folder is None
-        or plan_text.dump(resolved(plan, None, read_run(folder))) != folder.plan.read_text()
-    ):
+    if folder is None:
         return None
-    return folder
+    would_be = plan_text.dump(resolved(plan, None, read_run(folder)))
+    return folder if would_be == folder.plan.read_text() else None
 
 
 def close_run(home: Home, folder: RunFolder) -> None:
