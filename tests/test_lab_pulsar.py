@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 import urllib.request
 from pathlib import Path
 
 import pytest
+from pulsar import Client, Producer, PulsarException
 
 from soak.core.errors import LabError
 from soak.lab.brokers import _pulsar_files as files
 from soak.lab.brokers import _pulsar_lock, pulsar
 from soak.lab.lock import parse
+from soak.lab.relay import Network
 
 PORTS = files.Ports(1, 2, 3, 4)
 
@@ -35,6 +38,18 @@ def test_a_standalone_listens_on_loopback_alone() -> None:
 
     for line in ("bindAddress=127.0.0.1", "httpServerHost=127.0.0.1", "listeningInterface=lo"):
         assert f"{line}\n" in text
+
+
+def test_behind_a_relay_clients_are_told_of_it_alone() -> None:
+    """Pulsar sends them to the address that it tells, and takes one way of telling."""
+    ports = files.Ports(1, 2, 3, 4, relay=5)
+
+    text = files.standalone_conf(ports, {})
+
+    assert "advertisedListeners=relay:pulsar://127.0.0.1:5\n" in text
+    assert "brokerServicePort=1\n" in text
+    assert "advertisedAddress=" not in text
+    assert "-a" not in files.arguments(Path("c"), Path("d"), ports)
 
 
 def test_the_lock_names_what_lies_in_a_maven_repository(tmp_path: Path) -> None:
@@ -87,3 +102,37 @@ def test_a_standalone_that_cannot_start_says_why_and_is_ended(tmp_path: Path) ->
 def test_a_setting_of_the_wrong_kind_is_named(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"(?s)ended with status 1.*numIOThreads.*many"):
         pulsar.start(tmp_path, {"numIOThreads": "many"})
+
+
+@pytest.mark.broker
+def test_a_relay_holds_up_what_clients_send(tmp_path: Path) -> None:
+    """All of it comes through: a slow way is felt by each message, and a cut one lets none pass."""
+    broker = pulsar.start(tmp_path / "pulsar", {}, relayed=True)
+    relay = broker.relay
+    assert relay is not None
+    try:
+        client = Client(broker.service_url, operation_timeout_seconds=60)
+        producer = client.create_producer("persistent://public/default/t", send_timeout_millis=2000)
+        relay.tell(Network(delay_seconds=0.2))
+        is_slow = any(seconds_of(producer) >= 0.4 for _ in range(2000))  # within 20 ms
+        relay.tell(Network(is_cut=True))
+        with pytest.raises(PulsarException):
+            send_on(producer)
+        relay.tell(Network())
+        client.close()
+    finally:
+        broker.stop()
+
+    assert is_slow
+
+
+def seconds_of(producer: Producer) -> float:
+    begun = time.monotonic()
+    producer.send(b"x")
+    return time.monotonic() - begun
+
+
+def send_on(producer: Producer) -> None:
+    """Send until it fails: the relay hears of it within 20 ms."""
+    while True:
+        producer.send(b"x")

@@ -148,8 +148,6 @@ def _do(running: Running, request: _Request) -> None:
         LabError: there is no such node, or it failed.
     """
     nodes = [node for node in running.nodes if request.number in (0, node.number)]
-    if len(running.nodes) == 1 and request.number <= 1:
-        nodes = list(running.nodes)
     if not nodes:
         known = ", ".join(str(node.number) for node in running.nodes)
         raise LabError(f"the lab has no broker {request.number}; known: {known}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from soak.core.errors import LabError
+from soak.lab.brokers._surroundings import check_settings, properties
 
 _QUORUM = 3
 """This many of the nodes are controllers too, or one where there are fewer: two are no safer than one."""
@@ -83,11 +84,7 @@ def server_properties(
         "group.initial.rebalance.delay.ms": "0",
         **DEFAULTS,
     }
-    for key, value in settings.items():
-        if key in own and key not in _ADDED_TO:
-            raise LabError(f"the lab itself decides {key}; remove it from lab.settings")
-        if "\n" in f"{key}{value}" or "\r" in f"{key}{value}":
-            raise LabError(f"lab.settings: {key!r} holds a line break")
+    check_settings(settings, own.keys() - set(_ADDED_TO))
     return properties({**defaults, **settings, **own})
 
 
@@ -115,8 +112,3 @@ def meta_properties(cluster_id: str, directory_id: str, number: int) -> str:
             "directory.id": directory_id,
         }
     )
-
-
-def properties(pairs: Mapping[str, str]) -> str:
-    """Return a Java properties file; a backslash is its escape character."""
-    return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in pairs.items())

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from soak.core.errors import LabError
 from soak.lab.brokers import _pulsar_files as standalone
+from soak.lab.brokers._surroundings import check_settings, properties
 
 ZOOKEEPER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 SETUP = "org.apache.pulsar.PulsarClusterMetadataSetup"
@@ -41,7 +41,7 @@ class Folders:
 
 def zookeeper(ports: Ports, folders: Folders) -> str:
     """Return ZooKeeper's configuration."""
-    return _properties(
+    return properties(
         {
             "tickTime": "2000",
             "dataDir": str(folders.metadata),
@@ -97,13 +97,5 @@ def setup_arguments(ports: Ports) -> list[str]:
 
 
 def _checked(own: Mapping[str, str], settings: Mapping[str, str]) -> str:
-    for key, value in settings.items():
-        if key in own:
-            raise LabError(f"the lab itself decides {key}; remove it from lab.settings")
-        if "\n" in f"{key}{value}" or "\r" in f"{key}{value}":
-            raise LabError(f"lab.settings: {key!r} holds a line break")
-    return _properties({**standalone.DEFAULTS, **settings, **own})
-
-
-def _properties(pairs: Mapping[str, str]) -> str:
-    return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in pairs.items())
+    check_settings(settings, own)
+    return properties({**standalone.DEFAULTS, **settings, **own})

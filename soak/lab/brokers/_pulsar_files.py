@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from soak.core.errors import LabError
+from soak.lab.brokers._surroundings import check_settings, properties
 
 MAIN_CLASS = "org.apache.pulsar.PulsarStandaloneStarter"
 CLUSTER = "standalone"
@@ -70,6 +70,7 @@ class Ports:
     web: int
     bookie: int
     bookie_web: int
+    relay: int = 0  # what clients are told instead of `service`; 0: they are told that
 
 
 def standalone_conf(ports: Ports, settings: Mapping[str, str]) -> str:
@@ -83,7 +84,7 @@ def standalone_conf(ports: Ports, settings: Mapping[str, str]) -> str:
         "configurationMetadataStoreUrl": "",
         "clusterName": CLUSTER,
         "bindAddress": "127.0.0.1",
-        "advertisedAddress": "127.0.0.1",
+        **_told(ports),
         "brokerServicePort": str(ports.service),
         "webServicePort": str(ports.web),
         "httpServerEnabled": "true",
@@ -95,13 +96,18 @@ def standalone_conf(ports: Ports, settings: Mapping[str, str]) -> str:
         "allowEphemeralPorts": "true",  # else its port is not the one that it was told
         "exposeDefaultJVMMetrics": "false",  # broker and bookie would register them twice and end
     }
-    for key, value in settings.items():
-        if key in own:
-            raise LabError(f"the lab itself decides {key}; remove it from lab.settings")
-        if "\n" in f"{key}{value}" or "\r" in f"{key}{value}":
-            raise LabError(f"lab.settings: {key!r} holds a line break")
-    pairs = {**DEFAULTS, **settings, **own}
-    return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in pairs.items())
+    check_settings(settings, own)
+    return properties({**DEFAULTS, **settings, **own})
+
+
+def _told(ports: Ports) -> dict[str, str]:
+    """Return what clients are told of where the broker is; it takes the one or the other."""
+    if not ports.relay:
+        return {"advertisedAddress": "127.0.0.1"}
+    return {
+        "advertisedListeners": f"relay:pulsar://127.0.0.1:{ports.relay}",
+        "internalListenerName": "relay",
+    }
 
 
 def java_options(folder: Path) -> list[str]:
@@ -129,7 +135,8 @@ def java_options(folder: Path) -> list[str]:
 def arguments(conf: Path, data: Path, ports: Ports) -> list[str]:
     """Return what the main class is told: no functions worker, no stream storage."""
     return [
-        *("--config", str(conf), "-nfw", "-nss", "-a", "127.0.0.1"),
+        *("--config", str(conf), "-nfw", "-nss"),
+        *(() if ports.relay else ("-a", "127.0.0.1")),
         *("--metadata-dir", str(data / "metadata")),
         *("--bookkeeper-dir", str(data / "bookkeeper")),
         *("--bookkeeper-port", str(ports.bookie)),

@@ -1,9 +1,10 @@
-"""What every lab broker needs of this machine: ports that are free, and a log that does not grow for ever."""
+"""What every lab broker needs: free ports, settings that it may have, a log that does not grow for ever."""
 
 from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 from soak.core.errors import LabError
@@ -28,6 +29,24 @@ def logging_xml(log_path: Path) -> str:
     """Return a log4j2 configuration: INFO into one file, at most 32 MB with its predecessors."""
     escaped = str(log_path).replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return _LOGGING.format(log=escaped)
+
+
+def check_settings(settings: Mapping[str, str], own: Container[str]) -> None:
+    """Refuse settings that the lab itself decides, `own`, and what would make two lines of one.
+
+    Raises:
+        LabError: one of them is such.
+    """
+    for key, value in settings.items():
+        if key in own:
+            raise LabError(f"the lab itself decides {key}; remove it from lab.settings")
+        if "\n" in f"{key}{value}" or "\r" in f"{key}{value}":
+            raise LabError(f"lab.settings: {key!r} holds a line break")
+
+
+def properties(pairs: Mapping[str, str]) -> str:
+    """Return a Java properties file; a backslash is its escape character."""
+    return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in pairs.items())
 
 
 def free_ports(count: int) -> list[int]:

@@ -17,7 +17,7 @@ from soak.core.errors import LabError
 from soak.lab import artifacts
 from soak.lab.brokers import _pulsar_apart_files as files
 from soak.lab.brokers import pulsar
-from soak.lab.brokers._pulsar_apart_node import ApartNode, Program, run_once
+from soak.lab.brokers._pulsar_node import Program, PulsarNode, run_once
 from soak.lab.brokers._surroundings import free_ports
 
 MOST_NODES = 1  # one bookie and one broker
@@ -82,19 +82,19 @@ class Apart:
         bookie, broker = (folder / name / f"{name}.conf" for name in ("bookie", "broker"))
         zookeeper = folder / "zookeeper" / "zoo.cfg"
         self._parts = (
-            ApartNode(
+            PulsarNode(
                 1,
                 self._program("bookie", files.BOOKIE, "--conf", str(bookie)),
                 folders.ledgers,
                 lambda: _listens(ports.bookie),
             ),
-            ApartNode(
+            PulsarNode(
                 2,
                 self._program("broker", files.BROKER, "--broker-conf", str(broker)),
                 folders.ledgers,
                 lambda: pulsar.serves_topics(self.admin_url, ""),
             ),
-            ApartNode(
+            PulsarNode(
                 3,
                 self._program("zookeeper", files.ZOOKEEPER, str(zookeeper)),
                 folders.metadata,
@@ -108,7 +108,7 @@ class Apart:
         }
 
     @property
-    def nodes(self) -> tuple[ApartNode, ...]:
+    def nodes(self) -> tuple[PulsarNode, ...]:
         return self._parts
 
     @property

@@ -110,7 +110,7 @@ def relay_of(target: Target) -> Relay:
     """
     relay = getattr(target.broker, "relay", None)
     if not isinstance(relay, Relay):
-        raise LabError("the lab has no relay: set `lab.relayed` of the plan, with a Kafka")
+        raise LabError("the lab has no relay: set `lab.relayed` of the plan")
     return relay
 
 

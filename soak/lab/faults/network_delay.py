@@ -1,6 +1,6 @@
 """Makes the way to the brokers long: all that passes is under way longer, in both directions.
 
-Needs: a Kafka behind a relay (`lab.relayed`).
+Needs: a relay before the brokers (`lab.relayed`).
 """
 
 from __future__ import annotations

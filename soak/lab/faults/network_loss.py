@@ -1,6 +1,6 @@
 """Loses a part of what passes between clients and brokers; what is lost is sent again later.
 
-Needs: a Kafka behind a relay (`lab.relayed`).
+Needs: a relay before the brokers (`lab.relayed`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cuts clients off the brokers: nothing passes, and nothing is refused.
 
-Needs: a Kafka behind a relay (`lab.relayed`).
+Needs: a relay before the brokers (`lab.relayed`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""One JVM of a Pulsar in parts: how it is started and ended, and when it is ready."""
+"""One JVM of a Pulsar: how it is started and ended, and when it is ready."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from soak.core.clock import SystemClock
@@ -18,6 +19,9 @@ from soak.service import children, java
 _READY_SECONDS = 120
 _STOP_SECONDS = 20.0
 _ASK_AGAIN_NS = SECOND_NS // 10
+_FAILED = "Failed to start pulsar service"  # after which the JVM lives on and ignores SIGTERM
+_IDLE = re.compile(r"\s|\[[^]]*\] (WARN|INFO|DEBUG) ")
+_REASON_LINES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +33,21 @@ class Program:
     jars: Path
     main_class: str
     arguments: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside ours
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "logs" / "broker.log"
+
+    @property
+    def console(self) -> Path:
+        return self.folder / "logs" / "console.log"
 
     def command(self) -> list[str]:
         """Write the logging configuration that it needs, and return its words."""
         for name in ("logs", "tmp"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        log = self.folder / "logs" / "broker.log"
-        (self.folder / "log4j2.xml").write_text(logging_xml(log))
+        (self.folder / "log4j2.xml").write_text(logging_xml(self.log))
         return [
             str(java.java_home() / "bin" / "java"),
             *standalone.java_options(self.folder),
@@ -45,7 +57,7 @@ class Program:
         ]
 
 
-class ApartNode:
+class PulsarNode:
     """A process of its own; implements `soak.lab.ports.Node`."""
 
     def __init__(
@@ -56,7 +68,7 @@ class ApartNode:
         self._process: subprocess.Popen[bytes] | None = None
         self.number = number
         self.data_directory = data
-        self.log_path = program.folder / "logs" / "broker.log"
+        self.log_path = program.log
 
     @property
     def pid(self) -> int:
@@ -75,32 +87,37 @@ class ApartNode:
     def restart(self) -> None:
         self.stop()
         command = self._program.command()
-        console = self._program.folder / "logs" / "console.log"
-        console.unlink(missing_ok=True)  # old reasons would be taken for new ones
+        self._program.console.unlink(missing_ok=True)  # old reasons would be taken for new ones
+        log_begin = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._process = children.spawn(
-            command, log_path=console, cwd=self._program.folder, env=dict(os.environ)
+            command,
+            log_path=self._program.console,
+            cwd=self._program.folder,
+            env={**os.environ, **self._program.environment},
         )
         try:
-            self._await_ready(self._process, console)
+            self._await_ready(self._process, log_begin)
         except BaseException:  # an interrupt too must leave nothing behind
             self.kill()
             raise
 
-    def _await_ready(self, process: subprocess.Popen[bytes], console: Path) -> None:
-        clock = SystemClock()
+    def _await_ready(self, process: subprocess.Popen[bytes], log_begin: int) -> None:
+        name, clock = self._program.name, SystemClock()
         deadline_ns = clock.mono_ns() + _READY_SECONDS * SECOND_NS
         while clock.mono_ns() < deadline_ns:
+            said = _text_from(self.log_path, log_begin)
             if process.poll() is not None:
-                said = children.log_tail(console) + "\n" + children.log_tail(self.log_path)
-                status = process.returncode
+                reason = _reason(_text_from(self._program.console, 0) + said)
                 raise LabError(
-                    f"the lab's {self._program.name} ended with status {status}:\n{said.strip()}"
+                    f"the lab's {name} ended with status {process.returncode}:\n{reason}"
                 )
+            if _FAILED in said:
+                raise LabError(f"the lab's {name} did not start:\n{_reason(said)}")
             if self._is_ready():
                 return
             clock.sleep_until(clock.mono_ns() + _ASK_AGAIN_NS)
         raise LabError(
-            f"the lab's {self._program.name} did not answer in {_READY_SECONDS} s:\n"
+            f"the lab's {name} did not answer in {_READY_SECONDS} s:\n"
             f"{children.log_tail(self.log_path)}"
         )
 
@@ -111,9 +128,7 @@ def run_once(program: Program, limit_seconds: float) -> None:
     Raises:
         LabError: it failed, or did not end.
     """
-    command = program.command()
-    console = program.folder / "logs" / "console.log"
-    process = children.spawn(command, log_path=console, cwd=program.folder)
+    process = children.spawn(program.command(), log_path=program.console, cwd=program.folder)
     try:
         status = process.wait(limit_seconds)
     except subprocess.TimeoutExpired as error:
@@ -121,5 +136,22 @@ def run_once(program: Program, limit_seconds: float) -> None:
     finally:
         children.kill(process)
     if status != 0:
-        said = children.log_tail(console) + children.log_tail(program.folder / "logs/broker.log")
+        said = children.log_tail(program.console) + children.log_tail(program.log)
         raise LabError(f"{program.name} failed:\n{said}")
+
+
+def _text_from(path: Path, begin: int) -> str:
+    """Return what was written to a log since it was `begin` bytes long; all if it was turned over."""
+    try:
+        with path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(begin if begin <= size else 0)
+            return log.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _reason(said: str) -> str:
+    """Return the last errors of a log, without the frames of their stacks."""
+    lines = [line for line in said.splitlines() if line and not _IDLE.match(line)]
+    return "\n".join(lines[-_REASON_LINES:])
