@@ -19,7 +19,8 @@ from confluent_kafka import Producer
 from soak.cli import _lab_standing as commands
 from soak.core.errors import LabError, PlanError
 from soak.daemons.context import boot_id
-from soak.lab import drive, standing
+from soak.lab import drive, drive_control, standing
+from soak.lab.drive_control import Told
 from soak.lab.lab import Lab
 from soak.lab.standing import Asked, Home, Part, State
 from soak.lab.standing_keeper import serve
@@ -268,7 +269,7 @@ def test_kill_9_of_the_keeper_leaves_nothing_and_the_next_start_clears_its_state
 def test_its_data_may_lie_on_an_injected_drive(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Which is told what to do by a file, and goes with the lab."""
+    """Which is told what to do by a file, and goes with the lab, also when it does not answer."""
     lack = drive.missing()
     if lack:
         pytest.skip(lack)
@@ -276,10 +277,12 @@ def test_its_data_may_lie_on_an_injected_drive(
     try:
         state = Home("kafka").read()
         shown = capsys.readouterr().out
+        assert state is not None
+        drive_control.tell(Path(state.drives[0].control), Told(is_stopped=True))
     finally:
         commands.down("kafka")
 
-    assert state is not None
+    assert "Traceback" not in Home("kafka").log.read_text()
     assert f"drive of broker 1: {state.drives[0].device}, told by {cache}/here/drive-1/" in shown
     assert remains(cache) == []
 

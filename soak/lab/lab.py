@@ -33,6 +33,8 @@ class Lab:
             if self.mailbox is not None:
                 stack.callback(self.mailbox.stop)
             stack.callback(self.broker.stop)
+            for drive in self.drives.values():  # first: who waits for one cannot end
+                stack.callback(drive.answer)
 
 
 def start_lab(
