@@ -13,10 +13,19 @@ import pytest
 from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
-from soak.lab.faults import _undoing, broker_kill, client_pause, consumer_pause, cpu_hog, quiet
+from soak.lab.faults import (
+    _undoing,
+    broker_kill,
+    client_pause,
+    consumer_pause,
+    cpu_hog,
+    quiet,
+    retention_limit,
+)
 from soak.lab.faults._undoing import undoing
 from soak.lab.ports import Target
 from soak.service import children
+from tests.fakes import FakeClock
 from tests.sleeping_broker import SleepingBroker, asleep, is_stopped
 
 
@@ -235,3 +244,15 @@ def test_a_fault_that_makes_no_sense_is_refused(name: str, settings: dict[str, o
     """By its configuration, before a run begins."""
     with pytest.raises(ValueError, match="|".join(settings)):
         plugins.load("soak.lab.faults", name).Config(**settings)
+
+
+def test_a_lowered_limit_that_deletes_nothing_is_no_fault(target: Target) -> None:
+    """A drill of it would prove nothing; a segment that is renamed for deletion is what it waits for."""
+    waiting = Target(target.broker, target.record, FakeClock())
+    config = retention_limit.Config()
+
+    with pytest.raises(LabError, match="nothing was deleted"):
+        retention_limit.await_deletion(waiting, config)
+    (target.broker.data_directory / "soak-x-0" / "00.log.deleted").touch()
+
+    assert retention_limit.await_deletion(waiting, config) == 1

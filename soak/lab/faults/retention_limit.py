@@ -36,7 +36,7 @@ def inject(target: Target, config: Config) -> Undoing:
     """
     active = altered(target, config.topics, {"retention.bytes": str(config.bytes)})
     try:
-        count = _await_deletion(target, config)
+        count = await_deletion(target, config)
     except BaseException:
         active.lift()
         raise
@@ -44,7 +44,12 @@ def inject(target: Target, config: Config) -> Undoing:
     return active
 
 
-def _await_deletion(target: Target, config: Config) -> int:
+def await_deletion(target: Target, config: Config) -> int:
+    """Return how many segments are being deleted, as soon as there are some.
+
+    Raises:
+        LabError: there were none for half a minute.
+    """
     clock, data = target.clock, target.broker.data_directory
     deadline_ns = clock.mono_ns() + _PATIENCE_NS
     while clock.mono_ns() < deadline_ns:
