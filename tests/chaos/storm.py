@@ -154,8 +154,11 @@ class Storm:
                 self.broker.kill()
                 self.broker.restart()
             return
-        self._killed_at.setdefault(name, []).append(time.monotonic())
+        now = time.monotonic()
+        self._killed_at.setdefault(name, []).append(now)
         os.kill(self.pids()[name], signal.SIGKILL)
+        while name in self.pids() and time.monotonic() < now + LIMIT_SECONDS:
+            time.sleep(0.01)  # until it is gone, and writes no more
 
     def kill_any(self) -> str:
         name = self.rng.choice([*self.killable(), BROKER])

@@ -201,7 +201,7 @@ def _cut(storm: Storm, lines: int) -> None:
     daemon = storm.rng.choice([name for name in storm.killable() if _is_measuring(storm, name)])
     (source,) = [name for name in sources(storm.folder.journal) if name.startswith(f"{daemon}@")]
     storm.kill(daemon)
-    storm.kept.truncate(source, lines)  # the supervisor has not looked yet: nobody writes there
+    storm.kept.truncate(source, lines)  # nobody writes there until the supervisor looks again
 
 
 def _is_measuring(storm: Storm, daemon: str) -> bool:
