@@ -235,6 +235,18 @@ def test_a_broker_stopped_every_few_seconds_stands_still_as_well() -> None:
     assert causes(around(late, *calm())) == ["broker_pause"]
 
 
+@pytest.mark.parametrize(("moved_k", "first"), [(2, "broker_down"), (0, "leader_move")])
+def test_a_killed_broker_s_leaders_move_after_a_while_an_ended_one_s_at_once(
+    moved_k: int, first: str
+) -> None:
+    """Nothing is acknowledged for four seconds in either case; copies are not watched."""
+    k = np.arange(END, dtype=np.int64)
+    acked = Series(ACKED, k, np.where((k >= ONSET) & (k < ONSET + 4), 10.0, 200.0))
+    moved = told("leader_change", ONSET + moved_k)
+
+    assert causes(around(acked, channel(SENT, 200.0, 200.0), events=moved))[0] == first
+
+
 def test_a_third_of_the_acknowledgements_missing_until_leaders_move_is_a_broker_s_end() -> None:
     k = np.arange(END, dtype=np.int64)
     acked = Series(ACKED, k, np.where((k >= ONSET) & (k < ONSET + 9), 130.0, 200.0))

@@ -2,7 +2,8 @@
 
 Method:  a broker's page stops answering at the onset and does not come back within half a minute, and with
          it acknowledgements stop, sends fail, copies fall behind or leaders move; or leaders move after a
-         quarter of the acknowledgements was missing for three seconds.
+         quarter of the acknowledgements was missing for three seconds, more surely when they move two
+         seconds after that began: at an orderly end they move first.
 Assumes: a page that alone is silent says more of the page than of the broker, so it is not enough.
 """
 
@@ -19,6 +20,7 @@ from soak.core.model import Change, Evidence, Explanation
 
 _LONG_SECONDS = 30
 _STOPPED_SECONDS = 3  # an orderly end takes less
+_UNLED_SECONDS = 2  # until a cluster notices at the earliest
 _FAILURES = ("failed_messages", "missed_messages")
 
 
@@ -41,10 +43,17 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     if gone and beside:
         band = _scores.CERTAIN if led or copies else _scores.STRONG
     elif led and stopped is not None and stopped.seconds >= _STOPPED_SECONDS:
-        band = _scores.STRONG if copies else _scores.LIKELY
+        band = _scores.STRONG if copies or _is_unled(stopped, nearby) else _scores.LIKELY
     else:
         return None
     return Explanation("broker_down", _scores.graded(band, 1.0), _evidence(gone, beside, change))
+
+
+def _is_unled(stopped: Silence, nearby: Nearby) -> bool:
+    """True when acknowledgements were missing for a while before the first leader moved."""
+    ks = nearby.event_ks("leader_change")
+    later = ks[ks >= stopped.from_k]
+    return bool(later.size and later[0] - stopped.from_k >= _UNLED_SECONDS)
 
 
 def _has(change: Change, nearby: Nearby, kind: str) -> bool:

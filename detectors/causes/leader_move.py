@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _background, _scores
+from detectors.causes import _background, _scores, broker_down
 from detectors.causes._moves import end_of, near
 from detectors.nearby import Nearby, when
 from soak.core.model import Change, Evidence, Explanation
@@ -30,7 +30,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     start = max(nearby.k0, first - _BEFORE_SECONDS)
     before = int(np.count_nonzero((ks >= start) & (ks < first)))
     expected = before * (last + 1 - first) / max(1, first - start)
-    score = _scores.WEAK if expected > _MOST_EXPECTED else _scores.STRONG
+    score = _scores.WEAK if expected > _MOST_EXPECTED else _usual_score(change, nearby)
     after = int(np.count_nonzero((ks > last) & (ks < end_of(change, nearby))))
     text = (
         f"Leaders changed in {here.size} of the seconds around the onset, first "
@@ -39,6 +39,12 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     )
     numbers = {"first_k": int(here[0]), "seconds_near": int(here.size), "seconds_before": before}
     return Explanation("leader_move", _scores.graded(score, 1.0), (Evidence(text, numbers),))
+
+
+def _usual_score(change: Change, nearby: Nearby) -> float:
+    """Return the score of leaders that moved at the onset alone: less where a broker's end moved them."""
+    end = broker_down.explain(change, nearby)
+    return _scores.LIKELY if end is not None and end.score >= _scores.STRONG else _scores.STRONG
 
 
 def _counted(nearby: Nearby) -> list[NDArray[np.int64]]:
