@@ -12,8 +12,8 @@ from soak.cli._units import rendered
 from soak.cli.failed import failed
 from tests.test_mail import Inbox, served
 
+UNIT = "soak-begin@p"
 SAID = {
-    "MONITOR_UNIT": "soak-begin@p.service",
     "MONITOR_SERVICE_RESULT": "exit-code",
     "MONITOR_EXIT_STATUS": "1",
     "MONITOR_INVOCATION_ID": "0123456789abcdef",
@@ -21,20 +21,20 @@ SAID = {
 
 
 def test_the_message_names_unit_host_and_how() -> None:
-    told = message("p", "h1", SAID, 0)
+    told = message("p", UNIT, "h1", SAID, 0)
 
-    assert told.subject == "[soakd] p: soak-begin@p.service failed on h1"
+    assert told.subject == "[soakd] p: soak-begin@p failed on h1"
     assert "exit-code 1." in told.text
-    assert "journalctl -u soak-begin@p.service" in told.text
+    assert "journalctl -u soak-begin@p" in told.text
 
 
 def test_another_try_is_the_same_message() -> None:
     """Who has it already sees by its key that it is no second failure."""
-    assert message("p", "h1", SAID, 0).key == message("p", "h1", SAID, 10**12).key
+    assert message("p", UNIT, "h1", SAID, 0).key == message("p", UNIT, "h1", SAID, 10**12).key
 
 
 def test_without_a_word_of_systemd_there_is_a_message_all_the_same() -> None:
-    assert "a unit of p failed on h1" in message("p", "h1", {}, 0).subject
+    assert "soak-begin@p failed on h1" in message("p", UNIT, "h1", {}, 0).subject
 
 
 def test_it_reaches_the_sinks_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_it_reaches_the_sinks_of_the_plan(tmp_path: Path, monkeypatch: pytest.Mo
             f"sinks: {{mail: {{to: [oncall@example.org], host: 127.0.0.1, port: {port}}}}}\n"
         )
         with pytest.raises(typer.Exit) as ended:
-            failed(plan)
+            failed(UNIT, tmp_path)
 
     assert ended.value.exit_code == 0
     assert len(inbox.mails) == 1
@@ -57,6 +57,6 @@ def test_it_reaches_the_sinks_of_the_plan(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_is_not_tried_again_is_told() -> None:
     """A daemon is started again for ever; a run that cannot begin, and a report, are not."""
     units = {place.name: text for place, text in rendered().items() if place.suffix == ".service"}
-    told = [name for name, text in units.items() if "OnFailure=soak-failed@%i.service" in text]
+    told = [name for name, text in units.items() if "OnFailure=soak-failed@%N.service" in text]
 
     assert told == ["soak-begin@.service", "soak-report@.service"]

@@ -18,6 +18,7 @@ pytestmark = [
 ]
 
 STAND_IN = f"""#!{sys.executable}
+import os
 import sys
 from pathlib import Path
 from soak.service.notify import notifier
@@ -25,6 +26,10 @@ from soak.service.signals import stop_event
 
 home, command = Path("/var/lib/soak/x"), sys.argv[1]
 stop = stop_event()
+if command == "failed":
+    result = os.environ.get("MONITOR_SERVICE_RESULT", "nobody knows why")
+    Path("/var/lib/soak/told").write_text(sys.argv[2] + ": " + result)
+    sys.exit(0)
 with (home / "started").open("a") as file:
     file.write(command + "\\n")
 if command == "begin":
@@ -66,8 +71,10 @@ def started(world: World) -> set[str]:
 
 def test_nothing_starts_without_a_run_that_began(world: World) -> None:
     """Neither where beginning it fails, whatever is left of the one before, nor by a daemon on its own."""
+    told = world.shared / "lib" / "told"
     (world.shared / "lib" / "x" / "refuse").touch()
     world.run("systemctl", "start", "soak@x.target")
+    world.until(told.exists, "people to be told")
     refused, alone = started(world), world.run("systemctl", "start", "soak-alert@x.service")
     after = started(world)
     (world.shared / "lib" / "x" / "refuse").unlink()
@@ -79,5 +86,6 @@ def test_nothing_starts_without_a_run_that_began(world: World) -> None:
     world.until(lambda: world.show(unit, "NRestarts") == "1", "a second life")
 
     assert refused == {"begin"}
+    assert told.read_text() == "soak-begin@x: exit-code"
     assert "ependency" in alone or "inactive" in alone
-    assert after == {"begin"}
+    assert after == refused

@@ -12,13 +12,14 @@ LASTS_NS = duration_ns("1d")
 """An alert about it ends by itself so long after it."""
 
 
-def message(plan: str, host: str, environment: Mapping[str, str], now_wall_ns: int) -> Message:
+def message(
+    plan: str, unit: str, host: str, environment: Mapping[str, str], now_wall_ns: int
+) -> Message:
     """Return what people are told; `environment` has systemd's words on the unit, see systemd.exec(5)."""
-    unit = environment.get("MONITOR_UNIT", f"a unit of {plan}")
     result = environment.get("MONITOR_SERVICE_RESULT", "failed")
     status = environment.get("MONITOR_EXIT_STATUS", "")
     life = environment.get("MONITOR_INVOCATION_ID", str(now_wall_ns))
-    key = f"failed-{plan}-{host}-{life}"
+    key = f"failed-{plan}-{life}"
     return Message(
         key=key,
         subject=f"[soakd] {plan}: {unit} failed on {host}",

@@ -9,8 +9,13 @@ from typing import Annotated
 import typer
 
 
-def failed(plan: Annotated[Path, typer.Argument(help="The plan, whose sinks are told.")]) -> None:
-    """Send to each sink which unit failed and how, as systemd says in MONITOR_UNIT and its like.
+def failed(
+    unit: Annotated[str, typer.Argument(help="The unit, such as soak-begin@NAME.")],
+    plans: Annotated[Path, typer.Option(help="Where NAME.yaml is, whose sinks are told.")] = Path(
+        "/etc/soak"
+    ),
+) -> None:
+    """Send to each sink that a unit failed, and how, as systemd says in MONITOR_SERVICE_RESULT.
 
     Exit: 0 every sink took it, 1 one did not, 2 bad plan, or one without sinks.
     """
@@ -19,8 +24,8 @@ def failed(plan: Annotated[Path, typer.Argument(help="The plan, whose sinks are 
     from soak.core.clock import SystemClock
     from soak.daemons.context import host_name
 
-    name, sinks = sinks_of(plan, None)
-    told = message(name, host_name(), os.environ, SystemClock().wall_ns())
+    name, sinks = sinks_of(plans / f"{unit.partition('@')[2]}.yaml", None)
+    told = message(name, unit, host_name(), os.environ, SystemClock().wall_ns())
     raise typer.Exit(0 if is_sent(told, sinks) else 1)
 
 
