@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
-from soak.lab.drill import Drill, Expectation
+from soak.lab.drill import Drill, Expectation, Moments, judge
 from soak.lab.faults import quiet
 from soak.lab.injection import Injection
 from soak.lab.ports import Target
@@ -98,3 +99,28 @@ def test_a_run_that_ends_early_lifts_what_never_began(
 
     assert lines == []
     assert made.onset_wall_ns is None
+
+
+def test_a_fault_that_cannot_be_undone_ends_no_run(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
+    """It is noted, and the drill's verdict has a line of it."""
+
+    class Stuck:
+        onset_wall_ns = 23
+
+        def lift(self) -> None:
+            raise LabError("the broker did not come back")
+
+    made = injection(DRILL, FakeClock(), lines, daemon)
+    made._active = Stuck()
+
+    made.lift()
+
+    assert made.failure == "the broker did not come back"
+    assert lines[-1]["lifted"] is False
+    quiet_run = Expectation(cause="nothing")
+    checks = judge(quiet_run, {}, Moments(23, 24, failure=made.failure))
+    assert [(one.found, one.is_met) for one in checks if one.subject == "lifted"] == [
+        ("the broker did not come back", False)
+    ]

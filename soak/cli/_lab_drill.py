@@ -170,7 +170,11 @@ def _moments(folder: RunFolder, put_in: Injected) -> Moments:
 
     injection = put_in.injection
     return Moments(
-        injection.onset_wall_ns, injection.lifted_wall_ns, *told(folder), pool=put_in.pool
+        injection.onset_wall_ns,
+        injection.lifted_wall_ns,
+        *told(folder),
+        pool=put_in.pool,
+        failure=injection.failure,
     )
 
 

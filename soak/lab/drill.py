@@ -80,6 +80,7 @@ class Moments:
     told_wall_ns: Mapping[str, int] = dataclasses.field(default_factory=dict)  # first sent
     gone_wall_ns: Mapping[str, int] = dataclasses.field(default_factory=dict)  # noticed to be gone
     pool: Pool | None = None
+    failure: str = ""  # what kept the fault from being undone
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,8 @@ def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> 
         _count("lost", expect.lost, audit.get("lost")),
         _count("duplicated", expect.duplicated, audit.get("duplicated")),
     ]
+    if moments.failure:
+        counts.append(Check("lifted", "undone", moments.failure, is_met=False))
     if expect.cause == NOTHING:
         felt = "felt" if moments.onset_wall_ns is not None else "never felt"
         return [Check("fault", "felt", felt, felt == "felt"), _quiet(findings), *counts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from soak.core import plugins
+from soak.core.errors import LabError
 from soak.lab.drill import Drill
 from soak.lab.ports import Active, Target
 
@@ -16,6 +17,7 @@ class Injection:
         self._start_wall_ns = start_wall_ns
         self._active: Active | None = None
         self.lifted_wall_ns: int | None = None
+        self.failure = ""
 
     @property
     def onset_wall_ns(self) -> int | None:
@@ -26,7 +28,7 @@ class Injection:
         """Inject or lift what is due.
 
         Raises:
-            LabError: the lab lacks what the fault needs, or it failed while it was active.
+            LabError: the lab lacks what the fault needs.
         """
         if self.lifted_wall_ns is not None:
             return
@@ -40,10 +42,14 @@ class Injection:
             self.lift()
 
     def lift(self) -> None:
-        """Undo it; may be called twice. Raises as `poll` does."""
+        """Undo it; may be called twice. What could not be undone is told by `failure` and ends no run."""
         if self.lifted_wall_ns is not None:
             return
         self.lifted_wall_ns = self._target.clock.wall_ns()
-        if self._active is not None:
+        if self._active is None:
+            return
+        try:
             self._active.lift()
-            self._target.record({"at_wall_ns": self.lifted_wall_ns, "lifted": True})
+        except LabError as error:
+            self.failure = str(error)
+        self._target.record({"at_wall_ns": self.lifted_wall_ns, "lifted": not self.failure})
