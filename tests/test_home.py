@@ -77,6 +77,18 @@ def test_a_plan_is_called_as_the_units_know_it(tmp_path: Path) -> None:
         begin_run(plan, Home(tmp_path / "a"), SystemClock())
 
 
+def test_drives_are_not_measured_for_longer_than_the_units_wait(tmp_path: Path) -> None:
+    """They would be stopped in the middle of it, again and again."""
+    plan = tmp_path / "a.yaml"
+    plan.write_text(
+        "name: a\nbroker: {kafka: {bootstrap_servers: '127.0.0.1:9'}}\n"
+        f"probes: {{disk_io: {{directory: {tmp_path}}}}}\ndrive_check: 11min\n"
+    )
+
+    with pytest.raises(PlanError, match=r"a\.yaml:4: drive_check: takes more than the 10min"):
+        begin_run(plan, Home(tmp_path / "a"), SystemClock())
+
+
 @pytest.mark.broker
 def test_a_begin_that_was_killed_is_gone_on_with(tmp_path: Path, lab_kafka: Running) -> None:
     """Its topics are ours although they are there; another plan has to leave them alone."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from soak.cli import _checks
 from soak.cli._begin import check_drives, new_run, prepare, resolved
+from soak.cli._drives import folders_of
 from soak.cli._excess import refuse_excess
 from soak.cli._load_checks import keep_load
 from soak.cli._part import WHOLE
@@ -14,7 +15,7 @@ from soak.core import plan_text
 from soak.core.clock import SystemClock
 from soak.core.plan import Plan
 from soak.core.plan_text import PlanFile
-from soak.core.units import SECOND_NS
+from soak.core.units import SECOND_NS, format_duration
 from soak.daemons.context import PhaseFile, connect
 from soak.store.home import Home, units_of
 from soak.store.run_folder import (
@@ -29,6 +30,8 @@ from soak.store.run_folder import (
 OVER = ("ended", "interrupted", "failed")
 LEAD_NS = 30 * SECOND_NS
 """The first message is due so long after the run began: units start one after the other, Spark among them."""
+MEASURED_NS = 600 * SECOND_NS
+"""So long all drives together may be measured: soak-begin@ and soak-finish@ are stopped soon after."""
 
 
 def begin_run(path: Path, home: Home, clock: SystemClock) -> None:
@@ -59,6 +62,10 @@ def _begun(plan_file: PlanFile, home: Home, clock: SystemClock) -> RunFolder:
         raise plan_file.error("lab", "a lab's broker lives and dies with `soak run`")
     if plan_file.plan.name != home.path.name:
         raise plan_file.error("name", f"is not {home.path.name}, by which the units know the plan")
+    measured_ns = plan_file.plan.drive_check * len(folders_of(plan_file.plan))
+    if measured_ns > MEASURED_NS:
+        most = format_duration(MEASURED_NS)
+        raise plan_file.error("drive_check", f"takes more than the {most} that the units wait for")
     _checks.check_here(plan_file, home.path)
     refuse_excess(plan_file)
     half = _half_begun(plan_file.plan, home)
