@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,13 +180,16 @@ class Storm:
         write_off(self._wall_off, round(seconds * SECOND_NS))
 
     def calm(self) -> None:
-        """Return when nothing is owed to anybody any more."""
+        """Return when nothing is owed to anybody any more; waits as long as messages go out."""
+        while left := self._owed():
+            self.until(partial(self._is_owed_less, left), "another message to go out")
 
-        def is_settled() -> bool:
-            with FindingsStore(self.folder.findings) as store:
-                return all(row.state != "pending" for row in store.outbox("chaos"))
+    def _is_owed_less(self, than: int) -> bool:
+        return self._owed() < than
 
-        self.until(is_settled, "the last messages")
+    def _owed(self) -> int:
+        with FindingsStore(self.folder.findings) as store:
+            return sum(row.state == "pending" for row in store.outbox(self.planted.run))
 
     def end(self) -> dict[str, Any]:
         """End the run in order; return its summary."""

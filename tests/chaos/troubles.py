@@ -171,14 +171,14 @@ def _clock(seconds: float) -> Trouble:
     return trouble
 
 
-def _limit(number: int, spare: int, used: Callable[[int], int]) -> Trouble:
-    """A daemon may have no more of something than it has, and a little."""
+def _limit(number: int, allowed: Callable[[int], int]) -> Trouble:
+    """A daemon gets no more of something: it has more already than it may have."""
 
     @contextmanager
     def trouble(storm: Storm) -> Iterator[None]:
         pid = storm.pids()[storm.rng.choice(storm.killable())]
         before = resource.prlimit(pid, number)
-        resource.prlimit(pid, number, (used(pid) + spare, before[1]))
+        resource.prlimit(pid, number, (allowed(pid), before[1]))
         try:
             yield
         finally:
@@ -188,13 +188,9 @@ def _limit(number: int, spare: int, used: Callable[[int], int]) -> Trouble:
     return trouble
 
 
-def _descriptors(pid: int) -> int:
-    return max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()) + 1
-
-
-def _memory_bytes(pid: int) -> int:
+def _half_its_memory_bytes(pid: int) -> int:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
-    return pages * resource.getpagesize()
+    return pages * resource.getpagesize() // 2
 
 
 def _cut(storm: Storm, lines: int) -> None:
@@ -227,6 +223,6 @@ TROUBLES: dict[str, Trouble] = {
     "names_gone": names_gone,
     "clock_ahead": _clock(7200.0),
     "clock_back": _clock(-7200.0),
-    "no_descriptors": _limit(resource.RLIMIT_NOFILE, 0, _descriptors),
-    "no_memory": _limit(resource.RLIMIT_AS, 2**20, _memory_bytes),
+    "no_descriptors": _limit(resource.RLIMIT_NOFILE, lambda _: 3),
+    "no_memory": _limit(resource.RLIMIT_AS, _half_its_memory_bytes),
 }
