@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import email
 import email.policy
@@ -21,7 +22,7 @@ from aiosmtpd.smtp import AuthResult
 from soak.core.errors import PlanError
 from soak.core.ports import Message
 from soak.core.units import SECOND_NS
-from soak.sinks.mail import Config, build, compose
+from soak.sinks.mail import Config, MailSink, build, compose
 from tests.certificate import certificate
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
@@ -107,6 +108,23 @@ def test_a_sequel_names_the_mail_it_follows() -> None:
     assert mail["In-Reply-To"] == mail["References"] == "<k.confirmed@localhost>"
 
 
+def test_long_identifiers_stay_in_one_piece() -> None:
+    """A mail program compares them letter by letter; the picture is found by one, too."""
+    sender = f"soakd@monitoring.{'department-of-streams.' * 4}example.org"
+    long = dataclasses.replace(
+        MESSAGE, key=f"{'r' * 100}-1.gone", follows=f"{'r' * 100}-1.confirmed"
+    )
+    raw = compose(config(sender=sender), long).as_bytes()
+    mail = email.message_from_bytes(raw, policy=email.policy.default)
+    pages = [part for part in mail.walk() if part.get_content_type() == "text/html"]
+    (picture,) = [part for part in mail.walk() if part.get_content_type() == "image/png"]
+
+    assert b"=?utf-8" not in raw.partition(b"\n\n")[0]
+    assert mail["In-Reply-To"].endswith("example.org>")
+    assert mail["Message-ID"].count("@") == 1
+    assert f'src="cid:{picture["Content-ID"][1:-1]}"' in pages[0].get_content()
+
+
 def test_a_second_try_is_the_same_mail() -> None:
     """Equal Message-ID, Date and text: a repeat is recognised as one."""
     first, second = compose(config(), MESSAGE), compose(config(), MESSAGE)
@@ -138,10 +156,55 @@ def test_only_those_who_were_put_off_get_the_second_try() -> None:
         sink = build(config(port))
         first = sink.send(MESSAGE)
         inbox.rcpt_answers = {}
-        second = sink.send(MESSAGE)
+        restarted = build(config(port))
+        second = restarted.send(dataclasses.replace(MESSAGE, so_far=first.so_far))
 
     assert (first.result, second.result) == ("retry", "delivered")
     assert [to for to, _ in inbox.mails] == [["a@example.org"], ["b@example.org"]]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "expected"),
+    [
+        ({"b": 450}, {"b": 550}, ("delivered", "b@example.org: 550 no")),
+        ({"a": 550, "b": 450}, {}, ("delivered", "a@example.org: 550 no")),
+        ({"a": 550, "b": 450}, {"b": 550}, ("never", "550 no")),
+        ({"b": 450}, {"data": 554}, ("delivered", "b@example.org: 554 no")),
+    ],
+)
+def test_who_got_a_mail_is_told_over_all_tries(
+    first: dict[str, int], then: dict[str, int], expected: tuple[str, str]
+) -> None:
+    """Delivered is what one has got at least; whoever was refused is named at the end."""
+    inbox = Inbox()
+
+    def say(answers: dict[str, int]) -> None:
+        inbox.rcpt_answers = {f"{name}@example.org": f"{code} no" for name, code in answers.items()}
+        inbox.data_answer = f"{answers.get('data', 250)} no"
+
+    with served(inbox) as port:
+        sink = build(config(port))
+        say(first)
+        before = sink.send(MESSAGE)
+        say(then)
+        outcome = sink.send(dataclasses.replace(MESSAGE, so_far=before.so_far))
+
+    assert before.result == "retry"
+    assert (outcome.result, outcome.detail) == expected
+
+
+def test_a_server_that_closes_in_the_middle_has_given_nobody_the_mail() -> None:
+    """421 to the second recipient: the first one was accepted, and got nothing."""
+    inbox = Inbox()
+    with served(inbox) as port:
+        sink = build(config(port))
+        inbox.rcpt_answers = {"b@example.org": "421 closing"}
+        first = sink.send(MESSAGE)
+        inbox.rcpt_answers = {}
+        second = sink.send(dataclasses.replace(MESSAGE, so_far=first.so_far))
+
+    assert (first.result, second.result) == ("retry", "delivered")
+    assert [to for to, _ in inbox.mails] == [["a@example.org", "b@example.org"]]
 
 
 def test_hostile_names_stay_text() -> None:
@@ -218,6 +281,18 @@ def test_a_wrong_password_is_ours_to_mend(
     assert (outcome.result, outcome.detail[:3]) == ("retry", "535")
     assert "horse" not in outcome.detail
     assert (missing.result, "SMTP_PASSWORD" in missing.detail) == ("retry", True)
+
+
+def test_a_password_that_no_server_could_be_told_is_ours_to_mend(
+    own_certificate: tuple[Path, Path], secure: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mail waits, and the secret is not in the reason."""
+    monkeypatch.setenv("SMTP_PASSWORD", "Pferdestärke")
+    with closed(Inbox(), own_certificate) as port:
+        outcome = build(config(port, **secure)).send(MESSAGE)
+
+    assert (outcome.result, "ASCII" in outcome.detail) == ("retry", True)
+    assert "Pferd" not in outcome.detail
 
 
 def test_a_server_that_nobody_vouches_for_gets_nothing(
@@ -312,6 +387,27 @@ def test_a_server_that_says_nothing_is_tried_again() -> None:
     assert outcome.result == "retry"
 
 
+def test_a_server_that_dribbles_is_cut_off() -> None:
+    """Each byte comes in time, and the whole would take for ever."""
+    is_over = threading.Event()
+
+    def dribble(server: socket.socket) -> None:
+        client, _ = server.accept()
+        with client, contextlib.suppress(OSError):
+            while not is_over.wait(0.01):
+                client.sendall(b"220-hold on\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answerer = threading.Thread(target=dribble, args=(server,))
+        answerer.start()
+        sink = MailSink(config(server.getsockname()[1]), limit_seconds=0.2)
+        outcome = sink.send(MESSAGE)
+        is_over.set()
+        answerer.join()
+
+    assert (outcome.result, "no end after 0.2 s" in outcome.detail) == ("retry", True)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -321,6 +417,7 @@ def test_a_server_that_says_nothing_is_tried_again() -> None:
         {"sender": "me"},
         {"port": 0},
         {"timeout": 0},
+        {"timeout": "61s"},
         {"username": "me"},
         {"username": "me", "password": "secret", "security": "tls"},
         {"username": "me", "password": "${env:X}"},

@@ -16,9 +16,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from soak.core.ports import Message
+from soak.core.ports import ForgetfulSink, Message
 from soak.core.units import SECOND_NS
-from soak.sinks.webhook import Config, alert_of, build
+from soak.sinks.webhook import Config, WebhookSink, alert_of, build
+from tests.fakes import FakeClock
 from tests.pages import serving
 
 BEGIN = 1_790_000_000 * SECOND_NS
@@ -63,7 +64,8 @@ def test_a_finding_is_an_alert_with_its_own_labels() -> None:
     """Labels say which finding it is; what may change later is an annotation."""
     receiver = Receiver()
     with serving(receiver.handler) as url:
-        outcome = build(Config(url=f"{url}/prefix/", labels={"team": "x"})).send(message())
+        config = Config(url=f"{url}/prefix/", labels={"team": "x"})
+        outcome = WebhookSink(config, FakeClock(wall_ns=BEGIN)).send(message())
 
     ((path, authorization, (alert,)),) = receiver.posts
     assert outcome.result == "delivered"
@@ -75,15 +77,28 @@ def test_a_finding_is_an_alert_with_its_own_labels() -> None:
             "description": "what 4.1 ms -> 61 ms\n",
         },
         "startsAt": "2026-09-21T14:13:20.000+00:00",
-        "endsAt": "2026-10-21T14:13:20.000+00:00",
+        "endsAt": "2026-09-21T14:28:20.000+00:00",
     }
+
+
+def test_what_lasts_is_said_again_in_one_post() -> None:
+    """Each with its own labels, and an end that moves on with the clock."""
+    receiver, clock = Receiver(), FakeClock(wall_ns=BEGIN + 3600 * SECOND_NS)
+    with serving(receiver.handler) as url:
+        sink = WebhookSink(Config(url=url), clock)
+        outcome = sink.say_again([message(), message()])
+
+    ((_, _, alerts),) = receiver.posts
+    assert outcome.result == "delivered"
+    assert [alert["endsAt"] for alert in alerts] == ["2026-09-21T15:28:20.000+00:00"] * 2
+    assert isinstance(sink, ForgetfulSink)
 
 
 def test_a_finding_that_went_away_ends_its_alert() -> None:
     """The same labels, and an end: Alertmanager resolves what it knows by its labels."""
     config = Config(url="http://127.0.0.1:9093")
-    first = alert_of(config, message())
-    last = alert_of(config, message("gone", end_ns=BEGIN + 60 * SECOND_NS))
+    first = alert_of(config, message(), BEGIN)
+    last = alert_of(config, message("gone", end_ns=BEGIN + 60 * SECOND_NS), BEGIN)
 
     assert last["labels"] == first["labels"]
     assert last["endsAt"] == "2026-09-21T14:14:20.000+00:00"
@@ -130,11 +145,17 @@ def test_one_that_says_nothing_is_tried_again() -> None:
         {"url": "http://h", "token": "${env:X}"},
         {"url": "http://h", "labels": {"a-b": "c"}},
         {"url": "http://h", "timeout": 0},
+        {"url": "http://h", "timeout": 61 * SECOND_NS},
+        {"url": "http://h", "lasts": 60 * SECOND_NS},
+        {"url": "http://h:99999"},
+        {"url": "http://h:abc"},
+        {"url": "https://h/x?tenant=a"},
+        {"url": "https://h/x#secret"},
     ],
 )
 def test_a_wrong_configuration_is_refused(wrong: dict[str, Any]) -> None:
     """Before the first finding, not at night; and no secret goes over an open line."""
-    with pytest.raises(ValueError, match=r"url|token|labels|timeout"):
+    with pytest.raises(ValueError, match=r"url|token|labels|timeout|lasts"):
         Config(**wrong)
 
 
@@ -167,7 +188,7 @@ def alertmanager(tmp_path: Path) -> Iterator[str]:
 def test_an_alertmanager_shows_a_finding_and_then_knows_that_it_went_away(
     alertmanager: str,
 ) -> None:
-    """Sent twice it is one alert; its end resolves it."""
+    """Sent twice it is one alert; its end resolves it, and it may come back."""
     sink = build(Config(url=alertmanager))
     now_ns = time.time_ns()
     end = time.monotonic() + 60
@@ -176,13 +197,16 @@ def test_an_alertmanager_shows_a_finding_and_then_knows_that_it_went_away(
     sink.send(message(begin_ns=now_ns))
     shown = _alerts(alertmanager)
     gone = sink.send(message("gone", begin_ns=now_ns, end_ns=time.time_ns()))
+    after = _alerts(alertmanager)
+    sink.say_again([message(begin_ns=now_ns)])
 
     (alert,) = shown
     assert alert["status"]["state"] == "active"
     assert {key: alert["labels"][key] for key in LABELS} == LABELS
     assert alert["annotations"]["summary"] == "p99 end-to-end latency confirmed"
     assert gone.result == "delivered"
-    assert _alerts(alertmanager) == []
+    assert after == []
+    assert len(_alerts(alertmanager)) == 1
 
 
 def _alerts(address: str) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from soak.core.model import Reading
 
@@ -237,6 +237,7 @@ class Message:
     labels: Mapping[str, str] = field(default_factory=dict)  # which finding it is, ever the same
     begin_wall_ns: int = 0  # when what it tells of began
     end_wall_ns: int | None = None  # and when it was over; None while it lasts
+    so_far: str = ""  # what earlier tries left to know, see `Outcome`
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,17 @@ class Outcome:
 
     result: Literal["delivered", "retry", "never"]
     detail: str = ""
+    so_far: str = ""  # what the next try is to know, such as who has got it; empty: nothing new
 
 
 class Sink(Protocol):
     def send(self, message: Message) -> Outcome: ...
+
+
+@runtime_checkable
+class ForgetfulSink(Sink, Protocol):
+    """A sink whose receiver forgets what is not said again every few minutes."""
+
+    def say_again(self, messages: Sequence[Message]) -> Outcome:
+        """Say all that was told before and lasts."""
+        ...

@@ -10,14 +10,13 @@ import re
 import smtplib
 import socket
 import ssl
-from collections import OrderedDict
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.message import EmailMessage
+from email.policy import EmailPolicy
 from email.utils import format_datetime
 from html import escape
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic.dataclasses import dataclass
@@ -26,12 +25,16 @@ from soak.clients.secret import HOW, is_reference, resolved
 from soak.core.errors import BrokerError, PlanError
 from soak.core.plan_base import STRICT
 from soak.core.ports import Message, Outcome
-from soak.core.units import SECOND_NS, Duration
+from soak.core.units import SECOND_NS, Duration, duration_ns
+from soak.sinks import _recipients
+from soak.sinks._limit import LONGEST_SECONDS, Limit
+from soak.sinks._recipients import Answers
 
 _ADDRESS = re.compile(r"[^@\s<>,;\x00-\x1f]+@[^@\s<>,;\x00-\x1f]+")
-_PERMANENT = 500  # RFC 5321, 4.2.1: 5yz is a permanent negative reply
 _OURS_TO_MEND = frozenset({530, 534, 535, 538})  # RFC 4954, 6: who we are, not what we send
-_MOST_PARTLY_SENT = 256
+_CLOSING = 421  # RFC 5321, 3.8: the server ends the conversation
+_IDS = frozenset({"message-id", "in-reply-to", "references", "content-id"})
+_LONGEST_TIMEOUT = duration_ns("60s")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -54,8 +57,8 @@ class Config:
                 raise ValueError(f"{address!r} is not a mail address such as oncall@example.org")
         if not 0 < self.port <= 65_535:  # noqa: PLR2004  # a TCP port
             raise ValueError(f"port must lie between 1 and 65535, not {self.port}")
-        if self.timeout <= 0:
-            raise ValueError("timeout must be above 0s")
+        if not 0 < self.timeout <= _LONGEST_TIMEOUT:
+            raise ValueError("timeout must be above 0s and at most 60s")
         if bool(self.username) != bool(self.password):
             raise ValueError("username and password belong together")
         if self.password and not is_reference(self.password):
@@ -75,9 +78,24 @@ def build(config: Config) -> MailSink:
     return MailSink(config)
 
 
+class _WholeIds(EmailPolicy):
+    """Leaves an identifier in one piece: the policy's own way with a long one is to encode it, as text."""
+
+    def fold(self, name: str, value: str) -> str:
+        if name.lower() in _IDS:
+            return f"{name}: {value}{self.linesep}"
+        folded: str = super().fold(name, value)
+        return folded
+
+    def fold_binary(self, name: str, value: str) -> bytes:
+        if name.lower() in _IDS:
+            return self.fold(name, value).encode("ascii")
+        return super().fold_binary(name, value)
+
+
 def compose(config: Config, message: Message) -> EmailMessage:
     """Return the mail for a message: the same Message-ID and date whenever it is tried again."""
-    mail = EmailMessage()
+    mail = EmailMessage(_WholeIds())
     mail["From"] = f"soakd <{config.sender}>"
     mail["To"] = ", ".join(config.to)
     mail["Subject"] = " ".join(message.subject.split())
@@ -115,67 +133,76 @@ def _html(text: str, chart: str) -> str:
 
 
 class MailSink:
-    """Remembers who has got a message that only some of its recipients got, for the next try."""
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, limit_seconds: float = LONGEST_SECONDS) -> None:
         self._config = config
-        self._left: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._limit_seconds = limit_seconds
 
     def send(self, message: Message) -> Outcome:
-        """Try once, within a few times the time-out."""
-        to = self._left.get(message.key, self._config.to)
-        try:
-            refused = self._deliver(compose(self._config, message), to)
-        except smtplib.SMTPRecipientsRefused as error:
-            refused = error.recipients
-        except smtplib.SMTPConnectError as error:  # a server that takes no mail now, not this one
-            return Outcome("retry", f"{error.smtp_code} {_text(error.smtp_error)}")
-        except smtplib.SMTPResponseException as error:
-            return _refused(error.smtp_code, _text(error.smtp_error))
-        except smtplib.SMTPNotSupportedError as error:
-            return Outcome("never", str(error))
-        except (smtplib.SMTPException, OSError, BrokerError) as error:
-            place = f"{self._config.host}:{self._config.port}"
-            return Outcome("retry", f"{place}: {error or type(error).__name__}")
-        return self._judge(message.key, to, refused)
+        """Try once with those who have not got it, for a minute at most once there is a connection."""
+        recipients = _recipients.read(self._config.to, message.so_far)
+        mail = compose(self._config, message)
+        with Limit(self._limit_seconds) as limit:
+            try:
+                answers = self._answers(mail, recipients.left, limit)
+            except smtplib.SMTPNotSupportedError as error:
+                return Outcome("never", str(error))
+            except (
+                smtplib.SMTPResponseException
+            ) as error:  # to a greeting, or who we are: not to this mail
+                put_off = f"{error.smtp_code} {_text(error.smtp_error)}"
+            except (smtplib.SMTPException, OSError, BrokerError) as error:
+                why = f"no end after {limit.seconds:g} s" if limit.is_over else str(error)
+                place = f"{self._config.host}:{self._config.port}"
+                put_off = f"{place}: {why or type(error).__name__}"
+            else:
+                return recipients.judge(answers)
+        return Outcome("retry", put_off)
 
-    def _deliver(self, mail: EmailMessage, to: tuple[str, ...]) -> Mapping[str, tuple[int, bytes]]:
-        server = _connect(self._config)
+    def _answers(self, mail: EmailMessage, to: list[str], limit: Limit) -> Answers:
+        """Return what the server said to those whom it did not take the mail for."""
+        server = _connect(self._config, limit)
         try:
-            return server.send_message(mail, self._config.sender, to)
+            answers = server.send_message(mail, self._config.sender, to)
+        except smtplib.SMTPRecipientsRefused as error:
+            # nobody has got it; after 421 some were not even asked, or were and are not named
+            answers = dict.fromkeys(to, (_CLOSING, b"closed before the mail")) | error.recipients
+        except smtplib.SMTPResponseException as error:
+            if error.smtp_code in _OURS_TO_MEND:
+                raise
+            answers = dict.fromkeys(to, (error.smtp_code, _bytes(error.smtp_error)))
         finally:
             # The message is settled by now: what a server does at QUIT must not make us repeat it.
             with suppress(smtplib.SMTPException, OSError):
                 server.quit()
             server.close()
-
-    def _judge(
-        self, key: str, to: tuple[str, ...], refused: Mapping[str, tuple[int, bytes]]
-    ) -> Outcome:
-        detail = "; ".join(
-            f"{address}: {code} {_text(text)}" for address, (code, text) in refused.items()
-        )
-        later = tuple(address for address, (code, _) in refused.items() if code < _PERMANENT)
-        if later:
-            self._left[key] = later
-            if len(self._left) > _MOST_PARTLY_SENT:
-                self._left.popitem(last=False)
-            return Outcome("retry", detail)
-        self._left.pop(key, None)
-        return Outcome("never" if len(refused) == len(to) else "delivered", detail)
+        return {one: (code, _text(text)) for one, (code, text) in answers.items()}
 
 
-def _connect(config: Config) -> smtplib.SMTP:
+class _Limited(smtplib.SMTP):
+    def __init__(self, limit: Limit, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # those of the library
+        self._limit = limit
+        super().__init__(*args, **kwargs)
+
+    def getreply(self) -> tuple[int, bytes]:
+        self._limit.covers(self.sock)
+        return super().getreply()
+
+
+class _LimitedTls(_Limited, smtplib.SMTP_SSL):
+    """The same, encrypted from the first byte."""
+
+
+def _connect(config: Config, limit: Limit) -> smtplib.SMTP:
     """Return a connection that may send: encrypted and authenticated where the plan says so."""
     # The own name is given because the default looks it up in DNS, which may hang for long.
     own, seconds = socket.gethostname(), config.timeout / SECOND_NS
     if config.security == "tls":
         context = _trust(config)
-        server: smtplib.SMTP = smtplib.SMTP_SSL(
-            config.host, config.port, own, timeout=seconds, context=context
+        server: smtplib.SMTP = _LimitedTls(
+            limit, config.host, config.port, own, timeout=seconds, context=context
         )
     else:
-        server = smtplib.SMTP(config.host, config.port, own, seconds)
+        server = _Limited(limit, config.host, config.port, own, seconds)
     try:
         if config.security == "starttls":
             _encrypt(server, _trust(config))
@@ -199,20 +226,25 @@ def _log_in(server: smtplib.SMTP, config: Config) -> None:
     server.ehlo_or_helo_if_needed()
     if not server.has_extn("auth"):
         raise smtplib.SMTPException("the server offers no authentication")
-    server.login(config.username, resolved({"password": config.password})["password"])
+    password = resolved({"password": config.password})["password"]
+    if (
+        not password.isascii()
+    ):  # the library knows no other, and its error would say where it is not
+        raise BrokerError("password: it holds more than ASCII")
+    server.login(config.username, password)
 
 
 def _trust(config: Config) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=config.ca_file or None)
 
 
-def _refused(code: int, text: str) -> Outcome:
-    is_final = code >= _PERMANENT and code not in _OURS_TO_MEND
-    return Outcome("never" if is_final else "retry", f"{code} {text}")
-
-
 def _message_id(config: Config, key: str) -> str:
-    return f"<{quote(key, safe='')}@{config.sender.rpartition('@')[2]}>"
+    domain = config.sender.rpartition("@")[2]
+    return f"<{quote(key, safe='')}@{quote(domain, safe='.-[]:')}>"
+
+
+def _bytes(answer: bytes | str) -> bytes:
+    return answer.encode() if isinstance(answer, str) else answer
 
 
 def _text(answer: bytes | str) -> str:

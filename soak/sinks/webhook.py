@@ -1,6 +1,7 @@
 """Findings as alerts of Prometheus's Alertmanager: one POST of its API's second version a message.
 
 A finding is one alert: its labels stay the same, so that the word that it went away resolves it there.
+An Alertmanager forgets with its process, so what lasts is posted again and again, as its clients are to do.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import http.client
 import json
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import UTC, datetime
 from urllib.parse import SplitResult, urlsplit
@@ -17,10 +18,12 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic.dataclasses import dataclass
 
 from soak.clients.secret import HOW, is_reference, resolved
+from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
 from soak.core.plan_base import STRICT
-from soak.core.ports import Message, Outcome
+from soak.core.ports import Clock, Message, Outcome
 from soak.core.units import SECOND_NS, Duration, duration_ns
+from soak.sinks._limit import Limit
 
 ALERTNAME = "SoakFinding"
 _PATH = "/api/v2/alerts"
@@ -28,6 +31,7 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _MEND_LATER = frozenset({401, 403, 404, 407, 408, 421, 425, 429})
 """Answers of the 4xx kind that another setting or another time may change."""
 _LONGEST_DETAIL = 300
+_LONGEST_TIMEOUT, _SHORTEST_LIFE = duration_ns("60s"), duration_ns("5min")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -36,17 +40,19 @@ class Config:
     token: str = ""  # where a bearer token is, such as ${credential:soak_webhook}
     ca_file: str = ""  # of a certificate that this machine does not trust by itself
     labels: dict[str, str] = field(default_factory=dict)  # more, such as {team: streaming}
-    lasts: Duration = duration_ns(
-        "30d"
-    )  # a finding of which nobody says that it went away ends then
+    lasts: Duration = duration_ns("15min")  # an alert that is not posted again for so long ends
     timeout: Duration = 10 * SECOND_NS  # for the connection, and for the answer
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
+        parts = _parts(self.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"url must be such as http://alertmanager:9093, not {self.url!r}")
         if parts.username or parts.password:
             raise ValueError(f"url must hold no secret: use token, and {HOW}")
+        if parts.query or parts.fragment:
+            raise ValueError(
+                "url must end with its path: what comes after ? or # would not be sent"
+            )
         if self.token and not is_reference(self.token):
             raise ValueError(f"token must not stand in a plan: {HOW}")
         if self.token and parts.scheme == "http":
@@ -54,15 +60,17 @@ class Config:
         for name in self.labels:
             if not _LABEL.fullmatch(name):
                 raise ValueError(f"labels: {name!r} is no name of a label")
-        if min(self.timeout, self.lasts) <= 0:
-            raise ValueError("timeout and lasts must be above 0s")
+        if not 0 < self.timeout <= _LONGEST_TIMEOUT:
+            raise ValueError("timeout must be above 0s and at most 60s")
+        if self.lasts < _SHORTEST_LIFE:
+            raise ValueError("lasts must be at least 5min: alerts are posted every 2min")
 
 
 def build(config: Config) -> WebhookSink:
-    return WebhookSink(config)
+    return WebhookSink(config, SystemClock())
 
 
-def alert_of(config: Config, message: Message) -> dict[str, object]:
+def alert_of(config: Config, message: Message, now_wall_ns: int) -> dict[str, object]:
     """Return the alert: what it is about in its labels, what was found in its annotations."""
     begin_ns = message.begin_wall_ns or message.at_wall_ns
     end_ns = message.end_wall_ns
@@ -71,26 +79,43 @@ def alert_of(config: Config, message: Message) -> dict[str, object]:
         "labels": labels,
         "annotations": {"summary": message.subject, "description": message.text},
         "startsAt": _moment(begin_ns),
-        "endsAt": _moment(begin_ns + config.lasts if end_ns is None else end_ns),
+        "endsAt": _moment(now_wall_ns + config.lasts if end_ns is None else end_ns),
     }
 
 
 class WebhookSink:
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
+        self._clock = clock
 
     def send(self, message: Message) -> Outcome:
-        """Try once, within twice the time-out."""
-        body = json.dumps([alert_of(self._config, message)]).encode()
+        """Try once, for a minute at most once there is a connection."""
+        return self.say_again([message])
+
+    def say_again(self, messages: Sequence[Message]) -> Outcome:
+        """Post them as one; limited as `send` is."""
+        now_ns = self._clock.wall_ns()
+        alerts = [alert_of(self._config, message, now_ns) for message in messages]
         place = urlsplit(self._config.url)
-        try:
-            status, answer = _post(self._config, place, body)
-        except (OSError, http.client.HTTPException, BrokerError) as error:
-            return Outcome("retry", f"{place.netloc}: {error or type(error).__name__}")
+        with Limit() as limit:
+            try:
+                status, answer = _post(self._config, place, json.dumps(alerts).encode(), limit)
+            except (OSError, http.client.HTTPException, BrokerError) as error:
+                return Outcome("retry", f"{place.netloc}: {error or type(error).__name__}")
         return _judged(status, answer)
 
 
-def _post(config: Config, place: SplitResult, body: bytes) -> tuple[int, str]:
+def _parts(url: str) -> SplitResult:
+    """Return the parts of an address; raises `ValueError` without repeating it, which may hold a secret."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # which is looked at only here
+    except ValueError as error:
+        raise ValueError(f"url cannot be read: {error}") from error
+    return parts
+
+
+def _post(config: Config, place: SplitResult, body: bytes, limit: Limit) -> tuple[int, str]:
     headers = {"Content-Type": "application/json", **_authorization(config)}
     seconds = config.timeout / SECOND_NS
     host = place.hostname or ""
@@ -102,6 +127,8 @@ def _post(config: Config, place: SplitResult, body: bytes) -> tuple[int, str]:
     else:
         connection = http.client.HTTPConnection(host, place.port, timeout=seconds)
     try:
+        connection.connect()
+        limit.covers(connection.sock)
         connection.request("POST", place.path.rstrip("/") + _PATH, body, headers)
         answer = connection.getresponse()
         return answer.status, answer.read(_LONGEST_DETAIL).decode(errors="replace")
