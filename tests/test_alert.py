@@ -16,7 +16,8 @@ from soak.core.plan_text import load
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS
 from soak.daemons import alert
-from soak.daemons.alert import Alerts, wait_ns
+from soak.daemons.alert import Alerts
+from soak.daemons.alert_delivery import wait_ns
 from soak.store.findings import LONGEST_WAIT_NS, FindingsStore
 from soak.store.run_folder import RunFolder, exclusive, read_run
 from tests.fakes import FakeClock

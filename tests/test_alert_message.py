@@ -205,6 +205,13 @@ def test_a_chart_is_drawn_of_whatever_there_is(values: NDArray[np.float64]) -> N
     assert len(png) < 100_000
 
 
+def test_a_title_is_no_formula() -> None:
+    """The names of topics and brokers may hold what the drawing library takes for one."""
+    finding = dataclasses.replace(FINDING, series='consume.0@host|x_seconds{leader="a$_$"}')
+
+    assert draw(finding, WINDOW, START_WALL_NS).startswith(b"\x89PNG")
+
+
 def test_lines_break_where_nothing_was_measured() -> None:
     """A gap of seconds becomes one NaN between its neighbours."""
     k, values = with_breaks(np.array([1, 2, 5, 6]), np.array([1.0, 2.0, 3.0, 4.0]))

@@ -222,11 +222,124 @@ def test_a_later_save_without_causes_keeps_the_known_ones(tmp_path: Path) -> Non
         assert [row.kind for row in store.outbox("run1")] == ["confirmed", "gone"]
 
 
+def words(store: FindingsStore) -> list[tuple[str, int, str]]:
+    return [(row.kind, row.turn, row.state) for row in store.outbox("run1")]
+
+
+def tell(store: FindingsStore) -> None:
+    """Send whatever is due, and what becomes due by that."""
+    while rows := store.due(NOW):
+        store.mark_sent(rows[0], NOW)
+
+
+def test_what_turns_out_to_be_the_clients_is_taken_back(tmp_path: Path) -> None:
+    """From those who heard of it; what went away by then is no news any more."""
+    cleared = finding("confirmed", is_about_cluster=False)
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding("confirmed"), ["mail"], NOW)
+        tell(store)
+        store.save_finding(cleared, ["mail"], NOW)
+        store.save_finding(cleared, ["mail"], NOW)
+        tell(store)
+        store.save_finding(finding("gone", is_about_cluster=False, gone_k=200), ["mail"], NOW)
+
+        assert words(store) == [("confirmed", 1, "sent"), ("gone", 1, "sent")]
+
+
+def test_what_nobody_has_heard_of_is_taken_back_without_a_word(tmp_path: Path) -> None:
+    """A try that was begun may have been heard."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        for key in ("run1-130", "run1-140"):
+            store.save_finding(finding("confirmed", key=key), ["mail"], NOW)
+        store.begin_try(store.due(NOW)[0], NOW, NOW)
+        for key in ("run1-130", "run1-140"):
+            store.save_finding(finding(key=key, is_about_cluster=False), ["mail"], NOW)
+
+        rows = [(row.key, row.kind) for row in store.outbox("run1")]
+        assert rows == [("run1-130", "confirmed"), ("run1-130", "gone")]
+
+
+def test_a_finding_that_comes_back_is_told_again_and_each_time_in_order(tmp_path: Path) -> None:
+    """People believe that it is over: so each turn has a word of its own."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        for _ in range(2):
+            store.save_finding(finding("confirmed"), ["mail"], NOW)
+            store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
+            tell(store)
+
+        assert words(store) == [
+            ("confirmed", 1, "sent"),
+            ("gone", 1, "sent"),
+        ], "up and gone again between two rounds is no news"
+        store.save_finding(finding("confirmed"), ["mail"], NOW)
+        tell(store)
+        store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
+        assert words(store)[2:] == [("confirmed", 2, "sent"), ("gone", 2, "pending")]
+
+
+def test_what_was_told_and_lasts_is_known_by_sink(tmp_path: Path) -> None:
+    """Not what is owed still, and not what went away since."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        for key in ("run1-1", "run1-2", "run1-3"):
+            store.save_finding(finding(key=key), ["hook", "mail"], NOW)
+        for row in store.due(NOW):
+            if row.sink == "hook" and row.key != "run1-3":
+                store.mark_sent(row, NOW)
+        store.save_finding(finding("gone", key="run1-2", gone_k=200), ["hook", "mail"], NOW)
+
+        assert [row.key for row in store.lasting("hook")] == ["run1-1"]
+        assert store.lasting("mail") == []
+
+
+def test_a_try_is_counted_before_it_is_made(tmp_path: Path) -> None:
+    """A daemon that dies in it does not meet the message again at once; a settled one is not begun."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding(), ["mail"], NOW)
+        (row,) = store.due(NOW)
+        is_begun = store.begin_try(row, NOW, NOW + SECOND_NS)
+        due_at_once = store.due(NOW)
+        store.mark_sent(row, NOW)
+
+        assert (is_begun, due_at_once) == (True, [])
+        assert not store.begin_try(row, NOW, NOW)
+        assert [sent.attempts for sent in store.outbox("run1")] == [1]
+
+
+def test_what_was_sent_by_a_clock_ahead_is_not_counted_for_ever(tmp_path: Path) -> None:
+    """Else a clock that ran two days ahead would mute us for two days."""
+    hour = 3600 * SECOND_NS
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding(), ["mail"], NOW)
+        store.mark_sent(store.due(NOW)[0], NOW + 48 * hour)
+
+        assert store.sent_between("mail", NOW - hour, NOW) == 0
+        assert store.sent_between("mail", NOW + 47 * hour, NOW + 48 * hour) == 1
+
+
+def test_a_file_of_the_third_layout_keeps_what_is_owed(tmp_path: Path) -> None:
+    """It knew one turn of each finding, and nothing of who had got a mail."""
+    path = tmp_path / "f.db"
+    with FindingsStore(path) as store:
+        store.save_finding(finding(), ["mail"], NOW)
+        before = store.outbox("run1")
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE old AS SELECT * FROM outbox")
+        for column in ("turn", "so_far"):
+            connection.execute(f"ALTER TABLE old DROP COLUMN {column}")
+        connection.execute("DROP TABLE outbox")
+        connection.execute("ALTER TABLE old RENAME TO outbox")
+        connection.execute("PRAGMA user_version = 3")
+
+    with FindingsStore(path) as store:
+        assert store.outbox("run1") == before
+
+
 def test_that_it_went_away_is_due_only_after_that_it_came(tmp_path: Path) -> None:
     """While the first mail waits for another try, the follow-up waits too."""
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
         (first,) = store.due(NOW)
+        assert store.begin_try(first, NOW, NOW + SECOND_NS)
         store.mark_retry(first, NOW, NOW + 60 * SECOND_NS, "451 try later")
         assert store.due(NOW + SECOND_NS) == []
 

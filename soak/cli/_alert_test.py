@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from soak.cli import _checks
@@ -12,6 +13,7 @@ from soak.core.ports import Clock, Message, Sink
 from soak.core.units import SECOND_NS
 from soak.core.wording import moment
 from soak.daemons.alert import build_sinks
+from soak.daemons.alert_attempt import attempt
 from soak.daemons.context import host_name
 from soak.store.run_folder import RunFolder, read_plan
 
@@ -46,7 +48,7 @@ def try_all(plan: str, sinks: Mapping[str, Sink], clock: Clock) -> bool:
 
 def is_sent(message: Message, sinks: Mapping[str, Sink]) -> bool:
     """Send a message, print what became of it, and return True when every sink took it."""
-    outcomes = {name: sink.send(message) for name, sink in sinks.items()}
+    outcomes = {name: attempt(partial(sink.send, message)) for name, sink in sinks.items()}
     for name, outcome in outcomes.items():
         print(f"{name}: {outcome.result} {outcome.detail}".rstrip())
     return all(outcome.result == "delivered" for outcome in outcomes.values())

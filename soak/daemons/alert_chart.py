@@ -57,9 +57,10 @@ def draw(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
             label="deletions",
         )
     axes.set_xlim(int(window.k[0]), int(window.k[-1]) + 1)
-    axes.set_title(wording.title(finding.series), fontsize=10, loc="left")
+    axes.set_title(wording.title(finding.series), fontsize=10, loc="left", parse_math=False)
     axes.grid(visible=True, alpha=0.25)
     axes.tick_params(labelsize=8)
+    axes.set_xlabel("UTC", fontsize=8, loc="right", labelpad=0)
     axes.legend(fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
     file = io.BytesIO()
     figure.savefig(file, format="png", metadata={"Software": None})

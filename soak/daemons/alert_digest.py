@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from soak.core import wording
 from soak.core.model import Finding
 from soak.core.ports import Clock, Message, Sink
 from soak.core.units import SECOND_NS
+from soak.daemons.alert_attempt import attempt
 from soak.daemons.alert_calendar import Calendar
 from soak.store.findings import FindingsStore
 from soak.store.run_folder import Run, RunFolder
 
+LOG = logging.getLogger("soak.daemons.alert")
 MOST_FINDINGS = 30
 RETRY_NS = 300 * SECOND_NS
 _STATES = ("confirmed", "gone", "warning")
@@ -20,22 +24,29 @@ _STATES = ("confirmed", "gone", "warning")
 class Digests:
     """Call `poll` each round; what was delivered is kept in `findings.db`, so each goes out once."""
 
-    def __init__(
+    def __init__(  # what it reads, whom it tells, and when
         self,
         folder: RunFolder,
         run: Run,
         sinks: Mapping[str, Sink],
         calendar: Calendar,
         clock: Clock,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._run = run
         self._sinks = sinks
         self._calendar = calendar
         self._clock = clock
+        self._alive = alive
         self._again_ns: dict[str, int] = {}  # sinks that put us off, and until when
+        self._so_far: dict[str, tuple[str, str]] = {}  # by sink: which digest, and who has got it
+        self._unmarked: dict[str, int] = {}  # by sink: told up to this instant, and not on disk yet
 
     def poll(self) -> None:
+        """Raise `FindingsError` when the file cannot be used; what was sent by then is not sent again."""
+        for name, told_ns in tuple(self._unmarked.items()):
+            self._mark(name, told_ns)
         for name, sink in self._sinks.items():
             now_ns = self._clock.wall_ns()
             wait_ns = self._again_ns.get(name, 0) - now_ns
@@ -43,20 +54,37 @@ class Digests:
                 self._try(name, sink, now_ns)
 
     def _try(self, name: str, sink: Sink, now_ns: int) -> None:
-        checkpoint = f"digest.{name}"
         with FindingsStore(self._folder.findings) as store:
-            told_ns = int(store.checkpoint(checkpoint) or self._run.start_wall_ns)
+            told_ns = int(store.checkpoint(_checkpoint(name)) or self._run.start_wall_ns)
+            if told_ns > now_ns:  # told by a clock that ran ahead: no day is to be without
+                store.set_checkpoint(_checkpoint(name), str(now_ns))
+                return
             due_ns = self._calendar.digest_due_ns(told_ns, now_ns)
             if due_ns is None:
                 return
             findings = store.findings(self._run.id)
-            owed = sum(row.state == "pending" for row in store.outbox(self._run.id))
-        outcome = sink.send(compose(self._run, findings, owed, told_ns, due_ns))
+            owed = store.owed()
+        self._alive()
+        message = compose(self._run, findings, owed, told_ns, due_ns)
+        key, so_far = self._so_far.get(name, ("", ""))
+        message = replace(message, so_far=so_far if key == message.key else "")
+        outcome = attempt(lambda: sink.send(message))
+        LOG.info("digest_tried sink=%s result=%s detail=%r", name, outcome.result, outcome.detail)
         if outcome.result == "retry":
             self._again_ns[name] = now_ns + RETRY_NS
+            self._so_far[name] = (message.key, outcome.so_far or message.so_far)
             return
+        self._unmarked[name] = due_ns
+        self._mark(name, due_ns)
+
+    def _mark(self, name: str, told_ns: int) -> None:
         with FindingsStore(self._folder.findings) as store:
-            store.set_checkpoint(checkpoint, str(due_ns))
+            store.set_checkpoint(_checkpoint(name), str(told_ns))
+        del self._unmarked[name]
+
+
+def _checkpoint(sink: str) -> str:
+    return f"digest.{sink}"
 
 
 def compose(

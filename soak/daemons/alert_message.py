@@ -24,7 +24,11 @@ _SPARK_COLUMNS = 50
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a mail is about: one finding of one run, told as `kind`, `confirmed` or `gone`."""
+    """What a mail is about: one finding of one run, told as `kind`, `confirmed` or `gone`.
+
+    A turn above 1 is that of a finding which came back. One that is told as gone and is not about the
+    cluster is taken back: its last cause cleared the cluster.
+    """
 
     finding: Finding
     kind: str
@@ -33,6 +37,7 @@ class Subject:
     start_wall_ns: int
     changes: Sequence[Change] = ()  # of the whole run; those of the finding are told
     window: Window | None = None
+    turn: int = 1
 
     def moment(self, k: int) -> str:
         return wording.moment(self.start_wall_ns + k * SECOND_NS)
@@ -41,21 +46,38 @@ class Subject:
     def is_gone(self) -> bool:
         return self.kind == "gone"
 
+    @property
+    def is_taken_back(self) -> bool:
+        return self.is_gone and not self.finding.is_about_cluster
+
+    @property
+    def is_back(self) -> bool:
+        return not self.is_gone and self.turn > 1
+
 
 def compose(subject: Subject, chart_png: bytes | None, now_wall_ns: int) -> Message:
-    """Return the message; its key is that of the finding and the kind."""
-    key = subject.finding.key
+    """Return the message; its key is that of the finding, the kind and the turn."""
     return Message(
-        key=f"{key}.{subject.kind}",
+        key=_key(subject, subject.kind, subject.turn),
         subject=_headline(subject),
         text=_body(subject),
         chart_png=chart_png,
-        follows=f"{key}.confirmed" if subject.is_gone else "",
+        follows=_follows(subject),
         at_wall_ns=now_wall_ns,
         labels=_labels(subject),
         begin_wall_ns=subject.start_wall_ns + subject.finding.onset_k * SECOND_NS,
-        end_wall_ns=_end_wall_ns(subject),
+        end_wall_ns=_end_wall_ns(subject, now_wall_ns),
     )
+
+
+def _key(subject: Subject, kind: str, turn: int) -> str:
+    return f"{subject.finding.key}.{kind}{f'-{turn}' if turn > 1 else ''}"
+
+
+def _follows(subject: Subject) -> str:
+    if subject.is_gone:
+        return _key(subject, "confirmed", subject.turn)
+    return _key(subject, "gone", subject.turn - 1) if subject.is_back else ""
 
 
 def _labels(subject: Subject) -> dict[str, str]:
@@ -71,27 +93,31 @@ def _labels(subject: Subject) -> dict[str, str]:
     }
 
 
-def _end_wall_ns(subject: Subject) -> int | None:
-    gone_k = subject.finding.gone_k
-    if not subject.is_gone or gone_k is None:
+def _end_wall_ns(subject: Subject, now_wall_ns: int) -> int | None:
+    if not subject.is_gone:
         return None
+    gone_k = subject.finding.gone_k
+    if subject.is_taken_back or gone_k is None:
+        return now_wall_ns
     return subject.start_wall_ns + gone_k * SECOND_NS
 
 
 def _headline(subject: Subject) -> str:
     finding = subject.finding
     name, cause = wording.title(finding.series), finding.cause
+    since = f"since {subject.moment(finding.onset_k)}"
+    if subject.is_taken_back:
+        return f"[soakd] {subject.plan}: taken back: {name} {_step(finding)} {since}, cause {cause}"
     if subject.is_gone:
         was, now = _amount(finding, finding.after), _amount(finding, _level_after(subject))
         return f"[soakd] {subject.plan}: over: {name} back from {was} to {now}, cause {cause}"
-    return (
-        f"[soakd] {subject.plan}: {name} {_step(finding)} "
-        f"since {subject.moment(finding.onset_k)}, cause {cause}"
-    )
+    again = "again: " if subject.is_back else ""
+    return f"[soakd] {subject.plan}: {again}{name} {_step(finding)} {since}, cause {cause}"
 
 
 def _body(subject: Subject) -> str:
     blocks = [
+        _news(subject),
         _what(subject),
         _picture(subject),
         _cause(subject.finding),
@@ -102,6 +128,17 @@ def _body(subject: Subject) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
+def _news(subject: Subject) -> list[str]:
+    if subject.is_taken_back:
+        return textwrap.wrap(
+            "Taken back: what was seen since clears the cluster. What was told before was a false alarm.",
+            COLUMNS,
+        )
+    if subject.is_back:
+        return ["It was over, and is here again."]
+    return []
+
+
 def _what(subject: Subject) -> list[str]:
     finding = subject.finding
     low, high = finding.interval
@@ -110,7 +147,7 @@ def _what(subject: Subject) -> list[str]:
     began += subject.moment(finding.onset_k)
     width = f"between {subject.moment(low)} and {subject.moment(high)}"
     facts = [("what", f"{name} {_step(finding)}"), ("since", f"{began}, {width}")]
-    if subject.is_gone and finding.gone_k is not None:
+    if subject.is_gone and not subject.is_taken_back and finding.gone_k is not None:
         lasted = wording.span(finding.gone_k - finding.onset_k)
         now = _amount(finding, _level_after(subject))
         facts.append(("over", f"by {subject.moment(finding.gone_k)}, after {lasted}; now {now}"))

@@ -17,11 +17,10 @@ from typing import Self
 from soak.core.errors import FindingsBusyError, FindingsError
 from soak.core.model import Change, Finding
 from soak.core.units import SECOND_NS
+from soak.store import outbox
 from soak.store.findings_rows import (
     RANK,
-    OutboxKind,
     OutboxRow,
-    OutboxState,
     change_of,
     change_row,
     evidence_rows,
@@ -122,7 +121,8 @@ class FindingsStore:
         """Keep the newest word on a finding and queue what people are to be told, once.
 
         Causes and series stay as they are where `finding` has none. A warning never replaces more; that
-        a finding is confirmed after it was gone (another series of it is still up) takes back "gone".
+        a finding is confirmed after it was gone (another series of it is still up), or turns out to be
+        none about the cluster, is told to those who heard otherwise.
         """
         with self._transaction() as connection:
             stored = connection.execute(
@@ -131,15 +131,10 @@ class FindingsStore:
             before = "warning" if stored is None else stored["state"]
             if finding.state == "warning" != before:
                 return
-            if (before, finding.state) == ("gone", "confirmed"):
-                connection.execute(
-                    "DELETE FROM outbox WHERE key = ? AND kind = 'gone' AND state = 'pending'",
-                    (finding.key,),
-                )
             connection.execute(_FINDING, finding_row(finding, now_wall_ns))
             _save_parts(connection, finding)
-            if finding.is_about_cluster and _is_attributed(connection, finding.key):
-                _enqueue(connection, finding, sinks, now_wall_ns)
+            if finding.state != "warning" and _is_attributed(connection, finding.key):
+                outbox.queue(connection, finding, sinks, now_wall_ns)
 
     def findings(self, run: str) -> list[Finding]:
         """Return the findings of a run in the order in which they were raised."""
@@ -156,50 +151,59 @@ class FindingsStore:
 
     def due(self, now_wall_ns: int) -> list[OutboxRow]:
         """Return what is to be sent now, oldest first; "gone" waits for "confirmed"."""
-        rows = self._rows(
-            """SELECT * FROM outbox AS o WHERE state = 'pending'
-               AND (next_at_wall_ns <= ? OR next_at_wall_ns > ?)
-               AND NOT (kind = 'gone' AND EXISTS (SELECT 1 FROM outbox AS first
-                   WHERE first.key = o.key AND first.sink = o.sink
-                   AND first.kind = 'confirmed' AND first.state = 'pending'))
-               ORDER BY created_wall_ns, key, sink""",
-            (now_wall_ns, now_wall_ns + LONGEST_WAIT_NS),
-        )
+        rows = self._rows(outbox.DUE, (now_wall_ns, now_wall_ns + LONGEST_WAIT_NS))
         return [outbox_of(row) for row in rows]
+
+    def lasting(self, sink: str) -> list[OutboxRow]:
+        """Return what a sink was told of findings that it has not been told more of since."""
+        return [outbox_of(row) for row in self._rows(outbox.LASTING, (sink,))]
+
+    def owed(self) -> int:
+        """Return how many messages are not settled."""
+        return int(self._rows("SELECT count(*) FROM outbox WHERE state = 'pending'", ())[0][0])
 
     def outbox(self, run: str) -> list[OutboxRow]:
         rows = self._rows(
             """SELECT outbox.* FROM outbox JOIN findings USING (key) WHERE run = ?
-               ORDER BY created_wall_ns, key, sink, outbox.kind""",
+               ORDER BY created_wall_ns, key, sink, turn, outbox.kind""",
             (run,),
         )
         return [outbox_of(row) for row in rows]
 
-    def sent_since(self, sink: str, wall_ns: int) -> int:
-        """Return how many messages a sink has taken since an instant."""
+    def sent_between(self, sink: str, after_wall_ns: int, wall_ns: int) -> int:
+        """Return how many messages a sink has taken after one instant and up to another.
+
+        What lies ahead was sent before the clock stepped back.
+        """
         rows = self._rows(
-            """SELECT count(*) AS number FROM outbox
-               WHERE sink = ? AND state = 'sent' AND done_wall_ns > ?""",
-            (sink, wall_ns),
+            """SELECT count(*) FROM outbox
+               WHERE sink = ? AND state = 'sent' AND done_wall_ns > ? AND done_wall_ns <= ?""",
+            (sink, after_wall_ns, wall_ns),
         )
-        return int(rows[0]["number"])
+        return int(rows[0][0])
+
+    def begin_try(self, row: OutboxRow, now_wall_ns: int, next_at_wall_ns: int) -> bool:
+        """Note a try before it is made, and when the next is due; False: it is not owed any more."""
+        latest = min(next_at_wall_ns, now_wall_ns + LONGEST_WAIT_NS)
+        return self._write(outbox.TRY, (latest, *outbox.identity(row))) > 0
 
     def mark_sent(self, row: OutboxRow, now_wall_ns: int, detail: str = "") -> None:
-        self._settle(row, "sent", now_wall_ns, detail)
+        self._write(outbox.SETTLE, ("sent", now_wall_ns, detail, *outbox.identity(row)))
 
     def mark_never(self, row: OutboxRow, now_wall_ns: int, detail: str) -> None:
         """Give up on a message that was refused for good; it stays in the outbox to be seen."""
-        self._settle(row, "never", now_wall_ns, detail)
+        self._write(outbox.SETTLE, ("never", now_wall_ns, detail, *outbox.identity(row)))
 
     def mark_retry(
-        self, row: OutboxRow, now_wall_ns: int, next_at_wall_ns: int, detail: str
+        self,
+        row: OutboxRow,
+        now_wall_ns: int,
+        next_at_wall_ns: int,
+        detail: str,
+        so_far: str = "",
     ) -> None:
-        latest = now_wall_ns + LONGEST_WAIT_NS
-        self._write(
-            """UPDATE outbox SET next_at_wall_ns = ?, attempts = attempts + 1, detail = ?
-               WHERE key = ? AND sink = ? AND kind = ? AND state = 'pending'""",
-            (min(next_at_wall_ns, latest), detail, row.key, row.sink, row.kind),
-        )
+        latest = min(next_at_wall_ns, now_wall_ns + LONGEST_WAIT_NS)
+        self._write(outbox.PUT_OFF, (latest, detail, so_far, *outbox.identity(row)))
 
     def checkpoint(self, name: str) -> str | None:
         rows = self._rows("SELECT value FROM checkpoints WHERE name = ?", (name,))
@@ -208,16 +212,9 @@ class FindingsStore:
     def set_checkpoint(self, name: str, value: str) -> None:
         self._write("INSERT OR REPLACE INTO checkpoints VALUES (?, ?)", (name, value))
 
-    def _settle(self, row: OutboxRow, state: OutboxState, now_wall_ns: int, detail: str) -> None:
-        self._write(
-            """UPDATE outbox SET state = ?, done_wall_ns = ?, attempts = attempts + 1, detail = ?
-               WHERE key = ? AND sink = ? AND kind = ? AND state = 'pending'""",
-            (state, now_wall_ns, detail, row.key, row.sink, row.kind),
-        )
-
-    def _write(self, statement: str, values: tuple[object, ...]) -> None:
+    def _write(self, statement: str, values: tuple[object, ...]) -> int:
         with self._transaction() as connection:
-            connection.execute(statement, values)
+            return connection.execute(statement, values).rowcount
 
     def _rows(self, statement: str, values: tuple[object, ...]) -> list[sqlite3.Row]:
         with _typed(self.path):
@@ -315,18 +312,6 @@ def _save_parts(connection: sqlite3.Connection, finding: Finding) -> None:
 def _is_attributed(connection: sqlite3.Connection, key: str) -> bool:
     found = connection.execute("SELECT 1 FROM causes WHERE key = ?", (key,)).fetchone()
     return found is not None
-
-
-def _enqueue(
-    connection: sqlite3.Connection, finding: Finding, sinks: Sequence[str], now_wall_ns: int
-) -> None:
-    """Queue what the state calls for: that it went away is told only after that it came."""
-    kinds: tuple[OutboxKind, ...] = ("confirmed", "gone")
-    for kind in kinds[: RANK[finding.state]]:
-        connection.executemany(
-            "INSERT OR IGNORE INTO outbox VALUES (?,?,?,'pending',?,?,0,NULL,'')",
-            [(finding.key, sink, kind, now_wall_ns, now_wall_ns) for sink in sinks],
-        )
 
 
 def _whole(connection: sqlite3.Connection, row: sqlite3.Row) -> Finding:

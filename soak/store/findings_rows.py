@@ -19,17 +19,24 @@ RANK = {"warning": 0, "confirmed": 1, "gone": 2}
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """One message that a sink owes for a finding; (key, sink, kind) is its identity."""
+    """One message that a sink owes for a finding; (key, sink, kind, turn) is its identity."""
 
     key: str
     sink: str
     kind: OutboxKind
+    turn: int  # from 1; a further one each time that the finding came back
     state: OutboxState
     created_wall_ns: int
     next_at_wall_ns: int
-    attempts: int
+    attempts: int  # counted when a try begins
     detail: str
     done_wall_ns: int | None = None  # sent, or given up
+    so_far: str = ""  # what the sink noted at its last try
+
+    @property
+    def is_untold(self) -> bool:
+        """True as long as nobody can have heard of it."""
+        return self.state == "pending" and not self.attempts
 
 
 def change_row(run: str, change: Change) -> tuple[object, ...]:
@@ -134,12 +141,14 @@ def outbox_of(row: Row) -> OutboxRow:
         key=row["key"],
         sink=row["sink"],
         kind=row["kind"],
+        turn=row["turn"],
         state=row["state"],
         created_wall_ns=row["created_wall_ns"],
         next_at_wall_ns=row["next_at_wall_ns"],
         attempts=row["attempts"],
         detail=row["detail"],
         done_wall_ns=row["done_wall_ns"],
+        so_far=row["so_far"],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 3  # kept in SQLite's own `user_version`
+VERSION = 4  # kept in SQLite's own `user_version`
 
 # which finding a change belongs to, once and for all
 _MEMBERS = """CREATE TABLE members (
@@ -13,14 +13,38 @@ _MEMBERS = """CREATE TABLE members (
         PRIMARY KEY (run, series, raised_k)
     ) WITHOUT ROWID"""
 
+_OUTBOX = """CREATE TABLE outbox (
+        key TEXT NOT NULL,
+        sink TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        turn INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        created_wall_ns INTEGER NOT NULL,
+        next_at_wall_ns INTEGER NOT NULL,
+        attempts INTEGER NOT NULL,
+        done_wall_ns INTEGER,
+        detail TEXT NOT NULL,
+        so_far TEXT NOT NULL,
+        PRIMARY KEY (key, sink, kind, turn)
+    ) WITHOUT ROWID"""
+
+_FROM_VERSION_3 = (
+    "ALTER TABLE outbox RENAME TO outbox_3",
+    _OUTBOX,
+    """INSERT INTO outbox SELECT key, sink, kind, 1, state, created_wall_ns, next_at_wall_ns, attempts,
+        done_wall_ns, detail, '' FROM outbox_3""",
+    "DROP TABLE outbox_3",
+)
 _FROM_VERSION_2 = (
     "ALTER TABLE changes ADD COLUMN period_seconds REAL",
     "ALTER TABLE changes ADD COLUMN burst_seconds REAL",
+    *_FROM_VERSION_3,
 )
 
 FROM_VERSION = {
     1: ("ALTER TABLE changes ADD COLUMN gone_k INTEGER", _MEMBERS, *_FROM_VERSION_2),
     2: _FROM_VERSION_2,
+    3: _FROM_VERSION_3,
 }
 """What brings an older layout to this one."""
 
@@ -81,18 +105,7 @@ TABLES = (
         numbers TEXT NOT NULL,
         PRIMARY KEY (key, cause, position)
     ) WITHOUT ROWID""",
-    """CREATE TABLE outbox (
-        key TEXT NOT NULL,
-        sink TEXT NOT NULL,
-        kind TEXT NOT NULL,
-        state TEXT NOT NULL,
-        created_wall_ns INTEGER NOT NULL,
-        next_at_wall_ns INTEGER NOT NULL,
-        attempts INTEGER NOT NULL,
-        done_wall_ns INTEGER,
-        detail TEXT NOT NULL,
-        PRIMARY KEY (key, sink, kind)
-    ) WITHOUT ROWID""",
+    _OUTBOX,
     """CREATE TABLE checkpoints (
         name TEXT PRIMARY KEY,
         value TEXT NOT NULL

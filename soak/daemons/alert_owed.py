@@ -1,0 +1,84 @@
+"""Goes on telling what runs owe after their end: a mail server that is away then may be back in an hour."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from soak.core.errors import FindingsError, SoakError
+from soak.core.plan import Plan
+from soak.core.ports import Clock, Sink
+from soak.core.units import SECOND_NS
+from soak.daemons.alert import Alerts, build_sinks
+from soak.service.notify import notifier
+from soak.store.findings import FindingsStore
+from soak.store.run_folder import RunFolder, exclusive, read_plan, read_run
+
+LOG = logging.getLogger("soak.daemons.alert")
+LONGEST_NS = 24 * 3600 * SECOND_NS
+_POLL_SECONDS = 1.0
+
+
+def run(runs: Path, stop: threading.Event, clock: Clock) -> int:
+    """Tell what the ended runs below a folder owe; return 0 once that is nothing, or a day has passed."""
+    manager = notifier()
+    manager.ready()
+    with ExitStack() as stack:
+        debts = Debts(runs, clock, stack, manager.alive)
+        while debts.poll() and not stop.is_set():
+            manager.alive()
+            stop.wait(_POLL_SECONDS)
+    return 0
+
+
+@dataclass(slots=True)
+class Debts:
+    """Holds the outbox of each run that owes, from when it is seen until the stack closes."""
+
+    runs: Path
+    clock: Clock
+    stack: ExitStack
+    alive: Callable[[], None] = lambda: None
+    sinks_of: Callable[[Plan], Mapping[str, Sink]] = build_sinks
+    _alerts: dict[Path, tuple[Alerts, int]] = field(default_factory=dict)  # and until when
+    _passed_over: set[Path] = field(default_factory=set)  # what cannot be served, said once
+
+    def poll(self) -> bool:
+        """Do a round for each run; return whether any owes something still."""
+        for path in sorted(self.runs.glob("*/findings.db")):
+            folder = RunFolder(path.parent)
+            if not folder.path.is_symlink() and folder.path not in self._alerts:
+                self._take_on(folder)
+        owing = False
+        for path, (alerts, until_ns) in self._alerts.items():
+            if self.clock.mono_ns() < until_ns and _owes(RunFolder(path)):
+                alerts.deliver()
+                owing = True
+        return owing
+
+    def _take_on(self, folder: RunFolder) -> None:
+        try:
+            run = read_run(folder)
+            if run.state in {"beginning", "running"} or not _owes(folder):
+                return
+            plan = read_plan(folder)
+            alerts = Alerts(folder, plan, run, self.sinks_of(plan), self.clock, self.alive)
+            self.stack.enter_context(exclusive(folder.path / "alert.lock", "the outbox"))
+        except (SoakError, OSError) as error:
+            if folder.path not in self._passed_over:
+                LOG.warning("passed_over folder=%s error=%s", folder.path, error)
+            self._passed_over.add(folder.path)
+            return
+        self._alerts[folder.path] = alerts, self.clock.mono_ns() + LONGEST_NS
+
+
+def _owes(folder: RunFolder) -> bool:
+    try:
+        with FindingsStore(folder.findings) as store:
+            return store.owed() > 0
+    except FindingsError:  # as long as nobody can tell, it may
+        return True
