@@ -1,4 +1,4 @@
-"""Limits how often a broker may write to its drive: its flushes are slow, and the drive is innocent.
+"""Limits how often a broker and the probe beside it may write: flushes are slow, and the drive is innocent.
 
 Needs: root, for a cgroup, and an injected drive (`lab.drive`). It is felt by a broker that flushes before it
 acknowledges (`flush.messages=1`); the kernel waits before the device is asked, so the device shows nothing.
@@ -41,6 +41,8 @@ def inject(target: Target, config: Config) -> Undoing:
         raise LabError(throttle.lack)
     with undoing(target) as active:
         active.on_lift(throttle.lift)
-        throttle.hold(node_of(target, config.node).pid)
+        probes = [pid for name, pid in target.daemons().items() if name == "probe"]
+        for pid in (node_of(target, config.node).pid, *probes):
+            throttle.hold(pid)
         active.did(writes_per_second=config.writes_per_second)
     return active
