@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from soak.daemons.supervise import RESTART_LIMIT, Supervisor, roles_of
 from soak.lab.brokers.kafka import Kafka
 from soak.store.findings import FindingsStore
 from soak.store.journal_reader import last_record, sources
-from soak.store.run_folder import Run, RunFolder, write_run
+from soak.store.run_folder import Run, RunFolder, read_run, write_run
 from tests.chaos.daemon import WALL_OFF, write_off
 from tests.chaos.kept import Kept
 from tests.chaos.planted import Planted
@@ -47,6 +48,7 @@ phases: {{warm_up: 5s, soak: 12h, drain: 60s}}
 probes: {{host: {{}}, pressure: {{}}}}
 sinks: {{mail: {{to: [a@example.org], host: mail.soak.test, port: {mail_port}, timeout: 3s}}}}
 alerts: {{most_per_hour: 10000}}
+detection: {{detectors: {{level_shift: {{}}}}}}
 free_space_floor: 0B
 """
 
@@ -197,6 +199,7 @@ class Storm:
         self.folder.stop_request.touch()
         self.until(self._supervisor.poll, "the end")
         self._supervisor.finish()
+        write_run(self.folder, replace(read_run(self.folder), state="ended"))
         command = [sys.executable, "-m", "soak.cli.main", "report", str(self.folder.path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode not in {0, 3, 4}:
