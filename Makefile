@@ -37,8 +37,8 @@ check: $(STAMP) ## format, lint, types, layers and the fast tests
 	@$(BIN)/lint-imports
 	@$(BIN)/pytest -n 2
 
-# What some tests need beside Python: an injected drive, a Prometheus. Without it they skip with the reason.
-PACKAGES := fuse3 libnbd-bin nbdkit nbdkit-plugin-python prometheus prometheus-node-exporter xfsprogs prometheus-alertmanager
+# What some tests need beside Python: an injected drive, a Prometheus, a postfix. Without it they skip with the reason.
+PACKAGES := fuse3 libnbd-bin nbdkit nbdkit-plugin-python prometheus prometheus-node-exporter xfsprogs prometheus-alertmanager postfix
 
 .PHONY: packages
 packages: ## install Debian's packages that some tests need (root); their services are not started
