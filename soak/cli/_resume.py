@@ -41,7 +41,9 @@ def _named(plan: Plan, folder: RunFolder) -> RunFolder:
     if run.name != plan.name:
         raise PlanError(f"--run-dir {folder.path} holds run {run.id} of plan {run.name}")
     if run.state != "running":
-        raise PlanError(f"--run-dir {folder.path}: run {run.id} is over, its state is {run.state}")
+        raise PlanError(
+            f"--run-dir {folder.path}: run {run.id} does not go on, its state is {run.state}"
+        )
     return folder
 
 

@@ -126,7 +126,7 @@ def go_on(folder: RunFolder, console: Console, only: tuple[str, ...] = ()) -> En
         raise plan_file.error("lab", "the lab's broker went down with its run: begin a new one")
     with _entered(folder, run.name, console) as (view, stack):
         if read_run(folder).state != "running":
-            raise SoakError(f"{folder.path}: run {run.id} is over, its state is {run.state}")
+            raise SoakError(f"{folder.path}: run {run.id} does not go on, its state is {run.state}")
         view.note(f"going on with run {run.id}")
         return _carried_on(plan_file, folder, run, None, view, stack, None, part)
 
@@ -161,13 +161,14 @@ def _execute(
     plan = plan_file.plan
     lab = _started_lab(plan, folder, view, stack)
     plan = resolved(plan, lab, run)
+    write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
+    keep_load(plan_file, folder)
+    write_run(folder, dataclasses.replace(run, state="beginning"))  # what is made is known as ours
     check_drives(plan, lab, folder, part, "before", view.note)
     prepare(plan_file, plan, folder, part, run)
     check_in_time(part, clock.wall_ns(), LEAD_NS)
     run = dataclasses.replace(run, start_wall_ns=part.start_wall_ns or clock.wall_ns() + LEAD_NS)
-    write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
     write_run(folder, run)
-    keep_load(plan_file, folder)
     begun = dataclasses.replace(plan_file, plan=plan)
     return _carried_on(begun, folder, run, lab, view, stack, on_started, part)
 
