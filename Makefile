@@ -90,6 +90,16 @@ bench-probes: $(STAMP) ## what all probes cost beside a node_exporter (Debian's)
 bench-detect: $(STAMP) ## how good the detectors are: traces, steps in recorded noise, delays, causes; ARGS=--all: false alarms too
 	@$(BIN)/python -m tests.bench.detect $(ARGS)
 
+# A peer of bench-detect that asks for another numpy than ours; the bench says when it is not there.
+OTAVA := build/otava
+.PHONY: otava
+otava: $(OTAVA)/.installed ## install Otava for bench-detect into an environment of its own
+
+$(OTAVA)/.installed:
+	@$(PYTHON) -m venv --clear $(OTAVA)
+	@$(OTAVA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps apache-otava==0.8.0 numpy==2.2.6 scipy==1.16.3
+	@touch $@
+
 .PHONY: format
 format: $(STAMP) ## put the code in format
 	@$(BIN)/ruff format .

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.bench.detect import attribution, extension, looking_back, offline, online
+from tests.bench.detect import attribution, extension, looking_back, offline, one_cut, online
 from tests.bench.detect.online import FULL, QUICK, Size, figure
 from tests.bench.figures import Figure, Goal, table, write
 
@@ -84,8 +84,8 @@ def main() -> None:
         shown = table(name, figures) if figures else f"{name}: skipped, no traces in {args.shared}"
         console.print(shown)
         found += figures
-    if "Otava" not in looking_back.peers():
-        console.print("Otava left out: `pip install --no-deps apache-otava` installs it")
+    if "Otava" not in one_cut.peers():
+        console.print(one_cut.ABSENT)
     write(args.json, found)
 
 
