@@ -10,7 +10,9 @@ import typer
 
 def alert(
     plan: Annotated[Path | None, typer.Argument(help="With --test: a plan.")] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the run.", resolve_path=True)
+    ] = None,
     owed: Annotated[
         Path | None,
         typer.Option(
