@@ -201,6 +201,18 @@ def test_on_time_everything_due_goes_out_through_changes_of_rate() -> None:
     assert _walk(pacer, 0, 5 * 10**9, 300_000) == (5100, 0)
 
 
+@pytest.mark.parametrize(
+    ("rate", "expected_us"), [(3000, 333), (5000, 400), (10_000, 300), (100_000, 270)]
+)
+def test_who_sends_wakes_with_the_last_message_that_may_be_waited_for(
+    rate: int, expected_us: int
+) -> None:
+    pacer = Pacer(Schedule(0, Fraction(rate)), 1.2, 10 * 10**9, 0)
+    pacer.sent(pacer.due(0).count)
+
+    assert pacer.wake_ns(260_000) // 1000 == expected_us
+
+
 def test_after_a_stall_the_backlog_goes_out_at_the_catch_up_rate() -> None:
     """Three seconds behind at 1,000/s and 1.2 x: a second later 1,200 went out, plus 60 of credit."""
     pacer = Pacer(Schedule(0, Fraction(1000)), 1.2, 10 * 10**9, 0)

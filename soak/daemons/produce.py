@@ -32,7 +32,7 @@ from soak.service.lean import spare_collections, wake_on_time
 from soak.service.notify import notifier
 from soak.service.priority import Priority
 
-TICK_NS = 260_000  # shortest pause: the schedule lag is at most that and what a wake-up is late
+TICK_NS = 260_000  # so long a message waits for others: the lag is that and what a wake-up is late
 FULL_NS = 2_000_000  # after a send that the client's queue refused: to try at once costs more than it sends
 IDLE_NS = 20_000_000
 DIGEST_NS = 50_000_000  # acknowledgements are noted at once and counted in batches
@@ -126,7 +126,7 @@ class ProduceLoop:
         next_ns = now_ns + IDLE_NS
         if self._phase in LOADED:
             pause_ns = TICK_NS if self._send_due(now_ns) else FULL_NS
-            next_ns = min(max(self._pacer.next_due_ns(), now_ns + pause_ns), now_ns + IDLE_NS)
+            next_ns = min(max(self._pacer.wake_ns(TICK_NS), now_ns + pause_ns), now_ns + IDLE_NS)
         self._serve()
         if now_ns >= self._digest_ns:
             self._digest_ns = now_ns + DIGEST_NS
