@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from soak.cli._csv_series import CsvSeries
-from tests.bench.detect import delays, false_alarms, injected, noises, traces
+from tests.bench.detect import delays, false_alarms, injected, kinds_alarms, noises, traces
 
 
 @pytest.mark.parametrize("noise", noises.NOISES)
@@ -76,3 +76,12 @@ def test_quiet_stretches_keep_away_from_labels() -> None:
     stretches = injected.quiet_stretches([trace], 200)
 
     assert [y.size for y in stretches] == [260, 280, 260]
+
+
+def test_kinds_are_counted_beside_what_is_allowed_for_the_series_they_are_looked_for_in() -> None:
+    found = kinds_alarms.measure(400, 2, seed=1, noises={"independent": noises.independent})
+
+    assert {one.kind: one.allowed for one in found} == pytest.approx(
+        {"drift": 2 / 3, "spikes": 2 / 3, "tail": 4 / 9}
+    )
+    assert sum(one.confirmed for one in found) <= 1

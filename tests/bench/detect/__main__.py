@@ -8,7 +8,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.bench.detect import attribution, extension, looking_back, offline, one_cut, online
+from tests.bench.detect import (
+    attribution,
+    extension,
+    kinds_alarms,
+    looking_back,
+    offline,
+    one_cut,
+    online,
+)
 from tests.bench.detect.online import FULL, QUICK, Size, figure
 from tests.bench.figures import Figure, Goal, table, write
 
@@ -17,6 +25,7 @@ RESULT = Path("build/bench/detect.json")
 PICTURE = Path("build/bench/extension.svg")
 _QUICK_SEEDS, _SEEDS = 2, 50
 _TABLE_WIDTH = 140
+_SOURCES = 40  # series of other parts that cost as much as a source of all kinds
 _MOST_ROWS, _MOST_SERIES = 14_400, 500  # of a noise and rate, for the lines
 
 Part = Callable[[Size, Path], list[Figure]]
@@ -53,6 +62,19 @@ def on_extension(size: Size, _: Path) -> list[Figure]:
     return extension.figures(found)
 
 
+def on_kinds(size: Size, _: Path) -> list[Figure]:
+    sources = max(1, size.series // _SOURCES)
+    return [
+        figure(
+            f"{one.noise}, one in 1 h: {one.kind}",
+            one.confirmed,
+            one.allowed,
+            Goal(ratio_most=2.0),
+        )
+        for one in kinds_alarms.measure(size.rows, sources, seed=8)
+    ]
+
+
 SHORT: Mapping[str, Part] = {
     "traces": on_traces,
     "injected": lambda size, shared: online.on_steps(shared, size),
@@ -64,6 +86,7 @@ SHORT: Mapping[str, Part] = {
 LONG: Mapping[str, Part] = {
     "noise": on_noises,
     "extension": on_extension,
+    "kinds": on_kinds,
     "panels": lambda size, _: online.on_panels(size),
 }
 
