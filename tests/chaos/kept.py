@@ -55,19 +55,19 @@ class Kept:
         self.cut += [Cut(source, k) for k in map(_second, gone) if k is not None]
 
     def overwrite(self, source: str) -> None:
-        """Spoil a byte of a record in the middle of a source's newest file."""
-        path = segments(self.journal / source)[-1]
+        """Spoil a byte of a record in the middle of a source's largest file."""
+        path = max(segments(self.journal / source), key=lambda one: one.stat().st_size)
         raw = path.read_bytes()
         rows = raw[: raw.rfind(b"\n") + 1].splitlines(keepends=True)
-        at = next(at for at in range(len(rows) // 2, len(rows)) if _second(rows[at]) is not None)
+        records = [(at, k) for at, k in enumerate(map(_second, rows)) if k is not None]
+        at, k = records[len(records) // 2]
         offset = sum(map(len, rows[:at]))
         spoilt = offset + len(rows[at]) // 2
         with path.open("r+b") as file:
             file.seek(spoilt)
             file.write(bytes([raw[spoilt] ^ 1]))
         self._noted.pop(path, None)
-        second = _second(rows[at])
-        self.cut.append(Cut(source, -1 if second is None else second, f"{path.name}:{offset}"))
+        self.cut.append(Cut(source, k, f"{path.name}:{offset}"))
 
 
 def _second(raw: bytes) -> int | None:
