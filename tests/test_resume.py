@@ -54,7 +54,11 @@ def test_without_such_a_run_it_says_so(tmp_path: Path) -> None:
     ended = run_in(tmp_path, dataclasses.replace(RUN, state="ended"))
     other = run_in(tmp_path, dataclasses.replace(RUN, id="r2", name="else"))
 
-    for folder, why in [(None, "was cut short"), (ended.path, "its state is ended"), (other.path, "of plan")]:
+    for folder, why in [
+        (None, "was cut short"),
+        (ended.path, "its state is ended"),
+        (other.path, "of plan"),
+    ]:
         with pytest.raises(PlanError, match=why):
             unfinished(plan_at(tmp_path), folder)
     with pytest.raises(PlanError, match="not a run folder"):
