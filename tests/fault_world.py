@@ -31,18 +31,18 @@ EXCUSED = {
 """Faults that touch nothing but a cluster, which is a child of the lab; and what they would need here."""
 
 SETTINGS = {
-    "broker_kill": {"node": 6},
+    "broker_kill": {"node": 5},
     "cpu_hog": {"hogs": 1},
     "disk_full": {"node": 2},
-    "drive_delay": {"node": 3},
-    "drive_error": {"node": 4},
+    "drive_delay": {"node": 2},
+    "drive_error": {"node": 3},
     "drive_gc": {"node": 2},
-    "drive_hang": {"node": 5},
+    "drive_hang": {"node": 4},
 }
 """Each is for a broker where it keeps no other from doing its work."""
 
-BROKERS = 6
-WITH_DRIVE = range(1, 6)
+BROKERS = 5
+WITH_DRIVE = range(1, 5)
 
 
 @dataclass
