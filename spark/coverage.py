@@ -22,6 +22,9 @@ LOADING = ("produce.", "consume.")
 LATE_SECONDS = 5
 """Sources may stop so long before the decided end: they are told to one after the other."""
 
+STANDSTILL_SECONDS = 10
+"""Without an acknowledgement: as long as a step takes to be confirmed, and none, as there is no latency."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gap:
@@ -57,7 +60,7 @@ def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
     if 0 <= due_k - timeline.recorded_k <= LATE_SECONDS:
         due_k = timeline.end_k
     expected = np.arange(due_k)
-    doubts = (*unread, *_doubts(timeline))
+    doubts = (*unread, *_doubts(timeline), *_standstills(timeline))
     gaps: list[Gap] = list(doubts)
     recorded = wanted = 0
     found = [name for name in timeline.seconds if name.startswith(MEASURING)]
@@ -125,6 +128,22 @@ def _doubts(timeline: Timeline) -> Iterator[Gap]:
         yield Gap("detector", 0, 0, "never wrote")
     elif detectors and not timeline.is_running and _is_behind(timeline.folder):
         yield Gap("detector", k, k, "ended before it had read all records")
+
+
+def _standstills(timeline: Timeline) -> Iterator[Gap]:
+    """Name where a producer sent and nothing came back: detectors judge latencies, and there were none."""
+    for source in timeline.seconds:
+        acked = timeline.series.get(f"{source}|acked_messages")
+        sent = timeline.series.get(f"{source}|sent_messages")
+        if acked is None or sent is None:
+            continue
+        k, of_acked, of_sent = np.intersect1d(acked[0], sent[0], return_indices=True)
+        is_standing = (acked[1][of_acked] == 0.0) & (sent[1][of_sent] > 0.0) & timeline.is_soak(k)
+        is_standing &= ~np.isin(k, list(timeline.untrusted.get(source, {})))
+        for first, last in runs(k[is_standing] // timeline.step):
+            from_k, to_k = first * timeline.step, (last + 1) * timeline.step
+            if to_k - from_k >= STANDSTILL_SECONDS:
+                yield Gap("cluster", from_k, to_k, f"acknowledged nothing of what {source} sent")
 
 
 def _is_behind(folder: RunFolder) -> bool:

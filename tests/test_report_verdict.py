@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from soak.core.errors import JournalError
@@ -36,6 +38,25 @@ def test_untrusted_seconds_beyond_a_tenth_make_it_inconclusive(tmp_path: Path) -
 
     assert report.write(found, [], None) == 4
     assert coverage(found).untrusted_seconds == 40
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(9, 0), (10, 4)])
+def test_a_cluster_that_acknowledges_nothing_is_not_clean(
+    seconds: int, code: int, tmp_path: Path
+) -> None:
+    """There is no latency then, so there is no step; seconds in which we ourselves were late do not count."""
+    found = timeline(tmp_path, Shape(fault_k=None))
+    name = f"{PRODUCER}|acked_messages"
+    k, counts = found.series[name]
+    stood = (k, np.where((k >= 100) & (k < 100 + seconds), 0.0, counts))
+    standing = replace(found, series={**found.series, name: stood})
+    ours = replace(standing, untrusted={PRODUCER: dict.fromkeys(range(100, 110), "schedule_lag")})
+
+    assert [(gap.source, gap.from_k, gap.to_k) for gap in coverage(standing).doubts] == [
+        ("cluster", 100, 110)
+    ] * (code > 0)
+    assert report.write(standing, [], None) == code
+    assert coverage(ours).doubts == ()
 
 
 def test_a_damaged_line_is_a_gap_with_its_place(tmp_path: Path) -> None:
