@@ -53,6 +53,11 @@ class Desk:
         self.sink = FakeSink(self.clock, *outcomes)
         self.save(state)
 
+    def without_pictures(self) -> Desk:
+        """Leave nothing to draw from: a picture is most of what a message costs."""
+        self.folder.journal.rename(self.folder.path / "moved")
+        return self
+
     def say(self, more: str) -> None:
         """Replace what the run's plan says of alerts."""
         body = yaml.safe_load(self.folder.plan.read_text())

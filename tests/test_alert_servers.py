@@ -83,7 +83,7 @@ def told(desk: Desk, inbox: Inbox, first_limit: float = 60.0) -> dict[str, list[
 @pytest.mark.parametrize("inbox", [Inbox, Greylisting, Full])
 def test_every_recipient_gets_each_mail_once(tmp_path: Path, inbox: type[Inbox]) -> None:
     """At once, from a greylist, from a server without room; over restarts of the daemon."""
-    desk = Desk(tmp_path, DELIVERED, state="gone")
+    desk = Desk(tmp_path, DELIVERED, state="gone").without_pictures()
     ids = told(desk, inbox())
 
     assert {name: sorted(found) for name, found in ids.items()} == {
@@ -94,7 +94,7 @@ def test_every_recipient_gets_each_mail_once(tmp_path: Path, inbox: type[Inbox])
 
 def test_a_server_that_answers_too_late_has_one_mail_under_one_id(tmp_path: Path) -> None:
     """On the wire it may come twice, which no client can know; a mailbox knows by the Message-ID."""
-    desk = Desk(tmp_path, DELIVERED, state="gone")
+    desk = Desk(tmp_path, DELIVERED, state="gone").without_pictures()
     ids = told(desk, Slow(), first_limit=1.0)
 
     assert [set(found) for found in ids.values()] == [IDS, IDS]
@@ -104,7 +104,7 @@ def test_a_server_that_answers_too_late_has_one_mail_under_one_id(tmp_path: Path
 
 def test_a_recipient_that_nobody_knows_costs_the_other_nothing(tmp_path: Path) -> None:
     """One mail of each to who is known; it counts as sent."""
-    desk = Desk(tmp_path, DELIVERED, state="gone")
+    desk = Desk(tmp_path, DELIVERED, state="gone").without_pictures()
     ids = told(desk, Choosy())
 
     assert sorted(ids[TO[0]]) == sorted(IDS)
@@ -114,7 +114,7 @@ def test_a_recipient_that_nobody_knows_costs_the_other_nothing(tmp_path: Path) -
 
 def test_a_server_that_refuses_is_asked_once(tmp_path: Path) -> None:
     """5yz is final: nothing is delivered, and the outbox says so."""
-    desk, inbox = Desk(tmp_path, DELIVERED), Inbox()
+    desk, inbox = Desk(tmp_path, DELIVERED).without_pictures(), Inbox()
     inbox.data_answer = "554 no"
     ids = told(desk, inbox)
 
@@ -124,7 +124,7 @@ def test_a_server_that_refuses_is_asked_once(tmp_path: Path) -> None:
 
 def test_what_waited_for_a_server_that_was_down_comes_once(tmp_path: Path) -> None:
     """However often it was tried meanwhile."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     config = Config(to=TO, host="127.0.0.1", port=free_port())
     desk.sink = MailSink(config)  # type: ignore[assignment]  # the real one
     for _ in range(ROUNDS):

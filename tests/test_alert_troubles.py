@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -54,7 +55,7 @@ def broken(message: Message) -> None:
 
 def test_a_message_that_breaks_its_sink_holds_up_no_other(tmp_path: Path) -> None:
     """It is put off as any other; what the error quotes is told to nobody."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     desk.save("confirmed", key=OTHER)
     desk.sink = Hooked(desk.sink, broken)  # type: ignore[assignment]  # a sink of another make
     for _ in range(2):
@@ -69,7 +70,7 @@ def test_a_message_that_breaks_its_sink_holds_up_no_other(tmp_path: Path) -> Non
 
 def test_a_sink_that_is_away_keeps_nobody_from_another(tmp_path: Path) -> None:
     """It is tried once a round, however much it is owed."""
-    desk = Desk(tmp_path, RETRY)
+    desk = Desk(tmp_path, RETRY).without_pictures()
     for number in range(5):
         desk.save("confirmed", key=f"synthetic-1-{200 + number}")
     desk.alerts().poll()
@@ -79,7 +80,7 @@ def test_a_sink_that_is_away_keeps_nobody_from_another(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_used_is_a_bad_round(tmp_path: Path) -> None:
     """Nothing is sent that could not be noted, nothing ends, and all goes on when it is back."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     alerts = desk.alerts()
     whole = desk.folder.findings.read_bytes()
     desk.folder.findings.write_bytes(b"no database, but long enough to look" * 99)
@@ -94,7 +95,7 @@ def test_a_file_that_cannot_be_used_is_a_bad_round(tmp_path: Path) -> None:
 
 def test_what_was_sent_is_marked_as_soon_as_it_can_be(tmp_path: Path) -> None:
     """The drive filled up while the mail went out: that is no reason to send it twice."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     sink = desk.sink
     kept: list[bytes] = []
 
@@ -115,7 +116,7 @@ def test_what_was_sent_is_marked_as_soon_as_it_can_be(tmp_path: Path) -> None:
 
 def test_a_pause_keeps_to_the_limit_of_the_hour_and_to_waits(tmp_path: Path) -> None:
     """Somebody comes after it: thirty mails at once are for the end of a run alone."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     desk.say("alerts: {most_per_hour: 2}")
     for number in range(12):
         desk.save("confirmed", key=f"synthetic-1-{200 + number}")
@@ -132,7 +133,7 @@ def test_a_pause_keeps_to_the_limit_of_the_hour_and_to_waits(tmp_path: Path) -> 
 
 def test_a_clock_that_ran_ahead_mutes_nobody(tmp_path: Path) -> None:
     """Two messages were sent in an hour that has yet to come."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     desk.say("alerts: {most_per_hour: 2, digest: '0 7 * * *'}")
     desk.save("confirmed", key=OTHER)
     desk.clock.advance(48 * 3600)
@@ -151,7 +152,7 @@ def test_a_clock_that_ran_ahead_mutes_nobody(tmp_path: Path) -> None:
 
 def test_what_was_the_clients_is_taken_back(tmp_path: Path) -> None:
     """People hear that the mail before was a false alarm, below that mail; an alert ends."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     desk.alerts().poll()
     cleared = finding(
         key=KEY, run=RUN, series=SERIES.replace("@h", "@host"), is_about_cluster=False
@@ -168,7 +169,7 @@ def test_what_was_the_clients_is_taken_back(tmp_path: Path) -> None:
 
 def test_a_finding_that_comes_back_says_so(tmp_path: Path) -> None:
     """Under a Message-ID of its own, below the mail that said it was over."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     for state in ("confirmed", "gone", "confirmed", "gone"):
         desk.save(state)
         desk.alerts().poll()
@@ -187,7 +188,7 @@ def test_a_finding_that_comes_back_says_so(tmp_path: Path) -> None:
 
 def test_a_receiver_that_forgets_is_told_again_what_lasts(tmp_path: Path) -> None:
     """Every two minutes, also in a maintenance window; what went away is not said again."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     sink = desk.sink = Forgetful(desk.clock, DELIVERED)
     desk.save("confirmed", key=OTHER)
     alerts = desk.alerts()
@@ -207,7 +208,7 @@ def test_a_digest_that_cannot_be_sent_says_so_and_is_sent_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A fault, a refusal for good, and a file that cannot take the mark."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     desk.say("alerts: {digest: '0 7 * * *'}")
     desk.alerts().poll()
     desk.clock.advance(86_400)
@@ -230,7 +231,7 @@ def test_a_digest_that_cannot_be_sent_says_so_and_is_sent_once(
 
 def test_a_digest_knows_who_has_got_it(tmp_path: Path) -> None:
     """Only those who were put off get the next try."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     desk.say("alerts: {digest: '0 7 * * *'}")
     desk.alerts().poll()
     desk.clock.advance(86_400)
@@ -243,6 +244,12 @@ def test_a_digest_knows_who_has_got_it(tmp_path: Path) -> None:
     assert [message.so_far for message in desk.sink.messages] == ["", "a has it"]
 
 
+def end_run(desk: Desk) -> None:
+    """Write that the run is over, by the desk's own clock."""
+    write_run(desk.folder, replace(read_run(desk.folder), state="ended"))
+    os.utime(desk.folder.run_json, ns=(desk.clock.wall_ns(), desk.clock.wall_ns()))
+
+
 def owed_runs(desk: Desk, sink: FakeSink, stack: ExitStack) -> alert_owed.Debts:
     return alert_owed.Debts(
         desk.folder.path.parent, desk.clock, stack, sinks_of=lambda _: {"mail": sink}
@@ -251,14 +258,13 @@ def owed_runs(desk: Desk, sink: FakeSink, stack: ExitStack) -> alert_owed.Debts:
 
 def test_what_a_run_owes_after_its_end_is_told_when_the_server_is_back(tmp_path: Path) -> None:
     """Not while it runs: then its own daemon does."""
-    desk = Desk(tmp_path, RETRY, state="gone")
+    desk = Desk(tmp_path, RETRY, state="gone").without_pictures()
     sink = FakeSink(desk.clock, RETRY, RETRY, DELIVERED)
     with ExitStack() as stack:
         debts = owed_runs(desk, sink, stack)
-        ended = read_run(desk.folder)
-        write_run(desk.folder, replace(ended, state="running"))
+        write_run(desk.folder, replace(read_run(desk.folder), state="running"))
         while_it_runs = debts.poll()
-        write_run(desk.folder, ended)
+        end_run(desk)
         rounds = 0
         while debts.poll():
             rounds += 1
@@ -272,7 +278,8 @@ def test_what_a_run_owes_after_its_end_is_told_when_the_server_is_back(tmp_path:
 
 def test_nobody_tries_for_longer_than_a_day(tmp_path: Path) -> None:
     """A sink that is never there again keeps no daemon for ever; and one outbox has one daemon."""
-    desk = Desk(tmp_path, RETRY)
+    desk = Desk(tmp_path, RETRY).without_pictures()
+    end_run(desk)
     with ExitStack() as stack:
         with exclusive(desk.folder.path / "alert.lock", "the outbox"):
             in_use = owed_runs(desk, desk.sink, stack).poll()
@@ -281,3 +288,4 @@ def test_nobody_tries_for_longer_than_a_day(tmp_path: Path) -> None:
         desk.clock.advance(86_400)
 
         assert (in_use, is_tried, debts.poll()) == (False, True, False)
+        assert not owed_runs(desk, desk.sink, stack).poll(), "nor does the next daemon"

@@ -20,11 +20,13 @@ from soak.store.run_folder import RunFolder, exclusive, read_plan, read_run
 
 LOG = logging.getLogger("soak.daemons.alert")
 LONGEST_NS = 24 * 3600 * SECOND_NS
+"""So long after its end a run is news to somebody."""
+
 _POLL_SECONDS = 1.0
 
 
 def run(runs: Path, stop: threading.Event, clock: Clock) -> int:
-    """Tell what the ended runs below a folder owe; return 0 once that is nothing, or a day has passed."""
+    """Tell what the runs below a folder owe that ended within a day; return 0 once that is nothing."""
     manager = notifier()
     manager.ready()
     with ExitStack() as stack:
@@ -44,7 +46,7 @@ class Debts:
     stack: ExitStack
     alive: Callable[[], None] = lambda: None
     sinks_of: Callable[[Plan], Mapping[str, Sink]] = build_sinks
-    _alerts: dict[Path, tuple[Alerts, int]] = field(default_factory=dict)  # and until when
+    _alerts: dict[Path, Alerts] = field(default_factory=dict)
     _passed_over: set[Path] = field(default_factory=set)  # what cannot be served, said once
 
     def poll(self) -> bool:
@@ -54,14 +56,21 @@ class Debts:
             if not folder.path.is_symlink() and folder.path not in self._alerts:
                 self._take_on(folder)
         owing = False
-        for path, (alerts, until_ns) in self._alerts.items():
-            if self.clock.mono_ns() < until_ns and _owes(RunFolder(path)):
+        for path, alerts in self._alerts.items():
+            folder = RunFolder(path)
+            if self._is_news(folder) and _owes(folder):
                 alerts.deliver()
                 owing = True
         return owing
 
+    def _is_news(self, folder: RunFolder) -> bool:
+        """True for a day after the run's description was written last, which is at its end."""
+        return self.clock.wall_ns() - folder.run_json.stat().st_mtime_ns < LONGEST_NS
+
     def _take_on(self, folder: RunFolder) -> None:
         try:
+            if not self._is_news(folder):
+                return
             run = read_run(folder)
             if run.state in {"beginning", "running"} or not _owes(folder):
                 return
@@ -73,7 +82,7 @@ class Debts:
                 LOG.warning("passed_over folder=%s error=%s", folder.path, error)
             self._passed_over.add(folder.path)
             return
-        self._alerts[folder.path] = alerts, self.clock.mono_ns() + LONGEST_NS
+        self._alerts[folder.path] = alerts
 
 
 def _owes(folder: RunFolder) -> bool:

@@ -146,9 +146,8 @@ class MailSink:
                 answers = self._answers(mail, recipients.left, limit)
             except smtplib.SMTPNotSupportedError as error:
                 return Outcome("never", str(error))
-            except (
-                smtplib.SMTPResponseException
-            ) as error:  # to a greeting, or who we are: not to this mail
+            except smtplib.SMTPResponseException as error:
+                # said to our greeting or our name, not to this mail
                 put_off = f"{error.smtp_code} {_text(error.smtp_error)}"
             except (smtplib.SMTPException, OSError, BrokerError) as error:
                 why = f"no end after {limit.seconds:g} s" if limit.is_over else str(error)
@@ -227,9 +226,8 @@ def _log_in(server: smtplib.SMTP, config: Config) -> None:
     if not server.has_extn("auth"):
         raise smtplib.SMTPException("the server offers no authentication")
     password = resolved({"password": config.password})["password"]
-    if (
-        not password.isascii()
-    ):  # the library knows no other, and its error would say where it is not
+    if not password.isascii():
+        # the library knows no other, and its error would say where it is not
         raise BrokerError("password: it holds more than ASCII")
     server.login(config.username, password)
 
