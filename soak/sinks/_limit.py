@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import socket
 import threading
@@ -20,11 +21,10 @@ class Limit:
         self.is_over = False
         self._connection: socket.socket | None = None
         self._done = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._watch, name="limit", daemon=True)
-        self._thread.start()
+        # `Thread.start` waits for the thread's own word, which one that finds no memory never gives.
+        _thread.start_new_thread(self._watch, ())
         return self
 
     def __exit__(
@@ -34,8 +34,6 @@ class Limit:
         traceback: TracebackType | None,
     ) -> None:
         self._done.set()
-        if self._thread is not None:
-            self._thread.join()
 
     def covers(self, connection: socket.socket | None) -> None:
         """Take this connection for the one to shut down; TLS puts another in the place of the first."""
