@@ -4,7 +4,8 @@ Method:  series made of blocks of the quiet seconds (`_quiet`) go through the ve
          counted at rates that are high enough to count, and extended to the set one (`_rate_fit`). Then steps
          of many sizes are put in, and from which size on 90 % are confirmed in time is found (`_seen_fit`).
 Assumes: the quiet seconds are typical. Each series is judged by itself: alarms that come together are one
-         finding and are counted apart here.
+         finding and are counted apart here. It speaks of steps, and of the tails that are steps of p99.9
+         alone: blocks of minutes hold no drift of hours and no comb, and no counts of slow messages.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from soak.core.units import SECOND_NS
 
 LEAST_ROWS = 5 * BLOCK_ROWS
 """Fewer quiet rows of a series say nothing."""
+KIND = "step"
+"""The kind of change that this speaks of."""
 PROBABILITY = 0.9
 MONTH_NS = 30 * 86_400 * SECOND_NS
 SHORTEST_SECONDS = 300  # between two false alarms, of the rates that are counted

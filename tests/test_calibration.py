@@ -164,6 +164,7 @@ def test_a_calibration_is_told_in_sentences() -> None:
 
     assert lines[1].startswith("false alarms to expect: 3 a month over a panel of 100")
     assert lines[1].endswith("(95 %: 0.3 to 15); 1 per 1d is set")
+    assert lines[4].startswith("  of the kind step: drift, spikes")
     assert lines[2] == "  counted at 1 per 50 min: 1000 allowed, 3 confirmed, 7 warned"
     assert lines[-1].endswith("within 1 min none that was tried; within 1 h 20 ms -> 60 ms (x3)")
 
@@ -178,6 +179,7 @@ def test_rows_of_a_csv_that_lie_apart_are_counted_in_its_time(tmp_path: Path) ->
 
     first, *rest = map(json.loads, output.splitlines())
     assert first["set_seconds"] == 86_400
+    assert first["kinds"] == ["step"]
     assert first["counted"][0]["set_seconds"] == 3000
     assert [one["within_seconds"] for one in rest] == [60, 600, 3600]
     assert rest[0]["after"] is None

@@ -49,6 +49,7 @@ def text(found: Calibrated) -> Iterator[str]:
             f"{rung.warned} warned"
         )
     yield "  extended from there to the set rate on a straight line in the logs of both"
+    yield f"  of the kind {calibration.KIND}: drift, spikes and shares of slow messages are not simulated"
     yield f"smallest step up that is confirmed with {calibration.PROBABILITY:.0%} probability:"
     for seen in found.power:
         times = [
@@ -63,6 +64,7 @@ def jsonl(found: Calibrated) -> Iterator[str]:
     yield json.dumps(
         {
             "what": "false_alarms",
+            "kinds": [calibration.KIND],
             "set_seconds": found.set_ns / 1e9,
             "panel_size": found.config.panel_size,
             "expected_a_month": middle,

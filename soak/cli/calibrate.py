@@ -42,7 +42,7 @@ def calibrate(
     """Say how many false alarms to expect on noise like this, and the smallest step that will be seen.
 
     The quiet seconds, without steps and untrusted ones, are shuffled in blocks of two minutes and more and
-    put through the online detector.
+    put through the online detector of steps. Drift, spikes and shares of slow messages are not simulated.
 
     Exit: 0, 1 when there is too little quiet data, 2 when the rate or the file is not what it should be.
     """

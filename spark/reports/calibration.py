@@ -40,10 +40,10 @@ def _false_alarms(many: list[Quiet], config: Config) -> str:
         for one in found.ratio.of(calibration.MONTH_NS / config.false_alarms)
     )
     return f"""Series made of blocks of this run's own quiet seconds were put through the detector. Over a
-        panel of {config.panel_size} like these it would raise {middle} false alarms a month
+        panel of {config.panel_size} like these it would take noise for a step {middle} times a month
         (95 %: {low} to {high}); {format_per_duration(config.false_alarms)} is set. Rates this low cannot
         be counted: they are extended on a straight line from rates that can, and the interval holds what that
-        leaves open."""
+        leaves open. Drift, spikes and shares of slow messages are not simulated."""
 
 
 def _power(many: list[Quiet], config: Config) -> Markup:
