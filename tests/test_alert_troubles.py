@@ -207,11 +207,7 @@ def test_a_receiver_that_forgets_is_told_again_what_lasts(tmp_path: Path) -> Non
 def test_a_digest_that_cannot_be_sent_says_so_and_is_sent_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-<<<<<<< HEAD
     """A fault of ours is one more try; a refusal for good is a line in the log."""
-=======
-    """A fault, a refusal for good, and a file that cannot take the mark."""
->>>>>>> origin/main
     desk = Desk(tmp_path, DELIVERED).without_pictures()
     desk.say("alerts: {digest: '0 7 * * *'}")
     desk.alerts().poll()
