@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--only", help="these troubles, by a comma; none: kills alone")
     parser.add_argument("--out", type=Path, default=Path("build/chaos.json"))
-    parser.add_argument("--keep", action="store_true", help="keep the run's logs beside --out")
+    parser.add_argument("--logs", type=Path, help="copy the daemons' logs there")
     parser.add_argument(_APART, action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if not asked.apart:
@@ -42,7 +43,8 @@ def main() -> None:
     rng.shuffle(names)
     _say(f"seed {asked.seed}: {asked.kills} kills, then {', '.join(names)}")
     with tempfile.TemporaryDirectory(prefix="soak-chaos-") as folder:
-        found = _weather(Path(folder), rng, asked.kills, [name for name in names if name != "none"])
+        troubles = [name for name in names if name != "none"]
+        found = _weather(Path(folder), rng, asked.kills, troubles, asked.logs)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps({"seed": asked.seed, **found}, indent=2) + "\n")
     for line in found["complaints"]:
@@ -51,7 +53,9 @@ def main() -> None:
     sys.exit(1 if found["complaints"] else 0)
 
 
-def _weather(home: Path, rng: random.Random, kills: int, names: list[str]) -> dict[str, Any]:
+def _weather(
+    home: Path, rng: random.Random, kills: int, names: list[str], logs: Path | None
+) -> dict[str, Any]:
     """Go through all of it; return the figures and the oracle's complaints."""
     began = time.monotonic()
     around, post = Surroundings(home), Post()
@@ -69,6 +73,8 @@ def _weather(home: Path, rng: random.Random, kills: int, names: list[str]) -> di
             wrong = complaints(storm.folder, summary, told)
         finally:
             storm.close()
+            if logs is not None:
+                shutil.copytree(storm.folder.logs, logs, dirs_exist_ok=True)
     finally:
         broker.stop()
         post.close()
