@@ -15,8 +15,8 @@ SCALES = np.array([1.0, 4.0, 16.0, 80.0])
 """Rows of a mean."""
 _PHI = np.array([0.2, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.88, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97])
 _WANDER = np.array(0.995)
-_PRIOR_ROWS = 30.0  # independent noise of unit variance counts as much as that many rows
-_FEW_ROWS = 40.0
+_PRIOR_ROWS = 30.0  # as many count for each scale being independent means of the one below
+_FEW_ROWS = 120.0  # of which the AR(1) part is half believed
 _TINY = 1e-12
 
 
@@ -71,11 +71,14 @@ def fit(
 
     `least` is the smallest variance of one score.
     """
-    prior = (rows[0] * variances[0] + _PRIOR_ROWS) / (rows[0] + _PRIOR_ROWS)
+    seen, prior = np.empty_like(variances), np.ones(variances.shape[1])
+    for at, longer in enumerate([*SCALES[1:], SCALES[-1]]):
+        seen[at] = (rows[at] * variances[at] + _PRIOR_ROWS * prior) / (rows[at] + _PRIOR_ROWS)
+        prior = seen[at] * SCALES[at] / longer  # were these means independent
     scales = SCALES[:, np.newaxis]
-    seen = (rows * variances + _PRIOR_ROWS * prior / scales) / (rows + _PRIOR_ROWS)
     seen = np.maximum(seen, _TINY)
     weight = (rows + _PRIOR_ROWS) / scales
+    weight = np.where((scales < SCALES[-1]) | (rows > 0.0), weight, 0.0)  # nothing is known yet
     white = 1.0 / scales / seen  # what each part adds, relative to what was seen
     costs, parts = [], []
     for phi in _PHI:
@@ -93,7 +96,7 @@ def fit(
     phi = _PHI[best]
     error = np.sqrt(1.5 * scales / (rows + _PRIOR_ROWS))
     # as large as it may be, for what is missed here raises false alarms; but not made of a few rows
-    b = b * (1.0 + error[2]) * rows[2] / (rows[2] + _FEW_ROWS)
+    b = b * (1.0 + error[2]) * rows[2] ** 2 / (rows[2] ** 2 + _FEW_ROWS**2)
     far = a / SCALES[-1] + b * _neighbours(phi, SCALES[-1])
     left = np.maximum(variances[-1] / (1.0 + error[-1]) - far, 0.0)
     wander = np.where(rows[-1] > 0.0, left / _neighbours(_WANDER, SCALES[-1]), 0.0)

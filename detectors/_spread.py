@@ -104,7 +104,10 @@ def neighbours(
         apart = (sums[ends] - sums[ends - m]) / np.maximum(newer, 1.0)
         apart -= (sums[ends - m] - sums[ends - 2 * m]) / np.maximum(older, 1.0)
         half = 0.5 * apart**2 * (newer + older) / (2.0 * m)
-        half = np.where(enough, np.minimum(half, _MOST_SQUARED * expected[at]), 0.0)
+        # of what was never seen, as much is expected as the means before tell, were they independent
+        below = found[at - 1] * SCALES[at - 1] / SCALES[at] if at else np.inf
+        most = _MOST_SQUARED * np.where(np.isfinite(expected[at]), expected[at], below)
+        half = np.where(enough, np.minimum(half, most), 0.0)
         many[at] = enough.sum(axis=0)
         found[at] = half.sum(axis=0) / np.maximum(many[at], 1.0)
     return found, many

@@ -38,7 +38,7 @@ _GONE_ROWS = 30
 _NEWEST_ROWS = 3
 _STAYS = 1.0 / 3.0  # of the raised change, so that a burst is not confirmed by the noise after it
 _ABSENT_SECONDS = 600  # for which a series without a column keeps its level
-_PER_RARITY, _OFFSET = 1.08, -0.6  # docs/detection.md
+_PER_RARITY, _OFFSET = 1.08, 0.4  # docs/detection.md
 _MOST_STANDING = 4  # changes of one series that may still go away
 _DAY = 86_400
 

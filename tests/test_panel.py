@@ -127,6 +127,17 @@ def test_false_alarms_stay_at_the_set_rate(kind: str) -> None:
     assert len(confirmed(run_beside_each_other(values, QUIET, unit=""))) <= 100
 
 
+@pytest.mark.parametrize(("correlation", "most"), [(0.8, 1), (0.95, 8)])
+def test_correlated_noise_is_soon_known_for_what_it_is(correlation: float, most: int) -> None:
+    """40 series of 10 minutes, at one alarm in 30 days over 100 series; and one alarm draws no others."""
+    values = np.random.default_rng(3).standard_normal((600, 40))
+    for k in range(1, 600):
+        values[k] = correlation * values[k - 1] + np.sqrt(1.0 - correlation**2) * values[k]
+    config = replace(QUIET, false_alarms=30 * 24 * HOUR, panel_size=100)
+
+    assert len(confirmed(run_beside_each_other(1000.0 + values, config, unit=""))) <= most
+
+
 def test_half_a_standard_deviation_is_seen_in_minutes() -> None:
     """After half an hour of independent noise, at one alarm in 30 days: nearly all within 250 s."""
     values = 1000.0 + noise("independent", (2100, 40), np.random.default_rng(6))
@@ -398,7 +409,7 @@ def test_a_stall_of_nine_seconds_does_not_even_warn() -> None:
 
 def test_a_long_gap_withdraws_what_was_pending() -> None:
     values = latencies(8, 230, onset=80)
-    k = [*range(105), *range(1000, 1125)]
+    k = [*range(115), *range(1000, 1115)]
     config = Config(baseline=BASELINE, confirm=60 * SECOND_NS)
     states = [change.state for _, change in run(values, config, k=k)]
 

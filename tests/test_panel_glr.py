@@ -77,6 +77,18 @@ def test_a_memory_is_found_from_how_neighbouring_means_vary(
     assert found.variance == pytest.approx(memory.variance, rel=0.05)
 
 
+@pytest.mark.parametrize("phi", [0.6, 0.8, 0.95])
+def test_correlation_is_not_underrated_before_minutes_are_known(phi: float) -> None:
+    """From what five minutes tell of an AR(1): nothing is known of means of 80 rows yet."""
+    memory, scales = memory_of(0.0, 1.0, phi), SCALES[:, np.newaxis]
+    seen = of_contrast(memory, scales, scales) / scales
+    seen[-1] = 1.0 / SCALES[-1]
+    found = fit(seen, np.array([[300.0], [295.0], [280.0], [0.0]]), np.zeros(1))
+    minute = np.array([60.0])
+
+    assert of_mean(found, minute)[0] >= 0.7 * of_mean(memory, minute)[0]
+
+
 def test_what_varies_more_over_minutes_than_an_ar1_tells_is_wandering() -> None:
     seen = 1.0 / SCALES[:, np.newaxis]
     seen[-1] *= 4.0
@@ -148,6 +160,7 @@ def test_cells_hold_what_left_the_ring(rows: int, missing: float) -> None:
 def test_the_windows_give_what_the_scan_gives_at_their_starts() -> None:
     rows = ROWS + CELL * (CELLS + 2) + 11
     block, _ = full_block(3, rows, 0.0)
+    _block.relearn(block, np.ones(3, np.bool_), STEP)
     best = _block.ratios(block)
     for i in range(3):
         items_z, items_count, ages = _items_newest_last(block, i)
