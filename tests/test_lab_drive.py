@@ -179,6 +179,8 @@ def test_it_goes_when_it_cannot_be_told_to_answer_again(folder: Path) -> None:
     made.close()
 
     assert remains(folder) == []
+    file = Path("/sys/block") / made.device / "loop" / "backing_file"
+    assert not file.exists() or file.read_text().strip() != "/"  # as of one without its file
 
 
 @pytest.mark.slow

@@ -86,12 +86,14 @@ def _take_apart(folder: DriveFolder, processes: list[subprocess.Popen[bytes]]) -
 
     Within `UNDO_SECONDS` of `soak.lab.drive`, after which the keeper itself is killed.
     """
+    loops = mounts.loops_on(folder.image)
     if mounts.let_answer(folder):  # else an unmount would hang until the drive is gone
         mounts.clear(folder)
     for process in reversed(processes):
         with suppress(subprocess.TimeoutExpired):
             children.stop(process, mounts.UNDO_STEP_SECONDS)
     mounts.clear(folder)
+    mounts.detach_nameless(loops)
 
 
 def _spawn(command: list[str], folder: DriveFolder) -> subprocess.Popen[bytes]:

@@ -30,7 +30,7 @@ def clear(folder: DriveFolder) -> None:
     let_answer(folder)
     if is_mounted(folder.mount_point) and not _try("umount", str(folder.mount_point)):
         _try("umount", "--lazy", str(folder.mount_point))  # somebody still has a file open
-    for loop in _loops_on(folder.image):
+    for loop in loops_on(folder.image):
         _try("losetup", "--detach", loop)
     if is_mounted(folder.image):
         _try("umount", "--lazy", str(folder.image))
@@ -53,7 +53,7 @@ def clear_left() -> None:
 def is_left(folder: DriveFolder) -> bool:
     """Return whether something is mounted in this folder, or a loop device leads to it."""
     mounted = is_mounted(folder.mount_point) or is_mounted(folder.image)
-    return mounted or bool(_loops_on(folder.image))
+    return mounted or bool(loops_on(folder.image))
 
 
 def let_answer(folder: DriveFolder) -> bool:
@@ -93,9 +93,17 @@ def run(*command: str, limit_seconds: float = STEP_LIMIT_SECONDS) -> str:
     return said
 
 
-def _loops_on(image: Path) -> list[str]:
+def loops_on(image: Path) -> list[str]:
+    """Return the loop devices on a file, as long as it has a name: see `detach_nameless`."""
     loops = Path("/sys/block").glob("loop*/loop/backing_file")
     return [f"/dev/{file.parent.parent.name}" for file in loops if _said(file) == str(image)]
+
+
+def detach_nameless(loops: list[str]) -> None:
+    """Detach those of these whose file nbdfuse took away when it ended: to the kernel it is `/` then."""
+    for loop in loops:
+        if _said(Path("/sys/block") / Path(loop).name / "loop" / "backing_file") == "/":
+            _try("losetup", "--detach", loop)
 
 
 def _said(file: Path) -> str:
