@@ -116,7 +116,9 @@ def test_what_a_killed_keeper_leaves_is_found_without_its_folder(folder: Path) -
     made = drive.start(folder.with_name("other"), capacity_bytes=2**26)
     user = user_of(folder)
     (keeper,) = Path(f"/proc/{user.pid}/task/{user.pid}/children").read_text().split()
+    descriptor = os.pidfd_open(int(keeper))
     os.kill(int(keeper), signal.SIGKILL)
+    select.select([descriptor], [], [], LIMIT_SECONDS)
     user.kill()
     user.communicate(timeout=LIMIT_SECONDS)
 
