@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from soak.core.model import Column
 
 FLOOR_SECONDS = 1e-6  # the histograms' own resolution; a zero has no logarithm
+_FLOOR = log10(FLOOR_SECONDS) + 1e-6  # with float32's rounding
 _LEAST_BY_UNIT = {"ratio": 0.05, "messages": 1.0}  # what nobody would call a change
 
 
@@ -54,8 +55,10 @@ def scaled(values: NDArray[np.float64], logarithmic: NDArray[np.bool_]) -> NDArr
 
 
 def unscaled(value: float, *, logarithmic: bool) -> float:
-    """Return a value of the series' scale in its own unit."""
-    return float(10.0**value) if logarithmic else float(value)
+    """Return a value of the series' scale in its own unit; the floor stands for zero."""
+    if not logarithmic:
+        return float(value)
+    return float(10.0**value) if value > _FLOOR else 0.0
 
 
 def sd_floor(

@@ -8,6 +8,7 @@ from functools import lru_cache
 from soak.core.model import Column
 
 LATENCIES = ("end_to_end_latency_seconds", "publish_latency_seconds")
+WAITING = "publish_waiting_seconds"
 QUANTILES = ("0.99", "0.999", "0.5")  # in the order in which a finding is named after them
 MOST_SERIES = 8192  # whose names are taken apart once
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -16,6 +17,11 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 def is_headline(column: Column) -> bool:
     """True for the latencies that a finding is about."""
     return column.metric in LATENCIES and dict(column.labels).get("quantile") in QUANTILES
+
+
+def is_told(column: Column) -> bool:
+    """True for what makes a finding: the latencies, and the wait of those that have none yet."""
+    return column.metric == WAITING or is_headline(column)
 
 
 def source_of(series: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from detectors.channels import QUANTILES, column_of, is_headline
+from detectors.channels import QUANTILES, column_of, is_told
 from soak.core.model import Change, Direction, Explanation, Kind
 
 TOGETHER_SECONDS = 10
@@ -108,8 +108,8 @@ def group(
     incident within ten seconds. What was withdrawn counts for nothing.
     """
     ordered = sorted(_latest(changes), key=lambda change: (change.raised_k, change.series))
-    latencies = [change for change in ordered if is_headline(column_of(change.series))]
-    others = [change for change in ordered if not is_headline(column_of(change.series))]
+    latencies = [change for change in ordered if is_told(column_of(change.series))]
+    others = [change for change in ordered if not is_told(column_of(change.series))]
     known: dict[str, _Group] = {}
     left = []
     for change in latencies:
@@ -157,13 +157,14 @@ def _incident(one: _Group, others: Iterable[Change]) -> Incident:
 
 
 def _prominence(change: Change) -> tuple[bool, bool, int, float, str]:
-    quantile = dict(column_of(change.series).labels)["quantile"]
+    quantile = dict(column_of(change.series).labels).get("quantile")
+    place = QUANTILES.index(quantile) if quantile else len(QUANTILES)
     lower, larger = sorted((abs(change.before), abs(change.after)))
     ratio = larger / lower if lower > 0.0 else float("inf")
     return (
         change.state == "warning",
         change.kind == "tail",
-        QUANTILES.index(quantile),
+        place,
         -ratio,
         change.series,
     )

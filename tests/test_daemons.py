@@ -122,7 +122,29 @@ def test_latency_counts_from_the_intended_time_through_a_stall(tmp_path: Path) -
     (_, silent), (record, _), *_ = _records(context)
     assert np.isnan(silent['publish_latency_seconds{quantile="0.5"}'])
     assert silent["in_flight_messages"] == 1000
+    assert silent["publish_waiting_seconds"] == 1
     assert record.is_trusted
+
+
+def test_what_nobody_acknowledges_or_takes_waits_longer_each_second(tmp_path: Path) -> None:
+    """While it lasts no latency is known, and in_flight stands still once the client's queue is full."""
+    clock = FakeClock()
+    context, producer = _context(tmp_path, clock, "produce.0"), FakeProducer(clock)
+    producer.is_stalled = True
+    loop = _produce_loop(context, producer, clock)
+    while clock.mono_ns() < context.grid.start_of(1):
+        loop.tick()
+    producer.is_full = True
+    while clock.mono_ns() < context.grid.start_of(4):
+        loop.tick()
+    producer.is_stalled = producer.is_full = False
+    while clock.mono_ns() < context.grid.start_of(30):
+        loop.tick()
+    loop.finish()
+
+    waits = [values["publish_waiting_seconds"] for _, values in _records(context)]
+    assert waits[:3] == [1, 2, 3]
+    assert waits[-2] == 0  # the last is a part of a second
 
 
 def test_a_full_queue_is_counted_and_the_oldest_sends_are_given_up(tmp_path: Path) -> None:
@@ -325,7 +347,7 @@ def test_a_message_that_was_delivered_nowhere_known_is_counted_among_the_acknowl
 
     second.note_settled(Settled(zeros, np.arange(4), offset, zeros, zeros), leaders)
 
-    values = {column.metric: value for column, value in second.samples(0, 0.0, 0.0)}
+    values = {column.metric: value for column, value in second.samples(0, 0, 0.0, 0.0)}
     assert (values["acked_messages"], values["unplaced_messages"]) == (3, 2)
     assert values["failed_messages"] == 1
 

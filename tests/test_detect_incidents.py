@@ -100,6 +100,18 @@ def test_the_headline_is_p99_of_the_largest_ratio() -> None:
     assert incident.headline.series == END_TO_END
 
 
+def test_the_wait_of_what_is_not_acknowledged_makes_an_incident_that_a_latency_names() -> None:
+    """A cluster that acknowledges nothing has no latency; what is known of it later comes first."""
+    wait = change("produce.0@h|publish_waiting_seconds", 100, after=12.0)
+    slow = change(publish("0.99"), 104)
+
+    (alone,), (both,) = group([wait]), group([wait, slow])
+
+    assert (alone.headline, alone.related) == (wait, ())
+    assert both.headline == slow
+    assert is_regression(alone, ())
+
+
 def test_other_series_never_make_an_incident() -> None:
     cpu = change("probe@h|host_cpu_ratio", 101)
     (incident,) = group([cpu, change(publish("0.99"), 100)])

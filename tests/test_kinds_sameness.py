@@ -28,7 +28,7 @@ Names = tuple[str, str, str, int, int, tuple[int, int]]
 def latencies() -> NDArray[np.float64]:
     """Return rows of COLUMNS: a comb in one p99, a step of the other's p50, and one of a p99.9 alone."""
     y = np.random.default_rng(3).normal(0.0, 0.05, (700, 6)) + np.array([0, 0.5, 1, 0, 0.5, 1])
-    for tick in range(250, 640, 26):
+    for tick in range(250, 640, 20):
         y[tick : tick + 2, 1] += 0.5
     y[600:, 2] += 0.5
     y[450:, 3] += 0.6

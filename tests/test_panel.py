@@ -149,6 +149,19 @@ def test_half_a_standard_deviation_is_seen_in_minutes() -> None:
     assert sum(k < 2050 for k, _ in found) >= 34
 
 
+@pytest.mark.parametrize("rounded", [0, 1])
+def test_a_cluster_that_acknowledges_nothing_any_more_is_told_while_it_lasts(rounded: int) -> None:
+    """The wait of the oldest message, in whole seconds; some are a second late before."""
+    waits = np.zeros(400)
+    waits[100:300:47] = rounded
+    waits[330:] = np.minimum(np.arange(70) + 1.0, 10.0)
+    found = run(waits, column=Column("publish_waiting_seconds", (), "seconds"))
+    ((k, change),) = confirmed(found)
+
+    assert (change.before, change.direction, change.onset_k) == (0.0, "up", 330)
+    assert k <= 330 + 20
+
+
 def test_one_slow_second_or_a_stall_of_five_is_no_step() -> None:
     """Of 200 seeds, each with both."""
     values = np.column_stack([latencies(seed, 150) for seed in range(200)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detectors.channels import column_of, is_headline, source_of
+from detectors.channels import column_of, is_told, source_of
 from detectors.nearby import Nearby, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
@@ -18,7 +18,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
             other
             for other in nearby.changes
             if other.state in {"confirmed", "gone"}
-            and not is_headline(column_of(other.series))
+            and not is_told(column_of(other.series))
             and abs(other.onset_k - change.onset_k) <= _SECONDS
         ),
         key=lambda other: (abs(other.onset_k - change.onset_k), other.series),

@@ -17,6 +17,7 @@ _SILENT_UNITS = frozenset({"seconds", "ratio"})  # a count or a size is named: `
 _QUANTILES = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
 _PHRASES = (
     ("end to end", "end-to-end"),
+    ("publish waiting", "wait of the oldest unacknowledged message"),
     ("node ", ""),
     ("process cpu", "CPU of the process"),
     ("cpu", "CPU"),

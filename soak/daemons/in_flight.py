@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from soak.core.ports import FAILED, Acks
 
 MOST_NEW = 4096
+_NEVER_NS = 2**63 - 1
 _FIELDS = np.dtype([("lane", "i8"), ("sequence", "i8"), ("intended_ns", "i8"), ("sent_ns", "i8")])
 
 
@@ -91,6 +92,15 @@ class InFlight:
             latency_ns=acks.at_mono_ns - row["intended_ns"],
             service_ns=acks.at_mono_ns - row["sent_ns"],
         )
+
+    def oldest_ns(self) -> int | None:
+        """Return when the message was due that has been out for longest; None when nothing is out."""
+        self._enter()
+        if not self.count:
+            return None
+        aside = [int(one["intended_ns"]) for one in self._aside.values()]
+        ring = self._slots["intended_ns"][self._is_open]
+        return min([*aside, int(ring.min(initial=_NEVER_NS))])
 
     def give_up(self, at_mono_ns: int) -> Settled:
         """Return all that is still out as failed, oldest first, and free the slots."""

@@ -36,6 +36,7 @@ TICK_NS = 260_000  # so long a message waits for others: the lag is that and wha
 FULL_NS = 2_000_000  # after a send that the client's queue refused: to try at once costs more than it sends
 IDLE_NS = 20_000_000
 DIGEST_NS = 50_000_000  # acknowledgements are noted at once and counted in batches
+MOST_WAITING_SECONDS = 10
 FLUSH_SECONDS = 15.0
 FLUSH_TICK_NS = 2_000_000
 LAG_UNTRUSTED_NS = round(LAG_UNTRUSTED_SECONDS * SECOND_NS)
@@ -246,6 +247,20 @@ class ProduceLoop:
             self._second.note_settled(in_flight.settle(producer.take()), self._leaders)
         self._second.count_delays()
 
+    def _waiting_seconds(self) -> int:
+        """Return for how many whole seconds the oldest message has waited for its acknowledgement.
+
+        That shows a cluster that acknowledges nothing: its latencies are known only when it is over. While
+        all is well it is 0, whatever the latency; after MOST_WAITING_SECONDS nobody learns more from it,
+        and what rose on and on would be told again and again.
+        """
+        oldest_ns = [one.oldest_ns() for one in self._in_flight]
+        now_ns = self._clock.mono_ns()
+        if self._phase in LOADED:  # what the client would not take has waited, too
+            oldest_ns.append(self._pacer.next_due_ns())
+        first_ns = min((one for one in oldest_ns if one is not None), default=now_ns)
+        return min(max(0, now_ns - first_ns) // SECOND_NS, MOST_WAITING_SECONDS)
+
     def _write(self, k: int) -> None:
         second, grid = self._second, self._context.grid
         self._drop_block()  # what was not sent has no number yet
@@ -258,7 +273,7 @@ class ProduceLoop:
         self._adapt(busy_ratio)
         self._context.recorder.append(
             k,
-            second.samples(in_flight, self._cpu.ratio(), busy_ratio),
+            second.samples(in_flight, self._waiting_seconds(), self._cpu.ratio(), busy_ratio),
             histograms=second.encoded(),
             acknowledged=second.acknowledged(),
             sent_next=second.sent_next(touched),

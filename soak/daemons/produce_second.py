@@ -88,9 +88,12 @@ class ProduceSecond:
         self.sent = self.missed = self.queue_full = self.held_back = 0
 
     def samples(
-        self, in_flight: int, cpu_ratio: float, busy_ratio: float
+        self, in_flight: int, waiting_seconds: int, cpu_ratio: float, busy_ratio: float
     ) -> list[tuple[Column, float]]:
-        """Return columns and values in a fixed order."""
+        """Return columns and values in a fixed order.
+
+        `waiting_seconds`: how long the oldest message has been due that is not acknowledged yet.
+        """
         self.count_delays()
         failed = sum(int(np.count_nonzero(item.offset == FAILED)) for item in self._settled)
         acked = sum(item.offset.size for item in self._settled) - failed
@@ -116,6 +119,7 @@ class ProduceSecond:
             *_quantiles("schedule_lag_seconds", self._lag, (0.5, 0.99)),
             (quantile_column("schedule_lag_seconds", "max"), maximum_seconds(self._lag)),
             *((Column(name, (), "messages"), float(value)) for name, value in counts.items()),
+            (Column("publish_waiting_seconds", (), "seconds"), float(waiting_seconds)),
             (Column("callback_delay_seconds", (), "seconds"), self._pause_ns / 1e9),
             (Column("process_cpu_ratio", (), "cores"), cpu_ratio),
             (Column("sender_busy_ratio", (), "cores"), busy_ratio),
