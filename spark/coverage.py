@@ -117,16 +117,15 @@ def _doubts(timeline: Timeline) -> Iterator[Gap]:
         yield Gap("run", k, k, "was killed: its end was never decided")
     if timeline.phases.end_k is not None and timeline.phases.end_k - k > LATE_SECONDS:
         yield Gap("run", k, k, "all sources stopped before its end")
-    detectors = timeline.plan.detection.detectors
-    detector = detectors.get("level_shift")
+    detector = timeline.plan.detection.detectors.get("level_shift")
     wanted = 1 if detector is None else (detector.baseline + detector.confirm) // SECOND_NS
     there = judged_seconds(timeline)
     if there < wanted:
         why = f"{there} s of soak could be judged, at least {wanted} s are needed"
         yield Gap("run", k, k, why)
-    if detectors and not timeline.folder.findings.exists():
+    if not timeline.folder.findings.exists():
         yield Gap("detector", 0, 0, "never wrote")
-    elif detectors and not timeline.is_running and _is_behind(timeline.folder):
+    elif not timeline.is_running and _is_behind(timeline.folder):
         yield Gap("detector", k, k, "ended before it had read all records")
 
 

@@ -52,11 +52,12 @@ class Shape:
 
 
 def write_synthetic_run(path: Path, shape: Shape | None = None) -> RunFolder:
-    """Write plan, run.json, phases and journals; return the folder."""
+    """Write plan, run.json, phases, journals and a file for findings; return the folder."""
     shape = shape or Shape()
     folder = RunFolder(path)
     path.mkdir(parents=True)
     folder.plan.write_text(plan_text.dump(plan_text.load(_plan(shape), "plan.yaml").plan))
+    folder.findings.touch()
     write_run(folder, Run("synthetic-1", START_WALL_NS, "host", {}, "ended", "synthetic"))
     steps = [("warm-up", 0), ("soak", shape.warm_up), ("drain", shape.seconds - shape.drain)]
     ends = [("end", shape.seconds)] if shape.is_ended else []

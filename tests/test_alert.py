@@ -279,6 +279,7 @@ def test_a_sink_that_left_the_plan_is_given_up(tmp_path: Path) -> None:
 def test_a_run_without_findings_owes_nothing_and_gets_no_file(tmp_path: Path) -> None:
     """Looking does not create."""
     folder = write_synthetic_run(tmp_path / "run", Shape(seconds=30, warm_up=5))
+    folder.findings.unlink()
     plan = load(folder.plan.read_text(), "plan.yaml").plan
 
     assert Alerts(folder, plan, read_run(folder), {}, FakeClock()).poll() == 0
