@@ -44,12 +44,14 @@ def bound_seconds(text: str) -> float | None:
     """
     fields = text.removesuffix("\n").split(",")
     if len(fields) != _FIELDS or not text.endswith("\n"):
-        raise ProbeError(f"cannot read this answer of chronyc: {text!r}")
+        raise _unreadable(text)
     if fields[_LEAP] == _UNKEPT or fields[0] == _ITSELF:
         return None
     offset, delay, dispersion = (
         _number(fields[at], text) for at in (_OFFSET, _ROOT_DELAY, _ROOT_DISPERSION)
     )
+    if min(delay, dispersion) < 0.0:
+        raise _unreadable(text)
     return abs(offset) + dispersion + delay / 2
 
 
@@ -59,5 +61,9 @@ def _number(field: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ProbeError(f"cannot read this answer of chronyc: {text!r}")
+        raise _unreadable(text)
     return value
+
+
+def _unreadable(text: str) -> ProbeError:
+    return ProbeError(f"cannot read this answer of chronyc: {text!r}")
