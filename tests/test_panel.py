@@ -310,7 +310,7 @@ def table(seed: int) -> NDArray[np.float64]:
     return np.column_stack([latencies(seed, 420, onset=150), steady, cpu])
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 50), cuts=st.lists(st.integers(0, 420), max_size=6))
 def test_a_panel_that_is_stored_and_resumed_goes_on_bit_for_bit(seed: int, cuts: list[int]) -> None:
     values, config = table(seed), Config(baseline=BASELINE)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import sys
 
 NET_OBJECTS = 100_000
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
 _SLACK_NS = 1000
-_SWITCH_SECONDS = 1e-4
 
 
 def one_thread_for_numpy() -> None:
@@ -30,12 +28,9 @@ def spare_collections() -> None:
 
 
 def wake_on_time() -> None:
-    """Have the kernel end this thread's sleeps when they are due, and other threads let it in at once.
+    """Have the kernel end this thread's sleeps when they are due, not up to 50 us later.
 
-    The kernel puts a thread's wake-ups off to save power: at 10,000/s a sixth of the schedule lag. A kernel
-    that refuses leaves it at that. A thread that calls back for each message takes the interpreter's lock
-    again and again; who wakes beside it asks for it after 0.1 ms instead of 5: a third of Pulsar's schedule
-    lag.
+    It puts a thread's wake-ups off to save power: at 10,000/s a sixth of the schedule lag. A kernel that
+    refuses leaves it at that.
     """
-    sys.setswitchinterval(_SWITCH_SECONDS)
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _SLACK_NS, 0, 0, 0)
