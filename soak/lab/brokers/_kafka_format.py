@@ -9,14 +9,12 @@ import base64
 import os
 import re
 import shutil
-import subprocess
 import uuid
 from pathlib import Path
 
-from soak.core.errors import LabError
 from soak.lab.brokers import _kafka_files as files
 from soak.lab.brokers import _kafka_jvm as jvm
-from soak.service import children
+from soak.lab.brokers._tool import run_tool
 
 _TEMPLATE = "bootstrap.checkpoint"
 _META = "meta.properties"
@@ -60,16 +58,7 @@ def new_id() -> str:
 
 
 def _run_tool(folder: Path, jars: Path, cluster_id: str) -> None:
-    console = folder / "logs" / "format.log"
     tool = [*jvm.command(folder, jars, ()), "kafka.tools.StorageTool", "format", "-t", cluster_id]
-    process = children.spawn(
-        [*tool, "-c", str(folder / "server.properties")], log_path=console, cwd=folder
-    )
-    try:
-        status = process.wait(_FORMAT_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise LabError(f"Kafka's storage tool did not end in {_FORMAT_SECONDS:g} s") from error
-    finally:
-        children.kill(process)
-    if status != 0:
-        raise LabError(f"Kafka's storage tool failed:\n{children.log_tail(console)}")
+    tool += ["-c", str(folder / "server.properties")]
+    log = folder / "logs" / "format.log"
+    run_tool("Kafka's storage tool", tool, folder, _FORMAT_SECONDS, log)

@@ -14,6 +14,7 @@ from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
 from soak.lab.brokers import _pulsar_files as standalone
 from soak.lab.brokers._surroundings import logging_xml
+from soak.lab.brokers._tool import run_tool
 from soak.service import children, java
 
 _READY_SECONDS = 120
@@ -128,16 +129,14 @@ def run_once(program: Program, limit_seconds: float) -> None:
     Raises:
         LabError: it failed, or did not end.
     """
-    process = children.spawn(program.command(), log_path=program.console, cwd=program.folder)
-    try:
-        status = process.wait(limit_seconds)
-    except subprocess.TimeoutExpired as error:
-        raise LabError(f"{program.name} did not end in {limit_seconds:g} s") from error
-    finally:
-        children.kill(process)
-    if status != 0:
-        said = children.log_tail(program.console) + children.log_tail(program.log)
-        raise LabError(f"{program.name} failed:\n{said}")
+    run_tool(
+        program.name,
+        program.command(),
+        program.folder,
+        limit_seconds,
+        program.console,
+        program.log,
+    )
 
 
 def _text_from(path: Path, begin: int) -> str:
