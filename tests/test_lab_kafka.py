@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from soak.lab.ports import Running
 from tests.test_lab_children import has_ended
 
 ONE = files.Place(1, 9092, 9093)
+PLACED_SECONDS = 60
 
 PARENT = """
 import sys
@@ -33,6 +35,21 @@ from soak.lab.brokers import kafka
 print(kafka.start(Path(sys.argv[1]), {}).pid, flush=True)
 sys.stdin.read()
 """
+
+
+def leaders_of(admin: AdminClient, topic: str, partitions: int) -> set[int]:
+    """Who leads its partitions, once each has a leader.
+
+    A topic is made when the controller has it; the node that is asked may hear of it later.
+    """
+    deadline = time.monotonic() + PLACED_SECONDS
+    while True:
+        found = admin.list_topics(topic, timeout=30).topics[topic].partitions
+        leaders = [one.leader for one in found.values()]
+        if len(leaders) == partitions and min(leaders) >= 0:
+            return set(leaders)
+        assert time.monotonic() < deadline, f"no leaders in {PLACED_SECONDS} s: {leaders}"
+        time.sleep(0.1)
 
 
 def test_every_lab_broker_and_fault_has_its_seam() -> None:
@@ -189,7 +206,7 @@ def test_topics_can_be_made_in_the_sessions_broker(lab_kafka: Running) -> None:
 
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
 
-    assert len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == 2
+    assert leaders_of(admin, topic, 2) == {1}
 
 
 @pytest.mark.broker
@@ -202,7 +219,7 @@ def test_three_nodes_outlive_the_loss_of_one(tmp_path: Path) -> None:
         admin = AdminClient({**servers})
         settings = {"min.insync.replicas": "2"}
         admin.create_topics([NewTopic("t", 6, 3, config=settings)])["t"].result(30)
-        leaders = {one.leader for one in admin.list_topics("t", 30).topics["t"].partitions.values()}
+        leaders = leaders_of(admin, "t", 6)
 
         cluster.nodes[2].kill()
         producer = Producer({**servers, "acks": "all"})
