@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Event, Reading
 from soak.core.plan_records import Sampling
 from soak.core.units import SECOND_NS
+from soak.daemons import probe_reader
 from soak.daemons.panel import ASK_AGAIN_SECONDS, Panel
 from tests.fakes import FakeClock, FakeProbe, HangingProbe
 
@@ -246,3 +248,25 @@ def test_a_reading_that_comes_late_is_recorded_with_its_lag() -> None:
     assert not any(is_measured(row, B) for row, _ in first)
     assert found[-1][0]['probe_success{probe="slow"}'] == 1.0
     assert found[-1][0]['probe_lag_seconds{probe="slow"}'] >= 2.0
+
+
+def test_probes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked at once they are read one after another; `HangingProbe` above shows what a hung one costs."""
+    monkeypatch.setattr(probe_reader, "TURN_SECONDS", PATIENT)
+    clock = FakeClock()
+    reading_now: list[str] = []
+    met: list[str] = []
+
+    class Watchful(FakeProbe):
+        def read(self) -> Reading:
+            reading_now.append("one")
+            time.sleep(0)  # others may run
+            met.extend(reading_now[1:])
+            reading_now.pop()
+            return super().read()
+
+    panel = patient({name: Watchful(reading(A)) for name in "abcdefgh"}, clock)
+
+    rounds(panel, clock, 20)
+
+    assert met == []

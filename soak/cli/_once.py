@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -50,7 +51,8 @@ def look(
     A thread that hangs is left behind: end the process by `os._exit`.
     """
     answers: SimpleQueue[Answer] = SimpleQueue()
-    readers = {name: Reader(name, probe, answers, clock) for name, probe in probes.items()}
+    turn = threading.Lock()
+    readers = {name: Reader(name, probe, answers, turn, clock) for name, probe in probes.items()}
     seen = {name: Seen() for name in readers}
     out: set[str] = set()
     try:

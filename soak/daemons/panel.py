@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -74,8 +75,9 @@ class Panel:
         self._patience_seconds = patience_seconds
         self._close_seconds = close_seconds
         self._answers: SimpleQueue[Answer] = SimpleQueue()
+        turn = threading.Lock()
         self._readers = {
-            name: Reader(name, probe, self._answers, clock) for name, probe in probes.items()
+            name: Reader(name, probe, self._answers, turn, clock) for name, probe in probes.items()
         }
         given = sampling or {}
         self._turns = {name: _Turn(given.get(name) or Sampling()) for name in probes}

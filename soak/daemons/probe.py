@@ -19,7 +19,7 @@ from soak.store.journal_reader import last_record
 from soak.store.run_folder import RunFolder, read_any_plan
 
 LOG = logging.getLogger("soak.daemons.probe")
-SLICE_NS = SECOND_NS // 5  # a stop is seen this soon
+SLICE_NS = SECOND_NS // 2  # a stop is seen this soon
 FAILED_CODE = 1
 
 

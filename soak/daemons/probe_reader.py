@@ -9,6 +9,10 @@ from queue import SimpleQueue
 from soak.core.model import Reading
 from soak.core.ports import Clock, Probe
 
+TURN_SECONDS = 0.002
+"""A probe waits so long for the others: at once, they would hand the interpreter to and fro at each file
+that they open. One that hangs costs the rest no more than this."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -21,12 +25,20 @@ class Answer:
 
 
 class Reader:
-    """Reads when asked and puts the answer into a queue that all readers share."""
+    """Reads when asked and puts the answer into a queue that all readers share, as they do `turn`."""
 
-    def __init__(self, name: str, probe: Probe, answers: SimpleQueue[Answer], clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        probe: Probe,
+        answers: SimpleQueue[Answer],
+        turn: threading.Lock,
+        clock: Clock,
+    ) -> None:
         self._name = name
         self._probe = probe
         self._answers = answers
+        self._turn = turn
         self._clock = clock
         self._asked: SimpleQueue[bool] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"probe-{name}", daemon=True)
@@ -51,9 +63,13 @@ class Reader:
 
     def _work(self) -> None:
         while self._asked.get():
+            has_turn = self._turn.acquire(timeout=TURN_SECONDS)
             begin_ns = self._clock.mono_ns()
             result = self._read()
-            self._answers.put(Answer(self._name, begin_ns, self._clock.mono_ns(), result))
+            answer = Answer(self._name, begin_ns, self._clock.mono_ns(), result)
+            if has_turn:
+                self._turn.release()
+            self._answers.put(answer)
         self._probe.close()
 
     def _read(self) -> Reading | Exception:
