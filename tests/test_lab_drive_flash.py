@@ -41,6 +41,15 @@ def flushed(file: int, at: int) -> float:
     return time.perf_counter() - begun
 
 
+def come_and_gone(path: Path, size: int) -> None:
+    """Have so many bytes on the drive, and delete them."""
+    with path.open("wb") as file:
+        file.write(os.urandom(size))
+        file.flush()
+        os.fsync(file.fileno())
+    path.unlink()
+
+
 def newly(made: drive.Drive, is_it: object) -> Said:
     """Return what the drive says once a page of its counters is new: it says so twice a second."""
     assert callable(is_it)
@@ -136,7 +145,7 @@ def test_zeros_are_written_as_anything_else_is(
     monkeypatch.setattr("time.sleep", lambda _: None)
     made = drive_nbdkit.Drive()
     made.capacity_bytes, made.control, made.counters = CAPACITY, tmp_path / "a", tmp_path / "b"
-    tell(made.control, Told(delay_seconds=23.0, flash=Settings(is_full=False)))
+    tell(made.control, Told(delay_seconds=23.0, flash=Settings(filled_ratio=0.0)))
     drive_nbdkit.zero(made, 10 * PAGE, 0, 0)
     made.say()
     tell(made.control, Told(error="EIO"))
@@ -145,6 +154,100 @@ def test_zeros_are_written_as_anything_else_is(
 
     said = ask(made.counters)
     assert (said.written_bytes, said.valid_pages, said.waited_seconds) == (10 * PAGE, 10, 23.0)
+
+
+class Line:
+    """A drive in this process under a clock of ours, which goes on as long as it is slept."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr("time.sleep", self._sleep)
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
+        self.drive = drive_nbdkit.Drive()
+        self.drive.capacity_bytes = CAPACITY
+        self.drive.control, self.drive.counters = folder / "control", folder / "counters"
+
+    def told(self, told: Told) -> drive_nbdkit.Drive:
+        tell(self.drive.control, told)
+        return self.drive
+
+    def said(self) -> Said:
+        self.drive.say()
+        return ask(self.drive.counters)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_what_is_written_while_a_drive_discards_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trim, a second's work, is answered at once; a flush 0.5 s later waits for the other half."""
+    line = Line(tmp_path, monkeypatch)
+    flash = Settings(filled_ratio=0.5, spare_ratio=0.5 - 1 / 64, trim_seconds_per_mib=2 / 3)
+    made = line.told(Told(flash=flash))
+    drive_nbdkit.pwrite(made, bytes(PAGE), 0, 0)
+    before = line.said().held_up_wall_ns
+    drive_nbdkit.trim(made, 2**20, 0, 0)
+    at_once = line.now
+    line.now += 0.5
+    drive_nbdkit.flush(made, 0)
+    after_flush = line.now
+    drive_nbdkit.pwrite(made, bytes(PAGE), 0, 0)
+
+    # 31 of 95 MiB are still valid, so 1 MiB is the work of 95 / 64.
+    assert (before, at_once) == (None, 100.0)
+    assert after_flush == pytest.approx(100 + 2 / 3 * 95 / 64)
+    assert line.now == after_flush
+    assert line.said().held_up_wall_ns is not None
+
+
+def test_what_is_written_while_a_drive_reads_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read takes its own time, and so does who writes then; without being told neither does."""
+    line = Line(tmp_path, monkeypatch)
+    piece = bytearray(2**19)
+    drive_nbdkit.pread(line.told(Told()), piece, 0, 0)
+    free = line.now
+    made = line.told(Told(read_seconds_per_mib=2.0))
+    monkeypatch.setattr("time.sleep", lambda _: None)  # as if it were another thread that reads
+    drive_nbdkit.pread(made, piece, 0, 0)
+    drive_nbdkit.pread(made, piece, 0, 0)
+    drive_nbdkit.pwrite(made, bytes(PAGE), 0, 0)
+
+    assert free == 100.0
+    assert line.said().waited_seconds == 2.0
+    assert line.said().held_up_wall_ns is not None
+
+
+@pytest.mark.slow
+def test_a_deletion_on_a_full_drive_holds_up_the_next_flush(tmp_path: Path) -> None:
+    """Where ext4 discards what is deleted; on a drive of the same fill that keeps it, it does not."""
+    lack = drive.missing()
+    if lack:
+        pytest.skip(lack)
+    made = drive.start(tmp_path / "drive", capacity_bytes=CAPACITY)
+    file = os.open(made.mount_point / "x", os.O_CREAT | os.O_RDWR)
+    try:
+        made.age(Settings(collected_pages_per_second=1e9, trim_seconds_per_mib=0.02))
+        come_and_gone(made.mount_point / "kept", 2**22)
+        os.fsync(file)
+        kept = made.said()
+        made.discard_deleted()
+        come_and_gone(made.mount_point / "discarded", 2**22)
+        os.ftruncate(file, PAGE // 2)  # so that the journal, which holds the deletion, is flushed
+        os.fsync(file)
+        flushed(file, 1)
+        said = newly(made, lambda found: found.held_up_wall_ns is not None)
+        made.keep_deleted()
+    finally:
+        os.close(file)
+        made.close()
+
+    assert kept.held_up_wall_ns is None
+    assert said.trimmed_bytes >= 2**22
+    assert said.held_up_wall_ns is not None
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_those_who_wait_stand_in_one_queue() -> None:
 
 def test_a_new_drive_takes_its_whole_capacity_and_more_before_it_starves() -> None:
     """Nothing is stale while it is filled for the first time."""
-    flash = aged(is_full=False, collected_pages_per_second=1000.0)
+    flash = aged(filled_ratio=0.0, collected_pages_per_second=1000.0)
 
     assert overwrite(flash, PAGES, now=0.0) == 0
     assert (flash.valid, flash.stale) == (PAGES, 0)
@@ -92,6 +92,24 @@ def test_a_request_across_a_page_takes_both() -> None:
     flash.write(PAGE_BYTES - 1, 2, 0.0)
 
     assert (flash.written_pages, flash.stale) == (2, 2)
+
+
+@pytest.mark.parametrize(("filled", "seconds"), [(0.0, 0.0), (0.5, 1280 / 880), (1.0, 1280 / 380)])
+def test_a_trim_is_more_work_the_fuller_the_drive(filled: float, seconds: float) -> None:
+    """A hundred pages, each a second on an empty drive: as many as are left valid are moved with them."""
+    flash = aged(filled_ratio=filled, trim_seconds_per_mib=256.0)
+
+    assert flash.trim(0, 100 * PAGE_BYTES, 0.0) == pytest.approx(100 * seconds)
+    assert flash.trim(0, 100 * PAGE_BYTES, 0.0) == 0
+
+
+def test_a_trim_costs_nothing_unless_told() -> None:
+    """And two MiB cost twice as much as one, where it is told."""
+    flash = aged(trim_seconds_per_mib=1e-6, spare_ratio=1e9)  # valid pages are few among so many
+
+    assert aged().trim(0, CAPACITY, 0.0) == 0
+    assert flash.trim(0, 2**20, 0.0) == pytest.approx(1e-6)
+    assert flash.trim(2**20, 2 * 2**20, 0.0) == pytest.approx(2e-6)
 
 
 def test_its_own_latencies_are_added() -> None:

@@ -154,6 +154,22 @@ class Drive:
         """Let it live on a pool of erased pages; called again, only how fast it is changes."""
         self._tell(replace(self._told, flash=settings))
 
+    def read_slowly(self, seconds_per_mib: float) -> None:
+        """From now on a read takes so long, and what is written meanwhile waits."""
+        self._tell(replace(self._told, read_seconds_per_mib=seconds_per_mib))
+
+    def discard_deleted(self) -> None:
+        """Have its ext4 tell the drive at once of the blocks that a deletion frees, until `keep_deleted`.
+
+        Raises:
+            LabError: it refuses.
+        """
+        drive_mounts.run("mount", "-o", "remount,discard", str(self.mount_point))
+
+    def keep_deleted(self) -> None:
+        """End that; raises as `discard_deleted` does."""
+        drive_mounts.run("mount", "-o", "remount,nodiscard", str(self.mount_point))
+
     def trim(self) -> None:
         """Tell the drive what its filesystem does not use.
 

@@ -19,6 +19,7 @@ class Told:
     delay_seconds: float = 0.0  # more for every write and every flush
     is_stopped: bool = False  # no request is answered
     error: Literal["", "EIO", "ENOSPC"] = ""  # what every write and every flush fails with
+    read_seconds_per_mib: float = 0.0  # in which the drive does nothing else
     flash: Settings | None = None  # the erased pages it lives on; without them it never starves
 
 
@@ -37,6 +38,7 @@ class Said:
     aged_written_bytes: int | None = None  # written by when it was told of its pages
     starved_written_bytes: int | None = None  # and by when the first write waited for one
     starved_wall_ns: int | None = None
+    held_up_wall_ns: int | None = None  # when a write or flush first waited for trims or reads
 
 
 def tell(path: Path, told: Told) -> None:

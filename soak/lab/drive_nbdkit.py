@@ -24,6 +24,7 @@ THREAD_MODEL_PARALLEL = 3  # nbdkit's module has both, but only while nbdkit run
 FUA_EMULATE = 1  # a write that is to be on the drive at once is a write and a flush
 POLL_SECONDS = 0.02  # while stopped
 SAY_SECONDS = 0.5
+FELT_SECONDS = 0.005  # below that a write has not waited: the files of a few KiB that come and go
 
 
 def _model() -> ModuleType:
@@ -51,6 +52,7 @@ class Drive:
         self._stamp = (0, 0)
         self._told: dict[str, Any] = {}
         self._flash: Any = None
+        self._busy_until = 0.0  # with trims and reads, on the monotonic clock
         self._lock = threading.Lock()  # of the model and of what is said
         self._said: dict[str, Any] = {
             "written_bytes": 0,
@@ -82,9 +84,10 @@ class Drive:
         self._fail()
         with self._lock:
             self._said["written_bytes"] += count
-            seconds = self._told["delay_seconds"]
+            now = time.monotonic()
+            seconds = self._told["delay_seconds"] + self._held_up_seconds(now)
             if self._flash is not None:
-                seconds += self._flash.write(offset, count, time.monotonic())
+                seconds += self._flash.write(offset, count, now)
                 self._note_starving()
             self._said["waited_seconds"] += seconds
         time.sleep(seconds)
@@ -93,18 +96,31 @@ class Drive:
         """Take as long as a flush takes now; fails as `write` does."""
         self._fail()
         with self._lock:
-            seconds = self._told["delay_seconds"]
+            seconds = self._told["delay_seconds"] + self._held_up_seconds(time.monotonic())
             if self._flash is not None:
                 seconds += self._flash.settings.flush_seconds
             self._said["flushes"] += 1
             self._said["waited_seconds"] += seconds
         time.sleep(seconds)
 
+    def read(self, count: int) -> None:
+        """Take as long as to read so many bytes takes now; what is written meanwhile waits."""
+        with self._lock:
+            now = time.monotonic()
+            seconds = count / 2**20 * self._told["read_seconds_per_mib"]
+            if seconds:
+                self._busy_until = max(self._busy_until, now) + seconds
+                seconds = self._busy_until - now
+        time.sleep(seconds)
+
     def trim(self, offset: int, count: int) -> None:
+        """Return at once, as drives do; what is written while it is at work waits."""
         with self._lock:
             self._said["trimmed_bytes"] += count
             if self._flash is not None:
-                self._flash.trim(offset, count, time.monotonic())
+                now = time.monotonic()
+                seconds = self._flash.trim(offset, count, now)
+                self._busy_until = max(self._busy_until, now) + seconds
 
     def say(self) -> None:
         """Write down what was done; a reader never sees a half."""
@@ -130,6 +146,13 @@ class Drive:
         nbdkit.set_error(number)
         raise OSError(number, "the drive was told to fail")
 
+    def _held_up_seconds(self, now: float) -> float:
+        """Return how long the drive is busy otherwise."""
+        seconds = max(0.0, self._busy_until - now)
+        if seconds >= FELT_SECONDS:
+            self._said.setdefault("held_up_wall_ns", time.time_ns())
+        return seconds
+
     def _note_starving(self) -> None:
         if self._flash.starved_writes and "starved_wall_ns" not in self._said:
             self._said["starved_wall_ns"] = time.time_ns()
@@ -151,7 +174,7 @@ class Drive:
                 self._flash.settings = settings
                 return
             self._flash = FLASH.Flash(self.capacity_bytes, settings, time.monotonic())
-            for key in ("starved_wall_ns", "starved_written_bytes"):
+            for key in ("starved_wall_ns", "starved_written_bytes", "held_up_wall_ns"):
                 self._said.pop(key, None)
             self._said["aged_written_bytes"] = self._said["written_bytes"]
 
@@ -215,6 +238,7 @@ def can_multi_conn(_drive: Drive) -> bool:
 
 def pread(drive: Drive, buffer: bytearray, offset: int, _flags: int) -> None:
     drive.answer()
+    drive.read(len(buffer))
     buffer[:] = drive.memory[offset : offset + len(buffer)]
 
 

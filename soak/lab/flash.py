@@ -7,6 +7,11 @@ page that is written takes an erased one; what it held before becomes stale, as 
 In the background stale pages are erased, more slowly the fewer of the used pages they are: at
 collected_pages_per_second times stale / (stale + valid), since to erase a block is to move what is valid in
 it. A write that finds no erased page waits until its pages would have been collected; all stand in one queue.
+
+What is trimmed shares its blocks with pages that stay valid, and those are moved before a block is free: of a
+drive that is valid to the share u, 1 / (1 - u) pages a page (Hu et al. 2009, doi:10.1145/1534530.1534544). So
+a trim is work, more of it the more is trimmed and the fuller the drive; how much a page takes is set, and as
+a rule nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PAGE_BYTES = 4096
+_MIB_PAGES = 2**20 // PAGE_BYTES
 _STEP_SECONDS = 0.1  # of the collection, whose rate changes as it goes
 _MOST_STEPS = 1000
 
@@ -23,11 +29,12 @@ class Settings:
     """What a drive is; all but the first two may change while it works."""
 
     spare_ratio: float = 0.28  # physical pages beyond the logical ones, of these
-    is_full: bool = True  # every logical page was written once, as after a long life without trim
+    filled_ratio: float = 1.0  # of the logical pages, written once; 1: a long life without trim
     collected_pages_per_second: float = 10_000.0  # as if nothing were valid
     write_seconds: float = 0.0
     flush_seconds: float = 0.0
     starved_seconds: float = 0.0  # longer for each write that finds no erased page
+    trim_seconds_per_mib: float = 0.0  # of what was valid, on a drive that is all but empty
 
 
 class Flash:
@@ -36,11 +43,12 @@ class Flash:
     def __init__(self, capacity_bytes: int, settings: Settings, now: float) -> None:
         logical = capacity_bytes // PAGE_BYTES
         self.settings = settings
-        self._is_valid = bytearray((b"\x01" if settings.is_full else b"\x00") * logical)
+        self.valid = round(logical * settings.filled_ratio)
+        self._is_valid = bytearray(b"\x01" * self.valid + bytes(logical - self.valid))
         self._at = now
-        self.valid = logical if settings.is_full else 0
         self.stale = 0.0
-        self.erased = logical * (1 + settings.spare_ratio) - self.valid
+        self._pages = logical * (1 + settings.spare_ratio)
+        self.erased = self._pages - self.valid
         self.written_pages = 0
         self.trimmed_pages = 0
         self.starved_writes = 0
@@ -65,17 +73,19 @@ class Flash:
         debt_seconds = -self.erased / self._collected_per_second()
         return self.settings.write_seconds + self.settings.starved_seconds + debt_seconds
 
-    def trim(self, offset: int, count: int, now: float) -> None:
-        """Take so many bytes for no longer needed; only whole pages are."""
+    def trim(self, offset: int, count: int, now: float) -> float:
+        """Take so many bytes for no longer needed, whole pages only; return how long the drive is at it."""
         self.collect(now)
         first, last = -(-offset // PAGE_BYTES), (offset + count) // PAGE_BYTES
-        if last <= first:
-            return
-        freed = self._is_valid.count(1, first, last)
+        freed = self._is_valid.count(1, first, last) if first < last else 0
+        if not freed:
+            return 0.0
         self._is_valid[first:last] = bytes(last - first)
         self.valid -= freed
         self.stale += freed
         self.trimmed_pages += freed
+        moved = freed * self._pages / (self._pages - self.valid)
+        return moved / _MIB_PAGES * self.settings.trim_seconds_per_mib
 
     def collect(self, now: float) -> None:
         """Let the drive erase stale pages until now."""
