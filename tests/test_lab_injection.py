@@ -10,7 +10,8 @@ import pytest
 
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
-from soak.lab.drill import Drill, Expectation, Moments, judge
+from soak.lab.drill import Drill, Expectation
+from soak.lab.drill_verdict import Moments, judge
 from soak.lab.faults import quiet
 from soak.lab.injection import Injection
 from soak.lab.ports import Target

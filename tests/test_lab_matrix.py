@@ -9,8 +9,9 @@ import pytest
 
 from soak.core.errors import LabError
 from soak.lab import drill_result, matrix
-from soak.lab.drill import Check, Drill, Expectation, Moments
+from soak.lab.drill import Cell, Drill, Expectation
 from soak.lab.drill_result import NONE, Result
+from soak.lab.drill_verdict import Check, Moments
 
 ONE = Result(
     drill="drive_gc",
@@ -65,7 +66,28 @@ def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
     assert "finding about the cluster: 0 of 1." in text
     assert "In time, of all: onset 3 of 4; told 2 of 4; gone 3 of 4." in text
     assert "| drive_gc | drive_gc | drive_gc | 4 | 4 | 3 |" in text
-    assert "| 1 (1 to 1) | 20 (20 to 20) | 40 (40 to 40) |" in text
+    assert "| 1 (1 to 1) | 20 (20 to 20) | 40 (40 to 40) | - |" in text
+
+
+def test_steps_of_several_drills_stand_in_a_table_of_their_own() -> None:
+    """The one in the middle of those that were named right; a cell without one is empty."""
+    seen = replace(ONE, series='publish_latency_seconds{quantile="0.99"}', before=0.01)
+    small = replace(seen, cell=Cell(table="Cliff", row="1 MiB/s", column="filled to 40%"))
+    large = replace(seen, cell=Cell(table="Cliff", row="2 MiB/s", column="filled to 95%"))
+    runs = [
+        *(replace(small, seed=seed, after=after) for seed, after in enumerate([0.03, 0.05, 0.02])),
+        replace(small, seed=9, after=7.0, cause="network"),
+        replace(large, drill="other", after=0.2),
+    ]
+
+    text = matrix.tables(runs)
+
+    assert text.partition("\nCliff:\n")[2] == (
+        "\n| | filled to 40% | filled to 95% |\n|---|---|---|\n"
+        "| 1 MiB/s | p99 publish latency 10 ms -> 30 ms (x3) | - |\n"
+        "| 2 MiB/s | - | p99 publish latency 10 ms -> 200 ms (x20) |\n"
+    )
+    assert text.endswith("(x20) |\n")
 
 
 def test_a_page_gets_its_tables_between_the_marks_and_keeps_the_rest() -> None:
@@ -96,6 +118,10 @@ def test_a_result_is_made_of_the_finding_nearest_to_the_fault() -> None:
             "state": "confirmed",
             "is_about_cluster": True,
             "at": "2027-01-15T08:00:03Z",
+            "metric": "publish_latency_seconds",
+            "labels": {"source": "produce.0@here", "quantile": "0.5"},
+            "before": 0.001,
+            "after": 0.002,
             "evidence": [{"text": "it rose"}],
         },
         {"key": "w", "cause": "unknown", "state": "warning", "is_about_cluster": True},
@@ -108,7 +134,11 @@ def test_a_result_is_made_of_the_finding_nearest_to_the_fault() -> None:
 
     assert (found.cause, found.onset_seconds, found.told_seconds) == ("network", 3.0, 9.0)
     assert (found.is_passed, found.missed, found.why) == (False, ["cause"], "it rose")
-    assert drill_result.row(found)[3] == "onset +3.0 s, told after 9 s"
+    assert found.series == 'publish_latency_seconds{quantile="0.5"}'
+    assert drill_result.row(found)[2:4] == (
+        "network: p50 publish latency 1 ms -> 2 ms (x2)",
+        "onset +3.0 s, told after 9 s",
+    )
     assert drill_result.parse(drill_result.line(found)) == found
 
 

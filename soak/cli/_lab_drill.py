@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +17,9 @@ if TYPE_CHECKING:  # a command imports what it needs when it is called
 
     from soak.cli._session import Ended, Started
     from soak.core.ports import Clock
-    from soak.lab.drill import Drill, Moments
+    from soak.lab.drill import Drill
     from soak.lab.drill_result import Result
+    from soak.lab.drill_verdict import Moments
     from soak.lab.fault_log import FaultLog
     from soak.lab.injection import Injection
     from soak.lab.pool import Pool
@@ -76,7 +79,7 @@ def _run(found: Drill, run_dir: Path | None, seed: int) -> Result | None:
     from rich.console import Console
 
     from soak.cli import _checks, _outcome
-    from soak.cli._session import EXIT_INTERRUPTED, execute
+    from soak.cli._session import EXIT_INTERRUPTED, Company, execute
     from soak.core.errors import LabError
 
     if seed and found.begin_ns:
@@ -94,13 +97,15 @@ def _run(found: Drill, run_dir: Path | None, seed: int) -> Result | None:
     if lack:
         raise LabError(f"the drill {found.name} cannot run here: {lack}")
     put_in: list[Injected] = []
+    with tempfile.TemporaryDirectory(prefix="soakd-drill-") as scratch:
+        environment = _environment(found, Path(scratch))
 
-    def begin(started: Started, stack: ExitStack) -> Injected:
-        put_in.append(_injected(found, started, stack))
-        put_in[0].poll()
-        return put_in[0]
+        def begin(started: Started, stack: ExitStack) -> Injected:
+            put_in.append(_injected(found, started, environment, stack))
+            put_in[0].poll()
+            return put_in[0]
 
-    ended = execute(plan_file, run_dir, console, begin)
+        ended = execute(plan_file, run_dir, console, Company(begin, environment))
     _outcome.show(console, ended.folder)
     if ended.code == EXIT_INTERRUPTED:
         return None
@@ -126,7 +131,9 @@ class Injected:
         self.log.publish(folder.faults)
 
 
-def _injected(found: Drill, started: Started, stack: ExitStack) -> Injected:
+def _injected(
+    found: Drill, started: Started, environment: Mapping[str, str], stack: ExitStack
+) -> Injected:
     from soak.core.clock import SystemClock
     from soak.core.errors import PlanError
     from soak.lab import drill as drills
@@ -141,7 +148,7 @@ def _injected(found: Drill, started: Started, stack: ExitStack) -> Injected:
     log = FaultLog(lab.folder)
     stack.callback(log.close)
     log.record(drills.declaration(found, at_wall_ns=clock.wall_ns()))
-    target = Target(lab.broker, log.record, clock, lab.drives, started.pids)
+    target = Target(lab.broker, log.record, clock, lab.drives, started.pids, environment)
     injection = Injection(found, target, started.run.start_wall_ns)
     stack.callback(injection.lift)
     pool = Pool(lab.drives[found.fault.node]) if found.expect.pool_within else None
@@ -150,11 +157,11 @@ def _injected(found: Drill, started: Started, stack: ExitStack) -> Injected:
 
 def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Injected) -> Result:
     from soak.cli import _outcome
-    from soak.lab import drill as drills
-    from soak.lab import drill_result
+    from soak.lab import drill_result, drill_verdict
 
-    summary, moments = _outcome.read(ended.folder), _moments(ended.folder, put_in)
-    checks = drills.judge(found.expect, summary, moments)
+    summary = _outcome.read(ended.folder)
+    moments = _moments(ended.folder, put_in, found.expect.event)
+    checks = drill_verdict.judge(found.expect, summary, moments)
     _outcome.show_checks(
         console,
         f"drill {found.name}",
@@ -165,17 +172,31 @@ def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Inj
     return result
 
 
-def _moments(folder: RunFolder, put_in: Injected) -> Moments:
-    from soak.lab.drill import Moments
+def _moments(folder: RunFolder, put_in: Injected, event: str) -> Moments:
+    from soak.lab.drill_verdict import Moments
 
     injection = put_in.injection
     return Moments(
         injection.onset_wall_ns,
         injection.lifted_wall_ns,
         *told(folder),
+        events_wall_ns=events_of(folder, event),
         pool=put_in.pool,
         failure=injection.failure,
     )
+
+
+def events_of(folder: RunFolder, kind: str) -> list[int]:
+    """Return when the events of a kind began, at the earliest; none where no kind is named."""
+    from soak.store.journal_reader import read_source, sources
+
+    return [
+        event.since_ns  # by the run's own count of seconds, whatever became of the wall clock
+        for source in (sources(folder.journal) if kind else ())
+        for record, _ in read_source(folder.journal, source)
+        for event in record.events
+        if event.kind == kind
+    ]
 
 
 def told(folder: RunFolder) -> tuple[dict[str, int], dict[str, int]]:
@@ -218,3 +239,11 @@ def missing(found: Drill) -> str:
     fault = plugins.load("soak.lab.faults", found.fault_kind)
     lack_of_fault = getattr(fault, "missing", None)  # most need nothing of the machine itself
     return lack_of_fault() if lack_of_fault else ""
+
+
+def _environment(found: Drill, scratch: Path) -> dict[str, str]:
+    """Return what the daemons that measure must be started with for this fault; most need nothing."""
+    from soak.core import plugins
+
+    of_fault = getattr(plugins.load("soak.lab.faults", found.fault_kind), "environment", None)
+    return of_fault(scratch) if of_fault else {}

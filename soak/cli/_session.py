@@ -73,7 +73,12 @@ class Started:
     pids: Callable[[], Mapping[str, int]]  # of its daemons, by name
 
 
-OnStarted = Callable[[Started, ExitStack], Beside]
+@dataclasses.dataclass(frozen=True, slots=True)
+class Company:
+    """How what goes on beside a run begins, once the run's daemons are started."""
+
+    begin: Callable[[Started, ExitStack], Beside]
+    environment: Mapping[str, str]  # of the daemons that measure, beside ours
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ def execute(
     plan_file: PlanFile,
     run_dir: Path | None,
     console: Console,
-    on_started: OnStarted | None = None,
+    company: Company | None = None,
     part: Part = WHOLE,
 ) -> Ended:
     """Run a plan, or this host's part of it, to its end, or to SIGINT or SIGTERM, and report on it.
@@ -109,7 +114,7 @@ def execute(
         _checks.check_cluster(plan_file, is_joining=not part.is_first)
     folder = _checks.check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
     with _entered(folder, run.name, console) as (view, stack):
-        return _execute(plan_file, folder, run, view, stack, on_started, part)
+        return _execute(plan_file, folder, run, view, stack, company, part)
 
 
 def go_on(folder: RunFolder, console: Console, only: tuple[str, ...] = ()) -> Ended:
@@ -154,7 +159,7 @@ def _execute(
     run: Run,
     view: View,
     stack: ExitStack,
-    on_started: OnStarted | None,
+    company: Company | None,
     part: Part,
 ) -> Ended:
     clock = SystemClock()
@@ -170,7 +175,7 @@ def _execute(
     run = dataclasses.replace(run, start_wall_ns=part.start_wall_ns or clock.wall_ns() + LEAD_NS)
     write_run(folder, run)
     begun = dataclasses.replace(plan_file, plan=plan)
-    return _carried_on(begun, folder, run, lab, view, stack, on_started, part)
+    return _carried_on(begun, folder, run, lab, view, stack, company, part)
 
 
 def _carried_on(
@@ -180,7 +185,7 @@ def _carried_on(
     lab: Lab | None,
     view: View,
     stack: ExitStack,
-    on_started: OnStarted | None,
+    company: Company | None,
     part: Part,
 ) -> Ended:
     """Start the daemons of a run that was begun, and see to its end."""
@@ -190,18 +195,22 @@ def _carried_on(
         clock,
         roles=part.roles(plan_file),
         on_death=lambda name, how: view.note(f"{name} died ({how}), started again"),
+        measuring_environment=None if company is None else company.environment,
     )
     stack.callback(withdraw, folder.path)
     stack.callback(supervisor.close)
     stop = stop_event()
     supervisor.start()
-    beside = on_started(Started(run, lab, supervisor.pids), stack) if on_started else None
     watcher = Watcher(folder, plan, run.id, grid_of(folder, run, clock), clock)
+    beside: Beside | None = None
     failure: GaveUpError | None = None
     state = "ended"
     try:
-        if _until_over(supervisor, watcher, view, stop, clock, beside):
-            state = "interrupted"
+        with _failed_if_raised(folder, run):
+            if company is not None:
+                beside = company.begin(Started(run, lab, supervisor.pids), stack)
+            if _until_over(supervisor, watcher, view, stop, clock, beside):
+                state = "interrupted"
     except GaveUpError as error:
         failure, state = error, "failed"
         view.note("giving up; the report will tell what there is")
@@ -230,6 +239,16 @@ def _carried_on(
     if failure is not None:
         raise failure
     return Ended(EXIT_INTERRUPTED if state == "interrupted" else code, folder)
+
+
+@contextmanager
+def _failed_if_raised(folder: RunFolder, run: Run) -> Iterator[None]:
+    """Let a run that cannot go on not be taken for one that does."""
+    try:
+        yield
+    except SoakError:
+        write_run(folder, dataclasses.replace(run, state="failed"))
+        raise
 
 
 def _started_lab(plan: Plan, folder: RunFolder, view: View, stack: ExitStack) -> Lab | None:

@@ -90,6 +90,7 @@ class Supervisor:
         roles: Sequence[Role],
         on_death: Callable[[str, str], None],
         environment: Mapping[str, str] | None = None,
+        measuring_environment: Mapping[str, str] | None = None,
         program: Sequence[str] = PROGRAM,
     ) -> None:
         self._program = tuple(program)
@@ -97,6 +98,7 @@ class Supervisor:
         self._clock = clock
         self._on_death = on_death
         self._environment = environment
+        self._measuring_environment = dict(measuring_environment or {})  # beside that
         self._roles = roles
         self._phase_file = PhaseFile(folder.phases)
         self._children: dict[str, _Child] = {}
@@ -165,10 +167,16 @@ class Supervisor:
     def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
         command = [*self._program, *role.arguments, "--run-dir", str(self._folder.path)]
         log_path = self._folder.logs / f"{role.name}.log"
-        process = children.spawn(command, log_path=log_path, env=self._environment)
+        process = children.spawn(command, log_path=log_path, env=self._environment_of(role))
         if role.niceness:
             children.lower_priority(process, role.niceness)
         return process
+
+    def _environment_of(self, role: Role) -> Mapping[str, str] | None:
+        if not (role.is_measuring and self._measuring_environment):
+            return self._environment
+        ours = os.environ if self._environment is None else self._environment
+        return {**ours, **self._measuring_environment}
 
     def _ended(self, child: _Child) -> None:
         _kill_session(child.process)  # what it started must not live on without it

@@ -1,32 +1,29 @@
-"""A drill: a plan, a fault that is put into its run, and what must be found without being told."""
+"""A drill: a plan, a fault that is put into its run, and what must be found without being told.
+
+What a run came to is judged in `drill_verdict.py`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from soak.core import plugins, wording
+from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan_base import STRICT
 from soak.core.plan_text import typed
-from soak.core.units import SECOND_NS, Duration, format_duration
+from soak.core.units import SECOND_NS, Duration
 from soak.core.yaml_text import Document, parse
-from soak.lab.pool import Pool
 
 _FAULTS = "soak.lab.faults"
 
 
 NOTHING = "nothing"
 """The cause that is expected of a quiet run: no confirmed finding about the cluster."""
-EARLY_NS, LATE_NS = 5 * SECOND_NS, 30 * SECOND_NS
-"""A finding is the fault's when it begins at most so long before it was felt and after it was lifted."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -37,8 +34,20 @@ class Expectation:
     alert_within: Duration = 0  # of that moment, until people are told; 0s: not judged
     gone_within: Duration = 0  # of the lifting, until it is noticed to be gone; 0s: not judged
     pool_within: float = 0.0  # of the drive's pool, by what was written at the onset; 0: not judged
+    metric: str = ""  # that must have stepped too; empty: not judged
+    outcome: str = ""  # that a phase must have come to, such as `never drains`; empty: not judged
+    event: str = ""  # kind of one that must be told, as soon as the onset; empty: not judged
     lost: int = 0
     duplicated: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Cell:
+    """Where the size of the drill's step stands, in a table of those of several drills."""
+
+    table: str
+    row: str
+    column: str
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -49,6 +58,7 @@ class _File:
     begin: Duration = 0  # from the start of the run, its warm-up included; 0s: before the load
     length: Duration = 0  # 0s: to the end of the run
     description: str = dataclasses.field(default="")
+    cell: Cell | None = None
 
     def __post_init__(self) -> None:
         if self.begin < 0 or self.length < 0:
@@ -69,28 +79,7 @@ class Drill:
     expect: Expectation
     begin_ns: int = 0
     length_ns: int = 0
-
-
-@dataclasses.dataclass(frozen=True)  # nothing to check: we make it
-class Moments:
-    """When a drill's fault was felt and lifted, and when people were told of findings, by their keys."""
-
-    onset_wall_ns: int | None = None
-    lifted_wall_ns: int | None = None
-    told_wall_ns: Mapping[str, int] = dataclasses.field(default_factory=dict)  # first sent
-    gone_wall_ns: Mapping[str, int] = dataclasses.field(default_factory=dict)  # noticed to be gone
-    pool: Pool | None = None
-    failure: str = ""  # what kept the fault from being undone
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the verdict on a drill, as text for a table."""
-
-    subject: str
-    expected: str
-    found: str
-    is_met: bool
+    cell: Cell | None = None
 
 
 def load(path: Path) -> Drill:
@@ -110,9 +99,8 @@ def load(path: Path) -> Drill:
     if not plan.is_file():
         raise document.error(("plan",), f"there is no file {plan}")
     kind, config = _fault(file.fault, document)
-    return Drill(
-        path.stem, file.description, plan, kind, config, file.expect, file.begin, file.length
-    )
+    about = path.stem, file.description, plan, kind, config, file.expect
+    return Drill(*about, file.begin, file.length, file.cell)
 
 
 def declaration(drill: Drill, *, at_wall_ns: int) -> dict[str, object]:
@@ -126,75 +114,6 @@ def declaration(drill: Drill, *, at_wall_ns: int) -> dict[str, object]:
     }
 
 
-def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> list[Check]:
-    """Compare a run's `summary.json` with what the drill must bring out; passed when all are met."""
-    findings: Sequence[Mapping[str, Any]] = summary.get("findings", [])
-    audit = summary.get("audit", {})
-    counts = [
-        _count("lost", expect.lost, audit.get("lost")),
-        _count("duplicated", expect.duplicated, audit.get("duplicated")),
-    ]
-    if moments.failure:
-        counts.append(Check("lifted", "undone", moments.failure, is_met=False))
-    if expect.cause == NOTHING:
-        felt = "felt" if moments.onset_wall_ns is not None else "never felt"
-        return [Check("fault", "felt", felt, felt == "felt"), _quiet(findings), *counts]
-    own = of_fault(findings, moments)
-    found = nearest(expect, own, moments.onset_wall_ns)
-    causes = ", ".join(sorted({str(one.get("cause")) for one in own})) or "no finding"
-    state = str(found.get("state")) if found else "no finding"
-    key = str(found.get("key")) if found else ""
-    told, gone = moments.told_wall_ns.get(key), moments.gone_wall_ns.get(key)
-    return [
-        Check(
-            "cause",
-            expect.cause,
-            causes if found is None else str(found["cause"]),
-            found is not None,
-        ),
-        Check("state", expect.state, state, state == expect.state),
-        _onset(expect, found, moments.onset_wall_ns),
-        *_soon("told", expect.alert_within, moments.onset_wall_ns, told),
-        *_soon("gone", expect.gone_within, moments.lifted_wall_ns, gone),
-        *_pool(expect, found, moments.pool),
-        *counts,
-    ]
-
-
-def of_fault(findings: Sequence[Mapping[str, Any]], moments: Moments) -> list[Mapping[str, Any]]:
-    """Return the findings that began while the fault was at work, or shortly before or after."""
-    begin_ns, end_ns = moments.onset_wall_ns, moments.lifted_wall_ns
-    if begin_ns is None:
-        return []
-    length_ns = math.inf if end_ns is None else end_ns - begin_ns
-
-    def is_near(one: Mapping[str, Any]) -> bool:
-        away = _away_seconds(one, begin_ns)
-        return away is not None and -EARLY_NS <= away * SECOND_NS <= length_ns + LATE_NS
-
-    return [one for one in findings if is_near(one)]
-
-
-def nearest(
-    expect: Expectation, findings: Sequence[Mapping[str, Any]], onset_wall_ns: int | None
-) -> Mapping[str, Any] | None:
-    """Return the finding of the expected cause whose onset lies nearest to the fault's."""
-    named = [one for one in findings if one.get("cause") == expect.cause]
-    return closest(named, onset_wall_ns)
-
-
-def closest(
-    findings: Sequence[Mapping[str, Any]], onset_wall_ns: int | None
-) -> Mapping[str, Any] | None:
-    """Return the finding whose onset lies nearest to the fault's, whatever its cause."""
-
-    def distance(one: Mapping[str, Any]) -> float:
-        away = None if onset_wall_ns is None else _away_seconds(one, onset_wall_ns)
-        return math.inf if away is None else abs(away)
-
-    return min(findings, key=distance, default=None)
-
-
 def _fault(section: dict[str, Any], document: Document) -> tuple[str, Any]:
     known = plugins.names(_FAULTS)
     kind = section.get("kind")
@@ -202,74 +121,3 @@ def _fault(section: dict[str, Any], document: Document) -> tuple[str, Any]:
         raise document.error(("fault", "kind"), f"unknown fault{plugins.nearest(str(kind), known)}")
     rest = {key: value for key, value in section.items() if key != "kind"}
     return str(kind), typed(plugins.load(_FAULTS, str(kind)).Config, rest, document, ("fault",))
-
-
-def _onset(
-    expect: Expectation, found: Mapping[str, Any] | None, onset_wall_ns: int | None
-) -> Check:
-    expected = f"within {format_duration(expect.onset_within)} of the fault"
-    if onset_wall_ns is None:
-        return Check("onset", expected, "the fault was never felt", is_met=False)
-    away = None if found is None else _away_seconds(found, onset_wall_ns)
-    if away is None:
-        return Check("onset", expected, "no onset", is_met=False)
-    text = f"{abs(away):.1f} s {'after' if away >= 0 else 'before'} it"
-    return Check("onset", expected, text, abs(away) * SECOND_NS <= expect.onset_within)
-
-
-def _soon(subject: str, within_ns: int, since_ns: int | None, at_ns: int | None) -> list[Check]:
-    """Return a line about something that must follow soon; none where that is not judged."""
-    if not within_ns:
-        return []
-    expected = f"within {format_duration(within_ns)}"
-    if since_ns is None or at_ns is None:
-        return [Check(subject, expected, "never", is_met=False)]
-    after_ns = at_ns - since_ns
-    return [Check(subject, expected, f"after {after_ns / SECOND_NS:.1f} s", after_ns <= within_ns)]
-
-
-def _pool(expect: Expectation, found: Mapping[str, Any] | None, pool: Pool | None) -> list[Check]:
-    """Return a line about what was written when the finding began; none where that is not judged."""
-    if not expect.pool_within:
-        return []
-    expected = f"within {expect.pool_within:.0%} of the pool"
-    at = None if found is None else at_wall_ns(found)
-    written = None if pool is None or at is None else pool.written_bytes(at)
-    if pool is None or pool.allowed_bytes is None or written is None:
-        return [Check("written", expected, "not known", is_met=False)]
-    amounts = (wording.amount(each, "bytes") for each in (written, pool.allowed_bytes))
-    is_met = abs(written / pool.allowed_bytes - 1.0) <= expect.pool_within
-    return [Check("written", expected, " of ".join(amounts), is_met)]
-
-
-def _quiet(findings: Sequence[Mapping[str, Any]]) -> Check:
-    loud = [
-        str(one.get("cause"))
-        for one in findings
-        if one.get("is_about_cluster") and one.get("state") != "warning"
-    ]
-    found = ", ".join(sorted(loud)) or "no finding"
-    return Check("cause", "no finding about the cluster", found, not loud)
-
-
-def _count(subject: str, expected: int, found: object) -> Check:
-    return Check(
-        subject, str(expected), "unknown" if found is None else str(found), found == expected
-    )
-
-
-def at_wall_ns(finding: Mapping[str, Any]) -> int | None:
-    """Return when a finding began; None when it says no time."""
-    try:
-        at = dt.datetime.fromisoformat(str(finding.get("at")))
-    except ValueError:
-        return None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=dt.UTC)
-    return round(at.timestamp() * SECOND_NS)
-
-
-def _away_seconds(finding: Mapping[str, Any], onset_wall_ns: int) -> float | None:
-    """Return the finding's onset minus the fault's; None when the finding says no time."""
-    at = at_wall_ns(finding)
-    return None if at is None else (at - onset_wall_ns) / SECOND_NS

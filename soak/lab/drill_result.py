@@ -9,9 +9,12 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from soak.core import wording
+from soak.core.model import Column
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS
-from soak.lab.drill import NOTHING, Check, Drill, Moments, at_wall_ns, closest, of_fault
+from soak.lab.drill import NOTHING, Cell, Drill
+from soak.lab.drill_verdict import Check, Moments, at_wall_ns, closest, of_fault
 
 NONE = "no finding"
 
@@ -31,8 +34,10 @@ class Result:
     told_seconds: float | None = None  # sent, after the fault's onset
     gone_seconds: float | None = None  # noticed, after the lifting
     extra: int = 0  # other confirmed findings about the cluster in the whole run
+    series: str = ""  # the column of the finding, as Prometheus writes it
     before: float | None = None
     after: float | None = None
+    cell: Cell | None = None  # of a table of steps
     why: str = ""  # the first evidence
     untrusted_seconds: int = 0
     is_judged: bool = True  # False: the detector did not read it all, so the run proves nothing
@@ -74,8 +79,10 @@ def of(
         told_seconds=_seconds(onset, moments.told_wall_ns.get(key)),
         gone_seconds=_seconds(moments.lifted_wall_ns, moments.gone_wall_ns.get(key)),
         extra=sum(one is not found and bool(one.get("is_about_cluster")) for one in about),
+        series=_column(found),
         before=found.get("before"),
         after=found.get("after"),
+        cell=drill.cell,
         why=str(evidence[0].get("text", "")),
         untrusted_seconds=int(coverage.get("untrusted_seconds", 0)),
         is_judged=is_judged,
@@ -95,6 +102,15 @@ def parse(text: str) -> Result:
     return TypeAdapter(Result).validate_json(text)
 
 
+def step(result: Result) -> str:
+    """Return what stepped and by how much, or ""."""
+    if result.before is None or result.after is None:
+        return ""
+    series = f"|{result.series}"
+    moved = wording.step(result.before, result.after, wording.split(series).unit)
+    return f"{wording.title(series)} {moved}"
+
+
 def row(result: Result) -> tuple[str, ...]:
     """Return the cells of a table: drill, injected, found, when, why, verdict."""
     when = [
@@ -110,7 +126,14 @@ def row(result: Result) -> tuple[str, ...]:
     if not result.is_judged:
         verdict = "INCONCLUSIVE: the detector has not judged it"
     injected = "nothing" if result.expected == NOTHING else result.fault
-    return result.drill, injected, result.cause, ", ".join(when), result.why, verdict
+    found = ": ".join(part for part in (result.cause, step(result)) if part)
+    return result.drill, injected, found, ", ".join(when), result.why, verdict
+
+
+def _column(finding: Mapping[str, Any]) -> str:
+    """Return the name of a finding's column; the source would say on which host it was."""
+    labels = {key: text for key, text in finding.get("labels", {}).items() if key != "source"}
+    return Column(str(finding.get("metric", "")), tuple(labels.items())).name
 
 
 def _seconds(since_ns: int | None, at_ns: int | None) -> float | None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from soak.core.errors import LabError
 from soak.lab import drill_result
-from soak.lab.drill import NOTHING
+from soak.lab.drill import NOTHING, Cell
 from soak.lab.drill_result import NONE, Result
 
 _HEADINGS = (
     *("drill", "fault", "expected", "runs", "passed", "detected", "named as", "others"),
-    *("onset, s", "told, s", "gone, s"),
+    *("onset, s", "told, s", "gone, s", "step"),
 )
 _TIMES = ("onset", "told", "gone")
 """Subjects of the checks that have a limit of time; a drill that names none does not miss it."""
@@ -70,9 +70,10 @@ def tables(results: Sequence[Result]) -> str:
             f"| {sum(one.extra for one in runs)} "
             f"| {_span([one.onset_seconds for one in runs])} "
             f"| {_span([one.told_seconds for one in runs])} "
-            f"| {_span([one.gone_seconds for one in runs])} |"
+            f"| {_span([one.gone_seconds for one in runs])} "
+            f"| {_middle_step(runs) or '-'} |"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_grids(results)]) + "\n"
 
 
 def with_tables(page: str, text: str) -> str:
@@ -82,6 +83,39 @@ def with_tables(page: str, text: str) -> str:
     head, _, rest = page.partition(BEGIN)
     _, _, tail = rest.partition(END)
     return f"{head}{BEGIN}\n{text}{END}{tail}"
+
+
+def _grids(results: Sequence[Result]) -> list[str]:
+    """Return the tables of steps that drills name a cell of; rows and columns in order of their names."""
+    lines = []
+    cells = [one.cell for one in results if one.cell is not None]
+    for table in sorted({cell.table for cell in cells}):
+        own = [cell for cell in cells if cell.table == table]
+        columns = sorted({cell.column for cell in own})
+        lines += ["", f"{table}:", "", f"| | {' | '.join(columns)} |"]
+        lines.append(f"|---|{'---|' * len(columns)}")
+        for row in sorted({cell.row for cell in own}):
+            steps = [
+                _middle_step(_in_cell(results, Cell(table=table, row=row, column=name)))
+                for name in columns
+            ]
+            lines.append(f"| {row} | {' | '.join(step or '-' for step in steps)} |")
+    return lines
+
+
+def _in_cell(results: Sequence[Result], cell: Cell) -> list[Result]:
+    """Return the runs of a cell that found their fault and named it."""
+    return [one for one in results if one.cell == cell and one.cause == one.expected]
+
+
+def _middle_step(runs: Sequence[Result]) -> str:
+    """Return the step of the run whose step is in the middle, by size, or ""."""
+    sizes = [
+        (one.after - one.before, drill_result.step(one))
+        for one in runs
+        if one.before is not None and one.after is not None
+    ]
+    return sorted(sizes)[len(sizes) // 2][1] if sizes else ""
 
 
 def _sentence(faults: Sequence[Result]) -> str:

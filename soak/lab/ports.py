@@ -98,6 +98,7 @@ class Target:
         default_factory=dict
     )  # injected, by their broker's place from 1
     daemons: Callable[[], Mapping[str, int]] = dict  # the processes that measure, by name
+    environment: Mapping[str, str] = field(default_factory=dict)  # what those have beside ours
 
 
 class Active(Protocol):

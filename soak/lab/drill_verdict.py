@@ -1,0 +1,221 @@
+"""The verdict on a run that a drill was put into: what its fault was, against what was found.
+
+The findings are those of `summary.json`; who was told of them, and what the drive took, is known beside it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from soak.core import wording
+from soak.core.units import SECOND_NS, format_duration
+from soak.lab.drill import NOTHING, Expectation
+from soak.lab.pool import Pool
+
+EARLY_NS, LATE_NS = 5 * SECOND_NS, 30 * SECOND_NS
+"""A finding is the fault's when it begins at most so long before it was felt and after it was lifted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """When a drill's fault was felt and lifted, and when people were told of findings, by their keys."""
+
+    onset_wall_ns: int | None = None
+    lifted_wall_ns: int | None = None
+    told_wall_ns: Mapping[str, int] = field(default_factory=dict)  # first sent
+    gone_wall_ns: Mapping[str, int] = field(default_factory=dict)  # noticed to be gone
+    events_wall_ns: Sequence[
+        int
+    ] = ()  # of the kind that is expected, when each began at the earliest
+    pool: Pool | None = None
+    failure: str = ""  # what kept the fault from being undone
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the verdict on a drill, as text for a table."""
+
+    subject: str
+    expected: str
+    found: str
+    is_met: bool
+
+
+def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> list[Check]:
+    """Compare a run's `summary.json` with what the drill must bring out; passed when all are met."""
+    findings: Sequence[Mapping[str, Any]] = summary.get("findings", [])
+    audit = summary.get("audit", {})
+    counts = [
+        _count("lost", expect.lost, audit.get("lost")),
+        _count("duplicated", expect.duplicated, audit.get("duplicated")),
+        *_outcome(expect, summary),
+        *_event(expect, moments),
+    ]
+    if moments.failure:
+        counts.append(Check("lifted", "undone", moments.failure, is_met=False))
+    if expect.cause == NOTHING:
+        felt = "felt" if moments.onset_wall_ns is not None else "never felt"
+        return [Check("fault", "felt", felt, felt == "felt"), _quiet(findings), *counts]
+    own = of_fault(findings, moments)
+    found = nearest(expect, own, moments.onset_wall_ns)
+    causes = ", ".join(sorted({str(one.get("cause")) for one in own})) or "no finding"
+    state = str(found.get("state")) if found else "no finding"
+    key = str(found.get("key")) if found else ""
+    told, gone = moments.told_wall_ns.get(key), moments.gone_wall_ns.get(key)
+    return [
+        Check(
+            "cause",
+            expect.cause,
+            causes if found is None else str(found["cause"]),
+            found is not None,
+        ),
+        Check("state", expect.state, state, state == expect.state),
+        _onset(expect, found, moments.onset_wall_ns),
+        *_soon("told", expect.alert_within, moments.onset_wall_ns, told),
+        *_soon("gone", expect.gone_within, moments.lifted_wall_ns, gone),
+        *_pool(expect, found, moments.pool),
+        *_metric(expect, found),
+        *counts,
+    ]
+
+
+def of_fault(findings: Sequence[Mapping[str, Any]], moments: Moments) -> list[Mapping[str, Any]]:
+    """Return the findings that began while the fault was at work, or shortly before or after."""
+    begin_ns, end_ns = moments.onset_wall_ns, moments.lifted_wall_ns
+    if begin_ns is None:
+        return []
+    length_ns = math.inf if end_ns is None else end_ns - begin_ns
+
+    def is_near(one: Mapping[str, Any]) -> bool:
+        away = _away_seconds(one, begin_ns)
+        return away is not None and -EARLY_NS <= away * SECOND_NS <= length_ns + LATE_NS
+
+    return [one for one in findings if is_near(one)]
+
+
+def nearest(
+    expect: Expectation, findings: Sequence[Mapping[str, Any]], onset_wall_ns: int | None
+) -> Mapping[str, Any] | None:
+    """Return the finding of the expected cause whose onset lies nearest to the fault's."""
+    named = [one for one in findings if one.get("cause") == expect.cause]
+    return closest(named, onset_wall_ns)
+
+
+def closest(
+    findings: Sequence[Mapping[str, Any]], onset_wall_ns: int | None
+) -> Mapping[str, Any] | None:
+    """Return the finding whose onset lies nearest to the fault's, whatever its cause."""
+
+    def distance(one: Mapping[str, Any]) -> float:
+        away = None if onset_wall_ns is None else _away_seconds(one, onset_wall_ns)
+        return math.inf if away is None else abs(away)
+
+    return min(findings, key=distance, default=None)
+
+
+def _onset(
+    expect: Expectation, found: Mapping[str, Any] | None, onset_wall_ns: int | None
+) -> Check:
+    expected = f"within {format_duration(expect.onset_within)} of the fault"
+    if onset_wall_ns is None:
+        return Check("onset", expected, "the fault was never felt", is_met=False)
+    away = None if found is None else _away_seconds(found, onset_wall_ns)
+    if away is None:
+        return Check("onset", expected, "no onset", is_met=False)
+    text = f"{abs(away):.1f} s {'after' if away >= 0 else 'before'} it"
+    return Check("onset", expected, text, abs(away) * SECOND_NS <= expect.onset_within)
+
+
+def _soon(subject: str, within_ns: int, since_ns: int | None, at_ns: int | None) -> list[Check]:
+    """Return a line about something that must follow soon; none where that is not judged."""
+    if not within_ns:
+        return []
+    expected = f"within {format_duration(within_ns)}"
+    if since_ns is None or at_ns is None:
+        return [Check(subject, expected, "never", is_met=False)]
+    after_ns = at_ns - since_ns
+    return [Check(subject, expected, f"after {after_ns / SECOND_NS:.1f} s", after_ns <= within_ns)]
+
+
+def _pool(expect: Expectation, found: Mapping[str, Any] | None, pool: Pool | None) -> list[Check]:
+    """Return a line about what was written when the finding began; none where that is not judged."""
+    if not expect.pool_within:
+        return []
+    expected = f"within {expect.pool_within:.0%} of the pool"
+    at = None if found is None else at_wall_ns(found)
+    written = None if pool is None or at is None else pool.written_bytes(at)
+    if pool is None or pool.allowed_bytes is None or written is None:
+        return [Check("written", expected, "not known", is_met=False)]
+    amounts = (wording.amount(each, "bytes") for each in (written, pool.allowed_bytes))
+    is_met = abs(written / pool.allowed_bytes - 1.0) <= expect.pool_within
+    return [Check("written", expected, " of ".join(amounts), is_met)]
+
+
+def _metric(expect: Expectation, found: Mapping[str, Any] | None) -> list[Check]:
+    """Return a line about what stepped with the finding; none where that is not judged."""
+    if not expect.metric:
+        return []
+    also = () if found is None else found.get("also", ())
+    metrics = {wording.split(series).metric for series in also}
+    if found is not None:
+        metrics.add(str(found.get("metric")))
+    text = ", ".join(sorted(metrics)) or "no finding"
+    return [Check("stepped", expect.metric, text, expect.metric in metrics)]
+
+
+def _outcome(expect: Expectation, summary: Mapping[str, Any]) -> list[Check]:
+    """Return a line about what the phases came to; none where that is not judged."""
+    if not expect.outcome:
+        return []
+    outcomes = [one.get("outcome", {}).get("outcome") for one in summary.get("phases", ())]
+    text = ", ".join(str(one) for one in outcomes if one) or "none"
+    return [Check("outcome", expect.outcome, text, expect.outcome in outcomes)]
+
+
+def _event(expect: Expectation, moments: Moments) -> list[Check]:
+    """Return a line about the event that must be told; none where that is not judged."""
+    if not expect.event:
+        return []
+    since_ns, told_ns = moments.onset_wall_ns, moments.events_wall_ns
+    away_ns = min((abs(at - since_ns) for at in told_ns), default=None) if since_ns else None
+    text = "never" if away_ns is None else f"{away_ns / SECOND_NS:.1f} s from it"
+    expected = f"{expect.event} within {format_duration(expect.onset_within)} of the fault"
+    is_met = away_ns is not None and away_ns <= expect.onset_within
+    return [Check("event", expected, text, is_met)]
+
+
+def _quiet(findings: Sequence[Mapping[str, Any]]) -> Check:
+    loud = [
+        str(one.get("cause"))
+        for one in findings
+        if one.get("is_about_cluster") and one.get("state") != "warning"
+    ]
+    found = ", ".join(sorted(loud)) or "no finding"
+    return Check("cause", "no finding about the cluster", found, not loud)
+
+
+def _count(subject: str, expected: int, found: object) -> Check:
+    return Check(
+        subject, str(expected), "unknown" if found is None else str(found), found == expected
+    )
+
+
+def at_wall_ns(finding: Mapping[str, Any]) -> int | None:
+    """Return when a finding began; None when it says no time."""
+    try:
+        at = dt.datetime.fromisoformat(str(finding.get("at")))
+    except ValueError:
+        return None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=dt.UTC)
+    return round(at.timestamp() * SECOND_NS)
+
+
+def _away_seconds(finding: Mapping[str, Any], onset_wall_ns: int) -> float | None:
+    """Return the finding's onset minus the fault's; None when the finding says no time."""
+    at = at_wall_ns(finding)
+    return None if at is None else (at - onset_wall_ns) / SECOND_NS

@@ -1,0 +1,230 @@
+"""The verdict on a run that a drill was put into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from soak.core.units import SECOND_NS
+from soak.lab import drill_verdict
+from soak.lab.drill import Expectation
+from soak.lab.drill_verdict import Check, Moments
+from soak.lab.drive_control import Said
+from soak.lab.pool import Pool
+
+EXPECT = Expectation(cause="retention_cliff")
+FIRST_NS = 1_800_000_000 * SECOND_NS  # 2027-01-15T08:00:00Z
+
+
+def summary(**changes: Any) -> dict[str, Any]:
+    finding = {"cause": "retention_cliff", "state": "confirmed", "at": "2027-01-15T08:00:02+00:00"}
+    return {
+        "findings": [finding | changes.pop("finding", {})],
+        "audit": {"lost": 0, "duplicated": 0} | changes,
+    }
+
+
+def failing(summary: dict[str, Any], first_ns: int | None = FIRST_NS) -> set[str]:
+    checks = drill_verdict.judge(EXPECT, summary, Moments(onset_wall_ns=first_ns))
+    return {check.subject for check in checks if not check.is_met}
+
+
+def test_a_run_that_found_what_was_declared_meets_every_expectation() -> None:
+    """Two seconds after the first deletion, nothing lost, nothing doubled."""
+    assert failing(summary()) == set()
+
+
+@pytest.mark.parametrize(
+    ("at", "wrong"),
+    [
+        ("2027-01-15T07:59:55+00:00", set()),
+        ("2027-01-15T07:59:54+00:00", {"cause", "state", "onset"}),
+        ("2027-01-15T08:00:05Z", set()),
+        ("2027-01-15T09:00:06+01:00", {"onset"}),
+        ("soon", {"cause", "state", "onset"}),
+    ],
+)
+def test_the_onset_must_lie_within_five_seconds_of_the_first_deletion(
+    at: str, wrong: set[str]
+) -> None:
+    """Before or after, in any time zone."""
+    assert failing(summary(finding={"at": at})) == wrong
+
+
+def test_a_wrong_cause_fails_on_all_that_belongs_to_the_finding() -> None:
+    """And the table shows which cause was named instead."""
+    run = summary(finding={"cause": "unknown"})
+    (cause, *_) = drill_verdict.judge(EXPECT, run, Moments(onset_wall_ns=FIRST_NS))
+
+    assert failing(run) == {"cause", "state", "onset"}
+    assert (cause.expected, cause.found) == ("retention_cliff", "unknown")
+
+
+def test_a_finding_that_went_away_is_not_the_confirmed_one() -> None:
+    """The fault was still there at the end."""
+    assert failing(summary(finding={"state": "gone"})) == {"state"}
+
+
+def test_lost_and_doubled_messages_fail_the_drill_and_so_does_not_knowing() -> None:
+    """Null is what the audit says when it cannot know."""
+    assert failing(summary(lost=None, duplicated=2)) == {"lost", "duplicated"}
+
+
+def test_a_run_without_a_deletion_proves_nothing() -> None:
+    """The fault never acted, so a finding cannot be its."""
+    assert failing(summary(), None) == {"cause", "state", "onset"}
+
+
+@pytest.mark.parametrize(
+    ("at", "wrong"),
+    [
+        ("2027-01-15T07:59:55Z", {"onset"}),
+        ("2027-01-15T07:59:54Z", {"cause", "state", "onset"}),
+        ("2027-01-15T08:01:10Z", {"onset"}),
+        ("2027-01-15T08:01:11Z", {"cause", "state", "onset"}),
+    ],
+)
+def test_a_finding_of_another_time_is_not_the_faults(at: str, wrong: set[str]) -> None:
+    """From 5 s before it was felt until 30 s after it was lifted."""
+    expect = Expectation(cause="retention_cliff", onset_within=SECOND_NS)
+    moments = Moments(FIRST_NS, FIRST_NS + 40 * SECOND_NS)
+
+    checks = drill_verdict.judge(expect, summary(finding={"at": at}), moments)
+
+    assert {check.subject for check in checks if not check.is_met} == wrong
+
+
+def test_what_was_written_at_the_onset_is_held_against_the_pool() -> None:
+    """A finding 2 s late is 20 % too much where the pool lasts for ten seconds."""
+
+    class Drive:
+        written_bytes = 0
+
+        def said(self) -> Said:
+            return Said(
+                written_bytes=1000 + self.written_bytes,
+                aged_written_bytes=1000,
+                starved_written_bytes=2000,
+            )
+
+    drive = Drive()
+    pool = Pool(drive)
+    for second in range(20):
+        drive.written_bytes = 100 * second
+        pool.look(FIRST_NS + (second - 10) * SECOND_NS)
+
+    def found(within: float) -> Check:
+        expect = Expectation(cause="retention_cliff", pool_within=within)
+        moments = Moments(FIRST_NS, pool=pool)
+        checks = drill_verdict.judge(expect, summary(), moments)
+        return next(check for check in checks if check.subject == "written")
+
+    assert (pool.allowed_bytes, pool.written_bytes(FIRST_NS)) == (1000, 1000.0)
+    assert (found(0.21).is_met, found(0.19).is_met) == (True, False)
+    assert pool.written_bytes(FIRST_NS + 60 * SECOND_NS) is None
+
+
+def test_of_two_findings_with_the_cause_the_one_at_the_deletion_counts() -> None:
+    """Another one later in the run does not hide it."""
+    run = summary()
+    late = run["findings"][0] | {"at": "2027-01-15T08:02:00+00:00"}
+    run["findings"].insert(0, late)
+
+    assert failing(run) == set()
+
+
+def test_a_summary_without_anything_fails_and_does_not_break() -> None:
+    """The run was cut short."""
+    assert failing({}) == {"cause", "state", "onset", "lost", "duplicated"}
+
+
+def test_when_people_are_told_and_when_it_is_gone_are_judged_where_a_limit_is_named() -> None:
+    """Of the fault's onset, and of its lifting; never is not soon."""
+    expect = Expectation(
+        cause="retention_cliff", alert_within=30 * SECOND_NS, gone_within=60 * SECOND_NS
+    )
+    run = summary(finding={"key": "a"})
+    in_time = Moments(
+        onset_wall_ns=FIRST_NS,
+        lifted_wall_ns=FIRST_NS + 40 * SECOND_NS,
+        told_wall_ns={"a": FIRST_NS + 30 * SECOND_NS},
+        gone_wall_ns={"a": FIRST_NS + 101 * SECOND_NS},
+    )
+
+    found = {check.subject: check for check in drill_verdict.judge(expect, run, in_time)}
+    never = drill_verdict.judge(expect, run, Moments(onset_wall_ns=FIRST_NS))
+
+    assert (found["told"].found, found["told"].is_met) == ("after 30.0 s", True)
+    assert (found["gone"].found, found["gone"].is_met) == ("after 61.0 s", False)
+    assert [check.found for check in never if check.subject in ("told", "gone")] == ["never"] * 2
+
+
+def test_a_quiet_run_has_no_finding_about_the_cluster() -> None:
+    """One about the client, and a warning, do not count; a fault that was never felt proves nothing."""
+    quiet = Expectation(cause="nothing")
+    client = {"cause": "client", "state": "confirmed", "is_about_cluster": False}
+    warned = {"cause": "unknown", "state": "warning", "is_about_cluster": True}
+    loud = {"cause": "unknown", "state": "gone", "is_about_cluster": True}
+
+    def is_met(*findings: dict[str, Any], onset_wall_ns: int | None = FIRST_NS) -> bool:
+        run = summary() | {"findings": list(findings)}
+        return all(
+            check.is_met for check in drill_verdict.judge(quiet, run, Moments(onset_wall_ns))
+        )
+
+    assert is_met(client, warned)
+    assert not is_met(client, loud)
+    assert not is_met(onset_wall_ns=None)
+
+
+def lines(
+    expect: Expectation, run: dict[str, Any], moments: Moments
+) -> dict[str, tuple[str, bool]]:
+    """Return what was found, and whether that was enough, by the subject of the line."""
+    checks = drill_verdict.judge(expect, run, moments)
+    return {check.subject: (check.found, check.is_met) for check in checks}
+
+
+def test_a_metric_that_must_have_stepped_may_stand_beside_the_headline() -> None:
+    """Publishing is hurt by who catches up, though end-to-end latency steps most."""
+    expect = Expectation(cause="retention_cliff", metric="publish_latency_seconds")
+    moments = Moments(FIRST_NS)
+    alone = summary(finding={"metric": "end_to_end_latency_seconds"})
+    beside = summary(
+        finding={
+            "metric": "end_to_end_latency_seconds",
+            "also": ['produce.0@here|publish_latency_seconds{quantile="0.99"}'],
+        }
+    )
+
+    assert lines(expect, alone, moments)["stepped"] == ("end_to_end_latency_seconds", False)
+    assert lines(expect, beside, moments)["stepped"][1]
+    assert lines(expect, {}, moments)["stepped"] == ("no finding", False)
+    assert "stepped" not in lines(EXPECT, alone, moments)
+
+
+def test_what_a_phase_came_to_is_judged_where_it_is_named() -> None:
+    """Beside the expectation that nothing is found."""
+    expect = Expectation(cause="nothing", outcome="never drains")
+    phases = [{"phase": "soak", "outcome": {}}, {"phase": "catch-up", "outcome": {"outcome": "x"}}]
+    drained = {"phase": "catch-up", "outcome": {"outcome": "never drains"}}
+
+    assert lines(expect, {"phases": phases}, Moments())["outcome"] == ("x", False)
+    assert lines(expect, {"phases": [*phases, drained]}, Moments())["outcome"][1]
+    assert lines(expect, {}, Moments())["outcome"] == ("none", False)
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [((-60, 4), ("4.0 s from it", True)), ((6,), ("6.0 s from it", False)), ((), ("never", False))],
+)
+def test_an_event_that_must_be_told_counts_near_the_fault(
+    told: tuple[int, ...], found: tuple[str, bool]
+) -> None:
+    """The nearest one; a fault that was never felt has none."""
+    expect = Expectation(cause="nothing", event="clock_step")
+    events = [FIRST_NS + at * SECOND_NS for at in told]
+
+    assert lines(expect, {}, Moments(FIRST_NS, events_wall_ns=events))["event"] == found
+    assert lines(expect, {}, Moments(None, events_wall_ns=events))["event"] == ("never", False)

@@ -1,0 +1,79 @@
+"""A run in the foreground: what goes on beside it, and how it ends when that goes wrong."""
+
+from __future__ import annotations
+
+import io
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import psutil
+import pytest
+from rich.console import Console
+
+from soak.cli import _session
+from soak.cli._part import Part
+from soak.cli._session import Beside, Company, Started
+from soak.cli._view import PlainView
+from soak.core import plan_text
+from soak.core.clock import SystemClock
+from soak.core.errors import LabError
+from soak.daemons.supervise import Role, Supervisor
+from soak.store.run_folder import Run, RunFolder, read_run, write_run
+
+PLAN = Path(__file__).parent / "plans" / "short.yaml"
+
+
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    """A run takes the signals of its process; the tests want them back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("as_before")
+def test_a_run_beside_which_something_failed_does_not_stay_running(tmp_path: Path) -> None:
+    """A fault that cannot be put in ends the run as failed, and the error comes out."""
+    folder = RunFolder(tmp_path)
+    run = Run("r", SystemClock().wall_ns(), "here", {}, "running")
+    write_run(folder, run)
+    nobody = cast("Part", SimpleNamespace(roles=lambda _: (), only=()))
+    view = PlainView(Console(file=io.StringIO()), "run")
+
+    def begin(_started: Started, _stack: ExitStack) -> Beside:
+        raise LabError("the lab has no relay")
+
+    plan_file = plan_text.load(PLAN.read_text(), str(PLAN))
+    company = Company(begin, {})
+    with ExitStack() as stack, pytest.raises(LabError, match="no relay"):
+        _session._carried_on(plan_file, folder, run, None, view, stack, company, nobody)
+
+    assert read_run(folder).state == "failed"
+
+
+def test_only_daemons_that_measure_get_what_a_fault_needs(tmp_path: Path) -> None:
+    """The detector must not find it in its environment."""
+    names = {"produce.0": True, "detect-stream": False}
+    supervisor = Supervisor(
+        RunFolder(tmp_path),
+        SystemClock(),
+        roles=[Role(name, (name,), is_measuring=is_it) for name, is_it in names.items()],
+        on_death=lambda *_: None,
+        measuring_environment={"SOAK_TEST_CLOCK": "wrong"},
+        program=("sh", "-c", "sleep 600"),
+    )
+    try:
+        supervisor.start()
+        found = {
+            name: psutil.Process(pid).environ().get("SOAK_TEST_CLOCK")
+            for name, pid in supervisor.pids().items()
+        }
+    finally:
+        supervisor.close()
+
+    assert found == {"produce.0": "wrong", "detect-stream": None}
