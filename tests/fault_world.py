@@ -32,6 +32,7 @@ EXCUSED = {
 
 SETTINGS = {
     "broker_kill": {"node": 5},
+    "cold_catch_up": {"node": 2},
     "cpu_hog": {"hogs": 1},
     "disk_full": {"node": 2},
     "drive_delay": {"node": 2},
@@ -97,12 +98,15 @@ def main() -> None:
             stack.callback(children.kill, daemon)
         pids = {name: daemon.pid for name, daemon in daemons.items()}
         broker = cluster(folder, stack, drives)
-        target = Target(broker, lambda _: None, SystemClock(), drives, lambda: pids)
         for name in plugins.names("soak.lab.faults"):
             fault = plugins.load("soak.lab.faults", name)
             lack = fault.missing() if hasattr(fault, "missing") else ""
             if name in EXCUSED or lack:
                 continue
+            environment = fault.environment(folder) if hasattr(fault, "environment") else {}
+            target = Target(
+                broker, lambda _: None, SystemClock(), drives, lambda: pids, environment
+            )
             stack.callback(fault.inject(target, fault.Config(**SETTINGS.get(name, {}))).lift)
         sys.stdout.write("ready\n")
         sys.stdout.flush()

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -13,11 +18,15 @@ import pytest
 from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
+from soak.core.units import SECOND_NS
 from soak.lab.faults import (
     _undoing,
     broker_kill,
     client_pause,
+    clock_step,
+    cold_catch_up,
     consumer_pause,
+    consumer_slow,
     cpu_hog,
     quiet,
     retention_limit,
@@ -26,7 +35,7 @@ from soak.lab.faults._undoing import undoing
 from soak.lab.ports import Target
 from soak.service import children
 from tests.fakes import FakeClock
-from tests.sleeping_broker import SleepingBroker, asleep, is_stopped
+from tests.sleeping_broker import SleepingBroker, Witness, asleep, is_stopped
 
 
 @pytest.fixture
@@ -135,6 +144,91 @@ def test_a_stopped_consumer_is_felt_when_it_goes_on(
     assert active.onset_wall_ns > int(str(lines[0]["at_wall_ns"]))
 
 
+def test_a_slow_consumer_runs_for_a_part_of_the_time(target: Target) -> None:
+    """It is stopped again and again, and goes on for good when the fault is lifted."""
+    witness = Witness(enough=3)
+    slow = Target(target.broker, witness.record, SystemClock(), daemons=target.daemons)
+    active = consumer_slow.inject(slow, consumer_slow.Config(pause=10**6, every=2 * 10**6))
+    was_stopped = witness.has_enough.wait(20)
+
+    active.lift()
+
+    assert was_stopped
+    assert active.onset_wall_ns == witness.lines[0]["at_wall_ns"]
+    assert not is_stopped(target.daemons()["consume.0"])
+
+
+def test_a_backlog_is_read_from_the_drive_once_nothing_of_it_is_kept(
+    broker: SleepingBroker, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drive reads slowly from the first; the topic's segments are forgotten before consumers go on."""
+    told: list[float] = []
+    forgotten: list[tuple[int, bool]] = []
+    pid = target.daemons()["consume.0"]
+    monkeypatch.setattr(
+        "os.posix_fadvise",
+        lambda file, *_: forgotten.append((os.fstat(file).st_ino, is_stopped(pid))),
+    )
+    drive = SimpleNamespace(read_slowly=told.append)
+    injected = replace(target, drives={1: drive})  # type: ignore[dict-item]  # what a fault needs of one
+    segment = broker.data_directory / "soak-x-0" / "00.log"
+    segment.touch()
+    (broker.data_directory / "other-0").mkdir()
+    (broker.data_directory / "other-0" / "00.log").touch()
+    active = cold_catch_up.inject(injected, cold_catch_up.Config(per_mib=SECOND_NS // 2))
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+    active.lift()
+
+    assert told == [0.5]
+    assert forgotten == [(segment.stat().st_ino, True)]
+    assert active.onset_wall_ns is not None
+    assert not is_stopped(pid)
+
+
+def test_a_clock_is_set_in_the_file_that_daemons_look_at_and_set_right_again(
+    target: Target, tmp_path: Path
+) -> None:
+    """Those that were not started so are left alone."""
+    if clock_step.missing():
+        pytest.skip(clock_step.missing())
+    environment = clock_step.environment(tmp_path)
+    file = Path(environment["FAKETIME_TIMESTAMP_FILE"])
+    before = file.read_text()
+    active = clock_step.inject(
+        replace(target, environment=environment), clock_step.Config(by=5 * SECOND_NS // 2)
+    )
+    during = file.read_text()
+
+    active.lift()
+
+    assert (before, during, file.read_text()) == ("+0.000000\n", "-2.500000\n", "+0.000000\n")
+    with pytest.raises(LabError, match="not started under a clock that can be set"):
+        clock_step.inject(target, clock_step.Config())
+
+
+def test_a_process_under_a_clock_that_is_set_sees_its_wall_clock_step_alone(tmp_path: Path) -> None:
+    """An hour back; the clocks that count seconds go on."""
+    if clock_step.missing():
+        pytest.skip(clock_step.missing())
+    environment = clock_step.environment(tmp_path)
+    Path(environment["FAKETIME_TIMESTAMP_FILE"]).write_text("-3600.000000\n")
+    names = ("REALTIME", "MONOTONIC", "BOOTTIME")
+    told = ", ".join(f"time.clock_gettime(time.CLOCK_{name})" for name in names)
+    here = [time.clock_gettime(getattr(time, f"CLOCK_{name}")) for name in names]
+
+    there = subprocess.run(
+        [sys.executable, "-S", "-c", f"import time; print({told})"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+
+    away = [float(one) - other for one, other in zip(there, here, strict=True)]
+    assert [round(one / 3600) for one in away] == [-1, 0, 0]
+
+
 def test_a_quiet_run_loses_one_daemon(target: Target) -> None:
     """By SIGKILL; the run's supervisor is to start it again."""
     active = quiet.inject(target, quiet.Config())
@@ -194,6 +288,9 @@ def test_a_broker_that_runs_is_not_started_again(broker: SleepingBroker) -> None
         ("drive_gc", "broker 1 has no injected drive: name it in `lab.drive`"),
         ("drive_delay", "broker 1 has no injected drive"),
         ("drive_hang", "broker 1 has no injected drive"),
+        ("drive_discard", "broker 1 has no injected drive"),
+        ("cold_catch_up", "broker 1 has no injected drive"),
+        ("consumer_slow", "no daemon `consume.0` runs"),
         ("disk_full", "broker 1 has no injected drive"),
         ("fsync_throttle", "broker 1 has no injected drive"),
         ("network_delay", "the lab has no relay: set `lab.relayed`"),
@@ -227,6 +324,12 @@ def test_every_fault_says_what_it_needs(name: str) -> None:
         ("drive_gc", {"pool": 0}),
         ("drive_gc", {"starved": -1}),
         ("drive_delay", {"delay": 0}),
+        ("drive_discard", {"filled": 1.1}),
+        ("drive_discard", {"per_mib": 0}),
+        ("cold_catch_up", {"per_mib": 0}),
+        ("consumer_slow", {"pause": 10, "every": 10}),
+        ("consumer_slow", {"pause": 0}),
+        ("clock_step", {"by": 10**8}),
         ("disk_full", {"left": -1}),
         ("noisy_neighbour", {"writers": 0}),
         ("broker_pause", {"pause": 10, "every": 10}),

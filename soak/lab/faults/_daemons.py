@@ -1,4 +1,4 @@
-"""Stops daemons of the run itself, for as long as the fault lasts."""
+"""Finds daemons of the run itself, and stops them for as long as a fault lasts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ import signal
 from soak.core.errors import LabError
 from soak.lab.faults._undoing import Undoing, undoing
 from soak.lab.ports import Target
+
+
+def daemon_of(target: Target, name: str) -> int:
+    """Return the process of a daemon of the run, such as `consume.0`.
+
+    Raises:
+        LabError: there is none.
+    """
+    daemons = target.daemons()
+    if name not in daemons:
+        raise LabError(f"no daemon `{name}` runs; known: {', '.join(sorted(daemons))}")
+    return daemons[name]
 
 
 def paused(target: Target, kind: str) -> Undoing:

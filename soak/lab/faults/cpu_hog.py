@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Literal
@@ -54,7 +55,7 @@ def inject(target: Target, config: Config) -> Undoing:
         raise LabError("cpu_hog: no daemon runs whose processor could be taken")
     with undoing(target) as active:
         for pid in pids:
-            active.on_lift(_hold, pid, processors)
+            active.on_lift(_let_go, os.pidfd_open(pid), pid, processors)
             _hold(pid, processors[:1])
         log = node.log_path.with_name("hog.log")
         for _ in range(config.hogs):
@@ -66,6 +67,14 @@ def inject(target: Target, config: Config) -> Undoing:
 
 
 _LOAD = ("produce", "consume")
+
+
+def _let_go(descriptor: int, pid: int, processors: list[int]) -> None:
+    """Give a process its processors back, unless it has ended: its number may be another's by now."""
+    with contextlib.suppress(ProcessLookupError):  # it was killed meanwhile, and waited for
+        signal.pidfd_send_signal(descriptor, 0)
+        _hold(pid, processors)
+    os.close(descriptor)
 
 
 def _hold(pid: int, processors: list[int]) -> None:

@@ -10,8 +10,8 @@ import signal
 
 from pydantic.dataclasses import dataclass
 
-from soak.core.errors import LabError
 from soak.core.plan_base import STRICT
+from soak.lab.faults._daemons import daemon_of
 from soak.lab.faults._undoing import Undoing, undoing
 from soak.lab.ports import Target
 
@@ -28,10 +28,6 @@ def inject(target: Target, config: Config) -> Undoing:
         LabError: there is no such daemon.
     """
     with undoing(target) as active:
-        pid = target.daemons().get(config.kills)
-        if pid is None:
-            known = ", ".join(sorted(target.daemons()))
-            raise LabError(f"no daemon `{config.kills}` runs; known: {known}")
-        os.kill(pid, signal.SIGKILL)
+        os.kill(daemon_of(target, config.kills), signal.SIGKILL)
         active.did(killed=config.kills)
     return active
