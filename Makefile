@@ -55,6 +55,10 @@ packages-in-ci:
 test: check packages-in-ci ## everything CI runs: check, then the tests on a real Kafka and a real Spark
 	@$(BIN)/pytest -m 'broker or spark or slow' --durations=10
 
+.PHONY: test-drills
+test-drills: $(STAMP) packages-in-ci ## two short drills on an injected drive: found and told apart (four minutes)
+	@$(BIN)/pytest -m slow tests/test_drills_short.py -rs --durations=2
+
 .PHONY: test-restarts
 test-restarts: $(STAMP) ## ten kills of a Kafka at full load, and not one false loss (four minutes)
 	@$(BIN)/pytest -m restarts --durations=3
