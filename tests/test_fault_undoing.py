@@ -169,7 +169,7 @@ def test_a_backlog_is_read_from_the_drive_once_nothing_of_it_is_kept(
         "os.posix_fadvise",
         lambda file, *_: forgotten.append((os.fstat(file).st_ino, is_stopped(pid))),
     )
-    drive = SimpleNamespace(read_slowly=told.append)
+    drive = SimpleNamespace(read_slowly=told.append, forget=lambda: forgotten.append((0, True)))
     injected = replace(target, drives={1: drive})  # type: ignore[dict-item]  # what a fault needs of one
     segment = broker.data_directory / "soak-x-0" / "00.log"
     segment.touch()
@@ -181,7 +181,7 @@ def test_a_backlog_is_read_from_the_drive_once_nothing_of_it_is_kept(
     active.lift()
 
     assert told == [0.5]
-    assert forgotten == [(segment.stat().st_ino, True)]
+    assert forgotten == [(segment.stat().st_ino, True), (0, True)]
     assert active.onset_wall_ns is not None
     assert not is_stopped(pid)
 

@@ -14,6 +14,7 @@ import pytest
 from soak.core.errors import LabError
 from soak.lab import drive, drive_nbdkit
 from soak.lab.drive_control import Said, Told, ask, tell
+from soak.lab.faults import cold_catch_up
 from soak.lab.flash import Settings
 
 CAPACITY = 2**26
@@ -248,6 +249,32 @@ def test_a_deletion_on_a_full_drive_holds_up_the_next_flush(tmp_path: Path) -> N
     assert kept.held_up_wall_ns is None
     assert said.trimmed_bytes >= 2**22
     assert said.held_up_wall_ns is not None
+
+
+@pytest.mark.slow
+def test_what_the_kernel_forgot_is_read_from_the_drive(tmp_path: Path) -> None:
+    """A segment that was just written is in memory, through all that lies between file and drive."""
+    lack = drive.missing()
+    if lack:
+        pytest.skip(lack)
+    made = drive.start(tmp_path / "drive", capacity_bytes=CAPACITY)
+    try:
+        partition = made.mount_point / "data" / "soak-x-0"
+        partition.mkdir(parents=True)
+        with (partition / "00.log").open("wb") as segment:
+            segment.write(os.urandom(2**22))
+            segment.flush()
+            os.fsync(segment.fileno())
+        before = newly(made, lambda found: found.written_bytes >= 2**22)
+        (partition / "00.log").read_bytes()
+        cold_catch_up.forget(made.mount_point / "data", "soak-*")
+        made.forget()
+        (partition / "00.log").read_bytes()
+        after = newly(made, lambda found: found.read_bytes >= before.read_bytes + 2**22)
+    finally:
+        made.close()
+
+    assert 2**22 <= after.read_bytes - before.read_bytes < 2 * 2**22
 
 
 @pytest.mark.slow

@@ -158,6 +158,14 @@ class Drive:
         """From now on a read takes so long, and what is written meanwhile waits."""
         self._tell(replace(self._told, read_seconds_per_mib=seconds_per_mib))
 
+    def forget(self) -> None:
+        """Have the kernel keep nothing of the drive in memory, below the filesystem's own pages."""
+        image = os.open(self._folder.image, os.O_RDONLY)
+        try:
+            os.posix_fadvise(image, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(image)
+
     def discard_deleted(self) -> None:
         """Have its ext4 tell the drive at once of the blocks that a deletion frees, until `keep_deleted`.
 

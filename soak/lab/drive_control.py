@@ -28,6 +28,7 @@ class Said:
     """What the drive has done since it came up; the pages are those of `Told.flash`, 0 without."""
 
     written_bytes: int = 0
+    read_bytes: int = 0
     flushes: int = 0
     trimmed_bytes: int = 0
     waited_seconds: float = 0.0  # of all requests together

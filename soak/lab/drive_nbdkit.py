@@ -56,6 +56,7 @@ class Drive:
         self._lock = threading.Lock()  # of the model and of what is said
         self._said: dict[str, Any] = {
             "written_bytes": 0,
+            "read_bytes": 0,
             "flushes": 0,
             "trimmed_bytes": 0,
             "waited_seconds": 0.0,
@@ -107,6 +108,7 @@ class Drive:
         """Take as long as to read so many bytes takes now; what is written meanwhile waits."""
         with self._lock:
             now = time.monotonic()
+            self._said["read_bytes"] += count
             seconds = count / 2**20 * self._told["read_seconds_per_mib"]
             if seconds:
                 self._busy_until = max(self._busy_until, now) + seconds

@@ -41,6 +41,7 @@ def inject(target: Target, config: Config) -> Undoing:
     drive, node = drive_of(target, config.node), node_of(target, config.node)
     drive.read_slowly(config.per_mib / SECOND_NS)
     active = paused(target, "consume")
+    active.on_lift(drive.forget)
     active.on_lift(forget, node.data_directory, config.topics)
     active.is_felt_when_lifted()
     return active
