@@ -324,7 +324,7 @@ def test_every_fault_says_what_it_needs(name: str) -> None:
         ("drive_gc", {"pool": 0}),
         ("drive_gc", {"starved": -1}),
         ("drive_delay", {"delay": 0}),
-        ("drive_discard", {"filled": 1.1}),
+        ("drive_discard", {"kept": 1.1}),
         ("drive_discard", {"per_mib": 0}),
         ("cold_catch_up", {"per_mib": 0}),
         ("consumer_slow", {"pause": 10, "every": 10}),

@@ -146,7 +146,7 @@ def test_zeros_are_written_as_anything_else_is(
     monkeypatch.setattr("time.sleep", lambda _: None)
     made = drive_nbdkit.Drive()
     made.capacity_bytes, made.control, made.counters = CAPACITY, tmp_path / "a", tmp_path / "b"
-    tell(made.control, Told(delay_seconds=23.0, flash=Settings(filled_ratio=0.0)))
+    tell(made.control, Told(delay_seconds=23.0, flash=Settings(is_full=False)))
     drive_nbdkit.zero(made, 10 * PAGE, 0, 0)
     made.say()
     tell(made.control, Told(error="EIO"))
@@ -185,9 +185,9 @@ def test_what_is_written_while_a_drive_discards_waits(
 ) -> None:
     """A trim, a second's work, is answered at once; a flush 0.5 s later waits for the other half."""
     line = Line(tmp_path, monkeypatch)
-    flash = Settings(filled_ratio=0.5, spare_ratio=0.5 - 1 / 64, trim_seconds_per_mib=2 / 3)
+    flash = Settings(is_full=False, kept_ratio=0.5, spare_ratio=0.0, trim_seconds_per_mib=0.5)
     made = line.told(Told(flash=flash))
-    drive_nbdkit.pwrite(made, bytes(PAGE), 0, 0)
+    drive_nbdkit.pwrite(made, bytes(2**20), 0, 0)
     before = line.said().held_up_wall_ns
     drive_nbdkit.trim(made, 2**20, 0, 0)
     at_once = line.now
@@ -196,9 +196,8 @@ def test_what_is_written_while_a_drive_discards_waits(
     after_flush = line.now
     drive_nbdkit.pwrite(made, bytes(PAGE), 0, 0)
 
-    # 31 of 95 MiB are still valid, so 1 MiB is the work of 95 / 64.
     assert (before, at_once) == (None, 100.0)
-    assert after_flush == pytest.approx(100 + 2 / 3 * 95 / 64)
+    assert after_flush == 101.0  # half of it is kept, so 1 MiB is the work of 2
     assert line.now == after_flush
     assert line.said().held_up_wall_ns is not None
 
@@ -231,7 +230,7 @@ def test_a_deletion_on_a_full_drive_holds_up_the_next_flush(tmp_path: Path) -> N
     made = drive.start(tmp_path / "drive", capacity_bytes=CAPACITY)
     file = os.open(made.mount_point / "x", os.O_CREAT | os.O_RDWR)
     try:
-        made.age(Settings(collected_pages_per_second=1e9, trim_seconds_per_mib=0.02))
+        made.age(Settings(is_full=False, kept_ratio=0.5, trim_seconds_per_mib=0.02))
         come_and_gone(made.mount_point / "kept", 2**22)
         os.fsync(file)
         kept = made.said()

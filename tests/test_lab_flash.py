@@ -57,7 +57,7 @@ def test_those_who_wait_stand_in_one_queue() -> None:
 
 def test_a_new_drive_takes_its_whole_capacity_and_more_before_it_starves() -> None:
     """Nothing is stale while it is filled for the first time."""
-    flash = aged(filled_ratio=0.0, collected_pages_per_second=1000.0)
+    flash = aged(is_full=False, collected_pages_per_second=1000.0)
 
     assert overwrite(flash, PAGES, now=0.0) == 0
     assert (flash.valid, flash.stale) == (PAGES, 0)
@@ -94,13 +94,14 @@ def test_a_request_across_a_page_takes_both() -> None:
     assert (flash.written_pages, flash.stale) == (2, 2)
 
 
-@pytest.mark.parametrize(("filled", "seconds"), [(0.0, 0.0), (0.5, 1280 / 880), (1.0, 1280 / 380)])
-def test_a_trim_is_more_work_the_fuller_the_drive(filled: float, seconds: float) -> None:
-    """A hundred pages, each a second on an empty drive: as many as are left valid are moved with them."""
-    flash = aged(filled_ratio=filled, trim_seconds_per_mib=256.0)
+@pytest.mark.parametrize(("kept", "seconds"), [(0.0, 1.0), (0.5, 1280 / 780), (0.9, 1280 / 380)])
+def test_a_trim_is_more_work_the_fuller_the_drive(kept: float, seconds: float) -> None:
+    """A hundred pages, each a second on an empty drive, and what is kept for good to be moved with them."""
+    flash = aged(is_full=False, kept_ratio=kept, trim_seconds_per_mib=256.0)
+    flash.write(0, 100 * PAGE_BYTES, 0.0)
 
-    assert flash.trim(0, 100 * PAGE_BYTES, 0.0) == pytest.approx(100 * seconds)
-    assert flash.trim(0, 100 * PAGE_BYTES, 0.0) == 0
+    assert flash.trim(0, CAPACITY, 0.0) == pytest.approx(100 * seconds)
+    assert flash.trim(0, CAPACITY, 0.0) == 0
 
 
 def test_a_trim_costs_nothing_unless_told() -> None:

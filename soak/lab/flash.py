@@ -26,10 +26,11 @@ _MOST_STEPS = 1000
 
 @dataclass(frozen=True)
 class Settings:
-    """What a drive is; all but the first two may change while it works."""
+    """What a drive is; all but the first three may change while it works."""
 
     spare_ratio: float = 0.28  # physical pages beyond the logical ones, of these
-    filled_ratio: float = 1.0  # of the logical pages, written once; 1: a long life without trim
+    is_full: bool = True  # every logical page was written once, as after a long life without trim
+    kept_ratio: float = 0.0  # else: of the logical pages, valid for good, as what others wrote once
     collected_pages_per_second: float = 10_000.0  # as if nothing were valid
     write_seconds: float = 0.0
     flush_seconds: float = 0.0
@@ -43,8 +44,8 @@ class Flash:
     def __init__(self, capacity_bytes: int, settings: Settings, now: float) -> None:
         logical = capacity_bytes // PAGE_BYTES
         self.settings = settings
-        self.valid = round(logical * settings.filled_ratio)
-        self._is_valid = bytearray(b"\x01" * self.valid + bytes(logical - self.valid))
+        self._is_valid = bytearray((b"\x01" if settings.is_full else b"\x00") * logical)
+        self.valid = logical if settings.is_full else round(logical * settings.kept_ratio)
         self._at = now
         self.stale = 0.0
         self._pages = logical * (1 + settings.spare_ratio)

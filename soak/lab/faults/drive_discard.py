@@ -24,12 +24,12 @@ _AT_ONCE = 1e9
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     node: int = 1  # whose drive, from 1
-    filled: float = 0.95  # of the drive holds something when it begins
+    kept: float = 0.9  # of the drive, by others, who never delete
     per_mib: Duration = duration_ns("20ms")  # for each MiB discarded, were the drive all but empty
 
     def __post_init__(self) -> None:
-        if not 0 <= self.filled <= 1:
-            raise ValueError("filled must lie between 0 and 1")
+        if not 0 <= self.kept <= 1:
+            raise ValueError("kept must lie between 0 and 1")
         if self.per_mib <= 0:
             raise ValueError("per_mib must be above 0s")
 
@@ -42,7 +42,8 @@ def inject(target: Target, config: Config) -> Undoing:
     """
     drive = drive_of(target, config.node)
     settings = Settings(
-        filled_ratio=config.filled,
+        is_full=False,
+        kept_ratio=config.kept,
         collected_pages_per_second=_AT_ONCE,
         trim_seconds_per_mib=config.per_mib / SECOND_NS,
     )
@@ -51,6 +52,6 @@ def inject(target: Target, config: Config) -> Undoing:
         active.on_lift(drive.age, replace(settings, trim_seconds_per_mib=0.0))
         drive.age(settings)
         drive.discard_deleted()
-        active.did(filled_ratio=config.filled, per_mib_ns=config.per_mib)
+        active.did(kept_ratio=config.kept, per_mib_ns=config.per_mib)
         active.is_felt_from(lambda: drive.said().held_up_wall_ns)
     return active
