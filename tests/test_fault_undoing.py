@@ -260,6 +260,28 @@ def test_a_hog_shares_one_processor_with_the_broker_alone(
     assert not hog.is_running()
 
 
+def test_a_process_that_ended_under_a_hog_is_left_alone(
+    broker: SleepingBroker, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may be another's by the time the fault is lifted."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one processor only")
+    active = cpu_hog.inject(target, cpu_hog.Config(hogs=1))
+    pid = broker.pid
+    broker.kill()
+    asked: list[Path] = []
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        asked.append(folder)
+        yield from ()
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+
+    active.lift()
+
+    assert Path(f"/proc/{pid}/task") not in asked
+
+
 def test_a_killed_broker_is_started_again_when_the_fault_is_lifted(
     broker: SleepingBroker, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -227,4 +227,6 @@ def test_an_event_that_must_be_told_counts_near_the_fault(
     events = [FIRST_NS + at * SECOND_NS for at in told]
 
     assert lines(expect, {}, Moments(FIRST_NS, events_wall_ns=events))["event"] == found
+    assert lines(expect, {}, Moments(FIRST_NS))["records"] == ("in order", True)
+    assert lines(expect, {}, Moments(disordered=2))["records"] == ("2 out of order", False)
     assert lines(expect, {}, Moments(None, events_wall_ns=events))["event"] == ("never", False)

@@ -11,11 +11,9 @@ import typer
 
 from soak.cli import _lab_drill, _lab_drills, _lab_matrix
 from soak.core.errors import LabError, PlanError
-from soak.core.model import Change, Explanation, Finding
 from soak.lab import drill_result, matrix
 from soak.lab.drill_result import Result
-from soak.store.findings import FindingsStore
-from soak.store.run_folder import Run, RunFolder, exclusive, write_run
+from soak.store.run_folder import exclusive
 
 ONE = Result(
     drill="quiet", seed=1, fault="quiet", expected="nothing", cause="no finding", is_passed=True
@@ -119,37 +117,3 @@ def test_what_a_machine_lacks_is_said_before_the_run(monkeypatch: pytest.MonkeyP
 
     assert _lab_drill.missing(drill) == "cpu_hog needs two processors"
     assert _lab_drill.missing(_lab_drill.find("quiet")) == ""
-
-
-def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
-    tmp_path: Path,
-) -> None:
-    """A message that waits tells nobody anything."""
-    folder = RunFolder(tmp_path)
-    write_run(folder, Run("r", 0, "h", {}, "ended", "x"))
-    change = Change("s", 20, 10, (9, 11), 1.0, 2.0, "confirmed", 0.9)
-    finding = Finding(
-        key="a",
-        run="r",
-        raised_k=change.raised_k,
-        onset_k=change.onset_k,
-        interval=change.interval,
-        series=change.series,
-        kind=change.kind,
-        before=change.before,
-        after=change.after,
-        state="confirmed",
-        confidence=0.9,
-        is_about_cluster=True,
-        causes=(Explanation("unknown", 0.5, ()),),
-        changes=(),
-    )
-    with FindingsStore(folder.findings) as store:
-        store.save_finding(finding, ["mail", "webhook"], 100)
-        before = _lab_drill.told(folder)
-        for row, at_wall_ns in zip(store.due(10**6), (300, 200), strict=True):
-            store.mark_sent(row, at_wall_ns)
-        store.save_finding(replace(finding, state="gone", gone_k=30), ["mail", "webhook"], 400)
-
-    assert before == ({}, {})
-    assert _lab_drill.told(folder) == ({"a": 200}, {"a": 400})

@@ -173,56 +173,19 @@ def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Inj
 
 
 def _moments(folder: RunFolder, put_in: Injected, event: str) -> Moments:
+    from soak.lab import drill_run
     from soak.lab.drill_verdict import Moments
 
     injection = put_in.injection
     return Moments(
         injection.onset_wall_ns,
         injection.lifted_wall_ns,
-        *told(folder),
-        events_wall_ns=events_of(folder, event),
+        *drill_run.told(folder),
+        events_wall_ns=drill_run.events(folder, event) if event else (),
+        disordered=drill_run.disordered(folder) if event else 0,
         pool=put_in.pool,
         failure=injection.failure,
     )
-
-
-def events_of(folder: RunFolder, kind: str) -> list[int]:
-    """Return when the events of a kind began, at the earliest; none where no kind is named."""
-    from soak.store.journal_reader import read_source, sources
-
-    return [
-        event.since_ns  # by the run's own count of seconds, whatever became of the wall clock
-        for source in (sources(folder.journal) if kind else ())
-        for record, _ in read_source(folder.journal, source)
-        for event in record.events
-        if event.kind == kind
-    ]
-
-
-def told(folder: RunFolder) -> tuple[dict[str, int], dict[str, int]]:
-    """Return, by finding, when people were first told of it, and when it was noticed to be gone."""
-    from soak.store.findings import FindingsStore
-    from soak.store.run_folder import read_run
-
-    if not folder.findings.exists():  # the detector never ran; to look would make one
-        return {}, {}
-    with FindingsStore(folder.findings) as store:
-        outbox = store.outbox(read_run(folder).id)
-    sent = [row for row in outbox if row.kind == "confirmed" and row.state == "sent"]
-    gone = [row for row in outbox if row.kind == "gone"]
-    return (
-        _first([(row.key, row.done_wall_ns) for row in sent]),
-        _first([(row.key, row.created_wall_ns) for row in gone]),
-    )
-
-
-def _first(moments: list[tuple[str, int | None]]) -> dict[str, int]:
-    """Return the earliest moment of each key: one sink is enough."""
-    found: dict[str, int] = {}
-    for key, at_wall_ns in moments:
-        if at_wall_ns is not None:
-            found[key] = min(at_wall_ns, found.get(key, at_wall_ns))
-    return found
 
 
 def missing(found: Drill) -> str:

@@ -28,9 +28,8 @@ class Moments:
     lifted_wall_ns: int | None = None
     told_wall_ns: Mapping[str, int] = field(default_factory=dict)  # first sent
     gone_wall_ns: Mapping[str, int] = field(default_factory=dict)  # noticed to be gone
-    events_wall_ns: Sequence[
-        int
-    ] = ()  # of the kind that is expected, when each began at the earliest
+    events_wall_ns: Sequence[int] = ()  # of the kind that is expected, at the earliest
+    disordered: int = 0  # records after one of the same second or a later one
     pool: Pool | None = None
     failure: str = ""  # what kept the fault from being undone
 
@@ -177,7 +176,7 @@ def _outcome(expect: Expectation, summary: Mapping[str, Any]) -> list[Check]:
 
 
 def _event(expect: Expectation, moments: Moments) -> list[Check]:
-    """Return a line about the event that must be told; none where that is not judged."""
+    """Return lines about the event that must be told, and about the records; none where not judged."""
     if not expect.event:
         return []
     since_ns, told_ns = moments.onset_wall_ns, moments.events_wall_ns
@@ -185,7 +184,11 @@ def _event(expect: Expectation, moments: Moments) -> list[Check]:
     text = "never" if away_ns is None else f"{away_ns / SECOND_NS:.1f} s from it"
     expected = f"{expect.event} within {format_duration(expect.onset_within)} of the fault"
     is_met = away_ns is not None and away_ns <= expect.onset_within
-    return [Check("event", expected, text, is_met)]
+    order = f"{moments.disordered} out of order" if moments.disordered else "in order"
+    return [
+        Check("event", expected, text, is_met),
+        Check("records", "in order", order, not moments.disordered),
+    ]
 
 
 def _quiet(findings: Sequence[Mapping[str, Any]]) -> Check:

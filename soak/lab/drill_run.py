@@ -1,0 +1,60 @@
+"""What the run of a drill wrote down: who was told of which finding, its events, the order of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from soak.core.model import Record
+from soak.store.findings import FindingsStore
+from soak.store.journal_reader import read_source, sources
+from soak.store.run_folder import RunFolder, read_run
+
+
+def told(folder: RunFolder) -> tuple[dict[str, int], dict[str, int]]:
+    """Return, by finding, when people were first told of it, and when it was noticed to be gone."""
+    if not folder.findings.exists():  # the detector never ran; to look would make one
+        return {}, {}
+    with FindingsStore(folder.findings) as store:
+        outbox = store.outbox(read_run(folder).id)
+    sent = [row for row in outbox if row.kind == "confirmed" and row.state == "sent"]
+    gone = [row for row in outbox if row.kind == "gone"]
+    return (
+        _first([(row.key, row.done_wall_ns) for row in sent]),
+        _first([(row.key, row.created_wall_ns) for row in gone]),
+    )
+
+
+def events(folder: RunFolder, kind: str) -> list[int]:
+    """Return when the events of a kind began, at the earliest, in ns of the wall clock.
+
+    That is by the run's own count of seconds, whatever became of the clock itself.
+    """
+    return [
+        event.since_ns
+        for records in _by_source(folder)
+        for record in records
+        for event in record.events
+        if event.kind == kind
+    ]
+
+
+def disordered(folder: RunFolder) -> int:
+    """Return how many records were written after one of the same second or a later one."""
+    return sum(
+        later.k <= record.k for records in _by_source(folder) for record, later in pairwise(records)
+    )
+
+
+def _by_source(folder: RunFolder) -> Iterator[Iterator[Record]]:
+    for source in sources(folder.journal):
+        yield (record for record, _ in read_source(folder.journal, source))
+
+
+def _first(moments: Sequence[tuple[str, int | None]]) -> dict[str, int]:
+    """Return the earliest moment of each key: one sink is enough."""
+    found: dict[str, int] = {}
+    for key, at_wall_ns in moments:
+        if at_wall_ns is not None:
+            found[key] = min(at_wall_ns, found.get(key, at_wall_ns))
+    return found
