@@ -13,6 +13,7 @@ from pathlib import Path
 from soak.core import plan_text
 from soak.core.clock import SystemClock
 from soak.core.phases import to_line
+from soak.service import children
 from soak.store.audited import audited
 from soak.store.journal_reader import read_source, sources
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run, write_run
@@ -48,9 +49,8 @@ class LoadRun:
     def start(self, daemon: str, index: int = 0) -> subprocess.Popen[bytes]:
         where = ["--run-dir", str(self.folder.path), "--index", str(index)]
         with (self.folder.path / f"{daemon}.log").open("a") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "soak.cli.main", daemon, *where], cwd=ROOT, stderr=log
-            )
+            command = [sys.executable, "-m", "soak.cli.main", daemon, *where]
+            process = subprocess.Popen(children.mortal(command), cwd=ROOT, stderr=log)
         self.started.append(process)
         return process
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from soak.service import children
 from tests.test_mail import free_port
 
 MASTER = Path("/usr/lib/postfix/sbin/master")
@@ -128,7 +129,9 @@ def postfix(certificate: tuple[Path, Path], policy: Greylist | None = None) -> I
             capture_output=True,
         )
         process = subprocess.Popen(
-            [MASTER, "-c", str(settings), "-d"], env=environment, start_new_session=True
+            children.mortal([str(MASTER), "-c", str(settings), "-d"]),
+            env=environment,
+            start_new_session=True,
         )
         try:
             yield Postfix(port, folder)

@@ -15,6 +15,7 @@ from pathlib import Path
 from soak.core.model import Column, Event
 from soak.core.phases import to_line
 from soak.core.units import SECOND_NS
+from soak.service import children
 from soak.store.journal_reader import SourceReader, read_source, sources
 from soak.store.run_folder import Run, RunFolder, write_run
 
@@ -47,7 +48,7 @@ class ProbeDaemon:
         self._manager.bind(f"\0{name}")
         command = [sys.executable, "-m", "soak.cli.main", "probe", "--run-dir", str(folder)]
         told = {"NOTIFY_SOCKET": f"@{name}", "WATCHDOG_USEC": "2000000"}
-        self.process = subprocess.Popen(command, env={**os.environ, **told})
+        self.process = subprocess.Popen(children.mortal(command), env={**os.environ, **told})
 
     def now_k(self) -> int:
         """Return the second of the run that it is now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from pathlib import Path
 
@@ -25,3 +26,21 @@ def test_a_child_that_stood_back_runs_as_others_again(tmp_path: Path) -> None:
 
     assert (stood_back, restored) == (19, 0)
     assert shared.split()[-1] == "0"
+
+
+def test_no_daemon_of_a_test_outlives_a_pytest_that_is_killed() -> None:
+    """`timeout 60 pytest` ends no fixture: a detector would be left with a whole JVM, for weeks."""
+    left = []
+    for path in Path(__file__).parent.glob("*.py"):
+        source = path.read_text()
+        if '"soak.cli.main"' in source and "subprocess.Popen(" in source:
+            functions = [ast.unparse(one) for one in ast.parse(source).body]
+            left += [
+                f"{path.name}: {text.splitlines()[0]}"
+                for text in functions
+                if "'soak.cli.main'" in text
+                and "subprocess.Popen(" in text
+                and "children.mortal(" not in text
+            ]
+
+    assert left == []

@@ -19,6 +19,7 @@ from soak.core.ports import Topics
 from soak.daemons.conduct import AHEAD_SECONDS, decide
 from soak.daemons.context import connect
 from soak.lab.ports import Running
+from soak.service import children
 from soak.store.journal_reader import read_source, sources
 from tests.load_run import LIMIT_SECONDS, ROOT, LoadRun
 
@@ -49,7 +50,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LoadRun]:
 
 def _conductor(run: LoadRun) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "soak.cli.main", "conduct", "--run-dir", str(run.folder.path)]
-    run.started.append(subprocess.Popen(command, cwd=ROOT))
+    run.started.append(subprocess.Popen(children.mortal(command), cwd=ROOT))
     return run.started[-1]
 
 

@@ -21,6 +21,7 @@ from soak.core.units import SECOND_NS
 from soak.daemons import probe as daemon
 from soak.daemons.context import RESTART_CODE, host_name, open_journal
 from soak.daemons.panel import Panel
+from soak.service import children
 from soak.store.journal_reader import SourceReader, read_source, sources
 from soak.store.run_folder import Run, RunFolder, read_any_plan, write_run
 from tests.fakes import FakeClock, HangingProbe
@@ -202,7 +203,8 @@ def test_the_command_records_until_it_is_terminated(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, time.time_ns(), 100)
     command = [sys.executable, "-m", "soak.cli.main", "probe", "--run-dir", str(tmp_path)]
     deadline = time.monotonic() + 60
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon_process:
+    mortal = children.mortal(command)
+    with subprocess.Popen(mortal, stderr=subprocess.PIPE, text=True) as daemon_process:
         while not list(folder.journal.glob("*/*.jsonl")) and time.monotonic() < deadline:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon_process.wait(0.1)

@@ -17,6 +17,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import PlanError
 from soak.core.plan_probe import ProbePlan
 from soak.daemons.context import host_name
+from soak.service import children
 from soak.store.collected import collect
 from soak.store.journal_reader import SourceReader, read_source
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
@@ -34,7 +35,8 @@ def probed(folder: RunFolder, *arguments: str) -> tuple[int, str]:
     """Start the host, end it after a record more than there were, return its exit code and errors."""
     path = folder.journal / f"probe@{host_name()}"
     before, deadline = newest(path), time.monotonic() + 60
-    with subprocess.Popen(command(*arguments), stderr=subprocess.PIPE, text=True) as process:
+    mortal = children.mortal(command(*arguments))
+    with subprocess.Popen(mortal, stderr=subprocess.PIPE, text=True) as process:
         while newest(path) == before and process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.05)

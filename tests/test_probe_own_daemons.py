@@ -11,6 +11,7 @@ import pytest
 
 from probes import _own_daemons as own
 from probes._own_daemons import OwnDaemons, Usage, daemon_of
+from soak.service import children
 from tests.fakes import FakeClock
 
 
@@ -83,7 +84,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
     arguments = ["soak.cli.main", "produce", "--index", "3", "--run-dir", "nowhere"]
     process = subprocess.Popen(
-        [sys.executable, "-c", f"print(flush=True); {child}", *arguments],
+        children.mortal([sys.executable, "-c", f"print(flush=True); {child}", *arguments]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

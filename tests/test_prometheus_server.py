@@ -22,6 +22,7 @@ from soak.core.errors import ProbeError
 from soak.core.model import Column
 from soak.core.units import SECOND_NS
 from soak.daemons.context import host_name
+from soak.service import children
 from soak.store.journal_reader import last_record, read_source
 from tests.node_exporter import (
     NODE_EXPORTER,
@@ -137,21 +138,9 @@ def test_a_daemon_that_starts_late_has_what_the_server_scraped_before(
     plan.write_text(json.dumps({"name": "late", "probes": {"prometheus": {"targets": targets}}}))
     start = datetime.fromtimestamp(time.time() - 60, UTC).isoformat(timespec="seconds")
     folder = tmp_path / "run"
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "soak.cli.main",
-            "probe",
-            str(plan),
-            "--run-dir",
-            str(folder),
-            "--run-id",
-            "late",
-            "--start",
-            start,
-        ]
-    )
+    options = ["--run-dir", str(folder), "--run-id", "late", "--start", start]
+    command = [sys.executable, "-m", "soak.cli.main", "probe", str(plan), *options]
+    process = subprocess.Popen(children.mortal(command))
     begun_k, journal, source = 60, folder / "journal", f"probe@{host_name()}"
     limit = time.monotonic() + PATIENCE_SECONDS
     while (found := last_record(journal, source)) is None or found[0].k < begun_k + 5:

@@ -16,6 +16,7 @@ from soak.core import plan_text
 from soak.core.errors import PlanError
 from soak.core.plan import Plan
 from soak.lab.ports import Running
+from soak.service import children
 from soak.store.run_folder import Run, RunFolder, exclusive, write_run
 
 RUN = Run("r1", 1, "h", {}, "running", "shop")
@@ -76,7 +77,7 @@ def test_a_run_that_was_killed_goes_on_to_its_end(tmp_path: Path, lab_kafka: Run
         f"run_directory: {tmp_path / 'runs'}\n"
     )
     command = [sys.executable, "-m", "soak.cli.main", "run", str(plan)]
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    first = subprocess.Popen(children.mortal(command), stdout=subprocess.DEVNULL)
     end = time.monotonic() + LIMIT_SECONDS
     while not list(tmp_path.glob("runs/*/journal/consume.0@*/000000.jsonl")):
         assert time.monotonic() < end

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from soak.core.model import Event
+from soak.service import children
 from soak.store.journal_reader import read_source, sources
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,7 +37,7 @@ def soak(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     def start(*arguments: str) -> subprocess.Popen[str]:
         with (tmp_path / "output").open("w") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "soak.cli.main", *arguments],
+                children.mortal([sys.executable, "-m", "soak.cli.main", *arguments]),
                 cwd=ROOT,
                 stdout=output,
                 stderr=subprocess.STDOUT,

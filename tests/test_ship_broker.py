@@ -24,6 +24,7 @@ from soak.daemons.intake import Intake
 from soak.daemons.ship import Shipper
 from soak.lab.brokers import kafka
 from soak.lab.ports import Running
+from soak.service import children
 from soak.store.journal_reader import read_source, sources
 from soak.store.run_folder import RunFolder
 from soak.store.samples_topic import Line, SamplesReader, SamplesWriter
@@ -240,7 +241,7 @@ def test_a_host_that_only_probes_ships_what_it_records(broker: Running, tmp_path
     options = ["--run-dir", str(folder.path), "--run-id", "r1", "--start", "2026-09-21T14:13:20Z"]
     command = [sys.executable, "-m", "soak.cli.main", "probe", str(plan), *options]
     source = f"probe@{host_name()}"
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(children.mortal(command), stdout=subprocess.DEVNULL) as process:
         deadline_ns = SystemClock().mono_ns() + LIMIT_NS
         while source not in sent(folder) and SystemClock().mono_ns() < deadline_ns:
             threading.Event().wait(0.1)

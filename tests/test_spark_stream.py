@@ -17,6 +17,7 @@ import pytest
 from soak.core.clock import SystemClock
 from soak.core.errors import RunFolderError
 from soak.core.model import Finding
+from soak.service import children
 from soak.store.findings import FindingsStore
 from soak.store.run_folder import RunFolder, exclusive
 from spark.checkpoint import await_predecessor, committed
@@ -56,7 +57,7 @@ def started() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         command = [sys.executable, "-m", "soak.cli.main", "detect-stream"]
         with (folder.path / "out").open("ab") as output:
             process = subprocess.Popen(
-                [*command, "--run-dir", str(folder.path)],
+                children.mortal([*command, "--run-dir", str(folder.path)]),
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **env},

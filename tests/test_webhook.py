@@ -18,6 +18,7 @@ import pytest
 
 from soak.core.ports import ForgetfulSink, Message
 from soak.core.units import SECOND_NS
+from soak.service import children
 from soak.sinks.webhook import Config, WebhookSink, alert_of, build
 from tests.fakes import FakeClock
 from tests.pages import serving
@@ -166,16 +167,14 @@ def alertmanager(tmp_path: Path) -> Iterator[str]:
     settings.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    process = subprocess.Popen(
-        [
-            ALERTMANAGER,
-            f"--config.file={settings}",
-            f"--storage.path={tmp_path / 'kept'}",
-            f"--web.listen-address={address}",
-            "--cluster.listen-address=",
-        ],
-        stderr=subprocess.DEVNULL,
-    )
+    command = [
+        ALERTMANAGER,
+        f"--config.file={settings}",
+        f"--storage.path={tmp_path / 'kept'}",
+        f"--web.listen-address={address}",
+        "--cluster.listen-address=",
+    ]
+    process = subprocess.Popen(children.mortal(command), stderr=subprocess.DEVNULL)
     try:
         yield f"http://{address}"
     finally:

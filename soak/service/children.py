@@ -36,12 +36,10 @@ def spawn(
         RuntimeError: called from another thread.
         OSError: the log cannot be opened, or `cwd` is not there.
     """
-    if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("children are started from the main thread: they die with their thread")
-    wrapper = [sys.executable, "-I", "-S", child.__file__, str(int(death_signal)), str(os.getpid())]
+    command = mortal(argv, death_signal)
     with log_path.open("ab", buffering=0) as log:
         return subprocess.Popen(
-            [*wrapper, *argv],
+            command,
             env=None if env is None else dict(env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
@@ -49,6 +47,18 @@ def spawn(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def mortal(argv: Sequence[str], death_signal: signal.Signals = signal.SIGKILL) -> list[str]:
+    """Return the command of a program that gets `death_signal` when the thread that starts it ends.
+
+    Raises:
+        RuntimeError: called from another thread than the main one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("children are started from the main thread: they die with their thread")
+    wrapper = [sys.executable, "-I", "-S", child.__file__, str(int(death_signal)), str(os.getpid())]
+    return [*wrapper, *argv]
 
 
 def lower_priority(process: subprocess.Popen[bytes], niceness: int) -> None:
