@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from soak.cli import _units
+from soak.core import plan_text
 from soak.core.errors import SoakError
+from soak.core.units import duration_ns
+from soak.daemons.supervise import roles_of
 
 FILES = _units.rendered()
 SERVICES = [place for place in FILES if place.suffix == ".service"]
@@ -40,6 +43,20 @@ def test_uninstalling_leaves_no_boot_that_looks_for_a_unit(tmp_path: Path) -> No
 
     assert f"remove {wants}/soak-resume@x.service" in told
     assert [link.name for link in wants.iterdir()] == ["soak-other@x.service"]
+
+
+def test_a_daemon_may_be_silent_as_long_in_a_terminal_as_under_systemd() -> None:
+    """Two watchdogs, one limit each daemon: what hangs for one hangs for the other."""
+    text = "name: p\nbroker: {kafka: {}}\nprobes: {host: {}}\nship: {}\n"
+    roles = roles_of(plan_text.load(text, "p").plan)
+    ours = {role.name.partition(".")[0]: role.silence_ns for role in roles}
+    theirs = {}
+    for name in ours:
+        unit = FILES[_units.UNITS / f"soak-{name.removesuffix('-stream')}@.service"]
+        asked = re.search(r"^WatchdogSec=(.+)$", unit, re.MULTILINE)
+        theirs[name] = duration_ns(asked[1]) if asked else 0
+
+    assert ours == theirs
 
 
 def test_a_dry_run_writes_and_removes_nothing(tmp_path: Path) -> None:

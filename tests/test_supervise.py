@@ -14,20 +14,25 @@ import pytest
 
 from soak.core.clock import SystemClock
 from soak.core.phases import to_line
+from soak.core.units import SECOND_NS
 from soak.daemons.supervise import GaveUpError, Role, Supervisor
+from soak.service.watch import Watch
 from soak.store.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_SECONDS = 30
 
 FAKE_DAEMON = """
-import os, signal, subprocess, sys
+import os, signal, socket, subprocess, sys
 role, folder = sys.argv[1], sys.argv[3]
 if role == "dies":
     sys.exit(3)
 if role == "parent":
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     print(child.pid, file=open(folder + "/grandchild", "w"), flush=True)
+if role == "hangs":
+    manager = "\\0" + os.environ["NOTIFY_SOCKET"][1:]
+    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"READY=1", manager)
 if role == "ends":
     open(folder + "/phases.jsonl", "w").write(%r)
     sys.exit(0)
@@ -65,7 +70,11 @@ class HastyClock(SystemClock):
 
 
 def _supervisor(
-    tmp_path: Path, program: tuple[str, str], deaths: list[str], *roles: Role
+    tmp_path: Path,
+    program: tuple[str, str],
+    deaths: list[str],
+    *roles: Role,
+    watch: Watch | None = None,
 ) -> Supervisor:
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
@@ -75,6 +84,7 @@ def _supervisor(
         on_death=lambda name, how: deaths.append(f"{name} {how}"),
         roles=roles,
         program=program,
+        watch=watch,
     )
 
 
@@ -103,6 +113,28 @@ def test_what_dies_is_started_again_and_kept_for_the_report(
     assert deaths == ["waits signal SIGKILL"]
     assert supervisor.pids()["waits"] != first
     assert (line["daemon"], line["how"]) == ("waits", "signal SIGKILL")
+
+
+def test_what_hangs_is_killed_and_started_again_as_what_dies(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    """It said that it is ready, and then no more; the other one may still take its time to start."""
+    roles = [
+        Role(name, (name,), is_measuring=True, silence_ns=SECOND_NS) for name in ("hangs", "waits")
+    ]
+    with Watch(HastyClock(), 10**6 * SECOND_NS) as watch:
+        supervisor = _supervisor(tmp_path, program, deaths, *roles, watch=watch)
+        make.append(supervisor)
+        supervisor.start()
+        first = supervisor.pids()
+        _until(lambda: supervisor.poll() or deaths)
+        second = supervisor.pids()
+
+    line = json.loads((tmp_path / "run" / "restarts.jsonl").read_text())
+    assert deaths == ["hangs no sign of life, killed"]
+    assert (line["daemon"], line["how"]) == ("hangs", "no sign of life, killed")
+    assert first["waits"] == second["waits"]
+    assert first["hangs"] != second["hangs"]
 
 
 def test_what_keeps_dying_ends_the_run_with_its_log(

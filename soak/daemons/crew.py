@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import signal
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from soak.core.ports import Clock
-from soak.core.units import SECOND_NS
-from soak.daemons.supervise import PROGRAM, Supervisor, roles_of
+from soak.daemons.supervise import PROGRAM, START_LIMIT_NS, Supervisor, roles_of
 from soak.service.notify import notifier
 from soak.service.watch import Watch, limit_ns
 from soak.store.run_folder import RunFolder, read_plan
 
-LOG = logging.getLogger("soak.daemons.crew")
-USUAL_LIMIT_NS = 30 * SECOND_NS
-START_LIMIT_NS = 600 * SECOND_NS  # a consumer may have days of a journal to read before it is ready
 POLL_SECONDS = 0.5
 
 Single = Callable[[Path, int, threading.Event, Clock], int]
@@ -45,24 +38,21 @@ def run(
     if len(roles) == 1:
         return single(run_dir, 0, stop, clock)
     manager = notifier()
-    with Watch(clock, limit_ns(USUAL_LIMIT_NS), START_LIMIT_NS) as watch:
+    with Watch(clock, START_LIMIT_NS) as watch:
         supervisor = Supervisor(
             folder,
             clock,
-            roles=roles,
+            roles=[replace(role, silence_ns=limit_ns(role.silence_ns)) for role in roles],
             on_death=lambda *_: None,
-            environment=watch.environment(os.environ),
             program=program,
+            watch=watch,
         )
         try:
             supervisor.start()
             is_ready = False
             while not stop.wait(POLL_SECONDS):
                 is_over = supervisor.poll()
-                watch.take()
-                pids = supervisor.pids()
-                _kill_hanging(watch, pids)
-                if not is_ready and (is_over or watch.ready >= set(pids.values())):
+                if not is_ready and (is_over or watch.ready >= set(supervisor.pids().values())):
                     is_ready = True
                     manager.ready()
                 manager.alive()
@@ -73,12 +63,3 @@ def run(
         finally:
             supervisor.close()
     return 0
-
-
-def _kill_hanging(watch: Watch, pids: dict[str, int]) -> None:
-    hanging = watch.hanging(pids.values())
-    for name, pid in pids.items():
-        if pid in hanging:
-            LOG.warning("daemon_hangs daemon=%s pid=%d", name, pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)

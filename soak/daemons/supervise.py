@@ -21,6 +21,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.daemons.context import PhaseFile
 from soak.service import children
+from soak.service.watch import Watch
 from soak.store.run_folder import RunFolder
 
 LOG = logging.getLogger("soak.daemons.supervise")
@@ -30,6 +31,8 @@ LONGEST_PAUSE_NS = 60 * SECOND_NS
 RESTART_WINDOW_NS = 60 * SECOND_NS
 GRACE_NS = 20 * SECOND_NS
 DETECT_LIMIT_NS = 240 * SECOND_NS
+START_LIMIT_NS = 600 * SECOND_NS
+"""A consumer may have days of a journal to read before it is ready."""
 PROGRAM = (sys.executable, "-m", "soak.cli.main")
 
 
@@ -46,6 +49,7 @@ class Role:
     niceness: int = 0  # above 0 for what must not disturb the load it measures
     is_measuring: bool = False
     wait_seconds: int = 0  # before its first start, so that those that measure start undisturbed
+    silence_ns: int = 30 * SECOND_NS  # silent for longer it hangs: its unit says the same
 
     @property
     def is_needed(self) -> bool:
@@ -57,11 +61,19 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
     """Return the daemons of a plan in the order in which they start: consumers before producers."""
     return (
         Role("conduct", ("conduct",)),
-        *(Role(name, _arguments(name), is_measuring=True) for name in plan.measuring),
-        *(Role(name, (name,), niceness=10, wait_seconds=5) for name in plan.over_hosts),
-        Role("detect-stream", ("detect-stream",), niceness=10),
-        Role("alert", ("alert",), niceness=10, wait_seconds=5),
+        *(_measuring(name) for name in plan.measuring),
+        *(
+            Role(name, (name,), niceness=10, wait_seconds=5, silence_ns=60 * SECOND_NS)
+            for name in plan.over_hosts
+        ),
+        Role("detect-stream", ("detect-stream",), niceness=10, silence_ns=180 * SECOND_NS),
+        Role("alert", ("alert",), niceness=10, wait_seconds=5, silence_ns=180 * SECOND_NS),
     )
+
+
+def _measuring(name: str) -> Role:
+    silence_seconds = 60 if name == "probe" else 30
+    return Role(name, _arguments(name), is_measuring=True, silence_ns=silence_seconds * SECOND_NS)
 
 
 def _arguments(name: str) -> tuple[str, ...]:
@@ -75,6 +87,7 @@ class _Child:
     role: Role
     process: subprocess.Popen[bytes]
     is_finished: bool = False
+    is_hung: bool = False  # and was killed for it
     deaths_ns: list[int] = field(default_factory=list)
     again_ns: int | None = None  # when it is to be started again
 
@@ -92,8 +105,11 @@ class Supervisor:
         environment: Mapping[str, str] | None = None,
         measuring_environment: Mapping[str, str] | None = None,
         program: Sequence[str] = PROGRAM,
+        watch: Watch | None = None,
     ) -> None:
+        """With a watch, which is the caller's to open and close, who hangs is killed and started again."""
         self._program = tuple(program)
+        self._watch = watch
         self._folder = folder
         self._clock = clock
         self._on_death = on_death
@@ -124,6 +140,8 @@ class Supervisor:
             GaveUpError: a daemon that the measurement needs died too often; end the run.
         """
         self._start_due()
+        if self._watch is not None:
+            self._kill_hanging(self._watch)
         for child in self._children.values():
             if child.is_finished:
                 continue
@@ -172,11 +190,21 @@ class Supervisor:
             children.lower_priority(process, role.niceness)
         return process
 
-    def _environment_of(self, role: Role) -> Mapping[str, str] | None:
-        if not (role.is_measuring and self._measuring_environment):
-            return self._environment
+    def _kill_hanging(self, watch: Watch) -> None:
+        watch.take()
+        there = {pid: self._children[name] for name, pid in self.pids().items()}
+        limits_ns = {pid: child.role.silence_ns for pid, child in there.items()}
+        for pid in watch.hanging(limits_ns):
+            if not there[pid].is_hung:  # one that hangs in the kernel dies when it can
+                there[pid].is_hung = True
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+
+    def _environment_of(self, role: Role) -> Mapping[str, str]:
         ours = os.environ if self._environment is None else self._environment
-        return {**ours, **self._measuring_environment}
+        if role.is_measuring:
+            ours = {**ours, **self._measuring_environment}
+        return ours if self._watch is None else self._watch.environment(ours, role.silence_ns)
 
     def _ended(self, child: _Child) -> None:
         _kill_session(child.process)  # what it started must not live on without it
@@ -189,6 +217,8 @@ class Supervisor:
         child.deaths_ns = [at for at in child.deaths_ns if now_ns - at < RESTART_WINDOW_NS]
         child.deaths_ns.append(now_ns)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
+        if child.is_hung:
+            how, child.is_hung = "no sign of life, killed", False
         self._note_death(child.role.name, how)
         if len(child.deaths_ns) > RESTART_LIMIT and child.role.is_needed:
             tail = children.log_tail(self._folder.logs / f"{child.role.name}.log")

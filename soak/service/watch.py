@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -20,8 +20,7 @@ class Watch:
     """Use it in a `with` block; the children get `environment`, and `take` is to be called each second."""
 
     clock: Clock
-    limit_ns: int  # a child that was ready and is silent for longer hangs
-    start_limit_ns: int  # so does one that is not ready so long after it was first seen
+    start_limit_ns: int  # a child that is not ready so long after it was first seen hangs
     ready: set[int] = field(default_factory=set)
     _ending: set[int] = field(default_factory=set)
     _heard_ns: dict[int, int] = field(default_factory=dict)
@@ -39,14 +38,14 @@ class Watch:
             self._socket.close()
             self._socket = None
 
-    def environment(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables for a child: it is to speak to us, and answer within our limit."""
+    def environment(self, own: Mapping[str, str], limit_ns: int) -> dict[str, str]:
+        """Return the variables for a child: it is to speak to us, and answer within this limit."""
         if self._socket is None:
             raise RuntimeError("a watch is used in a `with` block")
         name = self._socket.getsockname()
         mine = {
             "NOTIFY_SOCKET": "@" + name[1:].decode(),
-            "WATCHDOG_USEC": str(self.limit_ns // 1000),
+            "WATCHDOG_USEC": str(limit_ns // 1000),
         }
         return {**{key: text for key, text in own.items() if key != "WATCHDOG_PID"}, **mine}
 
@@ -63,18 +62,22 @@ class Watch:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
                     self._note(_CREDENTIALS.unpack(raw)[0], said.split(b"\n"))
 
-    def hanging(self, pids: Iterable[int]) -> list[int]:
-        """Return those that are silent, or not ready, for too long; forgets all that are gone."""
-        known, now_ns = set(pids), self.clock.mono_ns()
+    def hanging(self, limits_ns: Mapping[int, int]) -> list[int]:
+        """Return those that are silent, or not ready, for too long; forgets all that are gone.
+
+        `limits_ns` has each process that is there, and for how long it may be silent once it was ready.
+        """
+        known, now_ns = limits_ns.keys(), self.clock.mono_ns()
         self.ready &= known
         self._ending &= known
         self._heard_ns = {pid: at for pid, at in self._heard_ns.items() if pid in known}
         self._seen_ns = {pid: self._seen_ns.get(pid, now_ns) for pid in known}
-        return [pid for pid in sorted(known - self._ending) if self._is_late(pid, now_ns)]
+        watched = sorted(known - self._ending)
+        return [pid for pid in watched if self._is_late(pid, limits_ns[pid], now_ns)]
 
-    def _is_late(self, pid: int, now_ns: int) -> bool:
+    def _is_late(self, pid: int, limit_ns: int, now_ns: int) -> bool:
         if pid in self.ready:
-            return self._heard_ns[pid] < now_ns - self.limit_ns
+            return self._heard_ns[pid] < now_ns - limit_ns
         return self._seen_ns[pid] < now_ns - self.start_limit_ns
 
     def _note(self, pid: int, said: list[bytes]) -> None:
