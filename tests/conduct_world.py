@@ -27,6 +27,7 @@ PRODUCED = (
 )
 CONSUMED = (Column("received_messages"), Column("lag_messages"))
 PLENTY = 2**40
+BROKER = "/var/lib/kafka"
 
 
 def plan_of(phases: str, rate: str = "100/s") -> Plan:
@@ -44,7 +45,7 @@ class World:
         self._grid = Grid(1_790_000_000 * 10**9, 0)
         self.k = 0
         self.backlog = 0.0
-        self.free = PLENTY
+        self.free = {str(path): PLENTY, BROKER: PLENTY}
         write_planned(self.folder, planned(plan.phases))
         clock = FakeClock()
         self._writers = {

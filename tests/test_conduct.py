@@ -24,7 +24,7 @@ from soak.daemons.catch_up import never_begins
 from soak.daemons.conduct import decide, run, write_planned
 from soak.daemons.windows import Windows, refusal
 from soak.store.run_folder import Run, RunFolder, write_run
-from tests.conduct_world import World, plan_of
+from tests.conduct_world import BROKER, World, plan_of
 from tests.fakes import FakeClock
 
 FINAL = """{warm_up: 5s, soak: 20s, cool_down: 5s, drain: 60s,
@@ -201,15 +201,18 @@ def test_a_conductor_that_is_killed_in_any_second_changes_nothing(
     assert killed.phases == steady.phases
 
 
-def test_little_space_ends_every_phase_with_a_drain(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["", BROKER], ids=["ours", "a broker's"])
+def test_little_space_ends_every_phase_with_a_drain(tmp_path: Path, folder: str) -> None:
+    """On our drive or on a broker's, which the load fills."""
     world = World(tmp_path, plan_of(FINAL), fast)
     world.live(30)
-    world.free = 100 * 2**20
+    world.free[folder or str(tmp_path)] = 100 * 2**20
 
     lived = world.live(100)
 
+    told = f"100MiB free is below the floor, in {folder or tmp_path}"
     assert [one[1] for one in lived] == ["catch-up", "drain", "end"]
-    assert any("100MiB free is below the floor" in one.reason for one in world.phases.decisions)
+    assert told in [one.reason for one in world.phases.decisions]
 
 
 def test_a_stop_request_ends_the_load_with_a_drain(tmp_path: Path) -> None:
@@ -393,6 +396,23 @@ class Life(threading.Event):
         self._waits += 1
         self._events.get(self._waits, lambda: None)()
         return self.is_set()
+
+
+def test_a_drive_of_a_broker_is_looked_at_while_the_load_lasts(tmp_path: Path) -> None:
+    """There is never space in /proc: the first look ends the load, and nothing else would."""
+    folder, clock = RunFolder(tmp_path), FakeClock()
+    folder.plan.write_text(
+        "name: w\nbroker: {kafka: {}}\nphases: {soak: 100h, drain: 20s}\n"
+        "probes: {disk_io: {directory: /proc}}\nfree_space_floor: 1MiB\n"
+    )
+    write_run(folder, Run("r", clock.wall_ns(), "h", {}, "running", "w"))
+
+    code = run(folder.path, Life(clock, {}), clock)
+
+    assert code == 0
+    assert "0B free is below the floor, in /proc" in [
+        one.reason for one in phases_in(folder).decisions
+    ]
 
 
 def test_a_conductor_outlives_a_drive_that_takes_nothing(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from soak.core.errors import PlanError, RunFolderError
 from soak.core.units import SECOND_NS
 from soak.daemons import drive_check
 from soak.daemons.drive_check import Limits
+from soak.daemons.free_space import folders_of
 from soak.store import drive_checks
 from soak.store.run_folder import Run, RunFolder
 from tests.fakes import FakeClock
@@ -286,7 +287,7 @@ def test_the_drives_are_those_that_the_probes_name() -> None:
     )
     plan = plan_text.load(text, "p").plan
 
-    assert _drives.folders_of(plan) == ["/a", "/b"]
+    assert folders_of(plan) == ["/a", "/b"]
 
 
 def test_a_host_that_only_probes_can_measure_its_own(tmp_path: Path) -> None:

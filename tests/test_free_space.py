@@ -1,7 +1,8 @@
-"""No run begins that would fill a drive up: its own, or a broker's that a probe names."""
+"""No run fills a drive up: none begins that would, and a running one sees how a broker's fills."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from soak.cli._checks import check_here
 from soak.core import plan_text
 from soak.core.errors import PlanError
+from soak.daemons.free_space import FreeSpace, watched_folders
 
 PLAN = """name: x
 broker: {kafka: {bootstrap_servers: '127.0.0.1:9'}}
@@ -27,3 +29,34 @@ def test_a_drive_below_the_floor_is_refused_with_its_folder(
 
     with pytest.raises(PlanError, match=rf"p\.yaml:4: free_space_floor: {place} has .* free"):
         check_here(plan_file, tmp_path)
+
+
+def test_each_drive_is_followed_and_one_that_hangs_holds_up_nobody() -> None:
+    """What it said last stands; a folder that is not on this host says nothing."""
+    looked, forever = threading.Event(), threading.Event()
+    sizes = iter([700, 23])
+
+    def look(directory: str) -> int:
+        if directory == "/gone":
+            raise FileNotFoundError(directory)
+        if directory == "/hangs":
+            forever.wait(60)
+        left = next(sizes, None)
+        if left is None:
+            looked.set()
+            return 23
+        return left
+
+    with FreeSpace(["/hangs", "/gone", "/full"], look, every_seconds=0.0) as space:
+        assert looked.wait(60)
+        seen = space.seen()
+    forever.set()
+
+    assert seen == {"/full": 23}
+
+
+def test_the_drives_of_a_lab_are_there_to_be_filled() -> None:
+    text = PLAN.replace("{bootstrap_servers: '127.0.0.1:9'}", "{}").replace("FLOOR", "1MiB")
+    cluster, lab = (plan_text.load(text + more, "p").plan for more in ("", "lab: {}\n"))
+
+    assert (watched_folders(cluster), watched_folders(lab)) == (["/proc"], [])

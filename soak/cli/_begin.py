@@ -21,6 +21,7 @@ from soak.core.ports import Topics
 from soak.core.units import SECOND_NS
 from soak.daemons.begin import keep_begin
 from soak.daemons.context import connect, host_name
+from soak.daemons.free_space import folders_of
 from soak.lab.lab import Lab
 from soak.store.run_folder import Run, RunFolder
 
@@ -92,7 +93,7 @@ def check_drives(
     if not plan.drive_check or (part.only and "probe" not in part.only):
         return
     nodes = lab.broker.nodes if lab else ()
-    folders = [str(node.data_directory) for node in nodes] or _drives.folders_of(plan)
+    folders = [str(node.data_directory) for node in nodes] or folders_of(plan)
     _drives.record(folder, folders, moment, plan.drive_check, note)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 import tempfile
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
-from soak.cli._drives import folders_of
+from soak.cli._drives import existing
 from soak.cli._load_checks import check_load
 from soak.cli._probe_checks import check_folders, check_settings
 from soak.core import plan_scale, plan_text, plugins
@@ -24,6 +25,7 @@ from soak.core.plan_text import PlanFile
 from soak.core.units import duration_ns, format_size
 from soak.daemons.alert_calendar import refusal
 from soak.daemons.context import connect
+from soak.daemons.free_space import folders_of
 from soak.store.run_folder import RunFolder
 
 
@@ -74,7 +76,9 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
     """
     plan = plan_file.plan
     check_load(plan_file)
-    _check_free(plan_file, _check_writable(plan_file, runs))
+    nearest = Path(existing(runs))
+    _check_writable(plan_file, nearest)
+    _check_free(plan_file, nearest)
     if plan.lab is None:
         check_folders(plan, plan_file.document)
         for directory in folders_of(plan):  # the load fills it, and the fsync probe writes there
@@ -207,17 +211,15 @@ def _check_free(plan_file: PlanFile, folder: Path) -> None:
         )
 
 
-def _check_writable(plan_file: PlanFile, runs: Path) -> Path:
-    """Return the nearest existing folder at or above `runs`, which must take new files."""
-    existing = runs.absolute()
-    while not existing.exists():
-        existing = existing.parent
+def _check_writable(plan_file: PlanFile, folder: Path) -> None:
+    """Check that a folder takes new files; where only room is lacking, `_check_free` tells how much."""
     try:
-        if not existing.is_dir():
-            raise NotADirectoryError(f"{existing} is not a folder")
-        with tempfile.TemporaryFile(dir=existing) as file:
+        if not folder.is_dir():
+            raise NotADirectoryError(f"{folder} is not a folder")
+        with tempfile.TemporaryFile(dir=folder) as file:
             os.write(file.fileno(), b"soakd")
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return
         reason = error.strerror or str(error)
-        raise plan_file.error("run_directory", f"cannot write in {existing}: {reason}") from error
-    return existing
+        raise plan_file.error("run_directory", f"cannot write in {folder}: {reason}") from error

@@ -15,21 +15,14 @@ from soak.core.units import duration_ns, format_duration
 from soak.core.wording import amount
 from soak.daemons.context import host_name
 from soak.daemons.drive_check import distinct, measure
+from soak.daemons.free_space import folders_of
 from soak.store import drive_checks
 from soak.store.run_folder import Run, RunFolder, read_run
 
 LOG = logging.getLogger("soak.cli.drives")
 USUAL_NS = duration_ns("30s")
-OF_ONE_DRIVE = ("disk_io", "fsync", "smart")
-"""The probes whose `directory` is one folder on a broker's drive."""
 
 Say = Callable[[str], None]
-
-
-def folders_of(plan: AnyPlan) -> list[str]:
-    """Return where the plan's probes say that brokers of this host keep their data; may be empty."""
-    named = [plan.probes[name].directory for name in OF_ONE_DRIVE if name in plan.probes]
-    return list(dict.fromkeys(directory for directory in named if directory))
 
 
 def beforehand(plan: AnyPlan) -> list[str]:

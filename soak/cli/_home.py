@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from soak.cli import _checks
+from soak.cli import _checks, _no_room
 from soak.cli._begin import check_drives, new_run, prepare, resolved
-from soak.cli._drives import folders_of
 from soak.cli._excess import refuse_excess
 from soak.cli._load_checks import keep_load
 from soak.cli._part import WHOLE
 from soak.core import plan_text
 from soak.core.clock import SystemClock
+from soak.core.errors import PlanError, RunFolderError
 from soak.core.plan import Plan
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS, format_duration
 from soak.daemons.context import PhaseFile, connect
+from soak.daemons.free_space import folders_of
 from soak.store.home import Home, units_of
 from soak.store.run_folder import (
     RunFolder,
@@ -32,6 +33,8 @@ LEAD_NS = 30 * SECOND_NS
 """The first message is due so long after the run began: units start one after the other, Spark among them."""
 MEASURED_NS = 600 * SECOND_NS
 """So long all drives together may be measured: soak-begin@ and soak-finish@ are stopped soon after."""
+BEGIN_NEEDS = "a run begins with its plan's `free_space_floor` there and goes on with a few KiB"
+CLOSE_NEEDS = "a few KiB close the run"
 
 
 def begin_run(path: Path, home: Home, clock: SystemClock) -> None:
@@ -39,7 +42,13 @@ def begin_run(path: Path, home: Home, clock: SystemClock) -> None:
 
     Raises:
         PlanError: before the first side effect, or when the cluster refuses what the plan asks.
+        SoakError: there is no room for it, or the run that is there cannot go on.
     """
+    with _no_room.told(home.path, BEGIN_NEEDS):
+        _begin_run(path, home, clock)
+
+
+def _begin_run(path: Path, home: Home, clock: SystemClock) -> None:
     home.path.mkdir(parents=True, exist_ok=True)
     with exclusive(home.path / "begin.lock", "this folder of runs"):
         over, folder = home.newest(*OVER), home.newest("running")
@@ -53,7 +62,19 @@ def begin_run(path: Path, home: Home, clock: SystemClock) -> None:
             print(f"run {read_run(folder).id} begins in {folder.path}")
         else:
             print(f"run {read_run(folder).id} goes on in {folder.path}, as its own plan.yaml says")
-        home.want(units_of(read_plan(folder)))
+        home.want(units_of(_plan_of(folder)))
+
+
+def _plan_of(folder: RunFolder) -> Plan:
+    """Return the plan of a run that was begun.
+
+    Raises:
+        SoakError: it is damaged, which is no fault of who starts it: people are to be told.
+    """
+    try:
+        return read_plan(folder)
+    except PlanError as error:
+        raise RunFolderError(f"the run does not go on: {error}") from error
 
 
 def _begun(plan_file: PlanFile, home: Home, clock: SystemClock) -> RunFolder:
@@ -97,7 +118,16 @@ def _half_begun(plan: Plan, home: Home) -> RunFolder | None:
 
 
 def close_run(home: Home, folder: RunFolder) -> None:
-    """Write down that a run is over: its daemons have ended, and none is to start again."""
+    """Write down that a run is over: its daemons have ended, and none is to start again.
+
+    Raises:
+        RunFolderError: there is no room for it; another try goes on with it.
+    """
+    with _no_room.told(folder.path, CLOSE_NEEDS):
+        _close_run(home, folder)
+
+
+def _close_run(home: Home, folder: RunFolder) -> None:
     run, plan = read_run(folder), read_plan(folder)
     is_decided = PhaseFile(folder.phases).poll().end_k is not None
     state = "interrupted" if folder.stop_request.exists() else "ended" if is_decided else "failed"

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from rich.console import Console
 
-from soak.cli import _checks
+from soak.cli import _checks, _no_room
 from soak.cli._begin import check_drives, new_run, prepare, resolved
 from soak.cli._load_checks import keep_load
 from soak.cli._part import WHOLE, Part, check_in_time, check_part
@@ -26,12 +26,13 @@ from soak.core.plan import Plan
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
 from soak.daemons.context import grid_of
-from soak.daemons.supervise import GaveUpError, Supervisor
+from soak.daemons.supervise import START_LIMIT_NS, GaveUpError, Supervisor
 from soak.lab.lab import Lab, start_lab
 from soak.lab.mailbox import render
 from soak.service import children
 from soak.service.metrics import withdraw
 from soak.service.signals import stop_event
+from soak.service.watch import Watch
 from soak.store.run_folder import (
     Run,
     RunFolder,
@@ -139,8 +140,9 @@ def go_on(folder: RunFolder, console: Console, only: tuple[str, ...] = ()) -> En
 @contextmanager
 def _entered(folder: RunFolder, name: str, console: Console) -> Iterator[tuple[View, ExitStack]]:
     """Have a run folder for ourselves, and the terminal for the view; the log goes into the folder."""
-    folder.logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
+        stack.enter_context(_no_room.told(folder.path, "a run needs its `free_space_floor`"))
+        folder.logs.mkdir(parents=True, exist_ok=True)
         stack.enter_context(exclusive(folder.path / "run.lock", "this run folder"))
         logging.basicConfig(
             filename=folder.logs / "run.log",
@@ -190,12 +192,15 @@ def _carried_on(
 ) -> Ended:
     """Start the daemons of a run that was begun, and see to its end."""
     clock, plan = SystemClock(), plan_file.plan
+    # A drill stops daemons on purpose.
+    watch = None if company else stack.enter_context(Watch(clock, START_LIMIT_NS))
     supervisor = Supervisor(
         folder,
         clock,
         roles=part.roles(plan_file),
         on_death=lambda name, how: view.note(f"{name} died ({how}), started again"),
         measuring_environment=None if company is None else company.environment,
+        watch=watch,
     )
     stack.callback(withdraw, folder.path)
     stack.callback(supervisor.close)

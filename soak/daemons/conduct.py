@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from soak.core.units import SECOND_NS, format_size
 from soak.daemons import catch_up, ramp
 from soak.daemons.backlog import Backlog
 from soak.daemons.context import PhaseFile, grid_of, open_page
+from soak.daemons.free_space import FreeSpace, watched_folders
 from soak.daemons.load_seconds import LOAD_SOURCES, LoadSeconds
 from soak.daemons.rate_plan import table_of
 from soak.daemons.windows import Windows
@@ -56,7 +57,10 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: b
     plan, run_ = read_plan(folder), read_run(folder)
     grid, table = grid_of(folder, run_, clock), table_of(plan, folder)
     page = open_page(folder, plan, run_, "conduct", clock)
-    with exclusive(run_dir / "conduct.lock", "the conductor of this run"):
+    with (
+        exclusive(run_dir / "conduct.lock", "the conductor of this run"),
+        FreeSpace(watched_folders(plan)) as drives,
+    ):
         phase_file = PhaseFile(folder.phases)
         if not folder.phases.exists():
             write_planned(folder, planned(plan.phases))
@@ -74,18 +78,24 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: b
                 return 0
             if is_stopped:
                 return 0 if _is_decided(folder, Decision("end", k + 1, "stopped")) else 1
-            free = shutil.disk_usage(run_dir).free
+            own, brokers = shutil.disk_usage(run_dir).free, drives.seen()
+            free = {str(run_dir): own, **brokers}
             page.show(
                 [
                     (Column("run_second", (), "seconds"), float(k)),
                     (Column("run_phase", (("phase", phases.at(k)),), "one"), 1.0),
-                    (Column("run_folder_free_bytes", (), "bytes"), float(free)),
+                    (Column("run_folder_free_bytes", (), "bytes"), float(own)),
+                    *(_free_sample(at, left) for at, left in brokers.items()),
                 ]
             )
             if phases.end_k is not None:
                 continue
             if not _is_decided(folder, *conductor.next_decisions(phases, k, free)):
                 conductor = Conductor(folder, plan, grid, table)  # decides on this anew
+
+
+def _free_sample(directory: str, left: int) -> tuple[Column, float]:
+    return Column("broker_drive_free_bytes", (("directory", directory),), "bytes"), float(left)
 
 
 def write_planned(folder: RunFolder, phases: Phases) -> None:
@@ -130,14 +140,16 @@ class Conductor:
     _seconds: LoadSeconds = field(init=False)
     _backlog: Backlog = field(init=False)
 
-    def next_decisions(self, phases: Phases, k: int, free: int) -> tuple[Decision, ...]:
-        """Return what is decided in second k, once, with `free` bytes left on the run folder's drive."""
+    def next_decisions(
+        self, phases: Phases, k: int, free: Mapping[str, int]
+    ) -> tuple[Decision, ...]:
+        """Return what is decided in second k, once, with so many bytes `free` in each folder that matters."""
         if k == self._k:
             return ()
         self._k = k
         return self._decided(phases, k, free)
 
-    def _decided(self, phases: Phases, k: int, free: int) -> tuple[Decision, ...]:
+    def _decided(self, phases: Phases, k: int, free: Mapping[str, int]) -> tuple[Decision, ...]:
         current, ahead_k = phases.decision_at(k), k + AHEAD_SECONDS
         if current is not None and current.phase == "drain":
             return self._end(phases, k)
@@ -159,10 +171,12 @@ class Conductor:
             return catch_up.decide(self.plan, phases, k, ahead_k, self._backlog, rate)
         return ()
 
-    def _why_early(self, free: int) -> str:
+    def _why_early(self, free: Mapping[str, int]) -> str:
         """Return why the load must end before its time, or nothing."""
-        if free < self.plan.free_space_floor:
-            return f"{format_size(free // 2**20 * 2**20)} free is below the floor"
+        for directory, left in free.items():
+            if left < self.plan.free_space_floor:
+                size = format_size(left // 2**20 * 2**20)
+                return f"{size} free is below the floor, in {directory}"
         return "stopped" if self.folder.stop_request.exists() else ""
 
     def _end(self, phases: Phases, k: int) -> tuple[Decision, ...]:

@@ -170,15 +170,23 @@ def _plan_text(folder: RunFolder) -> str:
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:
-    """Replace `path` by a file of this text, on disk before it takes the name."""
+    """Replace `path` by a file of this text, on disk before it takes the name.
+
+    Raises:
+        OSError: with the path; what was there is there still, and nothing beside it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)  # a full drive would get one more with each try
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager
