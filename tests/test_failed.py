@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ from soak.cli.failed import failed
 from tests.test_mail import Inbox, served
 
 UNIT = "soak-begin@p"
+PLAN = """name: p
+broker: {{kafka: {{bootstrap_servers: '127.0.0.1:9'}}}}
+sinks: {{mail: {{to: [oncall@example.org], host: 127.0.0.1, port: {port}}}}}
+"""
 SAID = {
     "MONITOR_SERVICE_RESULT": "exit-code",
     "MONITOR_EXIT_STATUS": "1",
@@ -42,16 +47,31 @@ def test_it_reaches_the_sinks_of_the_plan(tmp_path: Path, monkeypatch: pytest.Mo
     for key, value in SAID.items():
         monkeypatch.setenv(key, value)
     with served(inbox) as port:
-        plan = tmp_path / "p.yaml"
-        plan.write_text(
-            "name: p\nbroker: {kafka: {bootstrap_servers: '127.0.0.1:9'}}\n"
-            f"sinks: {{mail: {{to: [oncall@example.org], host: 127.0.0.1, port: {port}}}}}\n"
-        )
+        (tmp_path / "p.yaml").write_text(PLAN.format(port=port))
         with pytest.raises(typer.Exit) as ended:
             failed(UNIT, tmp_path)
 
     assert ended.value.exit_code == 0
     assert len(inbox.mails) == 1
+
+
+@pytest.mark.parametrize(
+    ("unit", "status", "mails"),
+    [("soak-begin@p", "2", 0), ("soak-begin@p", "1", 1), ("soak-report@p", "2", 1)],
+)
+def test_who_begins_a_run_that_is_refused_gets_no_mail_about_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, status: str, mails: int
+) -> None:
+    """The terminal has said it; what fails when nobody looks is told."""
+    inbox = Inbox()
+    for key, value in {**SAID, "MONITOR_EXIT_STATUS": status}.items():
+        monkeypatch.setenv(key, value)
+    with served(inbox) as port:
+        (tmp_path / "p.yaml").write_text(PLAN.format(port=port))
+        with contextlib.suppress(typer.Exit):
+            failed(unit, tmp_path)
+
+    assert len(inbox.mails) == mails
 
 
 def test_what_is_not_tried_again_is_told() -> None:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from soak.cli.main import EXIT_BAD_PLAN
 from soak.core.ports import Message
 from soak.core.units import duration_ns
 from soak.core.wording import moment
 
 LASTS_NS = duration_ns("1d")
 """An alert about it ends by itself so long after it."""
+
+
+def is_seen(unit: str, environment: Mapping[str, str]) -> bool:
+    """True for a run that was refused before it began: nobody but a person begins one, and waits for it."""
+    is_refused = environment.get("MONITOR_EXIT_STATUS") == str(EXIT_BAD_PLAN)
+    return unit.startswith("soak-begin@") and is_refused
 
 
 def message(

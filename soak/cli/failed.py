@@ -17,13 +17,18 @@ def failed(
 ) -> None:
     """Send to each sink that a unit failed, and how, as systemd says in MONITOR_SERVICE_RESULT.
 
-    Exit: 0 every sink took it, 1 one did not, 2 bad plan, or one without sinks.
+    A run that was refused before it began is not told: who began it has seen it.
+
+    Exit: 0 every sink took it, or none is to hear of it, 1 one did not, 2 bad plan, or one without sinks.
     """
     from soak.cli._alert_test import is_sent, sinks_of
-    from soak.cli._failed import message
+    from soak.cli._failed import is_seen, message
     from soak.core.clock import SystemClock
     from soak.daemons.context import host_name
 
+    if is_seen(unit, os.environ):
+        print(f"{unit}: the run was refused, as who began it has been told")
+        return
     name, sinks = sinks_of(plans / f"{unit.partition('@')[2]}.yaml", None)
     told = message(name, unit, host_name(), os.environ, SystemClock().wall_ns())
     raise typer.Exit(0 if is_sent(told, sinks) else 1)
