@@ -7,8 +7,9 @@ quantiles and counts above thresholds agree with each other.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from soak.core import plan_text
 from soak.core.header import instance_of, lane
 from soak.core.histogram import THRESHOLDS_SECONDS, Histogram
-from soak.core.journal_text import End, columns_line, encode
+from soak.core.journal_text import Columns, End, columns_line, encode
 from soak.core.model import Column, Event, Record
 from soak.core.phases import to_line
 from soak.core.units import SECOND_NS
@@ -41,7 +42,7 @@ class Shape:
     fault_k: int | None = 112
     lifted_k: int | None = None
     step: float = 15.0
-    gaps: Mapping[str, tuple[range, ...]] | None = None
+    gaps: tuple[tuple[str, range], ...] = ()  # sources and the seconds that they lack
     untrusted: range = range(0)
     damaged_k: int | None = None  # the producer's line of this second is overwritten
     lost: int = 0  # so many acknowledged messages never arrive
@@ -62,16 +63,26 @@ def write_synthetic_run(path: Path, shape: Shape | None = None) -> RunFolder:
     steps = [("warm-up", 0), ("soak", shape.warm_up), ("drain", shape.seconds - shape.drain)]
     ends = [("end", shape.seconds)] if shape.is_ended else []
     folder.phases.write_text("".join(to_line(name, k) for name, k in (*steps, *ends)))  # type: ignore[arg-type]  # literals
-    rng = np.random.default_rng(shape.seed)
-    slow = _slowness(shape, rng)
-    _write(folder, shape, PRODUCER, lambda k: _produced(shape, k, slow[k] * 0.7, rng))
-    _write(folder, shape, CONSUMER, lambda k: _consumed(shape, k, slow[k], rng))
-    _write(folder, shape, PROBE, lambda k: _probed(shape, k, rng))
+    for source, lines in _journals(replace(shape, sinks="{}", is_drill=False)):
+        (folder.journal / source).mkdir(parents=True)
+        (folder.journal / source / "000000.jsonl").write_bytes(lines)
     if shape.is_drill:
         folder.lab.mkdir()
         head = {"name": "retention_cliff", "fault": {"kind": "deletion_stall"}}
         folder.faults.write_text(json.dumps(head) + "\n")
     return folder
+
+
+@lru_cache(maxsize=8)
+def _journals(shape: Shape) -> tuple[tuple[str, bytes], ...]:
+    """Return what each source has recorded; many tests read the same run."""
+    rng = np.random.default_rng(shape.seed)
+    slow = _slowness(shape, rng)
+    return (
+        (PRODUCER, _lines(shape, PRODUCER, lambda k: _produced(shape, k, slow[k] * 0.7, rng))),
+        (CONSUMER, _lines(shape, CONSUMER, lambda k: _consumed(shape, k, slow[k], rng))),
+        (PROBE, _lines(shape, PROBE, lambda k: _probed(shape, k, rng))),
+    )
 
 
 def _plan(shape: Shape) -> str:
@@ -134,7 +145,7 @@ def _record(shape: Shape, k: int, samples: Samples, **other: object) -> Record:
         "inc": 1,
         "at_ns": START_WALL_NS + (k + 1) * SECOND_NS,
         "length_ns": SECOND_NS,
-        "columns_id": columns_line([column for column, _ in samples]).id,
+        "columns_id": _columns(tuple(column for column, _ in samples)).id,
         "values": tuple(value for _, value in samples),
         "trust": {"reason": reason},
     }
@@ -213,31 +224,24 @@ def _probed(shape: Shape, k: int, rng: np.random.Generator) -> tuple[Samples, Re
     return samples, _record(shape, k, samples, events=events)
 
 
-def _write(
-    folder: RunFolder, shape: Shape, source: str, second: Callable[[int], tuple[Samples, Record]]
-) -> None:
-    home = folder.journal / source
-    home.mkdir(parents=True)
-    missing = [k for span in (shape.gaps or {}).get(source, ()) for k in span]
-    is_producer = source == PRODUCER
-    (home / "000000.jsonl").write_bytes(b"".join(_lines(shape, set(missing), second, is_producer)))
-
-
-def _lines(
-    shape: Shape,
-    missing: set[int],
-    second: Callable[[int], tuple[Samples, Record]],
-    is_producer: bool,  # noqa: FBT001  # the source that is damaged
-) -> Iterable[bytes]:
-    known = ""
+def _lines(shape: Shape, source: str, second: Callable[[int], tuple[Samples, Record]]) -> bytes:
+    missing = {k for name, span in shape.gaps if name == source for k in span}
+    damaged_k = shape.damaged_k if source == PRODUCER else None
+    known, lines = "", []
     for k in range(shape.seconds):
         samples, record = second(k)
         if record.columns_id != known:
             known = record.columns_id
-            yield encode(columns_line([column for column, _ in samples]))
-        if k in missing:
-            continue
-        line = encode(record)
-        yield b"#" * 40 + line[40:] if is_producer and k == shape.damaged_k else line
+            lines.append(encode(_columns(tuple(column for column, _ in samples))))
+        if k not in missing:
+            line = encode(record)
+            lines.append(b"#" * 40 + line[40:] if k == damaged_k else line)
     if shape.is_ended:
-        yield encode(End(1))
+        lines.append(encode(End(1)))
+    return b"".join(lines)
+
+
+@lru_cache(maxsize=8)
+def _columns(columns: tuple[Column, ...]) -> Columns:
+    """Return the line that lists a source's columns, which are the same in every second."""
+    return columns_line(columns)

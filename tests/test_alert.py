@@ -94,7 +94,7 @@ def test_a_finding_is_told_once_with_its_chart(tmp_path: Path) -> None:
 
 def test_both_mails_go_out_in_order(tmp_path: Path) -> None:
     """That it went away is told after that it came, and follows it."""
-    desk = Desk(tmp_path, DELIVERED, state="gone")
+    desk = Desk(tmp_path, DELIVERED, state="gone").without_pictures()
     alerts = desk.alerts()
     alerts.poll()
     alerts.poll()
@@ -106,7 +106,7 @@ def test_both_mails_go_out_in_order(tmp_path: Path) -> None:
 
 def test_what_is_put_off_is_tried_again_later_and_later(tmp_path: Path) -> None:
     """The n-th wait is twice the one before; nothing is tried before its time."""
-    desk = Desk(tmp_path, RETRY, RETRY, DELIVERED)
+    desk = Desk(tmp_path, RETRY, RETRY, DELIVERED).without_pictures()
     alerts = desk.alerts()
     tries = []
     for second in range(30):
@@ -129,7 +129,7 @@ def test_waits_grow_to_a_quarter_of_an_hour_and_no_further() -> None:
 
 def test_a_flood_is_spread_over_the_hours(tmp_path: Path) -> None:
     """Two an hour: the rest waits, also for a daemon that was started again."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     desk.say("alerts: {most_per_hour: 2}")
     for number in range(4):
         desk.save("confirmed", key=f"synthetic-1-{200 + number}")
@@ -145,7 +145,7 @@ def test_a_flood_is_spread_over_the_hours(tmp_path: Path) -> None:
 
 def test_nobody_is_told_in_a_maintenance_window(tmp_path: Path) -> None:
     """What is owed goes out after it; a daemon that ends within it leaves that to the next."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     desk.say("alerts: {maintenance: [{cron: '*/30 * * * *', length: 10min}]}")
     desk.clock.advance(1800 - desk.clock.wall_ns() / SECOND_NS % 1800 + 300)
     alerts = desk.alerts()
@@ -161,7 +161,7 @@ def test_nobody_is_told_in_a_maintenance_window(tmp_path: Path) -> None:
 
 def test_the_last_words_of_a_run_wait_for_no_window(tmp_path: Path) -> None:
     """After the end of the run no daemon comes that could say them."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     desk.say("alerts: {maintenance: [{cron: '* * * * *', length: 1h}]}")
     desk.folder.phases.write_text(to_line("soak", 0) + to_line("end", 130))
     alerts = desk.alerts()
@@ -174,7 +174,7 @@ def test_the_last_words_of_a_run_wait_for_no_window(tmp_path: Path) -> None:
 
 def test_a_digest_comes_once_a_day_and_again_until_it_is_taken(tmp_path: Path) -> None:
     """Also where nothing was found since; a second try is the same message."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     desk.say("alerts: {digest: '0 7 * * *'}")
     desk.alerts().poll()
     before = len(desk.sink.messages)
@@ -196,7 +196,7 @@ def test_a_digest_comes_once_a_day_and_again_until_it_is_taken(tmp_path: Path) -
 
 def test_what_was_refused_for_good_is_given_up_and_kept(tmp_path: Path) -> None:
     """It stays in the outbox with its reason, and is not tried again."""
-    desk = Desk(tmp_path, NEVER)
+    desk = Desk(tmp_path, NEVER).without_pictures()
     alerts = desk.alerts()
     alerts.poll()
     desk.clock.advance(3600)
@@ -208,7 +208,7 @@ def test_what_was_refused_for_good_is_given_up_and_kept(tmp_path: Path) -> None:
 
 def test_the_farewell_tries_what_was_put_off(tmp_path: Path) -> None:
     """Nobody comes after it: the wait that is left is not waited for."""
-    desk = Desk(tmp_path, RETRY, DELIVERED, state="gone")
+    desk = Desk(tmp_path, RETRY, DELIVERED, state="gone").without_pictures()
     alerts = desk.alerts()
     alerts.poll()
     alerts.farewell()
@@ -218,7 +218,7 @@ def test_the_farewell_tries_what_was_put_off(tmp_path: Path) -> None:
 
 def test_the_farewell_ends_when_the_server_stays_away(tmp_path: Path) -> None:
     """One try of what is left, and the message stays owed."""
-    desk = Desk(tmp_path, RETRY)
+    desk = Desk(tmp_path, RETRY).without_pictures()
     desk.alerts().farewell()
 
     assert len(desk.sink.messages) == 1
@@ -227,7 +227,7 @@ def test_the_farewell_ends_when_the_server_stays_away(tmp_path: Path) -> None:
 
 def test_the_farewell_is_bounded_in_time(tmp_path: Path) -> None:
     """A server that takes seconds for each mail cannot hold up the end of a run."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     desk.sink = FakeSink(desk.clock, DELIVERED, seconds=4.0)
     for number in range(20):
         desk.save("confirmed", key=f"synthetic-1-{200 + number}")
@@ -269,7 +269,7 @@ def test_a_mail_goes_out_without_its_picture_when_the_journal_is_gone(tmp_path: 
 
 def test_a_sink_that_left_the_plan_is_given_up(tmp_path: Path) -> None:
     """The outbox says why."""
-    desk = Desk(tmp_path, DELIVERED)
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
     plan = load(desk.folder.plan.read_text(), "plan.yaml").plan
     Alerts(desk.folder, plan, read_run(desk.folder), {}, desk.clock).poll()
 

@@ -148,7 +148,7 @@ def test_much_to_say_stays_within_forty_lines_of_78_columns() -> None:
 
 def test_the_window_is_read_from_the_journals_with_its_gaps_and_deletions(tmp_path: Path) -> None:
     """Quantiles of the headline's own metric; seconds without a record are not there."""
-    shape = Shape(seconds=130, gaps={CONSUMER: (range(60, 64),)})
+    shape = Shape(seconds=130, gaps=((CONSUMER, range(60, 64)),))
     folder = write_synthetic_run(tmp_path / "run", shape)
 
     window = read_window(folder.journal, P99, *bounds(FINDING, is_gone=False))

@@ -17,7 +17,7 @@ from tests.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SHAPE = Shape(gaps={CONSUMER: (range(60, 63),)}, damaged_k=80, untrusted=range(40, 42))
+SHAPE = Shape(gaps=((CONSUMER, range(60, 63)),), damaged_k=80, untrusted=range(40, 42))
 
 
 def _alone(paths: Sequence[Path], step: int) -> list[Row]:

@@ -25,8 +25,8 @@ from tests.synthetic_run import PRODUCER, START_WALL_NS, Shape, write_synthetic_
 
 
 def test_gaps_are_named_with_their_source_and_too_many_make_it_inconclusive(tmp_path: Path) -> None:
-    few = timeline(tmp_path / "few", Shape(fault_k=None, gaps={PRODUCER: (range(50, 53),)}))
-    many = timeline(tmp_path / "many", Shape(fault_k=None, gaps={PRODUCER: (range(50, 90),)}))
+    few = timeline(tmp_path / "few", Shape(fault_k=None, gaps=((PRODUCER, range(50, 53)),)))
+    many = timeline(tmp_path / "many", Shape(fault_k=None, gaps=((PRODUCER, range(50, 90)),)))
 
     (gap,) = coverage(few).gaps
     assert (gap.source, gap.from_k, gap.to_k) == (PRODUCER, 50, 53)
