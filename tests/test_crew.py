@@ -23,6 +23,7 @@ from soak.core.ports import Clock
 from soak.daemons import crew
 from soak.daemons.context import connect, topics_of
 from soak.lab.ports import Running
+from soak.service import children
 from soak.store.run_folder import Run, RunFolder, write_run
 from tests.fakes import FakeClock
 
@@ -102,7 +103,7 @@ def test_one_that_hangs_is_replaced_alone(
     command = [sys.executable, "-m", "soak.cli.main", "produce", "--all"]
     told = {"NOTIFY_SOCKET": str(manager.getsockname()), "WATCHDOG_USEC": "20000000"}
     service = subprocess.Popen(
-        [*command, "--run-dir", str(folder.path)], env={**os.environ, **told}
+        children.mortal([*command, "--run-dir", str(folder.path)]), env={**os.environ, **told}
     )
     try:
         while manager.recv(4096) != b"READY=1":
