@@ -12,7 +12,7 @@ from itertools import count
 
 import numpy as np
 
-from detectors.attribution import attribute
+from detectors.attribution import UNKNOWN, attribute
 from detectors.incidents import Incident, group, identity, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
@@ -26,8 +26,9 @@ from soak.store.run_folder import RunFolder
 
 BEFORE_SECONDS = 600  # looked at around an onset
 AFTER_SECONDS = 300
-SETTLE_SECONDS = 30  # of the new level before the first word on its cause
-PATIENCE_SECONDS = 30  # for a source that has fallen silent
+SOON_SECONDS = 15  # of the new level before a cause is told, which somebody waits for
+SETTLE_SECONDS = 30  # of it before that none is known, beyond what the slowest channel lags
+PATIENCE_SECONDS = 10  # for a source that has fallen silent
 
 
 @dataclass(slots=True)
@@ -95,27 +96,31 @@ class Attribution:
             last_k = finding.onset_k + AFTER_SECONDS
             newest_k = max(latest.values(), default=0)
             judged_k = self._judged_k.get(finding.key, -1)
-            is_due = self._is_readable(finding, latest, SETTLE_SECONDS) if judged_k < 0 else False
+            is_first = judged_k < 0 and self._has_passed(finding.onset_k + SOON_SECONDS, latest)
             is_last = judged_k < last_k and (is_over or newest_k >= last_k)
-            if is_due or is_last:
-                causes = attribute(
-                    incident, self._nearby(finding, known, min(last_k, newest_k) + 1)
-                )
-                self._judged_k[finding.key] = last_k if is_last else min(newest_k, last_k - 1)
+            if is_first or is_last:
+                nearby = self._nearby(finding, known, min(last_k, newest_k) + 1)
+                found = attribute(incident, nearby)
+                if is_last or found[0].cause != UNKNOWN or self._is_all_there(finding, latest):
+                    causes = found
+                    self._judged_k[finding.key] = last_k if is_last else min(newest_k, last_k - 1)
             self._is_settled &= self._judged_k.get(finding.key, -1) >= last_k
         is_about_cluster = is_regression(incident, causes)
         return replace(finding, causes=tuple(causes), is_about_cluster=is_about_cluster)
 
-    def _is_readable(self, finding: Finding, latest: dict[str, int], settle: int) -> bool:
-        """True when all sources have passed the onset by what their channels lag, or are silent."""
+    def _is_all_there(self, finding: Finding, latest: dict[str, int]) -> bool:
+        """True when every channel would have shown by now what it had to show of the onset."""
+        window = self.history.window(finding.onset_k, finding.onset_k + 1)
+        lag_seconds = max(lags(window).values(), default=0.0)
+        wanted_k = finding.interval[1] + SETTLE_SECONDS + round(lag_seconds)
+        return self._has_passed(wanted_k, latest)
+
+    @staticmethod
+    def _has_passed(k: int, latest: dict[str, int]) -> bool:
+        """True when all sources have come so far, or are silent."""
         if not latest:
             return False
-        wanted = finding.interval[1] + settle
-        lag = max(
-            lags(self.history.window(finding.onset_k, finding.onset_k + 1)).values(), default=0.0
-        )
-        wanted += round(lag)
-        return min(latest.values()) >= wanted or max(latest.values()) >= wanted + PATIENCE_SECONDS
+        return min(latest.values()) >= k or max(latest.values()) >= k + PATIENCE_SECONDS
 
     def _nearby(self, finding: Finding, known: Sequence[Change], k1: int) -> Nearby:
         k0 = max(0, finding.interval[0] - BEFORE_SECONDS)

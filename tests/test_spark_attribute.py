@@ -11,7 +11,13 @@ from soak.core import plan_text
 from soak.core.model import Change, Finding
 from soak.store.findings import FindingsStore
 from soak.store.run_folder import RunFolder
-from spark.attribute import AFTER_SECONDS, PATIENCE_SECONDS, SETTLE_SECONDS, Attribution
+from spark.attribute import (
+    AFTER_SECONDS,
+    PATIENCE_SECONDS,
+    SETTLE_SECONDS,
+    SOON_SECONDS,
+    Attribution,
+)
 from tests.fakes import FakeClock
 from tests.growing_run import begun, grow
 from tests.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
@@ -60,11 +66,11 @@ def test_a_cause_waits_until_all_sources_have_passed_the_onset(
 ) -> None:
     """Before, the finding is confirmed, has no cause, and nobody is told."""
     folder = begun(whole, tmp_path / "r")
-    grow(whole, folder, 203 + SETTLE_SECONDS)
+    grow(whole, folder, ONSET + SOON_SECONDS)
     judge = attribution(folder)
     judge.advance([STEP])
     early = (findings(folder)[0].causes, messages(folder))
-    grow(whole, folder, 204 + SETTLE_SECONDS)
+    grow(whole, folder, ONSET + SOON_SECONDS + 1)
     judge.advance([])
 
     assert early == ((), [])
@@ -72,10 +78,26 @@ def test_a_cause_waits_until_all_sources_have_passed_the_onset(
     assert messages(folder) == [("mail", "confirmed")]
 
 
+def test_that_no_cause_is_known_is_told_later(tmp_path: Path) -> None:
+    """A channel that moves after the latency may still name one."""
+    shape = Shape(seconds=600, deletions_k=None, fault_k=ONSET, sinks=SINKS, is_ended=False)
+    blameless = write_synthetic_run(tmp_path / "blameless", shape)
+    folder = begun(blameless, tmp_path / "r")
+    judge = attribution(folder)
+    told = []
+    for end in (ONSET + SOON_SECONDS + 1, 203 + SETTLE_SECONDS, 204 + SETTLE_SECONDS):
+        grow(blameless, folder, end)
+        judge.advance([STEP])
+        told.append(messages(folder))
+
+    assert told == [[], [], [("mail", "confirmed")]]
+    assert findings(folder)[0].cause == "unknown"
+
+
 def test_a_silent_source_is_not_waited_for_without_end(whole: RunFolder, tmp_path: Path) -> None:
     """The consumer died at the onset."""
     folder = begun(whole, tmp_path / "r")
-    grow(whole, folder, 203 + SETTLE_SECONDS + PATIENCE_SECONDS + 1)
+    grow(whole, folder, ONSET + SOON_SECONDS + PATIENCE_SECONDS + 1)
     cut = begun(whole, tmp_path / "cut")
     grow(whole, cut, ONSET)
     (cut.journal / CONSUMER / "000000.jsonl").replace(folder.journal / CONSUMER / "000000.jsonl")
