@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,6 +114,20 @@ def test_a_drive_that_the_brokers_may_use_themselves_has_no_neighbour(what: str)
     events = told("retention_deletion", *range(ONSET, END, 9)) if what == "deletions" else ()
 
     assert "noisy_neighbour" not in causes(around(*series, events=events))
+
+
+def test_a_neighbour_is_named_once_a_compaction_would_have_been_told() -> None:
+    """Bookies write their numbers once a minute: until then it may be they that write."""
+    runs = channel('probe@b1|bookie_MAJOR_COMPACTIONS{target="b"}', 0.0, 0.0)
+    seen = around(*busy(), runs)
+    late = replace(seen, lag_seconds={runs.name: END - ONSET})
+    later = replace(late, k1=seen.k1 + 60)
+
+    assert [causes(one)[0] for one in (seen, late, later)] == [
+        "noisy_neighbour",
+        "unknown",
+        "noisy_neighbour",
+    ]
 
 
 def test_a_backlog_that_begins_to_drain_at_the_onset() -> None:

@@ -33,7 +33,7 @@ def is_at_work(change: Change, nearby: Nearby) -> bool:
         return True
     if copying(change, nearby):
         return True
-    return bool(compactions(change, nearby)) or not _is_compaction_known(nearby)
+    return bool(compactions(change, nearby)) or not _is_compaction_known(change, nearby)
 
 
 def has_begun(kinds: Iterable[str], change: Change, nearby: Nearby) -> bool:
@@ -77,11 +77,15 @@ def compactions(change: Change, nearby: Nearby) -> tuple[int, ...]:
     return tuple(int(k) for k in ks[(ks >= first) & (ks <= last + _LATER)])
 
 
-def _is_compaction_known(nearby: Nearby) -> bool:
-    """True for a cluster without bookies, and for one whose bookies say what they compact."""
+def _is_compaction_known(change: Change, nearby: Nearby) -> bool:
+    """True for a cluster without bookies, and once those that say what they compact would have said it."""
     metrics = {name.partition("|")[2] for name in nearby.series}
     has_bookies = any(metric.startswith(_BOOKIE) for metric in metrics)
     has_bookies |= bool(
         nearby.event_ks("ledger_created").size or nearby.event_ks("ledger_roll").size
     )
-    return not has_bookies or any(nearby.named(metric) for metric in _COMPACTIONS)
+    telling = [name for metric in _COMPACTIONS for name in nearby.named(metric)]
+    if not telling:
+        return not has_bookies
+    lag_seconds = max(nearby.lag_seconds.get(name, 0.0) for name in telling)
+    return nearby.k1 > near(change)[1] + lag_seconds
