@@ -13,6 +13,7 @@ from itertools import count
 import numpy as np
 
 from detectors.attribution import UNKNOWN, attribute
+from detectors.channels import column_of
 from detectors.incidents import Incident, group, identity, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
@@ -111,8 +112,10 @@ class Attribution:
     def _is_all_there(self, finding: Finding, latest: dict[str, int]) -> bool:
         """True when every channel would have shown by now what it had to show of the onset."""
         window = self.history.window(finding.onset_k, finding.onset_k + 1)
-        lag_seconds = max(lags(window).values(), default=0.0)
-        wanted_k = finding.interval[1] + SETTLE_SECONDS + round(lag_seconds)
+        late_seconds = max(
+            (lag for name, lag in lags(window).items() if not _is_deletion(name)), default=0.0
+        )
+        wanted_k = finding.interval[1] + SETTLE_SECONDS + round(late_seconds)
         return self._has_passed(wanted_k, latest)
 
     @staticmethod
@@ -181,6 +184,11 @@ def nearby_of(
         phases=tuple(zip(phases.from_k, phases.names, strict=True)),
         lag_seconds=lags(window),
     )
+
+
+def _is_deletion(series: str) -> bool:
+    """True for what tells of deletions at once: it is the drive that feels them later."""
+    return column_of(series).metric.startswith("retention_")
 
 
 def lags(window: Window) -> dict[str, float]:

@@ -201,8 +201,8 @@ def _probed(shape: Shape, k: int, rng: np.random.Generator) -> tuple[Samples, Re
         (Column("fsync_latency_seconds", fsync, "seconds"), 0.002 * rng.lognormal(0.0, 0.2)),
         (Column("disk_write_await_seconds", device, "seconds"), 0.001 * rng.lognormal(0.0, 0.2)),
         (Column("node_disk_io_time_seconds", device, "seconds"), 0.1 * rng.lognormal(0.0, 0.2)),
-        (Column("retention_deletions", topic, "deletions"), deletions),
-        (Column("retention_deleted_bytes", topic, "bytes"), deletions * 2**20),
+        (Column("retention_deletions", topic, "deletions", 60.0), deletions),
+        (Column("retention_deleted_bytes", topic, "bytes", 60.0), deletions * 2**20),
         (Column("host_cpu_ratio", (), "ratio"), 0.4 + 0.05 * rng.random()),
     ]
     end_ns = START_WALL_NS + (k + 1) * SECOND_NS
