@@ -298,8 +298,10 @@ class Panel:
         return changes
 
     def _is_back(self, block: Block, i: int, change: Change, level: float) -> bool:
+        """True when a level is back where a change began, or beyond: of steps up a stair all are gone."""
+        is_beyond = (level - change.before) * (change.after - change.before) <= 0
         is_nearer = abs(level - change.before) < abs(level - change.after)
-        return is_nearer and not self._is_step(block, i, change.before, level)
+        return is_beyond or (is_nearer and not self._is_step(block, i, change.before, level))
 
     def _is_step(self, block: Block, i: int, before: float, after: float) -> bool:
         return is_step(

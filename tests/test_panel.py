@@ -199,6 +199,19 @@ def test_a_step_that_goes_away_is_gone_under_the_same_raise() -> None:
     assert gone.gone_k == k
 
 
+def test_both_steps_of_a_stair_are_gone_once_the_level_lies_below_the_first() -> None:
+    """A latency that grows under an overload is told in steps; the second began far above where all ends."""
+    values = latencies(3, 400)
+    values[100:130] *= 100.0
+    values[130:200] *= 1000.0
+    found = run(values)
+    ups = [change.raised_k for _, change in confirmed(found) if change.direction == "up"]
+    gone = [change.raised_k for _, change in found if change.state == "gone"]
+
+    assert len(ups) == 2
+    assert sorted(gone) == ups
+
+
 def test_a_step_that_stays_is_never_gone() -> None:
     states = [change.state for _, change in run(latencies(3, 900, onset=100))]
 
