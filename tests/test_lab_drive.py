@@ -85,6 +85,25 @@ def test_it_is_a_filesystem_of_its_own_and_goes_when_closed(folder: Path) -> Non
 
 
 @pytest.mark.slow
+def test_a_new_drive_was_never_written(folder: Path) -> None:
+    """What was written to the one before would look like wear."""
+    size = 2**24
+    written = []
+    for _ in range(2):
+        made = drive.start(folder, capacity_bytes=2**26)
+        with (made.mount_point / "x").open("wb") as file:
+            file.write(bytes(size))
+            file.flush()
+            os.fsync(file.fileno())
+        sectors = Path(f"/sys/block/{made.device}/stat").read_text().split()[6]
+        written.append(512 * int(sectors))
+        made.close()
+
+    assert min(written) >= size
+    assert max(written) < min(written) + size
+
+
+@pytest.mark.slow
 def test_it_goes_when_its_user_is_killed(folder: Path) -> None:
     """SIGKILL, in the middle of a hang."""
     user = user_of(folder)

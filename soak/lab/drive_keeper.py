@@ -73,11 +73,11 @@ def _put_together(
     fuse = ["nbdfuse", str(folder.image), "--unix", str(address)]
     processes.append(_spawn(fuse, folder))
     _await(lambda: mounts.is_mounted(folder.image), processes)
-    loop = Path(mounts.run("losetup", "--find", "--show", str(folder.image)).strip())
-    mounts.run(*FILESYSTEMS[filesystem], str(loop))
-    mounts.mount(loop.name, folder)
+    loop = mounts.attach(folder.image)
+    mounts.run(*FILESYSTEMS[filesystem], f"/dev/{loop}")
+    mounts.mount(loop, folder)
     draft = folder.ready.with_suffix(".part")
-    draft.write_text(f"{os.getpid()} {loop.name}")
+    draft.write_text(f"{os.getpid()} {loop}")
     draft.replace(folder.ready)
 
 

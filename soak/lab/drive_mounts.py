@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import sys
@@ -13,8 +14,35 @@ from soak.core.errors import LabError
 from soak.lab import drive_control, drive_place
 from soak.lab.drive_folder import DriveFolder
 
+_CONTROL, _ADD, _REMOVE = Path("/dev/loop-control"), 0x4C80, 0x4C81
+"""LOOP_CTL_ADD and LOOP_CTL_REMOVE of the kernel's include/uapi/linux/loop.h."""
 STEP_LIMIT_SECONDS = 20.0
 UNDO_STEP_SECONDS = 10.0
+
+
+def attach(image: Path) -> str:
+    """Make a loop device on a file and return its name, such as `loop8`.
+
+    It is a new one where the kernel makes one, so that it counts from nothing, as a new drive does.
+
+    Raises:
+        LabError: as `run`.
+    """
+    loop = _made()
+    if (
+        loop is None or not Path(loop).exists()
+    ):  # a container's /dev may not show what is made later
+        return Path(run("losetup", "--find", "--show", str(image)).strip()).name
+    run("losetup", loop, str(image))
+    return Path(loop).name
+
+
+def _made() -> str | None:
+    try:
+        with _CONTROL.open() as control:
+            return f"/dev/loop{fcntl.ioctl(control, _ADD, -1)}"
+    except OSError:
+        return None
 
 
 def mount(device: str, folder: DriveFolder) -> None:
@@ -31,7 +59,7 @@ def clear(folder: DriveFolder) -> None:
     if is_mounted(folder.mount_point) and not _try("umount", str(folder.mount_point)):
         _try("umount", "--lazy", str(folder.mount_point))  # somebody still has a file open
     for loop in loops_on(folder.image):
-        _try("losetup", "--detach", loop)
+        _detach(loop)
     if is_mounted(folder.image):
         _try("umount", "--lazy", str(folder.image))
 
@@ -103,7 +131,15 @@ def detach_nameless(loops: list[str]) -> None:
     """Detach those of these whose file nbdfuse took away when it ended: to the kernel it is `/` then."""
     for loop in loops:
         if _said(Path("/sys/block") / Path(loop).name / "loop" / "backing_file") == "/":
-            _try("losetup", "--detach", loop)
+            _detach(loop)
+
+
+def _detach(loop: str) -> None:
+    """Detach a loop device and take it away; one that is still busy stays, with nothing on it."""
+    if not _try("losetup", "--detach", loop):
+        return
+    with contextlib.suppress(OSError), _CONTROL.open() as control:
+        fcntl.ioctl(control, _REMOVE, int(loop.removeprefix("/dev/loop")))
 
 
 def _said(file: Path) -> str:
