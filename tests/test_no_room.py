@@ -53,11 +53,19 @@ def test_the_drive_is_named_with_what_it_has_and_what_it_takes(tmp_path: Path) -
 
     with (
         pytest.raises(
-            RunFolderError, match=r"gone/run\.json: No space .* the drive at /.* free; 7 do$"
+            RunFolderError, match=r"gone/run\.json: No space .*: the drive at /.* free; 7 do$"
         ),
         _no_room.told(tmp_path, "7 do"),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def test_of_a_drive_that_is_read_only_the_room_does_not_matter(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RunFolderError, match=r"Read-only file system: the drive at /\S*$"),
+        _no_room.told(tmp_path, "7 do"),
+    ):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path / "run.json"))
 
 
 def test_what_is_no_lack_of_room_stays_what_it_is(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from soak.cli._drives import existing
 from soak.core.errors import RunFolderError
 from soak.core.units import format_size
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_TAKES_NOTHING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @contextmanager
 def told(folder: Path, needed: str) -> Iterator[None]:
-    """Tell of what is written below `folder` and finds no room; `needed` says how much there has to be.
+    """Tell of what is written below `folder` and not taken; `needed` says how much room there has to be.
 
     Raises:
         RunFolderError: instead of the system's error.
@@ -25,13 +25,14 @@ def told(folder: Path, needed: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _TAKES_NOTHING:
             raise
         path = Path(error.filename or folder)
         drive = _drive_of(Path(existing(path)))
         free = format_size(shutil.disk_usage(drive).free // 2**10 * 2**10)
+        room = "" if error.errno == errno.EROFS else f" has {free} free; {needed}"
         raise RunFolderError(
-            f"cannot write {path}: {error.strerror}; the drive at {drive} has {free} free; {needed}"
+            f"cannot write {path}: {error.strerror}: the drive at {drive}{room}"
         ) from error
 
 
