@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from detectors.channels import column_of
 from detectors.level_shift import Config, Panel
 from soak.core.model import Change, Column
 from soak.core.units import SECOND_NS
@@ -117,14 +120,15 @@ QUIET = Config(
 )
 
 
-@pytest.mark.parametrize(
-    "kind", ["independent", "autocorrelated", "student-t", "spikes", "rounded"]
-)
-def test_false_alarms_stay_at_the_set_rate(kind: str) -> None:
-    """100 series of half an hour at one alarm an hour and series: 50 hours, so 50 are allowed."""
-    values = 100.0 + noise(kind, (1800 + 120, 100), np.random.default_rng(5))
+def test_false_alarms_stay_at_the_set_rate() -> None:
+    """100 series of a kind, half an hour each, at one alarm an hour and series: 50 are allowed, not 100."""
+    kinds = ["independent", "autocorrelated", "student-t", "spikes", "rounded"]
+    shape = (1800 + 120, 100)
+    values = np.hstack([noise(kind, shape, np.random.default_rng(5)) for kind in kinds])
+    alarms = confirmed(run_beside_each_other(100.0 + values, QUIET, unit=""))
 
-    assert len(confirmed(run_beside_each_other(values, QUIET, unit=""))) <= 100
+    told = Counter(kinds[int(column_of(c.series).labels[0][1]) // 100] for _, c in alarms)
+    assert {kind: count for kind, count in told.items() if count > 100} == {}
 
 
 @pytest.mark.parametrize(("correlation", "most"), [(0.8, 1), (0.95, 8)])
@@ -323,12 +327,16 @@ def table(seed: int) -> NDArray[np.float64]:
     return np.column_stack([latencies(seed, 420, onset=150), steady, cpu])
 
 
+@lru_cache(maxsize=3)
+def fed_at_once(seed: int) -> tuple[list[Change], bytes]:
+    whole = Panel(Config(baseline=BASELINE))
+    return feed(whole, range(420), table(seed)), whole.to_bytes()
+
+
 @settings(max_examples=10, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 50), cuts=st.lists(st.integers(0, 420), max_size=6))
+@given(seed=st.integers(0, 2), cuts=st.lists(st.integers(0, 420), max_size=6))
 def test_a_panel_that_is_stored_and_resumed_goes_on_bit_for_bit(seed: int, cuts: list[int]) -> None:
     values, config = table(seed), Config(baseline=BASELINE)
-    whole = Panel(config)
-    expected = feed(whole, range(420), values)
 
     found, blob, last = [], Panel(config).to_bytes(), 0
     for cut in [*sorted(cuts), 420]:
@@ -336,8 +344,7 @@ def test_a_panel_that_is_stored_and_resumed_goes_on_bit_for_bit(seed: int, cuts:
         found += feed(panel, range(last, cut), values)
         blob, last = panel.to_bytes(), cut
 
-    assert found == expected
-    assert blob == whole.to_bytes()
+    assert (found, blob) == fed_at_once(seed)
 
 
 def test_the_order_of_series_does_not_matter() -> None:
@@ -405,7 +412,7 @@ def test_a_series_without_a_column_is_forgotten_after_ten_minutes() -> None:
 
 def test_columns_that_change_all_the_time_take_bounded_room() -> None:
     panel = Panel(Config(baseline=BASELINE))
-    for k in range(500):
+    for k in range(360):
         column = Column("x", (("i", str(k)),), "seconds")
         panel.update("s", [column], k, np.ones(1), True, "soak")
 

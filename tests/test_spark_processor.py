@@ -53,23 +53,27 @@ def parts_of(frame: pd.DataFrame, count: int) -> list[pd.DataFrame]:
     return [whole[(whole["k"] >= low) & (whole["k"] < high)] for low, high in pairwise(edges)]
 
 
-def test_the_step_is_found_through_the_state(frame: pd.DataFrame) -> None:
-    """Forty batches, the panel stored and read between them."""
+@pytest.fixture(scope="module")
+def in_forty(frame: pd.DataFrame) -> list[Change]:
+    """What forty batches give, the panel stored and read between them."""
     tester = TwsTester(PanelProcessor(Config()))
-    changes = [change for part in parts_of(frame, 40) for change in found(tester, part)]
-    confirmed = [change for change in changes if change.state == "confirmed"]
+    return [change for part in parts_of(frame, 40) for change in found(tester, part)]
+
+
+def test_the_step_is_found_through_the_state(in_forty: list[Change]) -> None:
+    confirmed = [change for change in in_forty if change.state == "confirmed"]
 
     assert any("end_to_end_latency" in change.series for change in confirmed)
     assert all(abs(change.onset_k - 202) <= 3 for change in confirmed if "latency" in change.series)
 
 
-def test_batches_and_order_of_rows_do_not_matter(frame: pd.DataFrame) -> None:
+def test_batches_and_order_of_rows_do_not_matter(
+    frame: pd.DataFrame, in_forty: list[Change]
+) -> None:
     """One shuffled batch of all gives what forty in order give."""
     one = found(TwsTester(PanelProcessor(Config())), frame.sample(frac=1.0, random_state=3))
-    tester = TwsTester(PanelProcessor(Config()))
-    many = [change for part in parts_of(frame, 40) for change in found(tester, part)]
 
-    assert sorted(map(repr, one)) == sorted(map(repr, many))
+    assert sorted(map(repr, one)) == sorted(map(repr, in_forty))
     assert one
 
 
