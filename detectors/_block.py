@@ -17,7 +17,7 @@ from detectors._cells import CELL, CELLS, Cells
 from detectors._measure import Step
 from detectors._memory import SCALES, Memory
 from detectors._spread import Spread
-from detectors._windows import AFTER, BEFORE, BEFORE_CELLS, FINE, ROWS, WINDOWS
+from detectors._windows import AFTER, BEFORE, BEFORE_CELLS, LONG, ROWS, SHORT
 from soak.core.model import Change, Column
 
 RELEARN_ROWS = 30
@@ -28,6 +28,10 @@ _MEMORY_ROWS = 300  # the spread forgets that slowly, also across alarms
 _LONG_MEMORY_ROWS = 10_000  # and the correlation, which takes longer to judge
 _LEAST_FREEDOM = 150.0  # what is known of scores before any are seen: they are bounded
 PARTS = 1000.0  # a score of 1 as an integer
+_DOUBT_ROWS = 120.0  # that long windows need to know of means of minutes
+_TYPICAL = np.array(20.0)  # rows, of whose mean the clip of long windows is made
+_LAST = SHORT.size  # place of the whole ring among the sums of short windows
+_SUMMED = np.concatenate([SHORT, [ROWS], LONG, [ROWS]])  # each kind ends with the whole ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,10 @@ def _none() -> NDArray[np.float64]:
     return np.zeros(0)
 
 
+def _memories(n: int) -> Memory:
+    return Memory(np.ones(n), np.zeros(n), np.full(n, 0.5), np.zeros(n))
+
+
 @dataclass(slots=True)
 class Block:
     """All arrays have the series last; `y` and `k` are rings of `ROWS` rows."""
@@ -76,7 +84,9 @@ class Block:
     logarithmic: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     least: NDArray[np.float64] = field(default_factory=_none)
     unit: NDArray[np.float64] = field(default_factory=_none)  # a score of 1 on the series' scale
-    q: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    limit: NDArray[np.float64] = field(default_factory=_none)  # of a wide score
+    narrow: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    wide: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     here: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     sums: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -86,7 +96,8 @@ class Block:
     older_counts: NDArray[np.float64] = field(default_factory=_none)
     noise: NDArray[np.float64] = field(default_factory=_none)  # of the contrast of each window
     freedom: NDArray[np.float64] = field(default_factory=_none)  # degrees of it
-    memory: Memory = field(default_factory=lambda: Memory(_none(), _none(), _none(), _none()))
+    narrow_memory: Memory = field(default_factory=lambda: _memories(0))
+    wide_memory: Memory = field(default_factory=lambda: _memories(0))
 
     @property
     def total(self) -> NDArray[np.int64]:
@@ -145,13 +156,13 @@ def adopt(block: Block, columns: tuple[Column, ...], step: Step, since_k: int) -
     block.logarithmic = _measure.is_log(columns)
     block.least = _measure.least(columns, step)
     n = len(names)
-    block.q, block.here = np.zeros((ROWS, n), np.int32), np.zeros((ROWS, n), np.int32)
-    block.sums = np.zeros((WINDOWS.size, n), np.int64)
+    block.narrow, block.wide, block.here = (np.zeros((ROWS, n), np.int32) for _ in range(3))
+    block.sums = np.zeros((_SUMMED.size, n), np.int64)
     block.counts = np.zeros_like(block.sums)
     block.older, block.older_counts = np.zeros((CELLS + 1, n)), np.zeros((CELLS + 1, n))
     block.noise, block.freedom = np.ones((AFTER.size, n)), np.ones((AFTER.size, n))
-    block.unit = np.ones(n)
-    block.memory = Memory(np.ones(n), np.zeros(n), np.full(n, 0.5), np.zeros(n))
+    block.unit, block.limit = np.ones(n), np.full(n, _spread.WIDE)
+    block.narrow_memory, block.wide_memory = _memories(n), _memories(n)
     rescore(block, np.arange(n), step)
     return block
 
@@ -178,17 +189,26 @@ def _floor(block: Block, at: NDArray[np.int64], step: Step) -> NDArray[np.float6
 def rescore(block: Block, at: NDArray[np.int64], step: Step) -> None:
     """Make scores, sums and noise of these series anew, with what was learnt of them."""
     spread, floor = block.spread.take(at), _floor(block, at, step)
+    block.unit[at] = np.maximum(0.5 * (spread.down + spread.up), floor)
+    _judge(block, at, step)
     z = _spread.scores(block.y[:, at], spread, floor)
     here = np.isfinite(z)
     block.here[:, at] = here
-    block.q[:, at] = np.rint(np.where(here, z, 0.0) * PARTS)
+    block.narrow[:, at] = _clipped(z, _spread.NARROW)
+    block.wide[:, at] = _clipped(z, block.limit[at])
     newest_first = (block.rows - 1 - np.arange(ROWS)) % ROWS
     columns = np.ix_(newest_first, at)
-    block.sums[:, at] = np.cumsum(block.q[columns], axis=0)[WINDOWS - 1]
-    block.counts[:, at] = np.cumsum(block.here[columns], axis=0)[WINDOWS - 1]
-    block.unit[at] = np.maximum(0.5 * (spread.down + spread.up), floor)
-    _judge(block, at, step)
+    short, long = np.split(_SUMMED - 1, [_LAST + 1])
+    block.sums[: _LAST + 1, at] = np.cumsum(block.narrow[columns], axis=0)[short]
+    block.sums[_LAST + 1 :, at] = np.cumsum(block.wide[columns], axis=0)[long]
+    block.counts[:, at] = np.cumsum(block.here[columns], axis=0)[_SUMMED - 1]
     _add_up(block, at)
+
+
+def _clipped(z: NDArray[np.float64], limit: NDArray[np.float64] | float) -> NDArray[np.int32]:
+    """Return scores as integers, 0 where there is none."""
+    score = np.clip(np.where(np.isfinite(z), z, 0.0), -limit, limit)
+    return np.rint(score * PARTS).astype(np.int32)
 
 
 def _judge(block: Block, at: NDArray[np.int64], step: Step) -> None:
@@ -196,18 +216,24 @@ def _judge(block: Block, at: NDArray[np.int64], step: Step) -> None:
     spread, floor = block.spread.take(at), _floor(block, at, step)
     # where the floor counts, the noise is as large as it says
     sd = np.maximum(0.5 * (spread.down + spread.up), floor)
-    memory = _memory.fit(spread.neighbours, spread.seen, (floor / sd) ** 2)
+    least = (floor / sd) ** 2
+    narrow = _memory.fit(np.append(spread.narrow, spread.wide[3:], axis=0), spread.seen, least)
+    wide = _memory.fit(spread.wide, spread.seen, least, _DOUBT_ROWS)
     for name in Memory.__slots__:
-        getattr(block.memory, name)[at] = getattr(memory, name)
+        getattr(block.narrow_memory, name)[at] = getattr(narrow, name)
+        getattr(block.wide_memory, name)[at] = getattr(wide, name)
+    together = _memory.of_mean(narrow, _TYPICAL) / narrow.variance
+    block.limit[at] = _spread.WIDE * np.sqrt(together)
     after = AFTER[:, np.newaxis]
     before = np.clip(spread.span - after, LEAST_BEFORE, BEFORE[:, np.newaxis])
-    block.noise[:, at] = _memory.of_contrast(memory, after, before)
-    block.freedom[:, at] = _freedom(spread, memory)
+    for memory, part in ((narrow, slice(None, _LAST)), (wide, slice(_LAST, None))):
+        block.noise[part, at] = _memory.of_contrast(memory, after[part], before[part])
+        block.freedom[part, at] = _freedom(spread, memory, after[part])
 
 
-def _freedom(spread: Spread, memory: Memory) -> NDArray[np.float64]:
+def _freedom(spread: Spread, memory: Memory, after: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the degrees of freedom of the noise of each window."""
-    factor = _memory.of_mean(memory, AFTER[:, np.newaxis]) / memory.variance
+    factor = _memory.of_mean(memory, after) / memory.variance
     rows = np.maximum(spread.seen[0], 1.0)
     few = np.clip(0.6 * spread.rows, 1.0, _MEMORY_ROWS)
     freedom: NDArray[np.float64] = _LEAST_FREEDOM / factor**2 + 1.0 / (
@@ -220,7 +246,8 @@ def _add_up(block: Block, at: NDArray[np.int64]) -> None:
     level, count = block.cells.newest_first(at)
     count = count.astype(np.float64)
     z = np.where(count > 0.0, (level - block.spread.center[at]) / block.unit[at], 0.0)
-    block.older[1:, at] = np.cumsum(np.clip(z, -_spread.CLIP, _spread.CLIP) * count, axis=0)
+    limit = block.limit[at]
+    block.older[1:, at] = np.cumsum(np.clip(z, -limit, limit) * count, axis=0)
     block.older_counts[1:, at] = np.cumsum(count, axis=0)
 
 
@@ -228,20 +255,21 @@ def push(block: Block, k: int, y: NDArray[np.float32], step: Step) -> None:
     """Add one row; the oldest of the ring goes into the cells."""
     every = np.arange(len(block.names))
     z = _spread.scores(y, block.spread, _floor(block, every, step))
-    present = np.isfinite(z)
-    here = present.astype(np.int32)
-    q = np.rint(np.where(present, z, 0.0) * PARTS).astype(np.int32)
+    here = np.isfinite(z).astype(np.int32)
     at = block.rows % ROWS
     if block.rows >= ROWS:
-        level = block.spread.center + block.unit * (block.q[at] / PARTS)
+        level = block.spread.center + block.unit * (block.wide[at] / PARTS)
         if block.cells.add(int(block.k[at]), level, block.here[at]):
             _learn_far(block)
-            _judge(block, every, step)
-            _add_up(block, every)
-    leaving = (block.rows - WINDOWS) % ROWS
-    block.sums += q - block.q[leaving]
+            rescore(block, every, step)
+    narrow, wide = _clipped(z, _spread.NARROW), _clipped(z, block.limit)
+    leaving = (block.rows - _SUMMED) % ROWS
+    short, long = np.split(leaving, [_LAST + 1])
+    block.sums[: _LAST + 1] += narrow - block.narrow[short]
+    block.sums[_LAST + 1 :] += wide - block.wide[long]
     block.counts += here - block.here[leaving]
-    block.y[at], block.q[at], block.here[at], block.k[at] = y, q, here, k
+    block.narrow[at], block.wide[at] = narrow, wide
+    block.y[at], block.here[at], block.k[at] = y, here, k
     block.rows += 1
 
 
@@ -251,9 +279,9 @@ def _learn_far(block: Block) -> None:
     enough = (count[:4] >= CELL // 2).all(axis=0) & (block.spread.rows > 0)
     level = np.where(enough, level[:4].astype(np.float64), 0.0)
     apart = 0.5 * (level[0] + level[1] - level[2] - level[3]) / block.unit
-    expected = _memory.of_contrast(block.memory, SCALES[-1], SCALES[-1]) / SCALES[-1]
+    expected = _memory.of_contrast(block.wide_memory, SCALES[-1], SCALES[-1]) / SCALES[-1]
     half = np.minimum(0.5 * apart**2, 9.0 * expected)
-    seen, known = block.spread.seen, block.spread.neighbours
+    seen, known = block.spread.seen, block.spread.wide
     weight = np.where(enough, CELL / np.minimum(seen[-1] + CELL, _LONG_MEMORY_ROWS), 0.0)
     known[-1] += weight * (half - known[-1])
     seen[-1] += np.where(enough, CELL, 0.0)
@@ -261,14 +289,16 @@ def _learn_far(block: Block) -> None:
 
 def ratios(block: Block) -> NDArray[np.float64]:
     """Return the log likelihood ratio of each candidate start and series, (starts, n)."""
-    cells, edges = block.cells, AFTER.size - FINE
+    cells, sums, counts = block.cells, block.sums / PARTS, block.counts
     rest = cells.count * (cells.mean() - block.spread.center) / block.unit
-    ring, ring_count = block.sums[-1] / PARTS, block.counts[-1]
-    after = np.concatenate([block.sums[:FINE] / PARTS, ring + rest + block.older[:edges]])
-    m = np.concatenate([block.counts[:FINE], ring_count + cells.count + block.older_counts[:edges]])
-    before = ring + rest + block.older[BEFORE_CELLS] - after
-    n = ring_count + cells.count + block.older_counts[BEFORE_CELLS] - m
-    enough = (m >= WINDOWS[0]) & (n >= LEAST_BEFORE)
+    back = sums[-1] + rest + block.older  # as far as so many whole cells
+    back_count = counts[-1] + cells.count + block.older_counts
+    edges, ring = AFTER.size - SHORT.size - LONG.size, np.full(SHORT.size, _LAST)
+    after = np.concatenate([sums[:_LAST], sums[_LAST + 1 : -1], back[:edges]])
+    m = np.concatenate([counts[:_LAST], counts[_LAST + 1 : -1], back_count[:edges]])
+    before = np.concatenate([sums[ring], back[BEFORE_CELLS]]) - after
+    n = np.concatenate([counts[ring], back_count[BEFORE_CELLS]]) - m
+    enough = (m >= SHORT[0]) & (n >= LEAST_BEFORE)
     m, n = np.maximum(m, 1.0), np.maximum(n, 1.0)
     squared = (after / m - before / n) ** 2 / ((1.0 / m + 1.0 / n) * block.noise)
     return np.where(enough, logarithm(squared, block.freedom), 0.0)
@@ -329,16 +359,19 @@ def learn_noise(block: Block, at: NDArray[np.int64], step: Step, fresh: int = RE
     if at.size == 0:
         return
     columns = np.ix_(ordered(block), at)
-    z = np.where(block.here[columns] > 0, block.q[columns] / PARTS, np.nan)
-    spread, scales = block.spread.take(at), SCALES[:3, np.newaxis]
-    memory = Memory(*(getattr(block.memory, name)[at] for name in Memory.__slots__))
-    expected = _memory.of_contrast(memory, scales, scales) / scales
-    half, many = _spread.neighbours(z, fresh, np.where(spread.seen[:3] > 0.0, expected, np.inf))
-    weight = many / np.clip(spread.seen[:3] + many, 1.0, _LONG_MEMORY_ROWS)
-    spread.neighbours[:3] += weight * (half - spread.neighbours[:3])
+    spread, scales, here = block.spread.take(at), SCALES[:3, np.newaxis], block.here[columns] > 0
+    for known, score, memory in (
+        (spread.narrow, block.narrow, block.narrow_memory),
+        (spread.wide, block.wide, block.wide_memory),
+    ):
+        z = np.where(here, score[columns] / PARTS, np.nan)
+        expected = _memory.of_contrast(memory.take(at), scales, scales) / scales
+        half, many = _spread.neighbours(z, fresh, np.where(spread.seen[:3] > 0.0, expected, np.inf))
+        weight = many / np.clip(spread.seen[:3] + many, 1.0, _LONG_MEMORY_ROWS)
+        known[:3] += weight * (half - known[:3])
     spread.seen[:3] += many
     block.spread.put(at, spread)
-    _judge(block, at, step)
+    rescore(block, at, step)
 
 
 def forget(block: Block, series: int, first: int, stop: int, step: Step) -> None:

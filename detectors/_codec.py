@@ -15,7 +15,7 @@ from detectors._spread import Spread
 from detectors._windows import ROWS
 from soak.core.model import Change, Column
 
-VERSION = 3
+VERSION = 4
 _HEAD = struct.Struct("<BI")
 
 

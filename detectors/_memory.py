@@ -41,8 +41,8 @@ class Memory:
         whole: NDArray[np.float64] = self.white + self.slow + self.wander
         return whole
 
-    def take(self, i: int) -> Memory:
-        """Return the memory of one series, which broadcasts over any rows."""
+    def take(self, i: int | NDArray[np.int64]) -> Memory:
+        """Return the memory of these series; that of one broadcasts over any rows."""
         return Memory(self.white[i], self.slow[i], self.phi[i], self.wander[i])
 
 
@@ -65,11 +65,15 @@ def of_contrast(
 
 
 def fit(
-    variances: NDArray[np.float64], rows: NDArray[np.float64], least: NDArray[np.float64]
+    variances: NDArray[np.float64],
+    rows: NDArray[np.float64],
+    least: NDArray[np.float64],
+    doubt_rows: float = 0.0,
 ) -> Memory:
     """Return the memory whose neighbouring means vary most like this, shape (4, n), learnt from `rows`.
 
-    `least` is the smallest variance of one score.
+    `least` is the smallest variance of one score. As many as `doubt_rows` count for the longest means
+    varying less with the root of their rows only, as those of noise that wanders.
     """
     seen, prior = np.empty_like(variances), np.ones(variances.shape[1])
     for at, longer in enumerate([*SCALES[1:], SCALES[-1]]):
@@ -98,8 +102,10 @@ def fit(
     # as large as it may be, for what is missed here raises false alarms; but not made of a few rows
     b = b * (1.0 + error[2]) * rows[2] ** 2 / (rows[2] ** 2 + _FEW_ROWS**2)
     far = a / SCALES[-1] + b * _neighbours(phi, SCALES[-1])
-    left = np.maximum(variances[-1] / (1.0 + error[-1]) - far, 0.0)
-    wander = np.where(rows[-1] > 0.0, left / _neighbours(_WANDER, SCALES[-1]), 0.0)
+    doubted = doubt_rows * seen[2] * np.sqrt(SCALES[2] / SCALES[3])
+    longest = rows[-1] * variances[-1] / (1.0 + error[-1]) + doubted
+    longest = longest / np.maximum(rows[-1] + doubt_rows, 1.0)
+    wander = np.maximum(longest - far, 0.0) / _neighbours(_WANDER, SCALES[-1])
     return Memory(np.maximum(a, least - b - wander), b, phi, wander)
 
 

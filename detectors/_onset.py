@@ -12,7 +12,7 @@ from detectors._block import LEAST_BEFORE, PARTS, Block
 from detectors._cells import CELL, CELLS
 from detectors._measure import unscaled
 from detectors._starts import interval, scan
-from detectors._windows import AFTER, WINDOWS, rows_compared
+from detectors._windows import AFTER, SHORT, rows_compared
 
 _FEW = 8  # rows whose median is a level
 
@@ -48,8 +48,8 @@ def locate(block: Block, i: int, end_row: int) -> Onset | None:
         return None
     age = block.rows - items.row
     first = np.searchsorted(items.row, block.rows - rows_compared(age))
-    memory = block.memory.take(i)
-    ratio = scan(items.sums, items.counts, first, memory, LEAST_BEFORE, int(WINDOWS[0]))
+    memory = block.wide_memory.take(i)
+    ratio = scan(items.sums, items.counts, first, memory, LEAST_BEFORE, int(SHORT[0]))
     ratio[(items.row >= end_row) | (age > AFTER[-1] + CELL // 2)] = 0.0
     start = int(np.argmax(ratio))
     if ratio[start] <= 0.0:
@@ -78,7 +78,7 @@ def _items(block: Block, i: int) -> _Items:
     known, here = counts > 0, block.here[places, i] > 0
     rows = np.arange(block.rows - places.size, block.rows)
     return _Items(
-        sums=np.concatenate([(score * counts)[known], block.q[places, i][here] / PARTS]),
+        sums=np.concatenate([(score * counts)[known], block.wide[places, i][here] / PARTS]),
         counts=np.concatenate([counts[known], np.ones(np.count_nonzero(here))]),
         y=np.concatenate([level[known], block.y[places, i][here]]),
         row=np.concatenate([np.append(whole, cells.whole)[known] * CELL, rows[here]]),

@@ -11,7 +11,10 @@ from detectors._memory import SCALES
 
 _TAIL = 0.15  # spread is judged from the 15, 50 and 85 % quantiles, both sides apart
 _GAUSS = 1.0364333894937898  # the 85 % quantile of a standard normal
-CLIP = 2.0
+NARROW = 2.0
+"""Scores of short windows are clipped there, so that a burst has to last."""
+WIDE = 2.45
+"""And those of long ones there, times the root of how much more their means vary than independent ones."""
 _LEAST_PRESENT = 0.75  # of the rows of two neighbouring means
 _MOST_SQUARED = 9.0  # a difference counts at most so many times what is expected
 
@@ -25,9 +28,9 @@ class Spread:
     up: NDArray[np.float64]  # sd of the upper side
     rows: NDArray[np.float64]  # how many have taught it
     span: NDArray[np.float64]  # rows of the present level when it was learnt last
-    neighbours: NDArray[
-        np.float64
-    ]  # half the mean squared difference of neighbouring means, (4, n)
+    # half the mean squared difference of neighbouring means
+    narrow: NDArray[np.float64]  # of the scores of short windows, (3, n)
+    wide: NDArray[np.float64]  # of those of long ones, (4, n)
     seen: NDArray[np.float64]  # rows that have taught each of them, (4, n)
 
     @classmethod
@@ -39,7 +42,8 @@ class Spread:
             up=np.ones(n),
             rows=np.zeros(n),
             span=np.zeros(n),
-            neighbours=scales,
+            narrow=scales[:3].copy(),
+            wide=scales,
             seen=np.zeros_like(scales),
         )
 
@@ -77,11 +81,11 @@ def levels(
 def scores(
     y: NDArray[np.float32], spread: Spread, floor: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the clipped distances from the level in units of the side's sd; NaN stays."""
+    """Return the distances from the level in units of the side's sd; NaN stays."""
     distance = y.astype(np.float64) - spread.center
     sd = np.maximum(np.where(distance > 0.0, spread.up, spread.down), floor)
-    clipped: NDArray[np.float64] = np.clip(distance / sd, -CLIP, CLIP)
-    return clipped
+    score: NDArray[np.float64] = distance / sd
+    return score
 
 
 def neighbours(

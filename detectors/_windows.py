@@ -1,8 +1,8 @@
 """Which starts of a new level are looked at, and against how many rows before each.
 
-A start is compared with ten times as many rows before it as after it, at least with all of the ring: a
-short burst is judged by its neighbourhood, so that a drift or a day's wave is followed, and a small step,
-which takes minutes to show, by half an hour.
+Up to half a minute ago a start is compared with the rest of the ring: a burst is judged by its
+neighbourhood, so that a drift or a day's wave is followed. Earlier ones are compared with ten times as many
+rows before them as after them, at most with half an hour: a small step takes minutes to show.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from detectors._cells import CELL, CELLS
 
 ROWS = 128
 """Rows kept as they were."""
-WINDOWS = np.array(
-    [4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28, 33, 40, 48, 57, 68, 80, 96, 112, 128]
-)
-"""Rows after a start in the ring. Three rows are an outlier, not a level."""
-_EDGES = np.arange(
-    5
-)  # and the older edges of the cells that follow: the unfinished one, and four whole
+SHORT = np.array([4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28])
+"""Rows after a start that is compared with the ring alone. Three rows are an outlier, not a level."""
+LONG = np.array([33, 40, 48, 57, 68, 80, 96, 112])
+"""Rows after a start in the ring that is compared with cells, too."""
+_EDGES = np.arange(5)  # of the cells that follow, older ones: the unfinished one, and four whole
 _TIMES_BEFORE = 10
 
-FINE = WINDOWS.size - 1  # the whole ring is the newest of the edges
-AFTER = np.concatenate([WINDOWS[:-1], ROWS + CELL // 2 + CELL * _EDGES]).astype(np.float64)
+AFTER = np.concatenate([SHORT, LONG, ROWS + CELL // 2 + CELL * _EDGES]).astype(np.float64)
 """Rows after each start, those at edges of cells on average."""
 
 
@@ -33,7 +30,8 @@ def rows_compared(after: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.
     return np.maximum((1.0 + _TIMES_BEFORE) * after, ROWS)
 
 
-BEFORE_CELLS = np.clip(np.ceil((rows_compared(AFTER) - ROWS) / CELL), 0, CELLS).astype(np.int64)
-"""How many whole cells reach as far back as a start's comparison."""
-BEFORE = ROWS + CELL // 2 + CELL * BEFORE_CELLS - AFTER
+_LATER = AFTER[SHORT.size :]
+BEFORE_CELLS = np.clip(np.ceil((rows_compared(_LATER) - ROWS) / CELL), 0, CELLS).astype(np.int64)
+"""How many whole cells reach as far back as the comparison of a start that is not short."""
+BEFORE = np.concatenate([ROWS - SHORT, ROWS + CELL // 2 + CELL * BEFORE_CELLS - _LATER])
 """Rows before each start that it is compared with, on average."""

@@ -14,7 +14,7 @@ from detectors._cells import CELL, CELLS
 from detectors._measure import Step
 from detectors._memory import SCALES, Memory, fit, of_contrast, of_mean
 from detectors._starts import interval, scan
-from detectors._windows import AFTER, FINE, ROWS, WINDOWS, rows_compared
+from detectors._windows import AFTER, LONG, ROWS, SHORT, rows_compared
 from soak.core.model import Column
 
 STEP = Step(1.5, 0.001)
@@ -133,8 +133,9 @@ def full_block(n: int, rows: int, missing: float) -> tuple[Block, NDArray[np.flo
 def test_running_sums_are_the_sums_of_the_windows(rows: int, missing: float) -> None:
     block, _ = full_block(5, rows, missing)
     places = _block.ordered(block)
-    for at, window in enumerate(WINDOWS):
-        assert (block.sums[at] == block.q[places][-window:].sum(axis=0)).all()
+    kinds = [block.narrow] * (SHORT.size + 1) + [block.wide] * (LONG.size + 1)
+    for at, (window, scores) in enumerate(zip([*SHORT, ROWS, *LONG, ROWS], kinds, strict=True)):
+        assert (block.sums[at] == scores[places][-window:].sum(axis=0)).all()
         assert (block.counts[at] == block.here[places][-window:].sum(axis=0)).all()
 
 
@@ -150,9 +151,8 @@ def test_cells_hold_what_left_the_ring(rows: int, missing: float) -> None:
     assert (count[0] == np.isfinite(last).sum(axis=0)).all()
     if rows > 300:  # earlier ones were scored before anything was learnt
         spread = block.spread
-        score = np.clip(
-            (last - spread.center) / np.where(last > spread.center, spread.up, spread.down), -2, 2
-        )
+        score = (last - spread.center) / np.where(last > spread.center, spread.up, spread.down)
+        score = np.clip(score, -block.limit, block.limit)
         expected = spread.center + block.unit * np.nanmean(score, axis=0)
         assert level[0] == pytest.approx(expected, abs=0.2)
 
@@ -163,24 +163,27 @@ def test_the_windows_give_what_the_scan_gives_at_their_starts() -> None:
     _block.relearn(block, np.ones(3, np.bool_), STEP)
     best = _block.ratios(block)
     for i in range(3):
-        items_z, items_count, ages = _items_newest_last(block, i)
+        narrow, ones, ages = _items_newest_last(block, i, block.narrow)
+        wide, _, _ = _items_newest_last(block, i, block.wide)
+        in_ring = np.full(ages.size, np.flatnonzero(ages == ROWS)[-1])
+        short = scan(narrow, ones, in_ring, block.narrow_memory.take(i), LEAST_BEFORE, 4)
         first = np.searchsorted(-ages, -rows_compared(ages))
-        memory = block.memory.take(i)
-        exact = scan(items_z, items_count, first, memory, LEAST_BEFORE, 4)
-        at_windows = [exact[np.flatnonzero(ages == window)[0]] for window in WINDOWS]
+        long = scan(wide, ones, first, block.wide_memory.take(i), LEAST_BEFORE, 4)
+        exact = [short[ages == window][-1] for window in SHORT]
+        exact += [long[ages == window][-1] for window in LONG]
 
         # the panel compares with whole cells, and what was learnt has an error
-        assert best[:, i][:FINE] == pytest.approx(at_windows[:FINE], rel=0.35, abs=0.4)
+        assert best[: len(exact), i] == pytest.approx(exact, rel=0.35, abs=0.4)
         assert AFTER.size == best.shape[0]
 
 
 def _items_newest_last(
-    block: Block, i: int
+    block: Block, i: int, scores: NDArray[np.int32]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     level, count = block.cells.newest_first(np.array([i]))
     z = (level[::-1, 0] - block.spread.center[i]) / block.unit[i] * count[::-1, 0]
     rest = block.cells.count[i] * (block.cells.mean()[i] - block.spread.center[i]) / block.unit[i]
-    ring = block.q[_block.ordered(block), i] / PARTS
+    ring = scores[_block.ordered(block), i] / PARTS
     ages_ring = np.arange(ROWS, 0, -1)
     edge = ROWS + block.cells.rows
     ages = np.concatenate([edge + CELL * np.arange(CELLS, 0, -1), [edge], ages_ring])
