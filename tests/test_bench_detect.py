@@ -69,6 +69,13 @@ def test_steps_that_are_put_in_are_found_and_stalls_are_not() -> None:
     assert injected.confirmed_on_disturbances(drawn) == 0
 
 
+def test_a_piece_with_a_level_of_its_own_for_a_minute_is_not_quiet() -> None:
+    noise = np.random.default_rng(3).normal(size=(520, 3))
+    noise[300:390, 1] += 1.5
+
+    assert injected.is_quiet(noise).tolist() == [True, False, True]
+
+
 def test_quiet_stretches_keep_away_from_labels() -> None:
     values = np.full(1000, 10.0)
     values[500:540] = np.nan

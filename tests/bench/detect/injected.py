@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.bench.detect.feed import config, feed
+from tests.bench.detect.false_alarms import FalseAlarms, counted
+from tests.bench.detect.feed import FAR, config, feed
 from tests.bench.detect.traces import Trace
 
 LASTS = 120  # rows of a step
 FOUND_WITHIN = 60
 _BEFORE, _BLOCK = 400, 30  # rows before the step; of a mean that the long-run sd is judged from
+_QUIET_ROWS, _QUIET = 60, 0.5  # four standard errors of a mean, a quarter of the smallest step
 _MONTH = 30 * 86_400.0
 _OMB_SERIES = ("publishLatency99pct", "endToEndLatency99pct", "publishLatency50pct")
 
@@ -87,9 +89,20 @@ def pieces(noises: Sequence[Series], many: int, rows: int, seed: int) -> Series:
     return np.column_stack(columns)
 
 
+def is_quiet(noise: Series) -> NDArray[np.bool_]:
+    """True for columns in which no mean of a minute lies half a long-run sd from the median.
+
+    The rule looks at nothing but these means, so no detector chooses what it is judged on.
+    """
+    minutes = noise[: noise.shape[0] // _QUIET_ROWS * _QUIET_ROWS]
+    means = minutes.reshape(-1, _QUIET_ROWS, noise.shape[1]).mean(axis=1)
+    quiet: NDArray[np.bool_] = (np.abs(means - np.median(noise, axis=0)) <= _QUIET).all(axis=0)
+    return quiet
+
+
 def steps(noise: Series, size: float, every_seconds: float = _MONTH) -> Injected:
     """Step each column after 400 rows, up or down in turn; those that alarm earlier still count."""
-    values = 1000.0 + noise[: _BEFORE + LASTS]
+    values = FAR + noise[: _BEFORE + LASTS]
     sign = np.where(np.arange(values.shape[1]) % 2 == 0, 1.0, -1.0)
     values[_BEFORE:] += size * sign
     found = {
@@ -104,12 +117,17 @@ def steps(noise: Series, size: float, every_seconds: float = _MONTH) -> Injected
 
 def confirmed_without(noise: Series, every_seconds: float = _MONTH) -> int:
     """Return how many of the columns are confirmed as changed where nothing was put in."""
-    return _confirmed(1000.0 + noise[: _BEFORE + LASTS], every_seconds)
+    return _confirmed(FAR + noise[: _BEFORE + LASTS], every_seconds)
+
+
+def alarms(noise: Series, every_seconds: float) -> FalseAlarms:
+    """Count all alarms where nothing was put in, beside those that are allowed."""
+    return counted("recorded", FAR + noise[: _BEFORE + LASTS], every_seconds)
 
 
 def confirmed_on_disturbances(noise: Series, every_seconds: float = _MONTH) -> int:
     """Return the same with single outliers, two spikes in a row and a stall of five rows put in."""
-    values = 1000.0 + noise[: _BEFORE + LASTS]
+    values = FAR + noise[: _BEFORE + LASTS]
     for row, length in ((250, 1), (300, 2), (350, 5)):
         values[row : row + length] += 30.0
     return _confirmed(values, every_seconds)

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import process_time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tests.bench.detect import delays, false_alarms, injected, naive, traces
 from tests.bench.detect.extension import RECORDED, WITHIN_TWO, read
@@ -61,21 +62,29 @@ def on_steps(shared: Path, size: Size) -> list[Figure]:
     usable = [y for y in noise if y.size >= _PIECE]
     if not usable:
         return []
-    drawn = injected.pieces(usable, size.steps, _PIECE, seed=1)
-    quiet = injected.confirmed_without(drawn)
-    disturbed = injected.confirmed_on_disturbances(drawn)
+    every = injected.pieces(usable, size.steps, _PIECE, seed=1)
+    quiet = every[:, injected.is_quiet(every)]
+    return [*_on_pieces("quiet", quiet), *_on_pieces("all", every)]
+
+
+def _on_pieces(name: str, noise: NDArray[np.float64]) -> list[Figure]:
+    pieces = f"{name} {noise.shape[1]} pieces"
+    without = injected.confirmed_without(noise)
+    disturbed = injected.confirmed_on_disturbances(noise)
+    hourly = injected.alarms(noise, false_alarms.HOUR)
     return [
         *(
             figure(
-                f"step of {sd:g} long-run sd: share found within {injected.FOUND_WITHIN} rows",
-                injected.steps(drawn, sd).share,
+                f"{pieces}, step of {sd:g} long-run sd: share found in {injected.FOUND_WITHIN} rows",
+                injected.steps(noise, sd).share,
                 least,
                 Goal(ratio_least=1.0),
             )
             for sd, least in FOUND
         ),
-        figure("series confirmed without a step", quiet, 0.0, Goal()),
-        figure("with outliers and stalls; without", disturbed, quiet, Goal(ratio_most=1.0)),
+        figure(f"{pieces}, confirmed at one in 1 h", hourly.confirmed, hourly.allowed, WITHIN_TWO),
+        figure(f"{pieces}, confirmed without a step at one in 30 days", without, 0.0, Goal()),
+        figure(f"{pieces}, with outliers and stalls", disturbed, without, Goal(ratio_most=1.0)),
     ]
 
 
