@@ -153,6 +153,19 @@ def test_half_a_standard_deviation_is_seen_in_minutes() -> None:
     assert sum(k < 2050 for k, _ in found) >= 34
 
 
+def test_a_step_of_rows_that_hang_together_is_seen_however_many_of_their_sd_it_has() -> None:
+    """An AR(1) of 0.9: 8 sd of a row are less than 2 of what means of minutes go by."""
+    rng = np.random.default_rng(8)
+    values = rng.standard_normal((760, 40))
+    for k in range(1, 760):
+        values[k] = 0.9 * values[k - 1] + np.sqrt(1.0 - 0.9**2) * values[k]
+    values[700:] += 8.0
+    config = replace(QUIET, false_alarms=30 * 24 * HOUR)
+    found = confirmed(run_beside_each_other(1000.0 + values, config, unit=""))
+
+    assert len({change.series for k, change in found if k >= 700}) >= 36
+
+
 @pytest.mark.parametrize("rounded", [0, 1])
 def test_a_cluster_that_acknowledges_nothing_any_more_is_told_while_it_lasts(rounded: int) -> None:
     """The wait of the oldest message, in whole seconds; some are a second late before."""

@@ -98,6 +98,16 @@ def test_what_varies_more_over_minutes_than_an_ar1_tells_is_wandering() -> None:
     assert of_mean(found, many)[0] >= 3.0
 
 
+def test_means_of_minutes_that_nobody_has_seen_are_thought_to_wander() -> None:
+    """Independent as far as 16 rows, after two minutes and after hours."""
+    seen, many = 1.0 / SCALES[:, np.newaxis], np.array([120.0])
+    young = np.array([[120.0], [117.0], [105.0], [0.0]])
+
+    assert of_mean(fit(seen, young, np.zeros(1), 120.0), many)[0] >= 2.0
+    assert of_mean(fit(seen, young, np.zeros(1)), many)[0] <= 1.2
+    assert of_mean(fit(seen, np.full((4, 1), 1e5), np.zeros(1), 120.0), many)[0] <= 1.2
+
+
 @pytest.mark.parametrize(("white", "slow", "phi"), [(1.0, 0.0, 0.5), (0.0, 1.0, 0.6)])
 def test_the_scan_is_the_ratio_of_each_start(white: float, slow: float, phi: float) -> None:
     z = np.random.default_rng(1).normal(size=60)
