@@ -28,6 +28,21 @@ def test_a_child_that_stood_back_runs_as_others_again(tmp_path: Path) -> None:
     assert shared.split()[-1] == "0"
 
 
+def test_a_child_that_hangs_in_the_kernel_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that reads from a drive that does not answer: no signal ends it, and the run goes on."""
+    process = children.spawn(["sleep", "600"], log_path=tmp_path / "log")
+    with monkeypatch.context() as deaf:
+        deaf.setattr(os, "killpg", lambda *_: None)
+        deaf.setattr(children, "_KILL_TIMEOUT_SECONDS", 0.01)
+        status = children.kill(process)
+        is_alive = process.poll() is None
+    children.kill(process)
+
+    assert (status, is_alive) == (-9, True)
+
+
 def test_no_daemon_of_a_test_outlives_a_pytest_that_is_killed() -> None:
     """`timeout 60 pytest` ends no fixture: a detector would be left with a whole JVM, for weeks."""
     left = []

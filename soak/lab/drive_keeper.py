@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from soak.core.clock import SystemClock
@@ -90,8 +89,7 @@ def _take_apart(folder: DriveFolder, processes: list[subprocess.Popen[bytes]]) -
     if mounts.let_answer(folder):  # else an unmount would hang until the drive is gone
         mounts.clear(folder)
     for process in reversed(processes):
-        with suppress(subprocess.TimeoutExpired):
-            children.stop(process, mounts.UNDO_STEP_SECONDS)
+        children.stop(process, mounts.UNDO_STEP_SECONDS)
     mounts.clear(folder)
     mounts.detach_nameless(loops)
 

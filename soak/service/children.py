@@ -6,6 +6,7 @@ Each child leads a session of its own, so Ctrl-C on the terminal reaches it only
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from soak.service import child
 
+LOG = logging.getLogger("soak.service.children")
 _KILL_TIMEOUT_SECONDS = 10.0
 
 
@@ -98,13 +100,21 @@ def ask_to_stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill(process: subprocess.Popen[bytes]) -> int:
-    """Kill a child and what it started in its session; return its exit status."""
+    """Kill a child and what it started in its session; return its exit status.
+
+    One that hangs in the kernel, as at a drive that does not answer, ends when that lets go: it is left to
+    itself, and its status is what it will be.
+    """
     if process.poll() is None:
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:  # not yet the leader of its session
             process.kill()
-    return process.wait(_KILL_TIMEOUT_SECONDS)
+    try:
+        return process.wait(_KILL_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        LOG.warning("child_hangs pid=%d", process.pid)
+        return -signal.SIGKILL
 
 
 def log_tail(log_path: Path, lines: int = 20, limit_bytes: int = 16_384) -> str:
