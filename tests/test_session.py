@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +25,7 @@ from soak.core.errors import LabError
 from soak.daemons.supervise import Role, Supervisor
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
 
+LIMIT_SECONDS = 30.0
 PLAN = Path(__file__).parent / "plans" / "short.yaml"
 
 
@@ -34,6 +36,14 @@ def as_before() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return a process's environment: while it becomes another program the kernel shows none."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not (found := psutil.Process(pid).environ()):
+        assert time.monotonic() < deadline
+    return found
 
 
 @pytest.mark.usefixtures("as_before")
@@ -70,7 +80,7 @@ def test_only_daemons_that_measure_get_what_a_fault_needs(tmp_path: Path) -> Non
     try:
         supervisor.start()
         found = {
-            name: psutil.Process(pid).environ().get("SOAK_TEST_CLOCK")
+            name: environment_of(pid).get("SOAK_TEST_CLOCK")
             for name, pid in supervisor.pids().items()
         }
     finally:
