@@ -97,12 +97,15 @@ class Attribution:
             last_k = finding.onset_k + AFTER_SECONDS
             newest_k = max(latest.values(), default=0)
             judged_k = self._judged_k.get(finding.key, -1)
-            is_first = judged_k < 0 and self._has_passed(finding.onset_k + SOON_SECONDS, latest)
+            is_open = judged_k < 0
+            is_soon = is_open and incident.direction == "up"  # a step down has no cause
+            is_soon = is_soon and self._has_passed(finding.onset_k + SOON_SECONDS, latest)
+            is_all_there = is_open and self._is_all_there(finding, latest)
             is_last = judged_k < last_k and (is_over or newest_k >= last_k)
-            if is_first or is_last:
+            if is_soon or is_all_there or is_last:
                 nearby = self._nearby(finding, known, min(last_k, newest_k) + 1)
                 found = attribute(incident, nearby)
-                if is_last or found[0].cause != UNKNOWN or self._is_all_there(finding, latest):
+                if found[0].cause != UNKNOWN or is_all_there or is_last:
                     causes = found
                     self._judged_k[finding.key] = last_k if is_last else min(newest_k, last_k - 1)
             self._is_settled &= self._judged_k.get(finding.key, -1) >= last_k
