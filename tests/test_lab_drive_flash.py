@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,13 +23,17 @@ SPARE = 0.02
 POOL_BYTES = CAPACITY * SPARE
 
 
-@pytest.fixture(params=["ext4", "xfs"])
-def injected(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[drive.Drive]:
-    lack = drive.missing(filesystem=request.param)
+def started(tmp_path: Path, filesystem: str = "ext4") -> drive.Drive:
+    lack = drive.missing(filesystem=filesystem)
     if lack:
         pytest.skip(lack)
-    capacity = max(CAPACITY, drive.LEAST_BYTES[request.param])
-    made = drive.start(tmp_path / "drive", capacity_bytes=capacity, filesystem=request.param)
+    capacity = max(CAPACITY, drive.LEAST_BYTES[filesystem])
+    return drive.start(tmp_path / "drive", capacity_bytes=capacity, filesystem=filesystem)
+
+
+@pytest.fixture(params=["ext4", "xfs"])
+def injected(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[drive.Drive]:
+    made = started(tmp_path, request.param)
     yield made
     made.close()
 
@@ -51,9 +55,8 @@ def come_and_gone(path: Path, size: int) -> None:
     path.unlink()
 
 
-def newly(made: drive.Drive, is_it: object) -> Said:
+def newly(made: drive.Drive, is_it: Callable[[Said], bool]) -> Said:
     """Return what the drive says once a page of its counters is new: it says so twice a second."""
-    assert callable(is_it)
     deadline = time.monotonic() + 20
     while not is_it(made.said()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -224,10 +227,7 @@ def test_what_is_written_while_a_drive_reads_waits(
 @pytest.mark.slow
 def test_a_deletion_on_a_full_drive_holds_up_the_next_flush(tmp_path: Path) -> None:
     """Where ext4 discards what is deleted; on a drive of the same fill that keeps it, it does not."""
-    lack = drive.missing()
-    if lack:
-        pytest.skip(lack)
-    made = drive.start(tmp_path / "drive", capacity_bytes=CAPACITY)
+    made = started(tmp_path)
     file = os.open(made.mount_point / "x", os.O_CREAT | os.O_RDWR)
     try:
         made.age(Settings(is_full=False, kept_ratio=0.5, trim_seconds_per_mib=0.02))
@@ -253,10 +253,7 @@ def test_a_deletion_on_a_full_drive_holds_up_the_next_flush(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_what_the_kernel_forgot_is_read_from_the_drive(tmp_path: Path) -> None:
     """A segment that was just written is in memory, through all that lies between file and drive."""
-    lack = drive.missing()
-    if lack:
-        pytest.skip(lack)
-    made = drive.start(tmp_path / "drive", capacity_bytes=CAPACITY)
+    made = started(tmp_path)
     try:
         partition = made.mount_point / "data" / "soak-x-0"
         partition.mkdir(parents=True)
@@ -279,10 +276,7 @@ def test_what_the_kernel_forgot_is_read_from_the_drive(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_drive_that_fails_fails_its_user_and_still_goes(tmp_path: Path) -> None:
     """EIO of a flush; nothing is left after it."""
-    lack = drive.missing()
-    if lack:
-        pytest.skip(lack)
-    made = drive.start(tmp_path / "drive", capacity_bytes=CAPACITY)
+    made = started(tmp_path)
     file = os.open(made.mount_point / "x", os.O_CREAT | os.O_RDWR)
     try:
         flushed(file, 0)
