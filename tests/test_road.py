@@ -93,9 +93,10 @@ def _daemon(pid: int, name: str) -> int | None:
 
 def _first_deletion(run_dir: Path) -> datetime:
     journal = run_dir / "journal"
-    (probe,) = [name for name in sources(journal) if name.startswith("probe")]
+    probes = [name for name in sources(journal) if name.startswith("probe")]
     events: list[Event] = [
         event
+        for probe in probes
         for record, _ in read_source(journal, probe)
         for event in record.events
         if event.kind == "retention_deletion"
@@ -118,35 +119,10 @@ def _assert_found(run_dir: Path) -> dict[str, Any]:
     return summary
 
 
-def test_the_drill_is_found_named_mailed_and_reported(
+def test_the_drill_is_found_named_mailed_and_reported_though_a_daemon_is_killed(
     tmp_path: Path, soak: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """What `make demo` does, in two minutes of load."""
-    run_dir = tmp_path / "run"
-
-    code = soak("lab", "drill", str(PLANS / "short_drill.yaml"), "--run-dir", str(run_dir)).wait(
-        LIMIT_SECONDS
-    )
-
-    output = _output(tmp_path)
-    assert code == 0, output
-    summary = _assert_found(run_dir)
-    found = next(one for one in summary["findings"] if one["cause"] == "retention_cliff")
-    onset = datetime.fromisoformat(found["at"])
-    assert abs((onset - _first_deletion(run_dir)).total_seconds()) <= 5
-    assert output.count("Subject: [soakd]") == 1
-    assert "DRILL" in output
-    assert str(run_dir / "report" / "index.html") in output
-    assert "DRILL" in (run_dir / "report" / "index.html").read_text()
-    declared = json.loads((run_dir / "lab" / "faults.jsonl").read_text().splitlines()[0])
-    assert declared["fault"] == "deletion_stall"
-    assert "deletion_stall" not in (run_dir / "plan.yaml").read_text()
-
-
-def test_a_daemon_that_is_killed_costs_a_gap_and_nothing_else(
-    tmp_path: Path, soak: Callable[..., subprocess.Popen[str]]
-) -> None:
-    """Kill -9 of one daemon at a random second: the step is found all the same and nothing is lost."""
+    """What `make demo` does, in two minutes of load; kill -9 of one daemon at a random second costs a gap and no more."""
     seed = int(os.environ.get("SOAK_KILL_SEED", str(time.time_ns() % 10**6)))
     rng = random.Random(seed)
     name, at = rng.choice(DAEMONS), rng.randrange(12, 115)
@@ -159,11 +135,24 @@ def test_a_daemon_that_is_killed_costs_a_gap_and_nothing_else(
     assert victim is not None
     os.kill(victim, signal.SIGKILL)
 
-    process.wait(LIMIT_SECONDS)
+    code = process.wait(LIMIT_SECONDS)
 
+    output = _output(tmp_path)
+    assert code == 0, output
     summary = _assert_found(run_dir)
-    gaps = [gap["source"] for gap in summary["coverage"]["gaps"]]
-    assert any(source.startswith(name) for source in gaps)
+    gaps = summary["coverage"]["gaps"]
+    assert any(gap["source"].startswith(name) for gap in gaps)
+    unseen = max(gap["seconds"] for gap in gaps)  # the step may lie in what nobody recorded
+    found = next(one for one in summary["findings"] if one["cause"] == "retention_cliff")
+    onset = datetime.fromisoformat(found["at"])
+    assert abs((onset - _first_deletion(run_dir)).total_seconds()) <= 5 + unseen
+    assert output.count("Subject: [soakd]") == 1
+    assert "DRILL" in output
+    assert str(run_dir / "report" / "index.html") in output
+    assert "DRILL" in (run_dir / "report" / "index.html").read_text()
+    declared = json.loads((run_dir / "lab" / "faults.jsonl").read_text().splitlines()[0])
+    assert declared["fault"] == "deletion_stall"
+    assert "deletion_stall" not in (run_dir / "plan.yaml").read_text()
 
 
 def test_nothing_is_left_of_a_run_that_is_killed(
