@@ -169,7 +169,7 @@ def test_a_bug_ends_the_daemon_but_not_the_source(tmp_path: Path) -> None:
 def test_while_a_probe_hangs_the_watchdog_is_answered_and_every_second_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """23 seconds of a reading that never comes: 23 records with its lag, and five beats in each."""
+    """23 seconds of a reading that never comes: 23 records with its lag, and a beat in each."""
     clock, hanging = FakeClock(), HangingProbe(Reading(()))
     folder = run_folder(tmp_path / "run", clock.wall_ns(), 23)
     beats: list[bytes] = []
@@ -194,7 +194,7 @@ def test_while_a_probe_hangs_the_watchdog_is_answered_and_every_second_recorded(
     lag = columns[0].index(Column("probe_lag_seconds", (("probe", "bad"),), "seconds"))
     assert code == 0
     assert [record.values[lag] for record in records] == list(range(23))
-    assert beats.count(b"WATCHDOG=1") >= 23 * 2
+    assert beats.count(b"WATCHDOG=1") >= 23
     assert (beats[0], beats[-1]) == (b"READY=1", b"STOPPING=1")
 
 

@@ -142,6 +142,7 @@ class Finding:
 
     `series` is the headline (its values are `before` and `after`, in the series' unit); `changes` names the
     other series that moved with it. `causes` are sorted, strongest first; never empty once attributed.
+    The first word on them is said soon; `is_settled` once all was seen that a cause looks at.
     """
 
     key: str  # "<run id>-<raised_k of the first raise>", and "-2" and so on where that is taken
@@ -159,6 +160,7 @@ class Finding:
     causes: tuple[Explanation, ...] = ()
     changes: tuple[str, ...] = ()
     gone_k: int | None = None
+    is_settled: bool = False
 
     @property
     def cause(self) -> str:

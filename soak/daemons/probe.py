@@ -19,7 +19,7 @@ from soak.store.journal_reader import last_record
 from soak.store.run_folder import RunFolder, read_any_plan
 
 LOG = logging.getLogger("soak.daemons.probe")
-SLICE_NS = SECOND_NS // 2  # a stop is seen this soon
+SLICE_NS = SECOND_NS  # a stop is seen this soon
 FAILED_CODE = 1
 
 
@@ -32,7 +32,7 @@ def run(
     """Record until the phases or `stop` end it; return the exit code.
 
     A probe may leave a thread that hangs in the kernel: the caller ends the process by `os._exit`.
-    `meanwhile` is called several times a second and must return at once.
+    `meanwhile` is called every second and must return at once.
     """
     folder = RunFolder(run_dir)
     plan = read_any_plan(folder)

@@ -21,6 +21,7 @@ from soak.store import outbox
 from soak.store.findings_rows import (
     RANK,
     OutboxRow,
+    Word,
     change_of,
     change_row,
     evidence_rows,
@@ -36,7 +37,7 @@ LONGEST_WAIT_NS = 900 * SECOND_NS
 """No retry lies further ahead than this; one that does was set before the clock stepped back."""
 
 _CHANGE = "INSERT OR REPLACE INTO changes VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
-_FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+_FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
 @dataclass(slots=True)
@@ -121,8 +122,8 @@ class FindingsStore:
         """Keep the newest word on a finding and queue what people are to be told, once.
 
         Causes and series stay as they are where `finding` has none. A warning never replaces more; that
-        a finding is confirmed after it was gone (another series of it is still up), or turns out to be
-        none about the cluster, is told to those who heard otherwise.
+        a finding is confirmed after it was gone (another series of it is still up), turns out to be none
+        about the cluster, or has another cause once that is settled, is told to those who heard otherwise.
         """
         with self._transaction() as connection:
             stored = connection.execute(
@@ -133,8 +134,9 @@ class FindingsStore:
                 return
             connection.execute(_FINDING, finding_row(finding, now_wall_ns))
             _save_parts(connection, finding)
-            if finding.state != "warning" and _is_attributed(connection, finding.key):
-                outbox.queue(connection, finding, sinks, now_wall_ns)
+            saved = _stored(connection, finding.key)
+            if saved is not None and saved.state != "warning" and saved.causes:
+                outbox.queue(connection, saved, sinks, now_wall_ns)
 
     def findings(self, run: str) -> list[Finding]:
         """Return the findings of a run in the order in which they were raised."""
@@ -146,11 +148,10 @@ class FindingsStore:
 
     def finding(self, key: str) -> Finding | None:
         with self._snapshot() as connection:
-            row = connection.execute("SELECT * FROM findings WHERE key = ?", (key,)).fetchone()
-            return None if row is None else _whole(connection, row)
+            return _stored(connection, key)
 
     def due(self, now_wall_ns: int) -> list[OutboxRow]:
-        """Return what is to be sent now, oldest first; "gone" waits for "confirmed"."""
+        """Return what is to be sent now, oldest first; a sequel waits for what it follows."""
         rows = self._rows(outbox.DUE, (now_wall_ns, now_wall_ns + LONGEST_WAIT_NS))
         return [outbox_of(row) for row in rows]
 
@@ -182,10 +183,22 @@ class FindingsStore:
         )
         return int(rows[0][0])
 
-    def begin_try(self, row: OutboxRow, now_wall_ns: int, next_at_wall_ns: int) -> bool:
-        """Note a try before it is made, and when the next is due; False: it is not owed any more."""
+    def begin_try(self, row: OutboxRow, now_wall_ns: int, next_at_wall_ns: int) -> Word | None:
+        """Note a try and what it says before it is made, and when the next is due; None: it is not owed any more."""
         latest = min(next_at_wall_ns, now_wall_ns + LONGEST_WAIT_NS)
-        return self._write(outbox.TRY, (latest, *outbox.identity(row))) > 0
+        with self._transaction() as connection:
+            word = _word(connection, row)
+            if row.kind == "corrected" and not word.was:
+                connection.execute(outbox.DROP, outbox.identity(row))
+                return None
+            cause = "" if word.finding is None else word.finding.cause
+            tried = connection.execute(outbox.TRY, (latest, cause, *outbox.identity(row)))
+            return word if tried.rowcount else None
+
+    def word(self, row: OutboxRow) -> Word:
+        """Return what a message says, tried or not."""
+        with self._snapshot() as connection:
+            return _word(connection, row)
 
     def mark_sent(self, row: OutboxRow, now_wall_ns: int, detail: str = "") -> None:
         self._write(outbox.SETTLE, ("sent", now_wall_ns, detail, *outbox.identity(row)))
@@ -309,9 +322,15 @@ def _save_parts(connection: sqlite3.Connection, finding: Finding) -> None:
         )
 
 
-def _is_attributed(connection: sqlite3.Connection, key: str) -> bool:
-    found = connection.execute("SELECT 1 FROM causes WHERE key = ?", (key,)).fetchone()
-    return found is not None
+def _stored(connection: sqlite3.Connection, key: str) -> Finding | None:
+    row = connection.execute("SELECT * FROM findings WHERE key = ?", (key,)).fetchone()
+    return None if row is None else _whole(connection, row)
+
+
+def _word(connection: sqlite3.Connection, row: OutboxRow) -> Word:
+    finding = _stored(connection, row.key)
+    was = outbox.known_cause(connection, row)
+    return Word(finding, "" if finding is None or was == finding.cause else was)
 
 
 def _whole(connection: sqlite3.Connection, row: sqlite3.Row) -> Finding:

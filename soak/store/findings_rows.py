@@ -11,7 +11,7 @@ from typing import Literal
 
 from soak.core.model import Change, Evidence, Explanation, Finding
 
-OutboxKind = Literal["confirmed", "gone"]
+OutboxKind = Literal["confirmed", "corrected", "gone"]
 OutboxState = Literal["pending", "sent", "never"]
 RANK = {"warning": 0, "confirmed": 1, "gone": 2}
 """The state of a change never falls back: a batch that is delivered twice changes nothing."""
@@ -32,11 +32,20 @@ class OutboxRow:
     detail: str
     done_wall_ns: int | None = None  # sent, or given up
     so_far: str = ""  # what the sink noted at its last try
+    cause: str = ""  # which the last try named
 
     @property
     def is_untold(self) -> bool:
         """True as long as nobody can have heard of it."""
         return self.state == "pending" and not self.attempts
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a message is to say; `was` is the cause that its readers know, "" where that is the same or none."""
+
+    finding: Finding | None  # None: it is not there
+    was: str
 
 
 def change_row(run: str, change: Change) -> tuple[object, ...]:
@@ -90,6 +99,7 @@ def finding_row(finding: Finding, now_wall_ns: int) -> tuple[object, ...]:
         int(finding.is_about_cluster),
         finding.gone_k,
         now_wall_ns,
+        int(finding.is_settled),
     )
 
 
@@ -110,6 +120,7 @@ def finding_of(row: Row, causes: tuple[Explanation, ...], changes: tuple[str, ..
         causes=causes,
         changes=changes,
         gone_k=row["gone_k"],
+        is_settled=bool(row["is_settled"]),
     )
 
 
@@ -149,6 +160,7 @@ def outbox_of(row: Row) -> OutboxRow:
         detail=row["detail"],
         done_wall_ns=row["done_wall_ns"],
         so_far=row["so_far"],
+        cause=row["cause"],
     )
 
 

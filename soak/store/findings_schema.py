@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 4  # kept in SQLite's own `user_version`
+VERSION = 5  # kept in SQLite's own `user_version`
 
 # which finding a change belongs to, once and for all
 _MEMBERS = """CREATE TABLE members (
@@ -25,15 +25,19 @@ _OUTBOX = """CREATE TABLE outbox (
         done_wall_ns INTEGER,
         detail TEXT NOT NULL,
         so_far TEXT NOT NULL,
+        cause TEXT NOT NULL,
         PRIMARY KEY (key, sink, kind, turn)
     ) WITHOUT ROWID"""
 
+_SETTLED = "ALTER TABLE findings ADD COLUMN is_settled INTEGER NOT NULL DEFAULT 0"
+_FROM_VERSION_4 = (_SETTLED, "ALTER TABLE outbox ADD COLUMN cause TEXT NOT NULL DEFAULT ''")
 _FROM_VERSION_3 = (
     "ALTER TABLE outbox RENAME TO outbox_3",
     _OUTBOX,
     """INSERT INTO outbox SELECT key, sink, kind, 1, state, created_wall_ns, next_at_wall_ns, attempts,
-        done_wall_ns, detail, '' FROM outbox_3""",
+        done_wall_ns, detail, '', '' FROM outbox_3""",
     "DROP TABLE outbox_3",
+    _SETTLED,
 )
 _FROM_VERSION_2 = (
     "ALTER TABLE changes ADD COLUMN period_seconds REAL",
@@ -45,6 +49,7 @@ FROM_VERSION = {
     1: ("ALTER TABLE changes ADD COLUMN gone_k INTEGER", _MEMBERS, *_FROM_VERSION_2),
     2: _FROM_VERSION_2,
     3: _FROM_VERSION_3,
+    4: _FROM_VERSION_4,
 }
 """What brings an older layout to this one."""
 
@@ -82,7 +87,8 @@ TABLES = (
         confidence REAL NOT NULL,
         is_about_cluster INTEGER NOT NULL,
         gone_k INTEGER,
-        saved_wall_ns INTEGER NOT NULL
+        saved_wall_ns INTEGER NOT NULL,
+        is_settled INTEGER NOT NULL
     ) WITHOUT ROWID""",
     """CREATE TABLE finding_changes (
         key TEXT NOT NULL,

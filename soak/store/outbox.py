@@ -1,7 +1,8 @@
 """What people are owed on a finding: one row a sink, kind and turn, each word once and in its order.
 
 "confirmed" and "gone" of the first turn tell that it came and that it went; a finding that is up again has a
-second turn. One that turns out to be none is taken back as if it had gone.
+second turn. One that turns out to be none is taken back as if it had gone. "corrected" tells between the two,
+once a turn, that the last word on its cause is another than the one that was told.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from collections.abc import Sequence
 from sqlite3 import Connection
 
 from soak.core.model import Finding
+from soak.core.units import SECOND_NS
 from soak.store.findings_rows import OutboxKind, OutboxRow, outbox_of
+
+LAST_WORD_NS = 300 * SECOND_NS
+"""So long at most the word that a finding went away waits for the last one on its cause."""
 
 _ROW = "key = ? AND sink = ? AND kind = ? AND turn = ? AND state = 'pending'"
 DUE = """SELECT * FROM outbox AS o WHERE state = 'pending'
@@ -19,20 +24,34 @@ DUE = """SELECT * FROM outbox AS o WHERE state = 'pending'
         WHERE first.key = o.key AND first.sink = o.sink AND first.state = 'pending'
         AND (first.turn, first.kind) < (o.turn, o.kind))
     ORDER BY created_wall_ns, key, sink"""
-"""Between two instants; a word waits for the one before it ("confirmed" sorts before "gone")."""
+"""Between two instants; a word waits for the one before it (the kinds sort in their order)."""
 
-LASTING = """SELECT * FROM outbox AS o WHERE sink = ? AND kind = 'confirmed' AND state = 'sent'
+LASTING = """SELECT * FROM outbox AS o WHERE sink = ? AND kind <> 'gone' AND state = 'sent'
     AND NOT EXISTS (SELECT 1 FROM outbox AS later
         WHERE later.key = o.key AND later.sink = o.sink
-        AND (later.turn, later.kind) > (o.turn, o.kind))
+        AND (later.turn, later.kind) > (o.turn, o.kind)
+        AND (later.kind = 'gone' OR later.state = 'sent'))
     ORDER BY created_wall_ns, key"""
-TRY = f"UPDATE outbox SET attempts = attempts + 1, next_at_wall_ns = ? WHERE {_ROW}"  # noqa: S608  # the constant above
+# Who has got a mail that others are put off has heard the first cause: that is the one to correct.
+TRY = f"""UPDATE outbox SET attempts = attempts + 1, next_at_wall_ns = ?,
+    cause = CASE so_far WHEN '' THEN ? ELSE cause END WHERE {_ROW}"""  # noqa: S608  # the constant above
 PUT_OFF = f"UPDATE outbox SET next_at_wall_ns = ?, detail = ?, so_far = ? WHERE {_ROW}"  # noqa: S608  # as above
 SETTLE = f"UPDATE outbox SET state = ?, done_wall_ns = ?, detail = ? WHERE {_ROW}"  # noqa: S608  # as above
+DROP = f"DELETE FROM outbox WHERE {_ROW}"  # noqa: S608  # as above
+_HURRY = f"UPDATE outbox SET next_at_wall_ns = ? WHERE {_ROW} AND attempts = 0"  # noqa: S608  # as above
+_KNOWN = """SELECT cause FROM outbox
+    WHERE key = ? AND sink = ? AND kind < ? AND turn = ? AND state = 'sent'
+    ORDER BY kind DESC LIMIT 1"""
 
 
 def identity(row: OutboxRow) -> tuple[str, str, str, int]:
     return row.key, row.sink, row.kind, row.turn
+
+
+def known_cause(connection: Connection, row: OutboxRow) -> str:
+    """Return the cause that was told before a sequel in its turn; "" where none was."""
+    found = connection.execute(_KNOWN, identity(row)).fetchone()
+    return "" if found is None else str(found["cause"])
 
 
 def queue(connection: Connection, finding: Finding, sinks: Sequence[str], now_wall_ns: int) -> None:
@@ -53,9 +72,11 @@ def _queue(
     now_wall_ns: int,
 ) -> None:
     def add(kind: OutboxKind, turn: int) -> None:
+        is_early = kind == "gone" and not finding.is_settled
+        next_at_ns = now_wall_ns + (LAST_WORD_NS if is_early else 0)
         connection.execute(
-            "INSERT INTO outbox VALUES (?,?,?,?,'pending',?,?,0,NULL,'','')",
-            (finding.key, sink, kind, turn, now_wall_ns, now_wall_ns),
+            "INSERT INTO outbox VALUES (?,?,?,?,'pending',?,?,0,NULL,'','','')",
+            (finding.key, sink, kind, turn, now_wall_ns, next_at_ns),
         )
 
     is_up = finding.is_about_cluster and finding.state == "confirmed"
@@ -66,12 +87,22 @@ def _queue(
             add("gone", 1)
         return
     last = queued[-1]
-    if (last.kind == "confirmed") == is_up:
+    if (last.kind != "gone") == is_up:
+        if last.kind == "confirmed" and _is_corrected(finding, last):
+            add("corrected", last.turn)
+        elif last.kind == "gone" and finding.is_settled:
+            connection.execute(_HURRY, (now_wall_ns, *identity(last)))
         return
     is_first_word = len(queued) == 1 and finding.is_about_cluster
     if last.is_untold and not is_first_word:  # the word before it holds again
-        connection.execute(f"DELETE FROM outbox WHERE {_ROW}", identity(last))  # noqa: S608  # the constant above
+        connection.execute(DROP, identity(last))
+        _queue(connection, finding, sink, queued[:-1], now_wall_ns)
     elif is_up:
         add("confirmed", last.turn + 1)
     else:
         add("gone", last.turn)
+
+
+def _is_corrected(finding: Finding, told: OutboxRow) -> bool:
+    """True when the last word on a cause is not the one that was told, or is being told."""
+    return finding.is_settled and told.state != "never" and told.cause not in {"", finding.cause}
