@@ -126,6 +126,14 @@ def test_a_node_of_many_partitions_gets_a_larger_heap(tmp_path: Path) -> None:
     assert (many.heap, many.patience_seconds(60)) == (("-Xms256m", "-Xmx1512m"), 260)
 
 
+def test_a_node_of_many_partitions_soon_forgets_the_fetches_that_waited_at_them() -> None:
+    """Else notes of them fill its heap within minutes; with few partitions the default does."""
+    name = "fetch.purgatory.purge.interval.requests"
+    few, many = jvm.Machine(Path(), 500), jvm.Machine(Path(), 10_000)
+
+    assert (few.settings, many.settings) == ({}, {name: "50"})
+
+
 def test_a_lab_with_more_nodes_than_it_can_have_is_refused(tmp_path: Path) -> None:
     """Before anything was started."""
     with pytest.raises(PlanError, match="at most 1 nodes, not 3"):

@@ -137,7 +137,8 @@ def _configured(
         for name in ("logs", "tmp"):
             (home / name).mkdir(parents=True, exist_ok=True)
         (home / "log4j2.xml").write_text(logging_xml(node.log_path))
-        text = files.server_properties(node.data_directory, place, places, settings)
+        of_node = {**machine.settings, **settings}
+        text = files.server_properties(node.data_directory, place, places, of_node)
         (home / "server.properties").write_text(text, encoding="utf-8")
         if formatting.cluster_of(node.data_directory) is None:
             formatting.format_data(
