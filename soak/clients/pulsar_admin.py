@@ -62,6 +62,10 @@ class Admin:
         """Change something; raises as `get`."""
         self._ask("POST", path, body)
 
+    def delete(self, path: str) -> None:
+        """Delete something; raises as `get`."""
+        self._ask("DELETE", path, None)
+
     def _ask(self, method: str, path: str, body: object) -> str:
         content = b"" if body is None else json.dumps(body).encode()
         try:

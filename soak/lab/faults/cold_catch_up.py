@@ -9,13 +9,13 @@ Needs: a Kafka on an injected drive (`lab.drive`), so root and FUSE.
 from __future__ import annotations
 
 import fnmatch
-import os
 from pathlib import Path
 
 from pydantic.dataclasses import dataclass
 
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, duration_ns
+from soak.lab.faults import _page_cache
 from soak.lab.faults._daemons import paused
 from soak.lab.faults._undoing import Undoing, drive_of, node_of
 from soak.lab.ports import Target
@@ -49,14 +49,8 @@ def inject(target: Target, config: Config) -> Undoing:
 
 def forget(data: Path, topics: str) -> None:
     """Have the kernel keep nothing in memory of these topics' segments; what is not yet written stays."""
-    for segment in data.glob("*/*.log"):
-        if not fnmatch.fnmatchcase(segment.parent.name.rpartition("-")[0], topics):
-            continue
-        try:
-            file = os.open(segment, os.O_RDONLY)
-        except FileNotFoundError:  # deleted meanwhile
-            continue
-        try:
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(file)
+    _page_cache.forget(
+        segment
+        for segment in data.glob("*/*.log")
+        if fnmatch.fnmatchcase(segment.parent.name.rpartition("-")[0], topics)
+    )
