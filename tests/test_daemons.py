@@ -404,6 +404,37 @@ def test_the_drain_is_over_after_a_quiet_second_without_lag(tmp_path: Path) -> N
     assert is_drained(context.folder, phases, 4)
 
 
+def test_the_drain_is_not_over_while_a_producer_waits_for_acknowledgements(tmp_path: Path) -> None:
+    """A broker that stands still when the load ends looks quiet: what is out may still arrive."""
+    clock = FakeClock()
+    phases = to_line("soak", 0) + to_line("drain", 2)
+    context, producer = _context(tmp_path, clock, "produce.0", phases), FakeProducer(clock)
+    loop = _produce_loop(context, producer, clock)
+    quiet = [
+        dataclasses.replace(_batch(clock, []), heads=[], at_mono_ns=at * SECOND_NS)
+        for at in (5, 6, 7)
+    ]
+    reader = ConsumeLoop(
+        _context(tmp_path, clock, "consume.0", phases),
+        FakeConsumer(quiet, {0: (0, 0), 1: (0, 0)}),
+        Received({0: EARLIEST, 1: EARLIEST}),
+        _consume_second(),
+        clock,
+    )
+    for _ in quiet:
+        reader.tick()
+    producer.is_stalled = True
+    while clock.mono_ns() < context.grid.start_of(7):
+        loop.tick()
+    before = is_drained(context.folder, parse(phases), 7)
+    producer.is_stalled = False
+    while clock.mono_ns() < context.grid.start_of(9):
+        loop.tick()
+
+    assert not before
+    assert is_drained(context.folder, parse(phases), 9)
+
+
 @pytest.mark.parametrize(("phase", "closed"), [("end", "for good"), ("drain", "left")])
 def test_only_a_consumer_whose_phases_have_ended_gives_up_what_the_cluster_keeps_for_it(
     tmp_path: Path, phase: Phase, closed: str
@@ -473,6 +504,43 @@ def test_what_the_last_second_of_a_phase_owes_is_missed(tmp_path: Path) -> None:
     missed = sum(values["missed_messages"] for _, values in records)
     assert sent + missed == 4000
     assert 1999 <= missed <= 2001
+
+
+def test_what_was_due_in_a_stall_over_the_end_of_a_phase_is_missed(tmp_path: Path) -> None:
+    """The process stands still from 2.5 s to 6.5 s; the load ends at 4 s, and all until then counts."""
+    clock = FakeClock()
+    phases = to_line("soak", 0) + to_line("drain", 4)
+    context, producer = _context(tmp_path, clock, "produce.0", phases), FakeProducer(clock)
+    loop = _produce_loop(context, producer, clock)
+    while clock.mono_ns() < context.grid.start_of(2) + SECOND_NS // 2:
+        loop.tick()
+    clock.advance(4)
+    loop.tick()
+    loop.finish()
+
+    records = _records(context)
+    sent = sum(values["sent_messages"] for _, values in records)
+    missed = sum(values["missed_messages"] for _, values in records)
+    assert sent + missed == 4000
+
+
+def test_what_was_due_in_a_stall_over_the_beginning_of_the_load_counts(tmp_path: Path) -> None:
+    """The process stands still from 0.5 s to 3.5 s; the load lasts from 1 s to 4 s."""
+    clock = FakeClock()
+    phases = to_line("soak", 1) + to_line("drain", 4)
+    context, producer = _context(tmp_path, clock, "produce.0", phases), FakeProducer(clock)
+    loop = _produce_loop(context, producer, clock)
+    while clock.mono_ns() < SECOND_NS // 2:
+        loop.tick()
+    clock.advance(3)
+    while clock.mono_ns() < context.grid.start_of(5):
+        loop.tick()
+    loop.finish()
+
+    records = _records(context)
+    sent = sum(values["sent_messages"] for _, values in records)
+    missed = sum(values["missed_messages"] for _, values in records)
+    assert sent + missed == 3000
 
 
 def test_the_second_in_which_a_restarted_consumer_catches_up_is_not_trusted(tmp_path: Path) -> None:

@@ -241,3 +241,18 @@ def test_what_is_older_than_the_backlog_is_missed_and_counted() -> None:
     due = pacer.due(5 * 10**9)
 
     assert (due.missed, due.first) == (3000, 3000)
+
+
+def test_what_was_due_before_a_forgotten_pause_is_missed_and_holds_nothing_up() -> None:
+    """Nobody asks from 0.5 s to 9 s; the load paused at 1 s, which is forgotten, and goes on at 10 s."""
+    schedule = Schedule(0, Fraction(1000))
+    pacer = Pacer(schedule, 1.2, 2 * 10**9, 0)
+    _walk(pacer, 0, 5 * 10**8, 10**6)
+    schedule.extend(SECOND_NS, Fraction(0))
+    schedule.extend(10 * SECOND_NS, Fraction(1000))
+    schedule.forget(7 * SECOND_NS)
+
+    missed = pacer.due(9 * SECOND_NS).missed
+    sent, _ = _walk(pacer, 9 * 10**9, 11 * 10**9, 10**6)
+
+    assert (missed, sent) == (500, 1000)

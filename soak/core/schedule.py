@@ -100,7 +100,7 @@ class Schedule:
         number = index * self._of + self._index
         one = self._segments[max(0, bisect_right(self._first, number) - 1)]
         if not one.per:
-            return NEVER_NS
+            return one.from_ns - 1 if number < self._first[0] else NEVER_NS
         ahead = (number * one.parts - one.whole) * one.period_ns
         return one.from_ns + ahead // (one.parts * one.per)
 
@@ -132,6 +132,9 @@ class Schedule:
         at = max(0, bisect_right(self._first, number) - 1)
         one = self._segments[at]
         if not one.per:
+            overdue = -((number - self._first[at]) // self._of)
+            if overdue > 0:  # of a forgotten segment: sooner than this one, nobody knows when
+                return np.full(min(count, overdue), one.from_ns - 1)
             return np.full(count, NEVER_NS)
         if at + 1 < len(self._first):
             count = min(count, -((number - self._first[at + 1]) // self._of))

@@ -22,7 +22,7 @@ from soak.daemons import catch_up, ramp
 from soak.daemons.backlog import Backlog
 from soak.daemons.context import PhaseFile, grid_of, open_page
 from soak.daemons.free_space import FreeSpace, watched_folders
-from soak.daemons.load_seconds import LOAD_SOURCES, LoadSeconds
+from soak.daemons.load_seconds import LOAD_SOURCES, LoadSeconds, values_of
 from soak.daemons.rate_plan import table_of
 from soak.daemons.windows import Windows
 from soak.service.notify import notifier
@@ -223,7 +223,12 @@ class Conductor:
 
 
 def is_drained(folder: RunFolder, phases: Phases, k: int) -> bool:
-    """True when every consumer has seen a quiet second without lag since the sending ended."""
+    """True when every consumer has seen a quiet second without lag since the sending ended.
+
+    What a producer has out may still arrive: a cluster that does not answer looks quiet, too.
+    """
+    if any(_is_out(folder, name, k) for name in sources(folder.journal)):
+        return False
     consumers = [name for name in sources(folder.journal) if name.startswith("consume.")]
     for source in consumers:
         found = last_record(folder.journal, source)
@@ -237,6 +242,15 @@ def is_drained(folder: RunFolder, phases: Phases, k: int) -> bool:
         if not is_recent or values["lag_messages"] or values["received_messages"]:
             return False
     return bool(consumers)
+
+
+def _is_out(folder: RunFolder, source: str, k: int) -> bool:
+    """Return whether a producer that is there waits for acknowledgements."""
+    found = last_record(folder.journal, source) if source.startswith("produce.") else None
+    if found is None:
+        return False
+    record, columns = found
+    return record.k >= k - AHEAD_SECONDS and values_of(record, columns)["in_flight"] > 0
 
 
 def _drain_k(phases: Phases) -> int:

@@ -10,7 +10,7 @@ from time import thread_time
 import numpy as np
 
 from soak.core import header
-from soak.core.phases import LOADED
+from soak.core.phases import LOADED, Phases
 from soak.core.ports import Clock, Producer
 from soak.core.units import SECOND_NS
 from soak.daemons.context import (
@@ -152,9 +152,9 @@ class ProduceLoop:
         phases = self._context.phase_file.poll()
         self._rate_plan.follow(phases, k)
         self._drop_block()  # the schedule may have been extended
-        after = phases.at(k) in LOADED
+        after, turn_k = phases.at(k) in LOADED, self._turn_k(phases, k)
         if before and not after:  # the last sends of the phase; what it owes beyond them is missed
-            edge_ns = self._context.grid.start_of(self._k + 1) - 1
+            edge_ns = self._context.grid.start_of(turn_k) - 1
             self._send_due(edge_ns)
             self._second.missed += self._pacer.give_up(edge_ns)
             self._drop_block()
@@ -164,8 +164,14 @@ class ProduceLoop:
             self._write(self._k)
         self._enter(k)
         if after and not before:  # what was due while nothing was to be sent is not missed
-            begin_ns = max(self._context.grid.start_of(k), self._context.grid.start_mono_ns)
+            begin_ns = max(self._context.grid.start_of(turn_k), self._context.grid.start_mono_ns)
             self._pacer = self._paced(begin_ns)
+
+    def _turn_k(self, phases: Phases, k: int) -> int:
+        """Return in which of the seconds since the last one sending began or ended: k, but for a stall."""
+        before = self._phase in LOADED
+        turns = (one.from_k for one in phases.after(self._k) if (one.phase in LOADED) != before)
+        return min(k, next(turns, k))
 
     def _enter(self, k: int) -> None:
         """Look up once a second what a tick asks thousands of times."""
