@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from soak.brokers._kafka_keys import fnv1a, murmur2, partition_of
 from soak.core import header
-from soak.core.errors import BrokerError
+from soak.core.errors import BrokerError, SettingError
 from soak.core.plan_load import Keys, Load, SizeShare
 from soak.core.ports import Topics
 from soak.daemons.by_leader import ByLeader
@@ -46,7 +46,7 @@ def test_each_partitioner_is_the_clients_own() -> None:
     assert fnv1a(b"foobar") == 0xBF9CF968
     assert partition_of(b"foobar", 7, "murmur2_random") == (-790332482 & 0x7FFFFFFF) % 7
     assert partition_of(b"foobar", 7, "consistent_random") == zlib.crc32(b"foobar") % 7
-    with pytest.raises(BrokerError, match="gives a key no partition"):
+    with pytest.raises(SettingError, match="gives a key no partition"):
         partition_of(b"foobar", 7, "random")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from soak.core.errors import BrokerError
+from soak.core.errors import SettingError
 
 DEFAULT = "consistent_random"
 """librdkafka's own; the Java client's is murmur2_random."""
@@ -18,7 +18,7 @@ def partition_of(key: bytes, partitions: int, partitioner: str) -> int:
     """Return the partition of a key under a partitioner of librdkafka's.
 
     Raises:
-        BrokerError: a partitioner that does not look at the key, or an unknown one.
+        SettingError: a partitioner that does not look at the key, or an unknown one.
     """
     if partitioner in {"consistent", "consistent_random"}:
         return zlib.crc32(key) % partitions
@@ -26,9 +26,10 @@ def partition_of(key: bytes, partitions: int, partitioner: str) -> int:
         return (murmur2(key) & 0x7FFFFFFF) % partitions
     if partitioner in {"fnv1a", "fnv1a_random"}:
         return abs(_signed(fnv1a(key))) % partitions
-    raise BrokerError(
-        f"partitioner {partitioner!r} gives a key no partition of its own; "
-        "take consistent, murmur2 or fnv1a, each also with _random"
+    raise SettingError(
+        ("producer", "partitioner"),
+        f"{partitioner!r} gives a key no partition of its own; "
+        "take consistent, murmur2 or fnv1a, each also with _random",
     )
 
 

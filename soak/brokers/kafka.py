@@ -29,7 +29,7 @@ from soak.brokers._kafka_producer import KafkaProducer
 from soak.clients import known, secret
 from soak.clients.kafka_log import Cause, ClientLog
 from soak.clients.kafka_words import said
-from soak.core.errors import BrokerError
+from soak.core.errors import BrokerError, SettingError
 from soak.core.plan_base import STRICT, Settings
 from soak.core.ports import Clock, Topics
 from soak.core.units import SECOND_NS, Duration
@@ -49,6 +49,15 @@ _CONSUMER = {
     "fetch.queue.backoff.ms": "2",
 }
 _TOPICS_A_CALL = 20
+_OURS: Mapping[str, tuple[frozenset[str], str]] = {
+    "auto.offset.reset": (
+        frozenset({"earliest", "smallest", "beginning"}),
+        "what a reader passes over would count as lost",
+    ),
+    "delivery.report.only.error": (frozenset({"false"}), "every message's report is measured"),
+    "transactional.id": (frozenset({""}), "nothing is sent in transactions"),
+}
+"""Settings that must stay as they are here: the values that do, and why no other."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -89,6 +98,12 @@ def producer_settings(
     return dict(sorted(found.items()))
 
 
+def _refuse_ours(where: str, settings: Mapping[str, str]) -> None:
+    for name, (allowed, why) in _OURS.items():
+        if name in settings and settings[name] not in allowed:
+            raise SettingError((where, name), f"soakd itself decides this: {why}")
+
+
 def connect(config: Config, clock: Clock) -> KafkaBroker:
     return KafkaBroker(config, clock, _librdkafka.load())
 
@@ -118,6 +133,7 @@ class KafkaBroker:
             settings = getattr(self._config, where)
             secret.refuse_literals(where, settings, secret.OF_LIBRDKAFKA)
             known.refuse_unknown(where, settings, known.librdkafka())
+            _refuse_ours(where, settings)
         nowhere = Topics(("",), 1)
         self.producer(nowhere).close(0.0)
         self.consumer(nowhere, "", {}).close()
@@ -251,5 +267,5 @@ class KafkaBroker:
     def _client(self, kind: type[Any], settings: dict[str, str]) -> Any:  # noqa: ANN401  # either client
         try:
             return kind(secret.resolved(settings), logger=self._client_log)
-        except KafkaException as error:
+        except (KafkaException, TypeError, ValueError) as error:  # the last: text for a callback
             raise BrokerError(f"the client refuses its settings: {said(error)}") from error

@@ -123,7 +123,10 @@ def check_target(plan_file: PlanFile) -> None:
             )
     refuse_too_much(plan_file)
     with faults_at(plan_file, "broker", kind):
-        connect(plan_file.plan, SystemClock()).check_settings()
+        broker = connect(plan_file.plan, SystemClock())
+        broker.check_settings()
+        if plan_file.plan.load.keys.kind != "none":
+            broker.partition_of(b"", plan_file.plan.topic.partitions)
 
 
 def _check_lab(plan_file: PlanFile, lab: Lab) -> None:
