@@ -110,6 +110,20 @@ def test_the_default_settings_are_known() -> None:
     pulsar.connect(pulsar.Config(client=by_name), SystemClock()).check_settings()
 
 
+def test_a_token_that_no_header_can_carry_is_refused_without_showing_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PULSAR_TOKEN", "eyJhbGciOi\nJIUzI1NiJ9")
+    by_name = {"authentication": "token", "token": "${env:PULSAR_TOKEN}"}
+    config = pulsar.Config(admin_url="http://127.0.0.1:1", client=by_name)
+    broker = pulsar.connect(config, SystemClock())
+
+    with pytest.raises(BrokerError, match="line break") as caught:
+        broker.existing(["t"])
+
+    assert "eyJ" not in str(caught.value)
+
+
 def test_a_setting_of_the_producer_leaves_our_others_as_they_were() -> None:
     config = pulsar.Config(
         producer={"compression_type": "LZ4", "batching_max_publish_delay_ms": "5"}

@@ -62,6 +62,8 @@ class Config:
         )  # the client does one of the two
         ours = {} if is_chunking else _BATCHES
         object.__setattr__(self, "producer", {**ours, **self.producer})
+        for name, addresses in self.addresses.items():
+            secret.refuse_in_addresses(name, addresses.split(","))
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -233,7 +235,10 @@ class PulsarBroker:
         return admin_at(self._config.admin_url, self._timeout_seconds, self._token(), settings)
 
     def _token(self) -> str:
-        return secret.resolved(self._config.client).get("token", "").strip()
+        token = secret.resolved(self._config.client).get("token", "").strip()
+        if len(token.split()) > 1:  # no header can carry it, and who refuses it would show it
+            raise BrokerError("token: what it names has a space or a line break within")
+        return token
 
     def _subscribed(
         self,

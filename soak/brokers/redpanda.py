@@ -10,6 +10,7 @@ from dataclasses import field
 from pydantic.dataclasses import dataclass
 
 from soak.brokers import kafka
+from soak.clients import secret
 from soak.core.plan_base import STRICT, Settings
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration
@@ -18,7 +19,7 @@ from soak.core.units import SECOND_NS, Duration
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     bootstrap_servers: str
-    metrics_urls: tuple[str, ...] = ()  # http://host:9644/metrics, a node each; probes read them
+    metrics_urls: tuple[str, ...] = ()  # http://host:9644/metrics; the first's Admin API is asked
     timeout: Duration = 10 * SECOND_NS
     producer: Settings = field(default_factory=dict)  # over those of `kafka.producer_settings`
     consumer: Settings = field(default_factory=dict)
@@ -28,6 +29,7 @@ class Config:
         # Redpanda flushes before it acknowledges unless write caching is on, so larger batches pay off.
         settings = kafka.producer_settings(self.producer, self.common, linger_ms=5)
         object.__setattr__(self, "producer", settings)
+        secret.refuse_in_addresses("metrics_urls", self.metrics_urls)
 
     @property
     def addresses(self) -> dict[str, str]:

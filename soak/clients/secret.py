@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from soak.core.errors import BrokerError, SettingError
 
@@ -43,6 +44,12 @@ def refuse_literals(where: str, settings: Mapping[str, str], secret: Collection[
         text = settings.get(name, "")
         if text and not _REFERENCE.fullmatch(text):
             raise SettingError((where, name), f"a secret must not stand in a plan: {HOW}")
+
+
+def refuse_in_addresses(where: str, addresses: Iterable[str]) -> None:
+    """Raise `ValueError` when an address names a user or a password before its host."""
+    if any("@" in urlsplit(one.strip()).netloc for one in addresses):
+        raise ValueError(f"{where} holds a password, which must not stand in a plan")
 
 
 def resolved(settings: Mapping[str, str]) -> dict[str, str]:
