@@ -24,8 +24,17 @@ MOST_GROUPS = 20_000  # of which the series are remembered
 Samples = list[tuple[Column, float]]
 Member = tuple[str, Labels]
 
+
+def _sum(values: Iterable[float]) -> float:
+    """Return the sum; NaN where there is none, as of two infinities."""
+    try:
+        return math.fsum(values)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
 _FOLDS: Mapping[str, Callable[[Iterable[float]], float]] = {
-    "sum": math.fsum,
+    "sum": _sum,
     "max": max,
     "min": min,
 }

@@ -77,7 +77,14 @@ class Http:
                 self.close()
                 if is_kept:  # the server may have closed it since
                     continue
-                raise self._error(f"does not answer: {error or type(error).__name__}") from error
+                raise self._error(
+                    f"does not answer: {str(error) or type(error).__name__}"
+                ) from error
+            except ValueError:  # its words may hold a secret
+                self.close()
+                raise self._error(
+                    "cannot be asked: the address or a secret has what no question can carry"
+                ) from None
             if answer.status not in _SENT_ON:
                 return self._body(answer, deadline_ns)
             url = self._next(url, answer.getheader("Location", ""))
@@ -141,8 +148,12 @@ class Http:
 
     def _next(self, url: str, location: str) -> str:
         """Return where a page has moved to on the same server: what we are asked with is for it alone."""
-        there = urljoin(url, location)
-        if _origin(there) != self._origin:
+        try:
+            there = urljoin(url, location)
+            is_here = _origin(there) == self._origin
+        except ValueError:  # no address at all
+            there, is_here = location, False
+        if not is_here:
             self.close()
             raise self._error(
                 f"sends on to {there[:200]!r}; name that address if it is the right one"

@@ -146,6 +146,39 @@ def test_a_redirect_is_followed_on_the_same_server_alone() -> None:
     assert asked == [b"/metrics", b"/metrics/", b"/away"]
 
 
+@pytest.mark.parametrize("location", [b"http://[", b"http://h:99999/", b"/caf\xe9"])
+def test_a_redirect_to_what_is_no_address_is_an_error(location: bytes) -> None:
+    """Whatever listens there must not end the thread that asks."""
+
+    def respond(connection: socket.socket, _: bytes) -> None:
+        connection.sendall(
+            b"HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % location
+        )
+
+    with server(respond) as url:
+        road = http(url)
+        with pytest.raises(ProbeError, match=r"sends on to|cannot be asked"):
+            road.get(url)
+        road.close()
+
+
+@pytest.mark.parametrize("secret", ["sword\nfish", "swördfish→"])
+def test_a_secret_that_no_question_can_carry_is_not_told(
+    secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error would end in the journal, and on the topic."""
+    monkeypatch.setenv("SOAK_TEST_SECRET", secret)
+
+    with (
+        server(lambda connection, _: connection.sendall(whole(b"\n"))) as url,
+        pytest.raises(ProbeError, match="cannot be asked") as caught,
+    ):
+        http(url, {"bearer_token": "${env:SOAK_TEST_SECRET}"}).get(url)
+
+    assert "fish" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
 def endless(connection: socket.socket, _: bytes) -> None:
     connection.sendall(HEAD + b"\r\n")
     while True:
