@@ -25,7 +25,9 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
 _START_SECONDS = 60.0  # asked for at first: a rate needs two scrapes
-_OVERLAP_SECONDS = 1.0  # asked for again: a scrape appears a little after its own time
+_OVERLAP_SECONDS = (
+    10.0  # asked for again: a scrape has the time of its begin, and is there at its end
+)
 _MOST_SECONDS = 600.0
 
 
@@ -67,7 +69,7 @@ class MetricsServer:
             found = self._server.custom_query(query, params={"time": f"{end_ns / SECOND_NS:.3f}"})
         except (PrometheusApiClientException, RequestException, ValueError, KeyError) as error:
             raise ProbeError(f"the Prometheus server refuses: {str(error)[:300]}") from error
-        except TypeError as error:
+        except (TypeError, RecursionError) as error:
             raise ProbeError("the Prometheus server does not answer as one") from error
         points = _points(found)
         ends = (seen[-1].at_ns for series in points.values() for seen in series.values() if seen)
