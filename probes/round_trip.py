@@ -30,6 +30,8 @@ from soak.core.units import SECOND_NS, Duration, duration_ns
 _KEPT_INSTANTS = 1024  # an answer that comes later than so many has no first one to be held against
 _REQUEST = struct.pack(">hhih4s", 18, 0, 0, 4, b"soak")  # ApiVersions, version 0, as client `soak`
 _PLAIN = "plaintext"
+_USUAL_PORT = 9092  # where an address has none, as the brokers' client takes it
+_MOST_BYTES = 2**20  # of an answer; a broker's has some hundred
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -141,22 +143,20 @@ class RoundTrip:
         while True:
             try:
                 await self._ask(server)
-            except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+            except (OSError, EOFError, ValueError, OverflowError) as error:
                 with self._lock:
-                    self._trouble = f"cannot ask {server}: {error or 'no answer in time'}"
+                    self._trouble = f"cannot ask {server}: {str(error) or 'no answer in time'}"
                 await self._next_instant()
 
     async def _ask(self, server: str) -> None:
         """Ask at each instant at which the last question is answered.
 
         Raises:
-            OSError, IncompleteReadError, TimeoutError: the connection is of no use any more.
+            OSError, EOFError: the connection is of no use any more.
+            ValueError, OverflowError: the address is none, or the answer is none of Kafka's.
         """
-        host, _, port = server.rpartition(":")
         limit = self._config.timeout / SECOND_NS
-        reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(host.strip("[]"), int(port)), limit
-        )
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(*_address(server)), limit)
         try:
             while True:
                 instant = await self._next_instant()
@@ -164,6 +164,8 @@ class RoundTrip:
                 writer.write(struct.pack(">i", len(_REQUEST)) + _REQUEST)
                 async with asyncio.timeout(limit):
                     (size,) = struct.unpack(">i", await reader.readexactly(4))
+                    if not 0 <= size <= _MOST_BYTES:
+                        raise ValueError("it does not answer as Kafka does")
                     await reader.readexactly(size)
                 seconds = (self._clock.mono_ns() - begin_ns) / SECOND_NS
                 with self._lock:
@@ -177,6 +179,15 @@ class RoundTrip:
         instant = int(loop.time() / period) + 1
         await asyncio.sleep(instant * period - loop.time())
         return instant
+
+
+def _address(server: str) -> tuple[str, int]:
+    """Return host and port of `[protocol://]host[:port]`."""
+    place = server.rpartition("://")[2]
+    host, colon, port = place.rpartition(":")
+    if not colon or place.endswith("]"):
+        host, port = place, str(_USUAL_PORT)
+    return host.strip("[]"), int(port)
 
 
 _METRICS = ("broker_round_trip_seconds", "broker_lone_delay_seconds")

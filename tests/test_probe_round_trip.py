@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import socketserver
 import struct
 import threading
@@ -9,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from probes.round_trip import Answers, Config, RoundTrip
+from probes.round_trip import Answers, Config, RoundTrip, _address
 from soak.core.clock import SystemClock
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.units import SECOND_NS
@@ -26,7 +28,7 @@ class Asked(socketserver.StreamRequestHandler):
         assert isinstance(server, Broker)
         while size := self.rfile.read(4):
             server.questions.append(self.rfile.read(*struct.unpack(">i", size)))
-            self.wfile.write(struct.pack(">iq", 8, 0))
+            self.wfile.write(server.answer)
             server.is_asked.set()
 
 
@@ -37,6 +39,7 @@ class Broker(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), Asked)
         self.questions: list[bytes] = []
         self.is_asked = threading.Event()
+        self.answer = struct.pack(">iq", 8, 0)
 
 
 @pytest.fixture
@@ -47,6 +50,11 @@ def broker() -> Iterator[Broker]:
         yield made
         made.shutdown()
         thread.join()
+
+
+def _until_failed(probe: RoundTrip) -> None:
+    while True:
+        probe.read()
 
 
 def test_one_late_answer_is_held_against_the_first_of_its_instant() -> None:
@@ -98,15 +106,67 @@ def test_a_server_that_is_not_there_is_a_failure() -> None:
     probe = RoundTrip(
         Config(bootstrap_servers="127.0.0.1:1", period=SECOND_NS // 100), SystemClock()
     )
-
-    def until_failed() -> None:
-        while True:
-            probe.read()
-
     try:
         with pytest.raises(ProbeError, match="cannot ask 127"):
-            until_failed()
+            _until_failed(probe)
     finally:
+        probe.close()
+
+
+@pytest.mark.parametrize(
+    ("server", "place"),
+    [
+        ("b:9093", ("b", 9093)),
+        ("b", ("b", 9092)),
+        ("PLAINTEXT://b:9093", ("b", 9093)),
+        ("[::1]:9093", ("::1", 9093)),
+        ("[::1]", ("::1", 9092)),
+    ],
+)
+def test_a_server_is_named_as_the_brokers_client_takes_it(
+    server: str, place: tuple[str, int]
+) -> None:
+    """With or without a protocol and a port."""
+    assert _address(server) == place
+
+
+@pytest.mark.parametrize("answer", [b"\xff\xff\xff\xff", b"HTTP/1.1 400\r\n"])
+def test_what_does_not_answer_as_kafka_is_a_failure(broker: Broker, answer: bytes) -> None:
+    """Nobody waits for, or holds, the gigabyte that it announces."""
+    broker.answer = answer
+    target = f"127.0.0.1:{broker.server_address[1]}"
+    probe = RoundTrip(Config(bootstrap_servers=target, period=SECOND_NS // 100), SystemClock())
+    try:
+        with pytest.raises(ProbeError, match="does not answer as Kafka does"):
+            _until_failed(probe)
+    finally:
+        probe.close()
+
+
+def test_an_address_that_is_none_costs_itself_alone(broker: Broker) -> None:
+    """The others are asked."""
+    target = f"127.0.0.1:{broker.server_address[1]}"
+    config = Config(bootstrap_servers=f"b:no-port,{target}", period=SECOND_NS // 100)
+    probe = RoundTrip(config, SystemClock())
+    found: set[str] = set()
+    try:
+        while not found:
+            with contextlib.suppress(ProbeError):
+                found = {dict(column.labels)["target"] for column, _ in probe.read().samples}
+    finally:
+        probe.close()
+
+    assert found == {target}
+
+
+def test_a_server_that_says_nothing_is_told_as_that() -> None:
+    """A connection is made, and no answer comes."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+        config = Config(bootstrap_servers=target, period=SECOND_NS // 100, timeout=SECOND_NS // 50)
+        probe = RoundTrip(config, SystemClock())
+        with pytest.raises(ProbeError, match="no answer in time"):
+            _until_failed(probe)
         probe.close()
 
 
