@@ -24,7 +24,12 @@ def ask() -> str:
     """
     try:
         done = subprocess.run(
-            COMMAND, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+            COMMAND,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ProbeError(f"cannot ask chronyc: {error}") from error

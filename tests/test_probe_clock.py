@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -170,6 +172,19 @@ def test_an_interrupted_look_is_no_step() -> None:
     probe.close()
 
     assert found == []
+
+
+def test_an_answer_that_is_no_text_is_none_of_chronyc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an error of this question, and ends no thread."""
+    tool = tmp_path / "chronyc"
+    tool.write_bytes(b"#!/bin/sh\nprintf '\\377\\n'\n")
+    tool.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    with pytest.raises(ProbeError, match="cannot read this answer"):
+        _chrony.bound_seconds(_chrony.ask())
 
 
 @settings(max_examples=200)
