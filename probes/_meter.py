@@ -15,7 +15,7 @@ MAX_WAITING = 100_000  # latencies kept between two `take`
 
 
 class Meter:
-    """`serve` runs in the thread that may hang; the other methods in the one that reads."""
+    """`serve` and `between` run in the thread that may hang; the other methods in the one that reads."""
 
     def __init__(
         self, start_ns: int, period_ns: int, clock: Clock, call: Callable[[], None]
@@ -50,6 +50,14 @@ class Meter:
         finally:
             self._serving_ns = None
 
+    def between(self, work: Callable[[], None]) -> None:
+        """Do what belongs between two calls: slots wait for it, and while it hangs its age shows, too."""
+        self._serving_ns = self._clock.mono_ns()
+        try:
+            work()
+        finally:
+            self._serving_ns = None
+
     def take_latencies_ns(self) -> list[int]:
         """Return the latencies of the slots served since the last call."""
         return _drained(self._latencies_ns)
@@ -59,7 +67,7 @@ class Meter:
         return _drained(self._lags_ns)
 
     def hanging_ns(self) -> int:
-        """Return the age of a call that is not back after a whole period, counted from its slot; else 0."""
+        """Return the age of what is not back after a whole period, of a call from its slot on; else 0."""
         serving_ns = self._serving_ns
         if serving_ns is None:
             return 0

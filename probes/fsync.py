@@ -15,6 +15,7 @@ import math
 import os
 import threading
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -139,8 +140,9 @@ class Fsync:
         start_ns = self._clock.mono_ns() + self._config.period // 2  # between readings, not at them
         meter = Meter(start_ns, self._config.period, self._clock, self._file.flush)
         self._meter = meter
+        renew = partial(meter.between, self._file.renew)
         while not stop.wait(max(0.0, (meter.next_due_ns - self._clock.mono_ns()) / SECOND_NS)):
-            for step in (meter.serve, self._file.renew):  # the latter after a failure too
+            for step in (meter.serve, renew):  # the latter after a failure too
                 try:
                     step()
                 except OSError as error:

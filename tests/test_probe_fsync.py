@@ -83,6 +83,25 @@ def test_a_hanging_call_shows_its_age_until_it_is_back() -> None:
     assert meter.hanging_ns() == 0
 
 
+def test_what_hangs_between_two_calls_shows_its_age() -> None:
+    """As where a drive stops while a new file is made; the slots that it delays are counted after it."""
+    clock = FakeClock()
+    ages = []
+
+    def hang() -> None:
+        for _ in range(2):
+            ages.append(meter.hanging_ns())
+            clock.advance(0.3)
+
+    meter = Meter(200 * MS, 200 * MS, clock, lambda: None)
+    meter.between(hang)
+    meter.serve()
+
+    assert ages == [0, 300 * MS]
+    assert meter.hanging_ns() == 0
+    assert meter.take_latencies_ns() == [400 * MS, 200 * MS, 0]
+
+
 def test_a_call_that_fails_is_no_latency() -> None:
     """Its slots are gone, and the schedule goes on."""
     clock = FakeClock()
