@@ -136,6 +136,24 @@ def test_the_journal_of_a_lone_host_is_bounded_and_what_was_lost_is_said(tmp_pat
     assert b"".join(line.raw + b"\n" for line in target.taken) == journal_text(folder)
 
 
+def test_files_go_in_their_order_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    """Behind a gap in their numbers nothing would ever be sent again."""
+    folder, target = folder_of(tmp_path), FlakyTarget()
+    host = Host(folder, SOURCE)
+    shipper = shipper_of(folder, target)
+    for at in (30, 20, 10):
+        host.write(10)
+        host.close(is_end=False)
+        os.utime(segments(folder.journal / SOURCE)[-1], ns=(at, at))
+        host.restart()
+        shipper.round()
+    files = segments(folder.journal / SOURCE)
+
+    shipper.trim(sum(path.stat().st_size for path in files[1:]))
+
+    assert segments(folder.journal / SOURCE) == files[1:]
+
+
 def test_a_damaged_position_begins_anew(tmp_path: Path) -> None:
     """Sent twice is received once."""
     folder, target = folder_of(tmp_path), FlakyTarget()

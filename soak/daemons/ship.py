@@ -6,6 +6,7 @@ this process. A position is kept only when the cluster has taken what lies befor
 
 from __future__ import annotations
 
+import heapq
 import json
 import logging
 import threading
@@ -135,13 +136,19 @@ class Shipper:
         self._keep()
 
     def trim(self, limit_bytes: int) -> None:
-        """Delete the oldest files beyond so many bytes, whether they were sent or not; never the newest."""
-        files = [segments(self._folder.journal / source) for source in self._sources()]
-        found = [(path.stat(), path) for paths in files for path in paths]
-        newest = {path for paths in files for path in paths[-1:]}
-        total = sum(status.st_size for status, _ in found)
-        for status, path in sorted(found, key=lambda item: item[0].st_mtime_ns):
-            if total > limit_bytes and path not in newest:
+        """Delete the oldest files beyond so many bytes, whether they were sent or not; never the newest.
+
+        Those of one source go in their order, whatever a clock that was set made of their times: behind
+        a gap nothing would be found again.
+        """
+        files = [
+            [(path.stat(), path) for path in segments(self._folder.journal / source)]
+            for source in self._sources()
+        ]
+        total = sum(status.st_size for of_one in files for status, _ in of_one)
+        older = (of_one[:-1] for of_one in files)
+        for status, path in heapq.merge(*older, key=lambda item: item[0].st_mtime_ns):
+            if total > limit_bytes:
                 self._note_dropped(path, status.st_size)
                 path.unlink()
                 total -= status.st_size
