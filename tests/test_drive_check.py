@@ -202,6 +202,13 @@ def test_drives_that_differ_by_more_than_a_factor_of_two_are_told() -> None:
     ]
 
 
+def test_a_drive_that_was_measured_twice_is_not_held_against_itself() -> None:
+    """`soak check --drives` may be called again; the last look counts."""
+    slow = replace(GOOD, fsync_p50_seconds=0.005)
+
+    assert warnings([slow, GOOD]) == []
+
+
 def test_a_drive_that_became_slower_is_told() -> None:
     """The load has worn it: it is not the one that was measured before."""
     after = replace(GOOD, moment="after", at_wall_ns=1, fsync_p99_seconds=0.0046)
@@ -299,6 +306,21 @@ def test_a_host_that_only_probes_can_measure_its_own(tmp_path: Path) -> None:
 
     assert result.exit_code == 0
     assert "gone: cannot be measured" in result.output
+
+
+def test_a_host_that_only_probes_is_checked_without_a_broker(tmp_path: Path) -> None:
+    """What its probes would not get is told before they begin; `--show` prints every default."""
+    plan = tmp_path / "host.yaml"
+    target = "{b: {url: 'http://127.0.0.1:1/metrics', maps: [jvm]}}"
+    plan.write_text(f"name: x\nprobes: {{prometheus: {{targets: {target}}}, clock: {{}}}}\n")
+
+    told = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
+    shown = CliRunner().invoke(main.build(["check"]), ["check", str(plan), "--show"])
+
+    assert (told.exit_code, shown.exit_code) == (0, 0)
+    assert "good. A host that only probes: prometheus, clock." in told.output
+    assert "Warning: the probe prometheus has nothing of b: " in told.output
+    assert "chrony_period: 16s" in shown.output
 
 
 def test_a_plan_without_a_folder_cannot_be_checked() -> None:

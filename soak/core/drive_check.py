@@ -104,13 +104,14 @@ def from_json(body: Mapping[str, Any]) -> Measured:
 
 
 def _unequal(several: Sequence[Measured]) -> Iterator[str]:
-    """Tell, by moment, of a figure by which drives differ too much."""
+    """Tell, by moment, of a figure by which drives differ too much; of each drive the last look counts."""
     for moment in dict.fromkeys(one.moment for one in several):
+        newest = {one.name: one for one in several if one.moment == moment}
         for figure, words in _FIGURES.items():
             found = [
-                (value, one.name)
-                for one in several
-                if one.moment == moment and (value := getattr(one, figure)) is not None
+                (value, name)
+                for name, one in newest.items()
+                if (value := getattr(one, figure)) is not None
             ]
             low, high = min(found, default=(0.0, "")), max(found, default=(0.0, ""))
             if low[0] > 0 and high[0] > MOST_RATIO * low[0]:
