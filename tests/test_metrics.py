@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from soak.core.model import Column
 from soak.core.plan_records import Metrics
+from soak.service import page_server
 from soak.service.metrics import Page, publish
 from tests.fakes import FakeClock
 
@@ -74,6 +75,21 @@ def test_a_page_is_served_and_prometheus_finds_it_by_its_file(tmp_path: Path) ->
     assert found["labels"] == {"daemon": "probe"}
     assert 'fsync_latency_seconds{quantile="0.5"} 0.0023' in text
     assert "process_resident_memory_bytes" in text
+
+
+def test_who_connects_and_asks_nothing_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over weeks each would hold a thread and a descriptor."""
+    monkeypatch.setattr(page_server._Silent, "timeout", 0.05)
+    publish(page_of(), tmp_path, Metrics(), ("probe",), "probe")
+    (found,) = json.loads((tmp_path / "metrics" / "probe.json").read_text())
+    host, _, port = found["targets"][0].rpartition(":")
+
+    with socket.create_connection((host, int(port)), timeout=30) as caller:
+        assert caller.recv(1) == b""
+
+    assert capsys.readouterr().err == ""
 
 
 def test_a_port_that_is_taken_costs_the_page_alone(

@@ -6,6 +6,7 @@ resolver that is down: a daemon would begin late for a name that nobody reads.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import socketserver
 import threading
@@ -30,6 +31,13 @@ class _Server6(_Server):
 
 
 class _Silent(WSGIRequestHandler):
+    timeout = 30.0
+    """Who connects and asks nothing, or does not read the answer, holds a thread no longer than this."""
+
+    def handle(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            super().handle()
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as it is called
         """Log nothing."""
 
