@@ -41,6 +41,15 @@ def load_any_plan(path: Path) -> AnyPlan:
     return _loaded(path)[0]
 
 
+def host_plan(path: Path) -> tuple[ProbePlan, Document] | None:
+    """Return the plan of a host that only probes, and its text; None where it is none, or is wrong."""
+    try:
+        plan, document = _loaded(path)
+    except PlanError:
+        return None
+    return (plan, document) if isinstance(plan, ProbePlan) else None
+
+
 def run_host(
     path: Path,
     run_dir: Path | None,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from soak.core.plan import Plan
 
 
 def check(
@@ -24,19 +27,23 @@ def check(
     ] = None,
 ) -> None:
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
-    from soak.cli import _checks, _drives, _durability, _forecast, _machine
+    from soak.cli import _checks, _drives, _durability, _forecast, _host_check, _machine
     from soak.cli._excess import warnings
     from soak.cli._load_checks import table_of
     from soak.cli._probe_checks import looked
-    from soak.cli._probe_host import load_any_plan
+    from soak.cli._probe_host import host_plan
     from soak.core import durability, plan_text
     from soak.core.clock import SystemClock
-    from soak.core.plan_probe import ProbePlan
     from soak.core.units import format_duration, format_rate
-    from soak.daemons.catch_up import never_begins
 
-    if drives and isinstance(probing := load_any_plan(plan), ProbePlan):
-        _drives.show(probing, run_dir)  # a broker's host knows no more of the run
+    host = host_plan(plan)
+    if host is not None:  # it knows no more of the run
+        if drives:
+            _drives.show(host[0], run_dir)
+        elif show:
+            print(_masked(plan_text.dump(host[0])), end="")
+        else:
+            _host_check.check(plan, *host)
         return
     plan_file = _checks.cut(_checks.load_plan(plan), scale, duration)
     _checks.check_here(plan_file, Path(plan_file.plan.run_directory))
@@ -52,9 +59,7 @@ def check(
         f"{plan}: good. {format_rate(found.load.rate)} against {where}, "
         f"warm-up {format_duration(lengths.warm_up)}, soak {format_duration(lengths.soak)}."
     )
-    for number, window in enumerate(lengths.windows):
-        if never_begins(found, window):
-            print(f"phases.windows.{number} never begins: the soak is too short for it.")
+    _tell_of_windows(found)
     if found.lab is None:
         promised = durability.named(_durability.look(found))
         print(f"Durability: {promised}; `soak audit {plan}` says why.")
@@ -67,6 +72,14 @@ def check(
     print("\n".join(_machine.told([] if drives else _drives.beforehand(found))))
     if drives:
         _drives.show(found, run_dir)
+
+
+def _tell_of_windows(plan: Plan) -> None:
+    from soak.daemons.catch_up import never_begins
+
+    for number, window in enumerate(plan.phases.windows):
+        if never_begins(plan, window):
+            print(f"phases.windows.{number} never begins: the soak is too short for it.")
 
 
 def _masked(text: str) -> str:
