@@ -10,6 +10,8 @@ from soak.core.plan_base import STRICT, Settings, check_between
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns, format_duration
 
 MINUTE_NS = 60 * SECOND_NS
+LONGEST_SHIP_NS = 12 * SECOND_NS
+"""Four such waits in a row fit into the 60 s after which systemd takes the shipping for hung."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -51,7 +53,7 @@ class Ship:
     def __post_init__(self) -> None:
         if not self.topic:
             raise ValueError("topic must have a name")
-        if self.timeout < SECOND_NS:
-            raise ValueError("timeout must be at least 1s")
+        if not SECOND_NS <= self.timeout <= LONGEST_SHIP_NS:
+            raise ValueError(f"timeout must lie between 1s and {format_duration(LONGEST_SHIP_NS)}")
         if self.buffer < 2**20:
             raise ValueError("buffer must be at least 1MiB")
