@@ -136,11 +136,12 @@ def _take_clients(source: SourceFile, draft: Draft) -> None:
     for_rate = -(-max(0, rate) // _MESSAGES_A_PROCESS)
     producers = topics * max(1, source.whole("producersPerTopic", 1))
     processes = max(-(-producers // _MOST_CLIENTS), for_rate)
-    if processes > producers:
-        text = f"{producers} are {processes} here: {_SPEED}, and each has a connection"
-        source.note(draft, "producersPerTopic", text)
+    each = -(-producers // processes)
+    if processes * each > producers:
+        text = f"{producers} are {processes * each} here, {each} in each of {processes} processes"
+        source.note(draft, "producersPerTopic", f"{text}: {_SPEED}")
     draft.put("load.producers", processes)
-    draft.put("load.clients_per_producer", -(-producers // processes))
+    draft.put("load.clients_per_producer", each)
     draft.put("consumers.subscriptions", max(1, source.whole("subscriptionsPerTopic", 1)))
     _take_readers(source, draft, topics, for_rate)
     if rate <= 0:
