@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from soak.brokers import _kafka_retention
 from soak.cli._checks import check_here, cut, load_plan
 from soak.core.errors import PlanError
 from soak.core.lab_limits import MOST_BYTES_PER_SECOND
 from soak.core.plan import Plan
 from soak.core.plan_fill import filled
+from soak.core.plan_forecast import foreseen
 from soak.core.plan_scale import scaled, shortened
 from soak.core.units import SECOND_NS, duration_ns
 from soak.lab.ports import Running
@@ -46,6 +48,19 @@ def test_a_plan_says_what_it_is_meant_to_show(path: Path) -> None:
     assert len(comment_of(path).split(". ")) >= 2
     assert plan.name == path.stem
     assert f"`{plan.name}`" in (ROOT / "docs" / "plans.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["soak-24h", "warm-up-past-retention"])
+def test_a_plan_that_says_when_its_brokers_begin_to_delete_is_right(name: str) -> None:
+    """As `soak check` foresees it; what the plan does not set has Kafka's defaults."""
+    path = ROOT / "configs" / "plans" / f"{name}.yaml"
+    plan = load_plan(path).plan
+    limits = _kafka_retention.assumed(plan.topic, {})
+
+    begin = foreseen(plan, limits, _kafka_retention.stored(plan, limits)).first_deletion
+
+    assert begin is not None
+    assert f"after some {begin.earliest / 60:.0f} minutes" in path.read_text()
 
 
 def test_plans_that_are_compared_differ_in_nothing_else() -> None:
