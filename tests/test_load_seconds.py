@@ -47,16 +47,6 @@ def test_silence_is_an_endless_latency_only_while_something_is_out() -> None:
     assert [seconds.at(k).publish_p99 for k in (0, 1, 2)] == [0.0, math.inf, 0.0]
 
 
-def test_what_is_forgotten_is_gone() -> None:
-    seconds = LoadSeconds(lambda index: index)
-    for k in range(10):
-        seconds.add("produce.0@h", _record(k, (1, 1, 0, 0, 0, 0)), PRODUCED)
-
-    seconds.forget(7)
-
-    assert [seconds.at(k).producers for k in (6, 7)] == [0, 1]
-
-
 def test_the_number_of_a_process_stands_in_its_source() -> None:
     assert [index_of(name) for name in ("consume.3@host-1.org", "produce.12@h")] == [3, 12]
 

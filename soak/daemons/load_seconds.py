@@ -61,10 +61,6 @@ class LoadSeconds:
         reason = str(record.trust.get("reason", ""))
         self._by_k.setdefault(record.k, {})[source] = (values_of(record, columns), reason)
 
-    def forget(self, before_k: int) -> None:
-        for k in [k for k in self._by_k if k < before_k]:
-            del self._by_k[k]
-
     def at(self, k: int) -> LoadSecond:
         rows = self._by_k.get(k, {})
         produced = [values for name, (values, _) in rows.items() if name.startswith("produce.")]
