@@ -80,7 +80,7 @@ class Schedule:
             self._first.append(-(-expected.numerator // expected.denominator))
 
     def forget(self, before_ns: int) -> None:
-        """Drop the segments that ended before an instant; nothing earlier may be asked for again."""
+        """Drop the segments that ended before an instant; of what was due in them only that is known."""
         past = max(0, bisect_right(self._from_ns, before_ns) - 1)
         for kept in (self._segments, self._from_ns, self._first):
             del kept[:past]
