@@ -41,8 +41,7 @@ class Attribution:
     plan: Plan
     clock: Clock
     history: History = field(init=False)
-    _judged_k: dict[str, int] = field(default_factory=dict)  # finding to the end of what was judged
-    _is_settled: bool = False
+    _is_settled: bool = False  # all findings are
 
     def __post_init__(self) -> None:
         self.history = History(self.folder.journal)
@@ -93,24 +92,30 @@ class Attribution:
     ) -> Finding:
         """Return the finding with its causes: a first word soon, the last one when all is seen."""
         causes: Sequence[Explanation] = before.causes if before is not None else ()
-        if finding.state != "warning":
+        is_settled = before is not None and before.is_settled and before.onset_k == finding.onset_k
+        if finding.state != "warning" and not is_settled:
             last_k = finding.onset_k + AFTER_SECONDS
             newest_k = max(latest.values(), default=0)
-            judged_k = self._judged_k.get(finding.key, -1)
-            is_open = judged_k < 0
+            is_open = not causes
             is_soon = is_open and incident.direction == "up"  # a step down has no cause
             is_soon = is_soon and self._has_passed(finding.onset_k + SOON_SECONDS, latest)
             is_all_there = is_open and self._is_all_there(finding, latest)
-            is_last = judged_k < last_k and (is_over or newest_k >= last_k)
+            is_last = is_over or newest_k >= last_k
             if is_soon or is_all_there or is_last:
                 nearby = self._nearby(finding, known, min(last_k, newest_k) + 1)
                 found = attribute(incident, nearby)
                 if found[0].cause != UNKNOWN or is_all_there or is_last:
                     causes = found
-                    self._judged_k[finding.key] = last_k if is_last else min(newest_k, last_k - 1)
-            self._is_settled &= self._judged_k.get(finding.key, -1) >= last_k
+            is_settled = newest_k >= last_k or (is_over and self._is_run_over())
+            self._is_settled &= is_settled
         is_about_cluster = is_regression(incident, causes)
-        return replace(finding, causes=tuple(causes), is_about_cluster=is_about_cluster)
+        return replace(
+            finding, causes=tuple(causes), is_about_cluster=is_about_cluster, is_settled=is_settled
+        )
+
+    def _is_run_over(self) -> bool:
+        """True when it has an end; a pause has none, and who goes on afterwards sees more."""
+        return read_phases(self.folder.phases).end_k is not None
 
     def _is_all_there(self, finding: Finding, latest: dict[str, int]) -> bool:
         """True when every channel would have shown by now what it had to show of the onset."""

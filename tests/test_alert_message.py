@@ -109,6 +109,39 @@ def test_a_finding_that_went_away_says_when_and_to_what_level() -> None:
     assert (message.key, message.follows) == ("run1-118.gone", "run1-118.confirmed")
 
 
+CORRECTED = """\
+Cause corrected: retention_cliff (was noisy_neighbour): more was seen since.
+
+"""
+
+
+def test_a_corrected_cause_is_told_with_the_old_one_and_its_evidence() -> None:
+    """The rest is the mail that it follows, as it would be written now."""
+    subject = dataclasses.replace(SUBJECT, kind="corrected", was="noisy_neighbour")
+
+    message = compose(subject, None, 7)
+
+    assert message.subject == (
+        "[soakd] demo: cause corrected: retention_cliff (was noisy_neighbour): "
+        "p99 end-to-end latency 4.1 ms -> 61 ms (x15) since 14:15:12Z"
+    )
+    assert message.text == CORRECTED + CONFIRMED.replace("0.93)", "0.93, was noisy_neighbour)")
+    assert (message.key, message.follows) == ("run1-118.corrected", "run1-118.confirmed")
+    assert message.end_wall_ns is None
+
+
+def test_the_last_mail_names_the_cause_and_what_was_told_before() -> None:
+    """Where nobody had been told of the last word until then."""
+    gone = dataclasses.replace(FINDING, state="gone", gone_k=180)
+
+    message = compose(
+        dataclasses.replace(SUBJECT, finding=gone, kind="gone", was="unknown"), None, 0
+    )
+
+    assert message.subject.endswith(", cause retention_cliff (was unknown)")
+    assert "cause     retention_cliff (score 0.93, was unknown)\n" in message.text
+
+
 def test_all_that_is_told_of_a_finding_has_the_same_labels() -> None:
     """Whatever is known better by then: an alert is resolved by its labels."""
     later = dataclasses.replace(FINDING, state="gone", gone_k=200, onset_k=113, causes=CAUSES[1:])
@@ -132,14 +165,16 @@ def test_a_finding_without_journals_or_cause_still_makes_a_mail() -> None:
     assert message.text.count("\n\n") == 2
 
 
-def test_much_to_say_stays_within_forty_lines_of_78_columns() -> None:
+@pytest.mark.parametrize("kind", ["confirmed", "corrected", "gone"])
+def test_much_to_say_stays_within_forty_lines_of_78_columns(kind: str) -> None:
     """Ten causes with ten long reasons each and a hundred series are cut, and the rest counted."""
     reasons = tuple(Evidence("a reason that goes on " * 20) for _ in range(10))
     causes = tuple(Explanation(f"cause_{at}", 0.9, reasons) for at in range(10))
     series = tuple(f'probe@host|some_metric_{at}{{device="{"d" * 90}"}}' for at in range(100))
-    much = dataclasses.replace(FINDING, causes=causes, changes=series)
+    much = dataclasses.replace(FINDING, causes=causes, changes=series, is_about_cluster=False)
 
-    lines = compose(dataclasses.replace(SUBJECT, finding=much), None, 0).text.splitlines()
+    subject = dataclasses.replace(SUBJECT, finding=much, kind=kind, was="cause_1")
+    lines = compose(subject, None, 0).text.splitlines()
 
     assert len(lines) <= 40
     assert max(map(len, lines)) <= COLUMNS

@@ -13,6 +13,7 @@ from soak.core.model import Change, Evidence, Explanation, Finding
 from soak.core.units import SECOND_NS
 from soak.store import findings as module
 from soak.store.findings import LONGEST_WAIT_NS, FindingsStore
+from soak.store.findings_rows import Word
 
 NOW = 1_790_000_000 * SECOND_NS
 SERIES = 'consume.0@h|end_to_end_latency_seconds{quantile="0.99"}'
@@ -61,6 +62,7 @@ def finding(state: str = "confirmed", **other: object) -> Finding:
         "is_about_cluster": True,
         "causes": CAUSES,
         "changes": ("produce.0@h|publish_latency_seconds",),
+        "is_settled": True,
     }
     return Finding(**{**values, **other})  # type: ignore[arg-type]  # the fields of a finding
 
@@ -126,42 +128,6 @@ def test_a_finding_that_is_up_again_takes_back_that_it_is_gone(tmp_path: Path) -
 
         assert store.findings("run1") == [finding("confirmed")]
         assert [row.kind for row in store.outbox("run1")] == ["confirmed"]
-
-
-def test_a_file_of_the_first_layout_is_brought_up_to_date(tmp_path: Path) -> None:
-    """What it holds stays readable."""
-    path = tmp_path / "f.db"
-    with FindingsStore(path) as store:
-        store.record_changes("run1", [change("confirmed")])
-    with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE changes DROP COLUMN gone_k")
-        connection.execute("ALTER TABLE changes DROP COLUMN period_seconds")
-        connection.execute("ALTER TABLE changes DROP COLUMN burst_seconds")
-        connection.execute("DROP TABLE members")
-        connection.execute("PRAGMA user_version = 1")
-
-    with FindingsStore(path) as store:
-        assert store.changes("run1") == [change("confirmed")]
-        assert store.assigned("run1") == {}
-
-
-def test_a_file_of_the_second_layout_is_brought_up_to_date(tmp_path: Path) -> None:
-    """It had no room for the period of spikes."""
-    path = tmp_path / "f.db"
-    with FindingsStore(path) as store:
-        store.record_changes("run1", [change("confirmed")])
-    with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE changes DROP COLUMN period_seconds")
-        connection.execute("ALTER TABLE changes DROP COLUMN burst_seconds")
-        connection.execute("PRAGMA user_version = 2")
-    spikes = change(
-        "confirmed", raised_k=900, kind="spikes", period_seconds=52.1, burst_seconds=3.0
-    )
-
-    with FindingsStore(path) as store:
-        store.record_changes("run1", [spikes])
-
-        assert store.changes("run1") == [change("confirmed"), spikes]
 
 
 def test_saving_everything_twice_changes_nothing(tmp_path: Path) -> None:
@@ -296,12 +262,12 @@ def test_a_try_is_counted_before_it_is_made(tmp_path: Path) -> None:
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding(), ["mail"], NOW)
         (row,) = store.due(NOW)
-        is_begun = store.begin_try(row, NOW, NOW + SECOND_NS)
+        begun = store.begin_try(row, NOW, NOW + SECOND_NS)
         due_at_once = store.due(NOW)
         store.mark_sent(row, NOW)
 
-        assert (is_begun, due_at_once) == (True, [])
-        assert not store.begin_try(row, NOW, NOW)
+        assert (begun, due_at_once) == (Word(finding(), was=""), [])
+        assert store.begin_try(row, NOW, NOW) is None
         assert [sent.attempts for sent in store.outbox("run1")] == [1]
 
 
@@ -314,24 +280,6 @@ def test_what_was_sent_by_a_clock_ahead_is_not_counted_for_ever(tmp_path: Path) 
 
         assert store.sent_between("mail", NOW - hour, NOW) == 0
         assert store.sent_between("mail", NOW + 47 * hour, NOW + 48 * hour) == 1
-
-
-def test_a_file_of_the_third_layout_keeps_what_is_owed(tmp_path: Path) -> None:
-    """It knew one turn of each finding, and nothing of who had got a mail."""
-    path = tmp_path / "f.db"
-    with FindingsStore(path) as store:
-        store.save_finding(finding(), ["mail"], NOW)
-        before = store.outbox("run1")
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE old AS SELECT * FROM outbox")
-        for column in ("turn", "so_far"):
-            connection.execute(f"ALTER TABLE old DROP COLUMN {column}")
-        connection.execute("DROP TABLE outbox")
-        connection.execute("ALTER TABLE old RENAME TO outbox")
-        connection.execute("PRAGMA user_version = 3")
-
-    with FindingsStore(path) as store:
-        assert store.outbox("run1") == before
 
 
 def test_that_it_went_away_is_due_only_after_that_it_came(tmp_path: Path) -> None:
@@ -390,16 +338,6 @@ def test_a_failed_save_leaves_nothing_behind(tmp_path: Path) -> None:
 
     with FindingsStore(path) as store:
         assert (store.findings("run1"), store.outbox("run1")) == ([], [])
-
-
-def test_a_newer_layout_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """An older program does not touch what it may not understand."""
-    path = tmp_path / "f.db"
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 99")
-
-    with pytest.raises(FindingsError, match="version 99"), FindingsStore(path):
-        pass
 
 
 @pytest.mark.parametrize("damage", [b"not a database, but long enough to look" * 99, None])

@@ -9,6 +9,7 @@ import pytest
 
 from soak.core import plan_text
 from soak.core.model import Change, Finding
+from soak.core.phases import to_line
 from soak.store.findings import FindingsStore
 from soak.store.run_folder import RunFolder
 from spark.attribute import (
@@ -20,7 +21,7 @@ from spark.attribute import (
 )
 from tests.fakes import FakeClock
 from tests.growing_run import begun, grow
-from tests.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
+from tests.synthetic_run import CONSUMER, PROBE, PRODUCER, Shape, write_synthetic_run
 
 RUN = "synthetic-1"
 ONSET = 202
@@ -171,6 +172,73 @@ def test_the_last_word_on_a_cause_looks_at_five_minutes(whole: RunFolder, tmp_pa
 
     assert first[0].evidence[-1].numbers["seconds"] == 240 - ONSET
     assert last[0].evidence[-1].numbers["seconds"] == AFTER_SECONDS + 1
+
+
+def test_another_last_word_is_told_to_those_who_heard_the_first(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """The deletions were seen late: their host was away at first."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 240)
+    (folder.journal / PROBE).rename(tmp_path / "away")
+    attribution(folder).advance([STEP])
+    first = findings(folder)[0]
+    with FindingsStore(folder.findings) as store:
+        (row,) = store.due(2**62)
+        store.begin_try(row, 0, 0)
+        store.mark_sent(row, 0)
+    (tmp_path / "away").rename(folder.journal / PROBE)
+    attribution(folder).advance([])
+    between = findings(folder)[0]
+    grow(whole, folder, ONSET + AFTER_SECONDS + 1)
+    attribution(folder).advance([])
+    last = findings(folder)[0]
+
+    assert (first.cause, first.is_settled) == ("unknown", False)
+    assert between == first, "a process that starts anew says no word between the two"
+    assert (last.cause, last.is_settled) == ("retention_cliff", True)
+    assert messages(folder) == [("mail", "confirmed"), ("mail", "corrected")]
+
+
+def test_a_last_word_is_said_once(whole: RunFolder, tmp_path: Path) -> None:
+    """A process that starts anew has it from the file, whatever the journals have become."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, ONSET + AFTER_SECONDS + 1)
+    attribution(folder).advance([STEP])
+    said = findings(folder)
+    (folder.journal / PROBE).rename(tmp_path / "away")
+    attribution(folder).advance([])
+
+    assert said[0].is_settled
+    assert findings(folder) == said
+
+
+def test_a_pause_has_no_last_word(whole: RunFolder, tmp_path: Path) -> None:
+    """Who goes on sees more; the end of the run is the end of it."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 240)
+    judge = attribution(folder)
+    judge.advance([STEP])
+    judge.conclude()
+    paused = findings(folder)[0].is_settled
+    folder.phases.write_text(folder.phases.read_text() + to_line("end", 240))
+    attribution(folder).conclude()
+
+    assert (paused, findings(folder)[0].is_settled) == (False, True)
+
+
+def test_a_refined_onset_is_looked_at_anew(whole: RunFolder, tmp_path: Path) -> None:
+    """What was seen around another second is not the last word on this one."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, ONSET + AFTER_SECONDS + 1)
+    judge = attribution(folder)
+    judge.advance([STEP])
+    judge.advance([replace(STEP, onset_k=ONSET + 4, interval=(204, 208))])
+    moved = findings(folder)[0].is_settled
+    grow(whole, folder, ONSET + AFTER_SECONDS + 5)
+    judge.advance([])
+
+    assert (moved, findings(folder)[0].is_settled) == (False, True)
 
 
 def test_two_incidents_raised_in_one_second_are_two_findings(

@@ -165,7 +165,7 @@ class Alerts:
                 outcome = self._delivery.try_once(row)
                 if outcome is not None and outcome.result == "retry":
                     away.add(row.sink)
-                settled += outcome is not None and outcome.result != "retry"
+                settled += outcome is None or outcome.result != "retry"
         except FindingsError as error:
             self._why = str(error)
         return settled

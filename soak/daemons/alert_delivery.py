@@ -14,7 +14,7 @@ from soak.daemons.alert_chart import draw
 from soak.daemons.alert_message import Subject, compose
 from soak.daemons.alert_window import bounds, read_window
 from soak.store.findings import LONGEST_WAIT_NS, FindingsStore
-from soak.store.findings_rows import OutboxRow
+from soak.store.findings_rows import OutboxRow, Word
 from soak.store.run_folder import Run, RunFolder
 
 LOG = logging.getLogger("soak.daemons.alert")
@@ -45,9 +45,10 @@ class Delivery:
         now_ns = self._clock.wall_ns()
         with FindingsStore(self._folder.findings) as store:
             # First, so that a message in which this process dies does not meet the next one at once.
-            if not store.begin_try(row, now_ns, now_ns + wait_ns(row.attempts)):
-                return None
-        outcome = attempt(lambda: self._sent(row))
+            word = store.begin_try(row, now_ns, now_ns + wait_ns(row.attempts))
+        if word is None:
+            return None
+        outcome = attempt(lambda: self._sent(row, word))
         LOG.info(
             "message_tried finding=%s kind=%s turn=%d sink=%s result=%s detail=%r",
             row.key,
@@ -63,28 +64,30 @@ class Delivery:
 
     def words(self, row: OutboxRow) -> Message | None:
         """Return a message without its window and picture; None when there is no such finding."""
-        subject = self._subject(row)
+        with FindingsStore(self._folder.findings) as store:
+            word = store.word(row)
+        subject = self._subject(row, word)
         return None if subject is None else compose(subject, None, row.created_wall_ns)
 
-    def _sent(self, row: OutboxRow) -> Outcome:
+    def _sent(self, row: OutboxRow, word: Word) -> Outcome:
         sink = self._sinks.get(row.sink)
         if sink is None:
             return Outcome("never", f"the plan has no sink {row.sink!r}")
-        subject = self._subject(row)
+        subject = self._subject(row, word)
         if subject is None:
             return Outcome("never", "the finding is not there")
         return sink.send(replace(self._drawn(row, subject), so_far=row.so_far))
 
-    def _subject(self, row: OutboxRow) -> Subject | None:
-        with FindingsStore(self._folder.findings) as store:
-            finding = store.finding(row.key)
-            changes = store.changes(self._run.id)
-        if finding is None:
+    def _subject(self, row: OutboxRow, word: Word) -> Subject | None:
+        if word.finding is None:
             return None
+        with FindingsStore(self._folder.findings) as store:
+            changes = store.changes(self._run.id)
         return Subject(
-            finding=finding,
+            finding=word.finding,
             kind=row.kind,
             turn=row.turn,
+            was=word.was,
             plan=self._plan.name,
             run_dir=str(self._folder.path.resolve()),
             start_wall_ns=self._run.start_wall_ns,

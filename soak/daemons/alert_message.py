@@ -24,10 +24,11 @@ _SPARK_COLUMNS = 50
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a mail is about: one finding of one run, told as `kind`, `confirmed` or `gone`.
+    """What a mail is about: one finding of one run, told as `kind`: `confirmed`, `corrected` or `gone`.
 
     A turn above 1 is that of a finding which came back. One that is told as gone and is not about the
-    cluster is taken back: its last cause cleared the cluster.
+    cluster is taken back: its last cause cleared the cluster. `was` is the cause that the mail before
+    named, where that is another.
     """
 
     finding: Finding
@@ -38,6 +39,7 @@ class Subject:
     changes: Sequence[Change] = ()  # of the whole run; those of the finding are told
     window: Window | None = None
     turn: int = 1
+    was: str = ""
 
     def moment(self, k: int) -> str:
         return wording.moment(self.start_wall_ns + k * SECOND_NS)
@@ -51,8 +53,16 @@ class Subject:
         return self.is_gone and not self.finding.is_about_cluster
 
     @property
+    def is_corrected(self) -> bool:
+        return self.kind == "corrected"
+
+    @property
     def is_back(self) -> bool:
-        return not self.is_gone and self.turn > 1
+        return self.kind == "confirmed" and self.turn > 1
+
+    @property
+    def cause(self) -> str:
+        return self.finding.cause + (f" (was {self.was})" if self.was else "")
 
 
 def compose(subject: Subject, chart_png: bytes | None, now_wall_ns: int) -> Message:
@@ -75,7 +85,7 @@ def _key(subject: Subject, kind: str, turn: int) -> str:
 
 
 def _follows(subject: Subject) -> str:
-    if subject.is_gone:
+    if subject.is_gone or subject.is_corrected:
         return _key(subject, "confirmed", subject.turn)
     return _key(subject, "gone", subject.turn - 1) if subject.is_back else ""
 
@@ -104,13 +114,15 @@ def _end_wall_ns(subject: Subject, now_wall_ns: int) -> int | None:
 
 def _headline(subject: Subject) -> str:
     finding = subject.finding
-    name, cause = wording.title(finding.series), finding.cause
+    name, cause = wording.title(finding.series), subject.cause
     since = f"since {subject.moment(finding.onset_k)}"
     if subject.is_taken_back:
         return f"[soakd] {subject.plan}: taken back: {name} {_step(finding)} {since}, cause {cause}"
     if subject.is_gone:
         was, now = _amount(finding, finding.after), _amount(finding, _level_after(subject))
         return f"[soakd] {subject.plan}: over: {name} back from {was} to {now}, cause {cause}"
+    if subject.is_corrected:
+        return f"[soakd] {subject.plan}: cause corrected: {cause}: {name} {_step(finding)} {since}"
     again = "again: " if subject.is_back else ""
     return f"[soakd] {subject.plan}: {again}{name} {_step(finding)} {since}, cause {cause}"
 
@@ -120,7 +132,7 @@ def _body(subject: Subject) -> str:
         _news(subject),
         _what(subject),
         _picture(subject),
-        _cause(subject.finding),
+        _cause(subject),
         _others(subject.finding),
         _moved(subject),
         _more(subject),
@@ -130,10 +142,9 @@ def _body(subject: Subject) -> str:
 
 def _news(subject: Subject) -> list[str]:
     if subject.is_taken_back:
-        return textwrap.wrap(
-            "Taken back: what was seen since clears the cluster. What was told before was a false alarm.",
-            COLUMNS,
-        )
+        return ["Taken back: what was seen since clears the cluster. It was a false alarm."]
+    if subject.is_corrected:
+        return textwrap.wrap(f"Cause corrected: {subject.cause}: more was seen since.", COLUMNS)
     if subject.is_back:
         return ["It was over, and is here again."]
     return []
@@ -172,11 +183,12 @@ def _picture(subject: Subject) -> list[str]:
     return [f"  {spark}", f"  {left}{right:>{max(0, len(spark) - len(left))}}  {low} to {high}"]
 
 
-def _cause(finding: Finding) -> list[str]:
-    if not finding.causes:
-        return _fact("cause", "unknown")
-    best = finding.causes[0]
-    lines = _fact("cause", f"{best.cause} (score {best.score:.2f})")
+def _cause(subject: Subject) -> list[str]:
+    if not subject.finding.causes:
+        return _fact("cause", subject.cause)
+    best = subject.finding.causes[0]
+    was = f", was {subject.was}" if subject.was else ""
+    lines = _fact("cause", f"{best.cause} (score {best.score:.2f}{was})")
     for evidence in best.evidence[:MOST_EVIDENCE]:
         lines += _item(evidence.text, most_lines=3)
     return lines

@@ -184,7 +184,7 @@ class FindingsStore:
         return int(rows[0][0])
 
     def begin_try(self, row: OutboxRow, now_wall_ns: int, next_at_wall_ns: int) -> Word | None:
-        """Note a try and what it says before it is made, and when the next is due; None: it is not owed any more."""
+        """Note a try that is about to be made, and what it says; None: it is not owed any more."""
         latest = min(next_at_wall_ns, now_wall_ns + LONGEST_WAIT_NS)
         with self._transaction() as connection:
             word = _word(connection, row)

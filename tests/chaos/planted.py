@@ -42,6 +42,7 @@ class Planted:
             confidence=0.99,
             is_about_cluster=True,
             causes=_CAUSES,
+            is_settled=True,
         )
         for finding in (*(replace(one, state="gone", gone_k=k) for one in last), new):
             try:

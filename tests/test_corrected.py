@@ -1,0 +1,249 @@
+"""The last word on a cause, five minutes after the first: told once, where it is another than people know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from soak.core.model import Evidence, Explanation, Finding
+from soak.core.units import SECOND_NS
+from soak.store.findings import FindingsStore
+from soak.store.outbox import LAST_WORD_NS
+from tests.test_findings import NOW, finding
+
+CLIFF, COMPACTION, UNKNOWN, CLIENT = (
+    (Explanation(name, 0.8, (Evidence(f"{name} it is."),)),)
+    for name in ("retention_cliff", "compaction", "unknown", "client")
+)
+FIRST = finding(causes=CLIFF, is_settled=False)
+LAST = finding(causes=COMPACTION)
+
+
+@dataclass(frozen=True)
+class Said:
+    kind: str
+    cause: str
+    was: str = ""
+
+
+@pytest.fixture
+def store() -> Iterator[FindingsStore]:
+    with FindingsStore(Path(":memory:")) as opened:
+        yield opened
+
+
+def save(store: FindingsStore, *findings: Finding) -> None:
+    for one in findings:
+        store.save_finding(one, ["mail"], NOW)
+
+
+def tell(store: FindingsStore, now_ns: int = NOW) -> list[Said]:
+    """Send whatever is due, and what becomes due by that."""
+    said = []
+    while rows := store.due(now_ns):
+        word = store.begin_try(rows[0], now_ns, now_ns)
+        if word is not None and word.finding is not None:
+            store.mark_sent(rows[0], now_ns)
+            said.append(Said(rows[0].kind, word.finding.cause, word.was))
+    return said
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(CLIFF, COMPACTION), (UNKNOWN, CLIFF), (CLIFF, UNKNOWN)]
+)
+def test_another_last_word_is_told_once(
+    store: FindingsStore, first: tuple[Explanation], last: tuple[Explanation]
+) -> None:
+    """Also where none was known, or none is. Whatever is thought of it later is not told."""
+    save(store, replace(FIRST, causes=first))
+    before = tell(store)
+    save(store, replace(LAST, causes=last), replace(LAST, causes=last))
+    after = tell(store)
+    save(store, replace(LAST, causes=CLIENT))
+
+    known, now = first[0].cause, last[0].cause
+    assert before == [Said("confirmed", known)]
+    assert after == [Said("corrected", now, was=known)]
+    assert tell(store) == []
+
+
+def test_the_same_last_word_is_no_news(store: FindingsStore) -> None:
+    """Nor is another one as long as it may not be the last."""
+    save(store, FIRST)
+    tell(store)
+    save(store, replace(LAST, is_settled=False), finding(causes=CLIFF))
+
+    assert tell(store) == []
+
+
+def test_a_first_mail_that_waited_carries_the_last_word(store: FindingsStore) -> None:
+    """A sink that was away has heard nothing that could be corrected."""
+    save(store, FIRST)
+    (row,) = store.due(NOW)
+    store.begin_try(row, NOW, NOW)
+    store.mark_retry(row, NOW, NOW, "451 later")
+    save(store, LAST)
+
+    assert tell(store) == [Said("confirmed", "compaction")]
+    assert store.owed() == 0
+
+
+def test_a_mail_on_its_way_at_the_last_word_is_corrected(store: FindingsStore) -> None:
+    """It was begun before, and is taken after."""
+    save(store, FIRST)
+    (row,) = store.due(NOW)
+    store.begin_try(row, NOW, NOW)
+    save(store, LAST)
+    store.mark_sent(row, NOW)
+
+    assert tell(store) == [Said("corrected", "compaction", was="retention_cliff")]
+
+
+def test_whoever_got_the_first_mail_before_others_is_told_too(store: FindingsStore) -> None:
+    """One recipient was put off over the last word: the other one knows the first."""
+    save(store, FIRST)
+    (row,) = store.due(NOW)
+    store.begin_try(row, NOW, NOW)
+    store.mark_retry(row, NOW, NOW, "b: 450 later", so_far="a has it")
+    save(store, LAST)
+
+    assert tell(store) == [
+        Said("confirmed", "compaction"),
+        Said("corrected", "compaction", was="retention_cliff"),
+    ]
+
+
+def test_a_mail_that_was_refused_for_good_has_no_sequel(store: FindingsStore) -> None:
+    """Nobody has read it."""
+    save(store, FIRST)
+    (row,) = store.due(NOW)
+    store.begin_try(row, NOW, NOW)
+    store.mark_never(row, NOW, "554 no")
+    save(store, LAST)
+
+    assert store.owed() == 0
+
+
+def test_that_it_went_away_carries_the_last_word(store: FindingsStore) -> None:
+    """Of a short step it waits for that, and says what was told before."""
+    save(store, FIRST)
+    tell(store)
+    save(store, replace(FIRST, state="gone", gone_k=160))
+    early = tell(store)
+    save(store, replace(LAST, state="gone", gone_k=160))
+
+    assert early == []
+    assert tell(store) == [Said("gone", "compaction", was="retention_cliff")]
+
+
+def test_that_it_went_away_waits_five_minutes_at_most(store: FindingsStore) -> None:
+    """A detector that died says no last word."""
+    save(store, FIRST)
+    tell(store)
+    save(store, replace(FIRST, state="gone", gone_k=160))
+
+    assert tell(store, NOW + LAST_WORD_NS - SECOND_NS) == []
+    assert tell(store, NOW + LAST_WORD_NS) == [Said("gone", "retention_cliff")]
+
+
+def test_a_correction_that_nobody_has_heard_gives_way_to_that_it_went_away(
+    store: FindingsStore,
+) -> None:
+    """One mail says both; what is the client's is taken back, and says so too."""
+    save(store, FIRST)
+    tell(store)
+    save(store, LAST, replace(LAST, state="gone", gone_k=900))
+
+    assert tell(store) == [Said("gone", "compaction", was="retention_cliff")]
+
+
+def test_the_clients_fault_is_taken_back_and_not_corrected(store: FindingsStore) -> None:
+    save(store, FIRST)
+    tell(store)
+    save(store, replace(LAST, causes=CLIENT, is_about_cluster=False))
+
+    assert tell(store) == [Said("gone", "client", was="retention_cliff")]
+
+
+def test_what_came_back_before_it_was_told_as_gone_is_corrected(store: FindingsStore) -> None:
+    """The last word came while it was thought to be over."""
+    save(store, FIRST)
+    tell(store)
+    save(store, replace(FIRST, state="gone", gone_k=160), LAST)
+
+    assert tell(store) == [Said("corrected", "compaction", was="retention_cliff")]
+
+
+def test_what_lasts_is_said_again_in_its_newest_words(store: FindingsStore) -> None:
+    """A receiver that forgets is to know the finding all the time, and its cause as it is known now."""
+    save(store, FIRST)
+    tell(store)
+    save(store, LAST)
+    while_owed = [(row.kind, store.word(row)) for row in store.lasting("mail")]
+    tell(store)
+    after = [(row.kind, store.word(row).was) for row in store.lasting("mail")]
+    save(store, replace(LAST, state="gone", gone_k=900))
+
+    assert [kind for kind, _ in while_owed] == ["confirmed"]
+    assert after == [("corrected", "retention_cliff")]
+    assert store.lasting("mail") == []
+
+
+SAVES = st.builds(
+    replace,
+    st.just(LAST),
+    state=st.sampled_from(["warning", "confirmed", "gone"]),
+    causes=st.sampled_from([CLIFF, COMPACTION, UNKNOWN]),
+    is_settled=st.booleans(),
+    is_about_cluster=st.booleans(),
+)
+TRIES = st.sampled_from(["taken", "put off", "refused", "died"])
+
+
+@dataclass
+class Readers:
+    """Those behind one sink, and what they were told: turn, kind and cause of each message."""
+
+    store: FindingsStore
+    told: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def attempt(self, outcome: str) -> None:
+        """Try whatever is owed once; a daemon that died in a try says nothing of it."""
+        for row in self.store.due(NOW + LAST_WORD_NS):
+            word = self.store.begin_try(row, NOW, NOW)
+            if word is None or word.finding is None:
+                continue
+            if outcome == "taken":
+                assert row.kind != "corrected" or word.was == self.told[-1][2] != word.finding.cause
+                self.told.append((row.turn, row.kind, word.finding.cause))
+                self.store.mark_sent(row, NOW)
+            elif outcome == "put off":
+                self.store.mark_retry(row, NOW, NOW, "451")
+            elif outcome == "refused":
+                self.store.mark_never(row, NOW, "554")
+
+
+@settings(max_examples=60)
+@given(steps=st.lists(SAVES | TRIES, max_size=14))
+def test_each_word_comes_once_and_people_end_with_the_last(steps: list[Finding | str]) -> None:
+    """Whatever is found, and whatever becomes of the tries: one message a kind and turn, in their order."""
+    with FindingsStore(Path(":memory:")) as store:
+        readers = Readers(store)
+        for step in [*steps, LAST]:
+            if isinstance(step, str):
+                readers.attempt(step)
+            else:
+                save(store, step)
+        while store.owed():
+            readers.attempt("taken")
+        is_heard = all(row.state == "sent" for row in store.outbox("run1"))
+
+    words = [(turn, kind) for turn, kind, _ in readers.told]
+    assert words == sorted(set(words))
+    if is_heard and words[-1][1] == "confirmed":
+        assert readers.told[-1][2] == "compaction"
