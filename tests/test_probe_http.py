@@ -245,7 +245,7 @@ def test_a_page_that_comes_to_a_halt_is_given_up() -> None:
 
     with server(respond) as url:
         road = http(url, timeout_seconds=0.1)
-        with pytest.raises(ProbeError, match="broke off after 4 bytes: timed out"):
+        with pytest.raises(ProbeError, match=r"broke off after 4 bytes: (timed out|not within)"):
             road.get(url)
         ended.set()
         road.close()
