@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import shutil
 import sys
 import tempfile
@@ -15,13 +14,13 @@ from typing import Any
 
 from soak.lab.brokers import kafka
 from soak.service.signals import exit_on_sigterm
+from tests.chaos import schedule
 from tests.chaos.oracle import Told, complaints
 from tests.chaos.post import Post
-from tests.chaos.storm import Storm
+from tests.chaos.storm import MOST_IN_A_MINUTE, Storm
 from tests.chaos.surroundings import Surroundings, enter
 from tests.chaos.troubles import TROUBLES
 
-SHORTEST, LONGEST = 1.0, 5.0  # seconds between two kills
 HOLD_SECONDS = 10.0  # of each trouble
 _APART = "--apart"
 
@@ -39,12 +38,10 @@ def main() -> None:
         enter("tests.chaos", [*sys.argv[1:], _APART, "--seed", str(asked.seed)])
     exit_on_sigterm()
     names = list(TROUBLES) if asked.only is None else asked.only.split(",")
-    rng = random.Random(asked.seed)
-    rng.shuffle(names)
-    _say(f"seed {asked.seed}: {asked.kills} kills, then {', '.join(names)}")
+    troubles = schedule.order(asked.seed, [name for name in names if name != "none"])
+    _say(f"seed {asked.seed}: {asked.kills} kills, then {', '.join(troubles)}")
     with tempfile.TemporaryDirectory(prefix="soak-chaos-") as folder:
-        troubles = [name for name in names if name != "none"]
-        found = _weather(Path(folder), rng, asked.kills, troubles, asked.logs)
+        found = _weather(Path(folder), asked.seed, asked.kills, troubles, asked.logs)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps({"seed": asked.seed, **found}, indent=2) + "\n")
     for line in found["complaints"]:
@@ -54,7 +51,7 @@ def main() -> None:
 
 
 def _weather(
-    home: Path, rng: random.Random, kills: int, names: list[str], logs: Path | None
+    home: Path, seed: int, kills: int, names: list[str], logs: Path | None
 ) -> dict[str, Any]:
     """Go through all of it; return the figures and the oracle's complaints."""
     began = time.monotonic()
@@ -62,10 +59,10 @@ def _weather(
     broker = kafka.start(home / "kafka", {})
     try:
         post.open()
-        storm = Storm(home, around, broker, post, rng)
+        storm = Storm(home, around, broker, post, seed)
         try:
             storm.start()
-            _kill(storm, kills)
+            _kill(storm, schedule.kills(seed, kills, storm.daemons, MOST_IN_A_MINUTE))
             recovered = {name: round(_endure(storm, name), 1) for name in names}
             storm.calm()
             summary = storm.end()
@@ -100,11 +97,12 @@ def _weather(
     return {**figures, "complaints": wrong}
 
 
-def _kill(storm: Storm, kills: int) -> None:
-    for number in range(kills):
-        storm.watch(storm.rng.uniform(SHORTEST, LONGEST))
+def _kill(storm: Storm, kills: list[schedule.Kill]) -> None:
+    for number, one in enumerate(kills, 1):
+        storm.watch(one.after_seconds)
         storm.plant()
-        _say(f"second {storm.k}: kill {number + 1} {storm.kill_any()}")
+        storm.kill(one.victim)
+        _say(f"second {storm.k}: kill {number} {one.victim}")
     _say(f"back after {storm.recover():.1f} s")
 
 
@@ -113,6 +111,7 @@ def _endure(storm: Storm, name: str) -> float:
     storm.kept.note()
     storm.plant()
     _say(f"second {storm.k}: {name}")
+    storm.rng = schedule.choices(storm.seed, name)
     with TROUBLES[name](storm):
         storm.watch(HOLD_SECONDS)
         storm.plant()

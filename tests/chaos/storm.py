@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
-
 from soak.core import plan_text
 from soak.core.clock import Grid, SystemClock
 from soak.core.units import SECOND_NS
@@ -32,13 +30,15 @@ from tests.chaos.daemon import WALL_OFF, write_off
 from tests.chaos.kept import Kept
 from tests.chaos.planted import Planted
 from tests.chaos.post import Post
+from tests.chaos.schedule import BROKER, WINDOW_SECONDS
 from tests.chaos.surroundings import Surroundings
+from tests.kafka_count import messages_in
 from tests.live_run import LEAD_SECONDS
 
 TOPIC = "soak-chaos"
 PARTITIONS = 4
 LIMIT_SECONDS = 300.0
-BROKER = "broker"
+MOST_IN_A_MINUTE = RESTART_LIMIT - 2
 PLAN = """
 name: chaos
 broker: {{kafka: {{bootstrap_servers: 'broker.soak.test:{port}'}}}}
@@ -57,9 +57,10 @@ class Storm:
     """Call `start`, do what is to be done, `calm`, `end`; then `close`, always."""
 
     def __init__(
-        self, home: Path, around: Surroundings, broker: Kafka, post: Post, rng: random.Random
+        self, home: Path, around: Surroundings, broker: Kafka, post: Post, seed: int
     ) -> None:
-        self.around, self.broker, self.post, self.rng = around, broker, post, rng
+        self.around, self.broker, self.post, self.seed = around, broker, post, seed
+        self.rng = random.Random(seed)  # of the trouble that is on: see `schedule.choices`
         self.clock = SystemClock()
         self.folder = RunFolder(around.drive / "run")
         self.folder.logs.mkdir(parents=True)
@@ -80,10 +81,13 @@ class Storm:
         self.excused: list[tuple[int, int]] = []  # seconds in which the cluster itself was touched
         self.kills: Counter[str] = Counter()
         self._killed_at: dict[str, list[float]] = {}
+        roles = roles_of(self._plan)
+        self.daemons = sorted(role.name for role in roles)
+        self.measuring = sorted(self._plan.measuring)
         self._supervisor = Supervisor(
             self.folder,
             self.clock,
-            roles=roles_of(self._plan),
+            roles=roles,
             on_death=lambda *_: None,
             environment={**os.environ, WALL_OFF: str(self._wall_off)},
             program=(sys.executable, "-m", "tests.chaos.daemon"),
@@ -137,19 +141,21 @@ class Storm:
     def pids(self) -> dict[str, int]:
         return self._supervisor.pids()
 
-    def killable(self) -> list[str]:
-        """Return the daemons that have not died so often lately that the supervisor gives up."""
+    def pid(self, name: str) -> int:
+        """Return the process of a daemon, once it is there."""
+        self.until(lambda: name in self.pids(), f"{name} to be there")
+        return self.pids()[name]
+
+    def _is_killable(self, name: str) -> bool:
+        """True for a daemon that is there, and has not died so often that the supervisor gives up."""
         now = time.monotonic()
-        for name, at in self._killed_at.items():
-            self._killed_at[name] = [one for one in at if now - one < 60]
-        return [
-            name
-            for name in sorted(self.pids())
-            if len(self._killed_at.get(name, [])) < RESTART_LIMIT - 2
-        ]
+        lately = [at for at in self._killed_at.get(name, []) if now - at < WINDOW_SECONDS]
+        return name in self.pids() and len(lately) < MOST_IN_A_MINUTE
 
     def kill(self, name: str) -> None:
         """Kill a daemon, or the broker, which comes back."""
+        if name != BROKER:
+            self.until(lambda: self._is_killable(name), f"{name} to be there")
         self.kept.note()
         self.kills[name] += 1
         if name == BROKER:
@@ -162,11 +168,6 @@ class Storm:
         os.kill(self.pids()[name], signal.SIGKILL)
         while name in self.pids() and time.monotonic() < now + LIMIT_SECONDS:
             time.sleep(0.01)  # until it is gone, and writes no more
-
-    def kill_any(self) -> str:
-        name = self.rng.choice([*self.killable(), BROKER])
-        self.kill(name)
-        return name
 
     @contextmanager
     def touched(self) -> Iterator[None]:
@@ -208,13 +209,4 @@ class Storm:
         return summary
 
     def in_topic(self) -> int:
-        """Return how many messages the broker holds: nobody's word but its own."""
-        reader = Consumer({"bootstrap.servers": self.broker.bootstrap_servers, "group.id": "count"})
-        try:
-            bounds = [
-                reader.get_watermark_offsets(TopicPartition(TOPIC, number), timeout=10)
-                for number in range(PARTITIONS)
-            ]
-        finally:
-            reader.close()
-        return sum(high - low for low, high in bounds)
+        return messages_in(self.broker.bootstrap_servers, TOPIC, PARTITIONS)

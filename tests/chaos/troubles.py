@@ -12,7 +12,8 @@ from pathlib import Path
 
 from soak.store.journal_reader import sources
 from tests.chaos.post import Mood
-from tests.chaos.storm import BROKER, Storm
+from tests.chaos.schedule import BROKER
+from tests.chaos.storm import Storm
 
 Trouble = Callable[[Storm], AbstractContextManager[None]]
 _HEADER_BYTES = 100  # of an SQLite file: without it the file is none
@@ -21,7 +22,7 @@ _HEADER_BYTES = 100  # of an SQLite file: without it the file is none
 @contextmanager
 def stopped(storm: Storm) -> Iterator[None]:
     """A daemon is stopped, as by a debugger or a host that pages."""
-    pid = storm.pids()[storm.rng.choice(sorted(storm.pids()))]
+    pid = storm.pid(storm.rng.choice(storm.daemons))
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -64,7 +65,7 @@ def broker_away(storm: Storm) -> Iterator[None]:
 def drive_full(storm: Storm) -> Iterator[None]:
     """No byte fits on the run folder's drive any more, and a daemon dies meanwhile."""
     with storm.around.full():
-        storm.kill(storm.rng.choice(storm.killable()))
+        storm.kill(storm.rng.choice(storm.daemons))
         yield
 
 
@@ -73,28 +74,28 @@ def read_only(storm: Storm) -> Iterator[None]:
     """The run folder's drive is mounted read-only, and a daemon dies meanwhile."""
     with storm.around.read_only():
         storm.watch(3.0)
-        storm.kill(storm.rng.choice(storm.killable()))
+        storm.kill(storm.rng.choice(storm.daemons))
         yield
 
 
 @contextmanager
 def journal_torn(storm: Storm) -> Iterator[None]:
     """A power cut: half of the last line is not there."""
-    _cut(storm, 0)
+    _cut(storm, storm.rng.choice(storm.measuring), 0)
     yield
 
 
 @contextmanager
 def journal_truncated(storm: Storm) -> Iterator[None]:
     """A power cut on a drive that lied: the last seconds are not there."""
-    _cut(storm, 5)
+    _cut(storm, storm.rng.choice(storm.measuring), 5)
     yield
 
 
 @contextmanager
 def journal_overwritten(storm: Storm) -> Iterator[None]:
     """A byte in the middle of a journal is another one."""
-    storm.kept.overwrite(storm.rng.choice(sources(storm.folder.journal)))
+    storm.kept.overwrite(_source(storm, storm.rng.choice(storm.measuring)))
     yield
 
 
@@ -153,7 +154,7 @@ def _mail(mood: Mood) -> Trouble:
 def names_gone(storm: Storm) -> Iterator[None]:
     """No name is known any more, of broker or mail server, and a load daemon dies meanwhile."""
     with storm.around.nameless():
-        storm.kill(storm.rng.choice([name for name in storm.killable() if "." in name]))
+        storm.kill(storm.rng.choice(_loading(storm)))
         yield
 
 
@@ -162,7 +163,7 @@ def _clock(seconds: float) -> Trouble:
     def trouble(storm: Storm) -> Iterator[None]:
         storm.step_wall(seconds)
         storm.watch(3.0)
-        storm.kill(storm.rng.choice([name for name in storm.killable() if "." in name]))
+        storm.kill(storm.rng.choice(_loading(storm)))
         try:
             yield
         finally:
@@ -176,7 +177,7 @@ def _limit(number: int, allowed: Callable[[int], int]) -> Trouble:
 
     @contextmanager
     def trouble(storm: Storm) -> Iterator[None]:
-        pid = storm.pids()[storm.rng.choice(storm.killable())]
+        pid = storm.pid(storm.rng.choice(storm.daemons))
         before = resource.prlimit(pid, number)
         resource.prlimit(pid, number, (allowed(pid), before[1]))
         try:
@@ -193,15 +194,19 @@ def _half_its_memory_bytes(pid: int) -> int:
     return pages * resource.getpagesize() // 2
 
 
-def _cut(storm: Storm, lines: int) -> None:
-    daemon = storm.rng.choice([name for name in storm.killable() if _is_measuring(storm, name)])
-    (source,) = [name for name in sources(storm.folder.journal) if name.startswith(f"{daemon}@")]
+def _loading(storm: Storm) -> list[str]:
+    return [name for name in storm.daemons if "." in name]
+
+
+def _source(storm: Storm, daemon: str) -> str:
+    (found,) = [name for name in sources(storm.folder.journal) if name.startswith(f"{daemon}@")]
+    return found
+
+
+def _cut(storm: Storm, daemon: str, lines: int) -> None:
     storm.kill(daemon)
-    storm.kept.truncate(source, lines)  # nobody writes there until the supervisor looks again
-
-
-def _is_measuring(storm: Storm, daemon: str) -> bool:
-    return any(name.startswith(f"{daemon}@") for name in sources(storm.folder.journal))
+    # nobody writes there until the supervisor looks again
+    storm.kept.truncate(_source(storm, daemon), lines)
 
 
 TROUBLES: dict[str, Trouble] = {
