@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from soak.service import children
 
@@ -90,13 +93,21 @@ class World:
 
 @contextmanager
 def booted(shared: Path) -> Iterator[World]:
-    """A manager for the length of the block; nothing that it started is left."""
+    """A manager for the length of the block; nothing that it started is left.
+
+    Two at once would share their groups of processes: the test is skipped while another has one.
+    """
     world = World(shared)
-    try:
-        world.boot()
-        yield world
-    finally:
-        world.cut_power()
+    with BOOT.open() as turn:
+        try:
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pytest.skip("another test has a manager of its own on this machine")
+        try:
+            world.boot()
+            yield world
+        finally:
+            world.cut_power()
 
 
 def _remove_cgroups() -> None:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from soak.core.units import SECOND_NS
 from soak.lab.ports import Running
-from soak.store.run_folder import RunFolder, read_run
+from soak.store.run_folder import read_run
+from tests.systemd_machine import DAEMONS, SOAK, Machine
 from tests.systemd_world import World, booted, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
-SOAK = str(Path(sys.prefix) / "bin" / "soak")
-DAEMONS = ("produce", "consume", "probe", "conduct", "detect", "alert", "finish")
 MOST_EXPOSED = 2.0
 PLANNED_SECONDS = 5 + 20 + 20
 PLAN = """
@@ -33,66 +29,14 @@ probes: {{host: {{}}, clock: {{}}}}
 """
 
 
+def plan(broker: Running, soak: str) -> str:
+    return PLAN.format(servers=broker.addresses["bootstrap_servers"], soak=soak)
+
+
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     shutil.rmtree(tmp_path / "lib", ignore_errors=True)  # checkpoints of Spark
-
-
-class Machine:
-    """A booted manager with our units, and the newest run of the plan `t`."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.home = world.shared / "lib" / "t"
-
-    def install(self, broker: Running, soak: str) -> None:
-        assert "checked" in self.world.run(SOAK, "install-units")
-        plan = PLAN.format(servers=broker.addresses["bootstrap_servers"], soak=soak)
-        (self.world.shared / "t.yaml").write_text(plan)
-        self.world.run("install", "-m", "640", "-g", "soak", "/srv/t.yaml", "/etc/soak/t.yaml")
-        (self.world.shared / "client").write_text("a client\n")
-        secret = "/etc/soak/credentials/client"
-        self.world.run("install", "-m", "600", "/srv/client", secret)
-        (self.world.shared / "client").unlink()
-
-    def ctl(self, *words: str) -> str:
-        return self.world.run("systemctl", *words)
-
-    def folder(self) -> RunFolder:
-        return RunFolder(self.home / (self.home / "current").readlink())
-
-    def runs(self) -> list[str]:
-        return sorted(path.name for path in self.home.glob("t-*"))
-
-    def active(self, unit: str) -> str:
-        return self.world.show(f"soak-{unit}@t.service", "ActiveState")
-
-    def recorded(self, daemon: str = "produce.0") -> int:
-        """Return how many bytes a daemon has written."""
-        files = self.folder().journal.glob(f"{daemon}@*/*.jsonl")
-        return sum(path.stat().st_size for path in files)
-
-    def await_records(self, daemon: str = "produce.0") -> None:
-        before = self.recorded(daemon)
-        self.world.until(lambda: self.recorded(daemon) > before, f"{daemon} to record", 120)
-
-    def await_restart(self, daemon: str, times: int) -> None:
-        """Wait until a daemon has been started again so often, and is ready."""
-        unit = f"soak-{daemon}@t.service"
-        again = str(times)
-        self.world.until(lambda: self.world.show(unit, "NRestarts") == again, f"{unit} again", 180)
-        self.world.until(lambda: self.active(daemon) == "active", f"{unit} to be ready", 180)
-
-    def await_report(self) -> dict[str, Any]:
-        """Return the summary that is made when the run has ended or pauses."""
-        self.world.until(
-            lambda: self.folder().summary.exists() and self.active("report") == "inactive",
-            "the report",
-            400,
-        )
-        found: dict[str, Any] = json.loads(self.folder().summary.read_text())
-        return found
 
 
 @pytest.fixture
@@ -130,7 +74,7 @@ def test_a_run_goes_on_through_kills_a_hang_and_a_power_cut(
 ) -> None:
     """The same run, on its schedule, until it is stopped: nothing that was acknowledged is lost."""
     world = machine.world
-    machine.install(lab_kafka, soak="1h")
+    machine.install(plan(lab_kafka, soak="1h"))
     machine.ctl("enable", "soak@t.target")
     machine.ctl("start", "soak@t.target")
     machine.await_records()
@@ -163,7 +107,7 @@ def test_a_run_whose_end_passed_meanwhile_is_ended_and_followed_by_a_new_one(
     machine: Machine, lab_kafka: Running
 ) -> None:
     """A pause has a report; its end passes; the next start drains and ends it, the one after is a new run."""
-    machine.install(lab_kafka, soak="20s")
+    machine.install(plan(lab_kafka, soak="20s"))
     machine.ctl("start", "soak@t.target")
     machine.await_records()
     machine.ctl("stop", "soak@t.target")

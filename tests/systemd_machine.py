@@ -1,0 +1,70 @@
+"""Our units under a real manager: the plan `t`, its runs and its daemons, for tests."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from soak.store.run_folder import RunFolder
+from tests.systemd_world import World
+
+SOAK = str(Path(sys.prefix) / "bin" / "soak")
+DAEMONS = ("produce", "consume", "probe", "conduct", "detect", "alert", "finish")
+
+
+class Machine:
+    """A booted manager with our units, and the newest run of the plan `t`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.home = world.shared / "lib" / "t"
+
+    def install(self, plan: str) -> None:
+        """Install the units, and a plan called `t` with the secret that it may ask for."""
+        assert "checked" in self.world.run(SOAK, "install-units")
+        (self.world.shared / "t.yaml").write_text(plan)
+        self.world.run("install", "-m", "640", "-g", "soak", "/srv/t.yaml", "/etc/soak/t.yaml")
+        (self.world.shared / "client").write_text("a client\n")
+        secret = "/etc/soak/credentials/client"
+        self.world.run("install", "-m", "600", "/srv/client", secret)
+        (self.world.shared / "client").unlink()
+
+    def ctl(self, *words: str) -> str:
+        return self.world.run("systemctl", *words)
+
+    def folder(self) -> RunFolder:
+        return RunFolder(self.home / (self.home / "current").readlink())
+
+    def runs(self) -> list[str]:
+        return sorted(path.name for path in self.home.glob("t-*"))
+
+    def active(self, unit: str) -> str:
+        return self.world.show(f"soak-{unit}@t.service", "ActiveState")
+
+    def recorded(self, daemon: str = "produce.0") -> int:
+        """Return how many bytes a daemon has written."""
+        files = self.folder().journal.glob(f"{daemon}@*/*.jsonl")
+        return sum(path.stat().st_size for path in files)
+
+    def await_records(self, daemon: str = "produce.0") -> None:
+        before = self.recorded(daemon)
+        self.world.until(lambda: self.recorded(daemon) > before, f"{daemon} to record", 120)
+
+    def await_restart(self, daemon: str, times: int) -> None:
+        """Wait until a daemon has been started again so often, and is ready."""
+        unit = f"soak-{daemon}@t.service"
+        again = str(times)
+        self.world.until(lambda: self.world.show(unit, "NRestarts") == again, f"{unit} again", 180)
+        self.world.until(lambda: self.active(daemon) == "active", f"{unit} to be ready", 180)
+
+    def await_report(self) -> dict[str, Any]:
+        """Return the summary that is made when the run has ended or pauses."""
+        self.world.until(
+            lambda: self.folder().summary.exists() and self.active("report") == "inactive",
+            "the report",
+            400,
+        )
+        found: dict[str, Any] = json.loads(self.folder().summary.read_text())
+        return found
