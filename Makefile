@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: help
 help: ## print this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(STAMP) ## install everything into .venv, once
@@ -70,6 +70,12 @@ test-memory: $(STAMP) ## ten million messages and a week's seconds through the l
 .PHONY: test-service
 test-service: $(STAMP) ## runs that pause, are killed, miss their end and go on, under a real systemd manager
 	@$(BIN)/pytest -m service --durations=3
+
+LENGTH ?= 2h
+EVERY ?= 5min
+.PHONY: test-endurance
+test-endurance: $(STAMP) ## two hours under a real systemd manager, a daemon killed every five minutes; LENGTH=30min EVERY=2min
+	@ENDURANCE_LENGTH=$(LENGTH) ENDURANCE_KILL_EVERY=$(EVERY) $(BIN)/pytest -m endurance -s
 
 .PHONY: chaos
 chaos: $(STAMP) ## fifty kills of a run's processes and twenty troubles: nothing lost, nobody blamed (15 minutes); ARGS=--help
