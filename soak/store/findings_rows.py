@@ -32,7 +32,7 @@ class OutboxRow:
     detail: str
     done_wall_ns: int | None = None  # sent, or given up
     so_far: str = ""  # what the sink noted at its last try
-    cause: str = ""  # which the last try named
+    cause: str = ""  # which people were told by it, or may have been
 
     @property
     def is_untold(self) -> bool:

@@ -32,9 +32,10 @@ LASTING = """SELECT * FROM outbox AS o WHERE sink = ? AND kind <> 'gone' AND sta
         AND (later.turn, later.kind) > (o.turn, o.kind)
         AND (later.kind = 'gone' OR later.state = 'sent'))
     ORDER BY created_wall_ns, key"""
-# Who has got a mail that others are put off has heard the first cause: that is the one to correct.
-TRY = f"""UPDATE outbox SET attempts = attempts + 1, next_at_wall_ns = ?,
-    cause = CASE so_far WHEN '' THEN ? ELSE cause END WHERE {_ROW}"""  # noqa: S608  # the constant above
+# An earlier try that somebody has heard, or may have, as its daemon died in it, named the cause to correct.
+TRY = f"""UPDATE outbox SET attempts = attempts + 1, next_at_wall_ns = ?, detail = '',
+    cause = CASE WHEN so_far = '' AND (attempts = 0 OR detail <> '') THEN ? ELSE cause END
+    WHERE {_ROW}"""  # noqa: S608  # the constant above
 PUT_OFF = f"UPDATE outbox SET next_at_wall_ns = ?, detail = ?, so_far = ? WHERE {_ROW}"  # noqa: S608  # as above
 SETTLE = f"UPDATE outbox SET state = ?, done_wall_ns = ?, detail = ? WHERE {_ROW}"  # noqa: S608  # as above
 DROP = f"DELETE FROM outbox WHERE {_ROW}"  # noqa: S608  # as above
