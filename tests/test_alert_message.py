@@ -145,13 +145,16 @@ def test_the_last_mail_names_the_cause_and_what_was_told_before() -> None:
 def test_all_that_is_told_of_a_finding_has_the_same_labels() -> None:
     """Whatever is known better by then: an alert is resolved by its labels."""
     later = dataclasses.replace(FINDING, state="gone", gone_k=200, onset_k=113, causes=CAUSES[1:])
-    first = compose(SUBJECT, None, 0)
-    last = compose(dataclasses.replace(SUBJECT, finding=later, kind="gone"), None, 0)
+    gone = dataclasses.replace(SUBJECT, finding=later, kind="gone")
+    now_ns = START_WALL_NS + 240 * SECOND_NS
+    first, last = compose(SUBJECT, None, now_ns), compose(gone, None, now_ns)
+    set_back = compose(gone, None, START_WALL_NS)
 
     assert first.labels == last.labels
     assert first.labels["finding"] == "run1-118"
     assert (first.begin_wall_ns, first.end_wall_ns) == (START_WALL_NS + 112 * SECOND_NS, None)
     assert last.end_wall_ns == START_WALL_NS + 200 * SECOND_NS
+    assert set_back.end_wall_ns == START_WALL_NS, "it is over by any clock"
 
 
 def test_a_finding_without_journals_or_cause_still_makes_a_mail() -> None:

@@ -355,6 +355,26 @@ def _refuse(server: socket.socket) -> None:
         client.recv(100)
 
 
+def test_a_server_that_does_not_like_our_name_is_tried_again() -> None:
+    """It has not seen the mail: a host's name can be mended, a mail that was given up cannot."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answerer = threading.Thread(target=_refuse_name, args=(server,))
+        answerer.start()
+        outcome = build(config(server.getsockname()[1])).send(MESSAGE)
+        answerer.join()
+
+    assert (outcome.result, outcome.detail) == ("retry", "550 who is that")
+
+
+def _refuse_name(server: socket.socket) -> None:
+    client, _ = server.accept()
+    with client, client.makefile("rb") as said:
+        client.sendall(b"220 here\r\n")
+        for line in said:
+            is_name = line[:4] in {b"ehlo", b"helo"}
+            client.sendall(b"550 who is that\r\n" if is_name else b"221 bye\r\n")
+
+
 def test_unknown_recipients_are_given_up_and_named() -> None:
     """All unknown: never. One of two: delivered, and the other one is named."""
     inbox = Inbox()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,16 @@ def test_a_finding_that_went_away_ends_its_alert() -> None:
     assert last["endsAt"] == "2026-09-21T14:14:20.000+00:00"
 
 
+@pytest.mark.parametrize("end_ns", [None, BEGIN - 3601 * SECOND_NS])
+def test_an_alert_begins_before_its_end_after_a_clock_was_set_back(end_ns: int | None) -> None:
+    """What an Alertmanager refuses is given up for good."""
+    now_ns = BEGIN - 3600 * SECOND_NS
+    alert = alert_of(Config(url="http://127.0.0.1:9093"), message(end_ns=end_ns), now_ns)
+    begin, end = (datetime.fromisoformat(str(alert[name])) for name in ("startsAt", "endsAt"))
+
+    assert begin <= min(end, datetime.fromtimestamp(now_ns / SECOND_NS, UTC))
+
+
 @pytest.mark.parametrize(
     ("status", "result"),
     [(200, "delivered"), (202, "delivered"), (400, "never"), (422, "never"), (301, "retry")]
@@ -197,13 +208,14 @@ def test_an_alertmanager_shows_a_finding_and_then_knows_that_it_went_away(
     shown = _alerts(alertmanager)
     gone = sink.send(message("gone", begin_ns=now_ns, end_ns=time.time_ns()))
     after = _alerts(alertmanager)
+    set_back = sink.send(message(begin_ns=now_ns + 7200 * SECOND_NS))
     sink.say_again([message(begin_ns=now_ns)])
 
     (alert,) = shown
     assert alert["status"]["state"] == "active"
     assert {key: alert["labels"][key] for key in LABELS} == LABELS
     assert alert["annotations"]["summary"] == "p99 end-to-end latency confirmed"
-    assert gone.result == "delivered"
+    assert (gone.result, set_back.result) == ("delivered", "delivered")
     assert after == []
     assert len(_alerts(alertmanager)) == 1
 

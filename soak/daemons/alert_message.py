@@ -109,7 +109,8 @@ def _end_wall_ns(subject: Subject, now_wall_ns: int) -> int | None:
     gone_k = subject.finding.gone_k
     if subject.is_taken_back or gone_k is None:
         return now_wall_ns
-    return subject.start_wall_ns + gone_k * SECOND_NS
+    # the run's own grid lies ahead of a clock that was set back
+    return min(subject.start_wall_ns + gone_k * SECOND_NS, now_wall_ns)
 
 
 def _headline(subject: Subject) -> str:

@@ -207,6 +207,7 @@ def _connect(config: Config, limit: Limit) -> smtplib.SMTP:
             _encrypt(server, _trust(config))
         if config.username:
             _log_in(server, config)
+        server.ehlo_or_helo_if_needed()  # later its answer would pass for one to the mail
     except BaseException:
         server.close()
         raise
