@@ -21,7 +21,7 @@ from soak.core.phases import Phases
 from soak.core.plan import Plan
 from soak.core.ports import Clock
 from soak.store.findings import FindingsStore
-from soak.store.history import History, Window
+from soak.store.history import MOST_SECONDS, History, Window
 from soak.store.phases_file import read_phases
 from soak.store.run_folder import RunFolder
 
@@ -102,7 +102,7 @@ class Attribution:
             is_all_there = is_open and self._is_all_there(finding, latest)
             is_last = is_over or newest_k >= last_k
             if is_soon or is_all_there or is_last:
-                nearby = self._nearby(finding, known, min(last_k, newest_k) + 1)
+                nearby = self._nearby(finding, known, newest_k + 1)
                 found = attribute(incident, nearby)
                 if found[0].cause != UNKNOWN or is_all_there or is_last:
                     causes = found
@@ -133,10 +133,10 @@ class Attribution:
             return False
         return min(latest.values()) >= k or max(latest.values()) >= k + PATIENCE_SECONDS
 
-    def _nearby(self, finding: Finding, known: Sequence[Change], k1: int) -> Nearby:
-        k0 = max(0, finding.interval[0] - BEFORE_SECONDS)
+    def _nearby(self, finding: Finding, known: Sequence[Change], end_k: int) -> Nearby:
+        k0, k1 = seconds_around(finding, end_k)
         phases = read_phases(self.folder.phases)
-        window = self.history.window(k0, max(k0, k1))
+        window = self.history.window(k0, k1)
         return nearby_of(window, known, phases, self.history.earlier_events(k0))
 
 
@@ -172,6 +172,16 @@ def finding_of(run: str, incident: Incident, before: Finding | None) -> Finding:
         changes=tuple(name for name in incident.moved if name != headline.series),
         gone_k=incident.gone_k,
     )
+
+
+def seconds_around(finding: Finding, end_k: int) -> tuple[int, int]:
+    """Return first second and first after it that causes look at, before `end_k`: at most a window.
+
+    An onset may lie anywhere in hours: between two stretches that counted, or within a long period.
+    """
+    k1 = min(finding.onset_k + AFTER_SECONDS + 1, end_k)
+    k0 = max(0, finding.interval[0] - BEFORE_SECONDS, k1 - MOST_SECONDS)
+    return k0, max(k0, k1)
 
 
 def nearby_of(

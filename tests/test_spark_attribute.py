@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from detectors.incidents import group
 from soak.core import plan_text
 from soak.core.model import Change, Finding
 from soak.core.phases import to_line
 from soak.store.findings import FindingsStore
+from soak.store.history import MOST_SECONDS
 from soak.store.run_folder import RunFolder
 from spark.attribute import (
     AFTER_SECONDS,
@@ -18,6 +20,8 @@ from spark.attribute import (
     SETTLE_SECONDS,
     SOON_SECONDS,
     Attribution,
+    finding_of,
+    seconds_around,
 )
 from tests.fakes import FakeClock
 from tests.growing_run import begun, grow
@@ -306,3 +310,12 @@ def test_other_channels_alone_are_no_finding(whole: RunFolder, tmp_path: Path) -
     attribution(folder).advance([replace(STEP, series=name)])
 
     assert findings(folder) == []
+
+
+def test_an_onset_anywhere_in_hours_fits_into_a_window() -> None:
+    """A consumer that caught up for hours is not trusted meanwhile: the step lies before or after."""
+    step = replace(STEP, raised_k=20_040, onset_k=20_000, interval=(5_000, 20_010))
+    (incident,) = group([step])
+    k0, k1 = seconds_around(finding_of(RUN, incident, None), 40_000)
+
+    assert (k1, k1 - k0) == (20_000 + AFTER_SECONDS + 1, MOST_SECONDS)
