@@ -131,18 +131,13 @@ def _doubts(timeline: Timeline) -> Iterator[Gap]:
 
 def _standstills(timeline: Timeline) -> Iterator[Gap]:
     """Name where a producer sent and nothing came back: detectors judge latencies, and there were none."""
-    for source in timeline.seconds:
-        acked = timeline.series.get(f"{source}|acked_messages")
-        sent = timeline.series.get(f"{source}|sent_messages")
-        if acked is None or sent is None:
-            continue
-        k, of_acked, of_sent = np.intersect1d(acked[0], sent[0], return_indices=True)
-        is_standing = (acked[1][of_acked] == 0.0) & (sent[1][of_sent] > 0.0) & timeline.is_soak(k)
-        is_standing &= ~np.isin(k, list(timeline.untrusted.get(source, {})))
-        for first, last in runs(k[is_standing] // timeline.step):
-            from_k, to_k = first * timeline.step, (last + 1) * timeline.step
-            if to_k - from_k >= STANDSTILL_SECONDS:
-                yield Gap("cluster", from_k, to_k, f"acknowledged nothing of what {source} sent")
+    for source, standing in timeline.standing.items():
+        ours = np.array(list(timeline.untrusted.get(source, {})), dtype=np.int64)
+        judged = np.setdiff1d(np.intersect1d(standing, timeline.soak_seconds), ours)
+        for first, last in runs(judged):
+            if last + 1 - first >= STANDSTILL_SECONDS:
+                why = f"acknowledged nothing of what {source} sent"
+                yield Gap("cluster", first, last + 1, why)
 
 
 def _is_behind(folder: RunFolder) -> bool:

@@ -19,6 +19,12 @@ from soak.core.model import Column, Record
 from soak.store.journal import segments
 from soak.store.journal_reader import SourceReader, complete_size
 
+_SENT, _ACKED = "sent_messages", "acked_messages"
+_STATES = frozenset({"lag_messages", "in_flight_messages"})
+"""Messages that are there, not that came in the second."""
+_AMOUNTS = frozenset({"retention_deletions", "retention_deleted_bytes"})
+"""What came in the second, besides messages."""
+
 
 @dataclass(frozen=True, slots=True)
 class Digest:
@@ -30,6 +36,7 @@ class Digest:
     k: NDArray[np.int64]
     values: NDArray[np.float64]
     untrusted: tuple[tuple[int, str], ...]
+    standing: NDArray[np.int64]  # seconds in which messages were sent and none was acknowledged
     event_seconds: Mapping[str, tuple[int, ...]]  # by kind; the bodies are read where they count
     damage: tuple[tuple[int, int, str], ...]  # k of the nearest record, offset, reason
     incs: tuple[int, ...]
@@ -50,7 +57,8 @@ def digest(path: Path, step: int) -> Digest:
         seen.add((record.inc, record.k))
         records.append((_slim(record), row))
     seconds = np.unique(np.array([record.k for record, _ in records], dtype=np.int64))
-    columns, k, values = _buckets(records, step)
+    columns, every_k, by_second = _values(records)
+    k, values = _buckets(columns, every_k, by_second, step)
     after_k = records[-1][0].k + 1 if records else 0
     damage = [
         (damage_k[at] if at < len(damage_k) else after_k, item.offset, item.reason)
@@ -69,6 +77,7 @@ def digest(path: Path, step: int) -> Digest:
             for record, _ in records
             if not record.is_trusted
         ),
+        standing=_standing(columns, every_k, by_second),
         event_seconds=_event_seconds([record for record, _ in records]),
         damage=tuple(damage),
         incs=tuple(sorted({record.inc for record, _ in records})),
@@ -106,9 +115,10 @@ def _slim(record: Record) -> Record:
     )
 
 
-def _buckets(
-    records: list[tuple[Record, tuple[Column, ...]]], step: int
+def _values(
+    records: list[tuple[Record, tuple[Column, ...]]],
 ) -> tuple[tuple[Column, ...], NDArray[np.int64], NDArray[np.float64]]:
+    """Return all columns, the records' seconds, ascending, and the values: (columns, records)."""
     columns = tuple(dict.fromkeys(column for _, row in records for column in row))
     place = {column: at for at, column in enumerate(columns)}
     k = np.array([record.k for record, _ in records], dtype=np.int64)
@@ -116,10 +126,27 @@ def _buckets(
     for at, (record, row) in enumerate(records):
         values[[place[column] for column in row], at] = record.values
     order = np.argsort(k, kind="stable")
-    k, values = k[order] // step * step, values[:, order]
+    return columns, k[order], values[:, order]
+
+
+def _standing(
+    columns: tuple[Column, ...], k: NDArray[np.int64], values: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    place = {column.name: at for at, column in enumerate(columns)}
+    if not {_SENT, _ACKED} <= place.keys():
+        return np.empty(0, np.int64)
+    is_standing = (values[place[_SENT]] > 0.0) & (values[place[_ACKED]] == 0.0)
+    standing: NDArray[np.int64] = k[is_standing]
+    return standing
+
+
+def _buckets(
+    columns: tuple[Column, ...], k: NDArray[np.int64], values: NDArray[np.float64], step: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    k = k // step * step
     starts = np.flatnonzero(np.diff(k, prepend=-1))
     if starts.size == k.size:
-        return columns, k, values
+        return k, values
     reduced = np.full((len(columns), starts.size), np.nan)
     groups = np.split(np.arange(k.size), starts[1:])
     for line, column in enumerate(columns):
@@ -129,11 +156,13 @@ def _buckets(
             measured = measured[~np.isnan(measured)]
             if measured.size:
                 reduced[line, at] = reduce_(measured)
-    return columns, k[starts], reduced
+    return k[starts], reduced
 
 
 def reduction(column: Column) -> Callable[[NDArray[np.float64]], np.float64]:
     """Return how several seconds of a column become one number."""
-    if column.metric.endswith("_messages"):
+    if column.metric in _AMOUNTS or (
+        column.metric.endswith("_messages") and column.metric not in _STATES
+    ):
         return np.sum
     return np.max if ("quantile", "max") in column.labels else np.median

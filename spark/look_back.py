@@ -12,8 +12,8 @@ from detectors.attribution import attribute
 from detectors.channels import is_headline
 from detectors.incidents import group, is_regression
 from soak.core.model import Change, Finding, Series
-from soak.store.history import MOST_SECONDS, History
-from spark.attribute import finding_of, nearby_of
+from soak.store.history import History
+from spark.attribute import finding_of, nearby_of, seconds_around
 from spark.summary import Judged
 from spark.timeline import Timeline
 
@@ -23,7 +23,6 @@ HOLD_SECONDS = 30
 """A step that only the offline detector sees must hold this long on both sides."""
 ALONE_RATIO = 2.0
 """And be this large, in publish and end-to-end latency both: a verdict must not hang on noise."""
-BEFORE_SECONDS, AFTER_SECONDS = 600, 300
 
 
 def look_back(
@@ -74,8 +73,15 @@ def offline_changes(timeline: Timeline) -> list[Change]:
         untrusted = untrusted // timeline.step * timeline.step
         keep = timeline.is_soak(k) & ~np.isin(k, untrusted) & (values > 0)
         series = Series(name, k[keep], values[keep])
-        changes += kinds.told(series, segmentation.detect(series, config), drift.Config())
+        told = kinds.told(series, segmentation.detect(series, config), drift.Config())
+        changes += [_within_buckets(change, timeline.step) for change in told]
     return changes
+
+
+def _within_buckets(change: Change, step: int) -> Change:
+    """Return a change with all seconds in its interval in which buckets of so many would show it there."""
+    low, high = change.interval
+    return replace(change, interval=(max(0, low - step // 2), high + (step - 1) // 2))
 
 
 def _drift_of(
@@ -165,8 +171,7 @@ def _findings(
     history = History(timeline.folder.journal)
     for incident in group(steps):
         finding = finding_of(timeline.run.id, incident, None)
-        k0 = max(0, finding.interval[0] - BEFORE_SECONDS)
-        k1 = min(timeline.end_k, finding.onset_k + AFTER_SECONDS, k0 + MOST_SECONDS)
+        k0, k1 = seconds_around(finding, timeline.end_k)
         nearby = nearby_of(
             history.window(k0, k1),
             (*steps, *changes),

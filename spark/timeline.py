@@ -26,7 +26,7 @@ from soak.store.journal import segments
 from soak.store.journal_reader import sources
 from soak.store.phases_file import read_phases
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
-from spark.digest import digest
+from spark.digest import digest, reduction
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -42,8 +42,8 @@ SILENT_SECONDS = 60
 
 SCHEMA = (
     "error string, source string, seconds array<bigint>, columns string, k array<bigint>, "
-    "values array<array<double>>, untrusted string, events string, damage string, "
-    "incs array<int>"
+    "values array<array<double>>, untrusted string, standing array<bigint>, events string, "
+    "damage string, incs array<int>"
 )
 
 ARROW_SCHEMA = pa.schema(
@@ -55,6 +55,7 @@ ARROW_SCHEMA = pa.schema(
         ("k", pa.list_(pa.int64())),
         ("values", pa.list_(pa.list_(pa.float64()))),
         ("untrusted", pa.string()),
+        ("standing", pa.list_(pa.int64())),
         ("events", pa.string()),
         ("damage", pa.string()),
         ("incs", pa.list_(pa.int32())),
@@ -75,6 +76,7 @@ class Timeline:
     series: Mapping[str, tuple[Ints, Floats]]  # k ascending, values finite
     seconds: Mapping[str, Ints]  # by source: every k that has a record
     untrusted: Mapping[str, Mapping[int, str]]  # by source: k to reason
+    standing: Mapping[str, Ints]  # by source: every k in which it sent and nothing was acknowledged
     event_seconds: Mapping[str, Ints]  # by kind, of all sources
     damage: tuple[tuple[str, int, str, str], ...]  # source, nearest k, place, reason
     restarts: tuple[tuple[str, str, int], ...]  # daemon, how it died, on the wall clock
@@ -203,6 +205,7 @@ def digest_row(path: Path, step: int) -> pa.RecordBatch:
         "k": found.k.tolist(),
         "values": found.values.tolist(),
         "untrusted": json.dumps(found.untrusted),
+        "standing": found.standing.tolist(),
         "events": json.dumps(found.event_seconds),
         "damage": json.dumps([[k, f"{path.name}:{at}", why] for k, at, why in found.damage]),
         "incs": list(found.incs),
@@ -224,6 +227,7 @@ def _timeline(
     parts: dict[str, list[tuple[Ints, Floats]]] = defaultdict(list)
     seconds: dict[str, list[Ints]] = defaultdict(list)
     untrusted: dict[str, dict[int, str]] = defaultdict(dict)
+    standing: dict[str, list[int]] = defaultdict(list)
     events: dict[str, list[int]] = defaultdict(list)
     damage: list[tuple[str, int, str, str]] = []
     audit, is_known = audited(folder, run, plan), is_loss_known(plan)
@@ -231,6 +235,7 @@ def _timeline(
         source = row["source"]
         seconds[source].append(np.array(row["seconds"], dtype=np.int64))
         untrusted[source].update({int(k): str(why) for k, why in json.loads(row["untrusted"])})
+        standing[source] += row["standing"]
         for kind, found in json.loads(row["events"]).items():
             events[kind] += found
         damage += [(source, int(k), place, why) for k, place, why in json.loads(row["damage"])]
@@ -247,9 +252,10 @@ def _timeline(
         phases=phases,
         step=step,
         columns=columns,
-        series={name: _joined(several) for name, several in parts.items()},
+        series={name: _joined(several, columns[name]) for name, several in parts.items()},
         seconds={name: np.unique(np.concatenate(several)) for name, several in seconds.items()},
         untrusted=untrusted,
+        standing={name: np.unique(np.array(k, dtype=np.int64)) for name, k in standing.items()},
         event_seconds={kind: np.unique(np.array(k, dtype=np.int64)) for kind, k in events.items()},
         damage=tuple(damage),
         restarts=tuple(_restarts(folder)),
@@ -264,13 +270,21 @@ def _column(described: Sequence[Any]) -> Column:
     return Column(metric, tuple((key, value) for key, value in labels), unit, lag)
 
 
-def _joined(parts: Sequence[tuple[Ints, Floats]]) -> tuple[Ints, Floats]:
-    """Return the parts of one series by k, without what was not measured."""
+def _joined(parts: Sequence[tuple[Ints, Floats]], column: Column) -> tuple[Ints, Floats]:
+    """Return the parts of one series by k, each once, without what was not measured.
+
+    A file may end within a bucket of several seconds, whose rest is in the next one.
+    """
     k = np.concatenate([part for part, _ in parts])
     values = np.concatenate([part for _, part in parts])
     order = np.argsort(k, kind="stable")
-    is_there = ~np.isnan(values[order])
-    return k[order][is_there], values[order][is_there]
+    order = order[~np.isnan(values[order])]
+    once, starts, counts = np.unique(k[order], return_index=True, return_counts=True)
+    ordered, reduce_ = values[order], reduction(column)
+    joined = ordered[starts]
+    for at in np.flatnonzero(counts > 1):
+        joined[at] = reduce_(ordered[starts[at] : starts[at] + counts[at]])
+    return once, joined
 
 
 def _restarts(folder: RunFolder) -> Iterator[tuple[str, str, int]]:

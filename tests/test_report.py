@@ -8,19 +8,24 @@ import pytest
 
 from soak.core import plugins
 from soak.core.errors import SoakError
-from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.core.model import Change, Column, Evidence, Explanation, Finding
 from soak.core.phases import parse, to_line
 from spark import report
 from spark.coverage import coverage, runs
-from spark.digest import digest
+from spark.digest import digest, reduction
 from spark.look_back import look_back, offline_changes
 from spark.reports._page import Page
+from spark.reports.heat_map import shares
 from spark.summary import verdict
-from spark.timeline import assemble
+from spark.timeline import Timeline, assemble
 from tests.report_run import as_planned, read, summary, timeline
-from tests.synthetic_run import PRODUCER, Shape, write_synthetic_run
+from tests.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
 
 SERIES = 'consume.0@host|end_to_end_latency_seconds{quantile="0.99"}'
+
+
+def page_of(found: Timeline) -> Page:
+    return Page(found, [], coverage(found), "clean", None)
 
 
 def _phases(soak_k: int, drain_k: int) -> str:
@@ -216,6 +221,78 @@ def test_coarse_buckets_sum_counts_keep_maxima_and_take_medians(tmp_path: Path) 
     assert coarse.k.tolist() == list(range(0, 60, 10))
     assert coarse.values[sent].sum() == fine.values[sent].sum()
     assert coarse.values[worst][1] == fine.values[worst][10:20].max()
+
+
+def test_what_is_there_is_no_amount_and_what_was_deleted_is_one() -> None:
+    values = np.array([0.0, 0.0, 3.0, 0.0, 7.0])
+    told = {
+        metric: float(reduction(Column(metric))(values))
+        for metric in ("lag_messages", "received_messages", "retention_deleted_bytes")
+    }
+
+    assert told == {"lag_messages": 0.0, "received_messages": 10.0, "retention_deleted_bytes": 10.0}
+
+
+def test_a_bucket_that_two_files_share_is_one(tmp_path: Path) -> None:
+    """A new file begins within ten seconds: the counts of both are summed, and no second comes twice."""
+    folder = write_synthetic_run(tmp_path / "run")
+    as_planned(folder, soak="3h")
+    whole = assemble(folder, read)
+    _split(folder.journal / PRODUCER / "000000.jsonl", 84)
+    name = f"{PRODUCER}|sent_messages"
+
+    k, sent = assemble(folder, read).series[name]
+
+    assert k.tolist() == whole.series[name][0].tolist()
+    assert sent.tolist() == whole.series[name][1].tolist()
+
+
+def _split(path: Path, at: int) -> None:
+    head, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([head, *lines[:at]]))
+    path.with_name("000001.jsonl").write_bytes(b"".join([head, *lines[at:]]))
+
+
+def test_the_heat_map_counts_the_messages_of_all_consumers(tmp_path: Path) -> None:
+    """A second consumer received all of its messages in the slowest band."""
+    found = timeline(tmp_path, Shape(fault_k=None))
+    columns, series = dict(found.columns), dict(found.series)
+    slow = Column("end_to_end_latency_above_messages", (("threshold", "1"),), "messages")
+    for name, column in found.columns.items():
+        if name.startswith(CONSUMER) and column.metric == slow.metric:
+            other = name.replace(CONSUMER, "consume.1@host")
+            k = found.series[name][0]
+            is_slow = float(dict(column.labels)["threshold"]) <= 1.0
+            columns[other], series[other] = column, (k, np.full(k.size, 400.0 * is_slow))
+    both = replace(found, columns=columns, series=series)
+
+    alone, together = (shares(page_of(one)) for one in (found, both))
+
+    assert alone is not None
+    assert together is not None
+    assert max(alone[1]) < 1.0
+    assert together[2][-1][100] == pytest.approx(0.5, abs=0.02)
+    assert together[2].sum(axis=0)[100] == pytest.approx(1.0)
+
+
+def test_a_time_of_day_that_comes_twice_is_told_with_its_day(tmp_path: Path) -> None:
+    found = timeline(tmp_path)
+    long = replace(found, phases=parse(_phases(20, 129_600)), seconds={"s": np.arange(129_600)})
+
+    assert page_of(found).moment(60) == "14:14:20Z"
+    assert page_of(long).moment(86_460) == "09-22 14:14:20Z"
+
+
+def test_an_onset_in_coarse_rows_is_no_surer_than_they_are(tmp_path: Path) -> None:
+    """The latency stepped in second 112: with buckets of ten seconds the interval holds it."""
+    folder = write_synthetic_run(tmp_path / "run")
+    as_planned(folder, soak="3h")
+    edge = replace(assemble(folder, read), phases=parse(_phases(20, 235)))
+
+    intervals = [change.interval for change in offline_changes(edge) if change.direction == "up"]
+
+    assert intervals
+    assert all(low <= 112 <= high for low, high in intervals)
 
 
 def test_offline_changes_stay_within_the_soak(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from soak.core.errors import JournalError
+from soak.core.journal_text import Columns, decode, encode
+from soak.core.model import Record
 from soak.core.phases import to_line
 from soak.core.units import SECOND_NS
 from soak.store.findings import FindingsStore
@@ -46,10 +48,7 @@ def test_a_cluster_that_acknowledges_nothing_is_not_clean(
 ) -> None:
     """There is no latency then, so there is no step; seconds in which we ourselves were late do not count."""
     found = timeline(tmp_path, Shape(fault_k=None))
-    name = f"{PRODUCER}|acked_messages"
-    k, counts = found.series[name]
-    stood = (k, np.where((k >= 100) & (k < 100 + seconds), 0.0, counts))
-    standing = replace(found, series={**found.series, name: stood})
+    standing = replace(found, standing={PRODUCER: np.arange(100, 100 + seconds)})
     ours = replace(standing, untrusted={PRODUCER: dict.fromkeys(range(100, 110), "schedule_lag")})
 
     assert [(gap.source, gap.from_k, gap.to_k) for gap in coverage(standing).doubts] == [
@@ -57,6 +56,32 @@ def test_a_cluster_that_acknowledges_nothing_is_not_clean(
     ] * (code > 0)
     assert report.write(standing, [], None) == code
     assert coverage(ours).doubts == ()
+
+
+def unacknowledged(raw: bytes, seconds: list[int]) -> bytes:
+    """Return a producer's journal in which nothing was acknowledged in these seconds."""
+    lines = [decode(line) for line in raw.splitlines()]
+    columns = next(line.columns for line in lines if isinstance(line, Columns))
+    at = [column.name for column in columns].index("acked_messages")
+    return b"".join(
+        encode(
+            replace(line, values=(*line.values[:at], 0.0, *line.values[at + 1 :]))
+            if isinstance(line, Record) and line.k in seconds
+            else line
+        )
+        for line in lines
+    )
+
+
+@pytest.mark.parametrize("step", [1, 10])
+def test_seconds_without_an_acknowledgement_are_told_one_by_one(step: int, tmp_path: Path) -> None:
+    """A standstill of 12 s from 104 on fills no bucket of ten seconds but one, and a short one fills none."""
+    folder = write_synthetic_run(tmp_path / "run", Shape(fault_k=None))
+    (path,) = (folder.journal / PRODUCER).glob("*.jsonl")
+    standing = [*range(104, 116), *range(150, 153)]
+    path.write_bytes(unacknowledged(path.read_bytes(), standing))
+
+    assert digest(path, step).standing.tolist() == standing
 
 
 def test_a_damaged_line_is_a_gap_with_its_place(tmp_path: Path) -> None:

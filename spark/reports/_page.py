@@ -13,6 +13,8 @@ from spark.coverage import Coverage
 from spark.summary import Judged, Verdict
 from spark.timeline import Timeline
 
+DAY_SECONDS = 86_400
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -31,7 +33,10 @@ class Page:
     forecast: Mapping[str, Any] = field(default_factory=dict)
 
     def moment(self, k: float) -> str:
-        return wording.moment(self.timeline.wall_ns(k))
+        """Return the time of day, UTC; of a run that has one twice with the day: `11-22 03:12:41Z`."""
+        at_ns = self.timeline.wall_ns(k)
+        day = f"{wording.day(at_ns)[5:]} " if self.timeline.end_k > DAY_SECONDS else ""
+        return day + wording.moment(at_ns)
 
     @property
     def told(self) -> list[Judged]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
@@ -53,12 +55,15 @@ def render(page: Page) -> Markup:
 def shares(
     page: Page,
 ) -> tuple[NDArray[np.int64], list[float], NDArray[np.float64]] | None:
-    """Return bucket starts, thresholds, and the share of messages between two of them: (bands, buckets)."""
+    """Return bucket starts, thresholds, and the share of messages between two of them: (bands, buckets).
+
+    Messages of all consumers count together.
+    """
     timeline = page.timeline
-    by_threshold: dict[float, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+    by_threshold = defaultdict(list)
     for name, column in timeline.columns.items():
         if column.metric == METRIC and timeline.series[name][0].size:
-            by_threshold[float(dict(column.labels)["threshold"])] = timeline.series[name]
+            by_threshold[float(dict(column.labels)["threshold"])].append(timeline.series[name])
     if len(by_threshold) < 2:  # noqa: PLR2004  # a band has two ends
         return None
     thresholds = sorted(by_threshold)
@@ -66,9 +71,9 @@ def shares(
     buckets = np.arange(0, max(timeline.end_k, 1), step)
     above = np.zeros((len(thresholds), buckets.size))
     for row, threshold in enumerate(thresholds):
-        k, counts = by_threshold[threshold]
-        keep = (k >= 0) & (k < buckets.size * step)
-        np.add.at(above[row], k[keep] // step, counts[keep])
+        for k, counts in by_threshold[threshold]:
+            keep = (k >= 0) & (k < buckets.size * step)
+            np.add.at(above[row], k[keep] // step, counts[keep])
     between = above[:-1] - above[1:]
     used = np.flatnonzero(between.sum(axis=1))
     if used.size == 0:
