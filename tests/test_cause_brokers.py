@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from detectors.attribution import attribute
+from detectors.causes._coupling import coupling
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Series
 from tests.cause_panels import E2E, END, ONSET, P99, STEP, around, channel, told
@@ -138,6 +139,7 @@ def test_a_broker_that_stands_still_answers_simple_questions_late() -> None:
 
     assert found.cause == "broker_pause"
     assert "retention poll age of probe@b1 was 300 ms in 95% of the" in found.evidence[0].text
+    assert found.evidence[-1].text.startswith("Flushes, CPU and network were measured")
 
 
 @pytest.mark.parametrize("name", [FSYNC, CPU, RETRANSMITTED])
@@ -174,6 +176,17 @@ def test_packets_that_are_sent_again_beside_calm_brokers() -> None:
     assert causes(around(channel(RETRANSMITTED, 1.0, 5.0), *rest)) == ["network"]
     assert causes(around(channel(RETRANSMITTED, 1.0, 5.0))) == ["unknown"]
     assert causes(around(channel(RETRANSMITTED, 1.0, 80.0))) == ["network"]
+
+
+def test_a_channel_that_stays_the_same_is_followed_by_nothing() -> None:
+    """Latency goes on rising after the onset, and the channel has one value: that is no correlation."""
+    k = np.arange(END, dtype=np.int64)
+    rising = Series(P99, k, np.where(k < ONSET, 0.004, 0.06 + 1e-4 * np.maximum(0, k - ONSET)))
+    still = Series(RETRANSMITTED, k, np.where(k < ONSET, 1.0, 5.0))
+    found = coupling(still, STEP, Nearby(0, END, {P99: rising, RETRANSMITTED: still}))
+
+    assert found is not None
+    assert not found.is_following
 
 
 def test_round_trips_as_long_as_the_step() -> None:

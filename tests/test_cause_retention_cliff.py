@@ -88,6 +88,17 @@ def test_deletions_that_a_broker_only_counts_are_deletions() -> None:
     assert causes(found) == ["retention_cliff"]
 
 
+@pytest.mark.parametrize(("k0", "since"), [(0, "in this run"), (40, "in 60 s")])
+def test_what_was_counted_before_the_window_is_not_known(k0: int, since: str) -> None:
+    """Nobody tells these deletions one by one, so there may have been others earlier in the run."""
+    name = 'probe@b1|bookie_DELETED_LEDGERS{target="b1"}'
+    counted = Series(name, np.arange(END, dtype=np.int64), (np.arange(END) >= ONSET).astype(float))
+    found = Nearby(k0, END, {P99: latency(STEPPED), name: counted})
+    text = attribute(STEP, found)[0].evidence[0].text
+
+    assert f"The first deletion of old segments {since} came in the second of the onset" in text
+
+
 def test_one_deletion_at_the_onset_is_no_cause() -> None:
     """Nothing shows that the two have to do with each other."""
     assert causes(nearby(STEPPED, [ONSET])) == ["unknown"]

@@ -13,7 +13,7 @@ from math import atanh, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes._moves import end_of, start_of
+from detectors.causes._moves import end_of, mid_ranks, start_of
 from detectors.nearby import Nearby
 from soak.core.model import Change, Series
 
@@ -50,16 +50,12 @@ def coupling(channel: Series, change: Change, nearby: Nearby) -> Coupling | None
     after = (k >= high) & (k < end_of(change, nearby))
     if np.count_nonzero(after) < LEAST_SECONDS or np.count_nonzero(before) < LEAST_SECONDS:
         return None
-    rho = _correlation(_ranks(x[after]), _ranks(y[after]))
+    rho = _correlation(mid_ranks(x[after]), mid_ranks(y[after]))
     spread = float(np.var(x[after]))
     slope = float(np.cov(x[after], y[after], bias=True)[0, 1]) / spread if spread > 0.0 else 0.0
     steps = [float(np.median(v[after]) - np.median(v[before])) for v in (x, y)]
     explained = slope * steps[0] / steps[1] if steps[1] > 0.0 else 0.0
     return Coupling(rho, max(0.0, min(1.0, explained)), int(np.count_nonzero(after)))
-
-
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.argsort(np.argsort(values)).astype(np.float64)
 
 
 def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:

@@ -192,7 +192,7 @@ def spacing_of(series: Series) -> int:
 def _dated(k: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[tuple[int, int], int]:
     """Return the seconds that may hold the change with 95 %, and the most probable one."""
     n = values.size
-    ranks = _ranks(values)
+    ranks = mid_ranks(values)
     sums, left = np.cumsum(ranks)[:-1], np.arange(1, n)
     gain = sums**2 / left + sums**2 / (n - left)  # the ranks sum to zero
     best = int(np.argmax(gain))
@@ -207,7 +207,7 @@ def _dated(k: NDArray[np.int64], values: NDArray[np.float64]) -> tuple[tuple[int
     return (int(k[first]) + 1, int(k[last + 1])), int(k[best + 1])
 
 
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return mid-ranks about zero: equal values share theirs."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     middle = np.cumsum(count) - 0.5 * count

@@ -60,12 +60,13 @@ def repeated(
     change: Change,
     nearby: Nearby,
     *,
-    earlier: int = 0,
+    earlier: int | None = None,
     about_first: str = "",
 ) -> Repeated | None:
     """Return how events in the seconds `ks`, ascending, explain a step; None when they do not.
 
-    `earlier` is how many there were in the run before the window; `about_first` tells more of the first one.
+    `earlier` is how many there were in the run before the window, None where that is not known; `about_first`
+    tells more of the first one.
     """
     if ks.size == 0 or ks[0] > near(change)[1]:
         return None
@@ -96,15 +97,17 @@ def _first(
     words: Words,
     change: Change,
     nearby: Nearby,
-    earlier: int,
+    earlier: int | None,
     about: str,
 ) -> Evidence | None:
     (low, high), first = near(change), int(ks[0])
     if earlier or not low <= first <= high:
         return None
+    calm = max(0, first - nearby.k0)
+    since = f"in {calm} s" if earlier is None and nearby.k0 > 0 else "in this run"
     return Evidence(
-        f"The first {words.first} in this run came {when(first - change.onset_k)} of the step{about}; "
-        f"there was none in the {max(0, first - nearby.k0)} s before.",
+        f"The first {words.first} {since} came {when(first - change.onset_k)} of the step{about}; "
+        f"there was none in the {calm} s before.",
         {"first_k": first, "seconds_after_onset": first - change.onset_k},
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from detectors.causes import (
     _background,
+    _drives,
     _innocence,
     _scores,
     _stalls,
@@ -55,8 +56,10 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     evidence = [_answered(late, change)] if late is not None else []
     evidence += [_silent(one, change) for one in silences]
     part = 1.0 if len(evidence) > 1 else 0.0
+    known = any(drive.is_known for drive in _drives.drives(change, nearby))
     said = Evidence(
-        "Device, flushes, CPU and network were measured, and none of them changed with the step."
+        f"{'Device, flushes' if known else 'Flushes'}, CPU and network were measured, and none of them "
+        "rose with the step."
     )
     return Explanation("broker_pause", _scores.graded(_scores.LIKELY, part), (*evidence, said))
 

@@ -4,7 +4,8 @@ Method:  latency counts from the intended time of sending, so schedule lag is pa
          compared with the step, but for seconds in which a full queue held the sending back. So is how long a
          producer could note no acknowledgement, and a consumer take no message. Beside it, the share of
          seconds that a daemon marked as untrusted.
-Assumes: our own records of the minute before and after the onset.
+Assumes: our own records of the minute before and after the onset. A producer's latency is its own: what
+         another process did is no part of it; end to end every producer may be.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _SECONDS = 30  # before and after the onset
 _LEAST = 5
 _UNTRUSTED_RATIO = 0.5
 _UNTRUSTED_SCORE = 0.8
+_PRODUCER, _END_TO_END = "produce.", "end_to_end_latency_seconds"
 _LAG = "schedule_lag_seconds"
 _HELD = "held_back_messages"
 _AWAY = {
@@ -30,7 +32,7 @@ _AWAY = {
         "callback_delay_seconds",
         "The producer {} itself was away from its client",
     ),
-    "end_to_end_latency_seconds": (
+    _END_TO_END: (
         "consumer_pause_seconds",
         "The consumer {} itself was away from its client",
     ),
@@ -65,13 +67,21 @@ def _delays(change: Change, nearby: Nearby) -> Iterator[tuple[str, str]]:
     quantile = dict(column.labels).get("quantile", "0.99")
     wanted = quantile if quantile in {"0.5", "0.99"} else "0.99"
     for name in nearby.named(_LAG):
-        if dict(column_of(name).labels).get("quantile") == wanted:
+        is_wanted = dict(column_of(name).labels).get("quantile") == wanted
+        if is_wanted and _is_part(source_of(name), change):
             yield name, "The producer {} itself sent later than planned"
     if wanted == "0.5":
         return  # a pause a second is no part of the median
     metric, text = _AWAY.get(column.metric, ("", ""))
     for name in nearby.named(metric):
-        yield name, text
+        if source_of(name) == source_of(change.series):
+            yield name, text
+
+
+def _is_part(source: str, change: Change) -> bool:
+    """True for the daemon whose latency this is; end to end also for every producer."""
+    is_on_the_way = source.startswith(_PRODUCER) and column_of(change.series).metric == _END_TO_END
+    return source == source_of(change.series) or is_on_the_way
 
 
 def _delayed(name: str, text: str, change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
@@ -108,6 +118,8 @@ def _own(lag: Series, nearby: Nearby, source: str) -> Series:
 def _untrusted(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
     low, high = change.interval
     for source, ks in nearby.untrusted_k.items():
+        if not _is_part(source, change):
+            continue
         before = int(np.count_nonzero((ks >= low - _SECONDS) & (ks < low)))
         stop = min(high + _SECONDS, nearby.soak_end(change.onset_k))
         after = int(np.count_nonzero((ks >= high) & (ks < stop)))

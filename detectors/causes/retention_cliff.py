@@ -34,7 +34,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         _WORDS,
         change,
         nearby,
-        earlier=nearby.earlier_events.get(kind or KIND, 0),
+        earlier=None if kind is None else nearby.earlier_events.get(kind, 0),
         about_first=_about_first(nearby),
     )
     return None if found is None else Explanation("retention_cliff", found.score, found.evidence)
