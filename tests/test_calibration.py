@@ -202,3 +202,11 @@ def test_what_cannot_be_calibrated_is_refused(
 
     assert isinstance(found.exception, error)
     assert words in str(found.exception)
+
+
+def test_rows_more_than_an_hour_apart_are_refused(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, latencies(900, 0.1), spacing=7200)
+    arguments = ["calibrate", str(path), "--values", "100000"]
+
+    with pytest.raises(PlanError, match="rows 7200 s apart; an hour is the most"):
+        CliRunner().invoke(build(arguments), arguments, catch_exceptions=False)

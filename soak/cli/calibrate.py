@@ -108,9 +108,12 @@ def _file(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
     from detectors.level_shift import Config
     from soak.cli import _csv_series
     from soak.cli.detect import _is_latency
+    from soak.core.errors import PlanError
     from soak.core.model import Series
 
     csv, config = _csv_series.read(path, value), Config()
+    if csv.spacing_seconds > WITHIN_SECONDS[-1]:
+        raise PlanError(f"{path}: rows {csv.spacing_seconds:g} s apart; an hour is the most")
     here = np.flatnonzero(np.isfinite(csv.values))
     whole = Series(csv.name, here.astype(np.int64), csv.values[here])
     steps = segmentation.Config(
