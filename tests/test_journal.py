@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import threading
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -199,6 +201,87 @@ def test_a_full_disk_keeps_the_records_and_writes_them_when_there_is_room(tmp_pa
     reader = SourceReader(source)
     found = [record.k for record, _ in read_source(tmp_path, "s", reader)]
     assert (found, reader.damage, writer.dropped_lines) == (list(range(24)), [], 0)
+
+
+def refuse(*_: object) -> int:
+    raise OSError(5, "Input/output error")
+
+
+def test_half_a_line_that_cannot_be_cut_off_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drive takes half a line and then fails: what follows goes into another file."""
+    room = [10**9]
+
+    def write(descriptor: int, raw: bytes) -> int:
+        part = raw[: room[0]]
+        room[0] = 10**9
+        return os.write(descriptor, part)
+
+    source = tmp_path / "s"
+    writer = JournalWriter(source, FakeClock(), write=write).open()
+    writer.append(_record(0), COLUMNS)
+    room[0] = 20
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "ftruncate", refuse)
+        writer.append(_record(1), COLUMNS)
+    writer.append(_record(2), COLUMNS)
+    writer.close(is_end=False)
+
+    reader = SourceReader(source)
+    found = [record.k for record, _ in read_source(tmp_path, "s", reader)]
+    assert (found, reader.damage, len(segments(source))) == ([0, 1, 2], [], 2)
+
+
+def test_a_file_that_is_full_is_left_only_for_one_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a descriptor to spare each try would else leave a file, and keep a descriptor."""
+    clock, source = FakeClock(), tmp_path / "s"
+    writer = _writer(source, clock)
+    writer.append(_record(0), COLUMNS)
+    clock.advance(3600)
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "dup", refuse)
+        for k in range(1, 4):
+            writer.append(_record(k), COLUMNS)
+        within = len(segments(source))
+    writer.append(_record(4), COLUMNS)
+    writer.close(is_end=False)
+
+    assert (within, len(segments(source))) == (1, 2)
+    assert [record.k for record, _ in read_source(tmp_path, "s")] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kept", [b"\0" * 20, b"0000x"])
+def test_a_source_that_lost_count_of_its_lives_goes_on(tmp_path: Path, kept: bytes) -> None:
+    """As a power cut may leave it: above all that there can have been."""
+    (tmp_path / "lock").write_bytes(kept)
+    writer = JournalWriter(tmp_path, FakeClock()).open(first_inc=130)
+    writer.close(is_end=False)
+
+    assert writer.inc == 130
+
+
+def test_below_the_floor_records_wait_as_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that only probes may have nowhere else to write than on its broker's drive."""
+    free = [1000]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    writer = JournalWriter(tmp_path / "s", FakeClock(), floor_bytes=1000).open()
+    writer.append(_record(0), COLUMNS)
+    free[0] = 999
+    for k in range(1, 23):
+        writer.append(_record(k), COLUMNS)
+    within, is_behind = last_record(tmp_path, "s"), writer.is_behind
+    free[0] = 1000
+    writer.append(_record(23), COLUMNS)
+    writer.close(is_end=False)
+
+    assert within is not None
+    assert (within[0].k, is_behind) == (0, True)
+    assert [record.k for record, _ in read_source(tmp_path, "s")] == list(range(24))
 
 
 def test_a_disk_that_stays_full_costs_the_oldest_records_and_no_more_memory(

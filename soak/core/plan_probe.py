@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 from soak.core.plan import Journal, Plan, check_name
 from soak.core.plan_base import STRICT, PluginConfigs
 from soak.core.plan_records import Metrics, Sampling, Ship
+from soak.core.units import Size
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -22,6 +23,7 @@ class ProbePlan:
     ship: Ship | None = None
     metrics: Metrics | None = None
     run_directory: str = "runs"
+    free_space_floor: Size = 2**30  # with less free there nothing is recorded
 
     def __post_init__(self) -> None:
         check_name(self.name)

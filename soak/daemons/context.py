@@ -13,7 +13,7 @@ from soak.core import plugins
 from soak.core.clock import Grid
 from soak.core.phases import Phases, parse
 from soak.core.plan import Plan
-from soak.core.plan_probe import AnyPlan
+from soak.core.plan_probe import AnyPlan, ProbePlan
 from soak.core.ports import Broker, Clock, Topics
 from soak.daemons.recorder import Journal, Recorder
 from soak.service.metrics import Page, publish
@@ -140,7 +140,9 @@ def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> J
     # A folder that was made anew in the middle of a run knows of no life before: its incarnation is to
     # lie above all of them, or a host that has those takes the new records for old ones.
     first_inc = max(1, grid.k_at(clock.mono_ns()) + 1)
-    journal = JournalWriter(folder.journal / source, clock, plan.journal.sync)
+    # Where there is a load, the conductor ends it at the floor, and what was sent is recorded still.
+    floor = plan.free_space_floor if isinstance(plan, ProbePlan) else 0
+    journal = JournalWriter(folder.journal / source, clock, plan.journal.sync, floor_bytes=floor)
     writer = JournalThread(journal.open(first_inc))
     page, end_page = _published(folder, plan, run, role, clock)
     recorder = Recorder(writer, grid, clock, page.show)

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,12 +50,19 @@ class JournalWriter:
     """
 
     def __init__(
-        self, folder: Path, clock: Clock, sync_ns: int = 5 * SECOND_NS, write: Write = os.write
+        self,
+        folder: Path,
+        clock: Clock,
+        sync_ns: int = 5 * SECOND_NS,
+        write: Write = os.write,
+        floor_bytes: int = 0,
     ) -> None:
+        """With less than `floor_bytes` free the drive counts as full."""
         self._folder = folder
         self._clock = clock
         self._sync_ns = sync_ns
         self._write = write
+        self._floor_bytes = floor_bytes
         self._columns: Columns | None = None
         self._descriptor = -1
         self._size = 0
@@ -70,14 +78,14 @@ class JournalWriter:
     def open(self, first_inc: int = 1) -> JournalWriter:
         """Take the lock and allocate the incarnation, on disk before it is used.
 
-        `first_inc` is that of a folder in which none was allocated before.
+        `first_inc` is that of a folder in which none was allocated before, or which has lost that.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             kept = os.pread(self._lock, 20, 0)
-            self.inc = int(kept) + 1 if kept else first_inc
+            self.inc = int(kept) + 1 if kept.isdigit() else first_inc
             os.pwrite(self._lock, b"%020d" % self.inc, 0)
             os.fsync(self._lock)
         except BlockingIOError as error:
@@ -149,6 +157,8 @@ class JournalWriter:
     def _flush(self, limit: int) -> None:
         """Write what waits, at least a line and at most some `limit` bytes."""
         try:
+            if self._floor_bytes and shutil.disk_usage(self._folder).free < self._floor_bytes:
+                return
             while self._tail and limit >= 0:
                 self._roll_if_due()
                 line, raw = self._tail[0]
@@ -172,8 +182,16 @@ class JournalWriter:
             self._size += written
             return
         if written:  # no reader has taken it: readers stop at the last newline
-            os.ftruncate(self._descriptor, self._size)
+            self._take_back()
         raise OSError("short write")
+
+    def _take_back(self) -> None:
+        """Cut a torn line off; where the drive does not let us, what follows goes into another file."""
+        try:
+            os.ftruncate(self._descriptor, self._size)
+        except OSError:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def _roll_if_due(self) -> None:
         now_ns = self._clock.mono_ns()
@@ -183,8 +201,9 @@ class JournalWriter:
         last = segments(self._folder)
         number = int(last[-1].stem) + 1 if last else 0
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(self._folder / segment_name(number), flags, 0o640)
         if self._descriptor >= 0:
             self._sync.ask(self._descriptor)
+        descriptor = os.open(self._folder / segment_name(number), flags, 0o640)
+        if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor, self._size, self._opened_ns = descriptor, 0, now_ns
