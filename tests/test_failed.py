@@ -8,15 +8,19 @@ from pathlib import Path
 import pytest
 import typer
 
-from soak.cli._failed import message
+from soak.cli._failed import Told, message, tell, told_so_far
 from soak.cli._units import rendered
 from soak.cli.failed import failed
+from soak.core.ports import Message, Outcome
+from tests.pages import serving
 from tests.test_mail import Inbox, served
+from tests.test_webhook import Receiver
 
 UNIT = "soak-begin@p"
 PLAN = """name: p
 broker: {{kafka: {{bootstrap_servers: '127.0.0.1:9'}}}}
-sinks: {{mail: {{to: [oncall@example.org], host: 127.0.0.1, port: {port}}}}}
+sinks:
+  mail: {{to: [oncall@example.org], host: 127.0.0.1, port: {port}}}
 """
 SAID = {
     "MONITOR_SERVICE_RESULT": "exit-code",
@@ -49,10 +53,50 @@ def test_it_reaches_the_sinks_of_the_plan(tmp_path: Path, monkeypatch: pytest.Mo
     with served(inbox) as port:
         (tmp_path / "p.yaml").write_text(PLAN.format(port=port))
         with pytest.raises(typer.Exit) as ended:
-            failed(UNIT, tmp_path)
+            failed(UNIT, tmp_path, tmp_path)
 
     assert ended.value.exit_code == 0
     assert len(inbox.mails) == 1
+
+
+def test_a_sink_that_is_away_has_nobody_told_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another call comes five minutes later; another failure is another message."""
+    inbox, away, back = Inbox(), Receiver(500), Receiver()
+
+    def code(life: str, webhook: Receiver) -> object:
+        monkeypatch.setenv("MONITOR_INVOCATION_ID", life)
+        with served(inbox) as port, serving(webhook.handler) as url:
+            (tmp_path / "p.yaml").write_text(
+                PLAN.format(port=port) + f"  webhook: {{url: {url}}}\n"
+            )
+            with pytest.raises(typer.Exit) as ended:
+                failed(UNIT, tmp_path, tmp_path)
+        return ended.value.exit_code
+
+    codes = [code("1", away), code("1", away), code("1", back)]
+    mails, posts = len(inbox.mails), len(back.posts)
+    codes.append(code("2", back))
+
+    assert codes == [1, 1, 0, 0]
+    assert (mails, posts, len(inbox.mails), len(back.posts)) == (1, 1, 2, 2)
+    assert capsys.readouterr().out.count("webhook: retry 500") == 2
+
+
+def test_the_message_says_when_it_failed_however_late_it_comes(tmp_path: Path) -> None:
+    path = tmp_path / "told"
+    tell(message("p", UNIT, "h1", SAID, 0), {"mail": Away()}, told_so_far(path, "a", 0), path)
+
+    assert told_so_far(path, "a", 10**12) == Told("a", 0, [], {"mail": "half of them"})
+    assert told_so_far(path, "b", 10**12) == Told("b", 10**12)
+
+
+class Away:
+    """A sink that puts off, and keeps who has got it."""
+
+    def send(self, _: Message) -> Outcome:
+        return Outcome("retry", "451", "half of them")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +113,7 @@ def test_who_begins_a_run_that_is_refused_gets_no_mail_about_it(
     with served(inbox) as port:
         (tmp_path / "p.yaml").write_text(PLAN.format(port=port))
         with contextlib.suppress(typer.Exit):
-            failed(unit, tmp_path)
+            failed(unit, tmp_path, tmp_path)
 
     assert len(inbox.mails) == mails
 

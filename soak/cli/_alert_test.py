@@ -42,12 +42,8 @@ def sinks_of(path: Path | None, run_dir: Path | None) -> tuple[str, Mapping[str,
 
 
 def try_all(plan: str, sinks: Mapping[str, Sink], clock: Clock) -> bool:
-    """Send a message that nobody takes for a finding; as `is_sent`."""
-    return is_sent(trial_message(plan, host_name(), clock.wall_ns()), sinks)
-
-
-def is_sent(message: Message, sinks: Mapping[str, Sink]) -> bool:
     """Send a message, print what became of it, and return True when every sink took it."""
+    message = trial_message(plan, host_name(), clock.wall_ns())
     outcomes = {name: attempt(partial(sink.send, message)) for name, sink in sinks.items()}
     for name, outcome in outcomes.items():
         print(f"{name}: {outcome.result} {outcome.detail}".rstrip())

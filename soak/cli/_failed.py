@@ -1,13 +1,23 @@
-"""The message about a unit that systemd has given up: it is about us, and not about the cluster."""
+"""The message about a unit that systemd has given up: it is about us, and not about the cluster.
+
+Who has it is kept in a file from one try to the next: a sink that is away has nobody told twice.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
 
 from soak.cli.main import EXIT_BAD_PLAN
-from soak.core.ports import Message
+from soak.core.ports import Message, Sink
 from soak.core.units import duration_ns
 from soak.core.wording import moment
+from soak.daemons.alert_attempt import attempt
+from soak.store.run_folder import write_atomically
 
 LASTS_NS = duration_ns("1d")
 """An alert about it ends by itself so long after it."""
@@ -19,14 +29,54 @@ def is_seen(unit: str, environment: Mapping[str, str]) -> bool:
     return unit.startswith("soak-begin@") and is_refused
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How far people have been told of one failure."""
+
+    key: str
+    since_wall_ns: int  # of the first try: the message says when it failed
+    settled: list[str] = field(default_factory=list)  # sinks that took it, or never will
+    so_far: dict[str, str] = field(default_factory=dict)  # by sink: what it noted at its last try
+
+
+def told_so_far(path: Path, key: str, now_wall_ns: int) -> Told:
+    """Return what `path` has of this failure; of another one, or where it is damaged, nothing."""
+    with suppress(OSError, ValueError, TypeError):
+        kept = Told(**json.loads(path.read_text()))
+        if kept.key == key:
+            return kept
+    return Told(key, now_wall_ns)
+
+
+def tell(message: Message, sinks: Mapping[str, Sink], told: Told, path: Path) -> bool:
+    """Send to those who wait for it, print and keep what became of it; True when nobody waits any more."""
+    for name, sink in sinks.items():
+        if name in told.settled:
+            continue
+        before = told.so_far.get(name, "")
+        outcome = attempt(partial(sink.send, replace(message, so_far=before)))
+        print(f"{name}: {outcome.result} {outcome.detail}".rstrip())
+        if outcome.result == "retry":
+            told.so_far[name] = outcome.so_far or before
+        else:
+            told.settled.append(name)
+        with suppress(OSError):  # a full drive may be what failed: then somebody is told twice
+            write_atomically(path, json.dumps(asdict(told)) + "\n")
+    return all(name in told.settled for name in sinks)
+
+
+def key_of(plan: str, environment: Mapping[str, str], now_wall_ns: int) -> str:
+    """Return what one failure has and no other: each life of a unit has an id of systemd's."""
+    return f"failed-{plan}-{environment.get('MONITOR_INVOCATION_ID', now_wall_ns)}"
+
+
 def message(
     plan: str, unit: str, host: str, environment: Mapping[str, str], now_wall_ns: int
 ) -> Message:
     """Return what people are told; `environment` has systemd's words on the unit, see systemd.exec(5)."""
     result = environment.get("MONITOR_SERVICE_RESULT", "failed")
     status = environment.get("MONITOR_EXIT_STATUS", "")
-    life = environment.get("MONITOR_INVOCATION_ID", str(now_wall_ns))
-    key = f"failed-{plan}-{life}"
+    key = key_of(plan, environment, now_wall_ns)
     return Message(
         key=key,
         subject=f"[soakd] {plan}: {unit} failed on {host}",
