@@ -28,6 +28,7 @@ _MEMORY_ROWS = 300  # the spread forgets that slowly, also across alarms
 _LONG_MEMORY_ROWS = 10_000  # and the correlation, which takes longer to judge
 _LEAST_FREEDOM = 150.0  # what is known of scores before any are seen: they are bounded
 PARTS = 1000.0  # a score of 1 as an integer
+_NARROW = int(_spread.NARROW * PARTS)
 _DOUBT_ROWS = 120.0  # that long windows need to know of means of minutes
 _TYPICAL = np.array(20.0)  # rows, of whose mean the clip of long windows is made
 _LAST = SHORT.size  # place of the whole ring among the sums of short windows
@@ -84,7 +85,9 @@ class Block:
     logarithmic: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     least: NDArray[np.float64] = field(default_factory=_none)
     unit: NDArray[np.float64] = field(default_factory=_none)  # a score of 1 on the series' scale
-    limit: NDArray[np.float64] = field(default_factory=_none)  # of a wide score
+    calm: NDArray[np.float64] = field(default_factory=_none)  # how far its noise is, 0 to 1
+    narrow_limit: NDArray[np.float64] = field(default_factory=_none)  # of a score
+    wide_limit: NDArray[np.float64] = field(default_factory=_none)
     narrow: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     wide: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     here: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -161,7 +164,8 @@ def adopt(block: Block, columns: tuple[Column, ...], step: Step, since_k: int) -
     block.counts = np.zeros_like(block.sums)
     block.older, block.older_counts = np.zeros((CELLS + 1, n)), np.zeros((CELLS + 1, n))
     block.noise, block.freedom = np.ones((AFTER.size, n)), np.ones((AFTER.size, n))
-    block.unit, block.limit = np.ones(n), np.full(n, _spread.WIDE)
+    block.unit, block.calm = np.ones(n), np.zeros(n)
+    block.narrow_limit, block.wide_limit = np.full(n, _spread.NARROW), np.full(n, _spread.WIDE)
     block.narrow_memory, block.wide_memory = _memories(n), _memories(n)
     rescore(block, np.arange(n), step)
     return block
@@ -194,8 +198,8 @@ def rescore(block: Block, at: NDArray[np.int64], step: Step) -> None:
     z = _spread.scores(block.y[:, at], spread, floor)
     here = np.isfinite(z)
     block.here[:, at] = here
-    block.narrow[:, at] = _clipped(z, _spread.NARROW)
-    block.wide[:, at] = _clipped(z, block.limit[at])
+    block.narrow[:, at] = _clipped(z, block.narrow_limit[at])
+    block.wide[:, at] = _clipped(z, block.wide_limit[at])
     newest_first = (block.rows - 1 - np.arange(ROWS)) % ROWS
     columns = np.ix_(newest_first, at)
     short, long = np.split(_SUMMED - 1, [_LAST + 1])
@@ -217,13 +221,18 @@ def _judge(block: Block, at: NDArray[np.int64], step: Step) -> None:
     # where the floor counts, the noise is as large as it says
     sd = np.maximum(0.5 * (spread.down + spread.up), floor)
     least = (floor / sd) ** 2
-    narrow = _memory.fit(np.append(spread.narrow, spread.wide[3:], axis=0), spread.seen, least)
+    calm = _spread.calm(spread, floor)
+    # the scores of short windows are as wide as those of long ones where noise is calm
+    blend = spread.narrow + calm * (spread.wide[:3] - spread.narrow)
+    narrow = _memory.fit(np.append(blend, spread.wide[3:], axis=0), spread.seen, least)
     wide = _memory.fit(spread.wide, spread.seen, least, _DOUBT_ROWS)
     for name in Memory.__slots__:
         getattr(block.narrow_memory, name)[at] = getattr(narrow, name)
         getattr(block.wide_memory, name)[at] = getattr(wide, name)
     together = _memory.of_mean(narrow, _TYPICAL) / narrow.variance
-    block.limit[at] = _spread.WIDE * np.sqrt(together)
+    wide_limit = (_spread.WIDE + calm * (_spread.CALM - _spread.WIDE)) * np.sqrt(together)
+    block.calm[at], block.wide_limit[at] = calm, wide_limit
+    block.narrow_limit[at] = _spread.NARROW + calm * (wide_limit - _spread.NARROW)
     after = AFTER[:, np.newaxis]
     before = np.clip(spread.span - after, LEAST_BEFORE, BEFORE[:, np.newaxis])
     for memory, part in ((narrow, slice(None, _LAST)), (wide, slice(_LAST, None))):
@@ -246,7 +255,7 @@ def _add_up(block: Block, at: NDArray[np.int64]) -> None:
     level, count = block.cells.newest_first(at)
     count = count.astype(np.float64)
     z = np.where(count > 0.0, (level - block.spread.center[at]) / block.unit[at], 0.0)
-    limit = block.limit[at]
+    limit = block.wide_limit[at]
     block.older[1:, at] = np.cumsum(np.clip(z, -limit, limit) * count, axis=0)
     block.older_counts[1:, at] = np.cumsum(count, axis=0)
 
@@ -262,7 +271,7 @@ def push(block: Block, k: int, y: NDArray[np.float32], step: Step) -> None:
         if block.cells.add(int(block.k[at]), level, block.here[at]):
             _learn_far(block)
             rescore(block, every, step)
-    narrow, wide = _clipped(z, _spread.NARROW), _clipped(z, block.limit)
+    narrow, wide = _clipped(z, block.narrow_limit), _clipped(z, block.wide_limit)
     leaving = (block.rows - _SUMMED) % ROWS
     short, long = np.split(leaving, [_LAST + 1])
     block.sums[: _LAST + 1] += narrow - block.narrow[short]
@@ -360,8 +369,9 @@ def learn_noise(block: Block, at: NDArray[np.int64], step: Step, fresh: int = RE
         return
     columns = np.ix_(ordered(block), at)
     spread, scales, here = block.spread.take(at), SCALES[:3, np.newaxis], block.here[columns] > 0
+    always_clipped = np.clip(block.narrow, -_NARROW, _NARROW)  # also where more is let through
     for known, score, memory in (
-        (spread.narrow, block.narrow, block.narrow_memory),
+        (spread.narrow, always_clipped, block.narrow_memory),
         (spread.wide, block.wide, block.wide_memory),
     ):
         z = np.where(here, score[columns] / PARTS, np.nan)
@@ -369,6 +379,8 @@ def learn_noise(block: Block, at: NDArray[np.int64], step: Step, fresh: int = RE
         half, many = _spread.neighbours(z, fresh, np.where(spread.seen[:3] > 0.0, expected, np.inf))
         weight = many / np.clip(spread.seen[:3] + many, 1.0, _LONG_MEMORY_ROWS)
         known[:3] += weight * (half - known[:3])
+    newest = block.y[np.ix_(ordered(block)[-fresh:], at)]
+    _spread.learn_far(spread, _spread.scores(newest, spread, _floor(block, at, step)))
     spread.seen[:3] += many
     block.spread.put(at, spread)
     rescore(block, at, step)

@@ -15,7 +15,7 @@ from detectors._spread import Spread
 from detectors._windows import ROWS
 from soak.core.model import Change, Column
 
-VERSION = 4
+VERSION = 5
 _HEAD = struct.Struct("<BI")
 
 

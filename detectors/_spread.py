@@ -15,6 +15,13 @@ NARROW = 2.0
 """Scores of short windows are clipped there, so that a burst has to last."""
 WIDE = 2.45
 """And those of long ones there, times the root of how much more their means vary than independent ones."""
+CALM = 2.8
+"""And all there, times that root, where noise has shown that it hardly ever bursts."""
+_FAR = 4.0  # sd; beyond it are 0.006 % of normal rows, and up to 3 % of those with bursts
+_CALM_SHARE = 0.001  # of rows so far off, up to which noise is calm
+_WILD_SHARE = 0.003  # and from which on it is not at all
+_PRIOR_SHARE, _PRIOR_ROWS = 0.0067, 300.0  # as if so many rows had been seen before any are
+_FAR_MEMORY_ROWS = 3600.0
 _LEAST_PRESENT = 0.75  # of the rows of two neighbouring means
 _MOST_SQUARED = 9.0  # a difference counts at most so many times what is expected
 
@@ -32,6 +39,7 @@ class Spread:
     narrow: NDArray[np.float64]  # of the scores of short windows, (3, n)
     wide: NDArray[np.float64]  # of those of long ones, (4, n)
     seen: NDArray[np.float64]  # rows that have taught each of them, (4, n)
+    far: NDArray[np.float64]  # share of rows beyond `_FAR`
 
     @classmethod
     def empty(cls, n: int) -> Spread:
@@ -45,6 +53,7 @@ class Spread:
             narrow=scales[:3].copy(),
             wide=scales,
             seen=np.zeros_like(scales),
+            far=np.full(n, _PRIOR_SHARE),
         )
 
     def take(self, at: NDArray[np.int64]) -> Spread:
@@ -86,6 +95,21 @@ def scores(
     sd = np.maximum(np.where(distance > 0.0, spread.up, spread.down), floor)
     score: NDArray[np.float64] = distance / sd
     return score
+
+
+def learn_far(spread: Spread, z: NDArray[np.float64]) -> None:
+    """Learn from these rows how many lie far off; what has been `seen` before counts."""
+    many = np.isfinite(z).sum(axis=0)
+    share = (np.abs(z) > _FAR).sum(axis=0) / np.maximum(many, 1)
+    rows = np.minimum(spread.seen[0] + many + _PRIOR_ROWS, _FAR_MEMORY_ROWS)
+    spread.far += many / rows * (share - spread.far)
+
+
+def calm(spread: Spread, floor: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far noise is known not to burst, 0 to 1; nothing is known of noise below the floor."""
+    is_noise = 0.5 * (spread.down + spread.up) > floor
+    share = (_WILD_SHARE - spread.far) / (_WILD_SHARE - _CALM_SHARE)
+    return np.where(is_noise, np.clip(share, 0.0, 1.0), 0.0)
 
 
 def neighbours(

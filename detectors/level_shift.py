@@ -3,8 +3,9 @@
 Method:  per source the last 128 trusted seconds of each series, and means of 40 seconds over half an hour
          before; latencies on log10; scores against the median, both sides by their own sd (15 and 85 %
          quantiles, long memory), never as if noise were below the smallest step, clipped at 2 for starts of
-         the last half minute, and the wider for earlier ones the more rows hang together. Over 25 starts up
-         to five minutes ago the likelihood ratio of two unknown levels (after Siegmund and Venkatraman 1995,
+         the last half minute, and the wider for earlier ones the more rows hang together; all of them wide,
+         and believed sooner, where noise is known not to burst. Over 25 starts up to five minutes ago the
+         likelihood ratio of two unknown levels (after Siegmund and Venkatraman 1995,
          doi:10.1214/aos/1176324466), with the noise of means learnt from how neighbouring means differ. An
          exact scan dates the onset.
 Assumes: noise that an AR(1), independent noise and a slow wandering describe within minutes. A slow drift
@@ -40,6 +41,7 @@ _NEWEST_ROWS = 3
 _STAYS = 1.0 / 3.0  # of the raised change, so that a burst is not confirmed by the noise after it
 _ABSENT_SECONDS = 600  # for which a series without a column keeps its level
 _PER_RARITY, _OFFSET = 1.0, 1.14  # docs/detection.md
+_RESERVE = 1.9  # of the threshold, for bursts: calm noise does without
 _MOST_STANDING = 4  # changes of one series that may still go away
 _DAY = 86_400
 
@@ -186,12 +188,16 @@ class Panel:
         is_here = block.here[(block.rows - 1) % ROWS] > 0  # an absent series has no news
         is_free = (block.spread.rows >= self._baseline) & ~block.stale & ~waiting
         best = ratios.max(axis=0)
-        crossed = is_free & is_here & (best > self._threshold)
+        crossed = is_free & is_here & (best > self._thresholds(block))
         return [
             change
             for i in np.flatnonzero(crossed)
             if (change := self._raised(source, block, int(i), k)) is not None
         ]
+
+    def _thresholds(self, block: Block) -> NDArray[np.float64]:
+        whole: NDArray[np.float64] = self._threshold - _RESERVE * block.calm
+        return whole
 
     def _waiting(self, block: Block) -> NDArray[np.bool_]:
         waiting = np.zeros(len(block.names), np.bool_)
@@ -231,12 +237,12 @@ class Panel:
         return self._change(source, block, i, k, found)
 
     def _settle(self, source: str, block: Block, ratios: NDArray[np.float64]) -> list[Change]:
-        changes = []
+        changes, thresholds = [], self._thresholds(block)
         for name, book in list(block.books.items()):
             if book.pending is None:
                 continue
             i, pending = block.names.index(name), book.pending
-            is_above = bool(ratios[self._lasting, i].max() > self._threshold)
+            is_above = bool(ratios[self._lasting, i].max() > thresholds[i])
             change = self._confirmed(source, block, i, pending) if is_above else None
             if change is not None:
                 book.pending = None

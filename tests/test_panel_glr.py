@@ -162,7 +162,7 @@ def test_cells_hold_what_left_the_ring(rows: int, missing: float) -> None:
     if rows > 300:  # earlier ones were scored before anything was learnt
         spread = block.spread
         score = (last - spread.center) / np.where(last > spread.center, spread.up, spread.down)
-        score = np.clip(score, -block.limit, block.limit)
+        score = np.clip(score, -block.wide_limit, block.wide_limit)
         expected = spread.center + block.unit * np.nanmean(score, axis=0)
         assert level[0] == pytest.approx(expected, abs=0.2)
 
