@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from soak.cli._csv_series import CsvSeries
-from tests.bench.detect import delays, false_alarms, injected, kinds_alarms, noises, traces
+from tests.bench.detect import (
+    coverage,
+    delays,
+    false_alarms,
+    injected,
+    kinds_alarms,
+    noises,
+    traces,
+)
 
 
 @pytest.mark.parametrize("noise", noises.NOISES)
@@ -92,3 +100,13 @@ def test_kinds_are_counted_beside_what_is_allowed_for_the_series_they_are_looked
         {"drift": 2 / 3, "spikes": 2 / 3, "tail": 4 / 9}
     )
     assert sum(one.confirmed for one in found) <= 1
+
+
+def test_clear_steps_are_found_and_their_onsets_lie_in_their_intervals() -> None:
+    (found,) = coverage.measure(20, seed=1, noises={"independent": noises.independent})
+    still = coverage.Coverage("still", 3, 0, (), ())
+    whole = coverage.together([found, still])
+
+    assert (len(found.errors), found.held >= 17) == (20, True)
+    assert (whole.steps, whole.share) == (23, found.share)
+    assert coverage.median_error(found)[0] <= coverage.median_error(found)[1]

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tests.bench.detect import (
     attribution,
+    coverage,
     extension,
     kinds_alarms,
     looking_back,
@@ -17,6 +18,7 @@ from tests.bench.detect import (
     one_cut,
     online,
 )
+from tests.bench.detect.noises import NOISES
 from tests.bench.detect.online import FULL, QUICK, Size, figure
 from tests.bench.figures import Figure, Goal, table, write
 
@@ -25,6 +27,7 @@ RESULT = Path("build/bench/detect.json")
 PICTURE = Path("build/bench/extension.svg")
 _QUICK_SEEDS, _SEEDS = 2, 50
 _TABLE_WIDTH = 140
+_HELD = 0.95  # of the onsets, by their intervals
 _SOURCES = 40  # series of other parts that cost as much as a source of all kinds
 _MOST_ROWS, _MOST_SERIES = 14_400, 500  # of a noise and rate, for the lines
 
@@ -47,6 +50,22 @@ def on_attribution(size: Size, _: Path) -> list[Figure]:
 
 def on_offline(size: Size, _: Path) -> list[Figure]:
     return offline.alone(size.rows) + offline.beside(size.rows // 20, 3 if size == FULL else 1)
+
+
+def on_coverage(size: Size, _: Path) -> list[Figure]:
+    many = coverage.measure(-(-size.steps // len(NOISES)), seed=9)
+    whole = coverage.together(many)
+    error, allowed = coverage.median_error(whole)
+    held = Goal(ratio_least=0.93 / _HELD, ratio_most=0.97 / _HELD)
+    return [
+        *(
+            figure(f"onset within its interval: {one.noise}", one.share, _HELD, Goal())
+            for one in many
+        ),
+        figure(f"onset within its interval: {whole.steps} steps", whole.share, _HELD, held),
+        figure("steps found", len(whole.errors), whole.steps, Goal()),
+        figure("rows beside the onset, median", error, allowed, Goal(ratio_most=1.0)),
+    ]
 
 
 def on_noises(size: Size, _: Path) -> list[Figure]:
@@ -81,6 +100,7 @@ SHORT: Mapping[str, Part] = {
     "delay": lambda size, _: online.on_delays(size),
     "attribution": on_attribution,
     "offline": on_offline,
+    "coverage": on_coverage,
     "speed": lambda size, _: online.on_speed(size),
 }
 LONG: Mapping[str, Part] = {

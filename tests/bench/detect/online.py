@@ -58,7 +58,7 @@ def on_steps(shared: Path, size: Size) -> list[Figure]:
     labelled = [traces.read(path) for path in sorted(shared.glob("latency-traces/real-*.csv.gz"))]
     noise = injected.quiet_stretches(labelled, LEAST_ROWS)
     noise += injected.omb_series(shared / "omb-results", LEAST_ROWS)
-    noise += [np.log10(read(path).values) for path in RECORDED.glob("*_seconds.csv.gz")]
+    noise += [np.log10(read(path).values) for path in sorted(RECORDED.glob("*_seconds.csv.gz"))]
     usable = [y for y in noise if y.size >= _PIECE]
     if not usable:
         return []
