@@ -7,6 +7,7 @@ from pathlib import Path
 
 from soak.core.journal_text import columns_line
 from soak.core.model import Change, Column, Event, Explanation, Finding, Record
+from soak.core.units import SECOND_NS
 from soak.lab import drill_run
 from soak.store.findings import FindingsStore
 from soak.store.journal import JournalWriter
@@ -49,7 +50,7 @@ def test_records_that_come_after_a_later_one_are_counted(tmp_path: Path) -> None
 def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
     tmp_path: Path,
 ) -> None:
-    """A message that waits tells nobody anything."""
+    """A message that waits tells nobody anything; nor is anybody told of what is the client's."""
     folder = RunFolder(tmp_path)
     write_run(folder, Run("r", 0, "h", {}, "ended", "x"))
     change = Change("s", 20, 10, (9, 11), 1.0, 2.0, "confirmed", 0.9)
@@ -76,5 +77,8 @@ def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
             store.mark_sent(row, at_wall_ns)
         store.save_finding(replace(finding, state="gone", gone_k=30), ["mail", "webhook"], 400)
 
+        of_client = replace(finding, key="b", is_about_cluster=False, state="gone", gone_k=40)
+        store.save_finding(of_client, ["mail"], 500)
+
     assert before == ({}, {})
-    assert drill_run.told(folder) == ({"a": 200}, {"a": 400})
+    assert drill_run.told(folder) == ({"a": 200}, {"a": 400, "b": 40 * SECOND_NS})

@@ -18,7 +18,12 @@ FIRST_NS = 1_800_000_000 * SECOND_NS  # 2027-01-15T08:00:00Z
 
 
 def summary(**changes: Any) -> dict[str, Any]:
-    finding = {"cause": "retention_cliff", "state": "confirmed", "at": "2027-01-15T08:00:02+00:00"}
+    finding = {
+        "cause": "retention_cliff",
+        "state": "confirmed",
+        "is_about_cluster": True,
+        "at": "2027-01-15T08:00:02+00:00",
+    }
     return {
         "findings": [finding | changes.pop("finding", {})],
         "audit": {"lost": 0, "duplicated": 0} | changes,
@@ -59,6 +64,43 @@ def test_a_wrong_cause_fails_on_all_that_belongs_to_the_finding() -> None:
 
     assert failing(run) == {"cause", "state", "onset"}
     assert (cause.expected, cause.found) == ("retention_cliff", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("cause", "other", "at", "missed"),
+    [
+        ("network", "drive_gc", "2027-01-15T08:00:04Z", {"cause", "state", "onset"}),
+        ("network", "unknown", "2027-01-15T08:00:04Z", set()),
+        ("network", "leader_move", "2027-01-15T08:00:41Z", set()),  # as the fault was lifted
+        ("client", "unknown", "2027-01-15T08:00:04Z", {"cause", "state", "onset"}),
+    ],
+)
+def test_who_blames_another_cause_too_has_not_found_it(
+    cause: str, other: str, at: str, missed: set[str]
+) -> None:
+    """However near the right one lies; and where the client is to blame the cluster is not."""
+    run = summary(finding={"cause": cause, "is_about_cluster": cause != "client"})
+    run["findings"].append(
+        {**run["findings"][0], "cause": other, "is_about_cluster": True, "at": at}
+    )
+    moments = Moments(FIRST_NS, FIRST_NS + 40 * SECOND_NS)
+
+    checks = drill_verdict.judge(Expectation(cause=cause), run, moments)
+
+    assert checks[0].found == ", ".join(sorted((cause, other)))
+    assert {check.subject for check in checks if not check.is_met} == missed
+
+
+def test_a_warning_and_a_step_back_down_are_not_what_was_expected() -> None:
+    """The second is named `unknown`, as what nobody has a name for is."""
+    expect = Expectation(cause="unknown")
+    found = summary(finding={"cause": "unknown"})
+    back = summary(finding={"cause": "unknown", "is_about_cluster": False})
+    warned = summary(finding={"cause": "unknown", "state": "warning"})
+
+    assert lines(expect, found, Moments(FIRST_NS))["cause"] == ("unknown", True)
+    assert lines(expect, back, Moments(FIRST_NS))["cause"] == ("no finding", False)
+    assert lines(expect, warned, Moments(FIRST_NS))["cause"] == ("no finding", False)
 
 
 def test_a_finding_that_went_away_is_not_the_confirmed_one() -> None:
@@ -158,6 +200,22 @@ def test_when_people_are_told_and_when_it_is_gone_are_judged_where_a_limit_is_na
     assert (found["told"].found, found["told"].is_met) == ("after 30.0 s", True)
     assert (found["gone"].found, found["gone"].is_met) == ("after 61.0 s", False)
     assert [check.found for check in never if check.subject in ("told", "gone")] == ["never"] * 2
+
+
+def test_what_is_gone_before_the_fault_was_lifted_is_not_gone_in_time() -> None:
+    """But where what is felt of it is over sooner."""
+    limit = 60 * SECOND_NS
+    run = summary(finding={"key": "a", "state": "gone"})
+    moments = Moments(
+        FIRST_NS, FIRST_NS + 40 * SECOND_NS, gone_wall_ns={"a": FIRST_NS + 30 * SECOND_NS}
+    )
+
+    def gone(*, lasts: bool) -> tuple[str, bool]:
+        expect = Expectation(cause="retention_cliff", gone_within=limit, lasts=lasts)
+        return lines(expect, run, moments)["gone"]
+
+    assert gone(lasts=True) == ("after -10.0 s", False)
+    assert gone(lasts=False) == ("after -10.0 s", True)
 
 
 def test_a_quiet_run_has_no_finding_about_the_cluster() -> None:

@@ -25,6 +25,9 @@ _FAULTS = "soak.lab.faults"
 NOTHING = "nothing"
 """The cause that is expected of a quiet run: no confirmed finding about the cluster."""
 
+UNKNOWN, CLIENT = "unknown", "client"
+"""Who names the first blames nobody; the second is held against no cluster."""
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Expectation:
@@ -33,6 +36,7 @@ class Expectation:
     onset_within: Duration = 5 * SECOND_NS  # of the moment it was first felt, before or after it
     alert_within: Duration = 0  # of that moment, until people are told; 0s: not judged
     gone_within: Duration = 0  # of the lifting, until it is noticed to be gone; 0s: not judged
+    lasts: bool = True  # until it is lifted: what is gone before is not gone in time
     pool_within: float = 0.0  # of the drive's pool, by what was written at the onset; 0: not judged
     metric: str = ""  # that must have stepped too; empty: not judged
     outcome: str = ""  # that a phase must have come to, such as `never drains`; empty: not judged

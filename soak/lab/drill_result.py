@@ -14,7 +14,16 @@ from soak.core.model import Column
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS
 from soak.lab.drill import NOTHING, Cell, Drill
-from soak.lab.drill_verdict import Check, Moments, at_wall_ns, closest, of_fault
+from soak.lab.drill_verdict import (
+    Check,
+    Moments,
+    at_wall_ns,
+    closest,
+    nearest,
+    of_fault,
+    relevant,
+    wrong,
+)
 
 NONE = "no finding"
 
@@ -27,7 +36,7 @@ class Result:
     seed: int
     fault: str
     expected: str
-    cause: str  # of the confirmed finding nearest to the fault, while it was at work; or NONE
+    cause: str  # a wrong one that was blamed for the fault, else what was expected, else another; or NONE
     is_passed: bool  # never where the run proves nothing
     missed: list[str] = field(default_factory=list)  # subjects of the checks that were not met
     onset_seconds: float | None = None  # of the finding, after the fault's
@@ -55,14 +64,9 @@ def of(
     checks: Sequence[Check],
 ) -> Result:
     """Return the result of a run whose checks were made."""
-    about: list[Mapping[str, Any]] = [
-        one
-        for one in summary.get("findings", [])
-        if one.get("state") != "warning"
-        and (one.get("is_about_cluster") or one.get("cause") == drill.expect.cause)
-    ]
+    about = relevant(drill.expect, summary.get("findings", []))
     own = about if drill.expect.cause == NOTHING else of_fault(about, moments)
-    found = closest(own, moments.onset_wall_ns) or {}
+    found = _shown(drill, own, moments) or {}
     key = str(found.get("key", ""))
     evidence = found.get("evidence") or [{}]
     onset, coverage = moments.onset_wall_ns, summary.get("coverage", {})
@@ -128,6 +132,18 @@ def row(result: Result) -> tuple[str, ...]:
     injected = "nothing" if result.expected == NOTHING else result.fault
     found = ": ".join(part for part in (result.cause, step(result)) if part)
     return result.drill, injected, found, ", ".join(when), result.why, verdict
+
+
+def _shown(
+    drill: Drill, own: Sequence[Mapping[str, Any]], moments: Moments
+) -> Mapping[str, Any] | None:
+    """Return the finding that says how it went, of those that are the fault's."""
+    onset_wall_ns = moments.onset_wall_ns
+    return (
+        closest(wrong(drill.expect, own, moments), onset_wall_ns)
+        or nearest(drill.expect, own, onset_wall_ns)
+        or closest(own, onset_wall_ns)
+    )
 
 
 def _column(finding: Mapping[str, Any]) -> str:

@@ -6,22 +6,32 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from soak.core.model import Record
+from soak.core.units import SECOND_NS
 from soak.store.findings import FindingsStore
 from soak.store.journal_reader import read_source, sources
 from soak.store.run_folder import RunFolder, read_run
 
 
 def told(folder: RunFolder) -> tuple[dict[str, int], dict[str, int]]:
-    """Return, by finding, when people were first told of it, and when it was noticed to be gone."""
+    """Return, by finding, when people were first told of it, and when it was noticed to be gone.
+
+    Nobody is told that something is gone that was not held against the cluster: then the second counts.
+    """
     if not folder.findings.exists():  # the detector never ran; to look would make one
         return {}, {}
+    run = read_run(folder)
     with FindingsStore(folder.findings) as store:
-        outbox = store.outbox(read_run(folder).id)
+        outbox, findings = store.outbox(run.id), store.findings(run.id)
     sent = [row for row in outbox if row.kind == "confirmed" and row.state == "sent"]
     gone = [row for row in outbox if row.kind == "gone"]
+    seconds = {
+        one.key: run.start_wall_ns + one.gone_k * SECOND_NS
+        for one in findings
+        if one.gone_k is not None
+    }
     return (
         _first([(row.key, row.done_wall_ns) for row in sent]),
-        _first([(row.key, row.created_wall_ns) for row in gone]),
+        seconds | _first([(row.key, row.created_wall_ns) for row in gone]),
     )
 
 

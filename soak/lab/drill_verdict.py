@@ -13,7 +13,7 @@ from typing import Any
 
 from soak.core import wording
 from soak.core.units import SECOND_NS, format_duration
-from soak.lab.drill import NOTHING, Expectation
+from soak.lab.drill import CLIENT, NOTHING, UNKNOWN, Expectation
 from soak.lab.pool import Pool
 
 EARLY_NS, LATE_NS = 5 * SECOND_NS, 30 * SECOND_NS
@@ -59,26 +59,51 @@ def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> 
     if expect.cause == NOTHING:
         felt = "felt" if moments.onset_wall_ns is not None else "never felt"
         return [Check("fault", "felt", felt, felt == "felt"), _quiet(findings), *counts]
-    own = of_fault(findings, moments)
-    found = nearest(expect, own, moments.onset_wall_ns)
+    own = of_fault(relevant(expect, findings), moments)
+    found = None if wrong(expect, own, moments) else nearest(expect, own, moments.onset_wall_ns)
     causes = ", ".join(sorted({str(one.get("cause")) for one in own})) or "no finding"
     state = str(found.get("state")) if found else "no finding"
     key = str(found.get("key")) if found else ""
     told, gone = moments.told_wall_ns.get(key), moments.gone_wall_ns.get(key)
     return [
-        Check(
-            "cause",
-            expect.cause,
-            causes if found is None else str(found["cause"]),
-            found is not None,
-        ),
+        Check("cause", expect.cause, causes, found is not None),
         Check("state", expect.state, state, state == expect.state),
         _onset(expect, found, moments.onset_wall_ns),
         *_soon("told", expect.alert_within, moments.onset_wall_ns, told),
-        *_soon("gone", expect.gone_within, moments.lifted_wall_ns, gone),
+        *_soon("gone", expect.gone_within, moments.lifted_wall_ns, gone, early=not expect.lasts),
         *_pool(expect, found, moments.pool),
         *_metric(expect, found),
         *counts,
+    ]
+
+
+def relevant(expect: Expectation, findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return those that count: confirmed ones about the cluster, or of the cause that is expected.
+
+    A step back down is `unknown` and about nobody, so that cause alone is not enough.
+    """
+    return [
+        one
+        for one in findings
+        if one.get("state") != "warning"
+        and (one.get("is_about_cluster") or one.get("cause") == expect.cause != UNKNOWN)
+    ]
+
+
+def wrong(
+    expect: Expectation, findings: Sequence[Mapping[str, Any]], moments: Moments
+) -> list[Mapping[str, Any]]:
+    """Return those of a fault's that blame another cause, or the cluster where the client is to blame.
+
+    What comes of the lifting, as when a broker is started again, is no blame for the fault.
+    """
+    begin_ns, end_ns = moments.onset_wall_ns, moments.lifted_wall_ns
+    if begin_ns is None:
+        return []
+    length_ns = math.inf if end_ns is None else max(LATE_NS, end_ns - begin_ns)
+    harmless = {expect.cause} if expect.cause == CLIENT else {expect.cause, UNKNOWN}
+    return [
+        one for one in _between(findings, begin_ns, length_ns) if one.get("cause") not in harmless
     ]
 
 
@@ -87,11 +112,18 @@ def of_fault(findings: Sequence[Mapping[str, Any]], moments: Moments) -> list[Ma
     begin_ns, end_ns = moments.onset_wall_ns, moments.lifted_wall_ns
     if begin_ns is None:
         return []
-    length_ns = math.inf if end_ns is None else end_ns - begin_ns
+    length_ns = math.inf if end_ns is None else end_ns - begin_ns + LATE_NS
+    return _between(findings, begin_ns, length_ns)
+
+
+def _between(
+    findings: Sequence[Mapping[str, Any]], begin_ns: int, length_ns: float
+) -> list[Mapping[str, Any]]:
+    """Return those that began so long after a moment at most, or shortly before it."""
 
     def is_near(one: Mapping[str, Any]) -> bool:
         away = _away_seconds(one, begin_ns)
-        return away is not None and -EARLY_NS <= away * SECOND_NS <= length_ns + LATE_NS
+        return away is not None and -EARLY_NS <= away * SECOND_NS <= length_ns
 
     return [one for one in findings if is_near(one)]
 
@@ -129,15 +161,18 @@ def _onset(
     return Check("onset", expected, text, abs(away) * SECOND_NS <= expect.onset_within)
 
 
-def _soon(subject: str, within_ns: int, since_ns: int | None, at_ns: int | None) -> list[Check]:
-    """Return a line about something that must follow soon; none where that is not judged."""
+def _soon(
+    subject: str, within_ns: int, since_ns: int | None, at_ns: int | None, *, early: bool = True
+) -> list[Check]:
+    """Return a line about something that must follow soon, where that is judged; may it be `early`?"""
     if not within_ns:
         return []
     expected = f"within {format_duration(within_ns)}"
     if since_ns is None or at_ns is None:
         return [Check(subject, expected, "never", is_met=False)]
     after_ns = at_ns - since_ns
-    return [Check(subject, expected, f"after {after_ns / SECOND_NS:.1f} s", after_ns <= within_ns)]
+    is_met = after_ns <= within_ns and (early or after_ns >= 0)
+    return [Check(subject, expected, f"after {after_ns / SECOND_NS:.1f} s", is_met)]
 
 
 def _pool(expect: Expectation, found: Mapping[str, Any] | None, pool: Pool | None) -> list[Check]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from soak.core.errors import LabError
 from soak.lab import drill_result
-from soak.lab.drill import NOTHING, Cell
+from soak.lab.drill import NOTHING, UNKNOWN, Cell
 from soak.lab.drill_result import NONE, Result
 
 _HEADINGS = (
@@ -16,7 +17,7 @@ _HEADINGS = (
     *("onset, s", "told, s", "gone, s", "step"),
 )
 _TIMES = ("onset", "told", "gone")
-"""Subjects of the checks that have a limit of time; a drill that names none does not miss it."""
+"""Subjects of the checks that have a limit of time."""
 
 BEGIN, END = "<!-- matrix: written by `soak lab matrix` -->", "<!-- end of matrix -->"
 
@@ -52,9 +53,10 @@ def tables(results: Sequence[Result]) -> str:
     """Return the confusion matrix and the times as Markdown."""
     faults = [one for one in results if one.expected != NOTHING]
     quiet = [one for one in results if one.expected == NOTHING]
+    loud = _share(quiet, lambda one: one.is_detected)
     lines = [
         _sentence(faults),
-        f"Quiet runs with a finding about the cluster: {_share(quiet, lambda one: one.is_detected)}.",
+        f"Of runs in which nothing may be found, with a finding about the cluster: {loud}.",
         "",
         f"| {' | '.join(_HEADINGS)} |",
         f"|{'---|' * len(_HEADINGS)}",
@@ -120,18 +122,24 @@ def _middle_step(runs: Sequence[Result]) -> str:
 
 def _sentence(faults: Sequence[Result]) -> str:
     named = [one for one in faults if one.is_detected]
-    wrong = _share(faults, lambda one: one.cause not in (one.expected, "unknown", NONE))
+    wrong = _share(faults, lambda one: one.cause not in (one.expected, UNKNOWN, NONE))
     return (
         f"Detected: {_share(faults, lambda one: one.is_detected)}. "
         f"Cause right: {_share(named, lambda one: one.cause == one.expected)}; wrong: {wrong}; "
-        f"`unknown`: {_share(named, lambda one: one.cause == 'unknown')}. In time, of all: "
-        + "; ".join(f"{subject} {_share(faults, _holds(subject))}" for subject in _TIMES)
+        f"`unknown`: {_share(named, lambda one: one.cause == UNKNOWN)}. In time: "
+        + "; ".join(f"{subject} {_in_time(faults, subject)}" for subject in _TIMES)
         + "."
     )
 
 
-def _holds(subject: str) -> Callable[[Result], bool]:
-    return lambda one: one.is_detected and subject not in one.missed
+def _in_time(faults: Sequence[Result], subject: str) -> str:
+    """Return how often something came in time, of the runs in which it came or was waited for."""
+    asked = [
+        one
+        for one in faults
+        if subject in one.missed or getattr(one, f"{subject}_seconds") is not None
+    ]
+    return _share(asked, lambda one: subject not in one.missed)
 
 
 def _share(results: Sequence[Result], holds: Callable[[Result], bool]) -> str:
@@ -143,5 +151,5 @@ def _span(values: Sequence[float | None]) -> str:
     there = sorted(value for value in values if value is not None)
     if not there:
         return "-"
-    middle = there[len(there) // 2]
+    middle = statistics.median(there)
     return f"{middle:.0f} ({there[0]:.0f} to {there[-1]:.0f})"
