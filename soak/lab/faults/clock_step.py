@@ -7,6 +7,7 @@ Needs: libfaketime (Debian: faketime), with which those daemons are started.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,22 @@ from soak.lab.ports import Target
 
 _FILE = "FAKETIME_TIMESTAMP_FILE"
 _LIBRARIES = Path("/usr/lib")
+_SLEEP = """\
+import select
+import time
+
+
+def sleep(seconds):
+    select.select((), (), (), seconds)
+
+
+time.sleep = sleep
+"""
+"""Read by the daemons' interpreters at their start.
+
+Theirs sleeps until an instant of the monotonic clock, and libfaketime 0.9.10, told to leave that clock alone,
+answers EINVAL to it.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -40,7 +57,10 @@ def missing() -> str:
 def environment(folder: Path) -> dict[str, str]:
     """Return what the daemons' environment needs, from their start on; it leads to a file in the folder."""
     _set(folder / "clock", 0)
+    (folder / "sitecustomize.py").write_text(_SLEEP, encoding="utf-8")
+    places = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
+        "PYTHONPATH": os.pathsep.join(places),
         "LD_PRELOAD": _library(),
         _FILE: str(folder / "clock"),
         "FAKETIME_CACHE_DURATION": "1",  # seconds from one look at the file to the next
