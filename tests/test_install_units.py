@@ -136,6 +136,13 @@ def test_a_service_that_ends_is_not_refused_for_what_it_has_in_common(place: Pat
         assert forced[-1:] in ([], ["RestartForceExitStatus="])
 
 
+def test_what_measures_a_drive_may_write_where_the_broker_does() -> None:
+    """The fsync probe, and the drive check at both ends of a run; nobody else."""
+    may = {place.name for place in SERVICES if "ReadWritePaths=-/var/lib/kafka" in FILES[place]}
+
+    assert may == {f"soak-{name}@.service" for name in ("begin", "finish", "host", "probe")}
+
+
 def test_each_daemon_that_measures_is_watched() -> None:
     """A daemon without a watchdog hangs for ever."""
     unwatched = [
