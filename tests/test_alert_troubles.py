@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -290,3 +291,15 @@ def test_nobody_tries_for_longer_than_a_day(tmp_path: Path) -> None:
 
         assert (in_use, is_tried, debts.poll()) == (False, True, False)
         assert not owed_runs(desk, desk.sink, stack).poll(), "nor does the next daemon"
+
+
+def test_a_run_that_was_thrown_away_is_owed_nothing(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, RETRY).without_pictures()
+    end_run(desk)
+    with ExitStack() as stack:
+        debts = owed_runs(desk, desk.sink, stack)
+        before = debts.poll()
+        shutil.rmtree(desk.folder.path)
+
+        assert (before, debts.poll()) == (True, False)
+    assert not desk.folder.path.exists()

@@ -12,6 +12,7 @@ def stop(
     run_dir: Annotated[Path, typer.Argument(help="Folder of the run.", resolve_path=True)],
 ) -> None:
     """Have a run's conductor end the load, let what was sent be received, and end the run."""
+    from soak.core.errors import RunFolderError
     from soak.store.run_folder import RunFolder, read_run
 
     folder = RunFolder(run_dir)
@@ -19,7 +20,10 @@ def stop(
     if run.state != "running":
         print(f"run {run.id} does not go on: its state is {run.state}")
         return
-    folder.stop_request.touch()
+    try:
+        folder.stop_request.touch()
+    except OSError as error:
+        raise RunFolderError(f"cannot write {folder.stop_request}: {error.strerror}") from error
     print(f"run {run.id} ends; its conductor, once it runs, lets what was sent be received first")
 
 

@@ -65,7 +65,11 @@ class Debts:
 
     def _is_news(self, folder: RunFolder) -> bool:
         """True for a day after the run's description was written last, which is at its end."""
-        return self.clock.wall_ns() - folder.run_json.stat().st_mtime_ns < LONGEST_NS
+        try:
+            written_ns = folder.run_json.stat().st_mtime_ns
+        except FileNotFoundError:  # somebody has thrown the run away
+            return False
+        return self.clock.wall_ns() - written_ns < LONGEST_NS
 
     def _take_on(self, folder: RunFolder) -> None:
         try:

@@ -125,12 +125,14 @@ def read_run(folder: RunFolder) -> Run:
     """Return what `run.json` says.
 
     Raises:
-        RunFolderError: this is not a run folder, or the file is damaged.
+        RunFolderError: this is not a run folder, or the file is damaged or cannot be read.
     """
     try:
         return Run(**json.loads(folder.run_json.read_text()))
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder.path} is not a run folder: it has no run.json") from error
+    except OSError as error:
+        raise RunFolderError(f"cannot read {folder.run_json}: {error.strerror}") from error
     except (ValueError, TypeError) as error:
         raise RunFolderError(f"{folder.run_json} is damaged: {error}") from error
 
