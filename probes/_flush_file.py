@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +19,7 @@ How = Literal["fsync", "fdatasync", "directory"]
 
 FILE_NAME = ".soak-fsync"
 MOST_FILES = 8  # in one folder, of as many probes
+_BROKEN = (errno.EIO, errno.EROFS)  # what a filesystem says that is to be checked or mounted anew
 _CALLS: Mapping[How, Sync] = {
     "fsync": os.fsync,
     "fdatasync": os.fdatasync,
@@ -68,6 +69,27 @@ class FlushFile:
             OSError: either failed, the write was cut short, the drive is too full for it, or the folder
                 is another one now: `renew` goes there.
         """
+        with self._letting_go():
+            self._flush()
+
+    def renew(self) -> None:
+        """Begin a new file where there is none, or when the next payload would make it too large.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        with self._letting_go():
+            if self._folder < 0:
+                self.open()
+            elif self._file < 0 or self._size + len(self._payload) > self._way.limit_bytes:
+                self._begin()
+
+    def close(self) -> None:
+        """Remove the file; may be called when it was never opened."""
+        if self._folder >= 0:
+            self._leave()
+
+    def _flush(self) -> None:
         if not os.path.samestat(self._directory.stat(), os.fstat(self._folder)):
             self._leave()  # a drive was mounted over it, or the broker made it anew
             raise OSError(errno.ESTALE, "another folder has taken its place")
@@ -89,21 +111,18 @@ class FlushFile:
             self._size += len(self._payload)
         self._sync(self._file)
 
-    def renew(self) -> None:
-        """Begin a new file where there is none, or when the next payload would make it too large.
-
-        Raises:
-            OSError: it cannot be made.
-        """
-        if self._folder < 0:
-            self.open()
-        elif self._file < 0 or self._size + len(self._payload) > self._way.limit_bytes:
-            self._begin()
-
-    def close(self) -> None:
-        """Remove the file; may be called when it was never opened."""
-        if self._folder >= 0:
-            self._leave()
+    @contextmanager
+    def _letting_go(self) -> Iterator[None]:
+        """Hold nothing open where the filesystem is broken: nobody could unmount it. `renew` tries again."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _BROKEN:
+                held = [one for one in (self._file, self._folder) if one >= 0]
+                self._file = self._folder = -1
+                for descriptor in held:
+                    os.close(descriptor)
+            raise
 
     def _begin(self) -> None:
         self._drop()

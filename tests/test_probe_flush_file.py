@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -126,6 +127,34 @@ def test_a_file_that_could_not_be_renewed_is_tried_again(tmp_path: Path) -> None
     file.close()
 
     assert size == 1000
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
+def test_nothing_is_held_open_on_a_filesystem_that_is_broken(tmp_path: Path, code: int) -> None:
+    """Who is to check it or to mount it anew could not unmount it; afterwards the probe goes on."""
+    is_broken = True
+
+    def sync(_: int) -> None:
+        if is_broken:
+            raise OSError(code, os.strerror(code))
+
+    def held() -> list[str]:
+        links = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        return [str(link) for link in links if link.is_relative_to(tmp_path)]
+
+    file = FlushFile(tmp_path, way(), sync)
+    file.open()
+    before = len(held())
+    with pytest.raises(OSError, match=os.strerror(code)):
+        file.flush()
+    during = held()
+    is_broken = False
+    file.renew()
+    file.flush()
+    file.close()
+
+    assert (before, during) == (2, [])
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("sync", ["fsync", "directory"])
