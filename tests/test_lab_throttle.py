@@ -93,6 +93,23 @@ def test_what_a_killed_process_held_is_let_go_by_the_next(
     assert not list(V1.glob(f"soakd-lab-*-{holder.pid}-*"))
 
 
+def test_a_note_without_its_group_goes_too(device: str) -> None:
+    """Who wrote it was killed before it made the group, or after it took that away."""
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    name = throttle._name(os.getpid()).replace(f"-{os.getpid()}-", f"-{gone.pid}-")
+    NOTES.mkdir(parents=True, exist_ok=True)
+    ours, theirs = NOTES / name, NOTES / f"soakd-lab-1-{gone.pid}-1"
+    for note in (ours, theirs):
+        note.write_text("{}")
+    try:
+        throttle.clear()
+
+        assert (ours.exists(), theirs.exists()) == (False, True)
+    finally:
+        theirs.unlink()
+
+
 def test_what_another_user_left_stops_nobody(home: Path, held: int, device: str) -> None:
     """Who is not root leaves it there."""
     with subprocess.Popen(

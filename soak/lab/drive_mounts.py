@@ -29,11 +29,16 @@ def attach(image: Path) -> str:
         LabError: as `run`.
     """
     loop = _made()
-    if (
-        loop is None or not Path(loop).exists()
-    ):  # a container's /dev may not show what is made later
+    if loop is not None and not Path(loop).exists():  # a container's /dev may not show it
+        _remove(loop)
+        loop = None
+    if loop is None:
         return Path(run("losetup", "--find", "--show", str(image)).strip()).name
-    run("losetup", loop, str(image))
+    try:
+        run("losetup", loop, str(image))
+    except LabError:
+        _remove(loop)
+        raise
     return Path(loop).name
 
 
@@ -136,8 +141,11 @@ def detach_nameless(loops: list[str]) -> None:
 
 def _detach(loop: str) -> None:
     """Detach a loop device and take it away; one that is still busy stays, with nothing on it."""
-    if not _try("losetup", "--detach", loop):
-        return
+    if _try("losetup", "--detach", loop):
+        _remove(loop)
+
+
+def _remove(loop: str) -> None:
     with contextlib.suppress(OSError), _CONTROL.open() as control:
         fcntl.ioctl(control, _REMOVE, int(loop.removeprefix("/dev/loop")))
 
