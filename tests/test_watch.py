@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +42,21 @@ def test_a_child_is_known_by_its_process_id(watch: Watch) -> None:
     watch.take()
 
     assert watch.ready == {child.pid}
+
+
+def test_who_is_ready_is_heard_among_many(watch: Watch) -> None:
+    """The kernel drops what a full queue does not take; a heartbeat comes again, this does not."""
+    own = notifier(watch.environment({}, LIMIT_NS))
+    for _ in range(int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 1):
+        own.alive()
+    speaker = threading.Thread(target=own.ready)
+    speaker.start()
+    speaker.join(0.1)  # if it does not wait it is through by then
+    watch.take()
+    speaker.join(30)
+    watch.take()
+
+    assert watch.ready == {os.getpid()}
 
 
 def test_silence_for_longer_than_the_limit_is_a_hang(watch: Watch) -> None:

@@ -7,6 +7,9 @@ import os
 import socket
 from collections.abc import Mapping
 
+PATIENCE_SECONDS = 10.0
+"""What is said once is waited for so long: the kernel holds few datagrams, on some machines ten."""
+
 
 class Notifier:
     """Datagrams to a socket; without an address, as outside of systemd, nothing happens."""
@@ -16,7 +19,7 @@ class Notifier:
         self._is_watched = is_watched
 
     def ready(self) -> None:
-        self._send("READY=1")
+        self._send("READY=1", PATIENCE_SECONDS)
 
     def alive(self) -> None:
         """Answer the watchdog; call it from the main loop, several times within its limit."""
@@ -28,17 +31,19 @@ class Notifier:
         self._send(f"STATUS={text}")
 
     def stopping(self) -> None:
-        self._send("STOPPING=1")
+        self._send("STOPPING=1", PATIENCE_SECONDS)
 
-    def _send(self, state: str) -> None:
+    def _send(self, state: str, patience_seconds: float = 0.0) -> None:
+        """Say it, if need be once the manager has taken in what others said before."""
         if not self._address:
             return
-        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         with (
             contextlib.suppress(OSError),  # a manager that does not listen is no reason to stop
-            socket.socket(socket.AF_UNIX, kind) as sender,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender,
         ):
-            sender.sendto(state.encode(), self._address)
+            sender.settimeout(patience_seconds)
+            sender.connect(self._address)
+            sender.send(state.encode())
 
 
 def notifier(environment: Mapping[str, str] | None = None) -> Notifier:
