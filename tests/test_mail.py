@@ -355,6 +355,16 @@ def _refuse(server: socket.socket) -> None:
         client.recv(100)
 
 
+def test_a_host_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in other letters than SMTP's is not told."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "bücher")
+    inbox = Inbox()
+    with served(inbox) as port:
+        outcome = build(config(port)).send(MESSAGE)
+
+    assert (outcome.result, len(inbox.mails)) == ("delivered", 1)
+
+
 def test_a_server_that_does_not_like_our_name_is_tried_again() -> None:
     """It has not seen the mail: a host's name can be mended, a mail that was given up cannot."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -194,7 +194,8 @@ class _LimitedTls(_Limited, smtplib.SMTP_SSL):
 def _connect(config: Config, limit: Limit) -> smtplib.SMTP:
     """Return a connection that may send: encrypted and authenticated where the plan says so."""
     # The own name is given because the default looks it up in DNS, which may hang for long.
-    own, seconds = socket.gethostname(), config.timeout / SECOND_NS
+    name, seconds = socket.gethostname(), config.timeout / SECOND_NS
+    own = name if name.isascii() else "localhost"  # SMTP has letters for no other
     if config.security == "tls":
         context = _trust(config)
         server: smtplib.SMTP = _LimitedTls(
