@@ -12,6 +12,9 @@ from soak.core.errors import PlanError
 
 Place = tuple[str | int, ...]
 
+MOST_PLACES = 20_000
+"""Keys and items of a file, those that an alias repeats counted each time."""
+
 _PLAIN_TAGS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 
 
@@ -62,9 +65,12 @@ def parse(text: str, name: str) -> Document:
 def _build(
     loader: yaml.SafeLoader, node: yaml.Node, place: Place, lines: dict[Place, int], name: str
 ) -> Any:  # noqa: ANN401  # whatever the file says
+    line = node.start_mark.line + 1
     if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
-        line = node.start_mark.line + 1
         raise PlanError(f"{name}:{line}: not YAML: the tag {node.tag} is not allowed here")
+    if len(lines) > MOST_PLACES:  # a few lines of aliases of aliases fill any memory
+        many = f"more than {MOST_PLACES:,} values, counting what aliases repeat"
+        raise PlanError(f"{name}:{line}: not YAML: {many}")
     if isinstance(node, yaml.MappingNode):
         return _mapping(loader, node, place, lines, name)
     if isinstance(node, yaml.SequenceNode):
