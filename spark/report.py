@@ -52,14 +52,22 @@ def write(
     changes: Sequence[Change] = (),
     unread: Sequence[Gap] = (),
 ) -> int:
-    """Judge a timeline and write both files; return the exit code."""
+    """Judge a timeline and write both files; return the exit code.
+
+    Raises:
+        RunFolderError: the drive, or who owns the folder, does not let us.
+    """
     judged, covered = look_back(timeline, online, changes), coverage(timeline, unread)
     promised, told = durability_of(timeline.folder), forecast_of(timeline.folder)
     page = Page(timeline, judged, covered, verdict(judged, covered), drill, promised, told)
-    write_atomically(timeline.folder.report, html(page))
     body = summary(timeline, judged, covered, promised)
     body |= {"retention": retention(timeline, told), "drives": drives(timeline)}
-    write_atomically(timeline.folder.summary, json.dumps(body, indent=2, allow_nan=False) + "\n")
+    try:
+        write_atomically(timeline.folder.report, html(page))
+        text = json.dumps(body, indent=2, allow_nan=False) + "\n"
+        write_atomically(timeline.folder.summary, text)
+    except OSError as error:
+        raise RunFolderError(f"cannot write {error.filename}: {error.strerror}") from error
     return EXIT_CODE[page.verdict]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from soak.core import plugins
-from soak.core.errors import SoakError
+from soak.core.errors import RunFolderError, SoakError
 from soak.core.model import Change, Column, Evidence, Explanation, Finding
 from soak.core.phases import parse, to_line
 from spark import report
@@ -95,6 +95,15 @@ def test_a_damaged_file_of_a_run_is_an_error_with_its_name(
 
     with pytest.raises(SoakError, match=Path(name).name):
         report.write(assemble(folder, read), [], report.drill_of(folder))
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """A full drive, or the folder of another user: for both stands a file in the report's place."""
+    found = timeline(tmp_path, Shape(seconds=30, warm_up=5))
+    found.folder.report.parent.write_text("")
+
+    with pytest.raises(RunFolderError, match=r"cannot write .*report: File exists"):
+        report.write(found, [], None)
 
 
 def test_a_quiet_run_is_clean(tmp_path: Path) -> None:

@@ -47,14 +47,25 @@ class Beside:
                 "daemon_died command=%s code=%d", self._command[-3:], self._process.returncode
             )
             self._process = None
-            self._pause_ns = min(2 * self._pause_ns or SECOND_NS, LONGEST_PAUSE_NS)
-            self._again_ns = self._clock.mono_ns() + self._pause_ns
+            self._put_off()
         if self._process is None and self._clock.mono_ns() >= self._again_ns:
-            self._log_path.parent.mkdir(parents=True, exist_ok=True)
-            self._process = children.spawn(self._command, log_path=self._log_path)
-            children.lower_priority(self._process, NICENESS)
+            self._start()
 
     def close(self) -> None:
         """End it; it may take its time to bring its work to an end."""
         if self._process is not None:
             children.stop(self._process, GRACE_SECONDS)
+
+    def _start(self) -> None:
+        try:
+            self._log_path.parent.mkdir(parents=True, exist_ok=True)
+            self._process = children.spawn(self._command, log_path=self._log_path)
+        except OSError as error:  # its log cannot be opened: the drive is read-only, or full
+            LOG.warning("cannot_start command=%s error=%s", self._command[-3:], error)
+            self._put_off()
+            return
+        children.lower_priority(self._process, NICENESS)
+
+    def _put_off(self) -> None:
+        self._pause_ns = min(2 * self._pause_ns or SECOND_NS, LONGEST_PAUSE_NS)
+        self._again_ns = self._clock.mono_ns() + self._pause_ns
