@@ -38,7 +38,7 @@ check: $(STAMP) ## format, lint, types, layers and the fast tests
 	@$(BIN)/pytest -n 2
 
 # What some tests need beside Python: an injected drive, a Prometheus, a postfix. Without it they skip with the reason.
-PACKAGES := fuse3 libnbd-bin nbdkit nbdkit-plugin-python prometheus prometheus-node-exporter xfsprogs prometheus-alertmanager postfix faketime
+PACKAGES := fuse3 libnbd-bin nbdkit nbdkit-plugin-python prometheus prometheus-node-exporter xfsprogs prometheus-alertmanager postfix
 
 .PHONY: packages
 packages: ## install Debian's packages that some tests need (root); their services are not started

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
+from soak.lab import set_clock
 from soak.lab.faults import (
     _undoing,
     broker_kill,
@@ -190,10 +190,8 @@ def test_a_clock_is_set_in_the_file_that_daemons_look_at_and_set_right_again(
     target: Target, tmp_path: Path
 ) -> None:
     """Those that were not started so are left alone."""
-    if clock_step.missing():
-        pytest.skip(clock_step.missing())
     environment = clock_step.environment(tmp_path)
-    file = Path(environment["FAKETIME_TIMESTAMP_FILE"])
+    file = Path(environment[set_clock.VARIABLE])
     before = file.read_text()
     active = clock_step.inject(
         replace(target, environment=environment), clock_step.Config(by=5 * SECOND_NS // 2)
@@ -202,31 +200,40 @@ def test_a_clock_is_set_in_the_file_that_daemons_look_at_and_set_right_again(
 
     active.lift()
 
-    assert (before, during, file.read_text()) == ("+0.000000\n", "-2.500000\n", "+0.000000\n")
+    assert (before, during, file.read_text()) == ("0", "-2500000000", "0")
     with pytest.raises(LabError, match="not started under a clock that can be set"):
         clock_step.inject(target, clock_step.Config())
 
 
 def test_a_process_under_a_clock_that_is_set_sees_its_wall_clock_step_alone(tmp_path: Path) -> None:
-    """An hour back; the clocks that count seconds go on, and it still sleeps."""
-    if clock_step.missing():
-        pytest.skip(clock_step.missing())
+    """An hour back, also once the file is gone; the clocks that count seconds go on, and it still sleeps."""
     environment = clock_step.environment(tmp_path)
-    Path(environment["FAKETIME_TIMESTAMP_FILE"]).write_text("-3600.000000\n")
-    names = ("REALTIME", "MONOTONIC", "BOOTTIME")
-    told = ", ".join(f"time.clock_gettime(time.CLOCK_{name})" for name in names)
-    here = [time.clock_gettime(getattr(time, f"CLOCK_{name}")) for name in names]
+    file = Path(environment[set_clock.VARIABLE])
+    file.write_text(str(-3600 * SECOND_NS))
+    clocks = "clock.wall_ns(), clock.mono_ns(), clock.boot_ns()"
+    lines = (
+        "import os, time",
+        "from soak.core.clock import SystemClock",
+        "clock = SystemClock()",
+        f"print({clocks}, int(time.time() * 1e9))",
+        f"os.unlink({str(file)!r})",
+        "clock.sleep_until(clock.mono_ns() + 250_000_000)",
+        "print(clock.wall_ns())",
+    )
+    clock = SystemClock()
+    here = [clock.wall_ns(), clock.mono_ns(), clock.boot_ns(), clock.wall_ns(), clock.wall_ns()]
 
     there = subprocess.run(
-        [sys.executable, "-c", f"import time; time.sleep(0.001); print({told})"],
+        [sys.executable, "-c", "\n".join(lines)],
+        cwd=Path(__file__).parents[1],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split()
 
-    away = [float(one) - other for one, other in zip(there, here, strict=True)]
-    assert [round(one / 3600) for one in away] == [-1, 0, 0]
+    away = [int(one) - other for one, other in zip(there, here, strict=True)]
+    assert [round(one / SECOND_NS / 3600) for one in away] == [-1, 0, 0, -1, -1]
 
 
 def test_a_quiet_run_loses_one_daemon(target: Target) -> None:
