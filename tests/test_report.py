@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from spark.coverage import coverage, runs
 from spark.digest import digest, reduction
 from spark.look_back import look_back, offline_changes
 from spark.reports._page import Page
+from spark.reports._plot import Plot
 from spark.reports.heat_map import shares
 from spark.summary import verdict
 from spark.timeline import Timeline, assemble
@@ -282,6 +284,20 @@ def test_the_heat_map_counts_the_messages_of_all_consumers(tmp_path: Path) -> No
     assert max(alone[1]) < 1.0
     assert together[2][-1][100] == pytest.approx(0.5, abs=0.02)
     assert together[2].sum(axis=0)[100] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [(0.002, 0.005, ["2 ms", "5 ms"]), (0.0005, 0.2, ["1 ms", "10 ms", "100 ms"])],
+)
+def test_a_small_plot_has_two_levels_at_least(
+    low: float, high: float, told: list[str], tmp_path: Path
+) -> None:
+    """Between two powers of ten there is none to write beside the axis."""
+    found = page_of(timeline(tmp_path, Shape(seconds=40, warm_up=10)))
+    svg = str(Plot(found, 110, low, high, "seconds").svg("x"))
+
+    assert re.findall(r'axis end">([^<]*)<', svg) == told
 
 
 def test_a_time_of_day_that_comes_twice_is_told_with_its_day(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ _SHORT_UNITS = frozenset({"seconds", "bytes"})  # the others stand in the headin
 _MOST_MOMENTS = 9
 _STEPS = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 _FEW_DECADES, _TALL = 10**2.5, 200  # up to here 1, 2 and 5 of a decade have room for their labels
+_LEAST_LEVELS = 2  # or nobody can tell a scale
 _LOWEST = 1e-9
 MOST_POINTS = 1600  # beyond this neighbours are drawn as their highest
 
@@ -139,7 +140,10 @@ class Plot:
         if not self.is_log:
             return [self.low, (self.low + self.high) / 2, self.high]
         few = self.high / self.low <= _FEW_DECADES and self.height >= _TALL
-        return [level for level in _levels(1 if not few else 3) if _is_within(level, self)]
+        decades = [level for level in _levels(1) if _is_within(level, self)]
+        if len(decades) >= _LEAST_LEVELS and not few:
+            return decades
+        return [level for level in _levels(3) if _is_within(level, self)]
 
     def _moments(self) -> list[float]:
         span = self.page.timeline.end_k
