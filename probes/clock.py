@@ -56,9 +56,10 @@ class KeptClock:
         self._told: float | None = None  # by chronyd, in the last `chrony_period`
         self._ahead_ns: int | None = None
         self._since_ns = 0
+        self._kept: tuple[bool, int] | None = None  # by the kernel's word, and when it said so
 
     def read(self) -> Reading:
-        """Return the kernel's state, the best bound known, and a step since the last reading."""
+        """Return the kernel's state, the best bound known, and what happened since the last reading."""
         begin_ns = self._clock.mono_ns()
         self._worker.check()
         kernel = self._kernel()
@@ -76,9 +77,8 @@ class KeptClock:
             ),
             *self._bound(kernel),
         ]
-        return Reading(
-            tuple(samples), self._steps(), (self._clock.mono_ns() - begin_ns) / SECOND_NS
-        )
+        events = (*self._steps(), *self._turns(kernel))
+        return Reading(tuple(samples), events, (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
     def close(self) -> None:
         self._worker.close()
@@ -111,6 +111,15 @@ class KeptClock:
         if not SMALLEST_STEP_NS < abs(moved_ns) <= LARGEST_STEP_NS:
             return ()
         return (Event("clock_step", wall_ns, since_ns, {"seconds": moved_ns / SECOND_NS}),)
+
+    def _turns(self, kernel: _timex.Timex) -> tuple[Event, ...]:
+        """Tell that from now on nobody keeps the clock, or that somebody does again."""
+        now_ns, last = self._clock.wall_ns(), self._kept
+        self._kept = kernel.is_synchronised, now_ns
+        if last is None or last[0] == kernel.is_synchronised:
+            return ()
+        kind = "clock_kept_again" if kernel.is_synchronised else "clock_not_kept"
+        return (Event(kind, now_ns, last[1], {"maxerror_seconds": kernel.maxerror_seconds}),)
 
     def _ask(self, stop: threading.Event) -> None:
         while True:

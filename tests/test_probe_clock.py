@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,24 @@ def test_a_small_step_is_told_once_with_its_size() -> None:
 
     assert (event.kind, event.fields) == ("clock_step", {"seconds": 0.23})
     assert event.at_ns - event.since_ns == 1.23 * SECOND_NS
+
+
+def test_a_clock_that_nobody_keeps_any_more_is_told_once() -> None:
+    """And once that somebody does again; how it was at the beginning is no event."""
+    fake = FakeClock()
+    lost = replace(KEPT, is_synchronised=False, maxerror_seconds=16.0)
+    words = iter([lost, KEPT, KEPT, lost, lost, KEPT])
+    probe = KeptClock(Config(), fake, kernel=lambda: next(words), chrony=without_chrony)
+    found: list[Event] = []
+    for _ in range(6):
+        found += probe.read().events
+        fake.advance(1)
+    probe.close()
+
+    kinds = [event.kind for event in found]
+    assert kinds == ["clock_kept_again", "clock_not_kept", "clock_kept_again"]
+    assert found[1].fields == {"maxerror_seconds": 16.0}
+    assert found[1].at_ns - found[1].since_ns == SECOND_NS
 
 
 def test_what_every_daemon_tells_is_not_told_twice() -> None:
