@@ -11,7 +11,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FOR_THE_READER = ROOT / "spark" / "report.py"
 """Shows in the report, when all is judged, what a drill declared."""
 
-LAB = re.compile(r"soak\.lab|\.faults\b|faults\.jsonl|drill\.json|control\.json|counters\.json")
+LAB = re.compile(
+    r"soak\.lab|\.faults\b|faults\.jsonl|drill\.json|control\.json|counters\.json|network\.json"
+    r"|SOAKD_LAB|soakd-drill"
+)
 
 
 @pytest.mark.parametrize("package", ["detectors", "probes", "spark", "soak/daemons", "soak/store"])
