@@ -29,9 +29,9 @@ def is_seen(unit: str, environment: Mapping[str, str]) -> bool:
     return unit.startswith("soak-begin@") and is_refused
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Told:
-    """How far people have been told of one failure."""
+    """How far people have been told of one failure; `tell` goes on with it."""
 
     key: str
     since_wall_ns: int  # of the first try: the message says when it failed
