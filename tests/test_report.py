@@ -197,6 +197,38 @@ def test_untrusted_seconds_in_a_row_are_one_band(tmp_path: Path) -> None:
     assert page.count("produce.0@host was the bottleneck") == page.count("<svg") - 1
 
 
+def test_seconds_that_no_pixel_tells_apart_are_one_band(tmp_path: Path) -> None:
+    """Six hours in which every other second is not trusted, or is missing."""
+    found = timeline(tmp_path, Shape(fault_k=None, seconds=40, warm_up=10))
+    every, odd = np.arange(21_600), range(1, 21_600, 2)
+    found = replace(
+        found,
+        phases=parse(_phases(10, 21_600)),
+        seconds={**found.seconds, PRODUCER: every[::2], CONSUMER: every},
+        untrusted={CONSUMER: dict.fromkeys(odd, "consumer_pause")},
+    )
+    page = report.html(page_of(found))
+
+    assert f"gap: {PRODUCER} no record" in page
+    assert f"{CONSUMER} was the bottleneck" in page
+    assert len(page) < 500_000
+
+
+def test_of_very_many_channels_those_that_moved_most_are_shown(tmp_path: Path) -> None:
+    """A thousand topics of which three are deleted from."""
+    found = timeline(tmp_path, Shape(deletions_k=None, seconds=40, warm_up=10))
+    columns, series = dict(found.columns), dict(found.series)
+    for number in range(1000):
+        column = Column("retention_deleted_bytes", (("topic", f"t{number}"),), "bytes")
+        name = f"probe@host|{column.name}"
+        columns[name] = column
+        series[name] = (np.arange(2), np.array([0.0, 5.0 * (number in (7, 400, 999))]))
+    page = report.html(page_of(replace(found, columns=columns, series=series)))
+
+    assert all(f">retention deleted bytes ({topic})<" in page for topic in ("t7", "t400", "t999"))
+    assert "993 more of retention_deleted_bytes" in page
+
+
 def test_the_page_holds_everything_and_asks_the_network_for_nothing(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(is_drill=True))
     report.write(found, [finding_of()], {"drill": "x", "fault": "deletion_stall"})

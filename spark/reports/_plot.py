@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -182,15 +183,7 @@ def shade(plot: Plot) -> None:
         if decided.phase not in {"soak", "end"} and last > decided.from_k:
             words = f"{decided.phase} {decided.part}".rstrip()
             plot.band(decided.from_k, last, "phase", f"{words}: not judged ({decided.reason})")
-    for gap in page.covered.gaps:
-        if gap.to_k > gap.from_k:
-            plot.band(gap.from_k, gap.to_k, "gap", f"gap: {gap.source} {gap.why}")
-    for source, reasons in timeline.untrusted.items():
-        for why in dict.fromkeys(reasons.values()):
-            untrusted = np.array(sorted(k for k in reasons if reasons[k] == why), dtype=np.int64)
-            for first, last in runs(untrusted):
-                title = f"{page.moment(first)}: {source} was the bottleneck: {why}"
-                plot.band(first, last + 1, "untrusted", title)
+    _shade_unmeasured(plot)
     for one in page.told:
         low, high = one.finding.interval
         plot.band(low, high + 1, "interval", "the onset lies in here with 95 % confidence")
@@ -198,6 +191,32 @@ def shade(plot: Plot) -> None:
         plot.mark(one.finding.onset_k, "onset", title)
         if one.finding.gone_k is not None:
             plot.mark(one.finding.gone_k, "gone", f"{page.moment(one.finding.gone_k)}: gone again")
+
+
+def _shade_unmeasured(plot: Plot) -> None:
+    timeline, page = plot.page.timeline, plot.page
+    gaps = defaultdict(list)
+    for gap in page.covered.gaps:
+        if gap.to_k > gap.from_k:
+            gaps[gap.source, gap.why].append((gap.from_k, gap.to_k))
+    for (source, why), spans in gaps.items():
+        for from_k, to_k in _told_apart(spans, plot):
+            plot.band(from_k, to_k, "gap", f"gap: {source} {why}")
+    for source, reasons in timeline.untrusted.items():
+        for why in dict.fromkeys(reasons.values()):
+            untrusted = np.array(sorted(k for k in reasons if reasons[k] == why), dtype=np.int64)
+            for from_k, to_k in _told_apart([(a, b + 1) for a, b in runs(untrusted)], plot):
+                title = f"{page.moment(from_k)}: {source} was the bottleneck: {why}"
+                plot.band(from_k, to_k, "untrusted", title)
+
+
+def _told_apart(spans: Sequence[tuple[int, int]], plot: Plot) -> list[tuple[int, int]]:
+    """Return spans, ascending; those nearer to each other than a pixel are one, so that pages stay small."""
+    from_k, to_k = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+    pixel = plot.page.timeline.end_k / (WIDTH - LEFT - RIGHT)
+    apart = np.flatnonzero(from_k[1:] - to_k[:-1] >= pixel)
+    begins, ends = from_k[np.append(0, apart + 1)], to_k[np.append(apart, to_k.size - 1)]
+    return list(zip(begins.tolist(), ends.tolist(), strict=True))
 
 
 def _thinned(

@@ -13,6 +13,7 @@ ORDER = 50
 TITLE = "Channels in which a cause would show"
 
 HEIGHT = 110
+MOST_PLOTS = 8
 TURNOVER = (
     "disk_device_turnover_ratio"  # of a drive's life: a restarted probe does not begin it anew
 )
@@ -30,20 +31,26 @@ SHOWN = (
 
 
 def render(page: Page) -> Markup:
-    plots = [_plot(page, name) for name in _names(page)]
-    return joined(plots) if plots else tag("p", "No probe recorded anything.")
+    parts = [part for metric, quantile in SHOWN for part in _plots(page, metric, quantile)]
+    return joined(parts) if parts else tag("p", "No probe recorded anything.")
 
 
-def _names(page: Page) -> list[str]:
-    timeline = page.timeline
-    return [
+def _plots(page: Page, metric: str, quantile: str) -> list[Markup]:
+    """Return the plots of a metric; of very many, as of a thousand topics, those that moved most."""
+    series = page.timeline.series
+    names = [
         name
-        for metric, quantile in SHOWN
-        for name, column in sorted(timeline.columns.items())
+        for name, column in sorted(page.timeline.columns.items())
         if column.metric == metric
         and (not quantile or ("quantile", quantile) in column.labels)
-        and timeline.series[name][0].size
+        and series[name][0].size
     ]
+    shown = sorted(names, key=lambda name: -float(np.ptp(series[name][1])))[:MOST_PLOTS]
+    plots = [_plot(page, name) for name in names if name in shown]
+    if len(names) > len(shown):
+        rest = f"{len(names) - len(shown)} more of {metric}, which moved less, are in the journals."
+        plots.append(tag("p", rest))
+    return plots
 
 
 def _plot(page: Page, name: str) -> Markup:
