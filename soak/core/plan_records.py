@@ -38,6 +38,8 @@ class Metrics:
 
     def __post_init__(self) -> None:
         check_between(self, "port", 0, 65_535)
+        if not self.address:  # to the kernel that is every address of this host
+            raise ValueError("address must not be empty; 0.0.0.0 is for all to read")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
