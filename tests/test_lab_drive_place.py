@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
 import pytest
 
 from soak.core.errors import LabError
-from soak.lab import drive_place
+from soak.lab import drive_mounts, drive_place
 from soak.lab.drive_place import Place, held
 
 
@@ -75,3 +76,25 @@ def test_a_drive_has_a_place_of_its_own_whose_socket_has_a_short_path(tmp_path: 
 
     assert len(str(long.socket)) < 107
     assert long != drive_place.place_of(tmp_path / "y")
+
+
+def test_a_loop_device_is_taken_away_once_nobody_is_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked of its drive may come back after it was detached."""
+    answers = [OSError(errno.EBUSY, "busy"), OSError(errno.EBUSY, "busy"), None]
+    asked = []
+
+    def ioctl(_: object, number: int, loop: int) -> None:
+        asked.append((number, loop))
+        answer = answers[len(asked) - 1]
+        if answer:
+            raise answer
+
+    (tmp_path / "control").touch()
+    monkeypatch.setattr(drive_mounts, "_CONTROL", tmp_path / "control")
+    monkeypatch.setattr("fcntl.ioctl", ioctl)
+
+    drive_mounts._remove("/dev/loop23")
+
+    assert asked == [(0x4C81, 23)] * 3

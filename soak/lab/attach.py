@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from soak.core.clock import SystemClock
@@ -25,10 +26,9 @@ def collect_garbage(pid: int) -> None:
         LabError: it does not answer; it may have ended.
     """
     try:
-        address = _listening(pid)
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_LIMIT_SECONDS)
-            connection.connect(str(address))
+            _connect(connection, pid)
             connection.sendall(b"1\0jcmd\0GC.run\0\0\0")
             with connection.makefile("rb") as answer:
                 said = answer.read()
@@ -38,21 +38,39 @@ def collect_garbage(pid: int) -> None:
         raise LabError(f"the JVM {pid} refuses to collect: {said[:200]!r}")
 
 
-def _listening(pid: int) -> Path:
-    """Return the JVM's socket, which it opens when it is asked for the first time."""
-    address = Path(f"/proc/{pid}/root/tmp/.java_pid{pid}")
-    if address.exists():
-        return address
+def let_go(pid: int) -> None:
+    """Remove the socket of a JVM, which one that is killed would leave; it makes another when it is asked."""
+    with suppress(OSError):  # it has ended
+        _address(pid).unlink(missing_ok=True)
+
+
+def _connect(connection: socket.socket, pid: int) -> None:
+    try:
+        connection.connect(str(_address(pid)))
+    except (
+        ConnectionRefusedError,
+        FileNotFoundError,
+    ):  # of a JVM that was killed, or not asked for yet
+        let_go(pid)
+        _ask_for_listener(pid)
+        connection.connect(str(_address(pid)))
+
+
+def _address(pid: int) -> Path:
+    return Path(f"/proc/{pid}/root/tmp/.java_pid{pid}")
+
+
+def _ask_for_listener(pid: int) -> None:
+    """Return when the JVM has opened its socket."""
     asking = Path(f"/proc/{pid}/cwd/.attach_pid{pid}")
     asking.touch(0o600)
     clock = SystemClock()
     deadline_ns = clock.mono_ns() + _LIMIT_SECONDS * SECOND_NS
     try:
         os.kill(pid, signal.SIGQUIT)
-        while not address.exists():
+        while not _address(pid).exists():
             if clock.mono_ns() > deadline_ns:
                 raise TimeoutError("it opened no socket")
             clock.sleep_until(clock.mono_ns() + SECOND_NS // 100)
     finally:
         asking.unlink(missing_ok=True)
-    return address

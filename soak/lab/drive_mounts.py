@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import subprocess
@@ -10,7 +11,9 @@ import sys
 from pathlib import Path
 
 from probes import _mounts
+from soak.core.clock import SystemClock
 from soak.core.errors import LabError
+from soak.core.units import SECOND_NS
 from soak.lab import drive_control, drive_place
 from soak.lab.drive_folder import DriveFolder
 
@@ -18,6 +21,7 @@ _CONTROL, _ADD, _REMOVE = Path("/dev/loop-control"), 0x4C80, 0x4C81
 """LOOP_CTL_ADD and LOOP_CTL_REMOVE of the kernel's include/uapi/linux/loop.h."""
 STEP_LIMIT_SECONDS = 20.0
 UNDO_STEP_SECONDS = 10.0
+_REMOVE_LIMIT_NS = 2 * SECOND_NS
 
 
 def attach(image: Path) -> str:
@@ -140,14 +144,25 @@ def detach_nameless(loops: list[str]) -> None:
 
 
 def _detach(loop: str) -> None:
-    """Detach a loop device and take it away; one that is still busy stays, with nothing on it."""
+    """Detach a loop device and take it away; one that stays busy stays, with nothing on it."""
     if _try("losetup", "--detach", loop):
         _remove(loop)
 
 
 def _remove(loop: str) -> None:
+    """Take a loop device away as soon as nobody is at it: what was asked of its drive may come back late."""
+    clock = SystemClock()
+    deadline_ns = clock.mono_ns() + _REMOVE_LIMIT_NS
     with contextlib.suppress(OSError), _CONTROL.open() as control:
-        fcntl.ioctl(control, _REMOVE, int(loop.removeprefix("/dev/loop")))
+        while True:
+            try:
+                fcntl.ioctl(control, _REMOVE, int(loop.removeprefix("/dev/loop")))
+            except OSError as error:
+                if error.errno != errno.EBUSY or clock.mono_ns() > deadline_ns:
+                    raise
+            else:
+                return
+            clock.sleep_until(clock.mono_ns() + _REMOVE_LIMIT_NS // 100)
 
 
 def _said(file: Path) -> str:

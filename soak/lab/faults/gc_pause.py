@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.plan_base import STRICT
 from soak.core.units import Duration, duration_ns
-from soak.lab.attach import collect_garbage
+from soak.lab.attach import collect_garbage, let_go
 from soak.lab.faults._stopped import Stopping
 from soak.lab.faults._undoing import node_of
 from soak.lab.ports import Target
@@ -34,11 +34,14 @@ def inject(target: Target, config: Config) -> Stopping:
     node, clock = node_of(target, config.node), target.clock
 
     def collect(active: Stopping) -> None:
-        while not active.is_lifted_in(config.every):
-            at_wall_ns, begun_ns = clock.wall_ns(), clock.mono_ns()
-            collect_garbage(node.pid)
-            active.has_begun(at_wall_ns)
-            target.record({"at_wall_ns": at_wall_ns, "took_ns": clock.mono_ns() - begun_ns})
+        try:
+            while not active.is_lifted_in(config.every):
+                at_wall_ns, begun_ns = clock.wall_ns(), clock.mono_ns()
+                collect_garbage(node.pid)
+                active.has_begun(at_wall_ns)
+                target.record({"at_wall_ns": at_wall_ns, "took_ns": clock.mono_ns() - begun_ns})
+        finally:
+            let_go(node.pid)
 
     active = Stopping("gc_pause", target, collect)
     active.begin()
