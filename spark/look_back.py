@@ -103,6 +103,7 @@ def _drift_of(
 
 
 def _as_drift(finding: Finding, course: Change) -> Finding:
+    """Return a finding as the drift that it was: what was said of causes was about an instant."""
     return replace(
         finding,
         kind="drift",
@@ -110,6 +111,7 @@ def _as_drift(finding: Finding, course: Change) -> Finding:
         interval=course.interval,
         before=course.before,
         after=course.after,
+        causes=(),
     )
 
 

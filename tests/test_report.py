@@ -176,6 +176,23 @@ def test_an_unknown_cause_names_what_the_detector_saw_move(tmp_path: Path) -> No
     assert told.finding.causes[0].evidence[0].numbers["onset_k"] == 113
 
 
+def test_a_step_that_was_a_drift_has_no_cause_at_its_onset(tmp_path: Path) -> None:
+    """Online it stepped at 4,000; in fact it rose for an hour, from long before that."""
+    k = np.arange(0, 7200, 10)
+    rise = np.clip((k - 1800) / 4200, 0.0, 1.0) * np.log10(4.0)
+    values = 0.01 * 10.0 ** (rise + np.random.default_rng(3).normal(0.0, 0.02, k.size))
+    found = timeline(tmp_path, Shape(seconds=40, warm_up=10))
+    series = dict.fromkeys(found.series, (k[:0], values[:0])) | {SERIES: (k, values)}
+    seconds = {name: np.arange(7200) for name in found.seconds}
+    found = replace(found, step=10, series=series, seconds=seconds, phases=parse(_phases(0, 7200)))
+    step = finding_of(onset_k=4000, interval=(3990, 4010), before=0.015, after=0.025)
+    ((told, seen),) = ((one.finding, one.found) for one in look_back(found, [step]))
+
+    assert (told.kind, told.cause, seen) == ("drift", "unknown", "both")
+    assert told.onset_k < 3000
+    assert told.causes == ()
+
+
 def test_untrusted_seconds_stay_out_of_coarse_rows_too(tmp_path: Path) -> None:
     """Every other second of a slow minute is not trusted: no step is made of the ten with them."""
     slow = Shape(fault_k=120, lifted_k=180, untrusted=range(121, 180, 2), deletions_k=None)
