@@ -52,6 +52,7 @@ class Snapshot:
     memory_available_bytes: int
     swap_used_bytes: int
     load_1m: float
+    cpu_count: int
 
 
 def build(config: Config, clock: Clock) -> Host:
@@ -68,7 +69,7 @@ def snapshot() -> Snapshot:
         cpu, swap = psutil.cpu_times(), psutil.swap_memory()
         nics = psutil.net_io_counters(pernic=True, nowrap=False)
         available = psutil.virtual_memory().available
-        load_1m = psutil.getloadavg()[0]
+        load_1m, cpu_count = psutil.getloadavg()[0], psutil.cpu_count() or 0
     except (OSError, psutil.Error, ValueError) as error:
         raise ProbeError(f"cannot read the host's counters: {error}") from error
     counters = {mode: float(getattr(cpu, mode, 0.0)) for mode in _CPU}
@@ -83,7 +84,7 @@ def snapshot() -> Snapshot:
         for name, nic in nics.items()
         if name != "lo"
     }
-    return Snapshot(counters, interfaces, available, swap.used, load_1m)
+    return Snapshot(counters, interfaces, available, swap.used, load_1m, cpu_count)
 
 
 class Host:
@@ -113,6 +114,7 @@ class Host:
             (Column("host_memory_available_bytes", (), "bytes"), float(now.memory_available_bytes)),
             (Column("host_swap_used_bytes", (), "bytes"), float(now.swap_used_bytes)),
             (Column("host_load_1m", (), "tasks"), now.load_1m),
+            (Column("host_cpu_count", (), "processors"), float(now.cpu_count)),
         ]
         rates = (*_rate_samples(grown, _SWAP), *_rate_samples(traffic, _NETWORK))
         host = (*_cpu_samples(grown), *levels, *rates)

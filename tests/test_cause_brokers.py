@@ -49,6 +49,20 @@ def test_a_broker_s_host_that_runs_out_of_cpu() -> None:
     assert attribute(STEP, two)[0].score > attribute(STEP, one)[0].score
 
 
+@pytest.mark.parametrize(("spun", "cause"), [(0.95, "unknown"), (0.5, "broker_cpu")])
+def test_a_host_s_cpu_that_is_our_own_daemons_is_no_broker_s(spun: float, cause: str) -> None:
+    """Of the 1.34 processors more that are at work, most or the fewer are the producer's."""
+    found = around(
+        channel(CPU, 0.3, 0.97),
+        channel(WAITING, 0.02, 0.6),
+        channel(FSYNC, 0.002, 0.002),
+        channel("probe@b1|host_cpu_count", 2.0, 2.0),
+        channel('probe@b1|host_daemon_cpu_cores{daemon="produce.0"}', 0.05, 0.05 + spun),
+    )
+
+    assert causes(found) == [cause]
+
+
 def test_cpu_that_rises_and_suffices_is_no_cause() -> None:
     assert causes(around(channel(CPU, 0.2, 0.5), channel(FSYNC, 0.002, 0.002))) == ["unknown"]
 

@@ -36,7 +36,7 @@ def readings(
     """Return one reading each, two seconds apart."""
     clock = FakeClock()
     pairs = zip(counters, interfaces, strict=True)
-    waiting = [Snapshot(each, nics, 23 * 2**30, 2**20, 1.5) for each, nics in pairs]
+    waiting = [Snapshot(each, nics, 23 * 2**30, 2**20, 1.5, 4) for each, nics in pairs]
     alone = OwnDaemons(clock, look=dict)
     probe = Host(Config(), clock, ask=lambda: waiting.pop(0), daemons=alone)
     found = []
@@ -60,7 +60,12 @@ def test_shares_are_of_all_cores_and_rates_are_a_second() -> None:
     eth = {key: value + TRAFFIC.get(key, 0.0) for key, value in ETH.items()}
     first, second = readings(BEFORE, grown(GROWN), interfaces=({"eth0": ETH}, {"eth0": eth}))
 
-    assert set(first) == {"host_memory_available_bytes", "host_swap_used_bytes", "host_load_1m"}
+    assert set(first) == {
+        "host_memory_available_bytes",
+        "host_swap_used_bytes",
+        "host_load_1m",
+        "host_cpu_count",
+    }
     assert second == pytest.approx(
         {
             "host_cpu_ratio": 1.77 / 4,
@@ -69,6 +74,7 @@ def test_shares_are_of_all_cores_and_rates_are_a_second() -> None:
             "host_memory_available_bytes": 23 * 2**30,
             "host_swap_used_bytes": 2**20,
             "host_load_1m": 1.5,
+            "host_cpu_count": 4.0,
             "host_swap_in_bytes": 0.0,
             "host_swap_out_bytes": 0.0,
             "host_network_received_bytes": 23_000.0,
@@ -83,7 +89,7 @@ def test_a_mode_that_goes_backwards_leaves_the_shares_out() -> None:
     """The kernel's iowait does that; a share of a wrong sum would be a wrong share."""
     _, second = readings(BEFORE, grown(GROWN | {"iowait": -0.01}))
 
-    assert not any(metric.startswith("host_cpu") for metric in second)
+    assert not any(metric.startswith("host_cpu") and metric.endswith("ratio") for metric in second)
 
 
 @pytest.mark.parametrize("is_there_first", [False, True])
