@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from soak.core.journal_text import columns_line, encode
 from soak.core.model import Column, Event, Record
-from soak.store.history import MOST_SECONDS, History
+from soak.store.history import MOST_SECONDS, History, Seconds, Window
 from soak.store.journal import JournalWriter
 from soak.store.journal_reader import read_source
 from tests.fakes import FakeClock
@@ -64,6 +64,27 @@ def test_a_series_that_is_not_there_is_empty(tmp_path: Path) -> None:
 
     assert window.series("probe@h|fsync_latency_seconds").k.size == 0
     assert window.series("produce.0@h|fsync_latency_seconds").k.size == 0
+
+
+def test_a_name_is_made_a_few_times_however_many_series_there_are() -> None:
+    """A thousand topics have thousands: to look through all of them for each took seconds a look."""
+    made = []
+
+    class Metric(str):
+        __slots__ = ()
+
+        def __format__(self, spec: str) -> str:
+            made.append(self)
+            return super().__format__(spec)
+
+    columns = tuple(Column(Metric("m"), (("i", f"{i}"),)) for i in range(100))
+    values = np.arange(100.0)[np.newaxis]
+    seconds = Seconds(columns, np.zeros(1, np.int64), values, np.ones(1, np.bool_))
+    window = Window(0, 1, {"probe@h": seconds}, ())
+    found = [float(window.series(name).values[0]) for name in window.columns]
+
+    assert found == list(range(100))
+    assert len(made) <= 200
 
 
 @settings(deadline=None, max_examples=40)

@@ -56,16 +56,23 @@ class Window:
             for column in seconds.columns
         }
 
+    @cached_property
+    def _places(self) -> dict[str, tuple[Seconds, int]]:
+        """Return series id to where its values are; a thousand topics have thousands of series."""
+        places: dict[str, tuple[Seconds, int]] = {}
+        for source, seconds in self.sources.items():
+            for at, column in enumerate(seconds.columns):
+                places.setdefault(f"{source}|{column.name}", (seconds, at))
+        return places
+
     def series(self, name: str) -> Series:
         """Return the measured seconds of one series id; empty when it has none here."""
-        source, _, column = name.partition("|")
-        seconds = self.sources.get(source)
-        for at, one in enumerate(seconds.columns if seconds is not None else ()):
-            if one.name == column and seconds is not None:
-                values = seconds.values[:, at]
-                is_measured = np.isfinite(values)
-                return Series(name, seconds.k[is_measured], values[is_measured])
-        return Series(name, np.empty(0, np.int64), np.empty(0))
+        if name not in self._places:
+            return Series(name, np.empty(0, np.int64), np.empty(0))
+        seconds, at = self._places[name]
+        values = seconds.values[:, at]
+        is_measured = np.isfinite(values)
+        return Series(name, seconds.k[is_measured], values[is_measured])
 
 
 @dataclass(slots=True)
