@@ -97,8 +97,8 @@ def _run(found: Drill, run_dir: Path | None, seed: int) -> Result | None:
     if lack:
         raise LabError(f"the drill {found.name} cannot run here: {lack}")
     put_in: list[Injected] = []
-    with tempfile.TemporaryDirectory(prefix="soakd-drill-") as scratch:
-        environment = _environment(found, Path(scratch))
+    with ExitStack() as scratch:
+        environment = _environment(found, scratch)
 
         def begin(started: Started, stack: ExitStack) -> Injected:
             put_in.append(_injected(found, started, environment, stack))
@@ -204,9 +204,13 @@ def missing(found: Drill) -> str:
     return lack_of_fault() if lack_of_fault else ""
 
 
-def _environment(found: Drill, scratch: Path) -> dict[str, str]:
+def _environment(found: Drill, scratch: ExitStack) -> dict[str, str]:
     """Return what the daemons that measure must be started with for this fault; most need nothing."""
     from soak.core import plugins
 
     of_fault = getattr(plugins.load("soak.lab.faults", found.fault_kind), "environment", None)
-    return of_fault(scratch) if of_fault else {}
+    if of_fault is None:
+        return {}
+    folder = scratch.enter_context(tempfile.TemporaryDirectory(prefix="soakd-drill-"))
+    environment: dict[str, str] = of_fault(Path(folder))
+    return environment
