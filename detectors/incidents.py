@@ -11,6 +11,8 @@ from soak.core.model import Change, Direction, Explanation, Kind
 
 TOGETHER_SECONDS = 10
 MOST_APART_SECONDS = 2 * TOGETHER_SECONDS
+DIP_SECONDS = 600
+"""What was lower for longer is how the cluster is by now."""
 _SLOW = frozenset[Kind]({"drift", "spikes"})
 """Kinds without an instant: what belongs together is told by its course, not by ten seconds."""
 _SAME_PERIOD = 1.05
@@ -137,6 +139,29 @@ def is_regression(incident: Incident, causes: Sequence[Explanation]) -> bool:
     """True for a confirmed upward step, also one that went away, unless the client is to blame."""
     is_client = bool(causes) and causes[0].cause == "client"
     return incident.state != "warning" and incident.direction == "up" and not is_client
+
+
+def is_recovery(incident: Incident, known: Iterable[Change], step_ratio: float) -> bool:
+    """True for a step up that ends a dip: back to where its series was before it fell, minutes ago.
+
+    `known` has the last word on each change. A fall that ended an earlier rise is no dip: what rises again
+    is news.
+    """
+    up = incident.headline
+    own = [one for one in known if one.series == up.series and one.state in {"confirmed", "gone"}]
+    rises = [one for one in own if one.direction == "up"]
+    return any(
+        one.direction == "down"
+        and up.onset_k - DIP_SECONDS <= one.onset_k < up.onset_k
+        and up.after < step_ratio * one.before
+        and not any(_stood(rise, one.onset_k) for rise in rises)
+        for one in own
+    )
+
+
+def _stood(rise: Change, k: int) -> bool:
+    """True when a rise was not over yet in second `k`, in which it may have begun to be."""
+    return rise.onset_k < k and (rise.gone_k is None or rise.gone_k >= k)
 
 
 def _latest(changes: Iterable[Change]) -> list[Change]:

@@ -12,9 +12,10 @@ from itertools import count
 
 import numpy as np
 
+from detectors import level_shift
 from detectors.attribution import UNKNOWN, attribute
 from detectors.channels import column_of
-from detectors.incidents import Incident, group, identity, is_regression
+from detectors.incidents import Incident, group, identity, is_recovery, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
 from soak.core.phases import Phases
@@ -108,7 +109,9 @@ class Attribution:
                     causes = found
             is_settled = newest_k >= last_k or (is_over and self._is_run_over())
             self._is_settled &= is_settled
-        is_about_cluster = is_regression(incident, causes)
+        is_about_cluster = is_regression(incident, causes) and not is_recovery(
+            incident, known, smallest_step_ratio(self.plan)
+        )
         return replace(
             finding, causes=tuple(causes), is_about_cluster=is_about_cluster, is_settled=is_settled
         )
@@ -138,6 +141,11 @@ class Attribution:
         phases = read_phases(self.folder.phases)
         window = self.history.window(k0, k1)
         return nearby_of(window, known, phases, self.history.earlier_events(k0))
+
+
+def smallest_step_ratio(plan: Plan) -> float:
+    config = plan.detection.detectors.get("level_shift") or level_shift.Config()
+    return config.smallest_step_ratio
 
 
 def named(run: str, incidents: Iterable[Incident], taken: Collection[str]) -> list[Incident]:

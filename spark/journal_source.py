@@ -1,4 +1,4 @@
-"""The journals of a run as a Spark source: tailed for the detector, read whole for a report.
+"""The journals of a run as a Spark source: tailed for the detector, or read whole, as by a notebook.
 
 Spark keeps the places in its checkpoint, so a line is read again only in a batch that is repeated.
 What cannot be read becomes a row with a `gap`, never an error.

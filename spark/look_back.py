@@ -10,10 +10,10 @@ import numpy as np
 from detectors import drift, kinds, segmentation
 from detectors.attribution import attribute
 from detectors.channels import is_headline
-from detectors.incidents import group, is_regression
+from detectors.incidents import group, is_recovery, is_regression
 from soak.core.model import Change, Finding, Series
 from soak.store.history import History
-from spark.attribute import finding_of, nearby_of, seconds_around
+from spark.attribute import finding_of, nearby_of, seconds_around, smallest_step_ratio
 from spark.summary import Judged
 from spark.timeline import Timeline
 
@@ -182,6 +182,8 @@ def _findings(
         )
         causes = tuple(attribute(incident, nearby))
         key = f"{finding.key}-offline"
-        about = is_regression(incident, causes)
+        about = is_regression(incident, causes) and not is_recovery(
+            incident, (*steps, *changes), smallest_step_ratio(timeline.plan)
+        )
         findings.append(replace(finding, key=key, causes=causes, is_about_cluster=about))
     return findings

@@ -319,3 +319,44 @@ def test_an_onset_anywhere_in_hours_fits_into_a_window() -> None:
     k0, k1 = seconds_around(finding_of(RUN, incident, None), 40_000)
 
     assert (k1, k1 - k0) == (20_000 + AFTER_SECONDS + 1, MOST_SECONDS)
+
+
+def dipped(onset_k: int, before: float, after: float, **changes: object) -> Change:
+    """Return a confirmed step of the publish latency, raised four seconds after its onset."""
+    values: dict[str, object] = {
+        "raised_k": onset_k + 4,
+        "onset_k": onset_k,
+        "interval": (onset_k - 1, onset_k + 1),
+        "before": before,
+        "after": after,
+    }
+    return replace(STEP, **{**values, **changes})  # type: ignore[arg-type]  # fields of a change
+
+
+@pytest.mark.parametrize(
+    ("changes", "counted"),
+    [
+        ([dipped(100, 0.010, 0.004), dipped(200, 0.004, 0.011)], [False, False]),
+        ([dipped(100, 0.010, 0.004), dipped(200, 0.004, 0.040)], [False, True]),
+        ([dipped(100, 0.010, 0.004), dipped(800, 0.004, 0.011)], [False, True]),
+        (
+            [
+                dipped(60, 0.004, 0.010, state="gone", gone_k=130),
+                dipped(100, 0.010, 0.004),
+                dipped(200, 0.004, 0.011),
+            ],
+            [True, False, True],
+        ),
+    ],
+    ids=["a dip", "beyond it", "after ten minutes", "a fault that comes again"],
+)
+def test_the_end_of_a_dip_is_no_regression(
+    changes: list[Change], counted: list[bool], tmp_path: Path
+) -> None:
+    shape = Shape(seconds=40, warm_up=10, sinks=SINKS, is_ended=False)
+    folder = write_synthetic_run(tmp_path / "r", shape)
+    judge = attribution(folder)
+    judge.advance(changes)
+    judge.conclude()
+
+    assert [one.is_about_cluster for one in findings(folder)] == counted
