@@ -85,7 +85,9 @@ class Block:
     logarithmic: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     least: NDArray[np.float64] = field(default_factory=_none)
     unit: NDArray[np.float64] = field(default_factory=_none)  # a score of 1 on the series' scale
-    calm: NDArray[np.float64] = field(default_factory=_none)  # how far its noise is, 0 to 1
+    plain: NDArray[np.float64] = field(
+        default_factory=_none
+    )  # 1: it neither bursts nor hangs together
     narrow_limit: NDArray[np.float64] = field(default_factory=_none)  # of a score
     wide_limit: NDArray[np.float64] = field(default_factory=_none)
     narrow: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -164,7 +166,7 @@ def adopt(block: Block, columns: tuple[Column, ...], step: Step, since_k: int) -
     block.counts = np.zeros_like(block.sums)
     block.older, block.older_counts = np.zeros((CELLS + 1, n)), np.zeros((CELLS + 1, n))
     block.noise, block.freedom = np.ones((AFTER.size, n)), np.ones((AFTER.size, n))
-    block.unit, block.calm = np.ones(n), np.zeros(n)
+    block.unit, block.plain = np.ones(n), np.zeros(n)
     block.narrow_limit, block.wide_limit = np.full(n, _spread.NARROW), np.full(n, _spread.WIDE)
     block.narrow_memory, block.wide_memory = _memories(n), _memories(n)
     rescore(block, np.arange(n), step)
@@ -231,8 +233,10 @@ def _judge(block: Block, at: NDArray[np.int64], step: Step) -> None:
         getattr(block.wide_memory, name)[at] = getattr(wide, name)
     together = _memory.of_mean(narrow, _TYPICAL) / narrow.variance
     wide_limit = (_spread.WIDE + calm * (_spread.CALM - _spread.WIDE)) * np.sqrt(together)
-    block.calm[at], block.wide_limit[at] = calm, wide_limit
+    block.wide_limit[at] = wide_limit
     block.narrow_limit[at] = _spread.NARROW + calm * (wide_limit - _spread.NARROW)
+    # the more rows hang together, the more is to be known of how they do
+    block.plain[at] = calm * wide.variance / _memory.of_mean(wide, SCALES[-1])
     after = AFTER[:, np.newaxis]
     before = np.clip(spread.span - after, LEAST_BEFORE, BEFORE[:, np.newaxis])
     for memory, part in ((narrow, slice(None, _LAST)), (wide, slice(_LAST, None))):

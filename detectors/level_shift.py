@@ -3,11 +3,11 @@
 Method:  per source the last 128 trusted seconds of each series, and means of 40 seconds over half an hour
          before; latencies on log10; scores against the median, both sides by their own sd (15 and 85 %
          quantiles, long memory), never as if noise were below the smallest step, clipped at 2 for starts of
-         the last half minute, and the wider for earlier ones the more rows hang together; all of them wide,
-         and believed sooner, where noise is known not to burst. Over 25 starts up to five minutes ago the
-         likelihood ratio of two unknown levels (after Siegmund and Venkatraman 1995,
-         doi:10.1214/aos/1176324466), with the noise of means learnt from how neighbouring means differ. An
-         exact scan dates the onset.
+         the last half minute, and the wider for earlier ones the more rows hang together; all of them wide
+         where noise is known not to burst, and believed sooner if nor does it hang together. Over 25 starts
+         up to five minutes ago the likelihood ratio of two unknown levels (after Siegmund and Venkatraman
+         1995, doi:10.1214/aos/1176324466), with the noise of means learnt from how neighbouring means differ.
+         An exact scan dates the onset.
 Assumes: noise that an AR(1), independent noise and a slow wandering describe within minutes. A slow drift
          is followed, not reported; steps that take longer than five minutes to show are not seen.
 """
@@ -41,7 +41,7 @@ _NEWEST_ROWS = 3
 _STAYS = 1.0 / 3.0  # of the raised change, so that a burst is not confirmed by the noise after it
 _ABSENT_SECONDS = 600  # for which a series without a column keeps its level
 _PER_RARITY, _OFFSET = 1.0, 1.14  # docs/detection.md
-_RESERVE = 1.9  # of the threshold, for bursts: calm noise does without
+_RESERVE = 1.9  # of the threshold, for what may not be known of noise: plain noise does without
 _MOST_STANDING = 4  # changes of one series that may still go away
 _DAY = 86_400
 
@@ -196,7 +196,7 @@ class Panel:
         ]
 
     def _thresholds(self, block: Block) -> NDArray[np.float64]:
-        whole: NDArray[np.float64] = self._threshold - _RESERVE * block.calm
+        whole: NDArray[np.float64] = self._threshold - _RESERVE * block.plain
         return whole
 
     def _waiting(self, block: Block) -> NDArray[np.bool_]:

@@ -43,11 +43,13 @@ def waits() -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("noise", ["independent", "correlated"])
-def test_a_step_of_two_long_run_sd_is_seen_in_a_quarter_of_a_minute(noise: str) -> None:
+@pytest.mark.parametrize(("noise", "most"), [("independent", 15.0), ("correlated", 17.0)])
+def test_a_step_of_two_long_run_sd_is_seen_in_a_quarter_of_a_minute(
+    noise: str, most: float
+) -> None:
     """The least that any method needs is 10 rows; clipped as narrowly as noise that bursts it takes 20."""
     assert len(waits()[noise]) == SERIES
-    assert np.mean(waits()[noise]) <= 15.0
+    assert np.mean(waits()[noise]) <= most
 
 
 def test_noise_that_bursts_is_not_believed_as_soon() -> None:
