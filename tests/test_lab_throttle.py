@@ -93,7 +93,8 @@ def test_what_a_killed_process_held_is_let_go_by_the_next(
     assert not list(V1.glob(f"soakd-lab-*-{holder.pid}-*"))
 
 
-def test_a_note_without_its_group_goes_too(device: str) -> None:
+@pytest.mark.usefixtures("device")
+def test_a_note_without_its_group_goes_too() -> None:
     """Who wrote it was killed before it made the group, or after it took that away."""
     with subprocess.Popen(["true"]) as gone:
         pass
