@@ -122,7 +122,7 @@ def _assert_found(run_dir: Path) -> dict[str, Any]:
 def test_the_drill_is_found_named_mailed_and_reported_though_a_daemon_is_killed(
     tmp_path: Path, soak: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """What `make demo` does, in two minutes of load; kill -9 of a daemon in a random second costs a gap alone."""
+    """What `make demo` does, in two minutes of load; kill -9 of a daemon at random costs a gap alone."""
     seed = int(os.environ.get("SOAK_KILL_SEED", str(time.time_ns() % 10**6)))
     rng = random.Random(seed)
     name, at = rng.choice(DAEMONS), rng.randrange(12, 115)
