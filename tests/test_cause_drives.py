@@ -151,7 +151,9 @@ def test_a_backlog_below_zero_is_none() -> None:
     """Old results of the benchmark hold such."""
     k = np.arange(END, dtype=np.int64)
 
-    assert causes(around(Series(LAG, k, -5.0 - k % 3), channel(SENT, 200.0, 200.0))) == ["unknown"]
+    below = Series(LAG, k, (-5.0 - k % 3).astype(np.float64))
+
+    assert causes(around(below, channel(SENT, 200.0, 200.0))) == ["unknown"]
 
 
 def test_a_backlog_that_stood_and_then_drains() -> None:
