@@ -53,6 +53,15 @@ def _records(context: Context) -> list[tuple[Record, dict[str, float]]]:
     ]
 
 
+def _sent_and_missed(context: Context) -> tuple[float, float]:
+    """Return what all records together count."""
+    records = _records(context)
+    return (
+        sum(values["sent_messages"] for _, values in records),
+        sum(values["missed_messages"] for _, values in records),
+    )
+
+
 def _produce_loop(context: Context, producer: FakeProducer, clock: FakeClock) -> ProduceLoop:
     plan, topics = context.plan, topics_of(context.plan)
     inc, broker = context.writer.inc, FakeBroker()
@@ -499,9 +508,7 @@ def test_what_the_last_second_of_a_phase_owes_is_missed(tmp_path: Path) -> None:
         loop.tick()
     loop.finish()
 
-    records = _records(context)
-    sent = sum(values["sent_messages"] for _, values in records)
-    missed = sum(values["missed_messages"] for _, values in records)
+    sent, missed = _sent_and_missed(context)
     assert sent + missed == 4000
     assert 1999 <= missed <= 2001
 
@@ -518,9 +525,7 @@ def test_what_was_due_in_a_stall_over_the_end_of_a_phase_is_missed(tmp_path: Pat
     loop.tick()
     loop.finish()
 
-    records = _records(context)
-    sent = sum(values["sent_messages"] for _, values in records)
-    missed = sum(values["missed_messages"] for _, values in records)
+    sent, missed = _sent_and_missed(context)
     assert sent + missed == 4000
 
 
@@ -537,9 +542,7 @@ def test_what_was_due_in_a_stall_over_the_beginning_of_the_load_counts(tmp_path:
         loop.tick()
     loop.finish()
 
-    records = _records(context)
-    sent = sum(values["sent_messages"] for _, values in records)
-    missed = sum(values["missed_messages"] for _, values in records)
+    sent, missed = _sent_and_missed(context)
     assert sent + missed == 3000
 
 

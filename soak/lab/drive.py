@@ -21,7 +21,7 @@ from typing import Literal
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS, format_size
-from soak.lab import drive_control, drive_mounts
+from soak.lab import drive_control, drive_mounts, page_cache
 from soak.lab.drive_control import Said, Told
 from soak.lab.drive_folder import DriveFolder
 from soak.lab.flash import Settings
@@ -160,11 +160,7 @@ class Drive:
 
     def forget(self) -> None:
         """Have the kernel keep nothing of the drive in memory, below the filesystem's own pages."""
-        image = os.open(self._folder.image, os.O_RDONLY)
-        try:
-            os.posix_fadvise(image, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(image)
+        page_cache.forget(self._folder.image)
 
     def discard_deleted(self) -> None:
         """Have its ext4 tell the drive at once of the blocks that a deletion frees, until `keep_deleted`.

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, duration_ns
-from soak.lab.faults import _page_cache
+from soak.lab import page_cache
 from soak.lab.faults._daemons import paused
 from soak.lab.faults._undoing import Undoing, drive_of, node_of
 from soak.lab.ports import Target
@@ -49,7 +49,7 @@ def inject(target: Target, config: Config) -> Undoing:
 
 def forget(data: Path, topics: str) -> None:
     """Have the kernel keep nothing in memory of these topics' segments; what is not yet written stays."""
-    _page_cache.forget(
+    page_cache.forget_all(
         segment
         for segment in data.glob("*/*.log")
         if fnmatch.fnmatchcase(segment.parent.name.rpartition("-")[0], topics)

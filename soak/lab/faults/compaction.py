@@ -16,7 +16,8 @@ from pydantic.dataclasses import dataclass
 from soak.core.errors import LabError
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns
-from soak.lab.faults import _half_wanted, _page_cache
+from soak.lab import page_cache
+from soak.lab.faults import _half_wanted
 from soak.lab.faults._stopped import Stopping
 from soak.lab.faults._undoing import drive_of
 from soak.lab.ports import Target
@@ -63,7 +64,7 @@ def inject(target: Target, config: Config) -> Stopping:
             return
         if drive is not None:
             drive.read_slowly(config.per_mib / SECOND_NS)
-            _page_cache.forget(target.broker.data_directory.glob(_ENTRY_LOGS))
+            page_cache.forget_all(target.broker.data_directory.glob(_ENTRY_LOGS))
             drive.forget()
         try:
             again_and_again(active)
