@@ -26,8 +26,11 @@ from soak.core.units import SECOND_NS
 LOG = logging.getLogger("soak.brokers.pulsar")
 
 SHALLOW = 100
-"""So many are taken one by one; behind more, whole batches come cheaper and their wait does not count."""
+"""So many that lie there are taken one by one; behind more, whole batches come cheaper, and their wait
+does not count."""
 
+_READY_NS = 20_000  # what lies there takes less than this to take
+_COLLECT_NS = SECOND_NS // 20
 _GENERATION_NS = SECOND_NS
 _FADING = 0.9  # of the messages an entry holds: what is ten seconds old hardly counts
 
@@ -63,20 +66,25 @@ class PulsarConsumer:
         self.redelivered_total = 0
 
     def receive(self, limit: int, timeout_seconds: float) -> Batch:
-        """Wait for the first message, then take what else is there, up to `limit`."""
+        """Wait for the first message, then take what else comes within 50 ms, up to `limit`.
+
+        They come a few at a time, hundreds of times a second; to look at few costs as much as at many.
+        """
+        found: list[Any] = []
+        stamps: list[int] = []
         if self._is_paused:
             self._clock.sleep_until(self._clock.mono_ns() + round(timeout_seconds * SECOND_NS))
-            found: list[Any] = []
         else:
-            found = self._taken(min(limit, SHALLOW), timeout_seconds)
+            self._take(found, stamps, limit, timeout_seconds)
         at_mono_ns, at_wall_ns = self._clock.mono_ns(), self._clock.wall_ns()
+        came_ns = np.array(stamps, dtype=np.int64)
         partition, offset = self._places(found)
         is_new = self._is_new(partition, offset)
         redelivered = int(np.count_nonzero(~is_new))
         if redelivered:
             self._note_again(redelivered)
             found = [message for message, new in zip(found, is_new.tolist(), strict=True) if new]
-            partition, offset = partition[is_new], offset[is_new]
+            partition, offset, came_ns = partition[is_new], offset[is_new], came_ns[is_new]
         if offset.size:
             np.maximum.at(self._highest, partition, offset)
             self._note_entries(offset)
@@ -90,6 +98,7 @@ class PulsarConsumer:
             at_mono_ns=at_mono_ns,
             at_wall_ns=at_wall_ns,
             redelivered=redelivered,
+            came_mono_ns=came_ns,
         )
 
     def pause(self, *, is_paused: bool) -> None:
@@ -119,22 +128,38 @@ class PulsarConsumer:
         else:
             leave(self._client)
 
-    def _taken(self, limit: int, timeout_seconds: float) -> list[Any]:
-        found: list[Any] = []
+    def _take(
+        self, found: list[Any], stamps: list[int], limit: int, timeout_seconds: float
+    ) -> None:
+        """Add what comes, and when each message came."""
         try:
             if self._is_deep:
                 found.extend(self._raw.batch_receive())
+                stamps.extend([self._clock.mono_ns()] * len(found))
                 self._is_deep = len(found) >= SHALLOW
             if not found:
-                found.append(self._raw.receive(max(1, round(timeout_seconds * 1000))))
-                while len(found) < limit:
-                    found.append(self._raw.receive(0))
-                self._is_deep = len(found) >= SHALLOW
+                self._collect(found, stamps, limit, timeout_seconds)
         except pulsar.Timeout:
-            return found
+            return
         except pulsar.PulsarException as error:
             raise BrokerError(f"the client cannot receive: {error}") from error
-        return found
+
+    def _collect(
+        self, found: list[Any], stamps: list[int], limit: int, timeout_seconds: float
+    ) -> None:
+        receive, mono_ns = self._raw.receive, self._clock.mono_ns
+        end_ns = mono_ns() + round(timeout_seconds * SECOND_NS)
+        wait_ms = max(1, round(timeout_seconds * 1000))
+        while wait_ms > 0 and len(found) < limit:
+            found.append(receive(wait_ms))
+            now_ns = mono_ns()
+            if not stamps:
+                end_ns = min(end_ns, now_ns + _COLLECT_NS)
+            stamps.append(now_ns)
+            wait_ms = (end_ns - now_ns) // 1_000_000
+            if len(stamps) >= SHALLOW and now_ns - stamps[-SHALLOW] < SHALLOW * _READY_NS:
+                self._is_deep = True
+                return
 
     def _places(self, found: list[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return running numbers of partitions, and offsets."""
