@@ -23,7 +23,7 @@ def encode(blocks: dict[str, Block]) -> bytes:
     head = [
         {
             "source": source,
-            "columns": [dataclasses.astuple(column) for column in block.columns],
+            "columns": [tuple(column) for column in block.columns],
             "absent": block.absent,
             "inc": block.inc,
             "last_k": block.last_k,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -42,7 +42,7 @@ class FlushFile:
     """One file in one folder. `sync` stands for the system call in tests."""
 
     def __init__(self, directory: Path, way: Way, sync: Sync | None = None) -> None:
-        self._directory = directory
+        self._place = str(directory)
         self._way = way
         self._sync = sync or _CALLS[way.sync]
         self._payload = b"\xa5" * way.payload_bytes
@@ -58,7 +58,7 @@ class FlushFile:
         Raises:
             OSError: it cannot be made.
         """
-        self._folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._folder = os.open(self._place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._names = self._free_names()
         self._begin()
 
@@ -69,8 +69,11 @@ class FlushFile:
             OSError: either failed, the write was cut short, the drive is too full for it, or the folder
                 is another one now: `renew` goes there.
         """
-        with self._letting_go():
+        try:
             self._flush()
+        except OSError as error:
+            self._let_go(error)
+            raise
 
     def renew(self) -> None:
         """Begin a new file where there is none, or when the next payload would make it too large.
@@ -78,11 +81,14 @@ class FlushFile:
         Raises:
             OSError: it cannot be made.
         """
-        with self._letting_go():
+        try:
             if self._folder < 0:
                 self.open()
             elif self._file < 0 or self._size + len(self._payload) > self._way.limit_bytes:
                 self._begin()
+        except OSError as error:
+            self._let_go(error)
+            raise
 
     def close(self) -> None:
         """Remove the file; may be called when it was never opened."""
@@ -90,7 +96,7 @@ class FlushFile:
             self._leave()
 
     def _flush(self) -> None:
-        if not os.path.samestat(self._directory.stat(), os.fstat(self._folder)):
+        if not os.path.samestat(os.stat(self._place), os.fstat(self._folder)):  # noqa: PTH116  # five a second
             self._leave()  # a drive was mounted over it, or the broker made it anew
             raise OSError(errno.ESTALE, "another folder has taken its place")
         free = os.fstatvfs(self._folder)
@@ -111,18 +117,13 @@ class FlushFile:
             self._size += len(self._payload)
         self._sync(self._file)
 
-    @contextmanager
-    def _letting_go(self) -> Iterator[None]:
+    def _let_go(self, error: OSError) -> None:
         """Hold nothing open where the filesystem is broken: nobody could unmount it. `renew` tries again."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno in _BROKEN:
-                held = [one for one in (self._file, self._folder) if one >= 0]
-                self._file = self._folder = -1
-                for descriptor in held:
-                    os.close(descriptor)
-            raise
+        if error.errno in _BROKEN:
+            held = [one for one in (self._file, self._folder) if one >= 0]
+            self._file = self._folder = -1
+            for descriptor in held:
+                os.close(descriptor)
 
     def _begin(self) -> None:
         self._drop()

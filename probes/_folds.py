@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from typing import TypeVar
+from itertools import count
+from typing import NamedTuple, TypeVar
 
 from probes._buckets import cumulative, quantiles
 from probes._name_map import Entry
@@ -23,6 +23,8 @@ MOST_GROUPS = 20_000  # of which the series are remembered
 
 Samples = list[tuple[Column, float]]
 Member = tuple[str, Labels]
+Shape = list[tuple[str, list[Labels]]]
+"""The series of a reading by name, in its order."""
 
 
 def _sum(values: Iterable[float]) -> float:
@@ -40,8 +42,7 @@ _FOLDS: Mapping[str, Callable[[Iterable[float]], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _One:
+class _One(NamedTuple):
     """One series of a group: the part that its name plays, its labels, and what it did."""
 
     part: str
@@ -49,60 +50,116 @@ class _One:
     step: Step
 
 
+class _Group:
+    """The series that an entry makes one number of, in one place."""
+
+    def __init__(self, entry: Entry, labels: Mapping[str, str]) -> None:
+        self._entry = entry
+        self._labels = labels
+        self._values = _VALUES[entry.kind]
+        self._columns: dict[str, Column] = {}
+        self._members: list[tuple[str, Mapping[str, str], int]] = []
+        self.is_known = True  # the reading before had the same series
+
+    def add(self, part: str, labels: Mapping[str, str], at: int) -> None:
+        """Take in the series that is the reading's step number `at`."""
+        self._members.append((part, labels, at))
+
+    def samples(self, steps: Sequence[Step]) -> Samples:
+        group = [_One(part, labels, steps[at]) for part, labels, at in self._members]
+        return [
+            (self._column(quantile), value * self._entry.factor)
+            for quantile, value in self._values(self._entry, group)
+            if math.isfinite(value)
+        ]
+
+    def _column(self, quantile: str) -> Column:
+        column = self._columns.get(quantile)
+        if column is None:
+            entry = self._entry
+            labels = {**self._labels, **({"quantile": quantile} if quantile else {})}
+            column = Column(
+                entry.name, tuple(sorted(labels.items())), entry.unit, entry.lag_seconds
+            )
+            self._columns[quantile] = column
+        return column
+
+
 class Folds:
-    """Makes samples of one source. Each gets the labels `own`; those in `keep` stay apart in every entry."""
+    """Makes samples of one source. Each gets the labels `own`; those in `keep` stay apart in every entry.
+
+    What belongs together is worked out anew only when the page has other series than at the last reading.
+    """
 
     def __init__(self, entries: Sequence[Entry], own: Labels, keep: tuple[str, ...] = ()) -> None:
         self._entries = [(entry, entry.names()) for entry in entries]
         self._own = own
         self._keep = keep
         self._members: dict[tuple[str, Labels], AbstractSet[Member]] = {}
+        self._last: tuple[Shape, AbstractSet[str]] = [], frozenset()
+        self._groups: list[_Group] = []
 
     def samples(self, steps: Steps, damaged: AbstractSet[str]) -> Samples:
         """Return what can be said; a name in `damaged` makes no sample."""
-        found: Samples = []
+        shape = [(name, list(series)) for name, series in steps.items()]
+        if (shape, damaged) == self._last:
+            for group in self._groups:
+                group.is_known = True
+        else:
+            self._last = shape, damaged
+            self._groups = self._laid_out(shape, damaged)
+        flat = [step for series in steps.values() for step in series.values()]
+        return [
+            sample for group in self._groups if group.is_known for sample in group.samples(flat)
+        ]
+
+    def _laid_out(self, shape: Shape, damaged: AbstractSet[str]) -> list[_Group]:
+        places: dict[str, list[tuple[int, Labels]]] = {}
+        at = count()
+        for name, series in shape:
+            places[name] = [(next(at), labels) for labels in series]
+        found: list[_Group] = []
         for entry, all_names in self._entries:
-            names = _names_here(entry, all_names, steps, damaged)
-            if not damaged.isdisjoint(names):
-                continue
-            for kept, group in self._groups(entry, names, steps).items():
-                place = entry.name, kept
-                if self._members.get(place, group.keys()) == group.keys():
-                    found += self._of_group(entry, kept, list(group.values()))
-                self._members[place] = group.keys()
+            names = _names_here(entry, all_names, places.keys(), damaged)
+            if damaged.isdisjoint(names):
+                found += self._groups_of(entry, names, places)
         if len(self._members) > MOST_GROUPS:  # labels that come and go
             self._members.clear()
         return found
 
-    def _groups(
-        self, entry: Entry, names: Mapping[str, str], steps: Steps
-    ) -> dict[Labels, dict[Member, _One]]:
-        """Return the series meant by an entry, by the labels that are kept."""
-        groups: dict[Labels, dict[Member, _One]] = {}
+    def _groups_of(
+        self,
+        entry: Entry,
+        names: Mapping[str, str],
+        places: Mapping[str, Sequence[tuple[int, Labels]]],
+    ) -> Iterable[_Group]:
+        """Return the groups of an entry, by the labels that are kept."""
+        groups: dict[Labels, _Group] = {}
+        members: dict[Labels, set[Member]] = {}
         wanted = (*entry.labels, *self._keep)
         for name, part in names.items():
-            for pairs, step in steps.get(name, {}).items():
+            for at, pairs in places.get(name, ()):
                 labels = dict(pairs)
-                if entry.takes(labels):
-                    kept = tuple((key, labels[key]) for key in wanted if key in labels)
-                    groups.setdefault(kept, {})[name, pairs] = _One(part, labels, step)
-        return groups
-
-    def _of_group(self, entry: Entry, kept: Labels, group: Sequence[_One]) -> Samples:
-        labels = {**dict(self._own), **dict(kept)}
-        values = _VALUES[entry.kind](entry, group)
-        return [
-            (_column(entry, labels | extra), value * entry.factor)
-            for extra, value in values
-            if math.isfinite(value)
-        ]
+                if not entry.takes(labels):
+                    continue
+                kept = tuple((key, labels[key]) for key in wanted if key in labels)
+                if kept not in groups:
+                    groups[kept] = _Group(entry, dict((*self._own, *kept)))
+                    members[kept] = set()
+                groups[kept].add(part, labels, at)
+                members[kept].add((name, pairs))
+        for kept, group in groups.items():
+            place = entry.name, kept
+            group.is_known = self._members.get(place, members[kept]) == members[kept]
+            self._members[place] = members[kept]
+        return groups.values()
 
 
 def _names_here(
-    entry: Entry, names: Mapping[str, str], steps: Steps, damaged: AbstractSet[str]
+    entry: Entry, names: Mapping[str, str], there: AbstractSet[str], damaged: AbstractSet[str]
 ) -> dict[str, str]:
     """Return the names to take: of several spellings the first that is there, and all that belong to it."""
-    here = {name: part for name, part in names.items() if name in steps or name in damaged}
+    here = {name: part for name, part in names.items() if name in there or name in damaged}
     if entry.kind == "mean":
         for spelling in entry.spellings:
             both = {f"{spelling}_{part}": part for part in ("sum", "count")}
@@ -114,13 +171,13 @@ def _names_here(
     return bucketed | dict([first] if first else [])
 
 
-Values = Iterable[tuple[dict[str, str], float]]
-"""Labels that are added, and the value in the page's unit."""
+Values = Iterable[tuple[str, float]]
+"""The label `quantile`, empty where it has none, and the value in the page's unit."""
 
 
 def _gauge(entry: Entry, group: Sequence[_One]) -> Values:
     values = [one.step.value for one in group]
-    return [] if any(map(math.isnan, values)) else [({}, _FOLDS[entry.fold](values))]
+    return [] if any(map(math.isnan, values)) else [("", _FOLDS[entry.fold](values))]
 
 
 def _counter(entry: Entry, group: Sequence[_One]) -> Values:
@@ -129,12 +186,12 @@ def _counter(entry: Entry, group: Sequence[_One]) -> Values:
         for one in group
         if one.step.growth is not None and one.step.seconds > 0
     ]
-    return [({}, _FOLDS[entry.fold](rates))] if len(rates) == len(group) else []
+    return [("", _FOLDS[entry.fold](rates))] if len(rates) == len(group) else []
 
 
 def _mean(_entry: Entry, group: Sequence[_One]) -> Values:
     grown = _grown(group, [one.part for one in group])
-    return [({}, grown["sum"] / grown["count"])] if grown.get("count") else []
+    return [("", grown["sum"] / grown["count"])] if grown.get("count") else []
 
 
 def _histogram(entry: Entry, group: Sequence[_One]) -> Values:
@@ -181,7 +238,7 @@ def _grown(group: Sequence[_One], keys: Sequence[Key]) -> dict[Key, float]:
 
 
 def _named(values: Iterable[tuple[float, float]]) -> Values:
-    return [({"quantile": f"{at:g}"}, value) for at, value in values]
+    return [(f"{at:g}", value) for at, value in values]
 
 
 def _column(entry: Entry, labels: Mapping[str, str]) -> Column:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
-from probes._worker import Worker
+from probes._worker import Stop, Worker
 from soak.core.errors import ProbeError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -53,13 +52,13 @@ class Paced:
     def close(self) -> None:
         self._worker.close()
 
-    def _rounds(self, stop: threading.Event) -> None:
+    def _rounds(self, stop: Stop) -> None:
         try:
             self._until(stop)
         finally:
             self._at_end()
 
-    def _until(self, stop: threading.Event) -> None:
+    def _until(self, stop: Stop) -> None:
         while not stop.wait(max(0.0, (self._next_ns - self._clock.mono_ns()) / SECOND_NS)):
             due_ns, self._begun_ns = self._next_ns, self._clock.mono_ns()
             if self._begun_ns < due_ns:  # put off while we waited

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from probes._handed_over import HandedOver
-from probes._worker import Worker
+from probes._worker import Stop, Worker
 from soak.core.errors import ProbeError
 from soak.core.model import Reading
 from soak.core.ports import Clock
@@ -42,7 +41,7 @@ class Rounds:
     def close(self) -> None:
         self._worker.close()
 
-    def _work(self, stop: threading.Event) -> None:
+    def _work(self, stop: Stop) -> None:
         """Poll until told to stop; rounds that were missed are not made up."""
         poll = self._begin()
         next_ns = self._clock.mono_ns() + self._period_ns // 2  # between the readings, not at them

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from typing import NamedTuple
 
 from soak.core.model import Labels
 from soak.core.units import SECOND_NS
@@ -12,8 +11,7 @@ from soak.core.units import SECOND_NS
 MOST_SERIES = 100_000  # remembered; twice what a page may have unless told otherwise
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """A value at a time; only points of one source are compared, so any clock will do."""
 
     value: float
@@ -24,8 +22,7 @@ Points = Mapping[str, Mapping[Labels, Sequence[Point]]]
 """By name and labels, points in order of time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """`growth` is None where it is not known: nothing to compare with, NaN, or a counter began anew."""
 
     value: float
@@ -48,11 +45,12 @@ class Walk:
         steps: dict[str, dict[Labels, Step]] = {}
         for name, series in points.items():
             for labels, seen in series.items():
-                before = self._last.get((name, labels))
+                key = name, labels
+                before = self._last.get(key)
                 new = [point for point in seen if before is None or point.at_ns > before.at_ns]
                 if new:
                     steps.setdefault(name, {})[labels] = _step(before, new)
-                    self._last[name, labels] = new[-1]
+                    self._last[key] = new[-1]
         if len(self._last) > self._most:  # series that come and go
             there = {(name, labels) for name, series in points.items() for labels in series}
             self._last = {key: point for key, point in self._last.items() if key in there}
@@ -60,7 +58,10 @@ class Walk:
 
 
 def _step(before: Point | None, new: Sequence[Point]) -> Step:
-    path = new if before is None else [before, *new]
-    rises = [later.value - earlier.value for earlier, later in pairwise(path)]
-    growth = sum(rises) if rises and all(rise >= 0 for rise in rises) else None
-    return Step(new[-1].value, growth, (path[-1].at_ns - path[0].at_ns) / SECOND_NS)
+    first = last = new[0] if before is None else before
+    growth = None if before is None and len(new) == 1 else 0.0
+    for point in new:
+        rise = point.value - last.value
+        growth = growth + rise if growth is not None and rise >= 0 else None
+        last = point
+    return Step(last.value, growth, (last.at_ns - first.at_ns) / SECOND_NS)

@@ -9,13 +9,12 @@ Caveats:  The kernel's maximum error is a bound only as far as the time daemon t
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from pydantic.dataclasses import dataclass
 
 from probes import _chrony, _timex
-from probes._worker import Worker
+from probes._worker import Stop, Worker
 from soak.core.errors import ProbeError
 from soak.core.model import Column, Event, Reading
 from soak.core.plan_base import STRICT
@@ -121,7 +120,7 @@ class KeptClock:
         kind = "clock_kept_again" if kernel.is_synchronised else "clock_not_kept"
         return (Event(kind, now_ns, last[1], {"maxerror_seconds": kernel.maxerror_seconds}),)
 
-    def _ask(self, stop: threading.Event) -> None:
+    def _ask(self, stop: Stop) -> None:
         while True:
             try:
                 self._told = _chrony.bound_seconds(self._chrony())

@@ -10,8 +10,6 @@ Caveats:  Kernels before 4.18 give no discards, before 5.5 no flushes. IO time i
 
 from __future__ import annotations
 
-import threading
-
 from pydantic.dataclasses import dataclass
 
 from probes import _diskstats as diskstats
@@ -25,7 +23,7 @@ from probes._block_device import (
     read_text,
 )
 from probes._deltas import Deltas, Growth
-from probes._worker import Worker
+from probes._worker import Stop, Worker
 from soak.core.errors import NotAvailableError
 from soak.core.model import Column, Reading
 from soak.core.plan_base import STRICT
@@ -100,7 +98,7 @@ class DiskIo:
             self._finder.check()
         return self._device
 
-    def _find(self, _stop: threading.Event) -> None:
+    def _find(self, _stop: Stop) -> None:
         if not self._config.directory:
             raise NotAvailableError("disk_io.directory is not set: which drive is to be watched?")
         found: BlockDevice | None = None

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from probes import _mounts
 from probes._block_device import read_text
 from probes._flush_file import FlushFile, How, Sync, Way
 from probes._meter import Meter
-from probes._worker import Worker
+from probes._worker import Stop, Worker
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Reading
 from soak.core.plan_base import STRICT
@@ -124,7 +123,7 @@ class Fsync:
             samples.append((column, latencies_ns[rank - 1] / SECOND_NS))
         return samples
 
-    def _work(self, stop: threading.Event) -> None:
+    def _work(self, stop: Stop) -> None:
         """Open, flush on the schedule until told to stop, remove the file: all that touches the drive."""
         directory = self._config.directory
         self._meter = None
@@ -136,7 +135,7 @@ class Fsync:
         except OSError as error:
             raise ProbeError(f"cannot keep a file in {directory}: {_why(error)}") from error
 
-    def _flush_until(self, stop: threading.Event) -> None:
+    def _flush_until(self, stop: Stop) -> None:
         start_ns = self._clock.mono_ns() + self._config.period // 2  # between readings, not at them
         meter = Meter(start_ns, self._config.period, self._clock, self._file.flush)
         self._meter = meter

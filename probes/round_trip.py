@@ -20,7 +20,7 @@ from dataclasses import field
 
 from pydantic.dataclasses import dataclass
 
-from probes._worker import Worker
+from probes._worker import Stop, Worker
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Reading
 from soak.core.plan_base import STRICT, Settings
@@ -121,10 +121,10 @@ class RoundTrip:
     def close(self) -> None:
         self._worker.close()
 
-    def _work(self, stop: threading.Event) -> None:
+    def _work(self, stop: Stop) -> None:
         asyncio.run(self._ask_all(stop))
 
-    async def _ask_all(self, stop: threading.Event) -> None:
+    async def _ask_all(self, stop: Stop) -> None:
         asking = [
             asyncio.create_task(self._keep_asking(server))
             for server in self._answers

@@ -9,7 +9,6 @@ Caveats:  Both need root, and say nothing of virtual drives: then this is said o
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 
@@ -17,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from probes._block_device import Places, find, name_of
 from probes._drive_health import UNITS, Health, Tool, ask, find_tool
-from probes._worker import Worker
+from probes._worker import Stop, Worker
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Event, Reading
 from soak.core.plan_base import STRICT
@@ -105,7 +104,7 @@ class Smart:
         fields: dict[str, str | float] = {"device": device, "errors": errors - before}
         return [Event("smart_media_errors", now_ns, since_ns, fields)]
 
-    def _work(self, stop: threading.Event) -> None:
+    def _work(self, stop: Stop) -> None:
         if not self._config.directory:
             raise NotAvailableError("smart.directory is not set: which drive is to be watched?")
         tool = self._tool()

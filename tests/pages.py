@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @contextmanager
@@ -13,11 +13,15 @@ def pages(bodies: Mapping[str, str | int]) -> Iterator[str]:
     """Serve pages on loopback by their paths, a number being the status of a refusal; yields the address."""
 
     class Page(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # as brokers do: a connection is kept
+
         def do_GET(self) -> None:
             found = bodies.get(self.path, 404)
+            body = b"" if isinstance(found, int) else found.encode()
             self.send_response(found if isinstance(found, int) else 200)
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(b"" if isinstance(found, int) else found.encode())
+            self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
             """Say nothing."""
@@ -29,7 +33,7 @@ def pages(bodies: Mapping[str, str | int]) -> Iterator[str]:
 @contextmanager
 def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """Serve on a free port of loopback; yields the address."""
-    server = HTTPServer(("127.0.0.1", 0), handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

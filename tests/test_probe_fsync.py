@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from probes._flush_file import FILE_NAME
 from probes._meter import Meter
-from probes._worker import Worker
+from probes._worker import Stop, Worker
 from probes.fsync import Config, Fsync
 from soak.core.clock import SystemClock
 from soak.core.errors import NotAvailableError, ProbeError
@@ -342,7 +342,7 @@ def test_a_flush_that_fails_is_raised_from_read(tmp_path: Path) -> None:
 def test_a_bug_in_a_thread_is_raised_where_the_reading_is_made() -> None:
     """Not lost with the thread."""
 
-    def body(_stop: threading.Event) -> None:
+    def body(_stop: Stop) -> None:
         raise ZeroDivisionError
 
     worker = Worker("test", body)

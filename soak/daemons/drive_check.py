@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from functools import partial
 
 from probes import _drive_state, _mounts
 from probes._block_device import Places
-from probes._worker import Worker
+from probes._worker import Stop, Worker
 from soak.core.drive_check import DriveState, Measured, Moment
 from soak.core.errors import ProbeError
 from soak.core.ports import Clock
@@ -65,7 +64,7 @@ def distinct(
     """
     devices: dict[str, int] = {}
 
-    def work(directory: str, _stop: threading.Event) -> None:
+    def work(directory: str, _stop: Stop) -> None:
         with suppress(OSError):
             devices[directory] = look(directory)
 
@@ -101,7 +100,7 @@ def measure(
     limit_ns = length_ns + limits.grace_ns
     found: list[Measured] = []
 
-    def work(_stop: threading.Event) -> None:
+    def work(_stop: Stop) -> None:
         found.append(_measure(plain, length_ns, clock, limits, look, sync))
 
     worker = Worker("drive-check", work)

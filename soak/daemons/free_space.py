@@ -6,12 +6,11 @@ A drive that hangs holds up who asks it, so each folder is asked on a thread of 
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Self
 
-from probes._worker import Worker
+from probes._worker import Stop, Worker
 from soak.core.plan import Plan
 from soak.core.plan_probe import AnyPlan
 
@@ -64,7 +63,7 @@ class FreeSpace:
         """
         return dict(self._free)
 
-    def _follow(self, directory: str, stop: threading.Event) -> None:
+    def _follow(self, directory: str, stop: Stop) -> None:
         while not stop.is_set():
             try:
                 self._free[directory] = self._look(directory)
