@@ -6,6 +6,7 @@ import numpy as np
 
 from detectors.causes import _drives
 from detectors.causes._moves import Move, end_of, moves, near
+from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby
 from soak.core.model import Change
 
@@ -13,7 +14,9 @@ _GUILTY = 1.3
 _HUNG = 1.0  # seconds
 _DRIVE = (_drives.WRITE_AWAIT, _drives.BUSY, _drives.WRITE_TIME)
 _FLUSHES = ("fsync_latency_seconds", "bookie_journal_JOURNAL_SYNC_floor_seconds")
-_CPU = ("host_cpu_ratio", "vectorized_reactor_utilization_ratio", "node_cpu_seconds")
+_HOST_CPU = "host_cpu_ratio"
+_CPU = (_HOST_CPU, "vectorized_reactor_utilization_ratio", "node_cpu_seconds")
+_MOST_OURS = 0.5  # of what a host's CPU rose by
 
 
 def is_drive_innocent(change: Change, nearby: Nearby) -> bool:
@@ -43,9 +46,41 @@ def is_guilty(drive: _drives.Drive) -> bool:
 
 
 def is_cpu_innocent(change: Change, nearby: Nearby) -> bool:
-    """True when CPU was measured and did not rise."""
+    """True when CPU was measured and did not rise, but for what our own daemons took."""
     found = [one for metric in _CPU for one in moves(metric, change, nearby)]
-    return bool(found) and not any(map(_is_guilty, found))
+    return bool(found) and not is_cpu_guilty(change, nearby)
+
+
+def is_cpu_guilty(change: Change, nearby: Nearby) -> bool:
+    """True when CPU rose, and not by what our own daemons took."""
+    ours = busy_with_us(change, nearby)
+    return any(
+        _is_guilty(one)
+        for metric in _CPU
+        for one in moves(metric, change, nearby)
+        if not (column_of(one.series).metric == _HOST_CPU and source_of(one.series) in ours)
+    )
+
+
+def busy_with_us(change: Change, nearby: Nearby) -> set[str]:
+    """Return the hosts, by what watches them, whose CPU rose mostly with that of soakd's own daemons.
+
+    A client that is answered nothing may spin.
+    """
+    counts = {
+        source_of(name): float(np.median(series.values))
+        for name, series in nearby.named("host_cpu_count").items()
+    }
+    cores: dict[str, float] = {}
+    for one in moves("host_daemon_cpu_cores", change, nearby):
+        source = source_of(one.series)
+        cores[source] = cores.get(source, 0.0) + one.after - one.before
+    return {
+        source
+        for one in moves(_HOST_CPU, change, nearby)
+        if (source := source_of(one.series)) in counts
+        and cores.get(source, 0.0) > _MOST_OURS * (one.after - one.before) * counts[source] > 0.0
+    }
 
 
 def _is_guilty(one: Move) -> bool:

@@ -2,8 +2,8 @@
 
 Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU, or the busiest core of a
          broker steps up at the onset to a level at which work has to wait.
-         A host whose CPU rose with that of soakd's own daemons there is not short of it for a broker's work:
-         a client that is answered nothing may spin.
+         A host whose CPU rose with that of soakd's own daemons there is not short of it for a broker's work.
+         Where a JVM pauses for garbage all the time, that is what took the CPU, and is said first.
 Assumes: a host of which drive, flushes or a broker's log are watched is a broker's.
 """
 
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from detectors.causes import _brokers, _scores
+from detectors.causes import _brokers, _innocence, _scores, gc_pause
 from detectors.causes._moves import Move, moves, told
 from detectors.channels import source_of
 from detectors.nearby import Nearby
 from soak.core.model import Change, Explanation
+
+NEXT = "see what else runs on the broker's host: top, and steal in vmstat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,12 @@ _LIMITS = (
 )
 _IDLE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_ratio"
 _MOST_IDLE = 0.3
-_CPU = "host_cpu_ratio"
-_OF_HOST = (_CPU, "node_pressure_cpu_waiting_seconds")
-_MOST_OURS = 0.5  # of what a host's CPU rose by
+_OF_HOST = ("host_cpu_ratio", "node_pressure_cpu_waiting_seconds")
 
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return which CPU ran short at the onset; None when none did."""
-    ours = _ours(change, nearby)
+    ours = _innocence.busy_with_us(change, nearby)
     short = [
         one
         for limit in _LIMITS
@@ -61,29 +59,19 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     found = [*short, *idle]
     if not found:
         return None
-    band = _scores.STRONG if len({_metric(one) for one in found}) > 1 else _scores.LIKELY
+    is_told_twice = len({_metric(one) for one in found}) > 1
+    is_garbage = _is_garbage(change, nearby)
+    band = _scores.STRONG if is_told_twice and not is_garbage else _scores.LIKELY
     strongest = max(min(1.0, abs(one.after - one.before)) for one in found)
     return Explanation(
         "broker_cpu", _scores.graded(band, strongest), tuple(told(one, change) for one in found)
     )
 
 
-def _ours(change: Change, nearby: Nearby) -> set[str]:
-    """Return the hosts, by what watches them, whose CPU rose mostly with that of our own daemons."""
-    counts = {
-        source_of(name): float(np.median(series.values))
-        for name, series in nearby.named("host_cpu_count").items()
-    }
-    cores: dict[str, float] = {}
-    for one in moves("host_daemon_cpu_cores", change, nearby):
-        source = source_of(one.series)
-        cores[source] = cores.get(source, 0.0) + one.after - one.before
-    return {
-        source
-        for one in moves(_CPU, change, nearby)
-        if (source := source_of(one.series)) in counts
-        and cores.get(source, 0.0) > _MOST_OURS * (one.after - one.before) * counts[source] > 0.0
-    }
+def _is_garbage(change: Change, nearby: Nearby) -> bool:
+    """True when pauses of a JVM explain the step by more than their time."""
+    found = gc_pause.explain(change, nearby)
+    return found is not None and found.score > _scores.LIKELY
 
 
 def _metric(one: Move) -> str:

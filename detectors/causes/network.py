@@ -4,8 +4,8 @@ Method:  a channel of the network itself steps up at the onset: round trips, by 
          on one connection later than others to the same question at the same instant; packets sent
          again, dropped or damaged. What only counts packets needs ten times as many of them. Else
          packets and single late answers need latency to follow them second by second, or the brokers' drive
-         and CPU to be measured and calm. Pages that answer late count where the brokers' own time for a
-         request is known and stayed.
+         and CPU to be measured and calm; single late answers never count where CPU rose. Pages that answer
+         late count where the brokers' own time for a request is known and stayed.
 Assumes: nothing is concluded from the rest being innocent alone.
 """
 
@@ -14,11 +14,28 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
+
 from detectors.causes import _innocence, _scores
 from detectors.causes._coupling import coupling
-from detectors.causes._moves import Move, are_calm, moves, moves_like, risen, share, told
+from detectors.causes._moves import (
+    VALUES,
+    Move,
+    are_calm,
+    end_of,
+    moves,
+    moves_like,
+    near,
+    risen,
+    share,
+    spacing_of,
+    told,
+)
+from detectors.channels import column_of
 from detectors.nearby import Nearby
 from soak.core.model import Change, Evidence, Explanation
+
+NEXT = "see losses on both hosts and between them: ss -ti, ip -s link"
 
 _ROUND_TRIPS = re.compile(r"(^|_)(rtt|round_?trip|ping)(_|$)", re.IGNORECASE)
 _PACKETS = re.compile(
@@ -37,17 +54,35 @@ _MORE = 1.5
 _LEAST_SHARE = 0.2
 _LEAST_PACKETS = 1.0
 _MANY_MORE, _MANY_PACKETS = 10.0, 5.0  # a second: no calm of anything else is asked for
+_CUT_VALUES = 5  # in a row without an answer
 
 
 def is_known_calm(change: Change, nearby: Nearby) -> bool:
-    """True when a channel of the network was measured and none rose."""
-    return are_calm(
-        [
-            *moves_like(_ROUND_TRIPS, change, nearby),
-            *moves(_LONE, change, nearby),
-            *moves_like(_PACKETS, change, nearby),
-        ]
-    )
+    """True when a channel of the network was measured, answers came all the time, and none rose.
+
+    What a broker that stands still adds to its answers, when it goes on, is small beside the step.
+    """
+    ways = [*moves_like(_ROUND_TRIPS, change, nearby), *moves(_LONE, change, nearby)]
+    packets = moves_like(_PACKETS, change, nearby)
+    felt = [*packets, *(one for one in ways if _added(one, change) >= _LEAST_SHARE)]
+    is_known = bool(ways or packets)
+    is_calm = not felt or are_calm(felt)
+    return is_known and is_calm and not _is_cut_off(change, nearby)
+
+
+def _is_cut_off(change: Change, nearby: Nearby) -> bool:
+    """True when no question was answered for seconds: by a broker that stands still, or no way to it."""
+    end = min(nearby.k1, end_of(change, nearby))
+    for name, series in nearby.series.items():
+        if not _ROUND_TRIPS.search(column_of(name).metric):
+            continue
+        spacing = spacing_of(series)
+        first = near(change, spacing=spacing)[0]
+        ks = series.k[(series.k >= first - VALUES * spacing) & (series.k < end)]
+        is_used_to_answer = bool(ks.size) and ks[0] < first
+        if is_used_to_answer and np.diff(ks, append=end).max() > _CUT_VALUES * spacing:
+            return True
+    return False
 
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
@@ -62,6 +97,8 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         lone = None
     if trip is not None:
         return _explanation(_scores.STRONG, [trip, lone, packets], change)
+    if _innocence.is_cpu_guilty(change, nearby):  # who waits for a processor answers late too
+        lone = None
     is_innocent = _innocence.is_drive_innocent(change, nearby) and _innocence.is_cpu_innocent(
         change, nearby
     )

@@ -1,0 +1,71 @@
+"""What comes along with a fault and is not its cause: CPU of our own or of a collector, answers a bit late."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detectors.attribution import attribute
+from detectors.nearby import Nearby
+from soak.core.model import Series
+from tests.cause_panels import END, ONSET, STEP, around, channel, told
+
+CPU = "probe@b1|host_cpu_ratio"
+WAITING = "probe@b1|node_pressure_cpu_waiting_seconds"
+FSYNC = 'probe@b1|fsync_latency_seconds{directory="/d",quantile="0.99"}'
+TRIP = 'probe@b1|broker_round_trip_seconds{target="b1:9092"}'
+LONE = 'probe@b1|broker_lone_delay_seconds{target="b1:9092"}'
+LATE = channel("probe@b1|retention_poll_age_seconds", 0.1, 0.3)
+CALM = (channel(FSYNC, 0.002, 0.002), channel(TRIP, 5e-4, 5e-4))
+
+
+def causes(*series: Series) -> list[str]:
+    return [one.cause for one in attribute(STEP, around(*series))]
+
+
+def test_a_broker_stands_still_though_our_own_producer_spins_meanwhile() -> None:
+    """Of the 0.9 processors more that are at work, most or the fewer are the producer's."""
+    host = channel(CPU, 0.3, 0.75), channel("probe@b1|host_cpu_count", 2.0, 2.0)
+    name = 'probe@b1|host_daemon_cpu_cores{daemon="produce.0"}'
+
+    assert causes(LATE, *CALM, *host, channel(name, 0.1, 0.9)) == ["broker_pause"]
+    assert "broker_pause" not in causes(LATE, *CALM, *host, channel(name, 0.1, 0.3))
+
+
+def test_answers_a_little_late_are_no_news_of_the_network() -> None:
+    """Who goes on answers its connections one after the other; a fifth of the step would be news."""
+    still = LATE, *CALM, channel(CPU, 0.3, 0.3)
+
+    assert causes(*still, channel(LONE, 1e-3, 6e-3)) == ["broker_pause"]
+    assert "broker_pause" not in causes(*still, channel(LONE, 1e-3, 0.03))
+
+
+def test_nobody_can_tell_a_broker_that_answers_nothing_from_no_way_to_it() -> None:
+    """The offsets of its log and short questions are answered by neither for 20 s, and then again."""
+    is_silent = (LATE.k >= ONSET) & (LATE.k < ONSET + 20)
+    cut = Series(TRIP, LATE.k[~is_silent], np.full(END - 20, 5e-4))
+    poll = Series(LATE.name, LATE.k, np.where(is_silent, LATE.k - ONSET + 1.5, 0.5))
+    rest = poll, CALM[0], channel(CPU, 0.3, 0.3)
+
+    assert causes(*rest, CALM[1]) == ["broker_pause"]
+    assert causes(*rest, cut) == ["unknown"]
+
+
+def test_who_waits_for_a_processor_answers_single_questions_late() -> None:
+    """Latency follows these answers second by second, as both follow the processor."""
+    busy = channel(CPU, 0.3, 0.97)
+    rng = np.random.default_rng(1)
+    wave = np.where(busy.k < ONSET, 1.0, rng.lognormal(0.0, 0.5, END))
+    lone = Series(LONE, busy.k, np.where(busy.k < ONSET, 1e-3, 0.03) * wave)
+    latency = Series(STEP.series, busy.k, np.where(busy.k < ONSET, 0.004, 0.06) * wave)
+
+    assert causes(latency, lone, *CALM, channel(CPU, 0.3, 0.3)) == ["network"]
+    assert causes(latency, lone, *CALM, busy) == ["broker_cpu"]
+
+
+def test_garbage_is_named_before_the_cpu_that_collecting_it_takes() -> None:
+    """A collection of 100 ms in each second, on a host whose processors are at work by then."""
+    pauses = told("gc_pause", *range(ONSET, END), pause_seconds=0.1)
+    busy = channel(CPU, 0.3, 0.97), channel(WAITING, 0.02, 0.9)
+    found: Nearby = around(*busy, channel(STEP.series, 0.004, 0.06), CALM[0], events=pauses)
+
+    assert [one.cause for one in attribute(STEP, found)] == ["gc_pause", "broker_cpu"]
