@@ -33,6 +33,19 @@ def test_freed_space_is_an_event_of_its_own_with_the_time_since_the_trim() -> No
     assert values(reading)["bookie_ACTIVE_LEDGER_TOTAL"] == 8
 
 
+def test_what_compactions_freed_is_told_also_when_it_is_nothing() -> None:
+    """Only then is it known that a bookie's own work did not make its drive busy."""
+    watch = Watch()
+    watch.poll()
+    watch.cluster.deleted_bytes = 23
+    deleted = watch.poll()
+    watch.cluster.compacted_bytes = 7
+    compacted = watch.poll()
+
+    name = "bookie_RECLAIMED_COMPACTION_SPACE_BYTES"
+    assert [values(reading)[name] for reading in (deleted, compacted)] == [0, 7]
+
+
 def test_space_that_no_trim_of_ours_came_before_has_no_lag() -> None:
     """Others use the bookie as well."""
     watch = Watch()
