@@ -19,7 +19,7 @@ from soak.core.units import SECOND_NS
 
 _HEAD = np.dtype((np.void, header.SIZE))
 _SERVE_NS = SECOND_NS // 10
-_COLLECT_NS = SECOND_NS // 20
+_COLLECT_NS = SECOND_NS // 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ SHALLOW = 100
 does not count."""
 
 _READY_NS = 20_000  # what lies there takes less than this to take
-_COLLECT_NS = SECOND_NS // 20
+_COLLECT_NS = SECOND_NS // 5
 _GENERATION_NS = SECOND_NS
 _FADING = 0.9  # of the messages an entry holds: what is ten seconds old hardly counts
 
@@ -66,7 +66,7 @@ class PulsarConsumer:
         self.redelivered_total = 0
 
     def receive(self, limit: int, timeout_seconds: float) -> Batch:
-        """Wait for the first message, then take what else comes within 50 ms, up to `limit`.
+        """Wait for the first message, then take what else comes within 200 ms, up to `limit`.
 
         They come a few at a time, hundreds of times a second; to look at few costs as much as at many.
         """

@@ -31,10 +31,10 @@ from soak.daemons.received import Received, restore
 from soak.service.lean import spare_collections
 from soak.service.notify import notifier
 
-RECEIVE_SECONDS = 0.05
+RECEIVE_SECONDS = 0.2
 LEAST_SECONDS = 0.001
 BATCH = 4000
-DIGEST_NS = 50_000_000  # messages are stamped as they come, and looked at in lots
+DIGEST_NS = SECOND_NS // 5  # messages are stamped as they come, and looked at in lots
 
 
 def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:

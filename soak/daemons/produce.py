@@ -35,7 +35,8 @@ from soak.service.priority import Priority
 TICK_NS = 260_000  # so long a message waits for others: the lag is that and what a wake-up is late
 FULL_NS = 2_000_000  # after a send that the client's queue refused: to try at once costs more than it sends
 IDLE_NS = 20_000_000
-DIGEST_NS = 50_000_000  # acknowledgements are noted at once and counted in batches
+DIGEST_NS = SECOND_NS // 5  # acknowledgements are noted at once, and counted so often
+DIGEST_MESSAGES = 1 << 14  # or when so many were sent: what counts them long holds up the schedule
 MOST_WAITING_SECONDS = 10
 FLUSH_SECONDS = 15.0
 FLUSH_TICK_NS = 2_000_000
@@ -105,6 +106,7 @@ class ProduceLoop:
         self._block: Block | None = None  # the next to be sent, laid out up to 10 ms ahead
         self._in_flight = [InFlight() for _ in producers]
         self._recorded = np.zeros_like(messages.next_sequences)
+        self._uncounted = 0  # sent since acknowledgements were last counted
         self._is_held = False  # behind the schedule because the cluster took no more
         self._cpu = CpuMeter(clock)
         self._busy = CpuMeter(clock, thread_time)
@@ -129,7 +131,7 @@ class ProduceLoop:
             pause_ns = TICK_NS if self._send_due(now_ns) else FULL_NS
             next_ns = min(max(self._pacer.wake_ns(TICK_NS), now_ns + pause_ns), now_ns + IDLE_NS)
         self._serve()
-        if now_ns >= self._digest_ns:
+        if now_ns >= self._digest_ns or self._uncounted >= DIGEST_MESSAGES:
             self._digest_ns = now_ns + DIGEST_NS
             self._take()
         self._clock.sleep_until(min(next_ns, self._end_ns))
@@ -237,6 +239,7 @@ class ProduceLoop:
         block.sent += taken
         if not block.left:
             self._block = None
+        self._uncounted += taken
         self._second.note_sent(delay_ns)
         self._second.held_back += taken if self._is_held else 0
         return taken
@@ -249,6 +252,7 @@ class ProduceLoop:
         self._served_ns = self._clock.mono_ns()
 
     def _take(self) -> None:
+        self._uncounted = 0
         for producer, in_flight in zip(self._producers, self._in_flight, strict=True):
             self._second.note_settled(in_flight.settle(producer.take()), self._leaders)
         self._second.count_delays()
