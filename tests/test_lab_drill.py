@@ -10,7 +10,7 @@ from soak.core import plan_text, plugins
 from soak.core.errors import PlanError
 from soak.core.units import SECOND_NS
 from soak.lab import drill
-from soak.lab.faults import deletion_stall
+from soak.lab.faults import deletion_stall, network_delay
 
 DRILLS = Path(__file__).parent.parent / "configs" / "drills"
 GOOD = """\
@@ -50,6 +50,23 @@ def test_a_drill_may_name_its_place_in_a_table_of_steps(tmp_path: Path) -> None:
 
     path.write_text(GOOD + "cell: {table: Cliff, row: 1 MiB/s}\n")
     with pytest.raises(PlanError, match=r"cell\.column: is missing"):
+        drill.load(path)
+
+
+def test_a_drill_may_name_what_is_given_beside_its_fault(tmp_path: Path) -> None:
+    """Faults too, with their own configurations, all the time; it is told with the fault."""
+    (tmp_path / "plan.yaml").touch()
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD + "given:\n  - kind: network_delay\n    node: 2\n")
+    found = drill.load(path)
+
+    assert found.given == (("network_delay", network_delay.Config(node=2)),)
+    assert drill.declaration(found, at_wall_ns=7)["given"] == [
+        {"fault": "network_delay", "config": {"delay": "20ms", "node": 2}}
+    ]
+
+    path.write_text(GOOD + "given:\n  - kind: network_delai\n")
+    with pytest.raises(PlanError, match=r"8: given\.0\.kind: unknown fault; did you mean 'network"):
         drill.load(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,12 @@ from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
 from soak.lab.drill import Drill, Expectation
 from soak.lab.drill_verdict import Moments, judge
-from soak.lab.faults import quiet
+from soak.lab.faults import consumer_pause, quiet
 from soak.lab.injection import Injection
 from soak.lab.ports import Target
 from soak.service import children
 from tests.fakes import FakeClock
-from tests.sleeping_broker import SleepingBroker
+from tests.sleeping_broker import SleepingBroker, is_stopped
 
 DRILL = Drill(
     "mine",
@@ -99,6 +100,25 @@ def test_a_run_that_ends_early_lifts_what_never_began(
     made.poll()
 
     assert lines == []
+    assert made.onset_wall_ns is None
+
+
+def test_what_is_given_is_there_from_the_start_and_outlasts_the_fault(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
+    """Here the consumer stands still; whatever is lifted, it does until the run is over."""
+    given = (("consumer_pause", consumer_pause.Config()),)
+    made = injection(replace(DRILL, given=given), FakeClock(), lines, daemon)
+    made.poll()
+    os.waitid(os.P_PID, daemon, os.WSTOPPED | os.WNOWAIT)  # a signal takes a moment
+    made.poll()
+    made.lift()
+    was_stopped = is_stopped(daemon)
+
+    made.close()
+
+    assert [line.get("paused") for line in lines] == [["consume.0"]]
+    assert (was_stopped, is_stopped(daemon)) == (True, False)
     assert made.onset_wall_ns is None
 
 

@@ -111,6 +111,20 @@ def test_a_piece_takes_the_delay_and_a_lost_one_the_time_to_send_it_again(tmp_pa
     assert lossy.count(RESEND_SECONDS) == 25
 
 
+def test_the_way_to_one_broker_may_be_longer_than_to_others(tmp_path: Path) -> None:
+    """By its place; what is told next is of all of them again."""
+
+    async def takes(network: Network) -> list[float]:
+        Relay(tmp_path, {}).tell(network)
+        lines = [Line(tmp_path / "network.json", random.Random(23), place) for place in (1, 2, 3)]
+        for one in lines:
+            one.look()
+        return [one.takes_seconds() for one in lines]
+
+    assert asyncio.run(takes(Network(delay_seconds=0.02, only=2))) == [0.0, 0.02, 0.0]
+    assert asyncio.run(takes(Network(delay_seconds=0.05))) == [0.05] * 3
+
+
 def test_what_it_is_told_stands_in_one_file(tmp_path: Path) -> None:
     """Replaced as a whole."""
     network = Network(delay_seconds=0.5, lost_ratio=0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import tempfile
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ if TYPE_CHECKING:  # a command imports what it needs when it is called
     from rich.console import Console
 
     from soak.cli._session import Ended, Started
+    from soak.core.plan_text import PlanFile
     from soak.core.ports import Clock
     from soak.lab.drill import Drill
     from soak.lab.drill_result import Result
@@ -27,7 +29,7 @@ if TYPE_CHECKING:  # a command imports what it needs when it is called
 
 DRILLS = Path(__file__).resolve().parents[2] / "configs" / "drills"
 JITTER_SECONDS = 15
-"""A seed begins the fault at most this much later."""
+"""A seed begins the fault at most this much later, and makes the soak as much longer."""
 PASSED, MISSED, INCONCLUSIVE = 0, 1, 4
 """Exit codes; the last is that of a run that proves nothing."""
 
@@ -82,10 +84,7 @@ def _run(found: Drill, run_dir: Path | None, seed: int) -> Result | None:
     from soak.cli._session import EXIT_INTERRUPTED, Company, execute
     from soak.core.errors import LabError
 
-    if seed and found.begin_ns:
-        later_ns = int(random.Random(seed).uniform(0, JITTER_SECONDS) * 10**9)
-        found = replace(found, begin_ns=found.begin_ns + later_ns)
-    plan_file = _checks.load_plan(found.plan)
+    found, plan_file = moved(found, _checks.load_plan(found.plan), seed)
     console = Console()
     console.print(
         f"DRILL {found.name}: {found.description} The fault `{found.fault_kind}` is injected into this "
@@ -112,6 +111,21 @@ def _run(found: Drill, run_dir: Path | None, seed: int) -> Result | None:
     return _judged(console, found, seed, ended, put_in[0])
 
 
+def moved(found: Drill, plan_file: PlanFile, seed: int) -> tuple[Drill, PlanFile]:
+    """Begin the fault later, as a seed says, and end the soak as much later: what follows has its time.
+
+    Seed 0, and a fault that is there before the load, are left as they are.
+    """
+    if not seed or not found.begin_ns:
+        return found, plan_file
+    seconds = random.Random(seed).uniform(0, JITTER_SECONDS)
+    phases = plan_file.plan.phases
+    longer = replace(phases, soak=phases.soak + math.ceil(seconds) * 10**9)
+    plan = replace(plan_file.plan, phases=longer)
+    found = replace(found, begin_ns=found.begin_ns + int(seconds * 10**9))
+    return found, replace(plan_file, plan=plan)
+
+
 @dataclass(frozen=True)
 class Injected:
     """What goes on beside a drill's run; implements `soak.cli._session.Beside`."""
@@ -127,7 +141,7 @@ class Injected:
             self.pool.look(self.clock.wall_ns())
 
     def end(self, folder: RunFolder) -> None:
-        self.injection.lift()
+        self.injection.close()
         self.log.publish(folder.faults)
 
 
@@ -150,7 +164,7 @@ def _injected(
     log.record(drills.declaration(found, at_wall_ns=clock.wall_ns()))
     target = Target(lab.broker, log.record, clock, lab.drives, started.pids, environment)
     injection = Injection(found, target, started.run.start_wall_ns)
-    stack.callback(injection.lift)
+    stack.callback(injection.close)
     pool = Pool(lab.drives[found.fault.node]) if found.expect.pool_within else None
     return Injected(injection, log, pool, clock)
 
@@ -199,9 +213,11 @@ def missing(found: Drill) -> str:
         lack = drive.missing(filesystem=lab.drive.filesystem)
         if lack:
             return lack
-    fault = plugins.load("soak.lab.faults", found.fault_kind)
-    lack_of_fault = getattr(fault, "missing", None)  # most need nothing of the machine itself
-    return lack_of_fault() if lack_of_fault else ""
+    for kind in (found.fault_kind, *(kind for kind, _ in found.given)):
+        lack_of_fault = getattr(plugins.load("soak.lab.faults", kind), "missing", None)
+        if lack_of_fault and (lack := lack_of_fault()):  # most need nothing of the machine itself
+            return str(lack)
+    return ""
 
 
 def _environment(found: Drill, scratch: ExitStack) -> dict[str, str]:

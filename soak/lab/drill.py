@@ -17,7 +17,7 @@ from soak.core.errors import PlanError
 from soak.core.plan_base import STRICT
 from soak.core.plan_text import typed
 from soak.core.units import SECOND_NS, Duration
-from soak.core.yaml_text import Document, parse
+from soak.core.yaml_text import Document, Place, parse
 
 _FAULTS = "soak.lab.faults"
 
@@ -62,6 +62,9 @@ class _File:
     begin: Duration = 0  # from the start of the run, its warm-up included; 0s: before the load
     length: Duration = 0  # 0s: to the end of the run
     description: str = dataclasses.field(default="")
+    given: tuple[
+        dict[str, Any], ...
+    ] = ()  # faults that are part of the cluster: there all the time
     cell: Cell | None = None
 
     def __post_init__(self) -> None:
@@ -84,6 +87,7 @@ class Drill:
     begin_ns: int = 0
     length_ns: int = 0
     cell: Cell | None = None
+    given: tuple[tuple[str, Any], ...] = ()  # kinds and Configs of what is there before the load
 
 
 def load(path: Path) -> Drill:
@@ -102,26 +106,31 @@ def load(path: Path) -> Drill:
     plan = path.parent / file.plan
     if not plan.is_file():
         raise document.error(("plan",), f"there is no file {plan}")
-    kind, config = _fault(file.fault, document)
+    kind, config = _fault(file.fault, document, ("fault",))
+    given = tuple(_fault(one, document, ("given", at)) for at, one in enumerate(file.given))
     about = path.stem, file.description, plan, kind, config, file.expect
-    return Drill(*about, file.begin, file.length, file.cell)
+    return Drill(*about, file.begin, file.length, file.cell, given)
 
 
 def declaration(drill: Drill, *, at_wall_ns: int) -> dict[str, object]:
     """Return the first line of the fault log: what is done to the run, in full."""
-    config = TypeAdapter(type(drill.fault)).dump_python(drill.fault, mode="json")
     return {
         "drill": drill.name,
         "fault": drill.fault_kind,
-        "config": config,
+        "config": _written(drill.fault),
+        "given": [{"fault": kind, "config": _written(config)} for kind, config in drill.given],
         "at_wall_ns": at_wall_ns,
     }
 
 
-def _fault(section: dict[str, Any], document: Document) -> tuple[str, Any]:
+def _written(config: Any) -> object:  # noqa: ANN401  # a fault's own
+    return TypeAdapter(type(config)).dump_python(config, mode="json")
+
+
+def _fault(section: dict[str, Any], document: Document, place: Place) -> tuple[str, Any]:
     known = plugins.names(_FAULTS)
     kind = section.get("kind")
     if kind not in known:
-        raise document.error(("fault", "kind"), f"unknown fault{plugins.nearest(str(kind), known)}")
+        raise document.error((*place, "kind"), f"unknown fault{plugins.nearest(str(kind), known)}")
     rest = {key: value for key, value in section.items() if key != "kind"}
-    return str(kind), typed(plugins.load(_FAULTS, str(kind)).Config, rest, document, ("fault",))
+    return str(kind), typed(plugins.load(_FAULTS, str(kind)).Config, rest, document, place)

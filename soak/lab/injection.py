@@ -1,6 +1,11 @@
-"""A drill's fault in its run: not yet, at work, lifted. From the main thread, which may start brokers."""
+"""A drill's fault in its run: not yet, at work, lifted; and what is given from before the load to its end.
+
+From the main thread, which may start brokers.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from soak.core import plugins
 from soak.core.errors import LabError
@@ -9,13 +14,14 @@ from soak.lab.ports import Active, Target
 
 
 class Injection:
-    """Call `poll` about once a second, and `lift` when the run is over, whatever happened."""
+    """Call `poll` about once a second, and `close` when the run is over, whatever happened."""
 
     def __init__(self, drill: Drill, target: Target, start_wall_ns: int) -> None:
         self._drill = drill
         self._target = target
         self._start_wall_ns = start_wall_ns
         self._active: Active | None = None
+        self._given: list[Active] = []
         self.lifted_wall_ns: int | None = None
         self.failure = ""
 
@@ -32,12 +38,13 @@ class Injection:
         """
         if self.lifted_wall_ns is not None:
             return
+        for kind, config in self._drill.given[len(self._given) :]:
+            self._given.append(self._injected(kind, config))
         begin_ns, length_ns = self._drill.begin_ns, self._drill.length_ns
         now_ns = self._target.clock.wall_ns() - self._start_wall_ns
         if self._active is None:
             if not begin_ns or now_ns >= begin_ns:
-                fault = plugins.load("soak.lab.faults", self._drill.fault_kind)
-                self._active = fault.inject(self._target, self._drill.fault)
+                self._active = self._injected(self._drill.fault_kind, self._drill.fault)
         elif length_ns and now_ns >= begin_ns + length_ns:
             self.lift()
 
@@ -48,8 +55,21 @@ class Injection:
         self.lifted_wall_ns = self._target.clock.wall_ns()
         if self._active is None:
             return
-        try:
-            self._active.lift()
-        except LabError as error:
-            self.failure = str(error)
+        self._undo(self._active)
         self._target.record({"at_wall_ns": self.lifted_wall_ns, "lifted": not self.failure})
+
+    def close(self) -> None:
+        """Undo the fault and all that was given; may be called twice."""
+        self.lift()
+        while self._given:
+            self._undo(self._given.pop())
+
+    def _injected(self, kind: str, config: Any) -> Active:  # noqa: ANN401  # a fault's own
+        active: Active = plugins.load("soak.lab.faults", kind).inject(self._target, config)
+        return active
+
+    def _undo(self, active: Active) -> None:
+        try:
+            active.lift()
+        except LabError as error:
+            self.failure = self.failure or str(error)

@@ -33,6 +33,7 @@ class Network:
     delay_seconds: float = 0.0
     lost_ratio: float = 0.0  # of the pieces that pass
     is_cut: bool = False  # nothing passes, and nothing is refused
+    only: int = 0  # on the way to this broker alone, by its place from 1; 0: to all of them
 
 
 class Relay:

@@ -19,24 +19,30 @@ Piece = tuple[float, bytes]
 
 
 class Line:
-    """The network as it is now; every connection asks it."""
+    """The way to one broker as it is now; every connection to it asks it."""
 
-    def __init__(self, path: Path, chance: random.Random) -> None:
+    def __init__(self, path: Path, chance: random.Random, place: int = 1) -> None:
         self._path = path
         self._chance = chance
+        self._place = place  # of the broker, from 1
         self._stamp = (0, 0)
         self.network = Network()
         self.is_open = asyncio.Event()
 
     async def watch(self) -> None:
         while True:
-            status = self._path.stat()
-            stamp = (status.st_ino, status.st_mtime_ns)
-            if stamp != self._stamp:
-                self.network = Network(**json.loads(self._path.read_text()))
-                self._stamp = stamp
-                (self.is_open.clear if self.network.is_cut else self.is_open.set)()
+            self.look()
             await asyncio.sleep(_LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Heed what the file says, if that is new."""
+        status = self._path.stat()
+        stamp = (status.st_ino, status.st_mtime_ns)
+        if stamp != self._stamp:
+            told = Network(**json.loads(self._path.read_text()))
+            self.network = told if told.only in (0, self._place) else Network()
+            self._stamp = stamp
+            (self.is_open.clear if self.network.is_cut else self.is_open.set)()
 
     def takes_seconds(self) -> float:
         """Return how long the next piece is under way."""
@@ -97,16 +103,19 @@ async def connect(
 
 async def serve(path: Path, pairs: list[tuple[int, int]]) -> None:
     """Listen and carry until killed."""
-    line = Line(path, random.Random())
-    for here, there in pairs:
+    lines = [Line(path, random.Random(), place) for place in range(1, len(pairs) + 1)]
+    for line, (here, there) in zip(lines, pairs, strict=True):
 
         async def accept(
-            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, there: int = there
+            reader: asyncio.StreamReader,
+            writer: asyncio.StreamWriter,
+            line: Line = line,
+            there: int = there,
         ) -> None:
             await connect(line, there, reader, writer)
 
         await asyncio.start_server(accept, "127.0.0.1", here)
-    await line.watch()
+    await asyncio.gather(*(line.watch() for line in lines))
 
 
 def main() -> None:

@@ -5,6 +5,10 @@ Needs: a Kafka of several brokers, with topics of several copies.
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Iterable
+from typing import Protocol
+
 from confluent_kafka import ElectionType, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from pydantic.dataclasses import dataclass
@@ -15,13 +19,27 @@ from soak.core.units import SECOND_NS
 from soak.lab.faults._undoing import Undoing, node_of, revive, undoing
 from soak.lab.ports import Target
 
-_ELECTION_SECONDS = 20.0
+_TOPICS = "soak-*"
+_ASK_SECONDS, _ELECTION_SECONDS = 20.0, 20.0
 _PATIENCE_NS, _AGAIN_NS = 60 * SECOND_NS, SECOND_NS // 2
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     node: int = 1  # which, from 1
+    onto: int = 0  # or the one that leads a partition which this one takes over; 0: `node`
+
+
+class Partition(Protocol):
+    """What a cluster says of one."""
+
+    @property
+    def leader(self) -> int: ...
+
+    @property
+    def replicas(self) -> list[int]:
+        """Return its brokers; the first of them that is alive and in step leads."""
+        ...
 
 
 def inject(target: Target, config: Config) -> Undoing:
@@ -33,12 +51,36 @@ def inject(target: Target, config: Config) -> Undoing:
     if len(target.broker.nodes) < 2:  # noqa: PLR2004  # one that goes and one that takes over
         raise LabError("leader_move needs a lab of several brokers: `lab.nodes` of the plan")
     with undoing(target) as active:
-        node = node_of(target, config.node)
+        ending = _led_before(target, config.onto) if config.onto else config.node
+        node = node_of(target, ending)
         active.on_lift(_lead_again, target)
         active.on_lift(revive, node)
-        active.did(stopping=config.node)  # leaders move while it ends
+        active.did(stopping=ending)  # leaders move while it ends
         node.stop()
     return active
+
+
+def _led_before(target: Target, onto: int) -> int:
+    """Return who leads a partition of which this broker has the next copy: the first alive takes over.
+
+    Raises:
+        LabError: there is no such partition, or the cluster does not say.
+    """
+    admin = AdminClient({"bootstrap.servers": target.broker.bootstrap_servers})
+    try:
+        topics = admin.list_topics(timeout=_ASK_SECONDS).topics
+    except KafkaException as error:
+        raise LabError(f"cannot ask who leads what: {error}") from error
+    own = [topic for name, topic in topics.items() if fnmatch.fnmatchcase(name, _TOPICS)]
+    leader = leader_before(onto, [one for topic in own for one in topic.partitions.values()])
+    if leader is None:
+        raise LabError(f"broker {onto} is the next to lead no partition of {_TOPICS!r}")
+    return leader
+
+
+def leader_before(onto: int, partitions: Iterable[Partition]) -> int | None:
+    """Return the first leader whose partition has its next copy at this broker, or None."""
+    return next((one.leader for one in partitions if one.replicas[:2] == [one.leader, onto]), None)
 
 
 def _lead_again(target: Target) -> None:

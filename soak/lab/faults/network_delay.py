@@ -1,4 +1,4 @@
-"""Makes the way to the brokers long: all that passes is under way longer, in both directions.
+"""Makes the way to the brokers, or to one of them, long: what passes is under way longer, in both directions.
 
 Needs: a relay before the brokers (`lab.relayed`).
 """
@@ -17,10 +17,13 @@ from soak.lab.relay import Network
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     delay: Duration = duration_ns("20ms")  # in each direction
+    node: int = 0  # to which, from 1; 0: to all
 
     def __post_init__(self) -> None:
         if self.delay <= 0:
             raise ValueError("delay must be above 0s")
+        if self.node < 0:
+            raise ValueError("node must not be below 0")
 
 
 def inject(target: Target, config: Config) -> Undoing:
@@ -32,6 +35,6 @@ def inject(target: Target, config: Config) -> Undoing:
     with undoing(target) as active:
         relay = relay_of(target)
         active.on_lift(relay.tell, Network())
-        relay.tell(Network(delay_seconds=config.delay / SECOND_NS))
+        relay.tell(Network(delay_seconds=config.delay / SECOND_NS, only=config.node))
         active.did(delay_ns=config.delay)
     return active
