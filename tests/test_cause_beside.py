@@ -1,4 +1,4 @@
-"""What comes along with a fault and is not its cause: CPU of our own or of a collector, answers a bit late."""
+"""What comes along with a fault and is not its cause: CPU of our own or of a collector, late answers."""
 
 from __future__ import annotations
 

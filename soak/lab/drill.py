@@ -62,9 +62,7 @@ class _File:
     begin: Duration = 0  # from the start of the run, its warm-up included; 0s: before the load
     length: Duration = 0  # 0s: to the end of the run
     description: str = dataclasses.field(default="")
-    given: tuple[
-        dict[str, Any], ...
-    ] = ()  # faults that are part of the cluster: there all the time
+    given: tuple[dict[str, Any], ...] = ()  # faults that are how the cluster is: all the time
     cell: Cell | None = None
 
     def __post_init__(self) -> None:
