@@ -33,7 +33,7 @@ def test_the_message_names_unit_host_and_how() -> None:
     told = message("p", UNIT, "h1", SAID, 0)
 
     assert told.subject == "[soakd] p: soak-begin@p failed on h1"
-    assert "exit-code 1." in told.text
+    assert "at 1970-01-01 00:00:00Z: exit-code 1." in told.text
     assert "journalctl -u soak-begin@p" in told.text
 
 

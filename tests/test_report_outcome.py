@@ -15,6 +15,7 @@ from soak.store.run_folder import RunFolder
 
 def _shown(path: Path, **changes: object) -> str:
     found: dict[str, Any] = {
+        "kind": "step",
         "metric": "end_to_end_latency_seconds",
         "labels": {"source": "consume.0@h", "quantile": "0.99"},
         "at": "2026-09-21T14:15:12Z",
@@ -26,7 +27,7 @@ def _shown(path: Path, **changes: object) -> str:
         "evidence": [{"text": "why"}],
         **changes,
     }
-    coverage = {"seconds": 240, "gaps": [], "untrusted_seconds": 0}
+    coverage = {"seconds": 240, "gaps": [{}], "untrusted_seconds": 0}
     body = {"verdict": "regressed", "findings": [found], "audit": {}, "coverage": coverage}
     folder = RunFolder(path)
     folder.summary.parent.mkdir(parents=True)
@@ -41,6 +42,19 @@ def test_a_finding_is_told_in_the_words_of_mail_and_report(tmp_path: Path) -> No
         "finding: p99 end-to-end latency 4.1 ms -> 61 ms (x15) of consume.0@h "
         "at 2026-09-21T14:15:12Z, cause unknown, confirmed\n  - why\n"
     ) in _shown(tmp_path)
+
+
+def test_a_drift_is_called_one(tmp_path: Path) -> None:
+    """As in the mail: it did not step."""
+    assert "p99 end-to-end latency drifting 4.1 ms -> 61 ms" in _shown(tmp_path, kind="drift")
+
+
+def test_evidence_cannot_order_the_terminal_about(tmp_path: Path) -> None:
+    """A log line may hold anything; and one gap is one."""
+    shown = _shown(tmp_path, evidence=[{"text": "log \x1b[2Jline\nfinding: none"}])
+
+    assert "  - log  [2Jline finding: none\n" in shown
+    assert "coverage: 240 s, 1 gap, 0 s untrusted" in shown
 
 
 def test_a_finding_without_numbers_is_told_too(tmp_path: Path) -> None:

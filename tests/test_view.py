@@ -9,6 +9,7 @@ from rich.console import Console
 from soak.cli._snapshot import Latency, Snapshot
 from soak.cli._view import LiveView, PlainView, bar, open_view, panel
 from soak.core.model import Finding
+from soak.core.units import SECOND_NS
 
 FOUND = Finding(
     key="r-100",
@@ -28,6 +29,7 @@ FOUND = Finding(
 
 def _snapshot(k: int = 130, findings: tuple[Finding, ...] = (FOUND,)) -> Snapshot:
     return Snapshot(
+        start_wall_ns=1_790_000_000 * SECOND_NS,
         k=k,
         total_seconds=225,
         end_k=None,
@@ -79,6 +81,7 @@ def test_without_a_terminal_a_line_comes_every_ten_seconds_and_for_each_finding(
     assert isinstance(view, PlainView)
     assert len([line for line in lines if " soak: sent 1,000/s" in line]) == 3
     assert len([line for line in lines if "confirmed" in line]) == 1
+    assert any("(x15) since 14:15:01Z, cause unknown" in line for line in lines)
 
 
 def test_a_mail_is_printed_above_the_panel_and_stays() -> None:

@@ -54,6 +54,7 @@ def test_a_series_falls_into_its_parts() -> None:
         (1.5 * 2**20, "bytes", "1.5 MiB"),
         (20_000, "messages", "20,000 messages"),
         (2002, "messages", "2,002 messages"),
+        (1.0, "messages", "1 message"),
         (1017 * 2**10, "bytes", "1,017 KiB"),
         (12_345_678, "messages", "12.3M messages"),
         (999_700_000, "", "1G"),
@@ -108,6 +109,16 @@ def test_a_sparkline_shows_peaks_and_leaves_gaps_open() -> None:
     assert wording.sparkline([0.0040, 0.0041, 0.0042], 3) == "▁▁▁"
     assert wording.sparkline([], 10) == ""
     assert wording.sparkline([math.nan, 0.0], 10) == " ▁"
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 gaps"), (1, "1 gap"), (1200, "1,200 gaps")])
+def test_one_is_not_many(number: int, text: str) -> None:
+    assert wording.counted(number, "gap") == text
+
+
+def test_what_is_too_long_loses_its_middle() -> None:
+    assert wording.shortened("/srv/kafka/node-1/data", 16) == "/srv...de-1/data"
+    assert wording.shortened("/srv/kafka", 10) == "/srv/kafka"
 
 
 @pytest.mark.parametrize(

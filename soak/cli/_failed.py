@@ -15,7 +15,7 @@ from pathlib import Path
 from soak.cli.main import EXIT_BAD_PLAN
 from soak.core.ports import Message, Sink
 from soak.core.units import duration_ns
-from soak.core.wording import moment
+from soak.core.wording import day, moment
 from soak.daemons.alert_attempt import attempt
 from soak.store.run_folder import write_atomically
 
@@ -76,11 +76,11 @@ def message(
     """Return what people are told; `environment` has systemd's words on the unit, see systemd.exec(5)."""
     result = environment.get("MONITOR_SERVICE_RESULT", "failed")
     status = environment.get("MONITOR_EXIT_STATUS", "")
-    key = key_of(plan, environment, now_wall_ns)
+    key, at = key_of(plan, environment, now_wall_ns), f"{day(now_wall_ns)} {moment(now_wall_ns)}"
     return Message(
         key=key,
         subject=f"[soakd] {plan}: {unit} failed on {host}",
-        text=f"systemd on {host} gave {unit} up at {moment(now_wall_ns)}: {result} {status}".rstrip()
+        text=f"systemd on {host} gave {unit} up at {at}: {result} {status}".rstrip()
         + ".\nThis says nothing about the cluster, but a run may not go on, or have no report.\n"
         f"What it said last: journalctl -u {unit} -n 50\n",
         at_wall_ns=now_wall_ns,

@@ -35,7 +35,7 @@ def show(console: Console, folder: RunFolder) -> None:
     coverage = summary["coverage"]
     _line(
         console,
-        f"coverage: {coverage['seconds']} s, {len(coverage['gaps'])} gaps, "
+        f"coverage: {coverage['seconds']} s, {wording.counted(len(coverage['gaps']), 'gap')}, "
         f"{coverage['untrusted_seconds']} s untrusted",
     )
     _line(console, f"report: {folder.report}")
@@ -55,9 +55,8 @@ def _show_finding(console: Console, found: dict[str, Any]) -> None:
     labels = dict(found["labels"])
     source = labels.pop("source", "")
     series = f"{source}|{Column(found['metric'], tuple(labels.items())).name}"
-    moved = wording.step(
-        _number(found["before"]), _number(found["after"]), wording.split(series).unit
-    )
+    before, after = _number(found["before"]), _number(found["after"])
+    moved = wording.course(found["kind"], before, after, wording.split(series).unit)
     _line(
         console,
         f"finding: {wording.title(series)} {moved} of {source} at {found['at']}, "
@@ -72,4 +71,4 @@ def _number(value: float | None) -> float:
 
 
 def _line(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(wording.printable(text), markup=False, highlight=False, soft_wrap=True)

@@ -36,6 +36,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    start_wall_ns: int  # of the run
     k: int
     total_seconds: int
     end_k: int | None
@@ -75,6 +76,7 @@ class Watcher:
             self._p50.append(end_to_end.p50)
             self._p99.append(end_to_end.p99)
         return Snapshot(
+            start_wall_ns=self.grid.start_wall_ns,
             k=k,
             total_seconds=self._total(phases),
             end_k=phases.end_k,

@@ -44,7 +44,7 @@ class PlainView:
 
     def show(self, snapshot: Snapshot) -> None:
         for found in snapshot.findings:
-            line = wording.finding(found)
+            line = wording.finding(found, snapshot.start_wall_ns)
             if self._states.get(found.key) != line:
                 self._states[found.key] = line
                 self.note(line)
@@ -136,7 +136,8 @@ def panel(snapshot: Snapshot, width: int) -> list[Text | Table]:
     parts.append(Text(f"p99  {wording.sparkline(snapshot.p99_history, room)}"))
     for found in snapshot.findings:
         style = "bold red" if found.state == "confirmed" and found.is_about_cluster else ""
-        parts.append(Text(wording.finding(found), style=style, overflow="fold"))
+        line = wording.finding(found, snapshot.start_wall_ns)
+        parts.append(Text(line, style=style, overflow="fold"))
     return parts
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from soak.core.model import Finding, Labels
+from soak.core.model import Finding, Kind, Labels
 from soak.core.units import SECOND_NS
 
 _LABEL = re.compile(r'([^=,{}"]+)="((?:[^"\\]|\\.)*)"')
@@ -25,6 +25,11 @@ _PHRASES = (
     ("lag messages", "consumer lag"),
 )
 _KINDS = {"step": "", "drift": "drifting", "spikes": "spiking", "tail": "in its tail"}
+_CUT = "..."
+# controls, which a terminal obeys; what turns or breaks lines; halves of characters, which no mail holds
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+"
+)
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _LEAST_SPAN = math.log(10)  # of a sparkline: noise of a few percent stays flat
 _ROUNDED_UP = 0.9995  # of a scale: with three digits 999.6 us is 1 ms
@@ -84,7 +89,26 @@ def amount(value: float, unit: str) -> str:
             return f"{_short(value / scale)} {name}"
     if unit in {"", "ratio"}:
         return _short(value)
-    return f"{_short(value)} {unit}"
+    shown = _short(value)
+    return f"{shown} {unit.removesuffix('s') if shown == '1' else unit}"
+
+
+def printable(text: str) -> str:
+    """Return a line with blanks for what is none to be read: names and log lines are others' texts."""
+    return _UNPRINTABLE.sub(" ", text)
+
+
+def shortened(text: str, width: int) -> str:
+    """Return the text with its middle cut out where it is too long: of a path the end tells most."""
+    if len(text) <= width:
+        return text
+    head = (width - len(_CUT)) // 3
+    return f"{text[:head]}{_CUT}{text[len(text) - width + len(_CUT) + head :]}"
+
+
+def counted(number: int, what: str) -> str:
+    """Return such as `1 gap` or `2 gaps`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def factor(before: float, after: float) -> str:
@@ -102,17 +126,20 @@ def step(before: float, after: float, unit: str) -> str:
 
 
 def moved(found: Finding) -> str:
-    """Return what a finding's level did: `4.1 ms -> 61 ms (x15)`, with its kind where it is no step."""
-    change = step(found.before, found.after, split(found.series).unit)
-    return f"{_KINDS[found.kind]} {change}".lstrip()
+    """Return what a finding's level did."""
+    return course(found.kind, found.before, found.after, split(found.series).unit)
 
 
-def finding(found: Finding) -> str:
-    """Return a finding in one line."""
-    return (
-        f"{found.state}: {title(found.series)} {moved(found)} "
-        f"since second {found.onset_k}, cause {found.cause}"
-    )
+def course(kind: Kind, before: float, after: float, unit: str) -> str:
+    """Return what a level did: `4.1 ms -> 61 ms (x15)`, with its kind where it is no step."""
+    return f"{_KINDS[kind]} {step(before, after, unit)}".lstrip()
+
+
+def finding(found: Finding, start_wall_ns: int) -> str:
+    """Return a finding of a run that began then, in one line."""
+    since = moment(start_wall_ns + found.onset_k * SECOND_NS)
+    what = f"{found.state}: {title(found.series)} {moved(found)}"
+    return printable(f"{what} since {since}, cause {found.cause}")
 
 
 def moment(wall_ns: int) -> str:
