@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from soak.cli import main
 from soak.core import plugins
 from soak.core.plan import PLUGIN_SECTIONS
+from soak.daemons.alert_message import COLUMNS
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURED = [
@@ -46,8 +47,12 @@ def test_a_configuration_is_frozen_and_refuses_unknown_keys(package: str, name: 
 
 
 @pytest.mark.parametrize("name", plugins.names("detectors.causes"))
-def test_a_cause_explains(name: str) -> None:
-    assert callable(plugins.load("detectors.causes", name).explain)
+def test_a_cause_explains_and_says_where_to_look(name: str) -> None:
+    """In a line of a mail."""
+    cause = plugins.load("detectors.causes", name)
+
+    assert callable(cause.explain)
+    assert 0 < len(f"next      {cause.NEXT}") <= COLUMNS
 
 
 @pytest.mark.parametrize("name", plugins.names("spark.reports"))

@@ -29,6 +29,8 @@ from detectors.nearby import Nearby, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 
+NEXT = "see whether the broker was stopped or swapped, or its machine moved"
+
 _LONG_SECONDS = 30
 _EVEN = 0.7
 _SOONER = (broker_down, gc_pause, leader_move, retention_cliff, segment_roll)

@@ -15,6 +15,8 @@ from detectors.nearby import Nearby, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 
+NEXT = "see who reads old data, and slow it by a quota or wait for it"
+
 _READ_MORE = 1.1
 
 

@@ -20,6 +20,8 @@ from detectors.nearby import Nearby, between
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation, Series
 
+NEXT = "see what else runs on this load's host; the cluster is not to blame"
+
 _SECONDS = 30  # before and after the onset
 _LEAST = 5
 _UNTRUSTED_RATIO = 0.5

@@ -14,6 +14,8 @@ from detectors.nearby import Nearby, TimedEvent, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 
+NEXT = "see who set a host's clock: chronyc tracking, timedatectl"
+
 KIND = "clock_step"
 _END_TO_END, _PUBLISH = "end_to_end_latency_seconds", "publish_latency_seconds"
 _LEAST_RATIO, _MOST_RATIO = 0.5, 2.0

@@ -13,6 +13,8 @@ from detectors.causes._moves import are_calm, near, told
 from detectors.nearby import Nearby, when
 from soak.core.model import Change, Evidence, Explanation
 
+NEXT = "see the bookies' compaction settings: rate, thresholds, interval"
+
 _MORE = 1.3
 _TRAFFIC = (_drives.READ, _drives.WRITTEN, _drives.READS, _drives.WRITES)
 

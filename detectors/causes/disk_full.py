@@ -18,6 +18,8 @@ from detectors.nearby import Nearby, between, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation, Series
 
+NEXT = "make room on the broker's drive, or shorten retention, at once"
+
 _FREE = re.compile(r"(filesystem|disk|volume)\w*_(avail|free)_bytes$")
 _TOTAL = "redpanda_storage_disk_total_bytes"
 _LEAST_RATIO = 0.02

@@ -15,6 +15,8 @@ from detectors.causes._moves import are_calm, moves, share, told
 from detectors.nearby import Nearby
 from soak.core.model import Change, Explanation
 
+NEXT = "trim the drive (fstrim), and leave more of it unused"
+
 _SLOWER = 1.5
 _LEAST_SHARE = 0.2
 

@@ -18,6 +18,8 @@ from detectors.nearby import Nearby
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 
+NEXT = "see the broker's GC log: heap, collector, what allocates"
+
 KINDS = ("gc_pause", "gc_stall")
 _WORDS = Words("a long pause", "pauses", "long pauses of the JVM", "long pause of the JVM")
 _SUMS = ("jvm_gc_pause_seconds", "jvm_gc_stall_seconds")  # of a log, by second

@@ -15,6 +15,8 @@ from detectors.causes._moves import end_of, near
 from detectors.nearby import Nearby, when
 from soak.core.model import Change, Evidence, Explanation
 
+NEXT = "see in the controller's log why leaders moved, and move them back"
+
 KIND = "leader_change"
 _BEFORE_SECONDS = 300
 _MOST_EXPECTED = 0.1  # of such seconds as near to any instant

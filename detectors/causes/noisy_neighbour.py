@@ -14,6 +14,8 @@ from detectors.causes._moves import Move, share, told
 from detectors.nearby import Nearby
 from soak.core.model import Change, Evidence, Explanation
 
+NEXT = "see who else writes on that drive: iotop, or the host's tenants"
+
 _MORE = 1.5
 _LEAST_SHARE = 0.1
 _WRITES = (_drives.WRITTEN, _drives.WRITES, _drives.FLUSHES)

@@ -15,6 +15,8 @@ from detectors.nearby import Nearby
 from soak.core import wording
 from soak.core.model import Change, Explanation
 
+NEXT = "see how files are deleted: filesystem, discards, size of segments"
+
 KIND = "retention_deletion"
 _KINDS = (
     KIND,

@@ -17,6 +17,8 @@ from detectors.nearby import Nearby
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 
+NEXT = "see the size of segments, and what is flushed when one is closed"
+
 KINDS = ("segment_created", "segment_roll", "ledger_created", "ledger_roll")
 _WORDS = Words("a roll", "rolls", "rolls of segments", "roll of a segment")
 _TOGETHER = 0.5  # of the rolls within a second of a deletion

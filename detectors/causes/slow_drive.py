@@ -15,6 +15,8 @@ from detectors.causes._moves import share, told
 from detectors.nearby import Nearby
 from soak.core.model import Change, Explanation
 
+NEXT = "see the drive's health and limits: smartctl, a cloud's throttling"
+
 _SLOWER = 1.5
 _LEAST_SHARE = 0.2
 

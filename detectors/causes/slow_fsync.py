@@ -18,6 +18,8 @@ from detectors.channels import column_of
 from detectors.nearby import Nearby
 from soak.core.model import Change, Evidence, Explanation
 
+NEXT = "see limits on IO (cgroups) and the filesystem above the drive"
+
 _METRICS = (
     "fsync_latency_seconds",
     "bookie_journal_JOURNAL_SYNC_floor_seconds",

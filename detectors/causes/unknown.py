@@ -7,6 +7,8 @@ from detectors.nearby import Nearby, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 
+NEXT = "see in the report which channels moved, and who did what then"
+
 _SECONDS = 10
 _MOST = 5
 
