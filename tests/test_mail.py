@@ -97,6 +97,8 @@ def test_a_mail_arrives_whole_with_its_chart() -> None:
     assert text.get_content().replace("\r\n", "\n") == MESSAGE.text
     assert chart.get_content() == PNG
     assert f'src="cid:{chart["Content-ID"][1:-1]}"' in html.get_content()
+    assert "max-width:100%" in html.get_content(), "a phone is narrower than the picture"
+    assert "pre-wrap" in html.get_content(), "and than the text"
     assert mail.get_content_type() == "multipart/alternative"
     assert chart.get_content_disposition() == "inline"
 

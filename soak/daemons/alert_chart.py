@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,59 +14,107 @@ from soak.core.model import Finding
 from soak.core.units import SECOND_NS
 from soak.daemons.alert_window import Window
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 # Okabe and Ito's palette, told apart by all eyes: blue, orange, vermilion
 _STYLE = {"0.5": ("p50", "#56b4e9"), "0.99": ("p99", "#0072b2"), "0.999": ("p99.9", "#d55e00")}
 _PLAIN = ("", "#0072b2")
 _DELETION, _INTERVAL = "#7a7a7a", "#e69f00"
+_TICKS = (10, 30, 60, 120, 300)  # seconds between two labels
+_MOST_TICKS = 6
+_LONGEST_TITLE = 66
+_LEAST_DECADES = 0.3  # of a scale of logarithms, on which a label is sure then
+_SUBS = ((0.6, tuple(range(1, 10))), (2.5, (1, 2, 5)), (math.inf, (1,)))
+"""Up to how many decades which multiples of a power of ten have a label."""
 
 
 def draw(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
-    """Return a PNG of 720 x 330 pixels."""
+    """Return a PNG of 960 x 540 pixels, of which a phone's width can be read."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  # 0.5 s, 60 MB
     from matplotlib.figure import Figure  # noqa: PLC0415  # that most runs never need
 
-    figure = Figure(figsize=(7.2, 3.3), dpi=100, layout="constrained")
+    figure = Figure(figsize=(4.8, 2.7), dpi=200, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    low, high = finding.interval
-    axes.axvspan(low, high + 1, color=_INTERVAL, alpha=0.35, linewidth=0)
-    axes.axvline(finding.onset_k, color=_INTERVAL, linewidth=1.2)
-    if finding.gone_k is not None:
-        axes.axvline(finding.gone_k, color=_DELETION, linewidth=1.2, linestyle="--")
+    _draw_finding(axes, finding, window)
     for quantile, values in window.values.items():
         label, colour = _STYLE.get(quantile, _PLAIN)
-        width = 1.6 if quantile == window.headline else 0.9
+        width = 1.3 if quantile == window.headline else 0.7
         k, shown = with_breaks(window.k, values)
-        axes.plot(k, shown, color=colour, linewidth=width, label=label)
-    if any(np.nanmin(values, initial=np.inf) > 0 for values in window.values.values()):
-        axes.set_yscale("log")
-    unit = wording.split(finding.series).unit
-    axes.yaxis.set_major_formatter(lambda value, _: wording.amount(value, unit))
-    axes.yaxis.set_minor_formatter("")
-    axes.xaxis.set_major_formatter(
-        lambda k, _: wording.moment(start_wall_ns + int(k) * SECOND_NS)[:-1]
-    )
+        # a line shows no second that stands alone between two in which nothing came
+        axes.plot(k, shown, ".-", color=colour, linewidth=width, markersize=2, label=label)
     if window.deletions_k:
         ticks = np.array(window.deletions_k)
-        floor = np.zeros(ticks.size)
         axes.plot(
             ticks,
-            floor + 0.02,
+            np.full(ticks.size, 0.02),
             "|",
             color=_DELETION,
-            markersize=7,
+            markersize=5,
             transform=axes.get_xaxis_transform(),
             label="deletions",
         )
-    axes.set_xlim(int(window.k[0]), int(window.k[-1]) + 1)
-    axes.set_title(wording.title(finding.series), fontsize=10, loc="left", parse_math=False)
+    _label_amounts(axes, finding, window)
+    _label_moments(axes, window, start_wall_ns)
+    title = wording.shortened(wording.printable(wording.title(finding.series)), _LONGEST_TITLE)
+    axes.set_title(title, fontsize=9, loc="left", parse_math=False)
     axes.grid(visible=True, alpha=0.25)
     axes.tick_params(labelsize=8)
-    axes.set_xlabel("UTC", fontsize=8, loc="right", labelpad=0)
-    axes.legend(fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(
+            fontsize=8,
+            ncols=4,
+            loc="upper left",
+            bbox_to_anchor=(0.0, -0.12),  # not beside the title, which may be long
+            frameon=False,
+            handlelength=1.2,
+            columnspacing=1.0,
+        )
     file = io.BytesIO()
     figure.savefig(file, format="png", metadata={"Software": None})
     return file.getvalue()
+
+
+def _draw_finding(axes: Axes, finding: Finding, window: Window) -> None:
+    """Draw the onset with its interval, the levels before and after it, and where it was over."""
+    low, high = finding.interval
+    end = int(window.k[-1]) + 1 if finding.gone_k is None else finding.gone_k
+    axes.axvspan(low, high + 1, color=_INTERVAL, alpha=0.35, linewidth=0)
+    axes.axvline(finding.onset_k, color=_INTERVAL, linewidth=1.0)
+    if finding.gone_k is not None:
+        axes.axvline(finding.gone_k, color=_DELETION, linewidth=1.0, linestyle="--")
+    spans = ((finding.before, window.k[0], finding.onset_k), (finding.after, finding.onset_k, end))
+    for level, first, last in spans:
+        axes.hlines(level, first, last, color="black", linewidth=0.9, linestyle=":")
+
+
+def _label_amounts(axes: Axes, finding: Finding, window: Window) -> None:
+    from matplotlib.ticker import LogLocator  # noqa: PLC0415  # as above
+
+    unit = wording.split(finding.series).unit
+    shown = np.concatenate(list(window.values.values()))
+    shown = shown[np.isfinite(shown)]
+    decades = math.log10(shown.max() / shown.min()) if shown.size and shown.min() > 0 else 0.0
+    if decades > _LEAST_DECADES:
+        axes.set_yscale("log")
+        subs = next(subs for most, subs in _SUBS if decades < most)
+        axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(lambda value, _: wording.amount(value, unit))
+    axes.yaxis.set_minor_formatter("")
+
+
+def _label_moments(axes: Axes, window: Window, start_wall_ns: int) -> None:
+    first, last = int(window.k[0]), int(window.k[-1]) + 1
+    start = start_wall_ns // SECOND_NS
+    step = next((one for one in _TICKS if last - first <= one * _MOST_TICKS), _TICKS[-1])
+    ticks = range(first + -(start + first) % step, last + 1, step)
+    length = len("03:12") if step >= _TICKS[2] else len("03:12:41")
+    labels = [wording.moment(start_wall_ns + k * SECOND_NS)[:length] for k in ticks]
+    axes.set_xticks(list(ticks), labels)
+    axes.set_xlim(first, last)
+    day = wording.day(start_wall_ns + first * SECOND_NS)
+    axes.set_xlabel(f"{day} UTC", fontsize=8, loc="right", labelpad=1)
 
 
 def with_breaks(

@@ -35,6 +35,9 @@ _OURS_TO_MEND = frozenset({530, 534, 535, 538})  # RFC 4954, 6: who we are, not 
 _CLOSING = 421  # RFC 5321, 3.8: the server ends the conversation
 _IDS = frozenset({"message-id", "in-reply-to", "references", "content-id"})
 _LONGEST_TIMEOUT = duration_ns("60s")
+CHART_PIXELS = 640
+"""How wide the chart is shown where there is room; it has twice as many."""
+_TYPE = "font-family:monospace;font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -124,11 +127,17 @@ def compose(config: Config, message: Message) -> EmailMessage:
 
 
 def _html(text: str, chart: str) -> str:
-    """Return the text as it stands, in a type in which its columns and bars line up; nothing to fetch."""
-    picture = f'<p><img src="cid:{chart[1:-1]}" alt="the chart" width="720"></p>\n' if chart else ""
+    """Return the text in a type in which columns and bars line up; on a phone lines break, none is cut."""
+    picture = (
+        f'<p><img src="cid:{chart[1:-1]}" alt="the chart" width="{CHART_PIXELS}"'
+        ' style="max-width:100%;height:auto"></p>\n'
+        if chart
+        else ""
+    )
     return (
-        '<!DOCTYPE html>\n<html><head><meta charset="utf-8"></head><body>\n'
-        f'{picture}<pre style="font-family:monospace">{escape(text)}</pre>\n</body></html>\n'
+        '<!DOCTYPE html>\n<html><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"></head><body>\n'
+        f'{picture}<pre style="{_TYPE}">{escape(text)}</pre>\n</body></html>\n'
     )
 
 
