@@ -37,6 +37,8 @@ LONGEST_WAIT_NS = 900 * SECOND_NS
 """No retry lies further ahead than this; one that does was set before the clock stepped back."""
 
 _CHANGE = "INSERT OR REPLACE INTO changes VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+_CHECKPOINT = "INSERT OR REPLACE INTO checkpoints VALUES (?, ?)"
+_NOTICE = "notice."
 _FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
@@ -218,12 +220,31 @@ class FindingsStore:
         latest = min(next_at_wall_ns, now_wall_ns + LONGEST_WAIT_NS)
         self._write(outbox.PUT_OFF, (latest, detail, so_far, *outbox.identity(row)))
 
+    def save_notice(
+        self, key: str, text: str, sinks: Sequence[str], now_wall_ns: int, *, is_over: bool
+    ) -> None:
+        """Keep what is to be said of the run itself, and queue that it began, or that it is over, once."""
+        with self._transaction() as connection:
+            connection.execute(_CHECKPOINT, (_NOTICE + key, text))
+            outbox.queue_notice(connection, key, sinks, now_wall_ns, is_over=is_over)
+
+    def notice(self, key: str) -> str | None:
+        return self.checkpoint(_NOTICE + key)
+
+    def notices(self) -> list[str]:
+        """Return all that were kept, in the order of their keys."""
+        rows = self._rows(
+            "SELECT value FROM checkpoints WHERE substr(name, 1, ?) = ? ORDER BY name",
+            (len(_NOTICE), _NOTICE),
+        )
+        return [str(row["value"]) for row in rows]
+
     def checkpoint(self, name: str) -> str | None:
         rows = self._rows("SELECT value FROM checkpoints WHERE name = ?", (name,))
         return str(rows[0]["value"]) if rows else None
 
     def set_checkpoint(self, name: str, value: str) -> None:
-        self._write("INSERT OR REPLACE INTO checkpoints VALUES (?, ?)", (name, value))
+        self._write(_CHECKPOINT, (name, value))
 
     def _write(self, statement: str, values: tuple[object, ...]) -> int:
         with self._transaction() as connection:

@@ -70,6 +70,11 @@ class Home:
             raise RunFolderError(f"cannot remove {self.wanted}: {error}") from error
 
 
+def is_of_service(folder: RunFolder) -> bool:
+    """True for the current run of a plan whose daemons a service manager starts."""
+    return Home(folder.path.parent).current.resolve() == folder.path.resolve()
+
+
 def units_of(plan: Plan) -> tuple[str, ...]:
     """Return the daemons of a plan, those of many processes once: each is one unit."""
     return tuple(dict.fromkeys(name.partition(".")[0] for name in plan.daemons))

@@ -45,6 +45,10 @@ _KNOWN = """SELECT cause FROM outbox
     ORDER BY kind DESC LIMIT 1"""
 
 
+_BEGUN = "SELECT * FROM outbox WHERE key = ? AND sink = ? AND kind = 'confirmed'"
+_NOTICE = "INSERT OR IGNORE INTO outbox VALUES (?,?,?,1,'pending',?,?,0,NULL,'','','')"
+
+
 def identity(row: OutboxRow) -> tuple[str, str, str, int]:
     return row.key, row.sink, row.kind, row.turn
 
@@ -63,6 +67,20 @@ def queue(connection: Connection, finding: Finding, sinks: Sequence[str], now_wa
             (finding.key, sink),
         )
         _queue(connection, finding, sink, [outbox_of(row) for row in rows], now_wall_ns)
+
+
+def queue_notice(
+    connection: Connection, key: str, sinks: Sequence[str], now_wall_ns: int, *, is_over: bool
+) -> None:
+    """Queue that something about the run itself began, or is over: not where nobody has heard of it yet."""
+    for sink in sinks:
+        begun = connection.execute(_BEGUN, (key, sink)).fetchone()
+        if not is_over:
+            connection.execute(_NOTICE, (key, sink, "confirmed", now_wall_ns, now_wall_ns))
+        elif begun is not None and outbox_of(begun).is_untold:
+            connection.execute(DROP, identity(outbox_of(begun)))
+        elif begun is not None:
+            connection.execute(_NOTICE, (key, sink, "gone", now_wall_ns, now_wall_ns))
 
 
 def _queue(

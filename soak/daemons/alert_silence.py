@@ -1,0 +1,238 @@
+"""Daemons that record nothing while their run goes on: who restarts them tells nobody.
+
+A daemon's sign of life is that its journal grows, the detector's that it commits what it has taken in; of the
+conductor it is only known that a decision is overdue.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from soak.core.errors import FindingsError
+from soak.core.phases import LOADED
+from soak.core.plan import Plan
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.daemons.alert_pulse import LIMIT_NS, Pulse, Sign
+from soak.daemons.context import PhaseFile, grid_of, host_name
+from soak.daemons.finish import latest_end_k
+from soak.store.findings import FindingsStore
+from soak.store.home import is_of_service
+from soak.store.journal import segments
+from soak.store.journal_reader import sources
+from soak.store.run_folder import Run, RunFolder
+from soak.store.source_end import has_ended
+
+LOG = logging.getLogger("soak.daemons.alert")
+PERIOD_NS = 5 * SECOND_NS
+CONDUCT, DETECT = "conduct", "detect-stream"
+_GRACE_NS = 3 * SECOND_NS  # a record a second, and some jitter
+_BATCH_GRACE_NS = 300 * SECOND_NS  # of one that has much to read
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """That daemons of a run were missed from an instant on; `until_wall_ns` once all of them are back.
+
+    With `why` it is the run itself that was given up.
+    """
+
+    key: str
+    daemons: tuple[str, ...]  # sources, such as `consume.0@host`, or the name of one that is none
+    since_wall_ns: int
+    until_wall_ns: int | None = None
+    why: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """True while daemons are missed."""
+        return self.until_wall_ns is None and not self.why
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_text(cls, text: str) -> Silence:
+        """Return what `to_text` gave; raises `FindingsError` when that is damaged."""
+        try:
+            body = json.loads(text)
+            return cls(**{**body, "daemons": tuple(body["daemons"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise FindingsError(f"a notice is damaged: {error}") from error
+
+
+@dataclass(slots=True)
+class Silences:
+    """Call `poll` each round: who is missed, or back, is owed to the sinks from then on."""
+
+    folder: RunFolder
+    plan: Plan
+    run: Run
+    sinks: Sequence[str]
+    clock: Clock
+    _pulses: dict[str, Pulse] = field(default_factory=dict)
+    _open: list[Silence] | None = None  # None until they were read
+    _looked_ns: int | None = None
+    _phase_file: PhaseFile = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._phase_file = PhaseFile(self.folder.phases)
+
+    def poll(self) -> None:
+        """Look at all that should be at work now.
+
+        Raises:
+            FindingsError: what is to be told cannot be kept. All are given time anew: their drive is ours.
+            RunFolderError: what the conductor decided cannot be read.
+        """
+        now_ns = self.clock.mono_ns()
+        elapsed_ns = 0 if self._looked_ns is None else now_ns - self._looked_ns
+        if not self.sinks or (self._looked_ns is not None and elapsed_ns < PERIOD_NS):
+            return
+        self._looked_ns = now_ns
+        try:
+            # what counts is bounded: this process may have been stopped, and all others with it
+            self._look(now_ns, min(elapsed_ns, 2 * PERIOD_NS))
+            self._tell(now_ns)
+        except FindingsError:
+            self._pulses.clear()
+            raise
+
+    def _signs(self, now_ns: int) -> dict[str, Sign]:
+        """Return of each daemon that should be at work what has changed when it has done something since.
+
+        Of a run by hand these are those that have been here: more of it may be on other hosts.
+        """
+        k = grid_of(self.folder, self.run, self.clock).k_at(now_ns)
+        phases = self._phase_file.poll()
+        if k < 0 or phases.end_k is not None:
+            return {}
+        found: dict[str, Sign] = {}
+        is_whole = is_of_service(self.folder)
+        is_overdue = not phases.at(k) or k > latest_end_k(phases, self.plan)
+        if is_whole:
+            found[CONDUCT] = "overdue" if is_overdue else now_ns
+        if is_overdue:
+            return found
+        own = (f"{name}@{host_name()}" for name in (self.plan.measuring if is_whole else ()))
+        for name in (*sources(self.folder.journal), *own):
+            if phases.at(k) in LOADED or not name.startswith("produce."):
+                found[name] = _newest(self.folder.journal / name)
+        if is_whole or self.folder.checkpoint.is_dir():
+            found[DETECT] = _committed(self.folder.checkpoint)
+        return found
+
+    def _look(self, now_ns: int, step_ns: int) -> None:
+        signs = self._signs(now_ns)
+        self._pulses = {name: one for name, one in self._pulses.items() if name in signs}
+        is_flowing = False
+        for name, sign in signs.items():
+            if name not in self._pulses:
+                self._pulses[name] = self._begun(name, sign, now_ns)
+            pulse = self._pulses[name]
+            # the detector has work only where somebody records
+            pulse.look(sign, now_ns, step_ns if is_flowing or name != DETECT else 0)
+            if self._is_excused(name, pulse):
+                pulse.silent_ns = 0
+            is_flowing = is_flowing or not (name == CONDUCT or pulse.is_quiet(now_ns))
+
+    def _begun(self, name: str, sign: Sign, now_ns: int) -> Pulse:
+        grace_ns = _GRACE_NS
+        if name == DETECT:
+            grace_ns = max(_BATCH_GRACE_NS, 3 * self.plan.detection.trigger)
+        is_told = any(name in one.daemons for one in self._opened())
+        return Pulse(
+            sign,
+            now_ns,
+            grace_ns,
+            is_told=is_told,
+            is_heard=name == CONDUCT,  # it needs no time to start
+            silent_ns=LIMIT_NS if is_told else 0,
+            until_ns=now_ns,
+        )
+
+    def _is_excused(self, name: str, pulse: Pulse) -> bool:
+        """True for one that ended on purpose, as in a pause, and for another host's that may not be there."""
+        if pulse.is_told or name in {CONDUCT, DETECT}:
+            return False
+        if not pulse.is_heard:
+            return not name.endswith(f"@{host_name()}")
+        return pulse.silent_ns > 0 and has_ended(self.folder.journal / name)
+
+    def _tell(self, now_ns: int) -> None:
+        """Keep and queue who is missed now, all of them in one message, and who is back."""
+
+        def wall(mono_ns: int) -> int:
+            return self.clock.wall_ns() - (now_ns - mono_ns)
+
+        missed = {
+            name: one for name, one in self._pulses.items() if one.is_missed and not one.is_told
+        }
+        if missed:
+            since_ns = wall(min(one.since_ns for one in missed.values()))
+            key = f"{self.run.id}-{next(iter(missed))}-{since_ns // SECOND_NS}"
+            self._save(Silence(key, tuple(missed), since_ns))
+        for silence in self._opened():
+            those = [self._pulses.get(name) for name in silence.daemons]
+            back = [one.until_ns for one in those if one is not None and not one.silent_ns]
+            if len(back) == len(those):
+                self._save(replace(silence, until_wall_ns=wall(max(back))))
+
+    def _save(self, silence: Silence) -> None:
+        is_over = silence.until_wall_ns is not None
+        with FindingsStore(self.folder.findings) as store:
+            store.save_notice(
+                silence.key, silence.to_text(), self.sinks, self.clock.wall_ns(), is_over=is_over
+            )
+        LOG.warning("daemons_missed daemons=%s is_over=%s", ",".join(silence.daemons), is_over)
+        others = [one for one in self._opened() if one.key != silence.key]
+        self._open = others if is_over else [*others, silence]
+        for name in silence.daemons:
+            self._pulses[name].is_told = not is_over
+
+    def _opened(self) -> list[Silence]:
+        if self._open is None:
+            self._open = [one for one in read_silences(self.folder) if one.is_open]
+        return self._open
+
+
+def _newest(source: Path) -> Sign:
+    """Return name and size of the file that a source writes; None where it has none."""
+    with suppress(OSError, IndexError):
+        path = segments(source)[-1]
+        return path.name, path.stat().st_size
+    return None
+
+
+def _committed(checkpoint: Path) -> Sign:
+    """Return when the detector's stream has last noted a batch as done; None before the first."""
+    with suppress(OSError):
+        return (checkpoint / "commits").stat().st_mtime_ns
+    return None
+
+
+def give_up(folder: RunFolder, plan: Plan, run: Run, clock: Clock, why: str) -> None:
+    """Have people told, by the run's alert daemon, that the run was given up.
+
+    Raises:
+        FindingsError: it cannot be kept.
+    """
+    now_ns = clock.wall_ns()
+    given_up = Silence(f"{run.id}-given-up-{now_ns // SECOND_NS}", (), now_ns, why=why)
+    with FindingsStore(folder.findings) as store:
+        store.save_notice(
+            given_up.key, given_up.to_text(), tuple(plan.sinks), now_ns, is_over=False
+        )
+
+
+def read_silences(folder: RunFolder) -> list[Silence]:
+    """Return all that were told of a run, or are to be, in the order of their keys."""
+    if not folder.findings.exists():
+        return []
+    with FindingsStore(folder.findings) as store:
+        return [Silence.of_text(text) for text in store.notices()]

@@ -1,0 +1,107 @@
+"""A daemon that is missed, or back, or that ended its run, in words: about us, and not about the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from soak.core import wording
+from soak.core.ports import Message
+from soak.core.units import SECOND_NS, duration_ns
+from soak.daemons.alert_silence import CONDUCT, DETECT, Silence
+from soak.store.findings_rows import OutboxKind
+
+_LOOK = {DETECT: "detect"}  # its unit has another name
+_GAP = "What is not recorded is a gap, in which nothing can be found."
+_MEANING = {
+    DETECT: "Nothing is found until it is back, which then looks at what was recorded.",
+    CONDUCT: "No phase begins or ends until it is back.",
+}
+_MOST_NAMED = 3
+_LASTS_NS = duration_ns("1d")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The run whose daemons they are."""
+
+    run: str
+    plan: str
+    host: str
+    logs: str  # the folder of its daemons' logs; "" where systemd's journal has them
+
+
+def compose(silence: Silence, kind: OutboxKind, about: About, now_wall_ns: int) -> Message:
+    """Return that the daemons are missed, or as `gone` that they are back; or that the run was given up."""
+    is_over = kind == "gone"
+    return Message(
+        key=f"{silence.key}.{'back' if is_over else 'missed'}",
+        subject=f"[soakd] {about.plan}: {_headline(silence, is_over=is_over)}",
+        text=_body(silence, about, is_over=is_over),
+        follows=f"{silence.key}.missed" if is_over else "",
+        at_wall_ns=now_wall_ns,
+        labels={
+            "finding": silence.key,
+            "plan": about.plan,
+            "run": about.run,
+            "source": silence.daemons[0] if silence.daemons else about.host,
+        },
+        begin_wall_ns=silence.since_wall_ns,
+        end_wall_ns=_end_wall_ns(silence, is_over=is_over),
+    )
+
+
+def named(silence: Silence) -> str:
+    """Return who it is, at most three by name: `consume.0@h1`."""
+    more = len(silence.daemons) - _MOST_NAMED
+    shown = ", ".join(silence.daemons[:_MOST_NAMED])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _end_wall_ns(silence: Silence, *, is_over: bool) -> int | None:
+    """Return when it was over; of a run that was given up a day later, as nobody takes that back."""
+    if silence.why:
+        return silence.since_wall_ns + _LASTS_NS
+    return silence.until_wall_ns if is_over else None
+
+
+def _headline(silence: Silence, *, is_over: bool) -> str:
+    if silence.why:
+        return f"given up: {silence.why}"
+    if is_over:
+        return f"{named(silence)} back after {_length(silence)}"
+    return f"the run lacks {named(silence)} since {wording.moment(silence.since_wall_ns)}"
+
+
+def _length(silence: Silence) -> str:
+    until_ns = silence.until_wall_ns or silence.since_wall_ns
+    return wording.span((until_ns - silence.since_wall_ns) / SECOND_NS)
+
+
+def _body(silence: Silence, about: About, *, is_over: bool) -> str:
+    since = f"{wording.day(silence.since_wall_ns)} {wording.moment(silence.since_wall_ns)}"
+    facts = [("lacking", named(silence)), ("since", since)]
+    if silence.why:
+        opening = [f"The run has ended before its time: {silence.why}."]
+        facts = [("when", since), ("look", f"on {about.host}: {about.logs}")]
+    elif is_over and silence.until_wall_ns is not None:
+        opening = ["The run has again what it lacked. What was not recorded is a gap."]
+        until = wording.moment(silence.until_wall_ns)
+        facts.append(("back", f"since {until}, after {_length(silence)}"))
+    else:
+        opening = [
+            "The run goes on without a part of it, which does nothing, or dies again and again.",
+            *dict.fromkeys(_MEANING.get(one, _GAP) for one in silence.daemons),
+        ]
+        facts.append(("look", _look(silence.daemons[0], about)))
+    facts.append(("run", about.run))
+    lines = [f"{key:<10}{text}" for key, text in facts]
+    return "\n".join([*opening, "This says nothing about the cluster.", "", *lines]) + "\n"
+
+
+def _look(daemon: str, about: About) -> str:
+    """Return where the daemon says why."""
+    role, _, host = daemon.partition("@")
+    if about.logs:
+        return f"on {host or about.host}: tail {about.logs}/{role}.log"
+    kind = role.partition(".")[0]
+    return f"on {host or about.host}: journalctl -t soak-{_LOOK.get(kind, kind)} -n 50"
