@@ -17,8 +17,10 @@ from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS
 from soak.daemons import alert
 from soak.daemons.alert import Alerts
-from soak.daemons.alert_delivery import wait_ns
+from soak.daemons.alert_delivery import how_to_report, wait_ns
+from soak.daemons.alert_message import COLUMNS
 from soak.store.findings import LONGEST_WAIT_NS, FindingsStore
+from soak.store.home import Home
 from soak.store.run_folder import RunFolder, exclusive, read_run
 from tests.fakes import FakeClock
 from tests.synthetic_run import Shape, write_synthetic_run
@@ -89,6 +91,7 @@ def test_a_finding_is_told_once_with_its_chart(tmp_path: Path) -> None:
     (message,) = desk.sink.messages
     assert message.subject.startswith("[soakd] synthetic: p99 end-to-end latency 4.1 ms -> 61 ms")
     assert (message.chart_png or b"").startswith(b"\x89PNG")
+    assert "\nnext      see how files are deleted" in message.text
     assert desk.states() == [("confirmed", "sent")]
 
 
@@ -190,8 +193,8 @@ def test_a_digest_comes_once_a_day_and_again_until_it_is_taken(tmp_path: Path) -
     assert before == 1
     assert first == second
     assert first.subject == "[soakd] synthetic: digest: 1 lasting, 1 new"
-    assert "findings  1, of which 1 last and 1 are new since" in first.text
-    assert "lasts" in first.text
+    assert "findings  1 in all: 1 lasting, 1 new since 2026-" in first.text
+    assert max(map(len, first.text.splitlines())) <= COLUMNS
 
 
 def test_what_was_refused_for_good_is_given_up_and_kept(tmp_path: Path) -> None:
@@ -307,6 +310,19 @@ def test_two_alert_daemons_never_share_an_outbox(tmp_path: Path) -> None:
         pytest.raises(RunFolderError, match="in use"),
     ):
         alert.run(folder.path, _stopped(), FakeClock())
+
+
+def test_a_services_run_is_reported_by_its_unit(tmp_path: Path) -> None:
+    """Files that root makes would end the unit's next report; and a mail names the host that it means."""
+    folder = RunFolder(tmp_path / "p" / "r1")
+    folder.path.mkdir(parents=True)
+    by_hand = how_to_report(folder, "h1", "p")
+    Home(tmp_path / "p").point_to(folder)
+
+    assert by_hand == f"on h1: soak report {folder.path}"
+    assert how_to_report(folder, "h1", "p") == (
+        f"on h1: systemctl start soak-report@p, then see {folder.report}"
+    )
 
 
 @pytest.mark.parametrize("name", plugins.names("soak.sinks"))

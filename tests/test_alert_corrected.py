@@ -103,7 +103,7 @@ def test_the_digest_names_the_last_word(tmp_path: Path) -> None:
 
     _, corrected, digest = desk.sink.messages
     assert corrected.subject == SUBJECT
-    assert "p99 end-to-end latency 4.1 ms -> 61 ms (x15), cause compaction\n" in digest.text
+    assert "cause compaction\n      p99 end-to-end latency 4.1 ms -> 61 ms (x15)\n" in digest.text
 
 
 def test_an_alertmanager_has_the_same_alert_with_the_last_word(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ FINDING = Finding(
 CHANGE = Change(PUBLISH, 117, 112, (110, 113), 0.003, 0.04, "confirmed", 0.99)
 K = np.arange(12, 212)
 WINDOW = Window(K, {"0.99": np.where(K < 112, 0.004, 0.06)}, "0.99", (110, 111))
-SUBJECT = Subject(FINDING, "confirmed", "demo", "/runs/r1", START_WALL_NS, (CHANGE,), WINDOW)
+REPORT = "on h1: soak report /runs/r1"
+SUBJECT = Subject(FINDING, "confirmed", "demo", REPORT, START_WALL_NS, (CHANGE,), WINDOW)
 
 CONFIRMED = """\
 what      p99 end-to-end latency 4.1 ms -> 61 ms (x15)
@@ -74,7 +75,7 @@ also possible
 also moved
   p99 publish latency  3 ms -> 40 ms (x13)
 
-more      soak report /runs/r1
+more      on h1: soak report /runs/r1
 finding   run1-118
 """
 
@@ -92,10 +93,10 @@ def test_a_confirmed_finding_reads_like_this() -> None:
 
 
 def test_a_finding_that_went_away_says_when_and_to_what_level() -> None:
-    """The level now is the median of the half minute before that, and the mail follows the first."""
+    """The level now is that of the seconds around it: of the half minute before, half may be either."""
     gone = dataclasses.replace(FINDING, state="gone", gone_k=180)
     window = dataclasses.replace(
-        WINDOW, values={"0.99": np.where(K < 160, 0.06, np.where(K <= 180, 0.0042, 0.03))}
+        WINDOW, values={"0.99": np.where(K < 168, 0.06, np.where(K <= 190, 0.0042, 0.03))}
     )
     subject = dataclasses.replace(SUBJECT, finding=gone, kind="gone", window=window)
 
@@ -107,6 +108,80 @@ def test_a_finding_that_went_away_says_when_and_to_what_level() -> None:
     )
     assert "over      by 14:16:20Z, after 1 min 8 s; now 4.2 ms\n" in message.text
     assert (message.key, message.follows) == ("run1-118.gone", "run1-118.confirmed")
+
+
+def test_a_level_that_is_not_known_is_not_told() -> None:
+    """The journals are gone, or nothing was measured: only that it is over."""
+    gone = dataclasses.replace(FINDING, state="gone", gone_k=180)
+    blank = dataclasses.replace(WINDOW, values={"0.99": np.full(K.size, np.nan)})
+
+    for window in (None, blank):
+        subject = dataclasses.replace(SUBJECT, finding=gone, kind="gone", window=window)
+        message = compose(subject, None, 0)
+
+        assert "latency back from 61 ms, cause" in message.subject
+        assert "over      by 14:16:20Z, after 1 min 8 s\n" in message.text
+
+
+def test_what_is_over_before_it_is_told_says_so() -> None:
+    """Nobody is to get up for it; the message that it is over comes right behind."""
+    gone = dataclasses.replace(FINDING, state="gone", gone_k=130)
+
+    late = compose(dataclasses.replace(SUBJECT, finding=gone), None, 0)
+
+    assert late.text.startswith("It is over by now, as the next message tells.\n\nwhat ")
+
+
+def test_an_unknown_cause_has_no_score_but_what_else_changed() -> None:
+    """A score of nothing is a number that says nothing."""
+    unknown = Explanation("unknown", 0.0, (Evidence("host CPU went from 0.4 to 1."),))
+    finding = dataclasses.replace(FINDING, causes=(unknown,))
+    bare = dataclasses.replace(FINDING, causes=(Explanation("unknown", 0.0, ()),))
+
+    texts = [
+        compose(dataclasses.replace(SUBJECT, finding=one), None, 0).text for one in (finding, bare)
+    ]
+
+    assert "cause     unknown; what else changed:\n  - host CPU went from 0.4 to 1.\n" in texts[0]
+    assert "cause     unknown\n" in texts[1]
+
+
+def test_a_mail_says_where_to_look_first_as_long_as_it_lasts() -> None:
+    """What is over needs nobody to get up."""
+    last = dataclasses.replace(SUBJECT, advice="see the drive")
+    over = dataclasses.replace(last, kind="gone", finding=dataclasses.replace(FINDING, gone_k=180))
+
+    assert "next      see the drive\nmore      on h1:" in compose(last, None, 0).text
+    assert "next" not in compose(over, None, 0).text
+
+
+def test_hostile_names_and_log_lines_stay_text_in_their_line() -> None:
+    """A control is obeyed by terminals, a line break would be a line of ours; half a character is no mail."""
+    evil = "a\x1b[2J\r\nBcc: x\u202e\udc80"
+    series = f'probe@h|x_seconds{{topic="{evil}"}}'
+    cause = Explanation("network", 0.7, (Evidence(f"log says {evil}"),))
+    finding = dataclasses.replace(FINDING, series=series, changes=(series + "2",), causes=(cause,))
+
+    message = compose(dataclasses.replace(SUBJECT, finding=finding, window=None), None, 0)
+
+    assert message.subject.isprintable()
+    assert all(line.isprintable() for line in message.text.splitlines())
+    assert not any(line.startswith("Bcc") for line in message.text.splitlines())
+    assert message.text.encode()
+
+
+def test_of_a_name_that_is_too_long_the_end_stays() -> None:
+    """Paths differ at their end."""
+    long = f'probe@h|fsync_latency_seconds{{directory="/{"d" * 60}/node-2/data",quantile="0.99"}}'
+    finding = dataclasses.replace(FINDING, changes=(long,))
+    change = dataclasses.replace(CHANGE, series=long)
+
+    text = compose(dataclasses.replace(SUBJECT, finding=finding, changes=(change,)), None, 0).text
+
+    (line,) = [line for line in text.splitlines() if "node-2" in line]
+    assert line.endswith("/node-2/data)  3 ms -> 40 ms (x13)")
+    assert line.startswith("  p99 fsync latency")
+    assert len(line) == COLUMNS
 
 
 CORRECTED = """\
@@ -176,7 +251,13 @@ def test_much_to_say_stays_within_forty_lines_of_78_columns(kind: str) -> None:
     series = tuple(f'probe@host|some_metric_{at}{{device="{"d" * 90}"}}' for at in range(100))
     much = dataclasses.replace(FINDING, causes=causes, changes=series, is_about_cluster=False)
 
-    subject = dataclasses.replace(SUBJECT, finding=much, kind=kind, was="cause_1")
+    subject = dataclasses.replace(
+        SUBJECT,
+        finding=much,
+        kind=kind,
+        was="cause_1",
+        advice="a line that is as long as it may be",
+    )
     lines = compose(subject, None, 0).text.splitlines()
 
     assert len(lines) <= 40

@@ -1,5 +1,7 @@
 """The alert daemon: tells people what the findings file owes them, once, however often it must try.
 
+That a daemon is missed goes the same way as a finding.
+
 A message counts as sent only when the sink took it and that is on disk; what cannot be sent stays owed.
 A drive that takes nothing is a bad round: nothing is sent that could not be noted.
 """
@@ -12,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from soak.core import plugins
-from soak.core.errors import FindingsError
+from soak.core.errors import FindingsError, RunFolderError
 from soak.core.model import Column
 from soak.core.plan import Plan
 from soak.core.ports import Clock, Sink
@@ -21,6 +23,7 @@ from soak.daemons.alert_calendar import Calendar
 from soak.daemons.alert_delivery import Delivery
 from soak.daemons.alert_digest import Digests
 from soak.daemons.alert_lasting import Lasting
+from soak.daemons.alert_silence import Silences
 from soak.daemons.context import PhaseFile, open_page
 from soak.service.notify import notifier
 from soak.store.findings import LONGEST_WAIT_NS, FindingsStore
@@ -88,6 +91,7 @@ class Alerts:
         self._calendar = Calendar(plan.alerts)
         self._delivery = Delivery(folder, plan, run, sinks, clock)
         self._digests = Digests(folder, run, sinks, self._calendar, clock, alive)
+        self._silences = Silences(folder, plan, run, tuple(sinks), clock)
         self._lasting = Lasting(folder, self._delivery, sinks, clock, alive)
         self._held_back = ""  # why nothing, or not all, went out in the last round
         self._why = ""
@@ -95,14 +99,17 @@ class Alerts:
     def poll(self, is_stopped: Callable[[], bool] = _never) -> int:
         """Do a round of all that there is to tell; return how many messages were settled."""
         settled = self._delivered(is_stopped)
-        try:
-            self._lasting.poll()
-            if self._plan.alerts.digest and not self._is_quiet():
-                self._digests.poll()
-        except FindingsError as error:
-            self._why = str(error)
+        for part in (self._silences.poll, self._lasting.poll, self._digest):
+            try:
+                part()
+            except (FindingsError, RunFolderError) as error:
+                self._why = str(error)
         self._say_why()
         return settled
+
+    def _digest(self) -> None:
+        if self._plan.alerts.digest and not self._is_quiet():
+            self._digests.poll()
 
     def deliver(self) -> None:
         """Do a round of what is owed, and of nothing else."""

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
+from soak.core import plugins
+from soak.core.errors import PlanError
 from soak.core.plan import Plan
 from soak.core.ports import Clock, Message, Outcome, Sink
 from soak.core.units import SECOND_NS
+from soak.daemons import alert_silence_message
 from soak.daemons.alert_attempt import attempt
 from soak.daemons.alert_chart import draw
 from soak.daemons.alert_message import Subject, compose
+from soak.daemons.alert_silence import Silence
 from soak.daemons.alert_window import bounds, read_window
 from soak.store.findings import LONGEST_WAIT_NS, FindingsStore
 from soak.store.findings_rows import OutboxRow, Word
+from soak.store.home import is_of_service
 from soak.store.run_folder import Run, RunFolder
 
 LOG = logging.getLogger("soak.daemons.alert")
@@ -63,20 +69,42 @@ class Delivery:
         return outcome
 
     def words(self, row: OutboxRow) -> Message | None:
-        """Return a message without its window and picture; None when there is no such finding."""
+        """Return a message without its window and picture; None when there is nothing to tell of."""
         with FindingsStore(self._folder.findings) as store:
             word = store.word(row)
-        subject = self._subject(row, word)
-        return None if subject is None else compose(subject, None, row.created_wall_ns)
+        return self._message(
+            row, word, partial(compose, chart_png=None, now_wall_ns=row.created_wall_ns)
+        )
 
     def _sent(self, row: OutboxRow, word: Word) -> Outcome:
         sink = self._sinks.get(row.sink)
         if sink is None:
             return Outcome("never", f"the plan has no sink {row.sink!r}")
-        subject = self._subject(row, word)
-        if subject is None:
+        message = self._message(row, word, partial(self._drawn, row))
+        if message is None:
             return Outcome("never", "the finding is not there")
-        return sink.send(replace(self._drawn(row, subject), so_far=row.so_far))
+        return sink.send(replace(message, so_far=row.so_far))
+
+    def _message(
+        self, row: OutboxRow, word: Word, composed: Callable[[Subject], Message]
+    ) -> Message | None:
+        with FindingsStore(self._folder.findings) as store:
+            notice = store.notice(row.key)
+        if notice is not None:
+            return self._noticed(notice, row)
+        subject = self._subject(row, word)
+        return None if subject is None else composed(subject)
+
+    def _noticed(self, notice: str, row: OutboxRow) -> Message:
+        is_service = is_of_service(self._folder)
+        about = alert_silence_message.About(
+            run=self._run.id,
+            plan=self._plan.name,
+            host=self._run.host,
+            logs="" if is_service else str(self._folder.logs),
+        )
+        silence = Silence.of_text(notice)
+        return alert_silence_message.compose(silence, row.kind, about, row.created_wall_ns)
 
     def _subject(self, row: OutboxRow, word: Word) -> Subject | None:
         if word.finding is None:
@@ -89,9 +117,10 @@ class Delivery:
             turn=row.turn,
             was=word.was,
             plan=self._plan.name,
-            run_dir=str(self._folder.path.resolve()),
+            report=how_to_report(self._folder, self._run.host, self._plan.name),
             start_wall_ns=self._run.start_wall_ns,
             changes=changes,
+            advice=_advice(word.finding.cause),
         )
 
     def _drawn(self, row: OutboxRow, subject: Subject) -> Message:
@@ -120,6 +149,21 @@ class Delivery:
                 store.mark_retry(
                     row, now_ns, again_ns, outcome.detail, outcome.so_far or row.so_far
                 )
+
+
+def _advice(cause: str) -> str:
+    """Return where to look first; of a cause that only another version knows nothing."""
+    try:
+        return str(plugins.load("detectors.causes", cause).NEXT)
+    except PlanError:
+        return ""
+
+
+def how_to_report(folder: RunFolder, host: str, plan: str) -> str:
+    """Return how a run's report is made: of a service's run by its unit, which files of root's would end."""
+    if is_of_service(folder):
+        return f"on {host}: systemctl start soak-report@{plan}, then see {folder.report}"
+    return f"on {host}: soak report {folder.path.resolve()}"
 
 
 def wait_ns(attempts: int) -> int:

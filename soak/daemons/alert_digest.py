@@ -12,6 +12,8 @@ from soak.core.ports import Clock, Message, Sink
 from soak.core.units import SECOND_NS
 from soak.daemons.alert_attempt import attempt
 from soak.daemons.alert_calendar import Calendar
+from soak.daemons.alert_silence import Silence, read_silences
+from soak.daemons.alert_silence_message import named
 from soak.store.findings import FindingsStore
 from soak.store.run_folder import Run, RunFolder
 
@@ -64,8 +66,9 @@ class Digests:
                 return
             findings = store.findings(self._run.id)
             owed = store.owed()
+        lacking = [one for one in read_silences(self._folder) if one.is_open]
         self._alive()
-        message = compose(self._run, findings, owed, told_ns, due_ns)
+        message = compose(self._run, findings, lacking, owed, told_ns, due_ns)
         key, so_far = self._so_far.get(name, ("", ""))
         message = replace(message, so_far=so_far if key == message.key else "")
         outcome = attempt(lambda: sink.send(message))
@@ -87,28 +90,33 @@ def _checkpoint(sink: str) -> str:
     return f"digest.{sink}"
 
 
-def compose(
-    run: Run, findings: Sequence[Finding], owed: int, since_wall_ns: int, due_wall_ns: int
+def compose(  # what it tells of, and between which instants
+    run: Run,
+    findings: Sequence[Finding],
+    lacking: Sequence[Silence],
+    owed: int,
+    since_wall_ns: int,
+    due_wall_ns: int,
 ) -> Message:
     """Return the digest of an instant: the same whenever it is tried again."""
     told = [one for one in findings if one.is_about_cluster and one.state != "warning"]
     lasting = [one for one in told if one.state == "confirmed"]
     new = [one for one in told if _raised_ns(run, one) > since_wall_ns]
     second = (due_wall_ns - run.start_wall_ns) // SECOND_NS
-    since = f"{wording.day(since_wall_ns)} {wording.moment(since_wall_ns)}"
-    counts = f"{len(told)}, of which {len(lasting)} last and {len(new)} are new since {since}"
+    counts = f"{len(lasting)} lasting, {len(new)} new since {_stamp(since_wall_ns)}"
     lines = [
         f"run       {run.id} of the plan {run.name}, after {wording.span(second)}",
-        f"findings  {counts}",
-        *([f"unsent    {owed} messages wait for their sink"] if owed else []),
+        f"findings  {len(told)} in all: {counts}",
+        *(f"lacking   {named(one)} since {_stamp(one.since_wall_ns)}" for one in lacking),
+        *([f"unsent    {wording.counted(owed, 'message')} to be tried again"] if owed else []),
         "",
-        *(_line(run, one) for one in sorted(told, key=_order)[:MOST_FINDINGS]),
+        *(line for one in sorted(told, key=_order)[:MOST_FINDINGS] for line in _lines(run, one)),
         *([f"  and {len(told) - MOST_FINDINGS} more"] if len(told) > MOST_FINDINGS else []),
     ]
     return Message(
         key=f"{run.id}.digest.{due_wall_ns // SECOND_NS}",
         subject=f"[soakd] {run.name}: digest: {len(lasting)} lasting, {len(new)} new",
-        text="\n".join(lines).rstrip() + "\n",
+        text="\n".join(map(wording.printable, lines)).rstrip() + "\n",
         at_wall_ns=due_wall_ns,
         labels={"finding": "digest", "plan": run.name, "run": run.id, "severity": "none"},
         begin_wall_ns=due_wall_ns,
@@ -116,14 +124,16 @@ def compose(
     )
 
 
-def _line(run: Run, finding: Finding) -> str:
-    at_ns = run.start_wall_ns + finding.onset_k * SECOND_NS
-    step = wording.moved(finding)
-    state = "lasts" if finding.state == "confirmed" else "gone "
-    return (
-        f"  {state} {wording.day(at_ns)} {wording.moment(at_ns)} "
-        f"{wording.title(finding.series)} {step}, cause {finding.cause}"
-    )
+def _lines(run: Run, finding: Finding) -> list[str]:
+    """Return when it began and why, and below what it is: together too long for a line."""
+    state = "lasts since" if finding.state == "confirmed" else "gone, began"
+    began = _stamp(run.start_wall_ns + finding.onset_k * SECOND_NS)
+    what = f"{wording.title(finding.series)} {wording.moved(finding)}"
+    return [f"  {state} {began}, cause {finding.cause}", f"      {what}"]
+
+
+def _stamp(wall_ns: int) -> str:
+    return f"{wording.day(wall_ns)} {wording.moment(wall_ns)}"
 
 
 def _order(finding: Finding) -> tuple[int, int]:

@@ -15,10 +15,11 @@ from soak.daemons.alert_window import Window
 
 COLUMNS = 78
 MOST_EVIDENCE = 4
-MOST_CAUSES = 3
+MOST_CAUSES = 2
 MOST_SERIES = 4
-LEVEL_SECONDS = 30
-"""The level after a finding went away is the median of so many seconds up to then."""
+LEVEL_SECONDS = 10
+"""The level after a finding went away is the median from so many seconds before then on: it is found to be
+over when more than half of the last 30 s are, so that a median of all of them may be neither level."""
 _SPARK_COLUMNS = 50
 
 
@@ -34,12 +35,13 @@ class Subject:
     finding: Finding
     kind: str
     plan: str
-    run_dir: str
+    report: str  # the command that makes the run's report, and on which host
     start_wall_ns: int
     changes: Sequence[Change] = ()  # of the whole run; those of the finding are told
     window: Window | None = None
     turn: int = 1
     was: str = ""
+    advice: str = ""  # where to look first, for one who is told of its cause
 
     def moment(self, k: int) -> str:
         return wording.moment(self.start_wall_ns + k * SECOND_NS)
@@ -69,7 +71,7 @@ def compose(subject: Subject, chart_png: bytes | None, now_wall_ns: int) -> Mess
     """Return the message; its key is that of the finding, the kind and the turn."""
     return Message(
         key=_key(subject, subject.kind, subject.turn),
-        subject=_headline(subject),
+        subject=wording.printable(_headline(subject)),
         text=_body(subject),
         chart_png=chart_png,
         follows=_follows(subject),
@@ -120,8 +122,8 @@ def _headline(subject: Subject) -> str:
     if subject.is_taken_back:
         return f"[soakd] {subject.plan}: taken back: {name} {_step(finding)} {since}, cause {cause}"
     if subject.is_gone:
-        was, now = _amount(finding, finding.after), _amount(finding, _level_after(subject))
-        return f"[soakd] {subject.plan}: over: {name} back from {was} to {now}, cause {cause}"
+        back = f"back from {_amount(finding, finding.after)}{_now(subject, ' to ')}"
+        return f"[soakd] {subject.plan}: over: {name} {back}, cause {cause}"
     if subject.is_corrected:
         return f"[soakd] {subject.plan}: cause corrected: {cause}: {name} {_step(finding)} {since}"
     again = "again: " if subject.is_back else ""
@@ -138,17 +140,22 @@ def _body(subject: Subject) -> str:
         _moved(subject),
         _more(subject),
     ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+    return "\n\n".join("\n".join(map(wording.printable, block)) for block in blocks if block) + "\n"
 
 
 def _news(subject: Subject) -> list[str]:
     if subject.is_taken_back:
         return ["Taken back: what was seen since clears the cluster. It was a false alarm."]
+    lines: list[str] = []
     if subject.is_corrected:
-        return textwrap.wrap(f"Cause corrected: {subject.cause}: more was seen since.", COLUMNS)
-    if subject.is_back:
-        return ["It was over, and is here again."]
-    return []
+        lines = textwrap.wrap(f"Cause corrected: {subject.cause}: more was seen since.", COLUMNS)
+    elif subject.is_back:
+        lines = ["It was over, and is here again."]
+    if (
+        subject.finding.state == "gone" and not subject.is_gone
+    ):  # the sink was away, or it was short
+        lines.append("It is over by now, as the next message tells.")
+    return lines
 
 
 def _what(subject: Subject) -> list[str]:
@@ -161,8 +168,8 @@ def _what(subject: Subject) -> list[str]:
     facts = [("what", f"{name} {_step(finding)}"), ("since", f"{began}, {width}")]
     if subject.is_gone and not subject.is_taken_back and finding.gone_k is not None:
         lasted = wording.span(finding.gone_k - finding.onset_k)
-        now = _amount(finding, _level_after(subject))
-        facts.append(("over", f"by {subject.moment(finding.gone_k)}, after {lasted}; now {now}"))
+        over = f"by {subject.moment(finding.gone_k)}, after {lasted}{_now(subject, '; now ')}"
+        facts.append(("over", over))
     source = wording.split(finding.series).source
     facts.append(("seen by", f"{source}, confidence {finding.confidence:.2%}"))
     return [line for key, text in facts for line in _fact(key, text)]
@@ -188,8 +195,11 @@ def _cause(subject: Subject) -> list[str]:
     if not subject.finding.causes:
         return _fact("cause", subject.cause)
     best = subject.finding.causes[0]
-    was = f", was {subject.was}" if subject.was else ""
-    lines = _fact("cause", f"{best.cause} (score {best.score:.2f}{was})")
+    notes = [f"score {best.score:.2f}"] if best.score > 0 else []
+    notes += [f"was {subject.was}"] if subject.was else []
+    known = f"{best.cause} ({', '.join(notes)})" if notes else best.cause
+    is_unexplained = best.score <= 0 and best.evidence
+    lines = _fact("cause", f"{known}; what else changed:" if is_unexplained else known)
     for evidence in best.evidence[:MOST_EVIDENCE]:
         lines += _item(evidence.text, most_lines=3)
     return lines
@@ -222,16 +232,17 @@ def _moved_line(subject: Subject, series: str) -> str:
         if change.series == series and abs(change.onset_k - subject.finding.onset_k) <= 60  # noqa: PLR2004  # the same minute
     ]
     if not known:
-        return f"  {name}"[:COLUMNS]
+        return f"  {wording.shortened(name, COLUMNS - 2)}"
     change = known[0]
     unit = wording.split(series).unit
     step = wording.step(change.before, change.after, unit)
-    return f"  {name[: COLUMNS - 4 - len(step)]}  {step}"
+    return f"  {wording.shortened(name, COLUMNS - 4 - len(step))}  {step}"
 
 
 def _more(subject: Subject) -> list[str]:
+    advice = _fact("next", subject.advice) if subject.advice and not subject.is_gone else []
     # the folder is one word, to be copied: it may be longer than a line
-    return [f"more      soak report {subject.run_dir}", f"finding   {subject.finding.key}"]
+    return [*advice, f"more      {subject.report}", f"finding   {subject.finding.key}"]
 
 
 def _item(text: str, *, most_lines: int) -> list[str]:
@@ -257,9 +268,10 @@ def _amount(finding: Finding, value: float) -> str:
     return wording.amount(value, wording.split(finding.series).unit)
 
 
-def _level_after(subject: Subject) -> float:
-    """Return the level that the finding went back to: little is recorded after `gone_k` yet."""
+def _now(subject: Subject, before: str) -> str:
+    """Return the level that the finding went back to, with what stands before it; "" when it is not known."""
     gone_k = subject.finding.gone_k
     if subject.window is None or gone_k is None:
-        return subject.finding.before
-    return subject.window.level(max(subject.finding.onset_k, gone_k - LEVEL_SECONDS), gone_k)
+        return ""
+    level = subject.window.level(gone_k - LEVEL_SECONDS, gone_k + LEVEL_SECONDS)
+    return f"{before}{_amount(subject.finding, level)}" if math.isfinite(level) else ""

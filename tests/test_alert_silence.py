@@ -1,0 +1,333 @@
+"""A daemon that is missed while its run goes on is told once, and once when it is back; no other silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+import yaml
+
+from soak.core.errors import FindingsError
+from soak.core.journal_text import End, encode
+from soak.core.phases import to_line
+from soak.core.plan_text import load
+from soak.core.ports import Message, Outcome
+from soak.daemons.alert import Alerts
+from soak.daemons.alert_silence import Silences, give_up, read_silences
+from soak.daemons.context import host_name
+from soak.store.findings import FindingsStore
+from soak.store.home import Home
+from soak.store.run_folder import RunFolder, read_run
+from tests.fakes import FakeClock
+from tests.synthetic_run import Shape, write_synthetic_run
+
+STEP = 10  # seconds between two looks: all of them count
+CONSUMER, PRODUCER, PROBE = (
+    f"{name}@{host_name()}" for name in ("consume.0", "produce.0", "probe")
+)
+ALL = (CONSUMER, PRODUCER, PROBE)
+
+
+class World:
+    """A run that goes on, of which the daemons named record; time passes in steps."""
+
+    def __init__(self, path: Path) -> None:
+        shape = Shape(seconds=30, warm_up=5, fault_k=None, is_ended=False)
+        self.folder = write_synthetic_run(path / "home" / "run", shape)
+        for source in sorted(self.folder.journal.iterdir()):
+            source.rename(source.with_name(f"{source.name.partition('@')[0]}@{host_name()}"))
+        self.decide(("soak", 0), ("drain", 100_000))
+        self.clock = FakeClock()
+        self.sent: list[Message] = []
+        self.silences = self.watcher()
+
+    def decide(self, *decisions: tuple[str, int]) -> None:
+        self.folder.phases.write_text("".join(to_line(*one) for one in decisions))  # type: ignore[arg-type]  # literals
+
+    def plan(self, more: dict[str, object]) -> None:
+        """Replace parts of the run's plan."""
+        body = yaml.safe_load(self.folder.plan.read_text())
+        self.folder.plan.write_text(yaml.safe_dump({**body, **more}))
+        self.silences = self.watcher()
+
+    def watcher(self) -> Silences:
+        """Return what a daemon that is started now looks with."""
+        plan = load(self.folder.plan.read_text(), "plan.yaml").plan
+        return Silences(self.folder, plan, read_run(self.folder), ("mail",), self.clock)
+
+    def alerts(self) -> Alerts:
+        plan = load(self.folder.plan.read_text(), "plan.yaml").plan
+        return Alerts(self.folder, plan, read_run(self.folder), {"mail": self}, self.clock)
+
+    def send(self, message: Message) -> Outcome:
+        self.sent.append(message)
+        return Outcome("delivered")
+
+    def write(self, source: str, raw: bytes = b"-\n") -> None:
+        (self.folder.journal / source).mkdir(exist_ok=True)
+        with (self.folder.journal / source / "000000.jsonl").open("ab") as file:
+            file.write(raw)
+
+    def go_on(self, seconds: int, recording: Collection[str] = ALL) -> None:
+        for _ in range(0, seconds, STEP):
+            self.clock.advance(STEP)
+            for source in recording:
+                self.write(source)
+            self.silences.poll()
+
+    def told(self) -> list[tuple[str, bool]]:
+        """Return who was missed, and whether they are back."""
+        found = read_silences(self.folder)
+        return [(name, one.until_wall_ns is not None) for one in found for name in one.daemons]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_one_that_records_no_more_is_missed_after_five_minutes(world: World) -> None:
+    """Since its last record; those that died with it are in the same message."""
+    world.go_on(60)
+    world.go_on(290, recording=(PROBE,))
+    before = world.told()
+    world.go_on(20, recording=(PROBE,))
+
+    (silence,) = read_silences(world.folder)
+    assert before == []
+    assert silence.daemons == (CONSUMER, PRODUCER)
+    assert silence.since_wall_ns == FakeClock().wall_ns() + 60 * 10**9
+
+
+def test_it_is_back_when_it_was_heard_for_as_long(world: World) -> None:
+    """A moment of life is none: it may die again. What is told is when it came back."""
+    world.go_on(60)
+    world.go_on(400, recording=(PRODUCER, PROBE))
+    world.go_on(200)
+    between = world.told()
+    world.go_on(120)
+
+    (silence,) = read_silences(world.folder)
+    assert between == [(CONSUMER, False)]
+    assert silence.until_wall_ns == FakeClock().wall_ns() + 460 * 10**9
+
+
+def test_one_that_ended_on_purpose_is_not_missed(world: World) -> None:
+    """In a pause the daemons end before the one that tells; the last line of their journals says so."""
+    world.go_on(60)
+    for source in ALL:
+        world.write(source, encode(End(1)))
+    world.go_on(400, recording=())
+
+    assert world.told() == []
+
+
+def test_after_the_last_second_nobody_is_missed(world: World) -> None:
+    """Producers are done when the drain begins, the others at the end."""
+    world.plan({"phases": {"warm_up": "5s", "soak": "1h", "drain": "1h"}})
+    world.decide(("soak", 0), ("drain", 60))
+    world.go_on(60)
+    world.go_on(400, recording=(CONSUMER, PROBE))
+    world.decide(("soak", 0), ("drain", 60), ("end", 470))
+    world.go_on(400, recording=())
+
+    assert world.told() == []
+
+
+def test_before_the_first_second_nobody_is_missed(world: World) -> None:
+    """Of several hosts one may be ready an hour early."""
+    world.clock.step_wall(-3600)
+    world.go_on(700, recording=())
+
+    assert world.told() == []
+
+
+def test_a_start_may_take_ten_minutes(world: World) -> None:
+    """A consumer reads its journal first; what that took counts for nothing afterwards."""
+    world.go_on(580, recording=(PRODUCER, PROBE))
+    world.go_on(100)
+    world.go_on(200, recording=(PRODUCER, PROBE))
+    before = world.told()
+    again = World(world.folder.path.parents[1] / "again")
+    again.go_on(620, recording=(PRODUCER, PROBE))
+
+    assert before == []
+    assert again.told() == [(CONSUMER, False)]
+
+
+def test_time_in_which_nobody_looked_does_not_count(world: World) -> None:
+    """A machine that stood still, and all its daemons with it."""
+    world.go_on(60)
+    for _ in range(10):
+        world.clock.advance(3600)
+        world.silences.poll()
+        world.go_on(20)
+
+    assert world.told() == []
+
+
+def test_the_next_alert_daemon_tells_nothing_twice_and_the_rest(world: World) -> None:
+    """Killed after it had told that a daemon is missed, and started again."""
+    world.go_on(60)
+    world.go_on(320, recording=(PRODUCER, PROBE))
+    world.silences = world.watcher()
+    world.go_on(700, recording=(PRODUCER, PROBE))
+    before = world.told()
+    world.go_on(320)
+
+    assert before == [(CONSUMER, False)]
+    assert world.told() == [(CONSUMER, True)]
+
+
+def test_one_that_came_back_while_nobody_looked_is_back_since_somebody_looks(world: World) -> None:
+    """The alert daemon was away itself."""
+    world.go_on(60)
+    world.go_on(320, recording=(PRODUCER, PROBE))
+    world.clock.advance(1000)
+    world.silences = world.watcher()
+    world.go_on(320)
+
+    (silence,) = read_silences(world.folder)
+    assert silence.until_wall_ns == FakeClock().wall_ns() + (1380 + STEP) * 10**9
+
+
+def test_what_comes_from_other_hosts_is_missed_once_it_was_heard(world: World) -> None:
+    """Nobody here knows whether a host is to be there."""
+    world.write("probe@b1")
+    world.go_on(700)
+    before = world.told()
+    world.go_on(8, recording=(*ALL, "probe@b1"))
+    world.go_on(320)
+
+    assert before == []
+    assert world.told() == [("probe@b1", False)]
+
+
+def test_under_a_service_manager_one_that_never_recorded_is_missed(world: World) -> None:
+    """It has no journal; a run by hand may have it on another host."""
+    world.plan({"load": {"rate": "400/s", "producers": 2}})
+    world.go_on(620)
+    by_hand = world.told()
+    as_service(world.folder)
+    world.go_on(620)
+
+    assert by_hand == []
+    assert world.told() == [(f"produce.1@{host_name()}", False)]
+
+
+def test_a_detector_that_takes_nothing_in_is_missed(world: World) -> None:
+    """Ten minutes after its last batch, and only while there is something to take in."""
+    commits = world.folder.checkpoint / "commits"
+    commits.mkdir(parents=True)
+    world.go_on(20)
+    os.utime(commits, ns=(1, 1))
+    world.go_on(580)
+    before = world.told()
+    world.go_on(60)
+
+    assert before == []
+    assert world.told() == [("detect-stream", False)]
+
+
+def test_a_conductor_that_decides_nothing_is_missed(world: World) -> None:
+    """The run has begun by the clock, and no daemon knows of a phase. It is back with the first decision."""
+    world.decide()
+    as_service(world.folder)
+    world.go_on(320, recording=())
+    before = world.told()
+    world.decide(("soak", 0), ("drain", 100_000))
+    world.go_on(320)
+
+    assert before == [("conduct", False)]
+    assert world.told() == [("conduct", True)]
+
+
+def test_where_it_cannot_be_kept_all_are_given_time_anew(world: World) -> None:
+    """The drive is full: the daemons measure on, and write as soon as there is room."""
+    world.go_on(60)
+    world.folder.findings.unlink()
+    world.folder.findings.mkdir()
+    with pytest.raises(FindingsError):
+        world.go_on(320, recording=())
+    world.folder.findings.rmdir()
+    world.go_on(4, recording=())
+    world.go_on(400)
+
+    assert world.told() == []
+
+
+def test_who_is_back_before_anybody_was_told_was_never_away(world: World) -> None:
+    """As in a maintenance window, in which nothing is sent."""
+    world.go_on(60)
+    world.go_on(320, recording=(PRODUCER, PROBE))
+    world.go_on(320)
+
+    with FindingsStore(world.folder.findings) as store:
+        assert store.owed() == 0
+
+
+MISSED = f"""\
+The run goes on without a part of it, which does nothing, or dies again and again.
+What is not recorded is a gap, in which nothing can be found.
+This says nothing about the cluster.
+
+lacking   {CONSUMER}
+since     2026-09-21 14:14:20Z
+look      on {host_name()}: tail LOGS/consume.0.log
+run       synthetic-1
+"""
+
+
+def test_both_words_reach_people_as_one_thread(world: World) -> None:
+    """Subject and text to the letter; the second is the sequel of the first, with the same labels."""
+    alerts = world.alerts()
+    for second in range(0, 760, STEP):
+        world.clock.advance(STEP)
+        for source in ALL if not 60 <= second < 400 else (PRODUCER, PROBE):
+            world.write(source)
+        alerts.poll()
+
+    first, second_ = world.sent
+    logs = str(world.folder.logs)
+    assert first.subject == f"[soakd] synthetic: the run lacks {CONSUMER} since 14:14:20Z"
+    assert first.text == MISSED.replace("LOGS", logs)
+    assert second_.subject == f"[soakd] synthetic: {CONSUMER} back after 5 min 40 s"
+    assert "back      since 14:20:00Z, after 5 min 40 s\n" in second_.text
+    assert second_.follows == first.key
+    assert first.labels == second_.labels
+    assert (first.end_wall_ns, second_.end_wall_ns) == (None, first.begin_wall_ns + 340 * 10**9)
+
+
+def test_that_a_run_was_given_up_reaches_people(world: World) -> None:
+    """`soak run` ends one whose daemon keeps dying; nobody need sit at its terminal. No daemon comes back."""
+    plan = load(world.folder.plan.read_text(), "plan.yaml").plan
+    sinks = dataclasses.replace(plan, sinks={"mail": None})
+    why = "consume.0 died 6 times in a minute (exit 1)"
+    give_up(world.folder, sinks, read_run(world.folder), world.clock, why)
+    alerts = world.alerts()
+    alerts.poll()
+    alerts.poll()
+
+    (message,) = world.sent
+    assert message.subject == f"[soakd] synthetic: given up: {why}"
+    assert message.text.startswith(f"The run has ended before its time: {why}.\n")
+    assert f"look      on host: {world.folder.logs}\n" in message.text
+
+
+def test_the_digest_names_who_is_missed(world: World) -> None:
+    world.plan({"alerts": {"digest": "0 7 * * *"}})
+    world.go_on(60)
+    world.go_on(320, recording=(PRODUCER, PROBE))
+    world.clock.advance(86_400)
+    world.alerts().poll()
+
+    (digest,) = [one for one in world.sent if "digest" in one.subject]
+    assert f"lacking   {CONSUMER} since 2026-09-21 14:14:20Z\n" in digest.text
+
+
+def as_service(folder: RunFolder) -> None:
+    """Make it the current run of a plan's home."""
+    Home(folder.path.parent).point_to(folder)
