@@ -21,10 +21,11 @@ from soak.cli._snapshot import Watcher
 from soak.cli._view import View, open_view
 from soak.core import plan_text
 from soak.core.clock import SystemClock
-from soak.core.errors import SoakError
+from soak.core.errors import FindingsError, SoakError
 from soak.core.plan import Plan
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
+from soak.daemons.alert_silence import give_up
 from soak.daemons.context import grid_of
 from soak.daemons.supervise import START_LIMIT_NS, GaveUpError, Supervisor
 from soak.lab.lab import Lab, start_lab
@@ -43,6 +44,7 @@ from soak.store.run_folder import (
     write_run,
 )
 
+LOG = logging.getLogger("soak.cli.session")
 EXIT_INTERRUPTED = 130
 OVERDUE_SECONDS = 60
 LEAD_NS = 7 * SECOND_NS
@@ -220,6 +222,7 @@ def _carried_on(
         failure, state = error, "failed"
         view.note("giving up; the report will tell what there is")
         supervisor.stop()
+        _tell_given_up(plan, folder, run, str(error).partition(";")[0])
     view.note("the load has ended; the detector reads what is left")
     supervisor.finish()
     supervisor.close()
@@ -244,6 +247,14 @@ def _carried_on(
     if failure is not None:
         raise failure
     return Ended(EXIT_INTERRUPTED if state == "interrupted" else code, folder)
+
+
+def _tell_given_up(plan: Plan, folder: RunFolder, run: Run, why: str) -> None:
+    """Have it told to those who are not at this terminal."""
+    try:
+        give_up(folder, plan, run, SystemClock(), why)
+    except FindingsError as error:
+        LOG.warning("not_told why=%r error=%s", why, error)
 
 
 @contextmanager
