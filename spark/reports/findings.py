@@ -34,7 +34,7 @@ def _finding(page: Page, one: Judged) -> Markup:
     gone = "" if found.gone_k is None else f" Gone again at {page.moment(found.gone_k)}."
     text = (
         f"Since {page.moment(found.onset_k)}; with 95 % confidence between {page.moment(low)} and "
-        f"{page.moment(high)}. {found.state.capitalize()}; confidence {found.confidence:.4g}. "
+        f"{page.moment(high)}. {found.state.capitalize()}; confidence {found.confidence:.2%}. "
         f"Seen {_SEEN[one.found]}.{gone}{about}"
     )
     others = [wording.title(series) for series in found.changes]
@@ -51,5 +51,7 @@ def _finding(page: Page, one: Judged) -> Markup:
 
 def _cause(cause: Explanation) -> Markup:
     items = joined([tag("li", item.text) for item in cause.evidence])
-    head = tag("p", joined([tag("strong", cause.cause), f", score {cause.score:.2f}"]))
-    return head + tag("ul", items)
+    what = f", score {cause.score:.2f}" if cause.score > 0 else ""
+    if not what and cause.evidence:
+        what = "; what else changed:"
+    return tag("p", joined([tag("strong", cause.cause), what])) + tag("ul", items)

@@ -48,13 +48,13 @@ def render(page: Page) -> Markup:
 
 def _regression(page: Page) -> str:
     """Return the first finding that counts, in one sentence; "" when there is none."""
-    for one in page.told:
-        found = one.finding
-        if not found.is_about_cluster:
-            continue
-        did = "stepped " if found.kind == "step" else ""
-        return (
-            f"Regressed: {wording.title(found.series)} {did}{wording.moved(found)} "
-            f"at {page.moment(found.onset_k)}, cause {found.cause}."
-        )
-    return ""
+    counting = [one.finding for one in page.told if one.finding.is_about_cluster]
+    if not counting:
+        return ""
+    found, more = counting[0], len(counting) - 1
+    did = "stepped " if found.kind == "step" else ""
+    others = f"; {wording.counted(more, 'more finding')} below" if more else ""
+    return (
+        f"Regressed: {wording.title(found.series)} {did}{wording.moved(found)} "
+        f"at {page.moment(found.onset_k)}, cause {found.cause}{others}."
+    )
