@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from detectors.attribution import attribute
-from detectors.nearby import Nearby
+from detectors.nearby import TimedEvent
 from soak.core.model import Series
 from tests.cause_panels import END, ONSET, STEP, around, channel, told
 
@@ -65,7 +65,18 @@ def test_who_waits_for_a_processor_answers_single_questions_late() -> None:
 def test_garbage_is_named_before_the_cpu_that_collecting_it_takes() -> None:
     """A collection of 100 ms in each second, on a host whose processors are at work by then."""
     pauses = told("gc_pause", *range(ONSET, END), pause_seconds=0.1)
-    busy = channel(CPU, 0.3, 0.97), channel(WAITING, 0.02, 0.9)
-    found: Nearby = around(*busy, channel(STEP.series, 0.004, 0.06), CALM[0], events=pauses)
 
-    assert [one.cause for one in attribute(STEP, found)] == ["gc_pause", "broker_cpu"]
+    assert beside_busy_processors(pauses) == ["gc_pause", "broker_cpu"]
+
+
+def test_rolls_all_the_time_are_named_before_the_cpu_that_they_take() -> None:
+    """Some in each second, where there was none before."""
+    rolls = told("segment_roll", *range(ONSET, END), topic="t")
+
+    assert beside_busy_processors(rolls) == ["segment_roll", "broker_cpu"]
+
+
+def beside_busy_processors(events: tuple[TimedEvent, ...]) -> list[str]:
+    busy = channel(CPU, 0.3, 0.97), channel(WAITING, 0.02, 0.9)
+    found = around(*busy, channel(STEP.series, 0.004, 0.06), CALM[0], events=events)
+    return [one.cause for one in attribute(STEP, found)]

@@ -3,7 +3,8 @@
 Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU, or the busiest core of a
          broker steps up at the onset to a level at which work has to wait.
          A host whose CPU rose with that of soakd's own daemons there is not short of it for a broker's work.
-         Where a JVM pauses for garbage all the time, that is what took the CPU, and is said first.
+         Where a JVM pauses for garbage all the time, or a segment rolls with each message, that is what took
+         the CPU, and is said first.
 Assumes: a host of which drive, flushes or a broker's log are watched is a broker's.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from detectors.causes import _brokers, _innocence, _scores, gc_pause
+from detectors.causes import _brokers, _innocence, _scores, gc_pause, segment_roll
 from detectors.causes._moves import Move, moves, told
 from detectors.channels import source_of
 from detectors.nearby import Nearby
@@ -37,6 +38,7 @@ _LIMITS = (
 )
 _IDLE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_ratio"
 _MOST_IDLE = 0.3
+_OWN_WORK = (gc_pause, segment_roll)
 _OF_HOST = ("host_cpu_ratio", "node_pressure_cpu_waiting_seconds")
 
 
@@ -60,18 +62,18 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     if not found:
         return None
     is_told_twice = len({_metric(one) for one in found}) > 1
-    is_garbage = _is_garbage(change, nearby)
-    band = _scores.STRONG if is_told_twice and not is_garbage else _scores.LIKELY
+    is_own_work = _is_own_work(change, nearby)
+    band = _scores.STRONG if is_told_twice and not is_own_work else _scores.LIKELY
     strongest = max(min(1.0, abs(one.after - one.before)) for one in found)
     return Explanation(
         "broker_cpu", _scores.graded(band, strongest), tuple(told(one, change) for one in found)
     )
 
 
-def _is_garbage(change: Change, nearby: Nearby) -> bool:
-    """True when pauses of a JVM explain the step by more than their time."""
-    found = gc_pause.explain(change, nearby)
-    return found is not None and found.score > _scores.LIKELY
+def _is_own_work(change: Change, nearby: Nearby) -> bool:
+    """True when something that brokers do themselves, and which takes CPU, explains the step."""
+    told = (cause.explain(change, nearby) for cause in _OWN_WORK)
+    return any(one is not None and one.score > _scores.LIKELY for one in told)
 
 
 def _metric(one: Move) -> str:
