@@ -103,6 +103,15 @@ def test_a_mail_arrives_whole_with_its_chart() -> None:
     assert chart.get_content_disposition() == "inline"
 
 
+def test_a_line_that_was_broken_for_terminals_is_whole_in_html() -> None:
+    """A phone breaks lines where it must; blocks, bars and lines of their own stay."""
+    text = "what      a\n          b\n\n    ▁▇\n  14:13\n\n  - c\n    d\n  - e\n      f\n"
+    _, html = compose(config(), Message("k", "s", text)).iter_parts()
+
+    shown = "what      a b\n\n    ▁▇\n  14:13\n\n  - c d\n  - e\n      f\n"
+    assert f">{shown}</pre>" in html.get_content()
+
+
 def test_a_sequel_names_the_mail_it_follows() -> None:
     """Mail programs show it below the first one."""
     mail = compose(config(), Message("k.gone", "s", "t", follows="k.confirmed"))

@@ -37,7 +37,8 @@ _IDS = frozenset({"message-id", "in-reply-to", "references", "content-id"})
 _LONGEST_TIMEOUT = duration_ns("60s")
 CHART_PIXELS = 640
 """How wide the chart is shown where there is room; it has twice as many."""
-_TYPE = "font-family:monospace;font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere"
+_TYPE = "font-family:monospace;font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere;max-width:80ch"
+_CONTINUED = re.compile(r"(?<=\S)\n(?: {4}| {10})(?=\S)")  # the indents of items and facts
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -127,7 +128,11 @@ def compose(config: Config, message: Message) -> EmailMessage:
 
 
 def _html(text: str, chart: str) -> str:
-    """Return the text in a type in which columns and bars line up; on a phone lines break, none is cut."""
+    """Return the text in a type in which columns and bars line up; on a phone lines break, none is cut.
+
+    What was broken at the width of a terminal is whole again, else a phone would break it twice.
+    """
+    whole = _CONTINUED.sub(" ", text)
     picture = (
         f'<p><img src="cid:{chart[1:-1]}" alt="the chart" width="{CHART_PIXELS}"'
         ' style="max-width:100%;height:auto"></p>\n'
@@ -137,7 +142,7 @@ def _html(text: str, chart: str) -> str:
     return (
         '<!DOCTYPE html>\n<html><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"></head><body>\n'
-        f'{picture}<pre style="{_TYPE}">{escape(text)}</pre>\n</body></html>\n'
+        f'{picture}<pre style="{_TYPE}">{escape(whole)}</pre>\n</body></html>\n'
     )
 
 
