@@ -32,6 +32,7 @@ LOG = logging.getLogger("soak.daemons.alert")
 PERIOD_NS = 5 * SECOND_NS
 CONDUCT, DETECT = "conduct", "detect-stream"
 _GRACE_NS = 3 * SECOND_NS  # a record a second, and some jitter
+_AFAR_GRACE_NS = 60 * SECOND_NS  # of other hosts, whose records a topic brings
 _BATCH_GRACE_NS = 300 * SECOND_NS  # of one that has much to read
 
 
@@ -142,7 +143,7 @@ class Silences:
             is_flowing = is_flowing or not (name == CONDUCT or pulse.is_quiet(now_ns))
 
     def _begun(self, name: str, sign: Sign, now_ns: int) -> Pulse:
-        grace_ns = _GRACE_NS
+        grace_ns = _AFAR_GRACE_NS if _is_afar(name) else _GRACE_NS
         if name == DETECT:
             grace_ns = max(_BATCH_GRACE_NS, 3 * self.plan.detection.trigger)
         is_told = any(name in one.daemons for one in self._opened())
@@ -161,7 +162,7 @@ class Silences:
         if pulse.is_told or name in {CONDUCT, DETECT}:
             return False
         if not pulse.is_heard:
-            return not name.endswith(f"@{host_name()}")
+            return _is_afar(name)
         return pulse.silent_ns > 0 and has_ended(self.folder.journal / name)
 
     def _tell(self, now_ns: int) -> None:
@@ -199,6 +200,11 @@ class Silences:
         if self._open is None:
             self._open = [one for one in read_silences(self.folder) if one.is_open]
         return self._open
+
+
+def _is_afar(name: str) -> bool:
+    """True for a source of another host."""
+    return "@" in name and not name.endswith(f"@{host_name()}")
 
 
 def _newest(source: Path) -> Sign:
