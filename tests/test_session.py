@@ -22,7 +22,9 @@ from soak.cli._view import PlainView
 from soak.core import plan_text
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
-from soak.daemons.supervise import Role, Supervisor
+from soak.daemons.alert_silence import read_silences
+from soak.daemons.supervise import GaveUpError, Role, Supervisor
+from soak.store.findings import FindingsStore
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
 
 LIMIT_SECONDS = 30.0
@@ -64,6 +66,30 @@ def test_a_run_beside_which_something_failed_does_not_stay_running(tmp_path: Pat
         _session._carried_on(plan_file, folder, run, None, view, stack, company, nobody)
 
     assert read_run(folder).state == "failed"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_before")
+def test_that_a_run_is_given_up_is_owed_to_every_sink(tmp_path: Path) -> None:
+    """Its alert daemon is the last to end, and tells it; slow: a run that ends lets what is out come in."""
+    folder = RunFolder(tmp_path)
+    run = Run("r", SystemClock().wall_ns(), "here", {}, "running")
+    write_run(folder, run)
+    part = cast("Part", SimpleNamespace(roles=lambda _: (), only=("consume.0",)))
+    view = PlainView(Console(file=io.StringIO()), "run")
+
+    def begin(_started: Started, _stack: ExitStack) -> Beside:
+        raise GaveUpError("consume.0 died 6 times in a minute (exit 1); its log ends:\nTraceback")
+
+    plan_file = plan_text.load(PLAN.read_text(), str(PLAN))
+    with ExitStack() as stack, pytest.raises(GaveUpError):
+        _session._carried_on(plan_file, folder, run, None, view, stack, Company(begin, {}), part)
+
+    (told,) = read_silences(folder)
+    with FindingsStore(folder.findings) as store:
+        (row,) = store.due(SystemClock().wall_ns())
+    assert told.why == "consume.0 died 6 times in a minute (exit 1)"
+    assert (row.key, row.sink) == (told.key, "mail")
 
 
 def test_only_daemons_that_measure_get_what_a_fault_needs(tmp_path: Path) -> None:
