@@ -45,6 +45,23 @@ def told(series: Series, steps: Sequence[Change], config: Config) -> list[Change
     return sorted([*kept, *drifts, *combs, *tails], key=lambda change: change.onset_k)
 
 
+def told_together(
+    many: Sequence[tuple[Series, Config]], steps: Sequence[tuple[Change, ...]]
+) -> list[tuple[Change, ...]]:
+    """Return the same of series that were cut together, in order of onset.
+
+    A step keeps the series of which no other kind tells it better; each of the other kinds is told alone.
+    """
+    said = []
+    for series, config in many:
+        own = [change for step in steps for change in step if change.series == series.name]
+        said += told(series, own, config)
+    known = set(said)
+    kept = [tuple(change for change in step if change in known) for step in steps]
+    others = [(change,) for change in said if change.kind != "step"]
+    return sorted([*filter(None, kept), *others], key=lambda changes: changes[0].onset_k)
+
+
 def _jumps(y: NDArray[np.float64], places: Sequence[int]) -> NDArray[np.float64]:
     """Return how far the medians just before and just after each place differ; 0 at the very ends."""
     edges = [0, *places, y.size]

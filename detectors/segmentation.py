@@ -1,10 +1,12 @@
-"""Level shifts of whole series, looking back at them; several series are cut together.
+"""Level shifts of whole series, looking back at them; what is one event in several series is one step.
 
 Method:  segmentation under the Gini (CRPS) energy of each segment (`_energy`), the best cut of all rows
          (`_partition`). A step costs its area, rows times height, so a burst counts for what it is and a tiny
          step on a quiet series too; the price grows with the root of the median change from row to row.
          Then each cut is dated, row by row, from its two sides (`_dating`), and the weakest is dropped until
-         every one left is worth reporting and clear of the series' own wandering.
+         every one left is worth reporting and clear of the series' own wandering (`_cuts`). Several series are
+         searched side by side too (`_shared`), and those cuts are one step whose onsets cannot be told apart
+         (`_events`).
 Assumes: at least 2 x `least_rows` values; a slow drift comes out as stairs. Rows of one series follow each
          other: what is missing is left out, and its place counts for nothing.
 """
@@ -23,7 +25,9 @@ from pydantic.dataclasses import dataclass
 from detectors import _energy, _partition
 from detectors._cuts import Cut, Track, settled
 from detectors._dating import wandering
+from detectors._events import Event, Member, events
 from detectors._measure import FLOOR_SECONDS
+from detectors._shared import with_shared
 from soak.core.model import Change, Series
 
 _LINEAR_SPREAD = (
@@ -56,16 +60,30 @@ def detect(series: Series, config: Config) -> list[Change]:
 def detect_together(many: Sequence[Series], config: Config) -> list[tuple[Change, ...]]:
     """Return the steps in order of time, each as the changes of the series that took it, clearest first.
 
-    All changes of a step have the onset and the interval of the clearest.
+    All changes of a step have one onset and one interval. The order of `many` says nothing.
     """
-    used = [series for series in many if series.k.size >= 2 * config.least_rows]
+    return detect_mixed([(series, config) for series in many])
+
+
+def detect_mixed(many: Sequence[tuple[Series, Config]]) -> list[tuple[Change, ...]]:
+    """Return the same of series that are each judged by a config of their own."""
+    used = [(series, config) for series, config in many if series.k.size >= 2 * config.least_rows]
+    used.sort(key=lambda one: one[0].name)
     if not used:
         return []
-    k = _common(used)
-    tracks = [_track(series, k, config) for series in used]
-    features = np.hstack([_spread_out(track, config) for track in tracks])
-    starts = _partition.best(features, config.least_rows)
-    return [_changes(cut, used, k) for cut in settled(starts, tracks, config.least_rows)]
+    k = _common([series for series, _ in used])
+    tracks = [_track(series, config) for series, config in used]
+    features = [
+        _energy.features(track.y, config.penalty)
+        for track, (_, config) in zip(tracks, used, strict=True)
+    ]
+    least_rows = max(track.least_rows for track in tracks)
+    members = [
+        Member(series.name, track, np.searchsorted(k, series.k), _cuts(own, track))
+        for (series, _), track, own in zip(used, tracks, features, strict=True)
+    ]
+    found = events(with_shared(members, features, least_rows), least_rows)
+    return [_changes(event, k) for event in found]
 
 
 def _common(many: Sequence[Series]) -> NDArray[np.int64]:
@@ -75,26 +93,20 @@ def _common(many: Sequence[Series]) -> NDArray[np.int64]:
     return np.unique(np.concatenate([series.k for series in many]))
 
 
-def _track(series: Series, k: NDArray[np.int64], config: Config) -> Track:
+def _track(series: Series, config: Config) -> Track:
     y = _scaled(series.values, config)
     return Track(
         y=y,
         values=series.values,
-        rows=np.searchsorted(series.k, k),
-        places=np.searchsorted(k, series.k),
         least_step=config.smallest_step_seconds,
         least_ratio=config.smallest_step_ratio,
         wandering=wandering(y),
+        least_rows=config.least_rows,
     )
 
 
-def _spread_out(track: Track, config: Config) -> NDArray[np.float32]:
-    """Return the features of a series at all common rows; where it has none, those of its last row before."""
-    found = _energy.features(track.y, config.penalty)
-    if track.rows.size == track.y.size:
-        return found
-    last = np.searchsorted(track.places, np.arange(track.rows.size), side="right") - 1
-    return found[np.maximum(last, 0)]
+def _cuts(features: NDArray[np.float32], track: Track) -> list[Cut]:
+    return settled(_partition.best(features, track.least_rows), track)
 
 
 def _scaled(values: NDArray[np.float64], config: Config) -> NDArray[np.float64]:
@@ -105,20 +117,21 @@ def _scaled(values: NDArray[np.float64], config: Config) -> NDArray[np.float64]:
     return np.asarray((values - np.median(values)) / typical * _LINEAR_SPREAD)
 
 
-def _changes(cut: Cut, many: Sequence[Series], k: NDArray[np.int64]) -> tuple[Change, ...]:
-    first, onset, last = (int(k[row]) for row in (cut.first, cut.at, cut.last))
+def _changes(event: Event, k: NDArray[np.int64]) -> tuple[Change, ...]:
+    cut, places = event.dated.cut, event.dated.member.places
+    onset, first, last = (int(k[places[row]]) for row in (cut.at, cut.first, cut.last))
     return tuple(
         Change(
-            series=many[one.track].name,
+            series=one.member.name,
             raised_k=onset,
             onset_k=onset,
             interval=(first, last),
-            before=one.before,
-            after=one.after,
+            before=one.cut.before,
+            after=one.cut.after,
             state="confirmed",
-            confidence=_confidence(one.onset.ratio - log(k.size)),
+            confidence=_confidence(one.cut.ratio - log(one.member.places.size)),
         )
-        for one in cut.sides
+        for one in event.shown
     )
 
 

@@ -1,0 +1,70 @@
+"""Cuts that several series pay for together where none pays alone: short steps that all of them take.
+
+Their features stand side by side, so what each would give for a cut adds up. What is nearly a copy of
+another adds nothing: with C the correlations of the series' changes from row to row, in sign, to the power of
+`_POWER`, their weights are those w with C w = 1 (the magnitude of a metric space: Leinster 2013, Documenta
+Mathematica 18). Two copies weigh as much as one, and series that differ 1 each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import _partition
+from detectors._cuts import settled
+from detectors._events import Member
+
+_POWER = 8
+_SINGULAR = 1e-6  # of the largest eigenvalue
+_MOST_ROWS = 1_000_000  # of all series: features and their sums take 300 bytes each
+
+
+def with_shared(
+    many: Sequence[Member], features: Sequence[NDArray[np.float32]], least_rows: int
+) -> list[Member]:
+    """Return the members with the cuts that they pay for together too; features of a row each, (n, d).
+
+    Of very many rows the members are returned as they are.
+    """
+    rows = 1 + max(int(member.places[-1]) for member in many)
+    if len(many) < 2 or rows * len(many) > _MOST_ROWS:  # noqa: PLR2004  # a pair
+        return list(many)
+    last = [_last(member, rows) for member in many]
+    shares = weights([member.track.y[at] for member, at in zip(many, last, strict=True)])
+    weighed = [
+        np.float32(sqrt(share)) * own[at]
+        for share, own, at in zip(shares, features, last, strict=True)
+    ]
+    starts = _partition.best(np.hstack(weighed), least_rows)
+    return [_with_cuts(member, starts) for member in many]
+
+
+def weights(many: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return the weight of each series of equal length, shape (n,); 0 where nothing varies."""
+    signs = np.sign(np.diff(np.array(many), axis=1))
+    norms = np.sqrt((signs**2).sum(axis=1, keepdims=True))
+    signs /= np.maximum(norms, 1.0)
+    alike = (signs @ signs.T) ** _POWER
+    found: NDArray[np.float64] = np.linalg.pinv(alike, rcond=_SINGULAR, hermitian=True).sum(axis=1)
+    return np.maximum(found, 0.0)
+
+
+def _last(member: Member, rows: int) -> NDArray[np.int64]:
+    """Return the row of a member at or before each common row, or its first."""
+    found = np.searchsorted(member.places, np.arange(rows), side="right") - 1
+    return np.asarray(np.maximum(found, 0))
+
+
+def _with_cuts(member: Member, starts: Sequence[int]) -> Member:
+    """Return a member with the cuts at those common rows too at which it steps clearly."""
+    own, least_rows = [cut.at for cut in member.cuts], member.track.least_rows
+    rows = {int(np.searchsorted(member.places, start)) for start in starts}
+    more = [row for row in rows if all(abs(row - at) >= least_rows for at in own)]
+    if not more:
+        return member
+    return replace(member, cuts=settled(sorted([*own, *more]), member.track))
