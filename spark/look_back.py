@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from detectors import drift, kinds, segmentation
 from detectors.attribution import attribute
 from detectors.channels import is_headline
 from detectors.incidents import group, is_recovery, is_regression
 from soak.core.model import Change, Finding, Series
 from soak.store.history import History
 from spark.attribute import finding_of, nearby_of, seconds_around, smallest_step_ratio
+from spark.latency_changes import changes_together
 from spark.summary import Judged
 from spark.timeline import Timeline
 
@@ -33,8 +33,8 @@ def look_back(
     A warning that looking back confirms is told under the key that it was given online.
     """
     seen = offline_changes(timeline)
-    steps = [change for change in seen if change.kind == "step"]
-    courses = [change for change in seen if change.kind != "step"]
+    steps = [one for event in seen for one in event if one.kind == "step"]
+    courses = [one for event in seen for one in event if one.kind != "step"]
     told = [finding for finding in online if finding.state != "warning"]
     warnings = [finding for finding in online if finding.state == "warning"]
     judged = []
@@ -43,7 +43,7 @@ def look_back(
         known = finding if course is None else _as_drift(finding, course)
         is_seen = course is not None or any(_is_same(finding, step) for step in steps)
         is_seen |= any(_is_same_course(finding, other) for other in courses)
-        judged.append(Judged(known, "both" if is_seen else "online"))
+        judged.append(Judged(known, "both" if is_seen else "online", _step_of(known, seen)))
     alone = [
         step
         for step in steps
@@ -51,18 +51,21 @@ def look_back(
     ]
     for finding in _findings(timeline, _lasting(alone, timeline), changes):
         warned = next((one for one in warnings if _is_same(one, finding)), None)
+        step = _step_of(finding, seen)
         if warned is None:
-            judged.append(Judged(finding, "offline"))
+            judged.append(Judged(finding, "offline", step))
         else:
             warnings.remove(warned)
-            judged.append(Judged(replace(finding, key=warned.key), "both"))
+            judged.append(Judged(replace(finding, key=warned.key), "both", step))
     return judged + [Judged(finding, "online") for finding in warnings]
 
 
-def offline_changes(timeline: Timeline) -> list[Change]:
-    """Return the changes of every headline latency within the soak, untrusted seconds left out."""
-    config = segmentation.Config(least_rows=max(3, HOLD_SECONDS // (3 * timeline.step)))
-    changes = []
+def offline_changes(timeline: Timeline) -> list[tuple[Change, ...]]:
+    """Return what changed in the headline latencies within the soak, untrusted seconds left out.
+
+    What is one event in several is one step.
+    """
+    many = []
     for name, column in timeline.columns.items():
         if not is_headline(column):
             continue
@@ -72,16 +75,28 @@ def offline_changes(timeline: Timeline) -> list[Change]:
         )
         untrusted = untrusted // timeline.step * timeline.step
         keep = timeline.is_soak(k) & ~np.isin(k, untrusted) & (values > 0)
-        series = Series(name, k[keep], values[keep])
-        told = kinds.told(series, segmentation.detect(series, config), drift.Config())
-        changes += [_within_buckets(change, timeline.step) for change in told]
-    return changes
+        many.append(Series(name, k[keep], values[keep]))
+    return [
+        tuple(_within_buckets(change, timeline.step) for change in changes)
+        for changes in changes_together(many, timeline.step)
+    ]
 
 
 def _within_buckets(change: Change, step: int) -> Change:
     """Return a change with all seconds in its interval in which buckets of so many would show it there."""
     low, high = change.interval
     return replace(change, interval=(max(0, low - step // 2), high + (step - 1) // 2))
+
+
+def _step_of(finding: Finding, seen: Sequence[tuple[Change, ...]]) -> tuple[Change, ...]:
+    """Return the step that a finding is, looking back: the nearest, if may be one that its series took."""
+    near = [
+        event
+        for event in seen
+        if finding.kind == event[0].kind == "step" and any(_is_same(finding, one) for one in event)
+    ]
+    own = [event for event in near if any(one.series == finding.series for one in event)]
+    return min(own or near, key=lambda event: abs(event[0].onset_k - finding.onset_k), default=())
 
 
 def _drift_of(

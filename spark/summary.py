@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from soak.core import wording
-from soak.core.model import Finding
+from soak.core.model import Change, Finding
 from soak.core.units import format_rate
 from spark.coverage import Coverage, gap_json
 from spark.timeline import Timeline
@@ -21,10 +21,15 @@ EXIT_CODE: dict[Verdict, int] = {"clean": 0, "regressed": 3, "inconclusive": 4}
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A finding and which of the two detectors saw it."""
+    """A finding, which of the two detectors saw it, and the step that it is looking back.
+
+    That is a change of each latency which took it, clearest first, all of one onset; empty where looking back
+    shows no step.
+    """
 
     finding: Finding
     found: Found
+    step: tuple[Change, ...] = ()
 
 
 def verdict(judged: Sequence[Judged], covered: Coverage) -> Verdict:
@@ -106,6 +111,20 @@ def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
             for item in cause.evidence
         ],
         "also": list(found.changes),
+        "step": _step(timeline, one.step) if one.step else None,
+    }
+
+
+def _step(timeline: Timeline, step: Sequence[Change]) -> dict[str, object]:
+    """Return what looking back says: since when, and what each latency did, clearest first."""
+    onset_k, (low, high) = step[0].onset_k, step[0].interval
+    return {
+        "at": wording.iso(timeline.wall_ns(onset_k)),
+        "interval_seconds": [low - onset_k, high - onset_k],
+        "moved": [
+            {"series": one.series, "before": _finite(one.before), "after": _finite(one.after)}
+            for one in step
+        ],
     }
 
 

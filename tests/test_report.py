@@ -76,6 +76,32 @@ def test_a_step_that_only_looking_back_shows_is_told_with_its_cause(tmp_path: Pa
     assert judged[0].finding.cause == "retention_cliff"
 
 
+def test_a_finding_says_what_each_latency_did_at_one_onset(tmp_path: Path) -> None:
+    """Looking back the fault in second 112 is one step of both latencies."""
+    found = timeline(tmp_path)
+
+    report.write(found, [finding_of()], None)
+
+    (told,) = summary(found.folder)["findings"]
+    step, page = told["step"], found.folder.report.read_text()
+    assert step["at"] == "2026-09-21T14:15:12Z"
+    assert step["interval_seconds"] == [0, 0]
+    assert {one["series"].partition("|")[2] for one in step["moved"]} >= {
+        f'{latency}_latency_seconds{{quantile="0.99"}}' for latency in ("publish", "end_to_end")
+    }
+    assert page.count("Looking back it is one step at 14:15:12Z") == 1
+
+
+def test_a_finding_that_looking_back_does_not_show_has_no_step(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(fault_k=None))
+
+    report.write(found, [finding_of()], None)
+
+    (told,) = summary(found.folder)["findings"]
+    assert told["step"] is None
+    assert "Looking back it is" not in found.folder.report.read_text()
+
+
 def test_a_rise_from_nothing_has_no_ratio(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(fault_k=None))
     odd = Explanation("odd", 0.9, (Evidence("odd", {"share": float("nan"), "count": 3}),))
@@ -363,7 +389,9 @@ def test_an_onset_in_coarse_rows_is_no_surer_than_they_are(tmp_path: Path) -> No
     as_planned(folder, soak="3h")
     edge = replace(assemble(folder, read), phases=parse(_phases(20, 235)))
 
-    intervals = [change.interval for change in offline_changes(edge) if change.direction == "up"]
+    intervals = [
+        one.interval for step in offline_changes(edge) for one in step if one.after > one.before
+    ]
 
     assert intervals
     assert all(low <= 112 <= high for low, high in intervals)
@@ -373,10 +401,10 @@ def test_offline_changes_stay_within_the_soak(tmp_path: Path) -> None:
     found = timeline(tmp_path)
     begin, end = found.soak
 
-    steps: list[Change] = offline_changes(found)
+    steps = offline_changes(found)
 
     assert steps
-    assert all(begin < step.onset_k < end for step in steps)
+    assert all(begin < change.onset_k < end for step in steps for change in step)
 
 
 def test_runs_of_numbers() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from markupsafe import Markup
 
 from soak.core import wording
-from soak.core.model import Explanation
-from spark.reports._page import Page, joined, tag
+from soak.core.model import Change, Explanation
+from spark.reports._page import Page, joined, table, tag
 from spark.summary import Judged
 
 ORDER = 20
@@ -37,16 +39,35 @@ def _finding(page: Page, one: Judged) -> Markup:
         f"{page.moment(high)}. {found.state.capitalize()}; confidence {found.confidence:.2%}. "
         f"Seen {_SEEN[one.found]}.{gone}{about}"
     )
-    others = [wording.title(series) for series in found.changes]
+    in_step = {change.series for change in one.step}
+    others = [wording.title(series) for series in found.changes if series not in in_step]
     shown = ", ".join(others[:_MOST_SERIES])
     more = f" and {len(others) - _MOST_SERIES} more" if len(others) > _MOST_SERIES else ""
     parts = [
         tag("h3", title),
         tag("p", text),
+        _step(page, one.step) if one.step else "",
         joined([_cause(cause) for cause in found.causes]),
         tag("p", f"Moved with it: {shown}{more}.") if others else "",
     ]
     return tag("article", joined(parts), class_="finding")
+
+
+def _step(page: Page, step: Sequence[Change]) -> Markup:
+    """Return what looking back says: one onset, and how far each latency moved, clearest first."""
+    low, high = step[0].interval
+    text = (
+        f"Looking back it is one step at {page.moment(step[0].onset_k)}, with 95 % confidence between "
+        f"{page.moment(low)} and {page.moment(high)}, of:"
+    )
+    rows = []
+    for change in step[:_MOST_SERIES]:
+        name = wording.split(change.series)
+        moved = wording.step(change.before, change.after, name.unit)
+        rows.append((wording.title(change.series), name.source, moved))
+    left = len(step) - _MOST_SERIES
+    more = tag("p", f"And {left} more.") if left > 0 else ""
+    return joined([tag("p", text), table(("latency", "source", "moved"), rows), more])
 
 
 def _cause(cause: Explanation) -> Markup:

@@ -26,6 +26,8 @@ def render(page: Page) -> Markup:
         correlation, at a set rate of false alarms: {alarms} over the panel. It is confirmed when it
         lasts, and gone when the level returns.""",
         "Before and after are medians. The interval holds the onset with 95 % confidence.",
+        """Looking back, what several latencies did at one time is one step, with the onset of the one that
+        leaves the least doubt of it.""",
         """A cause is named when its evidence passes a bar, else it is unknown. Causes are judged from
         samples and events alone.""",
         "The audit is computed from the journals: acknowledged sequence intervals against received ones.",
