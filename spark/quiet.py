@@ -9,13 +9,11 @@ import numpy as np
 from detectors import segmentation
 from detectors._quiet import LEAST_LEVEL_ROWS, Quiet, quiet
 from detectors.calibration import LEAST_ROWS
-from detectors.channels import is_headline
 from detectors.level_shift import Config
-from soak.core.model import Series
-from soak.store.history import History, Window
+from soak.store.history import History
+from spark.latencies import PIECE_SECONDS, latencies
 
 EDGE_SECONDS = 5  # after a phase began, as online
-PIECE_SECONDS = 900
 
 
 def quiet_seconds(
@@ -26,22 +24,15 @@ def quiet_seconds(
     Of a long soak pieces at equal distances are read, `most_seconds` in all. Untrusted seconds and steps of
     the size that would be told are left out.
     """
-    windows = [history.window(*piece) for piece in _pieces(soak, most_seconds)]
-    names = {
-        name: column
-        for window in windows
-        for name, column in window.columns.items()
-        if is_headline(column)
-    }
     steps = segmentation.Config(
         smallest_step_ratio=config.smallest_step_ratio,
         smallest_step_seconds=config.smallest_step_seconds,
         least_rows=LEAST_LEVEL_ROWS,
     )
-    found = []
-    for name, column in sorted(names.items()):
-        series = _joined(name, windows)
-        found.append(quiet(series, column.unit, segmentation.detect(series, steps)))
+    found = [
+        quiet(series, column.unit, segmentation.detect(series, steps))
+        for column, series in latencies(history, _pieces(soak, most_seconds))
+    ]
     return [one for one in found if one.values.size >= LEAST_ROWS]
 
 
@@ -55,17 +46,3 @@ def _pieces(soak: Sequence[tuple[int, int]], most_seconds: int) -> list[tuple[in
     if len(pieces) <= kept:
         return pieces
     return [pieces[at] for at in np.linspace(0, len(pieces) - 1, kept).round().astype(int)]
-
-
-def _joined(name: str, windows: Sequence[Window]) -> Series:
-    """Return the trusted seconds of a series in all windows; a latency of nothing is no latency."""
-    source = name.partition("|")[0]
-    k, values = [np.empty(0, np.int64)], [np.empty(0)]
-    for window in windows:
-        if source not in window.sources:
-            continue
-        series, seconds = window.series(name), window.sources[source]
-        keep = np.isin(series.k, seconds.k[seconds.trusted]) & (series.values > 0.0)
-        k.append(series.k[keep])
-        values.append(series.values[keep])
-    return Series(name, np.concatenate(k), np.concatenate(values))

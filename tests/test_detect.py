@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from detectors.segmentation import Config, detect
 from soak.cli.main import build
 from soak.core.errors import PlanError
 from soak.core.model import Series
+from tests.synthetic_run import write_synthetic_run
 
 
 def series_of(values: NDArray[np.float64], name: str = "p99") -> Series:
@@ -99,7 +101,7 @@ def csv_text(values: NDArray[np.float64], spacing: int = 1, name: str = "latency
     return "\n".join([f"seconds,{name},other", *rows, ""])
 
 
-def printed(path: Path, *options: str) -> list[dict[str, object]]:
+def printed(path: Path, *options: str) -> list[dict[str, Any]]:
     app = build(["detect"])
     result = CliRunner().invoke(app, ["detect", str(path), "--format", "jsonl", *options])
 
@@ -160,6 +162,77 @@ def test_false_alarms_are_counted_in_time_not_in_rows(tmp_path: Path) -> None:
         raised.append(int(str(printed(path, "--mode", "online")[0]["raised_index"])))
 
     assert raised[1] <= raised[0]
+
+
+def both_latencies(tmp_path: Path) -> Path:
+    """Write publish and end-to-end latency, which step in row 300, with a rate and a word between them."""
+    publish, end_to_end = latencies(3, 600, onset=300), latencies(4, 600, onset=300)
+    end_to_end[500:] *= 3.0
+    path = tmp_path / "both.csv"
+    rows = [
+        f"{row},{publish[row]:.6g},100,calm,{end_to_end[row]:.6g}" for row in range(publish.size)
+    ]
+    head = "time,publish_latency_seconds,rate,word,end_to_end_latency_seconds"
+    path.write_text("\n".join([head, *rows, ""]))
+    return path
+
+
+def test_latencies_of_a_file_are_looked_at_together(tmp_path: Path) -> None:
+    """What both did at one time is one object; what one did alone is its own."""
+    both, alone = printed(both_latencies(tmp_path))
+
+    assert (both["index"], both["interval"], alone["index"]) == (300, [300, 300], 500)
+    assert sorted(one["series"] for one in both["moved"]) == [
+        "end_to_end_latency_seconds",
+        "publish_latency_seconds",
+    ]
+    assert [one["series"] for one in alone["moved"]] == ["end_to_end_latency_seconds"]
+    assert both["moved"][0]["after"] == both["after"]
+
+
+def test_for_people_a_step_of_several_columns_is_a_sentence(tmp_path: Path) -> None:
+    path = str(both_latencies(tmp_path))
+    told = CliRunner().invoke(build(["detect"]), ["detect", path]).output.splitlines()
+
+    assert len(told) == 2
+    assert " at 300 s (between 300 and 300 s), row 300; with " in told[0]
+
+
+def test_columns_that_are_named_are_looked_at_and_no_others(tmp_path: Path) -> None:
+    path = both_latencies(tmp_path)
+    (alone,) = printed(path, "--value", "publish_latency_seconds")
+    (beside,) = printed(path, "--value", "rate", "--value", "publish_latency_seconds")
+
+    assert "moved" not in alone
+    assert beside.pop("moved") == [
+        {
+            "series": "publish_latency_seconds",
+            "before": alone["before"],
+            "after": alone["after"],
+        }
+    ]
+    assert beside == alone
+
+
+def test_online_each_column_is_followed_by_itself(tmp_path: Path) -> None:
+    found = printed(both_latencies(tmp_path), "--mode", "online")
+    raised = [int(str(one["raised_index"])) for one in found]
+
+    assert len(found) == 3
+    assert raised == sorted(raised)
+    assert [len(one["moved"]) for one in found] == [1, 1, 1]
+
+
+def test_a_run_is_looked_back_at_as_its_report_does(tmp_path: Path) -> None:
+    """Its latencies stepped together in second 112."""
+    folder = write_synthetic_run(tmp_path / "run")
+    (step, *_) = printed(folder.path)
+    path = str(folder.path)
+    online = CliRunner().invoke(build(["detect"]), ["detect", path, "--mode", "online"])
+
+    assert step["interval"][0] <= 112 <= step["interval"][1]
+    assert len(step["moved"]) > 1
+    assert isinstance(online.exception, PlanError)
 
 
 @pytest.mark.parametrize(

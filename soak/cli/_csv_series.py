@@ -1,10 +1,12 @@
-"""Reads a series from a CSV file: a header, a time column first (seconds), one value column."""
+"""Reads series from a CSV file: a header, a time column first (seconds), value columns."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import io
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,11 @@ from numpy.typing import NDArray
 
 from soak.core.errors import PlanError
 from soak.core.plugins import nearest
+
+_LATENCY = re.compile(r"latency|duration|(^|_)(seconds|ms|us|ns|s|rtt)$", re.IGNORECASE)
+
+Line = tuple[int, list[str]]
+"""Where it stands in the file, and its cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,11 @@ class CsvSeries:
     def spacing_seconds(self) -> float:
         return float(np.median(np.diff(self.seconds))) if self.seconds.size > 1 else 1.0
 
+    @property
+    def is_latency(self) -> bool:
+        """True for a column that is named as a time."""
+        return _is_latency(self.name)
+
 
 def read(path: Path, value: str | None) -> CsvSeries:
     """Return the column named `value`, by default the second.
@@ -34,6 +46,25 @@ def read(path: Path, value: str | None) -> CsvSeries:
     Raises:
         PlanError: the file cannot be read, or a cell is not what it must be; names file, line and column.
     """
+    header, lines = _opened(path)
+    at = 1 if value is None else _place(path, header, value)
+    (series,) = _read(path, header, lines, [at])
+    return series
+
+
+def read_together(path: Path, names: Sequence[str]) -> list[CsvSeries]:
+    """Return the columns of these names; by default the second, and if it is a latency all others that are.
+
+    Raises:
+        PlanError: as `read`.
+    """
+    header, lines = _opened(path)
+    places = [_place(path, header, name) for name in dict.fromkeys(names)]
+    return _read(path, header, lines, places or _by_default(header))
+
+
+def _opened(path: Path) -> tuple[list[str], Iterator[Line]]:
+    """Return the header of a file and the lines below it that are not empty."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
@@ -45,25 +76,42 @@ def read(path: Path, value: str | None) -> CsvSeries:
     header = next(rows, None)
     if not header or len(header) < 2:  # noqa: PLR2004  # time and value
         raise PlanError(f"{path}:1: a header with a time column and a value column is needed")
-    at = _place(path, header, value)
+    return header, ((rows.line_num, row) for row in rows if row)
+
+
+def _read(
+    path: Path, header: list[str], lines: Iterator[Line], places: Sequence[int]
+) -> list[CsvSeries]:
     seconds: list[float] = []
-    values: list[float] = []
-    for row in rows:
-        if not row:
-            continue
-        line = rows.line_num
+    values: list[list[float]] = [[] for _ in places]
+    for line, row in lines:
         if len(row) != len(header):
             raise PlanError(f"{path}:{line}: {len(row)} columns, the header has {len(header)}")
         seconds.append(_number(path, line, header[0], row[0]))
         if len(seconds) > 1 and seconds[-1] <= seconds[-2]:
             raise PlanError(f"{path}:{line}:{header[0]}: time must grow from row to row")
-        values.append(_number(path, line, header[at], row[at]) if row[at].strip() else float("nan"))
-    return CsvSeries(header[at], np.array(seconds), np.array(values))
+        for column, at in zip(values, places, strict=True):
+            cell = row[at]
+            column.append(_number(path, line, header[at], cell) if cell.strip() else float("nan"))
+    times = np.array(seconds)
+    return [
+        CsvSeries(header[at], times, np.array(column))
+        for column, at in zip(values, places, strict=True)
+    ]
 
 
-def _place(path: Path, header: list[str], value: str | None) -> int:
-    if value is None:
-        return 1
+def _by_default(header: Sequence[str]) -> list[int]:
+    if not _is_latency(header[1]):
+        return [1]
+    names = dict.fromkeys(name for name in header[1:] if _is_latency(name))
+    return [header.index(name, 1) for name in names]
+
+
+def _is_latency(name: str) -> bool:
+    return _LATENCY.search(name) is not None
+
+
+def _place(path: Path, header: list[str], value: str) -> int:
     if value not in header[1:]:
         raise PlanError(f"{path}:1: no column {value!r}{nearest(value, header[1:])}")
     return header.index(value, 1)

@@ -107,7 +107,6 @@ def _file(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
     from detectors.calibration import LEAST_ROWS
     from detectors.level_shift import Config
     from soak.cli import _csv_series
-    from soak.cli.detect import _is_latency
     from soak.core.errors import PlanError
     from soak.core.model import Series
 
@@ -117,12 +116,12 @@ def _file(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
     here = np.flatnonzero(np.isfinite(csv.values))
     whole = Series(csv.name, here.astype(np.int64), csv.values[here])
     steps = segmentation.Config(
-        scale="log" if _is_latency(csv) else "linear",
+        scale="log" if csv.is_latency else "linear",
         smallest_step_ratio=config.smallest_step_ratio,
         smallest_step_seconds=config.smallest_step_seconds,
         least_rows=LEAST_LEVEL_ROWS,
     )
-    unit = "seconds" if _is_latency(csv) else ""
+    unit = "seconds" if csv.is_latency else ""
     found = quiet(whole, unit, segmentation.detect(whole, steps))
     return [found] if found.values.size >= LEAST_ROWS else [], config, csv.spacing_seconds
 

@@ -1,9 +1,9 @@
-"""`soak detect`: the change points of any series in a CSV file."""
+"""`soak detect`: the change points of any series in a CSV file, or of a run's latencies."""
 
 from __future__ import annotations
 
-import json
-import re
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,15 +15,16 @@ from soak.core.model import Change, Kind
 if TYPE_CHECKING:
     from detectors.drift import Config as Worth
     from soak.cli._csv_series import CsvSeries
+    from soak.cli._detect_text import Rows
 
-_LATENCY = re.compile(r"latency|duration|(^|_)(seconds|ms|us|ns|s|rtt)$", re.IGNORECASE)
 _FALSE_ALARMS_SECONDS = 30 * 86_400
 _SMALLEST_COURSE = 1.05  # of drift, spikes and tails
 _SMALLEST_STEP = 1.005  # a series of its own, without a duty to wake anyone
 _SMALLEST_STEP_ONLINE = 1.007  # also the least noise that a score is made with
 _CONFIRM_SECONDS, _CONFIRM_ROWS = 10.0, 7.0  # whichever is longer
 
-_KINDS = {"step": "", "drift": "drift ", "spikes": "spikes ", "tail": "tail "}
+Found = tuple[tuple[Change, ...], int | None]
+"""Changes that are one, clearest first, and the row that confirmed them, unless that is looked back at."""
 
 
 class Mode(StrEnum):
@@ -41,44 +42,67 @@ class Format(StrEnum):
 
 
 def detect(
-    file: Annotated[Path, typer.Argument(help="CSV with a header, time in seconds first.")],
-    value: Annotated[str | None, typer.Option(help="Value column; default the second.")] = None,
+    target: Annotated[
+        Path,
+        typer.Argument(help="CSV with a header, time in seconds first; or the folder of a run."),
+    ],
+    value: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Value column, once or more; default the second, and if it is a latency all that are."
+        ),
+    ] = None,
     mode: Annotated[Mode, typer.Option(help="Online never looks ahead.")] = Mode.offline,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
 ) -> None:
-    """Print the steps, drifts, spikes and tails of a series, one a line.
+    """Print the steps, drifts, spikes and tails of series, one a line.
 
-    An empty value is a missing one; its row counts. Columns named as latencies are judged on log10.
+    Several columns are looked at together: what several did at one time is one step. Online each is
+    followed by itself. An empty value is a missing one; its row counts. Columns named as latencies are judged
+    on log10.
+
+    Of a run the latencies of its soak are looked back at, as its report does; a row is a second of the run.
     """
-    from soak.cli import _csv_series
+    from soak.cli import _detect_text
 
-    series = _csv_series.read(file, value)
-    changes = offline(series) if mode is Mode.offline else online(series)
-    for change, raised in changes:
-        print(_line(change, raised, series, output))
-    if not changes and output is Format.text:
-        print(f"{series.name}: no change in {series.values.size} rows")
+    many, rows, found = (
+        _in_run(target, value, mode) if target.is_dir() else _in_file(target, value or [], mode)
+    )
+    for changes, raised in found:
+        line = (
+            _detect_text.text(changes, rows)
+            if output is Format.text
+            else _detect_text.jsonl(changes, raised, rows)
+        )
+        print(line)
+    if not found and output is Format.text:
+        print(f"{', '.join(many)}: no change in {rows.seconds.size} rows")
 
 
-def offline(series: CsvSeries) -> list[tuple[Change, int | None]]:
-    """Return the changes of the whole series; a row number stands for the second."""
+def offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
+    """Return the changes of whole series of the same rows; a row number stands for the second."""
     import numpy as np
 
     from detectors import kinds, segmentation
     from soak.core.model import Series
 
-    here = np.flatnonzero(np.isfinite(series.values))
-    config = segmentation.Config(
-        scale="log" if _is_latency(series) else "linear",
-        smallest_step_ratio=_SMALLEST_STEP,
-        smallest_step_seconds=0.0,
-    )
-    whole = Series(series.name, here.astype(np.int64), series.values[here])
-    steps = segmentation.detect(whole, config)
-    return [(change, None) for change in kinds.told(whole, steps, _worth(series))]
+    whole, configs, worths = [], [], []
+    for series in many:
+        here = np.flatnonzero(np.isfinite(series.values))
+        whole.append(Series(series.name, here.astype(np.int64), series.values[here]))
+        configs.append(
+            segmentation.Config(
+                scale="log" if series.is_latency else "linear",
+                smallest_step_ratio=_SMALLEST_STEP,
+                smallest_step_seconds=0.0,
+            )
+        )
+        worths.append(_worth(series))
+    steps = segmentation.detect_mixed(list(zip(whole, configs, strict=True)))
+    return kinds.told_together(list(zip(whole, worths, strict=True)), steps)
 
 
-def online(series: CsvSeries) -> list[tuple[Change, int | None]]:
+def online(series: CsvSeries, panel_size: int = 1) -> list[tuple[Change, int | None]]:
     """Return the confirmed changes, each with the row that confirmed it."""
     from detectors.level_shift import Config
     from detectors.panel import Panel
@@ -88,20 +112,71 @@ def online(series: CsvSeries) -> list[tuple[Change, int | None]]:
     confirm_rows = min(60.0, max(_CONFIRM_ROWS, _CONFIRM_SECONDS / series.spacing_seconds))
     config = Config(
         false_alarms=int(_rows_between(series) * SECOND_NS),
-        panel_size=1,
+        panel_size=panel_size,
         smallest_step_ratio=_SMALLEST_STEP_ONLINE,
         smallest_step_seconds=0.0,
         confirm=int(confirm_rows * SECOND_NS),
     )
-    columns = [Column(series.name, unit="seconds" if _is_latency(series) else "")]
-    panel = Panel(config, watched=lambda _: True, worth=_worth(series))
+    columns = [Column(series.name, unit="seconds" if series.is_latency else "")]
+    panel = Panel(config, watched=lambda _: True, worth=_worth(series, panel_size))
     found: dict[tuple[Kind, int], tuple[Change, int | None]] = {}
     for row in range(series.values.size):
         changes = panel.update("csv", columns, row, series.values[row : row + 1], True, "soak")
         for change in changes:
             if change.state == "confirmed":  # a drift that goes on is said again
-                found.setdefault((change.kind, change.raised_k), (change, row))
+                named = replace(change, series=series.name)
+                found.setdefault((change.kind, change.raised_k), (named, row))
     return list(found.values())
+
+
+def _in_file(path: Path, names: Sequence[str], mode: Mode) -> tuple[list[str], Rows, list[Found]]:
+    """Return the series that a file was searched for, their rows, and what was found in order of rows."""
+    from soak.cli import _csv_series
+    from soak.cli._detect_text import Rows
+
+    many = _csv_series.read_together(path, names)
+    found: list[Found]
+    if mode is Mode.offline:
+        found = [(changes, None) for changes in offline(many)]
+    else:
+        raised = [one for series in many for one in online(series, len(many))]
+        found = [((change,), row) for change, row in sorted(raised, key=_row)]
+    rows = Rows(many[0].seconds, many[0].spacing_seconds, len(many) > 1)
+    return [series.name for series in many], rows, found
+
+
+def _in_run(
+    path: Path, names: Sequence[str] | None, mode: Mode
+) -> tuple[list[str], Rows, list[Found]]:
+    """Return the same of the soak of a run, looking back."""
+    import numpy as np
+
+    from soak.cli._detect_text import Rows
+    from soak.core.errors import PlanError
+    from soak.store.history import History
+    from soak.store.phases_file import read_phases
+    from soak.store.run_folder import RunFolder, read_run
+    from spark.latencies import latencies
+    from spark.latency_changes import changes_together
+
+    if names or mode is Mode.online:
+        raise PlanError(f"{path} is a folder of a run: --value and --mode online are for files")
+    folder = RunFolder(path.absolute())
+    read_run(folder)
+    history = History(folder.journal)
+    end_k = 1 + max(history.latest().values(), default=-1)
+    found = latencies(history, read_phases(folder.phases).spans("soak", end_k))
+    many = [series for _, series in found]
+    rows = Rows(np.arange(float(end_k)), 1.0, are_shared=True)
+    return (
+        [series.name for series in many],
+        rows,
+        [(one, None) for one in changes_together(many, 1)],
+    )
+
+
+def _row(one: tuple[Change, int | None]) -> int:
+    return one[1] or 0
 
 
 def _rows_between(series: CsvSeries) -> float:
@@ -109,52 +184,18 @@ def _rows_between(series: CsvSeries) -> float:
     return max(60.0, _FALSE_ALARMS_SECONDS / series.spacing_seconds)
 
 
-def _worth(series: CsvSeries) -> Worth:
+def _worth(series: CsvSeries, panel_size: int = 1) -> Worth:
     """Return what drift, spikes and tails must clear."""
     from math import log
 
     from detectors.drift import Config
 
     return Config(
-        scale="log" if _is_latency(series) else "linear",
-        threshold=log(_rows_between(series)) + 0.3,
+        scale="log" if series.is_latency else "linear",
+        threshold=log(_rows_between(series)) + log(panel_size) + 0.3,
         smallest_step_ratio=_SMALLEST_COURSE,
         smallest_step_seconds=0.0,
     )
-
-
-def _is_latency(series: CsvSeries) -> bool:
-    return _LATENCY.search(series.name) is not None
-
-
-def _line(change: Change, raised: int | None, series: CsvSeries, output: Format) -> str:
-    if output is Format.text:
-        low, high = (series.seconds[k] for k in change.interval)
-        return (
-            f"{series.name}: {_KINDS[change.kind]}{change.before:.6g} to {change.after:.6g} at "
-            f"{series.seconds[change.onset_k]:.10g} s (between {low:.10g} and {high:.10g} s), "
-            f"row {change.onset_k}{_period(change, series)}"
-        )
-    fields: dict[str, object] = {"index": change.onset_k}
-    if raised is not None:
-        fields["raised_index"] = raised
-    fields |= {
-        "before": change.before,
-        "after": change.after,
-        "kind": change.kind,
-        "interval": list(change.interval),
-        "confidence": round(change.confidence, 4),
-    }
-    if change.period_seconds is not None:
-        fields["period_seconds"] = round(change.period_seconds * series.spacing_seconds, 3)
-    return json.dumps(fields)
-
-
-def _period(change: Change, series: CsvSeries) -> str:
-    """Return how often spikes come, in words; a row stands for a second in the change."""
-    if change.period_seconds is None:
-        return ""
-    return f", every {change.period_seconds * series.spacing_seconds:.4g} s"
 
 
 command = detect

@@ -72,7 +72,7 @@ def score_online(trace: Trace) -> Score:
 
 
 def score_offline(trace: Trace) -> Score:
-    return score_rows(trace, sorted({change.onset_k for change, _ in offline(trace.series)}))
+    return score_rows(trace, sorted({changes[0].onset_k for changes in offline([trace.series])}))
 
 
 def score_rows(trace: Trace, found: list[int]) -> Score:
