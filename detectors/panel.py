@@ -1,7 +1,8 @@
 """Steps, drift, spikes and tails of one run and shard behind one `update`, their states behind one codec.
 
 Steps are looked for in every series, the other kinds in the latencies that make findings. In one second a
-series tells one thing: what a step tells there, no other kind tells too.
+series begins to tell one thing: a step first, then spikes, then a drift, then a tail. So series and second
+name a change; spikes and drifts that had to wait are seen again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _worth, drift, level_shift, spikes, tail
+from detectors import _codec, _worth, drift, level_shift, spikes, tail
 from detectors._gate import Gate
 from detectors._recent import Recent
 from detectors.channels import column_of, is_headline, source_of
@@ -25,6 +26,8 @@ from soak.core.units import SECOND_NS
 
 VERSION = 129
 """First byte of a state that has all kinds; a state of steps alone begins with `level_shift`'s own."""
+LAYOUT = f"{VERSION}.{_codec.VERSION}"
+"""Of the whole state: what differs in it cannot be read."""
 _STEP_SECONDS = 60
 """A comb that begins so soon after a step of the same latency, or before it, is that step's."""
 _HEAD = struct.Struct("<BIII")
@@ -100,14 +103,15 @@ class Panel:
         for change in changes:
             if change.state == "confirmed":
                 _note_step(known, change)
-        others: list[Change] = []
+        slow: list[Change] = []
         if counts:
             for at, name, config in self._watched(source, columns):
-                others += self._seen(known, name, k, float(values[at]), config)
+                slow += self._seen(known, name, k, float(values[at]), config)
         second = tail.Second(source, columns, k, values, trusted, phase, inc, counts)
         recents = {name: one.recent for name, one in known.series.items()}
-        others += self._tails.update(second, recents, self._stepped_k)
-        return changes + [one for one in others if not self._is_taken(known, one, k, busy)]
+        told = _in_turn(known, slow, k, busy)
+        tails = self._tails.update(second, recents, self._stepped_k)
+        return [*changes, *told, *(one for one in tails if not _is_name_taken(known, one))]
 
     def to_bytes(self) -> bytes:
         """Return the whole state; the same later records give the same changes bit for bit."""
@@ -163,17 +167,6 @@ class Panel:
             changes += one.drift.minute_ended(name, k, one.recent, config)
         return changes
 
-    def _is_taken(self, known: _Source, change: Change, k: int, busy: set[str]) -> bool:
-        """True when a step is raised in this very second in the series: then no other kind is."""
-        if change.series not in busy or change.raised_k != k:
-            return False
-        one = known.series[change.series]
-        if change.kind == "drift":
-            one.drift.standing = None
-        if change.kind == "spikes":
-            one.spikes.standing = None
-        return True
-
     def _watched(
         self, source: str, columns: Sequence[Column]
     ) -> list[tuple[int, str, _worth.Config]]:
@@ -192,6 +185,32 @@ class Panel:
         ]
         self._places[source] = columns, found
         return found
+
+
+def _in_turn(known: _Source, slow: Sequence[Change], k: int, busy: set[str]) -> list[Change]:
+    """Return spikes and drifts, but not those that begin when their series begins to tell another thing.
+
+    They are taken back, and seen again.
+    """
+    kept = []
+    for change in slow:
+        if change.raised_k != k:
+            kept.append(change)
+        elif change.series not in busy:
+            busy.add(change.series)
+            kept.append(change)
+        elif change.kind == "drift":
+            known.series[change.series].drift.standing = None
+        else:
+            known.series[change.series].spikes.standing = None
+    return kept
+
+
+def _is_name_taken(known: _Source, tail: Change) -> bool:
+    """True when spikes or a drift of the series were raised in the second in which a tail was."""
+    one = known.series[tail.series]
+    standing = (one.spikes.standing, one.drift.standing)
+    return any(other is not None and other.raised_k == tail.raised_k for other in standing)
 
 
 def _note_step(known: _Source, step: Change) -> None:

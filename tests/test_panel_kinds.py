@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import level_shift
+from detectors import drift, level_shift, spikes
+from detectors._recent import Recent
 from detectors.level_shift import Config
-from detectors.panel import Panel
+from detectors.panel import Panel, _in_turn, _is_name_taken, _Source, _Watched
 from soak.core.model import Change, Column
 from tests import tail_world
 
@@ -83,6 +85,20 @@ def test_more_slow_messages_are_a_tail() -> None:
     said = fed(rows, tail_world.COLUMNS)
 
     assert told(said) == {("tail", tail_world.series("0.999"))}
+
+
+def test_of_two_kinds_that_begin_in_one_second_one_is_told_then() -> None:
+    """Series and second name a change; the drift is taken back, and seen again."""
+    rise = Change(P99, 3600, 600, (300, 900), 0.01, 0.04, "confirmed", 0.99, kind="drift")
+    comb = replace(rise, kind="spikes", period_seconds=52.0, burst_seconds=3.0)
+    one = _Watched(Recent(), drift.Watch(3, rise), spikes.Watch(standing=comb))
+    known, busy = _Source(series={P99: one}), {"s|other"}
+    told = _in_turn(known, [comb, rise], 3600, busy)
+
+    assert (told, busy) == ([comb], {"s|other", P99})
+    assert (one.spikes.standing, one.drift.standing) == (comb, None)
+    assert _is_name_taken(known, replace(rise, kind="tail"))
+    assert not _is_name_taken(known, replace(rise, kind="tail", raised_k=3601))
 
 
 def test_a_state_that_is_stored_and_read_changes_nothing() -> None:
