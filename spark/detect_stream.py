@@ -33,6 +33,7 @@ from spark._offsets import newest
 from spark.attribute import Attribution
 from spark.checkpoint import Headway, await_predecessor, committed, held, is_all_read
 from spark.journal_source import NAME, JournalSource
+from spark.layout import forget_other
 from spark.panel_processor import detect
 from spark.schema import change_of
 from spark.session import build_session
@@ -62,6 +63,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
     with exclusive(folder.spark / "lock", "the detector's checkpoint"):
         manager.ready()  # what is recorded from now on is taken in, however long Spark takes to start
         await_predecessor(folder.spark, clock)
+        forget_other(folder)
         temporary = folder.spark / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
         log = folder.logs / "spark.log"
