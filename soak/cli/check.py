@@ -67,11 +67,19 @@ def check(
             print(f"Warning: {lacking}.")
     foreseen = _forecast.look(found, table_of(plan_file), Path(found.run_directory))
     print("\n".join(foreseen.lines))
-    for warning in (*foreseen.warnings, *warnings(plan_file)):
+    for warning in (*foreseen.warnings, *warnings(plan_file), *_unused(found)):
         print(f"Warning: {warning}.")
     print("\n".join(_machine.told([] if drives else _drives.beforehand(found))))
     if drives:
         _drives.show(found, run_dir)
+
+
+def _unused(plan: Plan) -> list[str]:
+    """Return what of the plan will change nothing."""
+    if not (plan.topic.use_existing and plan.topic.settings):
+        return []
+    names = ", ".join(plan.topic.settings)
+    return [f"topic.settings ({names}) are not set: a topic that is there keeps its own"]
 
 
 def _tell_of_windows(plan: Plan) -> None:

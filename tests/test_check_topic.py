@@ -1,0 +1,39 @@
+"""What `soak check` says of a plan's topics, as a user calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from soak.cli import main
+
+PLAN = """
+name: x
+load: {rate: 1k/s, message_size: 1000B}
+phases: {warm_up: 5s, soak: 60s}
+broker: {kafka: {}}
+"""
+SETTINGS = "settings: {retention.ms: 20000, segment.ms: 10000}"
+SAID = "Warning: topic.settings (retention.ms, segment.ms) are not set: a topic that is there keeps its own.\n"
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_said"),
+    [
+        (f"{{name: t, use_existing: true, {SETTINGS}}}", True),
+        ("{name: t, use_existing: true}", False),
+        (f"{{{SETTINGS}}}", False),
+    ],
+)
+def test_settings_that_an_existing_topic_will_not_get_are_told(
+    tmp_path: Path, topic: str, is_said: bool
+) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(f"run_directory: {tmp_path}{PLAN}topic: {topic}\n")
+
+    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
+
+    assert result.exit_code == 0
+    assert (SAID in result.output) == is_said
