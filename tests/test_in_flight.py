@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from soak.core.ports import FAILED, Acks
 from soak.daemons.in_flight import InFlight, Settled
 
 
+@dataclass(frozen=True, slots=True)
+class Laid:
+    lane: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+    intended_ns: NDArray[np.int64]
+
+
 @given(
     st.lists(
-        st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 40), st.randoms()),
+        st.tuples(
+            st.integers(1, 9),
+            st.integers(1, 9),
+            st.integers(0, 9),
+            st.integers(0, 40),
+            st.randoms(),
+        ),
         max_size=30,
     )
 )
-def test_every_report_finds_its_message(rounds: list[tuple[int, int, int, Random]]) -> None:
+def test_every_report_finds_its_message(
+    rounds: list[tuple[int, int, int, int, Random]],
+) -> None:
     """Chunks are added, partly taken back, and settled in any order, however long one stays out."""
     ring = InFlight(capacity=4)
     out: dict[int, int] = {}
+    sent_ns: dict[int, int] = {}  # by sequence number
     number = 0
-    for size, back, settled, draw in rounds:
+    for size, piece, back, settled, draw in rounds:
         sequence = np.arange(number, number + size)
         token = ring.next_token
-        ring.add(np.full(size, 3), sequence, sequence * 10, 7)
+        rows = Laid(np.full(size, 3), sequence, sequence * 10)
+        for at in range(0, size, piece):  # as the ticks send them
+            ring.add(rows, at, min(at + piece, size), 7 + number + at)
+        sent_ns |= {number + at: 7 + number + at // piece * piece for at in range(size)}
         kept = max(0, size - back)
         ring.take_back(size - kept)
         out |= {token + at: number + at for at in range(kept)}
@@ -40,6 +61,7 @@ def test_every_report_finds_its_message(rounds: list[tuple[int, int, int, Random
     assert left.sequence.tolist() == [out[token] for token in sorted(out)]
     assert set(left.offset.tolist()) <= {FAILED}
     assert left.latency_ns.tolist() == [10**6 - 10 * one for one in left.sequence.tolist()]
+    assert left.service_ns.tolist() == [10**6 - sent_ns[one] for one in left.sequence.tolist()]
     assert ring.count == 0
 
 
@@ -66,7 +88,7 @@ def test_the_ring_grows_with_what_is_out() -> None:
 def _round(ring: InFlight, first: int, size: int) -> range:
     token = ring.next_token
     sequence = np.arange(first, first + size)
-    ring.add(np.zeros(size, dtype=np.int64), sequence, sequence * 10, 0)
+    ring.add(Laid(np.zeros_like(sequence), sequence, sequence * 10), 0, size, 0)
     return range(token, token + size)
 
 

@@ -245,6 +245,11 @@ def test_notes_tell_acknowledged_from_repeated_from_failed() -> None:
     was_full = notes.is_full
     notes.note(4, result.ProducerQueueIsFull, nowhere)
 
-    assert notes.take() == [(1, 7, 3, 2, 0), (2, UNKNOWN_OFFSET, 0, 0, 1), (3, FAILED, 0, 0, 2)]
-    assert notes.take() == []
+    assert len(notes) == 3
+    assert notes.take().tolist() == [
+        [1, 7, 3, 2, 0],
+        [2, UNKNOWN_OFFSET, 0, 0, 1],
+        [3, FAILED, 0, 0, 2],
+    ]
+    assert notes.take().shape == (0, 5)
     assert (was_full, notes.is_full, notes.said) == (False, True, "Timeout")

@@ -1,6 +1,6 @@
 """Pulsar's producing side: one producer a partition, acknowledgements noted as numbers.
 
-The client calls back on a thread of its own: there a tuple is appended to a list, nothing more. Messages
+The client calls back on a thread of its own: there five numbers become one entry of a list, nothing more. Messages
 are built with the client's extension module, because its Python layer costs 10 us a message.
 """
 
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import struct
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import _pulsar
 import numpy as np
 import pulsar
+from numpy.typing import NDArray
 
 from soak.brokers._pulsar_leave import leave
 from soak.brokers._pulsar_offsets import pack_all
@@ -28,7 +29,7 @@ _OK = _pulsar.Result.Ok
 _FULL = (_pulsar.Result.ProducerQueueIsFull, _pulsar.Result.MemoryBufferIsFull)
 _POLL_NS = SECOND_NS // 200
 
-_Note = tuple[int, int, int, int, int]
+_NOTE = struct.Struct("=5q")
 """Token, ledger (or FAILED, or UNKNOWN_OFFSET), entry, index in the batch, monotonic time."""
 
 
@@ -69,8 +70,7 @@ class PulsarProducer:
     def take(self) -> Acks:
         taken = self._notes.take()
         self._outstanding -= len(taken)
-        block = np.fromiter(chain.from_iterable(taken), np.int64, 5 * len(taken)).reshape(-1, 5)
-        token, ledger, entry, index, at_ns = block.T
+        token, ledger, entry, index, at_ns = taken.T
         is_known = ledger >= 0
         offset = ledger.copy()  # FAILED and UNKNOWN_OFFSET stay what they are
         offset[is_known] = pack_all(ledger[is_known], entry[is_known], index[is_known])
@@ -100,17 +100,17 @@ class _Notes:
         self.is_full = False
         self.said = ""
         self._mono_ns = mono_ns
-        self._notes: list[_Note] = []
+        self._notes: list[bytes] = []
         self.note: Callable[[int, Any, Any], None] = self._first
 
     def __len__(self) -> int:
         return len(self._notes)
 
-    def take(self) -> list[_Note]:
-        """Return what was noted since the last call; the other thread only ever appends."""
+    def take(self) -> NDArray[np.int64]:
+        """Return what was noted since the last call, shape (n, 5); the other thread only ever appends."""
         taken = self._notes[:]
         del self._notes[: len(taken)]
-        return taken
+        return np.frombuffer(b"".join(taken), dtype=np.int64).reshape(-1, 5)
 
     def _first(self, token: int, result: Any, message_id: Any) -> None:  # noqa: ANN401  # the client's
         # The client's thread is not Python's: its state, with a page of stack, would be made and taken
@@ -120,14 +120,14 @@ class _Notes:
         self.note(token, result, message_id)
 
     def _bound(self) -> Callable[[int, Any, Any], None]:
-        add, mono_ns, odd = self._notes.append, self._mono_ns, self._odd
+        add, mono_ns, odd, pack = self._notes.append, self._mono_ns, self._odd, _NOTE.pack
 
         def note(token: int, result: Any, message_id: Any) -> None:  # noqa: ANN401  # the client's types
             ledger = message_id.ledger_id()
             if ledger < 0:  # to compare the result costs more than all the rest
                 odd(token, result)
                 return
-            add((token, ledger, message_id.entry_id(), message_id.batch_index(), mono_ns()))
+            add(pack(token, ledger, message_id.entry_id(), message_id.batch_index(), mono_ns()))
 
         return note
 
@@ -139,4 +139,4 @@ class _Notes:
             self.said = result.name
         # Acknowledged without a place: a repeat, which the broker dropped.
         ledger = UNKNOWN_OFFSET if result == _OK else FAILED
-        self._notes.append((token, ledger, 0, 0, self._mono_ns()))
+        self._notes.append(_NOTE.pack(token, ledger, 0, 0, self._mono_ns()))

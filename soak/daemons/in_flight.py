@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,26 @@ class Settled:
     service_ns: NDArray[np.int64]  # from the actual send
 
 
+class Rows(Protocol):
+    """Messages in the order in which they are sent; arrays of shape (n,)."""
+
+    @property
+    def lane(self) -> NDArray[np.int64]: ...
+    @property
+    def sequence(self) -> NDArray[np.int64]: ...
+    @property
+    def intended_ns(self) -> NDArray[np.int64]: ...
+
+
+@dataclass(slots=True)
+class _Span:
+    """Rows `first` to `end - 1`."""
+
+    rows: Rows
+    first: int
+    end: int
+
+
 class InFlight:
     """A ring that doubles when half of it is open; token = running number of the send.
 
@@ -37,7 +58,9 @@ class InFlight:
         self._slots = np.zeros(capacity, dtype=_FIELDS)
         self._is_open = np.zeros(capacity, dtype=np.bool_)
         self._aside: dict[int, NDArray[np.void]] = {}
-        self._new: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]] = []
+        self._new: list[_Span] = []
+        self._new_sizes: list[int] = []  # of each send, and when it was
+        self._new_sent_ns: list[int] = []
         self._new_messages = 0
         self.next_token = 0
         self.count = 0
@@ -47,16 +70,16 @@ class InFlight:
         """Return how many messages the ring holds."""
         return self._slots.size
 
-    def add(
-        self,
-        lane: NDArray[np.int64],
-        sequence: NDArray[np.int64],
-        intended_ns: NDArray[np.int64],
-        sent_ns: int,
-    ) -> None:
-        """Note messages about to be sent, which have the tokens from `next_token` on; the arrays are kept."""
-        size = sequence.size
-        self._new.append((lane, sequence, intended_ns, sent_ns))
+    def add(self, rows: Rows, first: int, end: int, sent_ns: int) -> None:
+        """Note messages about to be sent, which have the tokens from `next_token` on; the rows are kept."""
+        last = self._new[-1] if self._new else None
+        if last is not None and last.rows is rows and last.end == first:
+            last.end = end
+        else:
+            self._new.append(_Span(rows, first, end))
+        size = end - first
+        self._new_sizes.append(size)
+        self._new_sent_ns.append(sent_ns)
         self._new_messages += size
         self.next_token += size
         self.count += size
@@ -116,19 +139,23 @@ class InFlight:
         if not self._new:
             return
         new, size = self._new, self._new_messages
-        self._new, self._new_messages = [], 0
+        sent_ns = np.repeat(self._new_sent_ns, self._new_sizes)
+        self._new, self._new_sizes, self._new_sent_ns, self._new_messages = [], [], [], 0
         first = self.next_token - size
         tokens = np.arange(first, self.next_token)
         while size > self._slots.size or self._has_no_room(tokens):
             self._grow(first)
         at = tokens % self._slots.size
         self._put_aside(tokens[self._is_open[at]] - self._slots.size)
-        lane, sequence, intended_ns, sent_ns = zip(*new, strict=True)
         slots = self._slots
-        slots["lane"][at] = np.concatenate(lane)
-        slots["sequence"][at] = np.concatenate(sequence)
-        slots["intended_ns"][at] = np.concatenate(intended_ns)
-        slots["sent_ns"][at] = np.repeat(sent_ns, [one.size for one in sequence])
+        slots["lane"][at] = np.concatenate([one.rows.lane[one.first : one.end] for one in new])
+        slots["sequence"][at] = np.concatenate(
+            [one.rows.sequence[one.first : one.end] for one in new]
+        )
+        slots["intended_ns"][at] = np.concatenate(
+            [one.rows.intended_ns[one.first : one.end] for one in new]
+        )
+        slots["sent_ns"][at] = sent_ns
         self._is_open[at] = True
 
     def _has_no_room(self, tokens: NDArray[np.int64]) -> bool:

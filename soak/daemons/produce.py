@@ -231,7 +231,7 @@ class ProduceLoop:
         delay_ns = sent_ns - intended_ns
         in_flight = self._in_flight[block.client]
         outgoing = block.stamped(delay_ns, self._clock.wall_ns(), in_flight.next_token)
-        in_flight.add(block.lane[first:end], block.sequence[first:end], intended_ns, sent_ns)
+        in_flight.add(block, first, end, sent_ns)
         taken = self._producers[block.client].send(outgoing)
         if taken < count:
             in_flight.take_back(count - taken)
