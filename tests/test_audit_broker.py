@@ -22,6 +22,7 @@ from soak.lab.ports import Running
 from soak.store.run_folder import read_plan, read_run, write_run
 from tests.load_run import LoadRun
 from tests.relay import Faults, relay
+from tests.test_lab_kafka import SOON_BACK
 
 pytestmark = pytest.mark.broker
 
@@ -123,7 +124,7 @@ def test_what_retention_deleted_before_it_was_read_is_expired(
 
 def test_what_a_broker_forgot_is_lost(tmp_path: Path, make_run: Make) -> None:
     """A power cut takes the last 23 messages of a log that the broker had acknowledged; it goes on after."""
-    broker = lab.start(tmp_path / "kafka", {})
+    broker = lab.start(tmp_path / "kafka", SOON_BACK)
     try:
         # So slow that nothing is out when the producer ends, also where each message is a batch.
         run = make_run(broker, more=', batch.num.messages: "1"', rate="500/s")
@@ -134,7 +135,7 @@ def test_what_a_broker_forgot_is_lost(tmp_path: Path, make_run: Make) -> None:
         acked = run.produce(500)
         run.consume(acked - 23)
     finally:
-        broker.stop()
+        broker.kill()  # nothing in it is needed any more
 
     assert run.verdict() == {"received": acked - 23, "lost": 23}
 

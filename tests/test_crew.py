@@ -101,7 +101,7 @@ def test_one_that_hangs_is_replaced_alone(
     plan = plan_text.load(folder.plan.read_text(), "plan.yaml").plan
     connect(plan, SystemClock()).create_topics(topics_of(plan), 1, {})
     command = [sys.executable, "-m", "soak.cli.main", "produce", "--all"]
-    told = {"NOTIFY_SOCKET": str(manager.getsockname()), "WATCHDOG_USEC": "20000000"}
+    told = {"NOTIFY_SOCKET": str(manager.getsockname()), "WATCHDOG_USEC": "8000000"}
     service = subprocess.Popen(
         children.mortal([*command, "--run-dir", str(folder.path)]), env={**os.environ, **told}
     )

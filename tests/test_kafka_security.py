@@ -93,7 +93,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     for told in admin.alter_user_scram_credentials([user]).values():
         told.result(30)
     yield Guarded(address, public, password, password_file)
-    broker.stop()
+    broker.kill()  # nothing in it is needed any more
 
 
 def test_messages_go_through_tls_with_a_password_from_a_file(guarded: Guarded) -> None:

@@ -29,6 +29,7 @@ from soak.store.run_folder import exclusive
 from tests.sleeping_broker import SleepingBroker
 from tests.test_lab_children import has_ended
 from tests.test_lab_drive import remains
+from tests.test_lab_kafka import SOON_BACK
 
 KILL_AND_END = (b'{"action": "kill", "number": 1}', b'{"action": "down"}')
 
@@ -62,7 +63,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def asked(home: Home, **changes: int) -> Asked:
-    return Asked(broker="kafka", folder=str(home.files), nodes=changes.get("nodes", 1))
+    nodes = changes.get("nodes", 1)
+    return Asked(broker="kafka", folder=str(home.files), nodes=nodes, settings=SOON_BACK)
 
 
 def left_by_a_killed_one(home: Home, pid: int, start_ticks: int, boot: str = "") -> None:
@@ -223,7 +225,8 @@ def test_a_real_kafka_stands_until_it_is_taken_down(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From the command line: killed it is shown as ended, restarted it takes messages at its old address."""
-    commands.up("kafka", directory=cache / "here", setting=["num.io.threads=4"])
+    settings = [f"{key}={value}" for key, value in SOON_BACK.items()]
+    commands.up("kafka", directory=cache / "here", setting=settings)
     home = Home("kafka")
     state = home.read()
     assert state is not None

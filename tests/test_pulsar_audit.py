@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -15,6 +17,7 @@ from soak.core.clock import SystemClock
 from soak.core.ports import Outgoing, Topics
 from soak.daemons.begin import keep_begin
 from soak.daemons.context import connect, topics_of
+from soak.lab.brokers import _pulsar_files as files
 from soak.lab.brokers import pulsar as lab
 from soak.store.run_folder import read_plan, read_run
 from tests.load_run import LoadRun
@@ -84,7 +87,11 @@ def test_a_topic_that_was_there_is_read_from_where_it_ended(
 def test_a_kill_under_load_loses_nothing_that_was_acknowledged(
     lab_pulsar: lab.Pulsar, make_run: Make
 ) -> None:
-    """Producer and consumer stay; what was out when the broker died may have been written twice."""
+    """Producer and consumer stay; what was out when the broker died may have been written twice.
+
+    It comes back at its addresses: broker, admin interface and the bookie's page.
+    """
+    first_pid = lab_pulsar.pid
     run = make_run(lab_pulsar, partitions=2)
     consumer, producer = run.start("consume"), run.start("produce")
     run.until(lambda: run.total("received_messages") >= 2_000, "2,000 received")
@@ -101,6 +108,13 @@ def test_a_kill_under_load_loses_nothing_that_was_acknowledged(
     found = run.verdict()
     found.pop("duplicated", None)
     assert found == {"received": acked}
+    assert lab_pulsar.pid != first_pid
+    with urlopen(f"{lab_pulsar.admin_url}/admin/v2/clusters", timeout=30) as page:
+        assert json.load(page) == [files.CLUSTER]
+    with urlopen(lab_pulsar.metrics_url, timeout=30) as page:
+        assert b"pulsar_" in page.read()
+    with urlopen(lab_pulsar.bookie_metrics_url, timeout=30) as page:
+        assert b"bookie_journal_JOURNAL_SYNC" in page.read()
 
 
 def test_what_a_bookie_never_wrote_is_lost_by_a_kill(tmp_path: Path, make_run: Make) -> None:
@@ -117,7 +131,7 @@ def test_what_a_bookie_never_wrote_is_lost_by_a_kill(tmp_path: Path, make_run: M
         acked = run.produce(500)
         run.consume(acked - gone)
     finally:
-        broker.stop()
+        broker.kill()  # nothing in it is needed any more
 
     assert run.verdict() == {"received": acked - gone, "lost": gone}
 

@@ -81,7 +81,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         public,
         token,
     )
-    broker.stop()
+    broker.kill()  # nothing in it is needed any more
 
 
 def test_messages_go_through_tls_with_a_token_from_a_file(guarded: Guarded) -> None:

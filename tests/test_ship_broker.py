@@ -41,7 +41,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A Kafka of its own, for it is stopped."""
     found = kafka.start(tmp_path_factory.mktemp("ship-kafka"), {})
     yield found
-    found.stop()
+    found.kill()  # nothing in it is needed any more
 
 
 def ship_to(broker: Running, topic: str) -> Ship:
