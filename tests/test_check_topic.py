@@ -16,19 +16,19 @@ phases: {warm_up: 5s, soak: 60s}
 broker: {kafka: {}}
 """
 SETTINGS = "settings: {retention.ms: 20000, segment.ms: 10000}"
-SAID = "Warning: topic.settings (retention.ms, segment.ms) are not set: a topic that is there keeps its own.\n"
+SAID = "topic.settings (retention.ms, segment.ms) are not set: a topic that is there keeps its own"
 
 
 @pytest.mark.parametrize(
-    ("topic", "is_said"),
+    ("topic", "times"),
     [
-        (f"{{name: t, use_existing: true, {SETTINGS}}}", True),
-        ("{name: t, use_existing: true}", False),
-        (f"{{{SETTINGS}}}", False),
+        (f"{{name: t, use_existing: true, {SETTINGS}}}", 1),
+        ("{name: t, use_existing: true}", 0),
+        (f"{{{SETTINGS}}}", 0),
     ],
 )
 def test_settings_that_an_existing_topic_will_not_get_are_told(
-    tmp_path: Path, topic: str, is_said: bool
+    tmp_path: Path, topic: str, times: int
 ) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text(f"run_directory: {tmp_path}{PLAN}topic: {topic}\n")
@@ -36,4 +36,4 @@ def test_settings_that_an_existing_topic_will_not_get_are_told(
     result = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
 
     assert result.exit_code == 0
-    assert (SAID in result.output) == is_said
+    assert result.output.count(f"Warning: {SAID}.\n") == times

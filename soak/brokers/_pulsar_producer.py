@@ -1,7 +1,7 @@
 """Pulsar's producing side: one producer a partition, acknowledgements noted as numbers.
 
-The client calls back on a thread of its own: there five numbers become one entry of a list, nothing more. Messages
-are built with the client's extension module, because its Python layer costs 10 us a message.
+The client calls back on a thread of its own: there five numbers become one entry of a list, nothing more.
+Messages are built with the client's extension module, because its Python layer costs 10 us a message.
 """
 
 from __future__ import annotations
