@@ -17,6 +17,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
+_IDLE_SECONDS = 3600.0  # nobody looks in between whether it is to end: that wakes it
+
 
 class _Server(ThreadingWSGIServer):
     def server_bind(self) -> None:
@@ -54,10 +56,13 @@ def serve(page: Collector, address: str, port: int) -> tuple[int, Callable[[], N
     ProcessCollector(registry=registry)
     kind = _Server6 if ":" in address else _Server
     server = make_server(address, port, make_wsgi_app(registry), kind, _Silent)
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, args=(_IDLE_SECONDS,), name="metrics", daemon=True
+    )
     thread.start()
 
     def end() -> None:
+        server.socket.shutdown(socket.SHUT_RDWR)  # wakes who waits for a connection
         server.shutdown()
         server.server_close()
         thread.join()
