@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,6 +61,30 @@ def test_what_is_remembered_of_lines_has_a_bound() -> None:
         say(log, f"{number}")
 
     assert len(log._told) <= MOST_KINDS
+
+
+class Facility(str):
+    """Of a line; each time that it is looked up, another thread does the next of `meanwhile`."""
+
+    __slots__ = ("meanwhile",)
+    meanwhile: list[Callable[[], None]]
+
+    def __hash__(self) -> int:
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+        return super().__hash__()
+
+
+def test_a_line_is_taken_while_another_thread_has_all_forgotten() -> None:
+    """Between the first look at what is remembered and the second."""
+    log, facility = ClientLog(logging.getLogger("nowhere"), FakeClock()), Facility("FAIL")
+    facility.meanwhile = []
+    log.log(logging.ERROR, "%s [%s] %s", facility, "c", REFUSED)
+    facility.meanwhile = [log._left_out.clear, log._told.clear]
+
+    log.log(logging.ERROR, "%s [%s] %s", facility, "c", REFUSED)
+
+    assert log._left_out == {("FAIL", REFUSED): 1}
 
 
 class Silent:

@@ -22,7 +22,10 @@ _DETAILS = " (after "  # how long it took, in which state, how often: of the lin
 
 
 class ClientLog:
-    """The logger of clients: of each kind of line one in 10 s, with how many were left out before it."""
+    """The logger of clients: of each kind of line one in 10 s, with how many were left out before it.
+
+    Clients on several threads share it, and one may clear what another is about to look up.
+    """
 
     def __init__(self, log: logging.Logger, clock: Clock) -> None:
         self._log = log
@@ -34,7 +37,8 @@ class ClientLog:
         """Take a line as librdkafka's binding gives it: facility, client's name, text."""
         kind = words[0], words[-1].partition(_DETAILS)[0]
         now_ns = self._clock.mono_ns()
-        if kind in self._told and now_ns - self._told[kind] < PERIOD_NS:
+        told_ns = self._told.get(kind)
+        if told_ns is not None and now_ns - told_ns < PERIOD_NS:
             self._left_out[kind] = self._left_out.get(kind, 0) + 1
             return
         if len(self._told) >= MOST_KINDS:
