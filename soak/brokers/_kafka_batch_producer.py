@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soak.brokers import _kafka_events
+from soak.brokers._kafka_producer import joined
 from soak.brokers._librdkafka import COPY, DELIVERED, MESSAGE, PER_MESSAGE, Library, gathered
 from soak.clients.kafka_log import ClientLog
 from soak.core.errors import BrokerError
@@ -21,7 +22,6 @@ _MOST_EVENTS = 100  # a call of `serve`
 _MOST_HELD = 1000  # reports; their messages still take room in the client's queue
 _NUMBERED = 1024  # rows at a time
 _WAIT_MS = 10
-_NONE = np.zeros(0, dtype=np.int64)
 
 
 class BatchProducer:
@@ -86,13 +86,7 @@ class BatchProducer:
     def take(self) -> Acks:
         self._read()
         taken, self._stamped = self._stamped, []
-        if len(taken) == 1:
-            return taken[0]
-        return Acks(
-            token=np.concatenate([_NONE, *(one.token for one in taken)]),
-            offset=np.concatenate([_NONE, *(one.offset for one in taken)]),
-            at_mono_ns=np.concatenate([_NONE, *(one.at_mono_ns for one in taken)]),
-        )
+        return joined(taken)
 
     def close(self, timeout_seconds: float) -> Acks:
         deadline_ns = self._clock.mono_ns() + round(timeout_seconds * 1e9)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -63,14 +63,7 @@ class KafkaProducer:
 
     def take(self) -> Acks:
         taken, self._stamped = self._stamped, []
-        if len(taken) == 1:
-            return taken[0]
-        none = np.zeros(0, dtype=np.int64)
-        return Acks(
-            token=np.concatenate([none, *(one.token for one in taken)]),
-            offset=np.concatenate([none, *(one.offset for one in taken)]),
-            at_mono_ns=np.concatenate([none, *(one.at_mono_ns for one in taken)]),
-        )
+        return joined(taken)
 
     def close(self, timeout_seconds: float) -> Acks:
         deadline_ns = self._clock.mono_ns() + round(timeout_seconds * 1e9)
@@ -86,6 +79,18 @@ class KafkaProducer:
         token, offset = self._notes.take()
         if token.size:
             self._stamped.append(Acks(token, offset, np.full(token.size, at_ns, dtype=np.int64)))
+
+
+def joined(lots: Sequence[Acks]) -> Acks:
+    """Return all lots of reports as one, in their order."""
+    if len(lots) == 1:
+        return lots[0]
+    none = np.zeros(0, dtype=np.int64)
+    return Acks(
+        token=np.concatenate([none, *(one.token for one in lots)]),
+        offset=np.concatenate([none, *(one.offset for one in lots)]),
+        at_mono_ns=np.concatenate([none, *(one.at_mono_ns for one in lots)]),
+    )
 
 
 class _Notes:
