@@ -17,9 +17,8 @@ AHEAD, LEAST_AHEAD = 4096, 256  # due times that are worked out at once, and tha
 
 @dataclass(slots=True)
 class Due:
-    """Messages `first` to `first + count - 1` go out now; `missed` before them are given up."""
+    """So many messages from `next_index` on go out now; `missed` before them are given up."""
 
-    first: int
     count: int
     missed: int
 
@@ -65,7 +64,7 @@ class Pacer:
         waiting = bisect_right(self._due, now_ns, at) - at
         if at + waiting == len(self._due):  # more may be due than was worked out
             waiting = self._schedule.first_at_or_after(now_ns + 1) - self.next_index
-        return Due(self.next_index, min(waiting, int(self._credit)), missed)
+        return Due(min(waiting, int(self._credit)), missed)
 
     def sent(self, count: int) -> None:
         self.next_index += count
