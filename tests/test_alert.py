@@ -107,6 +107,18 @@ def test_both_mails_go_out_in_order(tmp_path: Path) -> None:
     assert desk.states() == [("confirmed", "sent"), ("gone", "sent")]
 
 
+def test_the_second_of_two_findings_names_the_first_that_lasts(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
+    alerts = desk.alerts()
+    alerts.poll()
+    desk.save("confirmed", key="synthetic-1-200")
+    alerts.poll()
+
+    first, second = desk.sink.messages
+    assert "\nbeside " not in first.text
+    assert "\nbeside    p99 end-to-end latency since " in second.text
+
+
 def test_what_is_put_off_is_tried_again_later_and_later(tmp_path: Path) -> None:
     """The n-th wait is twice the one before; nothing is tried before its time."""
     desk = Desk(tmp_path, RETRY, RETRY, DELIVERED).without_pictures()

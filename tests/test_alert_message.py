@@ -170,6 +170,23 @@ def test_hostile_names_and_log_lines_stay_text_in_their_line() -> None:
     assert message.text.encode()
 
 
+def test_a_mail_names_what_else_lasts() -> None:
+    """Two findings at once are two mails: each says that it is not all."""
+    older = dataclasses.replace(FINDING, key="run1-60", onset_k=50, causes=())
+    newer = dataclasses.replace(FINDING, key="run1-90", onset_k=80, series=PUBLISH)
+
+    one, two = (
+        compose(dataclasses.replace(SUBJECT, beside=those), None, 0).text
+        for those in ([older], [newer, older])
+    )
+
+    assert "beside    p99 end-to-end latency since 14:14:10Z, cause unknown\n" in one
+    assert (
+        "beside    p99 publish latency since 14:14:40Z, cause retention_cliff, and 1\n"
+        "          more\n"
+    ) in two
+
+
 def test_of_a_name_that_is_too_long_the_end_stays() -> None:
     """Paths differ at their end."""
     long = f'probe@h|fsync_latency_seconds{{directory="/{"d" * 60}/node-2/data",quantile="0.99"}}'
@@ -257,6 +274,7 @@ def test_much_to_say_stays_within_forty_lines_of_78_columns(kind: str) -> None:
         kind=kind,
         was="cause_1",
         advice="a line that is as long as it may be",
+        beside=[much, much],
     )
     lines = compose(subject, None, 0).text.splitlines()
 
@@ -322,6 +340,17 @@ def test_a_chart_is_drawn_of_whatever_there_is(values: NDArray[np.float64]) -> N
 
     assert png.startswith(b"\x89PNG")
     assert len(png) < 100_000
+
+
+def test_a_second_that_stands_alone_is_drawn() -> None:
+    """A stall in which every other second has an answer is no empty picture: lines join neighbours alone."""
+    alone = np.where((K > 112) & (K % 2 == 0), np.nan, 0.004)
+    pictures = [
+        draw(FINDING, dataclasses.replace(WINDOW, values={"0.99": values}), START_WALL_NS)
+        for values in (alone, np.where(K > 112, np.nan, 0.004))
+    ]
+
+    assert pictures[0] != pictures[1]
 
 
 def test_a_title_is_no_formula() -> None:

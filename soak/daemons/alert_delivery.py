@@ -111,6 +111,11 @@ class Delivery:
             return None
         with FindingsStore(self._folder.findings) as store:
             changes = store.changes(self._run.id)
+            beside = [
+                one
+                for one in store.findings(self._run.id)
+                if one.state == "confirmed" and one.is_about_cluster and one.key != row.key
+            ]
         return Subject(
             finding=word.finding,
             kind=row.kind,
@@ -120,6 +125,7 @@ class Delivery:
             report=how_to_report(self._folder, self._run.host, self._plan.name),
             start_wall_ns=self._run.start_wall_ns,
             changes=changes,
+            beside=beside,
             advice=_advice(word.finding.cause),
         )
 

@@ -21,6 +21,7 @@ LEVEL_SECONDS = 10
 """The level after a finding went away is the median from so many seconds before then on: it is found to be
 over when more than half of the last 30 s are, so that a median of all of them may be neither level."""
 _SPARK_COLUMNS = 50
+_LONGEST_NAME = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Subject:
     turn: int = 1
     was: str = ""
     advice: str = ""  # where to look first, for one who is told of its cause
+    beside: Sequence[Finding] = ()  # others about the cluster that last
 
     def moment(self, k: int) -> str:
         return wording.moment(self.start_wall_ns + k * SECOND_NS)
@@ -151,9 +153,8 @@ def _news(subject: Subject) -> list[str]:
         lines = textwrap.wrap(f"Cause corrected: {subject.cause}: more was seen since.", COLUMNS)
     elif subject.is_back:
         lines = ["It was over, and is here again."]
-    if (
-        subject.finding.state == "gone" and not subject.is_gone
-    ):  # the sink was away, or it was short
+    is_over_by_now = subject.finding.state == "gone" and not subject.is_gone
+    if is_over_by_now:  # the sink was away, or it was short
         lines.append("It is over by now, as the next message tells.")
     return lines
 
@@ -172,7 +173,17 @@ def _what(subject: Subject) -> list[str]:
         facts.append(("over", over))
     source = wording.split(finding.series).source
     facts.append(("seen by", f"{source}, confidence {finding.confidence:.2%}"))
+    if subject.beside:
+        facts.append(("beside", _beside(subject)))
     return [line for key, text in facts for line in _fact(key, text)]
+
+
+def _beside(subject: Subject) -> str:
+    """Return which other finding lasts: the one that began last, and how many there are."""
+    latest = max(subject.beside, key=lambda one: one.onset_k)
+    more = f", and {len(subject.beside) - 1} more" if len(subject.beside) > 1 else ""
+    name = wording.shortened(wording.title(latest.series), _LONGEST_NAME)
+    return f"{name} since {subject.moment(latest.onset_k)}, cause {latest.cause}{more}"
 
 
 def _picture(subject: Subject) -> list[str]:

@@ -36,7 +36,7 @@ _CLOSING = 421  # RFC 5321, 3.8: the server ends the conversation
 _IDS = frozenset({"message-id", "in-reply-to", "references", "content-id"})
 _LONGEST_TIMEOUT = duration_ns("60s")
 CHART_PIXELS = 640
-"""How wide the chart is shown where there is room; it has twice as many."""
+"""How wide the chart is shown where there is room; it has more of them, for a dense screen."""
 _TYPE = "font-family:monospace;font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere;max-width:80ch"
 _CONTINUED = re.compile(r"(?<=\S)\n(?: {4}| {10})(?=\S)")  # the indents of items and facts
 
