@@ -28,6 +28,7 @@ class Track:
     least_ratio: float  # larger level over smaller
     wandering: float  # long-run sd of the noise, on the scale of the search
     least_rows: int  # of a level
+    penalty: float  # price of a cut, see `_energy`
 
 
 @dataclass(frozen=True, slots=True)

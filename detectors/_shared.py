@@ -15,33 +15,37 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _partition
+from detectors import _energy, _partition
 from detectors._cuts import settled
 from detectors._events import Member
 
 _POWER = 8
 _SINGULAR = 1e-6  # of the largest eigenvalue
-_MOST_ROWS = 1_000_000  # of all series: features and their sums take 300 bytes each
+_MOST_ROWS = 300_000  # of all series: the search takes some 750 bytes each
 
 
-def with_shared(
-    many: Sequence[Member], features: Sequence[NDArray[np.float32]], least_rows: int
-) -> list[Member]:
-    """Return the members with the cuts that they pay for together too; features of a row each, (n, d).
+def with_shared(many: Sequence[Member], least_rows: int) -> list[Member]:
+    """Return the members with the cuts that they pay for together too.
 
     Of very many rows the members are returned as they are.
     """
     rows = 1 + max(int(member.places[-1]) for member in many)
     if len(many) < 2 or rows * len(many) > _MOST_ROWS:  # noqa: PLR2004  # a pair
         return list(many)
+    starts = _partition.best(_side_by_side(many, rows), least_rows)
+    return [_with_cuts(member, starts) for member in many]
+
+
+def _side_by_side(many: Sequence[Member], rows: int) -> NDArray[np.float32]:
+    """Return the weighed features at the common rows, those of the row before where a series has none."""
     last = [_last(member, rows) for member in many]
     shares = weights([member.track.y[at] for member, at in zip(many, last, strict=True)])
-    weighed = [
-        np.float32(sqrt(share)) * own[at]
-        for share, own, at in zip(shares, features, last, strict=True)
-    ]
-    starts = _partition.best(np.hstack(weighed), least_rows)
-    return [_with_cuts(member, starts) for member in many]
+    return np.hstack(
+        [
+            np.float32(sqrt(share)) * _energy.features(member.track.y, member.track.penalty)[at]
+            for member, share, at in zip(many, shares, last, strict=True)
+        ]
+    )
 
 
 def weights(many: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -4,9 +4,9 @@ Method:  segmentation under the Gini (CRPS) energy of each segment (`_energy`), 
          (`_partition`). A step costs its area, rows times height, so a burst counts for what it is and a tiny
          step on a quiet series too; the price grows with the root of the median change from row to row.
          Then each cut is dated, row by row, from its two sides (`_dating`), and the weakest is dropped until
-         every one left is worth reporting and clear of the series' own wandering (`_cuts`). Several series are
-         searched side by side too (`_shared`), and those cuts are one step whose onsets cannot be told apart
-         (`_events`).
+         every one left is worth reporting and clear of the series' own wandering (`_cuts`). Several series
+         are searched side by side too (`_shared`), and those cuts are one step whose onsets cannot be told
+         apart (`_events`).
 Assumes: at least 2 x `least_rows` values; a slow drift comes out as stairs. Rows of one series follow each
          other: what is missing is left out, and its place counts for nothing.
 """
@@ -23,7 +23,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from detectors import _energy, _partition
-from detectors._cuts import Cut, Track, settled
+from detectors._cuts import Track, settled
 from detectors._dating import wandering
 from detectors._events import Event, Member, events
 from detectors._measure import FLOOR_SECONDS
@@ -72,17 +72,9 @@ def detect_mixed(many: Sequence[tuple[Series, Config]]) -> list[tuple[Change, ..
     if not used:
         return []
     k = _common([series for series, _ in used])
-    tracks = [_track(series, config) for series, config in used]
-    features = [
-        _energy.features(track.y, config.penalty)
-        for track, (_, config) in zip(tracks, used, strict=True)
-    ]
-    least_rows = max(track.least_rows for track in tracks)
-    members = [
-        Member(series.name, track, np.searchsorted(k, series.k), _cuts(own, track))
-        for (series, _), track, own in zip(used, tracks, features, strict=True)
-    ]
-    found = events(with_shared(members, features, least_rows), least_rows)
+    members = [_member(series, k, config) for series, config in used]
+    least_rows = max(config.least_rows for _, config in used)
+    found = events(with_shared(members, least_rows), least_rows)
     return [_changes(event, k) for event in found]
 
 
@@ -93,20 +85,19 @@ def _common(many: Sequence[Series]) -> NDArray[np.int64]:
     return np.unique(np.concatenate([series.k for series in many]))
 
 
-def _track(series: Series, config: Config) -> Track:
+def _member(series: Series, k: NDArray[np.int64], config: Config) -> Member:
     y = _scaled(series.values, config)
-    return Track(
+    track = Track(
         y=y,
         values=series.values,
         least_step=config.smallest_step_seconds,
         least_ratio=config.smallest_step_ratio,
         wandering=wandering(y),
         least_rows=config.least_rows,
+        penalty=config.penalty,
     )
-
-
-def _cuts(features: NDArray[np.float32], track: Track) -> list[Cut]:
-    return settled(_partition.best(features, track.least_rows), track)
+    starts = _partition.best(_energy.features(y, config.penalty), config.least_rows)
+    return Member(series.name, track, np.searchsorted(k, series.k), settled(starts, track))
 
 
 def _scaled(values: NDArray[np.float64], config: Config) -> NDArray[np.float64]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from detectors._cuts import Cut, Track
 from detectors._events import Member, events
-from detectors._shared import weights
+from detectors._shared import weights, with_shared
 from detectors.drift import Config as Worth
 from detectors.kinds import told_together
 from detectors.segmentation import Config, detect, detect_mixed, detect_together
@@ -159,7 +161,7 @@ def test_copies_weigh_as_much_as_one_and_what_stands_still_nothing() -> None:
 
 def member(name: str, *cuts: Cut) -> Member:
     values = np.full(ROWS, 0.004)
-    track = Track(np.log10(values), values, 0.001, 1.5, 0.01, least_rows=3)
+    track = Track(np.log10(values), values, 0.001, 1.5, 0.01, least_rows=3, penalty=0.12)
     return Member(name, track, np.arange(ROWS), cuts)
 
 
@@ -184,6 +186,12 @@ def test_two_cuts_of_a_series_are_never_one_event() -> None:
         ["clear", "twice"],
         ["twice"],
     ]
+
+
+def test_of_very_many_rows_each_series_pays_alone() -> None:
+    many = [replace(member(name), places=1000 * np.arange(ROWS)) for name in "ab"]
+
+    assert with_shared(many, 3) == many
 
 
 def drifting(rng: np.random.Generator, rise: float) -> NDArray[np.float64]:
