@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import _block
-from detectors._block import LEAST_BEFORE, PARTS, Block
+from detectors._block import Block
 from detectors._cells import CELL, CELLS
 from detectors._measure import unscaled
+from detectors._scores import LEAST_BEFORE, PARTS
 from detectors._starts import interval, scan
 from detectors._windows import AFTER, SHORT, rows_compared
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from detectors import _block, _codec, _measure
+from detectors import _block, _codec, _learning, _measure, _rows, _scores
 from detectors._block import Block, Book, Pending
 from detectors._measure import Step, is_step, is_watched, unscaled
 from detectors._onset import Onset, locate
@@ -31,7 +31,7 @@ from detectors._windows import AFTER, ROWS
 from soak.core.model import Change, Column
 from soak.core.units import SECOND_NS, Duration, PerDuration
 
-_NEW_LEVEL_ROWS = _block.LEAST_BEFORE  # after an alarm or a long gap, before the next one
+_NEW_LEVEL_ROWS = _scores.LEAST_BEFORE  # after an alarm or a long gap, before the next one
 _LEAST_BASELINE, _MOST_BASELINE = 20, 160
 _SMALL_ROWS = 60  # a shift below the smallest step is taken for the new level after so long
 _LONG_GAP = 600
@@ -122,8 +122,8 @@ class Panel:
             return changes
         taken = np.full(len(block.columns), np.nan)
         taken[: watched.size] = np.asarray(values, dtype=np.float64)[watched]
-        _block.push(block, k, _measure.scaled(taken, block.logarithmic), self._step)
-        ratios = _block.ratios(block)
+        _rows.push(block, k, _measure.scaled(taken, block.logarithmic), self._step)
+        ratios = _scores.ratios(block)
         changes += self._raise(source, block, k, ratios)
         changes += self._settle(source, block, ratios)
         self._relearn(block, ratios.max(axis=0))
@@ -158,7 +158,7 @@ class Panel:
         watched = np.array([i for i, column in enumerate(columns) if is_watched(column)], np.int64)
         chosen = tuple(columns[i] for i in watched)
         old = self._blocks.get(source) or _block.empty(chosen)
-        new = _block.adopt(old, chosen, self._step, since_k)
+        new = _rows.adopt(old, chosen, self._step, since_k)
         self._blocks[source], self._columns[source] = new, (columns, watched)
         lost = [
             _withdrawn(source, name, book.pending)
@@ -178,7 +178,7 @@ class Panel:
         block.cells.clear(np.arange(len(block.columns)))
         block.edge_k = min(block.edge_k, k)
         block.absent = {name: min(last_k, k) for name, last_k in block.absent.items()}
-        _block.rescore(block, np.arange(len(block.columns)), self._step)
+        _scores.rescore(block, np.arange(len(block.columns)), self._step)
         return changes
 
     def _raise(
@@ -207,9 +207,9 @@ class Panel:
 
     def _relearn(self, block: Block, best: NDArray[np.float64]) -> None:
         is_known = block.spread.rows > 0
-        is_young = block.total < _block.YOUNG_ROWS
-        is_time = np.logical_or(is_young, block.rows % _block.RELEARN_ROWS == 0)
-        is_time &= block.rows % _block.YOUNG_RELEARN_ROWS == 0
+        is_young = block.total < _learning.YOUNG_ROWS
+        is_time = np.logical_or(is_young, block.rows % _learning.RELEARN_ROWS == 0)
+        is_time &= block.rows % _learning.YOUNG_RELEARN_ROWS == 0
         enough = block.total >= np.where(is_known, _NEW_LEVEL_ROWS, self._baseline)
         # many values may be missing, or the baseline be longer than the ring
         enough |= ~is_known & (block.total >= ROWS // 4) & _block.is_full(block)
@@ -218,11 +218,11 @@ class Panel:
         due = block.stale | ~is_known | (is_time & is_quiet)
         due &= enough & ~self._waiting(block)
         if due.any():
-            _block.relearn(block, due, self._step)
+            _learning.relearn(block, due, self._step)
         # a new level may have another noise: while it is young, each row teaches several times; later
         # noise that was underrated must be able to grow while it looks like a change
         teaches = is_known & is_time & ~block.stale & (is_quiet | ~is_young)
-        _block.learn_noise(block, np.flatnonzero(teaches), self._step)
+        _learning.learn_noise(block, np.flatnonzero(teaches), self._step)
 
     def _raised(self, source: str, block: Block, i: int, k: int) -> Change | None:
         found = locate(block, i, block.rows)
@@ -230,7 +230,7 @@ class Panel:
             return None
         if not self._is_step(block, i, found.before, found.after):
             if found.rows_after >= _SMALL_ROWS:
-                _block.forget(block, i, 0, found.row, self._step)
+                _rows.forget(block, i, 0, found.row, self._step)
             return None
         book = block.books.setdefault(block.names[i], Book())
         book.pending = Pending(k, block.rows - 1, found.row, found.k, found.before, found.after)
@@ -258,7 +258,7 @@ class Panel:
         since = self._since(block, i, pending.raised_row + 1)
         if since.size >= self._confirm:
             stop = pending.raised_row + 1
-            _block.forget(block, i, pending.onset_row, stop, self._step)
+            _rows.forget(block, i, pending.onset_row, stop, self._step)
             return True
         return block.rows - pending.raised_row > ROWS // 2  # hardly any values since
 
@@ -285,7 +285,7 @@ class Panel:
         if found is None:
             return None
         told = self._change(source, block, i, pending.raised_k, found)
-        _block.forget(block, i, 0, found.row, self._step)
+        _rows.forget(block, i, 0, found.row, self._step)
         return replace(told, state="confirmed")
 
     def _ended(self, block: Block, k: int) -> list[Change]:

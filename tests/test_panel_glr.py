@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from detectors import _block
-from detectors._block import LEAST_BEFORE, PARTS, Block
+from detectors import _block, _learning, _rows, _scores
+from detectors._block import Block
 from detectors._cells import CELL, CELLS
 from detectors._measure import Step
 from detectors._memory import SCALES, Memory, fit, of_contrast, of_mean
+from detectors._scores import LEAST_BEFORE, PARTS
 from detectors._starts import interval, scan
 from detectors._windows import AFTER, LONG, ROWS, SHORT, rows_compared
 from soak.core.model import Column
@@ -128,14 +129,14 @@ def test_the_scan_is_the_ratio_of_each_start(white: float, slow: float, phi: flo
 def full_block(n: int, rows: int, missing: float) -> tuple[Block, NDArray[np.float32]]:
     """Return a block that was fed `rows` rows, learnt once, and the rows."""
     columns = tuple(Column("x", (("i", str(i)),)) for i in range(n))
-    block = _block.adopt(_block.empty(columns), columns, STEP, 0)
+    block = _rows.adopt(_block.empty(columns), columns, STEP, 0)
     rng = np.random.default_rng(n)
     values = (100.0 * rng.normal(size=(rows, n))).astype(np.float32)
     values[rng.random((rows, n)) < missing] = np.nan
     for k in range(rows):
-        _block.push(block, k, values[k], STEP)
+        _rows.push(block, k, values[k], STEP)
         if k == ROWS // 2:
-            _block.relearn(block, np.ones(n, np.bool_), STEP)
+            _learning.relearn(block, np.ones(n, np.bool_), STEP)
     return block, values
 
 
@@ -170,8 +171,8 @@ def test_cells_hold_what_left_the_ring(rows: int, missing: float) -> None:
 def test_the_windows_give_what_the_scan_gives_at_their_starts() -> None:
     rows = ROWS + CELL * (CELLS + 2) + 11
     block, _ = full_block(3, rows, 0.0)
-    _block.relearn(block, np.ones(3, np.bool_), STEP)
-    best = _block.ratios(block)
+    _learning.relearn(block, np.ones(3, np.bool_), STEP)
+    best = _scores.ratios(block)
     for i in range(3):
         narrow, ones, ages = _items_newest_last(block, i, block.narrow)
         wide, _, _ = _items_newest_last(block, i, block.wide)
