@@ -198,6 +198,7 @@ def test_while_a_probe_hangs_the_watchdog_is_answered_and_every_second_recorded(
     assert (beats[0], beats[-1]) == (b"READY=1", b"STOPPING=1")
 
 
+@pytest.mark.slow
 def test_the_command_records_until_it_is_terminated(tmp_path: Path) -> None:
     """A process of its own on the real clock: SIGTERM ends the source on purpose, exit 0."""
     folder = run_folder(tmp_path, time.time_ns(), 100)
@@ -217,6 +218,7 @@ def test_the_command_records_until_it_is_terminated(tmp_path: Path) -> None:
     assert sources(folder.journal) == [f"probe@{host_name()}"]
 
 
+@pytest.mark.slow
 def test_once_prints_what_this_machine_can_give(tmp_path: Path) -> None:
     """A block a probe, each with its numbers or the reason why it has none."""
     done = subprocess.run(

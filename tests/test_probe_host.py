@@ -51,6 +51,7 @@ def newest(path: Path) -> int:
     )
 
 
+@pytest.mark.slow
 def test_it_records_goes_on_in_its_folder_and_can_be_collected(tmp_path: Path) -> None:
     """Two starts are two incarnations of one source, of the run that both hosts name."""
     (tmp_path / "p.yaml").write_text(PLAN + "free_space_floor: 1MiB\n")
