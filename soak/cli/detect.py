@@ -76,7 +76,7 @@ def detect(
         )
         print(line)
     if not found and output is Format.text:
-        print(f"{', '.join(many)}: no change in {rows.seconds.size} rows")
+        print(f"{', '.join(many) or target}: no change in {rows.seconds.size} rows")
 
 
 def offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
