@@ -59,8 +59,10 @@ def test_two_hundred_quiet_series_hold_no_drift() -> None:
 @given(seed=st.integers(0, 1000), unit=st.sampled_from([1e-3, 1.0, 1e3]))
 def test_the_unit_changes_nothing(seed: int, unit: float) -> None:
     y = noise(seed, HOUR) + np.linspace(0.0, 0.3, HOUR)
-    (found,) = detect(series_of(y), ANY)
-    (scaled,) = detect(series_of(y, unit), ANY)
+    found = detect(series_of(y), ANY)  # the rise, but for some three seeds in a thousand
+    scaled = detect(series_of(y, unit), ANY)
 
-    assert (scaled.onset_k, scaled.interval) == (found.onset_k, found.interval)
-    assert np.isclose(scaled.after, unit * found.after)
+    assert [(one.onset_k, one.interval) for one in scaled] == [
+        (one.onset_k, one.interval) for one in found
+    ]
+    assert np.allclose([one.after for one in scaled], [unit * one.after for one in found])
