@@ -1,9 +1,11 @@
 """Flushes wait above an innocent device: for a limit, a journal, a lock.
 
 Method:  the latency of fsync, or of a bookie's journal sync, steps up at the onset, while the device's time
-         a write, its busy time and its load stay. Beside deletions that began at the onset, which a device
-         feels, it may slow and discard, but on logarithms by less than half of what the flushes did, which
-         must be three times slower. What a busy CPU adds (`fsync_schedule_lag_seconds`) does not count.
+         a write, its busy time and its load stay; or it gets no more to do, and four of its requests slowed
+         by less than a tenth of what a flush did: what is held up above comes in bursts. Beside deletions
+         that began at the onset, which a device feels, it may slow and discard, but on logarithms by less
+         than half of what the flushes did, which must be three times slower. What a busy CPU adds
+         (`fsync_schedule_lag_seconds`) does not count.
 Assumes: the device's own numbers are known; without them nothing tells this from a slow drive.
 """
 
@@ -29,6 +31,8 @@ _QUANTILES = ("0.5", "0.99", None)
 _SLOWER = 1.5
 _LEAST_SHARE = 0.25
 _OF_FLUSH = 0.5
+_REQUESTS = 4  # that a flush may wait for in turn: data, journal, its commit, the cache
+_TRIFLE = 0.1
 _OF_DELETIONS = 2  # power of the ratio by which the device slowed, at least that of the flushes
 _BY_DELETIONS = 3.0  # deletions alone slow flushes about twice
 
@@ -42,11 +46,12 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     if lag is not None and lag.after - lag.before >= _OF_FLUSH * (flush.after - flush.before):
         return None
     known = [drive for drive in _drives.drives(change, nearby) if drive.is_known]
-    guilty = [drive for drive in known if _innocence.is_guilty(drive)]
+    slower = [drive for drive in known if _innocence.is_guilty(drive)]
+    guilty = [drive for drive in slower if not _is_trifle(drive, flush)]
     part = share(flush, change)
     if not guilty:
         score = _scores.graded(_scores.STRONG, part)
-        evidence = (told(flush, change), _innocent(known))
+        evidence = (told(flush, change), _trifling(slower) if slower else _innocent(known))
         return Explanation("slow_fsync", score, evidence) if known else None
     is_deleting = _background.has_begun(_background.DELETIONS, change, nearby)
     if not is_deleting or not all(_is_deletions(drive, flush) for drive in guilty):
@@ -62,6 +67,16 @@ def _flushes(change: Change, nearby: Nearby) -> Iterable[Move]:
                 yield one
 
 
+def _is_trifle(drive: Drive, flush: Move) -> bool:
+    """True when a device, with no more to do, slowed by what cannot add up to what the flushes slowed by."""
+    write = drive.moves.get(_drives.WRITE_AWAIT)
+    if write is None or drive.more_io() or drive.is_saturated:
+        return False
+    both = [write] if drive.flush is None else [write, drive.flush]
+    longer = max(one.after - one.before for one in both)
+    return _REQUESTS * longer < _TRIFLE * (flush.after - flush.before)
+
+
 def _is_deletions(drive: Drive, flush: Move) -> bool:
     """True when a device does no more than discard, and slowed by far less than the flushes above it."""
     is_discarding = all(column_of(one.series).metric == _drives.DISCARDS for one in drive.more_io())
@@ -74,6 +89,13 @@ def _is_deletions(drive: Drive, flush: Move) -> bool:
 def _innocent(known: Sequence[Drive]) -> Evidence:
     return Evidence(
         f"The device below did not slow and got no more to do ({_names(known)}): the flushes wait above it."
+    )
+
+
+def _trifling(slower: Sequence[Drive]) -> Evidence:
+    return Evidence(
+        f"The device below got no more to do, and slowed by what explains hardly any of it "
+        f"({_names(slower)}): the flushes wait above it."
     )
 
 
