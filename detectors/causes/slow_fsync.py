@@ -47,13 +47,13 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         return None
     known = [drive for drive in _drives.drives(change, nearby) if drive.is_known]
     slower = [drive for drive in known if _innocence.is_guilty(drive)]
-    guilty = [drive for drive in slower if not _is_trifle(drive, flush)]
+    is_deleting = _background.has_begun(_background.DELETIONS, change, nearby)
+    guilty = [drive for drive in slower if is_deleting or not _is_trifle(drive, flush)]
     part = share(flush, change)
     if not guilty:
         score = _scores.graded(_scores.STRONG, part)
         evidence = (told(flush, change), _trifling(slower) if slower else _innocent(known))
         return Explanation("slow_fsync", score, evidence) if known else None
-    is_deleting = _background.has_begun(_background.DELETIONS, change, nearby)
     if not is_deleting or not all(_is_deletions(drive, flush) for drive in guilty):
         return None
     score = _scores.graded(_scores.LIKELY, part)
