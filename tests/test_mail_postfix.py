@@ -76,7 +76,7 @@ def _looks_right(mail: EmailMessage) -> None:
     assert "p99 end-to-end latency" in text.get_content()
     assert f'src="cid:{picture["Content-ID"][1:-1]}"' in page.get_content()
     assert mail["Auto-Submitted"] == "auto-generated"
-    assert pixels.shape[:2] == (330, 720)
+    assert pixels.shape[:2] == (540, 960)
     colours = np.unique((pixels[..., :3] * 255).astype(np.uint8).reshape(-1, 3), axis=0)
     assert len(colours) > 20, "a blank picture has one"
 
