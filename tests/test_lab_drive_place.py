@@ -49,6 +49,23 @@ def test_who_waits_for_a_place_has_it_though_it_was_removed_meanwhile(place: Pla
     waiting.join(20)
 
 
+def test_a_place_that_goes_while_it_is_looked_at_is_made_anew(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the kernel's word that it is there and the look whether it is a folder."""
+    place.path.mkdir(parents=True)
+    is_dir = Path.is_dir
+
+    def removed(path: Path) -> bool:
+        monkeypatch.setattr(Path, "is_dir", is_dir)
+        path.rmdir()
+        return False
+
+    monkeypatch.setattr(Path, "is_dir", removed)
+    with held(place, 20):
+        assert place.path.is_dir()
+
+
 def test_who_is_told_to_stop_waits_no_longer(place: Place) -> None:
     """As a keeper is whose user has gone."""
     stop = threading.Event()

@@ -81,7 +81,8 @@ def held(place: Place, limit_seconds: float, stop: threading.Event | None = None
 
 def _taken(path: Path) -> int | None:
     """Return a descriptor that holds the folder, made if it is not there; None when another has it."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # also of one that is removed while it is looked at
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.ExitStack() as undo, contextlib.suppress(BlockingIOError, FileNotFoundError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         undo.callback(os.close, descriptor)
