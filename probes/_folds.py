@@ -76,12 +76,8 @@ class _Group:
     def _column(self, quantile: str) -> Column:
         column = self._columns.get(quantile)
         if column is None:
-            entry = self._entry
-            labels = {**self._labels, **({"quantile": quantile} if quantile else {})}
-            column = Column(
-                entry.name, tuple(sorted(labels.items())), entry.unit, entry.lag_seconds
-            )
-            self._columns[quantile] = column
+            extra = {"quantile": quantile} if quantile else {}
+            column = self._columns[quantile] = _column(self._entry, {**self._labels, **extra})
         return column
 
 

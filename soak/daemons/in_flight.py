@@ -148,13 +148,9 @@ class InFlight:
         at = tokens % self._slots.size
         self._put_aside(tokens[self._is_open[at]] - self._slots.size)
         slots = self._slots
-        slots["lane"][at] = np.concatenate([one.rows.lane[one.first : one.end] for one in new])
-        slots["sequence"][at] = np.concatenate(
-            [one.rows.sequence[one.first : one.end] for one in new]
-        )
-        slots["intended_ns"][at] = np.concatenate(
-            [one.rows.intended_ns[one.first : one.end] for one in new]
-        )
+        for name in ("lane", "sequence", "intended_ns"):
+            parts = [getattr(one.rows, name)[one.first : one.end] for one in new]
+            slots[name][at] = np.concatenate(parts)
         slots["sent_ns"][at] = sent_ns
         self._is_open[at] = True
 
