@@ -12,6 +12,7 @@ import pytest
 from soak.brokers import _librdkafka, kafka
 from soak.brokers._kafka_batch_producer import BatchProducer
 from soak.brokers._kafka_producer import KafkaProducer
+from soak.clients.kafka_log import ClientLog
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
 from soak.core.ports import EARLIEST, FAILED, Outgoing, Rows, Topics
@@ -59,6 +60,33 @@ def test_a_full_queue_takes_the_first_and_refuses_the_rest(*, has_batches: bool)
     assert taken == 10
     assert sorted(acks.token.tolist()) == list(range(100, 110))
     assert set(acks.offset.tolist()) == {FAILED}
+
+
+@pytest.mark.parametrize("is_matrix", [True, False])
+def test_what_is_acknowledged_makes_room_also_before_its_reports_are_taken(
+    *, is_matrix: bool
+) -> None:
+    """The queue holds ten messages; all of a hundred go out, to a cluster that librdkafka plays."""
+    settings = {
+        "bootstrap.servers": NOBODY,
+        "test.mock.num.brokers": "1",
+        "queue.buffering.max.messages": "10",
+    }
+    clock, log = SystemClock(), logging.getLogger("played")
+    client = confluent_kafka.Producer(settings, logger=log)
+    producer = BatchProducer(library(), client, Topics(("t",), 1), clock, ClientLog(log, clock))
+    body = np.zeros((100, 32), dtype=np.uint8)
+    sent, deadline_ns = 0, clock.mono_ns() + PATIENCE_NS
+    while sent < 100 and clock.mono_ns() < deadline_ns:
+        left = min(15, 100 - sent)  # more than there is room for
+        rows = Rows(body, sent) if is_matrix else None
+        payload = list(body[sent : sent + left]) if is_matrix else [b"x" * 32] * left
+        sent += producer.send(Outgoing([0] * left, payload, sent, rows=rows))
+    acks = producer.close(PATIENCE_NS / 1e9)
+
+    assert sent == 100
+    assert sorted(acks.token.tolist()) == list(range(100))
+    assert FAILED not in acks.offset.tolist()
 
 
 @pytest.mark.parametrize("has_batches", [True, False])

@@ -19,7 +19,7 @@ from soak.core.ports import FAILED, UNKNOWN_OFFSET, Acks, Clock, Outgoing, Rows,
 
 _QUEUE_FULL = confluent_kafka.KafkaError._QUEUE_FULL  # noqa: SLF001  # its public name
 _MOST_EVENTS = 100  # a call of `serve`
-_MOST_HELD = 1000  # reports; their messages still take room in the client's queue
+_MOST_HELD = 1000  # reports; their messages take room in the client's queue until these are read
 _NUMBERED = 1024  # rows at a time
 _WAIT_MS = 10
 
@@ -60,17 +60,9 @@ class BatchProducer:
         self._stamped: list[Acks] = []
 
     def send(self, messages: Outgoing) -> int:
-        count = len(messages.payload)
-        at = messages.partition[0] if count else 0
-        is_together = messages.partition.count(at) == count
-        if is_together and messages.rows is not None and messages.key is None:
-            return self._send_rows(messages.rows, count, messages.first_token, at)
-        # What the addresses point to must live until the call has copied it: it hangs on these names.
-        table, payloads = self._table(messages)
-        keys = _point(table, "key", messages.key) if messages.key is not None else b""
-        table["token"] = np.arange(messages.first_token, messages.first_token + count)
-        taken = self._send_apart(np.array(messages.partition, dtype=np.int64), table)
-        del payloads, keys
+        taken = self._send(messages)
+        if taken < len(messages.payload) and self._makes_room():
+            taken += self._send(_behind(messages, taken))
         return taken
 
     def serve(self) -> None:
@@ -103,6 +95,27 @@ class BatchProducer:
             self._library.quick.rd_kafka_topic_destroy(target)
         self._library.quick.rd_kafka_queue_destroy(self._queue)
         return found
+
+    def _send(self, messages: Outgoing) -> int:
+        count = len(messages.payload)
+        at = messages.partition[0] if count else 0
+        is_together = messages.partition.count(at) == count
+        if is_together and messages.rows is not None and messages.key is None:
+            return self._send_rows(messages.rows, count, messages.first_token, at)
+        # What the addresses point to must live until the call has copied it: it hangs on these names.
+        table, payloads = self._table(messages)
+        keys = _point(table, "key", messages.key) if messages.key is not None else b""
+        table["token"] = np.arange(messages.first_token, messages.first_token + count)
+        taken = self._send_apart(np.array(messages.partition, dtype=np.int64), table)
+        del payloads, keys
+        return taken
+
+    def _makes_room(self) -> bool:
+        """Read what has been reported; say whether that took room in the client's queue."""
+        self.serve()
+        before = len(self._stamped)
+        self._read()
+        return len(self._stamped) > before
 
     def _send_rows(self, rows: Rows, count: int, token: int, at: int) -> int:
         """Send rows of the matrix to one partition: a few at a time, thousands of times a second."""
@@ -174,9 +187,9 @@ class BatchProducer:
 
     def _refuse_errors(self, table: NDArray[np.void]) -> None:
         """Raise what the client says of a message, unless its queue was full: that refuses the rest."""
-        code = int(table["err"][table["err"] != 0][0])
-        if code != _QUEUE_FULL:
-            text = self._library.quick.rd_kafka_err2str(code).decode()
+        others = table["err"][(table["err"] != 0) & (table["err"] != _QUEUE_FULL)]
+        if others.size:
+            text = self._library.quick.rd_kafka_err2str(int(others[0])).decode()
             raise BrokerError(f"the client refuses to send: {text}")
 
     def _target(self, topic: int) -> int:
@@ -218,6 +231,18 @@ class BatchProducer:
             self._library.long.rd_kafka_event_destroy(event)
         self._held = 0
         self._events, self._sizes, self._came_ns = [], [], []
+
+
+def _behind(messages: Outgoing, count: int) -> Outgoing:
+    """Return all but the first `count` of these."""
+    rows, key = messages.rows, messages.key
+    return Outgoing(
+        messages.partition[count:],
+        messages.payload[count:],
+        messages.first_token + count,
+        None if key is None else key[count:],
+        None if rows is None else Rows(rows.matrix, rows.first + count),
+    )
 
 
 def _point(table: NDArray[np.void], what: str, parts: Sequence[bytes]) -> bytes:
