@@ -12,6 +12,7 @@ import pytest
 from soak.brokers._pulsar_consumer import SHALLOW, PulsarConsumer
 from soak.brokers._pulsar_log import LogWatcher
 from soak.core.ports import Topics
+from soak.core.units import SECOND_NS
 from tests.fakes import FakeClock
 
 MS = 1_000_000
@@ -22,6 +23,8 @@ class Message:
     """Both a message and its id."""
 
     entry: int
+    clock: FakeClock
+    cost_ns: int = 0  # of reading it
 
     def message_id(self) -> Message:
         return self
@@ -30,6 +33,7 @@ class Message:
         return "persistent://public/default/t-partition-0"
 
     def data(self) -> bytes:
+        self.clock.advance(self.cost_ns / SECOND_NS)
         return self.entry.to_bytes(8, "little")
 
     def ledger_id(self) -> int:
@@ -49,9 +53,14 @@ class Client:
     """Gives out messages at their times (ns), by message or in batches; `entries` when not in order."""
 
     def __init__(
-        self, clock: FakeClock, times_ns: Sequence[int], entries: Sequence[int] = ()
+        self,
+        clock: FakeClock,
+        times_ns: Sequence[int],
+        entries: Sequence[int] = (),
+        cost_ns: int = 0,
     ) -> None:
         self._clock = clock
+        self._cost_ns = cost_ns
         self._left = list(zip(times_ns, entries or range(len(times_ns)), strict=True))
         self.batches = 0
         self._consumer = self  # its own wrapper
@@ -63,13 +72,13 @@ class Client:
             raise pulsar.Timeout
         at_ns, entry = self._left.pop(0)
         self._clock.sleep_until(max(at_ns, now_ns))
-        return Message(entry)
+        return Message(entry, self._clock, self._cost_ns)
 
     def batch_receive(self) -> list[Message]:
         self.batches += 1
         there = [one for one in self._left if one[0] <= self._clock.mono_ns()]
         del self._left[: len(there)]
-        return [Message(entry) for _, entry in there]
+        return [Message(entry, self._clock, self._cost_ns) for _, entry in there]
 
 
 def consumer(client: Client, clock: FakeClock) -> PulsarConsumer:
@@ -89,6 +98,19 @@ def test_each_message_has_the_time_when_it_came() -> None:
     assert batch.came_mono_ns.tolist() == times_ns
     assert [int.from_bytes(head, "little") for head in batch.heads] == [0, 1, 2, 3]
     assert batch.at_mono_ns <= begin_ns + 50 * MS
+
+
+def test_a_message_is_read_when_it_comes_so_that_hundreds_do_not_delay_the_next() -> None:
+    """Of 50 that come each millisecond and take half of one, none waits for the others to be read."""
+    clock = FakeClock()
+    begin_ns = clock.mono_ns()
+    times_ns = [begin_ns + at * MS for at in range(1, 51)]
+    reading = consumer(Client(clock, times_ns, cost_ns=MS // 2), clock)
+    batch = reading.receive(4000, 0.05)
+
+    assert batch.came_mono_ns is not None
+    assert batch.came_mono_ns.tolist() == times_ns
+    assert clock.mono_ns() == batch.at_mono_ns
 
 
 @pytest.mark.parametrize(("patience", "end_ms"), [(10.0, 1200), (1.01, 1010)])

@@ -8,7 +8,10 @@ killed daemon had not yet recorded is delivered again.
 from __future__ import annotations
 
 import logging
+import struct
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import _pulsar
@@ -29,10 +32,13 @@ SHALLOW = 100
 """So many that lie there are taken one by one; behind more, whole batches come cheaper, and their wait
 does not count."""
 
-_READY_NS = 20_000  # what lies there takes less than this to take
+_READY_NS = 30_000  # what lies there takes less than this to take and read
 _COLLECT_NS = SECOND_NS // 5
 _GENERATION_NS = SECOND_NS
 _FADING = 0.9  # of the messages an entry holds: what is ten seconds old hardly counts
+
+_NOTE = struct.Struct("=5q")
+"""Ledger, entry, index in the batch, running number of the partition, monotonic time."""
 
 
 class PulsarConsumer:
@@ -51,6 +57,7 @@ class PulsarConsumer:
         self._subscribed = subscribed
         self._raw = subscribed._consumer  # noqa: SLF001  # its wrapper makes an object a message
         self._topics = topics
+        self._is_one_topic = len(topics.names) == 1
         self._watcher = watcher
         self._clock = clock
         self._is_paused = False
@@ -70,20 +77,20 @@ class PulsarConsumer:
 
         They come a few at a time, hundreds of times a second; to look at few costs as much as at many.
         """
-        found: list[Any] = []
-        stamps: list[int] = []
+        came = _Came([], [])
         if self._is_paused:
             self._clock.sleep_until(self._clock.mono_ns() + round(timeout_seconds * SECOND_NS))
         else:
-            self._take(found, stamps, limit, timeout_seconds)
+            self._take(came, limit, timeout_seconds)
         at_mono_ns, at_wall_ns = self._clock.mono_ns(), self._clock.wall_ns()
-        came_ns = np.array(stamps, dtype=np.int64)
-        partition, offset = self._places(found)
+        heads = came.heads
+        ledger, entry, index, partition, came_ns = came.columns()
+        offset = pack_all(ledger, entry, index)
         is_new = self._is_new(partition, offset)
         redelivered = int(np.count_nonzero(~is_new))
         if redelivered:
             self._note_again(redelivered)
-            found = [message for message, new in zip(found, is_new.tolist(), strict=True) if new]
+            heads = [head for head, new in zip(heads, is_new.tolist(), strict=True) if new]
             partition, offset, came_ns = partition[is_new], offset[is_new], came_ns[is_new]
         if offset.size:
             np.maximum.at(self._highest, partition, offset)
@@ -92,7 +99,7 @@ class PulsarConsumer:
             self._generation_ns = at_mono_ns
             self._acknowledge()
         return Batch(
-            heads=[message.data() for message in found],
+            heads=heads,
             partition=partition,
             offset=offset,
             at_mono_ns=at_mono_ns,
@@ -128,52 +135,46 @@ class PulsarConsumer:
         else:
             leave(self._client)
 
-    def _take(
-        self, found: list[Any], stamps: list[int], limit: int, timeout_seconds: float
-    ) -> None:
-        """Add what comes, and when each message came."""
+    def _take(self, came: _Came, limit: int, timeout_seconds: float) -> None:
+        """Note what comes, and when each message came."""
         try:
             if self._is_deep:
-                found.extend(self._raw.batch_receive())
-                stamps.extend([self._clock.mono_ns()] * len(found))
+                found, now_ns = self._raw.batch_receive(), self._clock.mono_ns()
+                for message in found:
+                    self._note(message, now_ns, came)
                 self._is_deep = len(found) >= SHALLOW
-            if not found:
-                self._collect(found, stamps, limit, timeout_seconds)
+            if not came.notes:
+                self._collect(came, limit, timeout_seconds)
         except pulsar.Timeout:
             return
         except pulsar.PulsarException as error:
             raise BrokerError(f"the client cannot receive: {error}") from error
 
-    def _collect(
-        self, found: list[Any], stamps: list[int], limit: int, timeout_seconds: float
-    ) -> None:
-        receive, mono_ns = self._raw.receive, self._clock.mono_ns
+    def _collect(self, came: _Came, limit: int, timeout_seconds: float) -> None:
+        receive, mono_ns, note = self._raw.receive, self._clock.mono_ns, self._note
         end_ns = mono_ns() + round(timeout_seconds * SECOND_NS)
         wait_ms = max(1, round(timeout_seconds * 1000))
-        while wait_ms > 0 and len(found) < limit:
-            found.append(receive(wait_ms))
+        stamps: deque[int] = deque(maxlen=SHALLOW)
+        while wait_ms > 0 and len(came.notes) < limit:
+            message = receive(wait_ms)
             now_ns = mono_ns()
             if not stamps:
                 end_ns = min(end_ns, now_ns + _COLLECT_NS)
+            note(message, now_ns, came)
             stamps.append(now_ns)
             wait_ms = (end_ns - now_ns) // 1_000_000
-            if len(stamps) >= SHALLOW and now_ns - stamps[-SHALLOW] < SHALLOW * _READY_NS:
+            if len(stamps) == SHALLOW and now_ns - stamps[0] < SHALLOW * _READY_NS:
                 self._is_deep = True
                 return
 
-    def _places(self, found: list[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return running numbers of partitions, and offsets."""
-        ids = [message.message_id() for message in found]
-        count = len(ids)
-        offset = pack_all(
-            np.fromiter((one.ledger_id() for one in ids), np.int64, count),
-            np.fromiter((one.entry_id() for one in ids), np.int64, count),
-            np.fromiter((one.batch_index() for one in ids), np.int64, count),
+    def _note(self, message: Any, came_ns: int, came: _Came) -> None:  # noqa: ANN401  # the client's
+        """Read what is wanted of a message, which is let go: what waits for all of them delays the next."""
+        place = message.message_id()
+        at = place.partition() if self._is_one_topic else self._at[message.topic_name()]
+        came.heads.append(message.data())
+        came.notes.append(
+            _NOTE.pack(place.ledger_id(), place.entry_id(), place.batch_index(), at, came_ns)
         )
-        if len(self._topics.names) == 1:
-            return np.fromiter((one.partition() for one in ids), np.int64, count), offset
-        names = (self._at[message.topic_name()] for message in found)
-        return np.fromiter(names, np.int64, count), offset
 
     def _is_new(self, partition: NDArray[np.int64], offset: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Say which messages lie above all that were delivered before them."""
@@ -217,3 +218,15 @@ class PulsarConsumer:
             except pulsar.PulsarException:  # the connection is gone: with the next generation, then
                 return
             self._acknowledged[at] = settled[at]
+
+
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """What was read of the messages of one call, in order of arrival."""
+
+    heads: list[bytes]
+    notes: list[bytes]
+
+    def columns(self) -> NDArray[np.int64]:
+        """Return the fields of the notes, shape (5, n)."""
+        return np.frombuffer(b"".join(self.notes), dtype=np.int64).reshape(-1, 5).T.copy()
