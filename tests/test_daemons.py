@@ -331,6 +331,48 @@ def test_foreign_messages_are_counted_and_left_alone(
     assert (values["foreign_messages"], values["received_messages"], record.received) == (2, 0, {})
 
 
+def test_a_message_counts_in_the_second_in_which_it_came_though_the_wait_ended_after_it(
+    tmp_path: Path,
+) -> None:
+    """The last wait of a second ends some of a millisecond late, with what came within 200."""
+    clock = FakeClock()
+    context = _context(tmp_path, clock, "consume.0")
+    edge_ns = context.grid.start_of(1)
+    late = dataclasses.replace(
+        _batch(clock, [(at, at) for at in range(5)]),
+        at_mono_ns=edge_ns + 300_000,
+        came_mono_ns=edge_ns + np.array([-194, -94, -1, 0, 200]) * 1000,
+    )
+    consumer = FakeConsumer([late], {0: (0, 5), 1: (0, 0)})
+    loop = ConsumeLoop(context, consumer, Received({0: EARLIEST}), _consume_second(), clock)
+    loop.tick()
+    loop.finish()
+
+    assert [values["received_messages"] for _, values in _records(context)] == [3, 2]
+
+
+def test_what_the_client_does_after_its_wait_counts_as_a_pause(tmp_path: Path) -> None:
+    """Meanwhile nothing is stamped: what comes then seems to have come later."""
+    clock = FakeClock()
+    context = _context(tmp_path, clock, "consume.0")
+
+    class Reading(FakeConsumer):
+        def receive(self, limit: int, timeout_seconds: float) -> Batch:
+            batch = super().receive(limit, timeout_seconds)
+            clock.advance(0.067)
+            return batch
+
+    consumer = Reading([_batch(clock, [(at, at)]) for at in range(2)], {0: (0, 2), 1: (0, 0)})
+    loop = ConsumeLoop(context, consumer, Received({0: EARLIEST}), _consume_second(), clock)
+    loop.tick()
+    loop.tick()
+    loop.finish()
+
+    ((record, values),) = _records(context)
+    assert values["consumer_pause_seconds"] == pytest.approx(0.067)
+    assert record.trust["reason"] == "consumer_pause"
+
+
 def test_what_the_cluster_delivered_again_is_counted_where_nothing_else_came(
     tmp_path: Path,
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from soak.core import header
 from soak.core.ports import Batch, Heads
-from soak.daemons.lot import lot_of
+from soak.daemons.lot import lot_of, split
 
 WALL_AHEAD_NS = 10**18
 
@@ -25,6 +27,25 @@ def test_each_message_has_the_time_when_it_came() -> None:
     assert lot.heads == [b"a", b"b", b"c", b"d", b"e"]
     assert lot.at_mono_ns.tolist() == [7, 7, 11, 11, 29]
     assert (lot.at_wall_ns - lot.at_mono_ns).tolist() == [WALL_AHEAD_NS] * 5
+
+
+def test_a_batch_is_split_at_an_instant_and_what_is_known_of_all_of_it_goes_with_the_later_part() -> (
+    None
+):
+    whole = dataclasses.replace(batch([b"a", b"b", b"c"], 30, [11, 19, 20]), redelivered=3)
+    before, after = split(whole, 20)
+
+    assert (list(before.heads), before.redelivered) == ([b"a", b"b"], 0)
+    assert (list(after.heads), after.redelivered) == ([b"c"], 3)
+    assert lot_of([before, after]).at_mono_ns.tolist() == [11, 19, 20]
+    assert lot_of([before, after]).offset.tolist() == [0, 1, 2]
+
+
+def test_a_batch_that_came_at_once_is_split_by_its_one_time() -> None:
+    whole = batch([b"a", b"b"], 30)
+
+    assert [len(part.heads) for part in split(whole, 30)] == [0, 2]
+    assert [len(part.heads) for part in split(whole, 31)] == [2, 0]
 
 
 def test_heads_in_arrays_stay_one_array() -> None:

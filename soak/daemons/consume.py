@@ -25,7 +25,7 @@ from soak.daemons.context import (
 )
 from soak.daemons.leaders import Leaders
 from soak.daemons.load_seconds import index_of
-from soak.daemons.lot import lot_of
+from soak.daemons.lot import lot_of, split
 from soak.daemons.rate_plan import table_of
 from soak.daemons.received import Received, restore
 from soak.service.lean import spare_collections
@@ -87,8 +87,8 @@ class ConsumeLoop:
         self._run = header.run_of(context.run.id)
         self._waiting: list[Batch] = []
         self._waiting_messages = 0
-        self._back_ns = self._digest_ns = clock.mono_ns()
-        self._k = context.grid.k_at(self._back_ns)
+        self._waited_ns = self._digest_ns = clock.mono_ns()  # until when it waited for messages
+        self._k = context.grid.k_at(self._waited_ns)
         self._table = table_of(context.plan, context.folder)
         self._is_paused = False
         self._catches_up = context.plan.consumers.catches_up(index_of(context.source))
@@ -105,13 +105,15 @@ class ConsumeLoop:
     def tick(self) -> None:
         is_building = self._context.phase_file.phases.is_building(self._k)
         self._hold(is_paused=is_building and self._catches_up)
-        away_ns = self._clock.mono_ns() - self._back_ns
+        away_ns = self._clock.mono_ns() - self._waited_ns
         left_ns = self._context.grid.start_of(self._k + 1) - self._clock.mono_ns()
         patience = min(RECEIVE_SECONDS, max(left_ns / SECOND_NS, LEAST_SECONDS))
-        batch = self._consumer.receive(BATCH, patience)  # of one second: it is recorded with it
-        self._back_ns = self._clock.mono_ns()
+        batch = self._consumer.receive(BATCH, patience)
+        self._waited_ns = batch.at_mono_ns
         k = self._context.grid.k_at(batch.at_mono_ns)
-        if k != self._k:
+        if k != self._k:  # the wait ended after the edge; most of what it brought had come before
+            before, batch = split(batch, self._context.grid.start_of(self._k + 1))
+            self._wait_with(before)
             self._digest()
             if self._k >= 0:
                 self._write(self._k, self._received.take_events(self._consumer, self._clock))
@@ -119,10 +121,8 @@ class ConsumeLoop:
             self._context.phase_file.poll()
         self._second.note_pause(away_ns)  # it delayed what has come only now
         self._second.redelivered += batch.redelivered
-        if len(batch.heads):
-            self._waiting.append(batch)
-            self._waiting_messages += len(batch.heads)
-        if self._waiting_messages >= BATCH or self._back_ns >= self._digest_ns:
+        self._wait_with(batch)
+        if self._waiting_messages >= BATCH or self._waited_ns >= self._digest_ns:
             self._digest()
 
     def finish(self) -> None:
@@ -136,9 +136,14 @@ class ConsumeLoop:
         else:  # stopped before its time: who starts again reads on
             self._consumer.close()
 
+    def _wait_with(self, batch: Batch) -> None:
+        if len(batch.heads):
+            self._waiting.append(batch)
+            self._waiting_messages += len(batch.heads)
+
     def _digest(self) -> None:
         """Look at what has come since the last time: measure it, and note it for the audit."""
-        self._digest_ns = self._back_ns + DIGEST_NS
+        self._digest_ns = self._waited_ns + DIGEST_NS
         if not self._waiting:
             return
         lot = lot_of(self._waiting)

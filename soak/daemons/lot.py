@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -35,6 +35,22 @@ def lot_of(batches: Sequence[Batch]) -> Lot:
         at_mono_ns=at_mono_ns,
         at_wall_ns=at_mono_ns + wall_ahead_ns,
     )
+
+
+def split(batch: Batch, edge_ns: int) -> tuple[Batch, Batch]:
+    """Return what came before an instant, and what came from it on or is known of the whole batch."""
+    first = int(np.searchsorted(_came(batch), edge_ns))
+    before, after = (
+        replace(
+            batch,
+            heads=batch.heads[rows],
+            partition=batch.partition[rows],
+            offset=batch.offset[rows],
+            came_mono_ns=None if batch.came_mono_ns is None else batch.came_mono_ns[rows],
+        )
+        for rows in (slice(first), slice(first, None))
+    )
+    return replace(before, redelivered=0), after
 
 
 def _came(batch: Batch) -> NDArray[np.int64]:
