@@ -67,7 +67,7 @@ def check(
             print(f"Warning: {lacking}.")
     foreseen = _forecast.look(found, table_of(plan_file), Path(found.run_directory))
     print("\n".join(foreseen.lines))
-    for warning in (*foreseen.warnings, *warnings(plan_file), *_unused(found)):
+    for warning in (*foreseen.warnings, *warnings(plan_file), *_unused(found), *_untold(found)):
         print(f"Warning: {warning}.")
     print("\n".join(_machine.told([] if drives else _drives.beforehand(found))))
     if drives:
@@ -80,6 +80,13 @@ def _unused(plan: Plan) -> list[str]:
         return []
     names = ", ".join(plan.topic.settings)
     return [f"topic.settings ({names}) are not set: a topic that is there keeps its own"]
+
+
+def _untold(plan: Plan) -> list[str]:
+    """Return that nobody will be told, if so: a soak runs while its people sleep."""
+    if plan.sinks:
+        return []
+    return ["sinks is empty: nobody is told of what is found, which stands in the run folder alone"]
 
 
 def _tell_of_windows(plan: Plan) -> None:

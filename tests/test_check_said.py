@@ -1,4 +1,4 @@
-"""What `soak check` says of a plan's topics, as a user calls it."""
+"""What `soak check` says of a plan that is good, but not what one may think, as a user calls it."""
 
 from __future__ import annotations
 
@@ -37,3 +37,17 @@ def test_settings_that_an_existing_topic_will_not_get_are_told(
 
     assert result.exit_code == 0
     assert result.output.count(f"Warning: {SAID}.\n") == times
+
+
+@pytest.mark.parametrize(
+    ("sinks", "times"),
+    [("", 1), ("sinks: {mail: {to: [a@example.org], sender: b@example.org}}", 0)],
+)
+def test_that_nobody_will_be_told_is_said(tmp_path: Path, sinks: str, times: int) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(f"run_directory: {tmp_path}{PLAN}{sinks}\n")
+
+    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
+
+    assert result.exit_code == 0
+    assert result.output.count("Warning: sinks is empty: nobody is told of what is found") == times
