@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple, TypeVar
 
 from probes._buckets import cumulative, quantiles
@@ -87,10 +87,17 @@ class Folds:
     What belongs together is worked out anew only when the page has other series than at the last reading.
     """
 
-    def __init__(self, entries: Sequence[Entry], own: Labels, keep: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        own: Labels,
+        keep: tuple[str, ...] = (),
+        most: int = MOST_GROUPS,
+    ) -> None:
         self._entries = [(entry, entry.names()) for entry in entries]
         self._own = own
         self._keep = keep
+        self._most = most
         self._members: dict[tuple[str, Labels], AbstractSet[Member]] = {}
         self._last: tuple[Shape, AbstractSet[str]] = [], frozenset()
         self._groups: list[_Group] = []
@@ -119,8 +126,9 @@ class Folds:
             names = _names_here(entry, all_names, places.keys(), damaged)
             if damaged.isdisjoint(names):
                 found += self._groups_of(entry, names, places)
-        if len(self._members) > MOST_GROUPS:  # labels that come and go
-            self._members.clear()
+        surplus = len(self._members) - max(self._most, len(found))
+        for place in list(islice(self._members, max(0, surplus))):  # labels that come and go
+            del self._members[place]
         return found
 
     def _groups_of(
@@ -146,8 +154,8 @@ class Folds:
                 members[kept].add((name, pairs))
         for kept, group in groups.items():
             place = entry.name, kept
-            group.is_known = self._members.get(place, members[kept]) == members[kept]
-            self._members[place] = members[kept]
+            group.is_known = self._members.pop(place, members[kept]) == members[kept]
+            self._members[place] = members[kept]  # behind those that were here before
         return groups.values()
 
 
