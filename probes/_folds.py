@@ -195,7 +195,7 @@ def _counter(entry: Entry, group: Sequence[_One]) -> Values:
 
 def _mean(_entry: Entry, group: Sequence[_One]) -> Values:
     grown = _grown(group, [one.part for one in group])
-    return [("", grown["sum"] / grown["count"])] if grown.get("count") else []
+    return [("", grown["sum"] / grown["count"])] if grown.get("count") and "sum" in grown else []
 
 
 def _histogram(entry: Entry, group: Sequence[_One]) -> Values:

@@ -96,3 +96,15 @@ def test_series_that_stand_in_another_order_keep_their_values() -> None:
     found = folds.samples({"a": gauges(q=2, p=1)}, frozenset())
 
     assert {dict(column.labels)["t"]: value for column, value in found} == {"p": 1, "q": 2}
+
+
+def test_a_mean_whose_sum_and_count_lie_in_two_groups_is_none() -> None:
+    """`success` of the one and no `success` of the other: it costs this metric, and not all targets'."""
+    entry = Entry(name="a", spellings=["a"], kind="mean", unit="seconds", labels=["t"])
+    folds = Folds([entry], ())
+    page: Steps = {
+        "a_count": {(("t", "true"),): Step(3.0, 3.0, 1.0)},
+        "a_sum": {(("t", "false"),): Step(1.0, 1.0, 1.0)},
+    }
+
+    assert folds.samples(page, frozenset()) == []
