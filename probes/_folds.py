@@ -104,6 +104,8 @@ class Folds:
 
     def samples(self, steps: Steps, damaged: AbstractSet[str]) -> Samples:
         """Return what can be said; a name in `damaged` makes no sample."""
+        if not steps:  # nothing new: a server is asked more often than it scrapes
+            return []
         shape = [(name, list(series)) for name, series in steps.items()]
         if (shape, damaged) == self._last:
             for group in self._groups:

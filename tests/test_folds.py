@@ -98,6 +98,19 @@ def test_series_that_stand_in_another_order_keep_their_values() -> None:
     assert {dict(column.labels)["t"]: value for column, value in found} == {"p": 1, "q": 2}
 
 
+def test_a_reading_without_anything_new_leaves_what_was_worked_out() -> None:
+    """A server is asked more often than it scrapes: the columns are those of the scrape before."""
+    folds = Folds([Entry(name="a", spellings=["a"], kind="gauge", unit="bytes")], ())
+    page: Steps = {"a": gauges(p=1)}
+    ((before, _),) = folds.samples(page, frozenset())
+    nothing = folds.samples({}, frozenset())
+
+    ((after, _),) = folds.samples(page, frozenset())
+
+    assert nothing == []
+    assert after is before
+
+
 def test_a_mean_whose_sum_and_count_lie_in_two_groups_is_none() -> None:
     """`success` of the one and no `success` of the other: it costs this metric, and not all targets'."""
     entry = Entry(name="a", spellings=["a"], kind="mean", unit="seconds", labels=["t"])
