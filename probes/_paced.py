@@ -59,7 +59,7 @@ class Paced:
             self._at_end()
 
     def _until(self, stop: Stop) -> None:
-        while not stop.wait(max(0.0, (self._next_ns - self._clock.mono_ns()) / SECOND_NS)):
+        while not stop.wait((self._next_ns - self._clock.mono_ns()) / SECOND_NS):
             due_ns, self._begun_ns = self._next_ns, self._clock.mono_ns()
             if self._begun_ns < due_ns:  # put off while we waited
                 self._begun_ns = None

@@ -45,7 +45,7 @@ class Rounds:
         """Poll until told to stop; rounds that were missed are not made up."""
         poll = self._begin()
         next_ns = self._clock.mono_ns() + self._period_ns // 2  # between the readings, not at them
-        while not stop.wait(max(0.0, (next_ns - self._clock.mono_ns()) / SECOND_NS)):
+        while not stop.wait((next_ns - self._clock.mono_ns()) / SECOND_NS):
             try:
                 poll()
             except ProbeError as error:

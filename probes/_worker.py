@@ -29,8 +29,8 @@ class Stop:
         return self._is_set
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until it is set, at most this long; return whether it is."""
-        if self._held.acquire(timeout=timeout_seconds):
+        """Wait until it is set, at most this long, not at all below 0; return whether it is."""
+        if self._held.acquire(timeout=max(0.0, timeout_seconds)):
             self._held.release()
         return self._is_set
 

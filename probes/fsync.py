@@ -140,7 +140,7 @@ class Fsync:
         meter = Meter(start_ns, self._config.period, self._clock, self._file.flush)
         self._meter = meter
         renew = partial(meter.between, self._file.renew)
-        while not stop.wait(max(0.0, (meter.next_due_ns - self._clock.mono_ns()) / SECOND_NS)):
+        while not stop.wait((meter.next_due_ns - self._clock.mono_ns()) / SECOND_NS):
             for step in (meter.serve, renew):  # the latter after a failure too
                 try:
                     step()
