@@ -69,9 +69,8 @@ class Config:
     )  # by the label `target` of what they give
     timeout: Duration = 5 * SECOND_NS
     largest_page: Size = size_bytes("32MiB")
-    most_series: int = (
-        MOST_SERIES  # that are wanted of a page; each costs 2 KB, and 10 us a reading
-    )
+    # that are wanted of a page; each costs 2 to 4 KB and 10 to 15 us a reading, 35 while others come and go
+    most_series: int = MOST_SERIES
 
     def __post_init__(self) -> None:
         if not all(_NAME.fullmatch(name) for name in self.targets):

@@ -21,7 +21,7 @@ Kind = Literal["step", "drift", "spikes", "tail"]
 class Column(NamedTuple):
     """What a number in a record means. `lag_seconds`: how late the source may show a change.
 
-    Hundreds are made and looked up a second, a dataclass five times as slowly.
+    A tuple, for hundreds are made and looked up a second: a frozen dataclass takes about twice as long.
     """
 
     metric: str
