@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -33,7 +34,7 @@ def pages(bodies: Mapping[str, str | int]) -> Iterator[str]:
 @contextmanager
 def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """Serve on a free port of loopback; yields the address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -42,3 +43,24 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    """Remembers what it accepted: over a connection that is kept it would answer after its end."""
+
+    daemon_threads = False  # so that they are waited for
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._accepted: list[socket.socket] = []
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        accepted, peer = super().get_request()
+        self._accepted.append(accepted)
+        return accepted, peer
+
+    def server_close(self) -> None:
+        for accepted in self._accepted:
+            with suppress(OSError):  # it has ended already
+                accepted.shutdown(socket.SHUT_RDWR)
+        super().server_close()
