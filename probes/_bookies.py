@@ -24,7 +24,6 @@ _BY = {
 }
 _DELETED = ("DELETED_LEDGER_TOTAL", "DELETED_LEDGER_COUNT")  # newer and older name
 _COUNTERS = {**_BY, "deleted": _DELETED}
-_COMPACTED = "bookie_RECLAIMED_COMPACTION_SPACE_BYTES"
 _GAUGES = {
     "bookie_ACTIVE_ENTRY_LOG_TOTAL": "files",
     "bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES": "bytes",
@@ -99,7 +98,9 @@ class Bookie:
         if freed:
             found.append((Column("retention_reclaimed_bytes", labels, "bytes"), sum(freed)))
         if "compaction" in grown:  # that there is none must be known too
-            found.append((Column(_COMPACTED, labels, "bytes"), grown["compaction"]))
+            found.append(
+                (Column("retention_compacted_bytes", labels, "bytes"), grown["compaction"])
+            )
         if "deleted" in grown:
             found.append((Column("retention_dropped_ledgers", labels, "ledgers"), grown["deleted"]))
         return found

@@ -42,7 +42,7 @@ def test_what_compactions_freed_is_told_also_when_it_is_nothing() -> None:
     watch.cluster.compacted_bytes = 7
     compacted = watch.poll()
 
-    name = "bookie_RECLAIMED_COMPACTION_SPACE_BYTES"
+    name = "retention_compacted_bytes"
     assert [values(reading)[name] for reading in (deleted, compacted)] == [0, 7]
 
 

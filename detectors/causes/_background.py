@@ -17,6 +17,7 @@ _COMPACTIONS = (
     "bookie_MAJOR_COMPACTIONS",
     "bookie_MINOR_COMPACTIONS",
     "bookie_RECLAIMED_COMPACTION_SPACE_BYTES",
+    "retention_compacted_bytes",
 )
 _BOOKIE = ("bookie_", "pulsar_", "bookkeeper_")
 _LATER = 120  # seconds until a compaction is told: it is counted when it ends
