@@ -132,18 +132,33 @@ def test_a_drive_that_the_brokers_may_use_themselves_has_no_neighbour(what: str)
     assert "noisy_neighbour" not in causes(around(*series, events=events))
 
 
-def test_a_neighbour_is_named_once_a_compaction_would_have_been_told() -> None:
-    """Bookies write their numbers once a minute: until then it may be they that write."""
+@pytest.mark.parametrize("lag_seconds", [0, 60, 180])
+def test_a_neighbour_is_named_once_a_compaction_would_have_been_told(lag_seconds: int) -> None:
+    """It is counted when it ends, and by some pages later: until then it may be bookies that write."""
     runs = channel('probe@b1|bookie_MAJOR_COMPACTIONS{target="b"}', 0.0, 0.0)
-    seen = around(*busy(), runs)
-    late = replace(seen, lag_seconds={runs.name: END - ONSET})
-    later = replace(late, k1=seen.k1 + 60)
+    seen = replace(around(*busy(), runs), lag_seconds={runs.name: float(lag_seconds)})
+    told_k = 103 + max(120, lag_seconds)  # 103: still at the onset
+    soon, late, later = (replace(seen, k1=k1) for k1 in (ONSET + 21, told_k, told_k + 1))
 
-    assert [causes(one)[0] for one in (seen, late, later)] == [
-        "noisy_neighbour",
+    assert [causes(one)[0] for one in (soon, late, later)] == [
+        "unknown",
         "unknown",
         "noisy_neighbour",
     ]
+
+
+def test_a_compaction_that_goes_on_is_not_taken_for_a_neighbour() -> None:
+    """What it freed is 0 until it ends, which says nothing of one that has begun."""
+    ks = np.arange(END, dtype=np.int64)
+    freed = np.where(ks == ONSET + 40, 1e8, 0.0)
+    seen = around(*busy(), Series('probe@b1|retention_compacted_bytes{bookie="b:8000"}', ks, freed))
+    first = ONSET + 21
+    early = {
+        name: Series(name, one.k[:first], one.values[:first]) for name, one in seen.series.items()
+    }
+
+    assert causes(replace(seen, k1=first, series=early)) == ["unknown"]
+    assert causes(seen) == ["compaction"]
 
 
 def test_a_backlog_that_begins_to_drain_at_the_onset() -> None:

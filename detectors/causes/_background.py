@@ -88,5 +88,5 @@ def _is_compaction_known(change: Change, nearby: Nearby) -> bool:
     telling = [name for metric in _COMPACTIONS for name in nearby.named(metric)]
     if not telling:
         return not has_bookies
-    lag_seconds = max(nearby.lag_seconds.get(name, 0.0) for name in telling)
+    lag_seconds = max(_LATER, *(nearby.lag_seconds.get(name, 0.0) for name in telling))
     return nearby.k1 > near(change)[1] + lag_seconds

@@ -2,7 +2,8 @@
 
 Method:  bytes or requests of one drive grow at the onset and it is busier or slower; what we send stays, no
          backlog drains, and nothing that a broker does by itself (deletions, compaction, moving leaders)
-         begins. Where the brokers tell what they write and read, that must stay too.
+         begins. Where the brokers tell what they write and read, that must stay too. On Pulsar it is told
+         two minutes later: a compaction may be told as late.
 Assumes: what the brokers' drive has to do follows what we send, when they do not say.
 """
 
