@@ -13,7 +13,7 @@ from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
 from soak.lab.ports import Target
 
-_JOIN_SECONDS = 10.0
+_JOIN_SECONDS = 25.0  # longer than two requests of which each may take ten
 
 
 class Process:
@@ -88,6 +88,8 @@ class Stopping:
         self._lifted.set()
         self._thread.join(_JOIN_SECONDS)
         self._process.let_go()
+        if self._thread.is_alive():
+            raise LabError(f"the fault {self._fault} did not end within {_JOIN_SECONDS:.0f} s")
         if self._error is not None:  # raised once
             error, self._error = self._error, None
             raise LabError(f"the fault {self._fault} failed: {error}") from error
