@@ -29,7 +29,7 @@ from soak.store.run_folder import RunFolder
 BEFORE_SECONDS = 600  # looked at around an onset
 AFTER_SECONDS = 300
 SOON_SECONDS = 20  # of the new level before a cause is told, which somebody waits for
-SETTLE_SECONDS = 24  # before that none is known, beyond what the slowest channel lags
+SETTLE_SECONDS = 22  # before that none is known, beyond what the slowest channel lags
 PATIENCE_SECONDS = 10  # for a source that has fallen silent
 
 
