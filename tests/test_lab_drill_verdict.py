@@ -44,7 +44,7 @@ def test_a_run_that_found_what_was_declared_meets_every_expectation() -> None:
     ("at", "wrong"),
     [
         ("2027-01-15T07:59:55+00:00", set()),
-        ("2027-01-15T07:59:54+00:00", {"cause", "state", "onset"}),
+        ("2027-01-15T07:59:54+00:00", {"cause", "state", "onset", "before"}),
         ("2027-01-15T08:00:05Z", set()),
         ("2027-01-15T09:00:06+01:00", {"onset"}),
         ("soon", {"cause", "state", "onset"}),
@@ -91,6 +91,26 @@ def test_who_blames_another_cause_too_has_not_found_it(
     assert {check.subject for check in checks if not check.is_met} == missed
 
 
+@pytest.mark.parametrize(
+    ("at", "about_cluster", "missed"),
+    [
+        ("2027-01-15T07:59:47Z", True, {"before"}),
+        ("2027-01-15T07:59:47Z", False, set()),
+        ("2027-01-15T08:01:40Z", True, set()),  # of what the lifting left behind
+    ],
+)
+def test_a_false_alarm_before_the_fault_fails_the_drill_that_found_it(
+    at: str, *, about_cluster: bool, missed: set[str]
+) -> None:
+    run = summary()
+    other = {"cause": "broker_pause", "is_about_cluster": about_cluster, "at": at}
+    run["findings"].append({**run["findings"][0], **other})
+
+    checks = drill_verdict.judge(EXPECT, run, Moments(FIRST_NS, FIRST_NS + 40 * SECOND_NS))
+
+    assert {check.subject for check in checks if not check.is_met} == missed
+
+
 def test_a_warning_and_a_step_back_down_are_not_what_was_expected() -> None:
     """The second is named `unknown`, as what nobody has a name for is."""
     expect = Expectation(cause="unknown")
@@ -122,7 +142,7 @@ def test_a_run_without_a_deletion_proves_nothing() -> None:
     ("at", "wrong"),
     [
         ("2027-01-15T07:59:55Z", {"onset"}),
-        ("2027-01-15T07:59:54Z", {"cause", "state", "onset"}),
+        ("2027-01-15T07:59:54Z", {"cause", "state", "onset", "before"}),
         ("2027-01-15T08:01:10Z", {"onset"}),
         ("2027-01-15T08:01:11Z", {"cause", "state", "onset"}),
     ],

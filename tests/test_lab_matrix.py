@@ -53,8 +53,8 @@ def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
     """Quiet runs stand apart."""
     runs = [
         ONE,
-        replace(ONE, seed=2, cause="unknown"),
-        replace(ONE, seed=3, cause="network", missed=["told"], extra=2),
+        replace(ONE, seed=2, cause="unknown", false_alarms=0),
+        replace(ONE, seed=3, cause="network", missed=["told"], extra=2, false_alarms=1),
         replace(
             ONE,
             seed=4,
@@ -73,7 +73,10 @@ def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
     assert "Detected: 4 of 5." in text
     assert "Cause right: 2 of 4; wrong: 1 of 5; `unknown`: 1 of 4." in text
     assert "finding about the cluster: 0 of 1." in text
-    assert "In time: onset 4 of 5; told 3 of 5; gone 3 of 4." in text
+    assert "In time: onset 4 of 5; told 3 of 5; gone 3 of 4. " in text
+    assert (
+        "With a finding about the cluster before the fault: 1 of 2.\n" in text
+    )  # of the rest it is not known
     assert "| drive_gc | drive_gc | drive_gc | 5 | 5 | 4 |" in text
     assert "| 1 (1 to 1) | 20 (20 to 20) | 40 (40 to 40) | - |" in text
 
@@ -188,6 +191,7 @@ def test_an_alarm_before_the_fault_does_not_make_it_found() -> None:
     found = drill_result.of(drill, 1, {"findings": [early]}, Moments(at_ns), [])
 
     assert (found.cause, found.is_detected, found.extra) == (NONE, False, 1)
+    assert found.false_alarms == 1
 
 
 def test_a_run_whose_detector_never_wrote_proves_nothing() -> None:

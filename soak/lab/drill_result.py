@@ -18,6 +18,7 @@ from soak.lab.drill_verdict import (
     Check,
     Moments,
     at_wall_ns,
+    before_fault,
     closest,
     nearest,
     of_fault,
@@ -43,6 +44,7 @@ class Result:
     told_seconds: float | None = None  # sent, after the fault's onset
     gone_seconds: float | None = None  # noticed, after the lifting
     extra: int = 0  # other confirmed findings about the cluster in the whole run
+    false_alarms: int | None = None  # of these, begun before the fault; None: not counted
     series: str = ""  # the column of the finding, as Prometheus writes it
     before: float | None = None
     after: float | None = None
@@ -83,6 +85,7 @@ def of(
         told_seconds=_seconds(onset, moments.told_wall_ns.get(key)),
         gone_seconds=_seconds(moments.lifted_wall_ns, moments.gone_wall_ns.get(key)),
         extra=sum(one is not found and bool(one.get("is_about_cluster")) for one in about),
+        false_alarms=len(before_fault(about, moments)),
         series=_column(found),
         before=found.get("before"),
         after=found.get("after"),

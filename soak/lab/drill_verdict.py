@@ -58,8 +58,9 @@ def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> 
         counts.append(Check("lifted", "undone", moments.failure, is_met=False))
     if expect.cause == NOTHING:
         felt = "felt" if moments.onset_wall_ns is not None else "never felt"
-        return [Check("fault", "felt", felt, felt == "felt"), _quiet(findings), *counts]
-    own = of_fault(relevant(expect, findings), moments)
+        return [Check("fault", "felt", felt, felt == "felt"), _quiet(findings, "cause"), *counts]
+    about = relevant(expect, findings)
+    own = of_fault(about, moments)
     found = None if wrong(expect, own, moments) else nearest(expect, own, moments.onset_wall_ns)
     causes = ", ".join(sorted({str(one.get("cause")) for one in own})) or "no finding"
     state = str(found.get("state")) if found else "no finding"
@@ -68,6 +69,7 @@ def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> 
     return [
         Check("cause", expect.cause, causes, found is not None),
         Check("state", expect.state, state, state == expect.state),
+        _quiet(before_fault(about, moments), "before"),
         _onset(expect, found, moments.onset_wall_ns),
         *_soon("told", expect.alert_within, moments.onset_wall_ns, told),
         *_soon("gone", expect.gone_within, moments.lifted_wall_ns, gone, early=not expect.lasts),
@@ -114,6 +116,21 @@ def of_fault(findings: Sequence[Mapping[str, Any]], moments: Moments) -> list[Ma
         return []
     length_ns = math.inf if end_ns is None else end_ns - begin_ns + LATE_NS
     return _between(findings, begin_ns, length_ns)
+
+
+def before_fault(
+    findings: Sequence[Mapping[str, Any]], moments: Moments
+) -> list[Mapping[str, Any]]:
+    """Return the findings about the cluster that began before the fault could be felt: false alarms."""
+    begin_ns = moments.onset_wall_ns
+    if begin_ns is None:
+        return []
+
+    def is_early(one: Mapping[str, Any]) -> bool:
+        away = _away_seconds(one, begin_ns)
+        return away is not None and away * SECOND_NS < -EARLY_NS
+
+    return [one for one in findings if one.get("is_about_cluster") and is_early(one)]
 
 
 def _between(
@@ -226,14 +243,14 @@ def _event(expect: Expectation, moments: Moments) -> list[Check]:
     ]
 
 
-def _quiet(findings: Sequence[Mapping[str, Any]]) -> Check:
+def _quiet(findings: Sequence[Mapping[str, Any]], subject: str) -> Check:
     loud = [
         str(one.get("cause"))
         for one in findings
         if one.get("is_about_cluster") and one.get("state") != "warning"
     ]
     found = ", ".join(sorted(loud)) or "no finding"
-    return Check("cause", "no finding about the cluster", found, not loud)
+    return Check(subject, "no finding about the cluster", found, not loud)
 
 
 def _count(subject: str, expected: int, found: object) -> Check:

@@ -122,13 +122,15 @@ def _middle_step(runs: Sequence[Result]) -> str:
 
 def _sentence(faults: Sequence[Result]) -> str:
     named = [one for one in faults if one.is_detected]
+    watched = [one for one in faults if one.false_alarms is not None]
+    false = _share(watched, lambda one: bool(one.false_alarms))
     wrong = _share(faults, lambda one: one.cause not in (one.expected, UNKNOWN, NONE))
     return (
         f"Detected: {_share(faults, lambda one: one.is_detected)}. "
         f"Cause right: {_share(named, lambda one: one.cause == one.expected)}; wrong: {wrong}; "
         f"`unknown`: {_share(named, lambda one: one.cause == UNKNOWN)}. In time: "
         + "; ".join(f"{subject} {_in_time(faults, subject)}" for subject in _TIMES)
-        + "."
+        + f". With a finding about the cluster before the fault: {false}."
     )
 
 
