@@ -7,6 +7,7 @@ active, and ends when it reads a line: with an exception, or in order, as the li
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ def cluster(folder: Path, stack: contextlib.ExitStack, drives: Mapping[int, driv
 
 def main() -> None:
     folder = Path(sys.argv[1])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     with contextlib.ExitStack() as stack:
         drives = {}
         for number in WITH_DRIVE:
