@@ -1,8 +1,8 @@
 """Which cuts of several series are one event: those whose onsets cannot be told apart.
 
-Clearest first, a cut joins the nearest event that it may share its onset with and in which its series has no
-cut yet, or begins an event. A series without a cut there moved too when the rows on both sides of the onset
-show a quarter of what a cut needs.
+Clearest first, a cut joins the nearest event that it may share its onset with and to which its series has
+no nearer cut, or begins an event. A series without a cut there moved too when the rows on both sides of the
+onset show a quarter of what a cut needs.
 """
 
 from __future__ import annotations
@@ -83,7 +83,11 @@ def _shown(member: Member, cut: Cut) -> Shown:
 def _may_join(one: Shown, group: Sequence[Shown], least_rows: int) -> bool:
     lead = group[0]
     is_near = max(one.first - lead.last, lead.first - one.last) < least_rows
-    return is_near and all(other.member is not one.member for other in group)
+    is_nearest = all(
+        abs(int(one.member.places[cut.at]) - lead.at) >= abs(one.at - lead.at)
+        for cut in one.member.cuts
+    )
+    return is_near and is_nearest and all(other.member is not one.member for other in group)
 
 
 def _beside(many: Sequence[Member], group: Sequence[Shown], at: int) -> Iterator[Shown]:

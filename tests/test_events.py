@@ -188,6 +188,16 @@ def test_two_cuts_of_a_series_are_never_one_event() -> None:
     ]
 
 
+def test_an_event_is_left_to_the_nearer_cut_of_a_series() -> None:
+    """The clearer cut of the second is ten rows before the nearer one: so is the level between them."""
+    lead = member("lead", cut(110, 9.0))
+    twice = member("twice", cut(101, 5.0, spread=8), cut(111, 3.0))
+
+    assert [
+        [(one.member.name, one.at) for one in event.shown] for event in events([lead, twice], 3)
+    ] == [[("twice", 101)], [("lead", 110), ("twice", 111)]]
+
+
 def test_of_very_many_rows_each_series_pays_alone() -> None:
     many = [replace(member(name), places=1000 * np.arange(ROWS)) for name in "ab"]
 
