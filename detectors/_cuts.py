@@ -47,6 +47,10 @@ class Cut:
     strength: float
     ratio: float
 
+    @property
+    def is_up(self) -> bool:
+        return self.after > self.before
+
 
 def settled(starts: Sequence[int], track: Track) -> list[Cut]:
     """Return the cuts that are left when the weakest is dropped until none is too weak, in order.

@@ -1,8 +1,8 @@
 """Which cuts of several series are one event: those whose onsets cannot be told apart.
 
-Clearest first, a cut joins the nearest event that it may share its onset with and to which its series has
-no nearer cut, or begins an event. A series without a cut there moved too when the rows on both sides of the
-onset show a quarter of what a cut needs.
+Clearest first, a cut joins the nearest event that it may share its onset with and to which its series has no
+nearer cut, if both rise or both fall, or begins an event. A series without a cut there moved too when the
+rows on both sides of the onset show a quarter of what a cut needs.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def _may_join(one: Shown, group: Sequence[Shown], least_rows: int) -> bool:
         abs(int(one.member.places[cut.at]) - lead.at) >= abs(one.at - lead.at)
         for cut in one.member.cuts
     )
-    return is_near and is_nearest and all(other.member is not one.member for other in group)
+    is_free = all(other.member is not one.member for other in group)
+    return is_near and is_nearest and is_free and one.cut.is_up == lead.cut.is_up
 
 
 def _beside(many: Sequence[Member], group: Sequence[Shown], at: int) -> Iterator[Shown]:
@@ -97,7 +98,7 @@ def _beside(many: Sequence[Member], group: Sequence[Shown], at: int) -> Iterator
         if any(member is other for other in present):
             continue
         cut = _moved(member, int(np.searchsorted(member.places, at)))
-        if cut is not None:
+        if cut is not None and cut.is_up == group[0].cut.is_up:
             yield _shown(member, cut)
 
 

@@ -198,6 +198,17 @@ def test_an_event_is_left_to_the_nearer_cut_of_a_series() -> None:
     ] == [[("twice", 101)], [("lead", 110), ("twice", 111)]]
 
 
+def test_what_falls_and_what_rises_are_two_steps() -> None:
+    """Also where the fall is too faint for a cut of its own."""
+    rising = rippled("rising", (0, 0.004), (100, 0.016))
+    falling = rippled("falling", (0, 0.016), (100, 0.004))
+    faint = rippled("faint", (0, 0.00402), (100, 0.00398))
+    found = detect_together([rising, falling, faint], ANY_STEP)
+
+    assert [names(step) for step in found if step[0].direction == "up"] == [["rising"]]
+    assert {name for step in found for name in names(step)} == {"rising", "falling", "faint"}
+
+
 def test_of_very_many_rows_each_series_pays_alone() -> None:
     many = [replace(member(name), places=1000 * np.arange(ROWS)) for name in "ab"]
 
