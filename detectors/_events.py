@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from detectors._cuts import Cut, Track, judged
 
 _BESIDE = 0.25  # of what a step needs is enough beside a clear one
+_LATE_SECONDS = 1  # what begins within a second may show in the next, and then in the next row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,15 +49,16 @@ class Event:
     dated: Shown
 
 
-def events(many: Sequence[Member], least_rows: int) -> list[Event]:
-    """Return the events in order of time.
+def events(many: Sequence[Member], k: NDArray[np.int64]) -> list[Event]:
+    """Return the events in order of time; `k` are the seconds of the common rows.
 
-    Onsets fewer than `least_rows` apart are one, as no level is shorter.
+    Onsets are one when no more than a row and `_LATE_SECONDS` lie between their intervals.
     """
+    apart = int(np.median(np.diff(k))) + _LATE_SECONDS
     found: list[list[Shown]] = []
     every = [_shown(member, cut) for member in many for cut in member.cuts]
     for one in sorted(every, key=_clearest):
-        near = [group for group in found if _may_join(one, group, least_rows)]
+        near = [group for group in found if _may_join(one, group, k, apart)]
         if near:
             min(near, key=lambda group: (abs(group[0].at - one.at), group[0].at)).append(one)
         else:
@@ -80,15 +82,15 @@ def _shown(member: Member, cut: Cut) -> Shown:
     return Shown(member, cut, int(member.places[cut.at]), first, int(member.places[cut.last]))
 
 
-def _may_join(one: Shown, group: Sequence[Shown], least_rows: int) -> bool:
+def _may_join(one: Shown, group: Sequence[Shown], k: NDArray[np.int64], apart: int) -> bool:
     lead = group[0]
-    is_near = max(one.first - lead.last, lead.first - one.last) < least_rows
+    is_near = max(k[one.first] - k[lead.last], k[lead.first] - k[one.last]) <= apart
     is_nearest = all(
         abs(int(one.member.places[cut.at]) - lead.at) >= abs(one.at - lead.at)
         for cut in one.member.cuts
     )
     is_free = all(other.member is not one.member for other in group)
-    return is_near and is_nearest and is_free and one.cut.is_up == lead.cut.is_up
+    return bool(is_near) and is_nearest and is_free and one.cut.is_up == lead.cut.is_up
 
 
 def _beside(many: Sequence[Member], group: Sequence[Shown], at: int) -> Iterator[Shown]:

@@ -74,7 +74,7 @@ def detect_mixed(many: Sequence[tuple[Series, Config]]) -> list[tuple[Change, ..
     k = _common([series for series, _ in used])
     members = [_member(series, k, config) for series, config in used]
     least_rows = max(config.least_rows for _, config in used)
-    found = events(with_shared(members, least_rows), least_rows)
+    found = events(with_shared(members, least_rows), k)
     return [_changes(event, k) for event in found]
 
 

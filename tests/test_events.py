@@ -21,6 +21,7 @@ from soak.core.model import Change, Series
 SEEDS = st.integers(0, 2**32 - 1)
 ANY_STEP = Config(smallest_step_ratio=1.005, smallest_step_seconds=0.0)
 ROWS = 240
+K = np.arange(ROWS)
 
 
 def rippled(name: str, *levels: tuple[int, float]) -> Series:
@@ -64,14 +65,35 @@ def test_the_series_that_moved_most_clearly_is_named_first() -> None:
     assert {one.interval for one in step} == {(120, 120)}
 
 
-@pytest.mark.parametrize(("apart", "steps"), [(0, 1), (2, 1), (3, 2), (20, 2)])
-def test_onsets_nearer_than_a_level_may_be_are_one(apart: int, steps: int) -> None:
+@pytest.mark.parametrize("least_rows", [3, 10])
+@pytest.mark.parametrize(
+    ("spacing", "apart", "steps"),
+    [(1, 0, 1), (1, 2, 1), (1, 3, 2), (1, 9, 2), (10, 1, 1), (10, 2, 2)],
+)
+def test_onsets_a_row_and_a_second_apart_are_one(
+    spacing: int, apart: int, steps: int, least_rows: int
+) -> None:
+    """However long a level has to last."""
     first = rippled("a", (0, 0.004), (100, 0.016))
     second = rippled("b", (0, 0.004), (100 + apart, 0.016))
-    found = detect_together([first, second], Config(least_rows=3))
+    many = [Series(one.name, spacing * one.k, one.values) for one in (first, second)]
+    found = detect_together(many, Config(least_rows=least_rows))
 
     assert len(found) == steps
     assert sum(map(len, found)) == 2
+
+
+def test_steps_on_either_side_of_a_hole_of_all_series_are_two() -> None:
+    """An hour without a row lies between them, and one row."""
+    before = rippled("before", (0, 0.004), (100, 0.016))
+    behind = rippled("behind", (0, 0.004), (101, 0.016))
+    k = np.where(before.k < 101, before.k, before.k + 3600)
+    found = detect_together([Series(one.name, k, one.values) for one in (before, behind)], Config())
+
+    assert [(names(step), step[0].interval) for step in found] == [
+        (["before"], (100, 100)),
+        (["behind"], (3701, 3701)),
+    ]
 
 
 def test_a_step_in_a_gap_of_a_series_is_one_with_what_another_shows_there() -> None:
@@ -175,14 +197,14 @@ def test_a_vague_cut_joins_the_nearest_event_that_it_may_be() -> None:
     vague = member("vague", cut(116, 2.0, spread=20))
 
     assert [
-        [(one.member.name, one.at) for one in event.shown] for event in events([vague, clear], 3)
+        [(one.member.name, one.at) for one in event.shown] for event in events([vague, clear], K)
     ] == [[("clear", 100)], [("clear", 120), ("vague", 116)]]
 
 
 def test_two_cuts_of_a_series_are_never_one_event() -> None:
     clear, twice = member("clear", cut(100, 9.0)), member("twice", cut(99, 4.0), cut(101, 3.0))
 
-    assert [[one.member.name for one in event.shown] for event in events([clear, twice], 3)] == [
+    assert [[one.member.name for one in event.shown] for event in events([clear, twice], K)] == [
         ["clear", "twice"],
         ["twice"],
     ]
@@ -194,7 +216,7 @@ def test_an_event_is_left_to_the_nearer_cut_of_a_series() -> None:
     twice = member("twice", cut(101, 5.0, spread=8), cut(111, 3.0))
 
     assert [
-        [(one.member.name, one.at) for one in event.shown] for event in events([lead, twice], 3)
+        [(one.member.name, one.at) for one in event.shown] for event in events([lead, twice], K)
     ] == [[("twice", 101)], [("lead", 110), ("twice", 111)]]
 
 
