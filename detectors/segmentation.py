@@ -60,7 +60,8 @@ def detect(series: Series, config: Config) -> list[Change]:
 def detect_together(many: Sequence[Series], config: Config) -> list[tuple[Change, ...]]:
     """Return the steps in order of time, each as the changes of the series that took it, clearest first.
 
-    All changes of a step have one onset and one interval. The order of `many` says nothing.
+    All changes of a step have one onset and one interval; `raised_k` is where each series has its own.
+    The order of `many` says nothing.
     """
     return detect_mixed([(series, config) for series in many])
 
@@ -114,7 +115,7 @@ def _changes(event: Event, k: NDArray[np.int64]) -> tuple[Change, ...]:
     return tuple(
         Change(
             series=one.member.name,
-            raised_k=onset,
+            raised_k=int(k[one.at]),
             onset_k=onset,
             interval=(first, last),
             before=one.cut.before,

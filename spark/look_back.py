@@ -142,10 +142,16 @@ def _is_within(finding: Finding, course: Change) -> bool:
     return begins and is_up == (course.direction == "up")
 
 
+def _own_onset(step: Change) -> int:
+    """Return where the series itself shows a step: the onset is that of all series that took it."""
+    return step.raised_k
+
+
 def _is_same(finding: Finding, step: Change | Finding) -> bool:
     is_up = finding.after > finding.before
     low, high = finding.interval
-    is_near = low - NEAR_SECONDS <= step.onset_k <= high + NEAR_SECONDS
+    onsets = (step.onset_k, _own_onset(step)) if isinstance(step, Change) else (step.onset_k,)
+    is_near = any(low - NEAR_SECONDS <= onset <= high + NEAR_SECONDS for onset in onsets)
     return is_near and is_up == (step.after > step.before)
 
 
@@ -162,9 +168,9 @@ def _lasting(steps: Sequence[Change], timeline: Timeline) -> list[Change]:
     bounds = [edge for span in timeline.soak_spans for edge in span]
     kept = []
     for step in steps:
-        others = [other.onset_k for other in steps if other.series == step.series and other != step]
-        edges = [*bounds, *others]
-        holds = all(abs(step.onset_k - edge) >= HOLD_SECONDS for edge in edges)
+        own = [_own_onset(other) for other in steps if other.series == step.series]
+        edges = [*bounds, *(onset for onset in own if onset != _own_onset(step))]
+        holds = all(abs(_own_onset(step) - edge) >= HOLD_SECONDS for edge in edges)
         low, high = sorted((step.before, step.after))
         if holds and low > 0 and high / low >= ALONE_RATIO:
             kept.append(step)
@@ -175,7 +181,7 @@ def _lasting(steps: Sequence[Change], timeline: Timeline) -> list[Change]:
         if any(
             metrics[other.series] != metrics[step.series]
             and other.direction == step.direction
-            and abs(other.onset_k - step.onset_k) <= NEAR_SECONDS
+            and abs(_own_onset(other) - _own_onset(step)) <= NEAR_SECONDS
             for other in kept
         )
     ]

@@ -106,6 +106,17 @@ def test_a_step_in_a_gap_of_a_series_is_one_with_what_another_shows_there() -> N
     assert [(names(step), step[0].interval) for step in found] == [(["gappy", "whole"], (110, 110))]
 
 
+def test_each_series_keeps_the_onset_that_it_has_alone() -> None:
+    first = rippled("first", (0, 0.004), (100, 0.016))
+    later = rippled("later", (0, 0.004), (102, 0.008))
+    (step,) = detect_together([later, first], Config())
+
+    assert [(one.series, one.onset_k, one.raised_k) for one in step] == [
+        ("first", 100, 100),
+        ("later", 100, 102),
+    ]
+
+
 def test_a_series_may_have_a_scale_of_its_own() -> None:
     share = Series(
         "share", np.arange(ROWS), np.arange(ROWS) % 2 + np.repeat([-3.0, 7.0], ROWS // 2)

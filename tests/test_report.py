@@ -219,6 +219,24 @@ def test_a_step_that_was_a_drift_has_no_cause_at_its_onset(tmp_path: Path) -> No
     assert told.causes == ()
 
 
+def test_a_finding_late_in_the_row_after_the_onset_of_all_is_told_once(tmp_path: Path) -> None:
+    """Publishing stepped clearly in the row at 3,000, end to end in the next, at 3,019 by online."""
+    k = np.arange(0, 7200, 10)
+    noise = np.random.default_rng(3).normal(0.0, 0.02, (2, k.size))
+    found = timeline(tmp_path, Shape(seconds=40, warm_up=10))
+    publish = SERIES.replace(CONSUMER, PRODUCER).replace("end_to_end", "publish")
+    series = {
+        publish: (k, 0.01 * 10.0 ** (noise[0] + 1.0 * (k >= 3000))),
+        SERIES: (k, 0.01 * 10.0 ** (noise[1] + 0.5 * (k >= 3010))),
+    }
+    series = dict.fromkeys(found.series, (k[:0], noise[0, :0])) | series
+    seconds = {name: np.arange(7200) for name in found.seconds}
+    found = replace(found, step=10, series=series, seconds=seconds, phases=parse(_phases(0, 7200)))
+    late = finding_of(onset_k=3019, interval=(3019, 3019), before=0.01, after=0.03)
+
+    assert [one.found for one in look_back(found, [late])] == ["both"]
+
+
 def test_untrusted_seconds_stay_out_of_coarse_rows_too(tmp_path: Path) -> None:
     """Every other second of a slow minute is not trusted: no step is made of the ten with them."""
     slow = Shape(fault_k=120, lifted_k=180, untrusted=range(121, 180, 2), deletions_k=None)
