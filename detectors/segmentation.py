@@ -110,8 +110,8 @@ def _scaled(values: NDArray[np.float64], config: Config) -> NDArray[np.float64]:
 
 
 def _changes(event: Event, k: NDArray[np.int64]) -> tuple[Change, ...]:
-    cut, places = event.dated.cut, event.dated.member.places
-    onset, first, last = (int(k[places[row]]) for row in (cut.at, cut.first, cut.last))
+    dated = event.dated
+    onset, first, last = (int(k[row]) for row in (dated.at, dated.first, dated.last))
     return tuple(
         Change(
             series=one.member.name,

@@ -106,6 +106,16 @@ def test_a_step_in_a_gap_of_a_series_is_one_with_what_another_shows_there() -> N
     assert [(names(step), step[0].interval) for step in found] == [(["gappy", "whole"], (110, 110))]
 
 
+def test_a_gap_at_its_onset_leaves_a_step_in_doubt_though_no_other_shows_it() -> None:
+    """The others have rows there, so that it might have been told."""
+    gappy, still = rippled("gappy", (0, 0.004), (110, 0.016)), rippled("still", (0, 0.004))
+    here = (gappy.k < 105) | (gappy.k >= 113)
+    alone = Series("gappy", gappy.k[here], gappy.values[here])
+    (step,) = detect_together([alone, still], Config())
+
+    assert [(one.series, one.onset_k, one.interval) for one in step] == [("gappy", 113, (105, 113))]
+
+
 def test_each_series_keeps_the_onset_that_it_has_alone() -> None:
     first = rippled("first", (0, 0.004), (100, 0.016))
     later = rippled("later", (0, 0.004), (102, 0.008))
