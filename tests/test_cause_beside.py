@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from detectors.attribution import attribute
 from detectors.nearby import TimedEvent
@@ -48,6 +49,19 @@ def test_nobody_can_tell_a_broker_that_answers_nothing_from_no_way_to_it() -> No
 
     assert causes(*rest, CALM[1]) == ["broker_pause"]
     assert causes(*rest, cut) == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "cause"), [(-40, "broker_pause"), (25, "unknown"), (60, "broker_pause")]
+)
+def test_answers_lost_long_before_or_after_the_onset_say_nothing_of_it(
+    begin: int, cause: str
+) -> None:
+    """A word that was said on what the first seconds show stays true when more is known."""
+    is_lost = (LATE.k >= ONSET + begin) & (LATE.k < ONSET + begin + 7)
+    trips = Series(TRIP, LATE.k[~is_lost], np.full(END - 7, 5e-4))
+
+    assert causes(LATE, CALM[0], trips, channel(CPU, 0.3, 0.3)) == [cause]
 
 
 def test_who_waits_for_a_processor_answers_single_questions_late() -> None:

@@ -55,10 +55,11 @@ _LEAST_SHARE = 0.2
 _LEAST_PACKETS = 1.0
 _MANY_MORE, _MANY_PACKETS = 10.0, 5.0  # a second: no calm of anything else is asked for
 _CUT_VALUES = 5  # in a row without an answer
+_CUT_SECONDS = 30  # after the onset that they may begin: a question may take its time to fail
 
 
 def is_known_calm(change: Change, nearby: Nearby) -> bool:
-    """True when a channel of the network was measured, answers came all the time, and none rose.
+    """True when a channel of the network was measured, answers came at the onset, and none rose.
 
     What a broker that stands still adds to its answers, when it goes on, is small beside the step.
     """
@@ -71,16 +72,21 @@ def is_known_calm(change: Change, nearby: Nearby) -> bool:
 
 
 def _is_cut_off(change: Change, nearby: Nearby) -> bool:
-    """True when no question was answered for seconds: by a broker that stands still, or no way to it."""
+    """True when no question was answered for seconds about the onset: the broker stands still or is cut off.
+
+    What is lost long before or after it says nothing of the step.
+    """
     end = min(nearby.k1, end_of(change, nearby))
     for name, series in nearby.series.items():
         if not _ROUND_TRIPS.search(column_of(name).metric):
             continue
         spacing = spacing_of(series)
-        first = near(change, spacing=spacing)[0]
+        first, last = near(change, _CUT_SECONDS, spacing)
         ks = series.k[(series.k >= first - VALUES * spacing) & (series.k < end)]
         is_used_to_answer = bool(ks.size) and ks[0] < first
-        if is_used_to_answer and np.diff(ks, append=end).max() > _CUT_VALUES * spacing:
+        is_long = np.diff(ks, append=end) > _CUT_VALUES * spacing
+        is_about_onset = (np.append(ks[1:], end) > first) & (ks <= last)
+        if is_used_to_answer and np.any(is_long & is_about_onset):
             return True
     return False
 
