@@ -60,15 +60,18 @@ def look_back(
     return judged + [Judged(finding, "online") for finding in warnings]
 
 
+def headlines(timeline: Timeline) -> list[str]:
+    """Return the latencies that are looked back at."""
+    return [name for name, column in timeline.columns.items() if is_headline(column)]
+
+
 def offline_changes(timeline: Timeline) -> list[tuple[Change, ...]]:
     """Return what changed in the headline latencies within the soak, untrusted seconds left out.
 
     What is one event in several is one step.
     """
     many = []
-    for name, column in timeline.columns.items():
-        if not is_headline(column):
-            continue
+    for name in headlines(timeline):
         k, values = timeline.series[name]
         untrusted = np.array(
             list(timeline.untrusted.get(name.partition("|")[0], {})), dtype=np.int64

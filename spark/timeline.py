@@ -190,6 +190,11 @@ def digest_frame(session: SparkSession, paths: Sequence[Path], step: int) -> Dat
     return names.repartition(min(len(paths), 4 * cores)).mapInArrow(read, SCHEMA)
 
 
+def digest_rows(paths: Sequence[Path], step: int) -> list[Row]:
+    """Return one row a journal file, read read in this process."""
+    return [digest_row(path, step).to_pylist()[0] for path in paths]
+
+
 def digest_row(path: Path, step: int) -> pa.RecordBatch:
     """Return the digest of one journal file in the form of `SCHEMA`."""
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,10 @@ from soak.core import plan_text
 from soak.core.phases import parse, to_line
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import RunFolder, read_run, write_run
-from spark.timeline import Row, Timeline, assemble, digest_row
+from spark.timeline import Timeline, assemble, digest_rows
 from tests.synthetic_run import Shape, write_synthetic_run
 
-
-def read(paths: Sequence[Path], step: int) -> list[Row]:
-    """Do what a Spark task does, in this process."""
-    return [digest_row(path, step).to_pylist()[0] for path in paths]
+read = digest_rows
 
 
 def timeline(path: Path, shape: Shape | None = None) -> Timeline:

@@ -16,6 +16,9 @@ from detectors.segmentation import Config, detect
 from soak.cli.main import build
 from soak.core.errors import PlanError
 from soak.core.model import Series
+from spark.look_back import offline_changes
+from spark.timeline import assemble, digest_rows
+from tests.report_run import as_planned
 from tests.synthetic_run import write_synthetic_run
 
 
@@ -221,6 +224,20 @@ def test_online_each_column_is_followed_by_itself(tmp_path: Path) -> None:
     assert len(found) == 3
     assert raised == sorted(raised)
     assert [len(one["moved"]) for one in found] == [1, 1, 1]
+
+
+def test_a_long_run_is_looked_at_in_the_rows_of_its_report(tmp_path: Path) -> None:
+    folder = write_synthetic_run(tmp_path / "run")
+    as_planned(folder, soak="3h")
+    result = CliRunner().invoke(
+        build(["detect"]), ["detect", str(folder.path), "--format", "jsonl"]
+    )
+    told = [tuple(json.loads(line)["interval"]) for line in result.output.splitlines()]
+    found = assemble(folder, digest_rows)
+
+    assert found.step == 10
+    assert told
+    assert told == [changes[0].interval for changes in offline_changes(found)]
 
 
 def test_a_run_is_looked_back_at_as_its_report_does(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def detect(
     followed by itself. An empty value is a missing one; its row counts. Columns named as latencies are judged
     on log10.
 
-    Of a run the latencies of its soak are looked back at, as its report does; a row is a second of the run.
+    Of a run the latencies of its soak are looked back at as its report does, beyond two hours in rows of ten
+    seconds; what is printed as a row is a second of the run.
     """
     from soak.cli import _detect_text
 
@@ -153,26 +154,15 @@ def _in_run(
 
     from soak.cli._detect_text import Rows
     from soak.core.errors import PlanError
-    from soak.store.history import History
-    from soak.store.phases_file import read_phases
-    from soak.store.run_folder import RunFolder, read_run
-    from spark.latencies import latencies
-    from spark.latency_changes import changes_together
+    from soak.store.run_folder import RunFolder
+    from spark.look_back import headlines, offline_changes
+    from spark.timeline import assemble, digest_rows
 
     if names or mode is Mode.online:
         raise PlanError(f"{path} is a folder of a run: --value and --mode online are for files")
-    folder = RunFolder(path.absolute())
-    read_run(folder)
-    history = History(folder.journal)
-    end_k = 1 + max(history.latest().values(), default=-1)
-    found = latencies(history, read_phases(folder.phases).spans("soak", end_k))
-    many = [series for _, series in found]
-    rows = Rows(np.arange(float(end_k)), 1.0, are_shared=True)
-    return (
-        [series.name for series in many],
-        rows,
-        [(one, None) for one in changes_together(many, 1)],
-    )
+    timeline = assemble(RunFolder(path.absolute()), digest_rows)
+    rows = Rows(np.arange(float(timeline.end_k)), 1.0, are_shared=True)
+    return headlines(timeline), rows, [(one, None) for one in offline_changes(timeline)]
 
 
 def _row(one: tuple[Change, int | None]) -> int:
