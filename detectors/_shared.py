@@ -21,29 +21,46 @@ from detectors._events import Member
 
 _POWER = 8
 _SINGULAR = 1e-6  # of the largest eigenvalue
-_MOST_ROWS = 300_000  # of all series: the search takes some 750 bytes each
+_MOST_ROWS = 300_000  # of all series in a piece: the search takes some 750 bytes each
+_OVERLAP = 0.1  # of a piece, half of it told by the piece before
 
 
 def with_shared(many: Sequence[Member], least_rows: int) -> list[Member]:
-    """Return the members with the cuts that they pay for together too.
-
-    Of very many rows the members are returned as they are.
-    """
-    rows = 1 + max(int(member.places[-1]) for member in many)
-    if len(many) < 2 or rows * len(many) > _MOST_ROWS:  # noqa: PLR2004  # a pair
+    """Return the members with the cuts that they pay for together too."""
+    if len(many) < 2:  # noqa: PLR2004  # a pair
         return list(many)
-    starts = _partition.best(_side_by_side(many, rows), least_rows)
+    rows = 1 + max(int(member.places[-1]) for member in many)
+    starts = _starts(many, rows, least_rows, max(_MOST_ROWS // len(many), 4 * least_rows))
     return [_with_cuts(member, starts) for member in many]
 
 
-def _side_by_side(many: Sequence[Member], rows: int) -> NDArray[np.float32]:
-    """Return the weighed features at the common rows, those of the row before where a series has none."""
+def _starts(many: Sequence[Member], rows: int, least_rows: int, piece: int) -> list[int]:
+    """Return the common rows at which cuts pay, found in overlapping pieces of so many rows.
+
+    Of what two pieces tell, each tells its half: the ends of a piece are no cuts, and hide what is near them.
+    """
     last = [_last(member, rows) for member in many]
     shares = weights([member.track.y[at] for member, at in zip(many, last, strict=True)])
+    margin = 0 if rows <= piece else max(1, int(_OVERLAP * piece) // 2)
+    found: list[int] = []
+    for first in range(0, max(rows - 2 * margin, 1), piece - 2 * margin):
+        end = min(first + piece, rows)
+        starts = _partition.best(
+            _side_by_side(many, shares, [at[first:end] for at in last]), least_rows
+        )
+        low, high = margin * (first > 0), piece - margin * (end < rows)
+        found += [first + start for start in starts if low <= start < high]
+    return found
+
+
+def _side_by_side(
+    many: Sequence[Member], shares: NDArray[np.float64], rows: Sequence[NDArray[np.int64]]
+) -> NDArray[np.float32]:
+    """Return the weighed features of these rows of each, shape (n, d)."""
     return np.hstack(
         [
             np.float32(sqrt(share)) * _energy.features(member.track.y, member.track.penalty)[at]
-            for member, share, at in zip(many, shares, last, strict=True)
+            for member, share, at in zip(many, shares, rows, strict=True)
         ]
     )
 

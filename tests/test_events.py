@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 
 from detectors._cuts import Cut, Track
 from detectors._events import Member, events
-from detectors._shared import weights, with_shared
+from detectors._shared import weights
 from detectors.drift import Config as Worth
 from detectors.kinds import told_together
 from detectors.segmentation import Config, detect, detect_mixed, detect_together
@@ -252,10 +250,17 @@ def test_what_falls_and_what_rises_are_two_steps() -> None:
     assert {name for step in found for name in names(step)} == {"rising", "falling", "faint"}
 
 
-def test_of_very_many_rows_each_series_pays_alone() -> None:
-    many = [replace(member(name), places=1000 * np.arange(ROWS)) for name in "ab"]
+@pytest.mark.parametrize("at", [30_000, 47_500, 99_000])
+def test_of_very_many_rows_all_pay_together_too(at: int) -> None:
+    """A burst of six series, in twice as many rows as are searched at once, also where pieces meet."""
+    rng = np.random.default_rng(2)
+    many = []
+    for name in "abcdef":
+        y = rng.normal(0.0, 0.1, 100_000)
+        y[at : at + 12] += 0.35
+        many.append(Series(name, np.arange(y.size), 0.01 * 10.0**y))
 
-    assert with_shared(many, 3) == many
+    assert [step[0].onset_k for step in detect_together(many, ANY_STEP)] == [at, at + 12]
 
 
 def drifting(rng: np.random.Generator, rise: float) -> NDArray[np.float64]:
