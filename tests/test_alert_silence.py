@@ -303,6 +303,42 @@ def test_both_words_reach_people_as_one_thread(world: World) -> None:
     assert (first.end_wall_ns, second_.end_wall_ns) == (None, first.begin_wall_ns + 340 * 10**9)
 
 
+AFAR = f"""\
+What these record on other hosts does not come here any more.
+It may wait there until it can be sent; nothing is found in it before.
+
+lacking   probe@b1, probe@b2
+since     2026-09-21 14:14:20Z
+here      on {host_name()}: tail LOGS/receive.log
+between   does the cluster of the topic in `ship` answer?
+there     on b1: what `ship` and `probe` say
+run       synthetic-1
+"""
+
+
+def test_that_other_hosts_are_not_heard_is_told_in_words_of_its_own(world: World) -> None:
+    """The topic's cluster may be away, which is the one under test, and their records wait there: no gap."""
+    alerts = world.alerts()
+    for second in range(0, 860, STEP):
+        world.clock.advance(STEP)
+        is_cut = 60 <= second < 500
+        for source in ALL if is_cut else (*ALL, "probe@b1", "probe@b2"):
+            world.write(source)
+        alerts.poll()
+
+    first, last = world.sent
+    assert first.subject == (
+        "[soakd] synthetic: nothing comes from probe@b1, probe@b2 since 14:14:20Z"
+    )
+    assert first.text == AFAR.replace("LOGS", str(world.folder.logs))
+    assert last.subject == (
+        "[soakd] synthetic: probe@b1, probe@b2 heard from again after 7 min 20 s"
+    )
+    assert last.text.startswith(
+        "What these record on other hosts comes here again, with what waited there.\n\nlacking "
+    )
+
+
 def test_that_a_run_was_given_up_reaches_people(world: World) -> None:
     """`soak run` ends one whose daemon keeps dying; nobody need sit at its terminal. No daemon comes back."""
     plan = load(world.folder.plan.read_text(), "plan.yaml").plan

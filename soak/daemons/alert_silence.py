@@ -48,6 +48,12 @@ class Silence:
     since_wall_ns: int
     until_wall_ns: int | None = None
     why: str = ""
+    host: str = ""  # where they were missed
+
+    @property
+    def is_afar(self) -> bool:
+        """True when all of them are sources of other hosts, whose records a topic brings."""
+        return bool(self.host) and all(_is_afar(name, self.host) for name in self.daemons)
 
     @property
     def is_open(self) -> bool:
@@ -143,7 +149,7 @@ class Silences:
             is_flowing = is_flowing or not (name == CONDUCT or pulse.is_quiet(now_ns))
 
     def _begun(self, name: str, sign: Sign, now_ns: int) -> Pulse:
-        grace_ns = _AFAR_GRACE_NS if _is_afar(name) else _GRACE_NS
+        grace_ns = _AFAR_GRACE_NS if _is_afar(name, host_name()) else _GRACE_NS
         if name == DETECT:
             grace_ns = max(_BATCH_GRACE_NS, 3 * self.plan.detection.trigger)
         is_told = any(name in one.daemons for one in self._opened())
@@ -162,7 +168,7 @@ class Silences:
         if pulse.is_told or name in {CONDUCT, DETECT}:
             return False
         if not pulse.is_heard:
-            return _is_afar(name)
+            return _is_afar(name, host_name())
         return pulse.silent_ns > 0 and has_ended(self.folder.journal / name)
 
     def _tell(self, now_ns: int) -> None:
@@ -177,7 +183,7 @@ class Silences:
         if missed:
             since_ns = wall(min(one.since_ns for one in missed.values()))
             key = f"{self.run.id}-{next(iter(missed))}-{since_ns // SECOND_NS}"
-            self._save(Silence(key, tuple(missed), since_ns))
+            self._save(Silence(key, tuple(missed), since_ns, host=host_name()))
         for silence in self._opened():
             those = [self._pulses.get(name) for name in silence.daemons]
             back = [one.until_ns for one in those if one is not None and not one.silent_ns]
@@ -202,9 +208,9 @@ class Silences:
         return self._open
 
 
-def _is_afar(name: str) -> bool:
+def _is_afar(name: str, host: str) -> bool:
     """True for a source of another host."""
-    return "@" in name and not name.endswith(f"@{host_name()}")
+    return "@" in name and not name.endswith(f"@{host}")
 
 
 def _newest(source: Path) -> Sign:

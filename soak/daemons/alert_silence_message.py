@@ -1,4 +1,7 @@
-"""A daemon that is missed, or back, or that ended its run, in words: about us, and not about the cluster."""
+"""A daemon that is missed, or back, or that ended its run, in words: about us, and not about the cluster.
+
+Of other hosts' daemons that is not known: their records come over a topic, by default of that cluster.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,12 @@ _MEANING = {
     DETECT: "Nothing is found until it is back, which then looks at what was recorded.",
     CONDUCT: "No phase begins or ends until it is back.",
 }
+_AFAR = (
+    "What these record on other hosts does not come here any more.",
+    "It may wait there until it can be sent; nothing is found in it before.",
+)
+_BACK = "The run has again what it lacked. What was not recorded is a gap."
+_BACK_AFAR = "What these record on other hosts comes here again, with what waited there."
 _MOST_NAMED = 3
 _LASTS_NS = duration_ns("1d")
 
@@ -68,7 +77,11 @@ def _headline(silence: Silence, *, is_over: bool) -> str:
     if silence.why:
         return f"given up: {silence.why}"
     if is_over:
-        return f"{named(silence)} back after {_length(silence)}"
+        again = "heard from again" if silence.is_afar else "back"
+        return f"{named(silence)} {again} after {_length(silence)}"
+    if silence.is_afar:
+        since = wording.moment(silence.since_wall_ns)
+        return f"nothing comes from {named(silence)} since {since}"
     return f"the run lacks {named(silence)} since {wording.moment(silence.since_wall_ns)}"
 
 
@@ -84,18 +97,35 @@ def _body(silence: Silence, about: About, *, is_over: bool) -> str:
         opening = [f"The run has ended before its time: {silence.why}."]
         facts = [("when", since), ("look", f"on {about.host}: {about.logs}")]
     elif is_over and silence.until_wall_ns is not None:
-        opening = ["The run has again what it lacked. What was not recorded is a gap."]
+        opening = [_BACK_AFAR if silence.is_afar else _BACK]
         until = wording.moment(silence.until_wall_ns)
         facts.append(("back", f"since {until}, after {_length(silence)}"))
+    elif silence.is_afar:
+        opening = [*_AFAR]
+        facts += _look_afar(silence, about)
     else:
         opening = [
             "The run goes on without a part of it, which does nothing, or dies again and again.",
             *dict.fromkeys(_MEANING.get(one, _GAP) for one in silence.daemons),
         ]
         facts.append(("look", _look(silence.daemons[0], about)))
+    if not silence.is_afar:
+        opening.append("This says nothing about the cluster.")
     facts.append(("run", about.run))
     lines = [f"{key:<10}{text}" for key, text in facts]
-    return "\n".join([*opening, "This says nothing about the cluster.", "", *lines]) + "\n"
+    return "\n".join([*opening, "", *lines]) + "\n"
+
+
+def _look_afar(silence: Silence, about: About) -> list[tuple[str, str]]:
+    """Return where the road from other hosts may be cut."""
+    role, _, host = silence.daemons[0].partition("@")
+    kind = role.partition(".")[0]
+    log = f"tail {about.logs}/receive.log" if about.logs else "journalctl -t soak-receive -n 50"
+    return [
+        ("here", f"on {silence.host}: {log}"),
+        ("between", "does the cluster of the topic in `ship` answer?"),
+        ("there", f"on {host}: what `ship` and `{kind}` say"),
+    ]
 
 
 def _look(daemon: str, about: About) -> str:
