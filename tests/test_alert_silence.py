@@ -117,12 +117,30 @@ def test_it_is_back_when_it_was_heard_for_as_long(world: World) -> None:
 
 def test_one_that_ended_on_purpose_is_not_missed(world: World) -> None:
     """In a pause the daemons end before the one that tells; the last line of their journals says so."""
-    world.go_on(60)
-    for source in ALL:
+    world.go_on(60, recording=(*ALL, "probe@b1"))
+    for source in (*ALL, "probe@b1"):
         world.write(source, encode(End(1)))
-    world.go_on(400, recording=())
+    world.go_on(590, recording=())
+    world.clock.advance(86_400)
+    world.silences = world.watcher()
+    world.go_on(700)
 
     assert world.told() == []
+
+
+def test_one_that_does_not_come_back_from_an_orderly_end_is_missed(world: World) -> None:
+    """Restarted by hand, and dead at every start since. Another host may be done for good."""
+    world.go_on(60, recording=(*ALL, "probe@b1"))
+    for source in (PROBE, "probe@b1"):
+        world.write(source, encode(End(1)))
+    world.go_on(890, recording=(CONSUMER, PRODUCER))
+    before = world.told()
+    world.go_on(3600, recording=(CONSUMER, PRODUCER))
+
+    (silence,) = read_silences(world.folder)
+    assert before == []
+    assert silence.daemons == (PROBE,)
+    assert silence.since_wall_ns == FakeClock().wall_ns() + 70 * 10**9
 
 
 def test_after_the_last_second_nobody_is_missed(world: World) -> None:

@@ -21,6 +21,7 @@ from soak.core.units import SECOND_NS
 from soak.daemons.alert_pulse import LIMIT_NS, Pulse, Sign
 from soak.daemons.context import PhaseFile, grid_of, host_name
 from soak.daemons.finish import latest_end_k
+from soak.daemons.supervise import START_LIMIT_NS
 from soak.store.findings import FindingsStore
 from soak.store.home import is_of_service
 from soak.store.journal import segments
@@ -144,7 +145,7 @@ class Silences:
             pulse = self._pulses[name]
             # the detector has work only where somebody records
             pulse.look(sign, now_ns, step_ns if is_flowing or name != DETECT else 0)
-            if self._is_excused(name, pulse):
+            if self._is_excused(name, pulse, now_ns):
                 pulse.silent_ns = 0
             is_flowing = is_flowing or not (name == CONDUCT or pulse.is_quiet(now_ns))
 
@@ -163,13 +164,17 @@ class Silences:
             until_ns=now_ns,
         )
 
-    def _is_excused(self, name: str, pulse: Pulse) -> bool:
-        """True for one that ended on purpose, as in a pause, and for another host's that may not be there."""
+    def _is_excused(self, name: str, pulse: Pulse, now_ns: int) -> bool:
+        """True for one that ended on purpose, as in a pause, and for another host's that may not be there.
+
+        One of this host that is not to come back ends with the run; what else ends is started again.
+        """
         if pulse.is_told or name in {CONDUCT, DETECT}:
             return False
         if not pulse.is_heard:
             return _is_afar(name, host_name())
-        return pulse.silent_ns > 0 and has_ended(self.folder.journal / name)
+        is_awaited = not _is_afar(name, host_name()) and now_ns - pulse.changed_ns > START_LIMIT_NS
+        return pulse.silent_ns > 0 and not is_awaited and has_ended(self.folder.journal / name)
 
     def _tell(self, now_ns: int) -> None:
         """Keep and queue who is missed now, all of them in one message, and who is back."""
