@@ -14,7 +14,7 @@ from soak.core.errors import FindingsError
 from soak.core.journal_text import End, encode
 from soak.core.phases import to_line
 from soak.core.plan_text import load
-from soak.core.ports import Message, Outcome
+from soak.core.ports import Message, Outcome, Sink
 from soak.daemons.alert import Alerts
 from soak.daemons.alert_silence import Silences, give_up, read_silences
 from soak.daemons.context import host_name
@@ -58,9 +58,10 @@ class World:
         plan = load(self.folder.plan.read_text(), "plan.yaml").plan
         return Silences(self.folder, plan, read_run(self.folder), ("mail",), self.clock)
 
-    def alerts(self) -> Alerts:
+    def alerts(self, sink: Sink | None = None) -> Alerts:
         plan = load(self.folder.plan.read_text(), "plan.yaml").plan
-        return Alerts(self.folder, plan, read_run(self.folder), {"mail": self}, self.clock)
+        sinks = {"mail": sink or self}
+        return Alerts(self.folder, plan, read_run(self.folder), sinks, self.clock)
 
     def send(self, message: Message) -> Outcome:
         self.sent.append(message)
@@ -319,6 +320,30 @@ def test_both_words_reach_people_as_one_thread(world: World) -> None:
     assert second_.follows == first.key
     assert first.labels == second_.labels
     assert (first.end_wall_ns, second_.end_wall_ns) == (None, first.begin_wall_ns + 340 * 10**9)
+
+
+def test_that_one_is_missed_says_so_when_it_is_back_by_then(world: World) -> None:
+    """The sink was away when it was to be told: nobody is to get up for it."""
+    is_away = True
+
+    class Flaky:
+        def send(self, message: Message) -> Outcome:
+            return Outcome("retry", "away") if is_away else world.send(message)
+
+    alerts = world.alerts(Flaky())
+    for second in range(0, 1800, STEP):
+        world.clock.advance(STEP)
+        is_away = second < 900
+        for source in ALL if not 60 <= second < 400 else (CONSUMER, PROBE):
+            world.write(source)
+        alerts.poll()
+
+    first, last = world.sent
+    assert first.text.startswith(
+        "It is over by now, as the next message tells.\n\nThe run goes on without a part of it"
+    )
+    assert "back after" in last.subject
+    assert "over by now" not in last.text
 
 
 AFAR = f"""\

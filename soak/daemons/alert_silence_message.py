@@ -111,6 +111,8 @@ def _body(silence: Silence, about: About, *, is_over: bool) -> str:
         facts.append(("look", _look(silence.daemons[0], about)))
     if not silence.is_afar:
         opening.append("This says nothing about the cluster.")
+    if not is_over and silence.until_wall_ns is not None:  # the sink was away
+        opening = ["It is over by now, as the next message tells.", "", *opening]
     facts.append(("run", about.run))
     lines = [f"{key:<10}{text}" for key, text in facts]
     return "\n".join([*opening, "", *lines]) + "\n"
