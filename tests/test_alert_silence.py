@@ -280,6 +280,23 @@ def test_where_it_cannot_be_kept_all_are_given_time_anew(world: World) -> None:
     assert world.told() == []
 
 
+def test_journals_that_nobody_can_look_at_end_no_alert_daemon(world: World) -> None:
+    """Out of open files, or a drive that fails: it goes on, and all are given time anew."""
+    alerts = world.alerts()
+    unreadable = world.folder.journal / PROBE / "000001.jsonl"
+    for second in range(0, 1200, STEP):
+        world.clock.advance(STEP)
+        if second == 60:
+            unreadable.mkdir()
+        if second == 600:
+            unreadable.rmdir()
+        for source in (CONSUMER, PRODUCER) if 60 <= second < 600 else ALL:
+            world.write(source)
+        alerts.poll()
+
+    assert world.sent == []
+
+
 def test_who_is_back_before_anybody_was_told_was_never_away(world: World) -> None:
     """As in a maintenance window, in which nothing is sent."""
     world.go_on(60)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from soak.core.errors import FindingsError
+from soak.core.errors import FindingsError, RunFolderError
 from soak.core.phases import LOADED
 from soak.core.plan import Plan
 from soak.core.ports import Clock
@@ -96,7 +96,7 @@ class Silences:
 
         Raises:
             FindingsError: what is to be told cannot be kept. All are given time anew: their drive is ours.
-            RunFolderError: what the conductor decided cannot be read.
+            RunFolderError: what the conductor decided cannot be read, or nobody can look at the journals.
         """
         now_ns = self.clock.mono_ns()
         elapsed_ns = 0 if self._looked_ns is None else now_ns - self._looked_ns
@@ -110,6 +110,9 @@ class Silences:
         except FindingsError:
             self._pulses.clear()
             raise
+        except OSError as error:  # a drive that fails, or too many open files: not to be judged by
+            self._pulses.clear()
+            raise RunFolderError(f"cannot look at {self.folder.journal}: {error}") from error
 
     def _signs(self, now_ns: int) -> dict[str, Sign]:
         """Return of each daemon that should be at work what has changed when it has done something since.
