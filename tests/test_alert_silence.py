@@ -106,13 +106,13 @@ def test_one_that_records_no_more_is_missed_after_five_minutes(world: World) -> 
 def test_it_is_back_when_it_was_heard_for_as_long(world: World) -> None:
     """A moment of life is none: it may die again. What is told is when it came back."""
     world.go_on(60)
-    world.go_on(400, recording=(PRODUCER, PROBE))
+    world.go_on(400, recording=(CONSUMER, PROBE))
     world.go_on(200)
     between = world.told()
     world.go_on(120)
 
     (silence,) = read_silences(world.folder)
-    assert between == [(CONSUMER, False)]
+    assert between == [(PRODUCER, False)]
     assert silence.until_wall_ns == FakeClock().wall_ns() + 460 * 10**9
 
 
@@ -177,6 +177,20 @@ def test_a_start_may_take_ten_minutes(world: World) -> None:
     assert again.told() == [(CONSUMER, False)]
 
 
+def test_a_consumer_that_starts_again_may_take_ten_minutes(world: World) -> None:
+    """Late in a run its journal is long. Told, it is back after five minutes, as others are."""
+    world.go_on(60)
+    world.go_on(590, recording=(PRODUCER, PROBE))
+    world.go_on(700)
+    before = world.told()
+    world.go_on(620, recording=(PRODUCER, PROBE))
+    between = world.told()
+    world.go_on(320)
+
+    assert (before, between) == ([], [(CONSUMER, False)])
+    assert world.told() == [(CONSUMER, True)]
+
+
 def test_time_in_which_nobody_looked_does_not_count(world: World) -> None:
     """A machine that stood still, and all its daemons with it."""
     world.go_on(60)
@@ -191,20 +205,20 @@ def test_time_in_which_nobody_looked_does_not_count(world: World) -> None:
 def test_the_next_alert_daemon_tells_nothing_twice_and_the_rest(world: World) -> None:
     """Killed after it had told that a daemon is missed, and started again."""
     world.go_on(60)
-    world.go_on(320, recording=(PRODUCER, PROBE))
+    world.go_on(320, recording=(CONSUMER, PROBE))
     world.silences = world.watcher()
-    world.go_on(700, recording=(PRODUCER, PROBE))
+    world.go_on(700, recording=(CONSUMER, PROBE))
     before = world.told()
     world.go_on(320)
 
-    assert before == [(CONSUMER, False)]
-    assert world.told() == [(CONSUMER, True)]
+    assert before == [(PRODUCER, False)]
+    assert world.told() == [(PRODUCER, True)]
 
 
 def test_one_that_came_back_while_nobody_looked_is_back_since_somebody_looks(world: World) -> None:
     """The alert daemon was away itself."""
     world.go_on(60)
-    world.go_on(320, recording=(PRODUCER, PROBE))
+    world.go_on(320, recording=(CONSUMER, PROBE))
     world.clock.advance(1000)
     world.silences = world.watcher()
     world.go_on(320)
@@ -300,7 +314,7 @@ def test_journals_that_nobody_can_look_at_end_no_alert_daemon(world: World) -> N
 def test_who_is_back_before_anybody_was_told_was_never_away(world: World) -> None:
     """As in a maintenance window, in which nothing is sent."""
     world.go_on(60)
-    world.go_on(320, recording=(PRODUCER, PROBE))
+    world.go_on(320, recording=(CONSUMER, PROBE))
     world.go_on(320)
 
     with FindingsStore(world.folder.findings) as store:
@@ -312,9 +326,9 @@ The run goes on without a part of it, which does nothing, or dies again and agai
 What is not recorded is a gap, in which nothing can be found.
 This says nothing about the cluster.
 
-lacking   {CONSUMER}
+lacking   {PRODUCER}
 since     2026-09-21 14:14:20Z
-look      on {host_name()}: tail LOGS/consume.0.log
+look      on {host_name()}: tail LOGS/produce.0.log
 run       synthetic-1
 """
 
@@ -324,15 +338,15 @@ def test_both_words_reach_people_as_one_thread(world: World) -> None:
     alerts = world.alerts()
     for second in range(0, 760, STEP):
         world.clock.advance(STEP)
-        for source in ALL if not 60 <= second < 400 else (PRODUCER, PROBE):
+        for source in ALL if not 60 <= second < 400 else (CONSUMER, PROBE):
             world.write(source)
         alerts.poll()
 
     first, second_ = world.sent
     logs = str(world.folder.logs)
-    assert first.subject == f"[soakd] synthetic: the run lacks {CONSUMER} since 14:14:20Z"
+    assert first.subject == f"[soakd] synthetic: the run lacks {PRODUCER} since 14:14:20Z"
     assert first.text == MISSED.replace("LOGS", logs)
-    assert second_.subject == f"[soakd] synthetic: {CONSUMER} back after 5 min 40 s"
+    assert second_.subject == f"[soakd] synthetic: {PRODUCER} back after 5 min 40 s"
     assert "back      since 14:20:00Z, after 5 min 40 s\n" in second_.text
     assert second_.follows == first.key
     assert first.labels == second_.labels
@@ -418,12 +432,12 @@ def test_that_a_run_was_given_up_reaches_people(world: World) -> None:
 def test_the_digest_names_who_is_missed(world: World) -> None:
     world.plan({"alerts": {"digest": "0 7 * * *"}})
     world.go_on(60)
-    world.go_on(320, recording=(PRODUCER, PROBE))
+    world.go_on(320, recording=(CONSUMER, PROBE))
     world.clock.advance(86_400)
     world.alerts().poll()
 
     (digest,) = [one for one in world.sent if "digest" in one.subject]
-    assert f"lacking   {CONSUMER} since 2026-09-21 14:14:20Z\n" in digest.text
+    assert f"lacking   {PRODUCER} since 2026-09-21 14:14:20Z\n" in digest.text
 
 
 def as_service(folder: RunFolder) -> None:

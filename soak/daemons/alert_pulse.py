@@ -25,6 +25,7 @@ class Pulse:
     changed_ns: int  # when its sign was seen to change, or first looked at
     grace_ns: int
     is_told: bool  # it is missed, and people are told
+    limit_ns: int = LIMIT_NS  # how long one that was heard may be silent
     silent_ns: int = 0
     since_ns: int = 0  # when the silence began
     until_ns: int = 0  # and when it was last silent
@@ -37,7 +38,7 @@ class Pulse:
                 self.silent_ns = 0
             self.sign, self.changed_ns, self.is_heard = sign, now_ns, True
         if not self.is_quiet(now_ns):
-            self.silent_ns = max(0, self.silent_ns - step_ns)
+            self.silent_ns = max(0, min(self.silent_ns, self._limit_ns) - step_ns)
             return
         if not self.silent_ns:
             self.since_ns = self.changed_ns
@@ -52,9 +53,16 @@ class Pulse:
         return self.silent_ns >= self._limit_ns
 
     @property
+    def is_missed_with_others(self) -> bool:
+        """True when it was silent for as long as others that are missed, though it may take longer."""
+        return self.is_heard and self.silent_ns >= LIMIT_NS
+
+    @property
     def _is_starting(self) -> bool:
         return not self.is_heard and not self.is_told
 
     @property
     def _limit_ns(self) -> int:
-        return START_LIMIT_NS if self._is_starting else LIMIT_NS
+        if self.is_told:
+            return LIMIT_NS
+        return self.limit_ns if self.is_heard else START_LIMIT_NS

@@ -162,6 +162,8 @@ class Silences:
             now_ns,
             grace_ns,
             is_told=is_told,
+            # one that starts again late in a run has a long journal to read
+            limit_ns=START_LIMIT_NS if name.startswith("consume.") else LIMIT_NS,
             is_heard=name == CONDUCT,  # it needs no time to start
             silent_ns=LIMIT_NS if is_told else 0,
             until_ns=now_ns,
@@ -185,10 +187,13 @@ class Silences:
         def wall(mono_ns: int) -> int:
             return self.clock.wall_ns() - (now_ns - mono_ns)
 
-        missed = {
-            name: one for name, one in self._pulses.items() if one.is_missed and not one.is_told
-        }
-        if missed:
+        untold = {name: one for name, one in self._pulses.items() if not one.is_told}
+        if any(one.is_missed for one in untold.values()):
+            missed = {
+                name: one
+                for name, one in untold.items()
+                if one.is_missed or one.is_missed_with_others
+            }
             since_ns = wall(min(one.since_ns for one in missed.values()))
             key = f"{self.run.id}-{next(iter(missed))}-{since_ns // SECOND_NS}"
             self._save(Silence(key, tuple(missed), since_ns, host=host_name()))
