@@ -16,7 +16,8 @@ from soak.core.phases import to_line
 from soak.core.plan_text import load
 from soak.core.ports import Message, Outcome, Sink
 from soak.daemons.alert import Alerts
-from soak.daemons.alert_silence import Silences, give_up, read_silences
+from soak.daemons.alert_silence import DETECT, Silence, Silences, give_up, read_silences
+from soak.daemons.alert_silence_message import About, compose
 from soak.daemons.context import host_name
 from soak.store.findings import FindingsStore
 from soak.store.home import Home
@@ -385,7 +386,7 @@ lacking   probe@b1, probe@b2
 since     2026-09-21 14:14:20Z
 here      on {host_name()}: tail LOGS/receive.log
 between   does the cluster of the topic in `ship` answer?
-there     on b1: what `ship` and `probe` say
+there     on b1: probe.log and ship.log in its run folder's logs
 run       synthetic-1
 """
 
@@ -411,6 +412,35 @@ def test_that_other_hosts_are_not_heard_is_told_in_words_of_its_own(world: World
     assert last.text.startswith(
         "What these record on other hosts comes here again, with what waited there.\n\nlacking "
     )
+
+
+def test_where_to_look_is_what_it_was_when_somebody_was_missed(world: World) -> None:
+    """A service's run is told by systemd's journal, also when the next one is the current one by then."""
+    as_service(world.folder)
+    world.decide()
+    world.go_on(320, recording=())
+    Home(world.folder.path.parent).current.unlink()
+    world.alerts().poll()
+
+    (message,) = world.sent
+    assert f"look      on {host_name()}: journalctl -t soak-conduct -n 50\n" in message.text
+
+
+@pytest.mark.parametrize(
+    ("daemon", "logs", "where"),
+    [
+        ("probe@b1", "", "on b1: journalctl -t soak-host -t soak-probe -t soak-ship -n 50"),
+        ("probe@b1", "/runs/logs", "on b1: probe.log and ship.log in its run folder's logs"),
+        (DETECT, "", "on h1: journalctl -t soak-detect -n 50"),
+    ],
+)
+def test_where_to_look_is_on_the_host_of_the_daemon(daemon: str, logs: str, where: str) -> None:
+    """A broker's host runs one unit alone, `soak-host@`; where it keeps other logs nobody here knows."""
+    silence = Silence("run1-x-1", (daemon,), 0, host="h1", logs=logs)
+
+    text = compose(silence, "confirmed", About("run1", "demo"), 0).text
+
+    assert where in text.splitlines()[-2]
 
 
 def test_that_a_run_was_given_up_reaches_people(world: World) -> None:

@@ -96,13 +96,7 @@ class Delivery:
         return None if subject is None else composed(subject)
 
     def _noticed(self, notice: str, row: OutboxRow) -> Message:
-        is_service = is_of_service(self._folder)
-        about = alert_silence_message.About(
-            run=self._run.id,
-            plan=self._plan.name,
-            host=self._run.host,
-            logs="" if is_service else str(self._folder.logs),
-        )
+        about = alert_silence_message.About(run=self._run.id, plan=self._plan.name)
         silence = Silence.of_text(notice)
         return alert_silence_message.compose(silence, row.kind, about, row.created_wall_ns)
 

@@ -50,11 +50,12 @@ class Silence:
     until_wall_ns: int | None = None
     why: str = ""
     host: str = ""  # where they were missed
+    logs: str = ""  # the folder of that host's logs; "" where systemd's journal has them
 
     @property
     def is_afar(self) -> bool:
         """True when all of them are sources of other hosts, whose records a topic brings."""
-        return bool(self.host) and all(_is_afar(name, self.host) for name in self.daemons)
+        return bool(self.daemons) and all(is_afar(name, self.host) for name in self.daemons)
 
     @property
     def is_open(self) -> bool:
@@ -153,7 +154,7 @@ class Silences:
             is_flowing = is_flowing or not (name == CONDUCT or pulse.is_quiet(now_ns))
 
     def _begun(self, name: str, sign: Sign, now_ns: int) -> Pulse:
-        grace_ns = _AFAR_GRACE_NS if _is_afar(name, host_name()) else _GRACE_NS
+        grace_ns = _AFAR_GRACE_NS if is_afar(name, host_name()) else _GRACE_NS
         if name == DETECT:
             grace_ns = max(_BATCH_GRACE_NS, 3 * self.plan.detection.trigger)
         is_told = any(name in one.daemons for one in self._opened())
@@ -177,8 +178,8 @@ class Silences:
         if pulse.is_told or name in {CONDUCT, DETECT}:
             return False
         if not pulse.is_heard:
-            return _is_afar(name, host_name())
-        is_awaited = not _is_afar(name, host_name()) and now_ns - pulse.changed_ns > START_LIMIT_NS
+            return is_afar(name, host_name())
+        is_awaited = not is_afar(name, host_name()) and now_ns - pulse.changed_ns > START_LIMIT_NS
         return pulse.silent_ns > 0 and not is_awaited and has_ended(self.folder.journal / name)
 
     def _tell(self, now_ns: int) -> None:
@@ -196,7 +197,8 @@ class Silences:
             }
             since_ns = wall(min(one.since_ns for one in missed.values()))
             key = f"{self.run.id}-{next(iter(missed))}-{since_ns // SECOND_NS}"
-            self._save(Silence(key, tuple(missed), since_ns, host=host_name()))
+            host, logs = host_name(), _logs(self.folder)
+            self._save(Silence(key, tuple(missed), since_ns, host=host, logs=logs))
         for silence in self._opened():
             those = [self._pulses.get(name) for name in silence.daemons]
             back = [one.until_ns for one in those if one is not None and not one.silent_ns]
@@ -221,9 +223,14 @@ class Silences:
         return self._open
 
 
-def _is_afar(name: str, host: str) -> bool:
+def is_afar(name: str, host: str) -> bool:
     """True for a source of another host."""
     return "@" in name and not name.endswith(f"@{host}")
+
+
+def _logs(folder: RunFolder) -> str:
+    """Return where logs are while the run goes on: when it is told, the next one may be the current."""
+    return "" if is_of_service(folder) else str(folder.logs)
 
 
 def _newest(source: Path) -> Sign:
@@ -248,7 +255,8 @@ def give_up(folder: RunFolder, plan: Plan, run: Run, clock: Clock, why: str) -> 
         FindingsError: it cannot be kept.
     """
     now_ns = clock.wall_ns()
-    given_up = Silence(f"{run.id}-given-up-{now_ns // SECOND_NS}", (), now_ns, why=why)
+    key = f"{run.id}-given-up-{now_ns // SECOND_NS}"
+    given_up = Silence(key, (), now_ns, why=why, host=run.host, logs=str(folder.logs))
     with FindingsStore(folder.findings) as store:
         store.save_notice(
             given_up.key, given_up.to_text(), tuple(plan.sinks), now_ns, is_over=False

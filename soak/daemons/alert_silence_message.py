@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from soak.core import wording
 from soak.core.ports import Message
 from soak.core.units import SECOND_NS, duration_ns
-from soak.daemons.alert_silence import CONDUCT, DETECT, Silence
+from soak.daemons.alert_silence import CONDUCT, DETECT, Silence, is_afar
 from soak.store.findings_rows import OutboxKind
 
 _LOOK = {DETECT: "detect"}  # its unit has another name
@@ -35,8 +35,6 @@ class About:
 
     run: str
     plan: str
-    host: str
-    logs: str  # the folder of its daemons' logs; "" where systemd's journal has them
 
 
 def compose(silence: Silence, kind: OutboxKind, about: About, now_wall_ns: int) -> Message:
@@ -52,7 +50,7 @@ def compose(silence: Silence, kind: OutboxKind, about: About, now_wall_ns: int) 
             "finding": silence.key,
             "plan": about.plan,
             "run": about.run,
-            "source": silence.daemons[0] if silence.daemons else about.host,
+            "source": silence.daemons[0] if silence.daemons else silence.host,
         },
         begin_wall_ns=silence.since_wall_ns,
         end_wall_ns=_end_wall_ns(silence, is_over=is_over),
@@ -95,20 +93,20 @@ def _body(silence: Silence, about: About, *, is_over: bool) -> str:
     facts = [("lacking", named(silence)), ("since", since)]
     if silence.why:
         opening = [f"The run has ended before its time: {silence.why}."]
-        facts = [("when", since), ("look", f"on {about.host}: {about.logs}")]
+        facts = [("when", since), ("look", f"on {silence.host}: {silence.logs}")]
     elif is_over and silence.until_wall_ns is not None:
         opening = [_BACK_AFAR if silence.is_afar else _BACK]
         until = wording.moment(silence.until_wall_ns)
         facts.append(("back", f"since {until}, after {_length(silence)}"))
     elif silence.is_afar:
         opening = [*_AFAR]
-        facts += _look_afar(silence, about)
+        facts += _look_afar(silence)
     else:
         opening = [
             "The run goes on without a part of it, which does nothing, or dies again and again.",
             *dict.fromkeys(_MEANING.get(one, _GAP) for one in silence.daemons),
         ]
-        facts.append(("look", _look(silence.daemons[0], about)))
+        facts.append(("look", _look(silence, silence.daemons[0])))
     if not silence.is_afar:
         opening.append("This says nothing about the cluster.")
     if not is_over and silence.until_wall_ns is not None:  # the sink was away
@@ -118,22 +116,24 @@ def _body(silence: Silence, about: About, *, is_over: bool) -> str:
     return "\n".join([*opening, "", *lines]) + "\n"
 
 
-def _look_afar(silence: Silence, about: About) -> list[tuple[str, str]]:
+def _look_afar(silence: Silence) -> list[tuple[str, str]]:
     """Return where the road from other hosts may be cut."""
-    role, _, host = silence.daemons[0].partition("@")
-    kind = role.partition(".")[0]
-    log = f"tail {about.logs}/receive.log" if about.logs else "journalctl -t soak-receive -n 50"
     return [
-        ("here", f"on {silence.host}: {log}"),
+        ("here", _look(silence, f"receive@{silence.host}")),
         ("between", "does the cluster of the topic in `ship` answer?"),
-        ("there", f"on {host}: what `ship` and `{kind}` say"),
+        ("there", _look(silence, silence.daemons[0])),
     ]
 
 
-def _look(daemon: str, about: About) -> str:
-    """Return where the daemon says why."""
+def _look(silence: Silence, daemon: str) -> str:
+    """Return where the daemon says why; where another host keeps its logs nobody here knows."""
     role, _, host = daemon.partition("@")
-    if about.logs:
-        return f"on {host or about.host}: tail {about.logs}/{role}.log"
     kind = role.partition(".")[0]
-    return f"on {host or about.host}: journalctl -t soak-{_LOOK.get(kind, kind)} -n 50"
+    if is_afar(daemon, silence.host):
+        if silence.logs:
+            return f"on {host}: {role}.log and ship.log in its run folder's logs"
+        # a host that only probes has one unit for all that it does
+        return f"on {host}: journalctl -t soak-host -t soak-{kind} -t soak-ship -n 50"
+    if silence.logs:
+        return f"on {silence.host}: tail {silence.logs}/{role}.log"
+    return f"on {silence.host}: journalctl -t soak-{_LOOK.get(kind, kind)} -n 50"
