@@ -187,6 +187,15 @@ def test_a_mail_names_what_else_lasts() -> None:
     ) in two
 
 
+def test_what_else_lasts_since_another_day_has_its_day() -> None:
+    """A quarter past two of the day before is no quarter past two."""
+    older = dataclasses.replace(FINDING, key="run1-60", onset_k=112 - 86_400)
+
+    text = compose(dataclasses.replace(SUBJECT, beside=[older]), None, 0).text
+
+    assert "beside    p99 end-to-end latency since 2026-09-20 14:15:12Z, cause\n" in text
+
+
 def test_of_a_name_that_is_too_long_the_end_stays() -> None:
     """Paths differ at their end."""
     long = f'probe@h|fsync_latency_seconds{{directory="/{"d" * 60}/node-2/data",quantile="0.99"}}'

@@ -48,6 +48,9 @@ class Subject:
     def moment(self, k: int) -> str:
         return wording.moment(self.start_wall_ns + k * SECOND_NS)
 
+    def day(self, k: int) -> str:
+        return wording.day(self.start_wall_ns + k * SECOND_NS)
+
     @property
     def is_gone(self) -> bool:
         return self.kind == "gone"
@@ -163,8 +166,7 @@ def _what(subject: Subject) -> list[str]:
     finding = subject.finding
     low, high = finding.interval
     name = wording.title(finding.series)
-    began = f"{wording.day(subject.start_wall_ns + finding.onset_k * SECOND_NS)} "
-    began += subject.moment(finding.onset_k)
+    began = f"{subject.day(finding.onset_k)} {subject.moment(finding.onset_k)}"
     width = f"between {subject.moment(low)} and {subject.moment(high)}"
     facts = [("what", f"{name} {_step(finding)}"), ("since", f"{began}, {width}")]
     if subject.is_gone and not subject.is_taken_back and finding.gone_k is not None:
@@ -183,7 +185,9 @@ def _beside(subject: Subject) -> str:
     latest = max(subject.beside, key=lambda one: one.onset_k)
     more = f", and {len(subject.beside) - 1} more" if len(subject.beside) > 1 else ""
     name = wording.shortened(wording.title(latest.series), _LONGEST_NAME)
-    return f"{name} since {subject.moment(latest.onset_k)}, cause {latest.cause}{more}"
+    day = subject.day(latest.onset_k)
+    on = "" if day == subject.day(subject.finding.onset_k) else f"{day} "
+    return f"{name} since {on}{subject.moment(latest.onset_k)}, cause {latest.cause}{more}"
 
 
 def _picture(subject: Subject) -> list[str]:
