@@ -269,27 +269,41 @@ def test_a_finding_without_journals_or_cause_still_makes_a_mail() -> None:
     assert message.text.count("\n\n") == 2
 
 
+@pytest.mark.parametrize("gone_k", [None, 180])
 @pytest.mark.parametrize("kind", ["confirmed", "corrected", "gone"])
-def test_much_to_say_stays_within_forty_lines_of_78_columns(kind: str) -> None:
-    """Ten causes with ten long reasons each and a hundred series are cut, and the rest counted."""
+def test_much_to_say_stays_within_forty_lines_of_78_columns(kind: str, gone_k: int | None) -> None:
+    """Ten causes with ten long reasons each and a hundred series are cut, and the rest counted.
+
+    The longest topic of the longest host, over by the time it is told, beside others that last.
+    """
     reasons = tuple(Evidence("a reason that goes on " * 20) for _ in range(10))
     causes = tuple(Explanation(f"cause_{at}", 0.9, reasons) for at in range(10))
     series = tuple(f'probe@host|some_metric_{at}{{device="{"d" * 90}"}}' for at in range(100))
-    much = dataclasses.replace(FINDING, causes=causes, changes=series, is_about_cluster=False)
+    longest = (
+        f'consume.0@{"h" * 64}|end_to_end_latency_seconds{{topic="{"t" * 249}",quantile="0.99"}}'
+    )
+    much = dataclasses.replace(
+        FINDING,
+        series=longest,
+        kind="drift",
+        state="confirmed" if gone_k is None else "gone",
+        gone_k=gone_k,
+        causes=causes,
+        changes=series,
+    )
+    beside = dataclasses.replace(much, onset_k=112 - 86_400)
+    advice = "see whether the broker was stopped or swapped, or its machine moved to another"
 
     subject = dataclasses.replace(
-        SUBJECT,
-        finding=much,
-        kind=kind,
-        was="cause_1",
-        advice="a line that is as long as it may be",
-        beside=[much, much],
+        SUBJECT, finding=much, kind=kind, was="noisy_neighbour", advice=advice, beside=[beside] * 12
     )
-    lines = compose(subject, None, 0).text.splitlines()
+    message = compose(subject, None, 0)
+    lines = message.text.splitlines()
 
     assert len(lines) <= 40
     assert max(map(len, lines)) <= COLUMNS
     assert "  and 96 more" in lines
+    assert len(message.subject) <= 200
 
 
 def test_the_window_is_read_from_the_journals_with_its_gaps_and_deletions(tmp_path: Path) -> None:

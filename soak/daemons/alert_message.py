@@ -14,6 +14,7 @@ from soak.core.units import SECOND_NS
 from soak.daemons.alert_window import Window
 
 COLUMNS = 78
+MOST_LINES = 40
 MOST_EVIDENCE = 4
 MOST_CAUSES = 2
 MOST_SERIES = 4
@@ -22,6 +23,8 @@ LEVEL_SECONDS = 10
 over when more than half of the last 30 s are, so that a median of all of them may be neither level."""
 _SPARK_COLUMNS = 50
 _LONGEST_NAME = 40
+_LONGEST_TITLE = 66  # with what it did two lines at most
+_LONGEST_SOURCE = 48  # with the confidence one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ def _end_wall_ns(subject: Subject, now_wall_ns: int) -> int | None:
 
 def _headline(subject: Subject) -> str:
     finding = subject.finding
-    name, cause = wording.title(finding.series), subject.cause
+    name, cause = _title(finding), subject.cause
     since = f"since {subject.moment(finding.onset_k)}"
     if subject.is_taken_back:
         return f"[soakd] {subject.plan}: taken back: {name} {_step(finding)} {since}, cause {cause}"
@@ -136,12 +139,21 @@ def _headline(subject: Subject) -> str:
 
 
 def _body(subject: Subject) -> str:
+    """Return the whole text; where it would be too long, each reason gets fewer lines."""
+    for most_lines in (3, 2, 1):
+        text = _text(subject, most_lines)
+        if text.count("\n") <= MOST_LINES:
+            break
+    return text
+
+
+def _text(subject: Subject, most_lines: int) -> str:
     blocks = [
         _news(subject),
         _what(subject),
         _picture(subject),
-        _cause(subject),
-        _others(subject.finding),
+        _cause(subject, most_lines),
+        _others(subject.finding, min(most_lines, 2)),
         _moved(subject),
         _more(subject),
     ]
@@ -165,15 +177,14 @@ def _news(subject: Subject) -> list[str]:
 def _what(subject: Subject) -> list[str]:
     finding = subject.finding
     low, high = finding.interval
-    name = wording.title(finding.series)
     began = f"{subject.day(finding.onset_k)} {subject.moment(finding.onset_k)}"
     width = f"between {subject.moment(low)} and {subject.moment(high)}"
-    facts = [("what", f"{name} {_step(finding)}"), ("since", f"{began}, {width}")]
+    facts = [("what", f"{_title(finding)} {_step(finding)}"), ("since", f"{began}, {width}")]
     if subject.is_gone and not subject.is_taken_back and finding.gone_k is not None:
         lasted = wording.span(finding.gone_k - finding.onset_k)
         over = f"by {subject.moment(finding.gone_k)}, after {lasted}{_now(subject, '; now ')}"
         facts.append(("over", over))
-    source = wording.split(finding.series).source
+    source = wording.shortened(wording.split(finding.series).source, _LONGEST_SOURCE)
     facts.append(("seen by", f"{source}, confidence {finding.confidence:.2%}"))
     if subject.beside:
         facts.append(("beside", _beside(subject)))
@@ -206,7 +217,7 @@ def _picture(subject: Subject) -> list[str]:
     return [f"  {spark}", f"  {left}{right:>{max(0, len(spark) - len(left))}}  {low} to {high}"]
 
 
-def _cause(subject: Subject) -> list[str]:
+def _cause(subject: Subject, most_lines: int) -> list[str]:
     if not subject.finding.causes:
         return _fact("cause", subject.cause)
     best = subject.finding.causes[0]
@@ -216,16 +227,16 @@ def _cause(subject: Subject) -> list[str]:
     is_unexplained = best.score <= 0 and best.evidence
     lines = _fact("cause", f"{known}; what else changed:" if is_unexplained else known)
     for evidence in best.evidence[:MOST_EVIDENCE]:
-        lines += _item(evidence.text, most_lines=3)
+        lines += _item(evidence.text, most_lines)
     return lines
 
 
-def _others(finding: Finding) -> list[str]:
+def _others(finding: Finding, most_lines: int) -> list[str]:
     rest = [item for item in finding.causes[1:] if item.score > 0]
     lines: list[str] = []
     for item in rest[:MOST_CAUSES]:
         why = f": {item.evidence[0].text}" if item.evidence else ""
-        lines += _item(f"{item.cause} {item.score:.2f}{why}", most_lines=2)
+        lines += _item(f"{item.cause} {item.score:.2f}{why}", most_lines)
     return ["also possible", *lines] if lines else []
 
 
@@ -260,7 +271,7 @@ def _more(subject: Subject) -> list[str]:
     return [*advice, f"more      {subject.report}", f"finding   {subject.finding.key}"]
 
 
-def _item(text: str, *, most_lines: int) -> list[str]:
+def _item(text: str, most_lines: int) -> list[str]:
     return textwrap.wrap(
         text,
         COLUMNS,
@@ -273,6 +284,10 @@ def _item(text: str, *, most_lines: int) -> list[str]:
 
 def _fact(key: str, text: str) -> list[str]:
     return textwrap.wrap(text, COLUMNS, initial_indent=f"{key:<10}", subsequent_indent=" " * 10)
+
+
+def _title(finding: Finding) -> str:
+    return wording.shortened(wording.title(finding.series), _LONGEST_TITLE)
 
 
 def _step(finding: Finding) -> str:
