@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import logging
 import os
 import shutil
@@ -203,6 +204,27 @@ def test_a_receiver_that_forgets_is_told_again_what_lasts(tmp_path: Path) -> Non
     assert first == [f"{KEY}.confirmed", f"{OTHER}.confirmed"]
     assert [message.key for message in sink.again] == [f"{KEY}.confirmed"]
     assert len(sink.messages) == 3
+
+
+def test_what_lasts_is_read_once_to_be_said_again(tmp_path: Path) -> None:
+    """Each message names the others: with a hundred of them every reading is a hundred findings."""
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
+    sink = desk.sink = Forgetful(desk.clock, DELIVERED)
+    for number in range(6):
+        desk.save("confirmed", key=f"{OTHER}{number}")
+    alerts = desk.alerts()
+    alerts.poll()
+    desk.clock.advance(PERIOD_NS / SECOND_NS)
+    with cProfile.Profile() as profile:
+        alerts.poll()
+    readings = [
+        one.callcount
+        for one in profile.getstats()
+        if not isinstance(one.code, str) and one.code.co_qualname == "FindingsStore.findings"
+    ]
+
+    assert (len(sink.again), readings) == (7, [1])
+    assert all(", and 5\n" in message.text for message in sink.again)
 
 
 def test_a_digest_that_cannot_be_sent_says_so_and_is_sent_once(

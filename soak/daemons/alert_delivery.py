@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from soak.core import plugins
 from soak.core.errors import PlanError
+from soak.core.model import Change, Finding
 from soak.core.plan import Plan
 from soak.core.ports import Clock, Message, Outcome, Sink
 from soak.core.units import SECOND_NS
@@ -25,6 +26,14 @@ from soak.store.run_folder import Run, RunFolder
 
 LOG = logging.getLogger("soak.daemons.alert")
 FIRST_WAIT_NS = 5 * SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a run's messages say beside their own finding."""
+
+    changes: Sequence[Change]
+    lasting: Sequence[Finding]  # those about the cluster
 
 
 class Delivery:
@@ -68,31 +77,45 @@ class Delivery:
         self.settle()
         return outcome
 
-    def words(self, row: OutboxRow) -> Message | None:
-        """Return a message without its window and picture; None when there is nothing to tell of."""
-        with FindingsStore(self._folder.findings) as store:
-            word = store.word(row)
-        return self._message(
-            row, word, partial(compose, chart_png=None, now_wall_ns=row.created_wall_ns)
-        )
+    def words(self, rows: Sequence[OutboxRow]) -> list[Message]:
+        """Return messages without window and picture, of those of which there is something to tell."""
+        found = self._found()
+        messages = []
+        for row in rows:
+            with FindingsStore(self._folder.findings) as store:
+                word = store.word(row)
+            plainly = partial(compose, chart_png=None, now_wall_ns=row.created_wall_ns)
+            message = self._message(row, word, found, plainly)
+            messages += [] if message is None else [message]
+        return messages
 
     def _sent(self, row: OutboxRow, word: Word) -> Outcome:
         sink = self._sinks.get(row.sink)
         if sink is None:
             return Outcome("never", f"the plan has no sink {row.sink!r}")
-        message = self._message(row, word, partial(self._drawn, row))
+        message = self._message(row, word, self._found(), partial(self._drawn, row))
         if message is None:
             return Outcome("never", "the finding is not there")
         return sink.send(replace(message, so_far=row.so_far))
 
+    def _found(self) -> _Found:
+        """Return what else there is of the run: read once for all messages, as it may be much."""
+        with FindingsStore(self._folder.findings) as store:
+            lasting = [
+                one
+                for one in store.findings(self._run.id)
+                if one.state == "confirmed" and one.is_about_cluster
+            ]
+            return _Found(store.changes(self._run.id), lasting)
+
     def _message(
-        self, row: OutboxRow, word: Word, composed: Callable[[Subject], Message]
+        self, row: OutboxRow, word: Word, found: _Found, composed: Callable[[Subject], Message]
     ) -> Message | None:
         with FindingsStore(self._folder.findings) as store:
             notice = store.notice(row.key)
         if notice is not None:
             return self._noticed(notice, row)
-        subject = self._subject(row, word)
+        subject = self._subject(row, word, found)
         return None if subject is None else composed(subject)
 
     def _noticed(self, notice: str, row: OutboxRow) -> Message:
@@ -100,16 +123,9 @@ class Delivery:
         silence = Silence.of_text(notice)
         return alert_silence_message.compose(silence, row.kind, about, row.created_wall_ns)
 
-    def _subject(self, row: OutboxRow, word: Word) -> Subject | None:
+    def _subject(self, row: OutboxRow, word: Word, found: _Found) -> Subject | None:
         if word.finding is None:
             return None
-        with FindingsStore(self._folder.findings) as store:
-            changes = store.changes(self._run.id)
-            beside = [
-                one
-                for one in store.findings(self._run.id)
-                if one.state == "confirmed" and one.is_about_cluster and one.key != row.key
-            ]
         return Subject(
             finding=word.finding,
             kind=row.kind,
@@ -118,8 +134,8 @@ class Delivery:
             plan=self._plan.name,
             report=how_to_report(self._folder, self._run.host, self._plan.name),
             start_wall_ns=self._run.start_wall_ns,
-            changes=changes,
-            beside=beside,
+            changes=found.changes,
+            beside=[one for one in found.lasting if one.key != row.key],
             advice=_advice(word.finding.cause),
         )
 

@@ -47,7 +47,7 @@ class Lasting:
     def _say_again(self, name: str, sink: ForgetfulSink) -> None:
         with FindingsStore(self._folder.findings) as store:
             rows = store.lasting(name)
-        messages = [one for one in map(self._delivery.words, rows) if one is not None]
+        messages = self._delivery.words(rows)
         if not messages:
             return
         self._alive()
