@@ -414,6 +414,30 @@ def test_that_other_hosts_are_not_heard_is_told_in_words_of_its_own(world: World
     )
 
 
+@pytest.mark.parametrize("step_seconds", [-7200, 7200])
+def test_a_clock_that_is_set_changes_no_length(world: World, step_seconds: int) -> None:
+    """Set while one was missed: it was away for as long as it was."""
+    world.go_on(60)
+    world.go_on(320, recording=(CONSUMER, PROBE))
+    world.clock.step_wall(step_seconds)
+    world.go_on(20, recording=(CONSUMER, PROBE))
+    world.go_on(320)
+
+    (silence,) = read_silences(world.folder)
+    assert silence.until_wall_ns == silence.since_wall_ns + 340 * 10**9
+
+
+def test_names_of_others_stay_text_in_their_line() -> None:
+    """A source is called as another host calls itself; a path may hold what is no character."""
+    silence = Silence("k", ("probe@b\n\x1b[2J",), 0, host="h1", logs="/runs/\udce9")
+
+    message = compose(silence, "confirmed", About("run1", "demo"), 0)
+
+    assert message.subject.isprintable()
+    assert all(line.isprintable() for line in message.text.splitlines())
+    assert message.text.encode()
+
+
 def test_where_to_look_is_what_it_was_when_somebody_was_missed(world: World) -> None:
     """A service's run is told by systemd's journal, also when the next one is the current one by then."""
     as_service(world.folder)

@@ -86,6 +86,7 @@ class Silences:
     clock: Clock
     _pulses: dict[str, Pulse] = field(default_factory=dict)
     _open: list[Silence] | None = None  # None until they were read
+    _since_ns: dict[str, int] = field(default_factory=dict)  # by key, on the monotonic clock
     _looked_ns: int | None = None
     _phase_file: PhaseFile = field(init=False)
 
@@ -195,15 +196,21 @@ class Silences:
                 for name, one in untold.items()
                 if one.is_missed or one.is_missed_with_others
             }
-            since_ns = wall(min(one.since_ns for one in missed.values()))
+            began_ns = min(one.since_ns for one in missed.values())
+            since_ns = wall(began_ns)
             key = f"{self.run.id}-{next(iter(missed))}-{since_ns // SECOND_NS}"
             host, logs = host_name(), _logs(self.folder)
             self._save(Silence(key, tuple(missed), since_ns, host=host, logs=logs))
+            self._since_ns[key] = began_ns
         for silence in self._opened():
             those = [self._pulses.get(name) for name in silence.daemons]
             back = [one.until_ns for one in those if one is not None and not one.silent_ns]
             if len(back) == len(those):
-                self._save(replace(silence, until_wall_ns=wall(max(back))))
+                until_ns = wall(max(back))
+                if silence.key in self._since_ns:  # the wall clock may have been set since
+                    lasted_ns = max(back) - self._since_ns.pop(silence.key)
+                    until_ns = silence.since_wall_ns + lasted_ns
+                self._save(replace(silence, until_wall_ns=until_ns))
 
     def _save(self, silence: Silence) -> None:
         is_over = silence.until_wall_ns is not None

@@ -42,7 +42,7 @@ def compose(silence: Silence, kind: OutboxKind, about: About, now_wall_ns: int) 
     is_over = kind == "gone"
     return Message(
         key=f"{silence.key}.{'back' if is_over else 'missed'}",
-        subject=f"[soakd] {about.plan}: {_headline(silence, is_over=is_over)}",
+        subject=f"[soakd] {about.plan}: {wording.printable(_headline(silence, is_over=is_over))}",
         text=_body(silence, about, is_over=is_over),
         follows=f"{silence.key}.missed" if is_over else "",
         at_wall_ns=now_wall_ns,
@@ -113,7 +113,7 @@ def _body(silence: Silence, about: About, *, is_over: bool) -> str:
         opening = ["It is over by now, as the next message tells.", "", *opening]
     facts.append(("run", about.run))
     lines = [f"{key:<10}{text}" for key, text in facts]
-    return "\n".join([*opening, "", *lines]) + "\n"
+    return "\n".join(map(wording.printable, [*opening, "", *lines])) + "\n"
 
 
 def _look_afar(silence: Silence) -> list[tuple[str, str]]:
