@@ -1,8 +1,8 @@
 """Which cuts of several series are one event: those whose onsets cannot be told apart.
 
-Clearest first, a cut joins the nearest event that it may share its onset with and to which its series has no
-nearer cut, if both rise or both fall, or begins an event. A series without a cut there moved too when the
-rows on both sides of the onset show a quarter of what a cut needs.
+Clearest first, a cut joins the nearest event that it may share its onset with and to which neither series
+has a nearer cut, if both rise or both fall, or begins an event. A series without a cut there moved too when
+the rows on both sides of the onset show a quarter of what a cut needs.
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ def _may_join(one: Shown, group: Sequence[Shown], k: NDArray[np.int64], apart: i
     lead = group[0]
     is_near = max(k[one.first] - k[lead.last], k[lead.first] - k[one.last]) <= apart
     is_nearest = all(
-        abs(int(one.member.places[cut.at]) - lead.at) >= abs(one.at - lead.at)
-        for cut in one.member.cuts
+        abs(int(this.member.places[cut.at]) - other.at) >= abs(one.at - lead.at)
+        for this, other in ((one, lead), (lead, one))
+        for cut in this.member.cuts
     )
     is_free = all(other.member is not one.member for other in group)
     return bool(is_near) and is_nearest and is_free and one.cut.is_up == lead.cut.is_up
