@@ -191,7 +191,7 @@ def digest_frame(session: SparkSession, paths: Sequence[Path], step: int) -> Dat
 
 
 def digest_rows(paths: Sequence[Path], step: int) -> list[Row]:
-    """Return one row a journal file, read read in this process."""
+    """Return one row a journal file, read in this process."""
     return [digest_row(path, step).to_pylist()[0] for path in paths]
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from soak.cli import main
+from tests.checking import checked
 
-PLAN = """
-name: x
+PLAN = """\
 load: {rate: 1k/s, message_size: 1000B}
 phases: {warm_up: 5s, soak: 60s}
 broker: {kafka: {}}
@@ -30,13 +28,9 @@ SAID = "topic.settings (retention.ms, segment.ms) are not set: a topic that is t
 def test_settings_that_an_existing_topic_will_not_get_are_told(
     tmp_path: Path, topic: str, times: int
 ) -> None:
-    plan = tmp_path / "plan.yaml"
-    plan.write_text(f"run_directory: {tmp_path}{PLAN}topic: {topic}\n")
+    said = checked(tmp_path, f"{PLAN}topic: {topic}\n")
 
-    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
-
-    assert result.exit_code == 0
-    assert result.output.count(f"Warning: {SAID}.\n") == times
+    assert said.count(f"Warning: {SAID}.\n") == times
 
 
 @pytest.mark.parametrize(
@@ -44,10 +38,6 @@ def test_settings_that_an_existing_topic_will_not_get_are_told(
     [("", 1), ("sinks: {mail: {to: [a@example.org], sender: b@example.org}}", 0)],
 )
 def test_that_nobody_will_be_told_is_said(tmp_path: Path, sinks: str, times: int) -> None:
-    plan = tmp_path / "plan.yaml"
-    plan.write_text(f"run_directory: {tmp_path}{PLAN}{sinks}\n")
+    said = checked(tmp_path, f"{PLAN}{sinks}\n")
 
-    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
-
-    assert result.exit_code == 0
-    assert result.output.count("Warning: sinks is empty: nobody is told of what is found") == times
+    assert said.count("Warning: sinks is empty: nobody is told of what is found") == times

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from soak.brokers import _redpanda_retention
-from soak.cli import _forecast, main
+from soak.cli import _forecast
 from soak.core import plan_text
 from soak.core.plan import Topic
 from soak.store.run_folder import RunFolder
+from tests.checking import checked
 
 LOAD = "load: {rate: 1k/s, message_size: 1000B}\nphases: {warm_up: 5s, soak: 60s}\n"
 KAFKA = """
@@ -40,24 +40,16 @@ def test_a_check_foretells_what_a_lab_will_do_before_it_is_started(
     tmp_path: Path, text: str, expected: str
 ) -> None:
     """From the settings that it will be started with."""
-    plan = tmp_path / "plan.yaml"
-    plan.write_text(f"name: x\nrun_directory: {tmp_path}\n{LOAD}{text}")
+    said = checked(tmp_path, f"{LOAD}{text}")
 
-    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
-
-    assert result.exit_code == 0
-    assert expected in result.output
+    assert expected in said
 
 
 def test_a_run_that_will_not_see_it_is_warned_of(tmp_path: Path) -> None:
-    plan = tmp_path / "plan.yaml"
     text = KAFKA.replace("20000", "200000")
-    plan.write_text(f"name: x\nrun_directory: {tmp_path}\n{LOAD}{text}")
+    said = checked(tmp_path, f"{LOAD}{text}")
 
-    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
-
-    assert result.exit_code == 0
-    assert "Warning: the soak ends before old data is deleted, 3 min 30 s after" in result.output
+    assert "Warning: the soak ends before old data is deleted, 3 min 30 s after" in said
 
 
 def test_a_cluster_that_does_not_tell_ends_no_run(tmp_path: Path) -> None:
@@ -85,14 +77,11 @@ def test_limits_that_are_none_end_no_run(tmp_path: Path) -> None:
 
 def test_a_soak_whose_rate_a_ramp_will_find_is_not_foreseen(tmp_path: Path) -> None:
     """Neither its first deletion nor that it will not see one."""
-    plan = tmp_path / "plan.yaml"
     load = LOAD.replace("soak: 60s", "soak: 60s, ramp: {soak_share: 0.8}")
-    plan.write_text(f"name: x\nrun_directory: {tmp_path}\n{load}{KAFKA}")
+    said = checked(tmp_path, f"{load}{KAFKA}")
 
-    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
-
-    assert "is first deleted is not foreseen: the rate of the soak is what" in result.output
-    assert "Warning: the soak ends" not in result.output
+    assert "is first deleted is not foreseen: the rate of the soak is what" in said
+    assert "Warning: the soak ends" not in said
 
 
 def test_redpanda_looks_every_ten_seconds_and_frees_at_once() -> None:
