@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -76,6 +78,29 @@ def test_sides_take_turns_in_beginning() -> None:
     )
 
     assert order == ["ours0", "peer0", "peer1", "ours1", "ours2", "peer2"]
+
+
+def test_each_side_tells_what_the_hypervisor_kept_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A p99 under steal is the machine's. Two calls a side: one to begin with, one to tell."""
+    told = iter([9.0, 0.0, 9.0, 4.0])
+    monkeypatch.setattr(
+        "tests.bench.figures.psutil.cpu_times_percent", lambda: SimpleNamespace(steal=next(told))
+    )
+
+    pairs = figures.side_by_side(1, lambda _: {"a": 1.0}, lambda _: {"a": 2.0})
+
+    assert pairs == [({"a": 1.0, "stolen_percent": 0.0}, {"a": 2.0, "stolen_percent": 4.0})]
+    assert figures.figures([figures.STOLEN], pairs)[0].ratio == 0.0
+
+
+def test_where_neither_side_has_any_the_ratio_is_one() -> None:
+    spec = Spec("a", "", Goal())
+
+    found = [figures.figures([spec], [({"a": a}, {"a": 0.0})])[0].ratio for a in (0.0, 3.0)]
+
+    assert found == [1.0, math.inf]
 
 
 def test_the_producer_tool_is_taken_at_its_steady_rate() -> None:

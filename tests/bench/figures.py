@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+import psutil
 from rich.table import Table
 
 Measures = Mapping[str, float]
@@ -52,6 +53,10 @@ class Spec:
     goal: Goal
 
 
+STOLEN = Spec("stolen_percent", "CPU time of the machine that a hypervisor kept, %", Goal())
+"""Added to what each side measured. Above some 0.5 % a p99 tells of the machine, and so do both sides."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A line of the result: medians over the rounds; `spread` is the lowest and highest ratio of a round."""
@@ -72,12 +77,18 @@ def side_by_side(
     pairs = []
     for number in range(rounds):
         if number % 2:
-            theirs = peer(number)
-            pairs.append((ours(number), theirs))
+            theirs = _measured(peer, number)
+            pairs.append((_measured(ours, number), theirs))
         else:
-            mine = ours(number)
-            pairs.append((mine, peer(number)))
+            mine = _measured(ours, number)
+            pairs.append((mine, _measured(peer, number)))
     return pairs
+
+
+def _measured(side: Callable[[int], Measures], number: int) -> Measures:
+    psutil.cpu_times_percent()  # the next call tells of the time since this one
+    found = side(number)
+    return {**found, STOLEN.measure: getattr(psutil.cpu_times_percent(), "steal", 0.0)}
 
 
 def figures(specs: Sequence[Spec], pairs: Sequence[tuple[Measures, Measures]]) -> list[Figure]:
@@ -86,7 +97,7 @@ def figures(specs: Sequence[Spec], pairs: Sequence[tuple[Measures, Measures]]) -
     for spec in specs:
         mine = [ours[spec.measure] for ours, _ in pairs]
         theirs = [peer[spec.measure] for _, peer in pairs]
-        ratios = [a / b if b else math.inf for a, b in zip(mine, theirs, strict=True)]
+        ratios = [_ratio(a, b) for a, b in zip(mine, theirs, strict=True)]
         middle, ratio = median(mine), median(ratios)
         found.append(
             Figure(
@@ -100,6 +111,12 @@ def figures(specs: Sequence[Spec], pairs: Sequence[tuple[Measures, Measures]]) -
             )
         )
     return found
+
+
+def _ratio(ours: float, peer: float) -> float:
+    if peer == 0.0:
+        return math.inf if ours else 1.0
+    return ours / peer
 
 
 def table(title: str, found: Sequence[Figure]) -> Table:

@@ -15,7 +15,7 @@ from soak.core.plan import Plan
 from soak.core.units import SECOND_NS
 from tests.bench import daemons, omb
 from tests.bench.daemons import Second
-from tests.bench.figures import Goal, Measures, Spec
+from tests.bench.figures import STOLEN, Goal, Measures, Spec
 from tests.bench.process import wait_all
 
 SIZE = 1024
@@ -43,10 +43,11 @@ def specs(name: str, goals: Mapping[str, Goal]) -> tuple[Spec, ...]:
         "cores": "CPU of producer and consumer, cores",
         "peak_mb": "memory of producer and consumer, MB",
     }
-    return tuple(
+    named = (
         Spec(measure, f"{name}: {figure}", goals.get(measure, _NO_GOAL))
         for measure, figure in figures.items()
     )
+    return (*named, STOLEN)
 
 
 KAFKA_SPECS = specs(
