@@ -63,6 +63,18 @@ def test_flushes_that_wait_above_an_innocent_device() -> None:
     )
 
 
+def test_a_cpu_that_fills_up_may_be_what_flushes_wait_for() -> None:
+    """So what the CPU was used up by comes before them: collections, on two cores."""
+    flushes = [channel(FSYNC, 0.002, 0.1), *innocent()]
+    full = channel("probe@b1|host_cpu_ratio", 0.3, 0.9)
+
+    (alone,) = attribute(STEP, around(*flushes))
+    beside = {one.cause: one.score for one in attribute(STEP, around(*flushes, full))}
+
+    assert beside["slow_fsync"] < alone.score - 0.1
+    assert "broker_cpu" in beside
+
+
 @pytest.mark.parametrize(("write", "is_named"), [(0.7e-3, True), (4e-3, False)])
 def test_a_device_that_slows_by_a_trifle_is_not_behind_flushes(
     write: float, *, is_named: bool

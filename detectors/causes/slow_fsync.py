@@ -51,7 +51,8 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     guilty = [drive for drive in slower if is_deleting or not _is_trifle(drive, flush)]
     part = share(flush, change)
     if not guilty:
-        score = _scores.graded(_scores.STRONG, part)
+        is_cpu = _innocence.is_cpu_guilty(change, nearby)  # a flush waits for its turn there, too
+        score = _scores.graded(_scores.LIKELY if is_cpu else _scores.STRONG, part)
         evidence = (told(flush, change), _trifling(slower) if slower else _innocent(known))
         return Explanation("slow_fsync", score, evidence) if known else None
     if not is_deleting or not all(_is_deletions(drive, flush) for drive in guilty):
