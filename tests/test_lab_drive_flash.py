@@ -111,6 +111,36 @@ def _size(device: str) -> int:
 
 
 @pytest.mark.slow
+def test_who_writes_waits_for_the_drive_once_no_more_may_be_held_back(tmp_path: Path) -> None:
+    """Nobody flushes: without a limit the kernel takes 8 MiB at once, however slow the drive is."""
+    made = started(tmp_path)
+    try:
+        made.answer(delay_seconds=0.2)
+        plain = written(made.mount_point / "plain")
+        made.answer()
+        os.sync()  # what was held back is on the drive
+        try:
+            made.limit_dirty(2**20)
+        except LabError as error:
+            pytest.skip(str(error))
+        made.answer(delay_seconds=0.2)
+        limited = written(made.mount_point / "limited")
+    finally:
+        made.close()
+
+    assert limited > 10 * plain
+
+
+def written(path: Path) -> float:
+    """Write 8 MiB in pages and flush nothing; return how long that took."""
+    begun = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(2**23 // PAGE):
+            file.write(bytes(PAGE))
+    return time.perf_counter() - begun
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("filesystem", ["ext4", "xfs"])
 def test_a_drive_that_failed_is_written_again_once_it_is_mounted_anew(
     filesystem: str, tmp_path: Path

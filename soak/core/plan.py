@@ -18,6 +18,7 @@ from soak.core.plan_records import Metrics, Sampling, Ship
 from soak.core.units import SECOND_NS, Duration, Size
 
 MOST_PARTITIONS = 100_000
+LEAST_DIRTY_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -26,9 +27,12 @@ class LabDrive:
 
     capacity: Size = 2**30  # in memory, as far as it is written
     filesystem: Literal["ext4", "xfs"] = "ext4"
+    dirty_limit: Size | None = None  # what the kernel holds back of it before who writes must wait
     brokers: tuple[int, ...] = (1,)  # counted from 1
 
     def __post_init__(self) -> None:
+        if self.dirty_limit is not None and self.dirty_limit < LEAST_DIRTY_BYTES:
+            raise ValueError(f"dirty_limit must be at least {LEAST_DIRTY_BYTES} B")
         if not self.brokers or min(self.brokers) < 1:
             raise ValueError("brokers are counted from 1, and at least one is named")
 

@@ -158,6 +158,22 @@ class Drive:
         """From now on a read takes so long, and what is written meanwhile waits."""
         self._tell(replace(self._told, read_seconds_per_mib=seconds_per_mib))
 
+    def limit_dirty(self, most_bytes: int) -> None:
+        """Let the kernel hold back so much of what is written at most: then who writes waits for the drive.
+
+        The limit goes with the loop device.
+
+        Raises:
+            LabError: this kernel has none for one drive alone (before Linux 6.2).
+        """
+        number = Path(f"/sys/class/block/{self.device}/dev").read_text(encoding="ascii").strip()
+        limits = Path("/sys/class/bdi") / number
+        try:
+            (limits / "max_bytes").write_text(str(most_bytes), encoding="ascii")
+            (limits / "strict_limit").write_text("1", encoding="ascii")
+        except OSError as error:
+            raise LabError(f"cannot limit what is held back of a drive: {error}") from error
+
     def forget(self) -> None:
         """Have the kernel keep nothing of the drive in memory, below the filesystem's own pages."""
         page_cache.forget(self._folder.image)

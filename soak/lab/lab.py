@@ -75,6 +75,8 @@ def start_lab(
                     where, capacity_bytes=drive.capacity, filesystem=drive.filesystem
                 )
                 undo.callback(made.close)
+                if drive.dirty_limit is not None:
+                    made.limit_dirty(drive.dirty_limit)
                 drives[number] = made
         broker: Running = module.start(
             folder / kind,
