@@ -193,7 +193,7 @@ class FindingsStore:
             if row.kind == "corrected" and not word.was:
                 connection.execute(outbox.DROP, outbox.identity(row))
                 return None
-            cause = "" if word.finding is None else word.finding.cause
+            cause = "" if word.finding is None else outbox.told_too(row.cause, word.finding.cause)
             tried = connection.execute(outbox.TRY, (latest, cause, *outbox.identity(row)))
             return word if tried.rowcount else None
 
@@ -218,7 +218,8 @@ class FindingsStore:
         so_far: str = "",
     ) -> None:
         latest = min(next_at_wall_ns, now_wall_ns + LONGEST_WAIT_NS)
-        self._write(outbox.PUT_OFF, (latest, detail, so_far, *outbox.identity(row)))
+        known = so_far, row.cause  # as it was before the try
+        self._write(outbox.PUT_OFF, (latest, detail, so_far, *known, *outbox.identity(row)))
 
     def save_notice(
         self, key: str, text: str, sinks: Sequence[str], now_wall_ns: int, *, is_over: bool
@@ -350,8 +351,8 @@ def _stored(connection: sqlite3.Connection, key: str) -> Finding | None:
 
 def _word(connection: sqlite3.Connection, row: OutboxRow) -> Word:
     finding = _stored(connection, row.key)
-    was = outbox.known_cause(connection, row)
-    return Word(finding, "" if finding is None or was == finding.cause else was)
+    was = "" if finding is None else outbox.known_cause(connection, row, finding.cause)
+    return Word(finding, was)
 
 
 def _whole(connection: sqlite3.Connection, row: sqlite3.Row) -> Finding:

@@ -42,7 +42,7 @@ class OutboxRow:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a message says; `was` is the cause that its readers know, "" where that is the same or none."""
+    """What a message says; `was` is the other cause that its readers know, or may, "" where there is none."""
 
     finding: Finding | None  # None: it is not there
     was: str

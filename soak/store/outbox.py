@@ -17,6 +17,8 @@ from soak.store.findings_rows import OutboxKind, OutboxRow, outbox_of
 LAST_WORD_NS = 300 * SECOND_NS
 """So long at most the word that a finding went away waits for the last one on its cause."""
 
+_OR = " or "  # of causes: a daemon died in a try, and another try told another one
+
 _ROW = "key = ? AND sink = ? AND kind = ? AND turn = ? AND state = 'pending'"
 DUE = """SELECT * FROM outbox AS o WHERE state = 'pending'
     AND (next_at_wall_ns <= ? OR next_at_wall_ns > ?)
@@ -32,11 +34,11 @@ LASTING = """SELECT * FROM outbox AS o WHERE sink = ? AND kind <> 'gone' AND sta
         AND (later.turn, later.kind) > (o.turn, o.kind)
         AND (later.kind = 'gone' OR later.state = 'sent'))
     ORDER BY created_wall_ns, key"""
-# An earlier try that somebody has heard, or may have, as its daemon died in it, named the cause to correct.
-TRY = f"""UPDATE outbox SET attempts = attempts + 1, next_at_wall_ns = ?, detail = '',
-    cause = CASE WHEN so_far = '' AND (attempts = 0 OR detail <> '') THEN ? ELSE cause END
+TRY = f"""UPDATE outbox SET attempts = attempts + 1, next_at_wall_ns = ?, detail = '', cause = ?
     WHERE {_ROW}"""  # noqa: S608  # the constant above
-PUT_OFF = f"UPDATE outbox SET next_at_wall_ns = ?, detail = ?, so_far = ? WHERE {_ROW}"  # noqa: S608  # as above
+# Where nobody took it, what it said has not been heard.
+PUT_OFF = f"""UPDATE outbox SET next_at_wall_ns = ?, detail = ?, so_far = ?,
+    cause = CASE WHEN ? = '' THEN ? ELSE cause END WHERE {_ROW}"""  # noqa: S608  # as above
 SETTLE = f"UPDATE outbox SET state = ?, done_wall_ns = ?, detail = ? WHERE {_ROW}"  # noqa: S608  # as above
 DROP = f"DELETE FROM outbox WHERE {_ROW}"  # noqa: S608  # as above
 _HURRY = f"UPDATE outbox SET next_at_wall_ns = ? WHERE {_ROW} AND attempts = 0"  # noqa: S608  # as above
@@ -53,10 +55,26 @@ def identity(row: OutboxRow) -> tuple[str, str, str, int]:
     return row.key, row.sink, row.kind, row.turn
 
 
-def known_cause(connection: Connection, row: OutboxRow) -> str:
-    """Return the cause that was told before a sequel in its turn; "" where none was."""
+def told_too(told: str, cause: str) -> str:
+    """Return what readers may know when a cause is told to those who may have heard others before."""
+    return _OR.join(dict.fromkeys([*filter(None, told.split(_OR)), cause]))
+
+
+def told_else(told: str, cause: str) -> str:
+    """Return which of what readers may know is another cause; "" where nothing is."""
+    return _OR.join(one for one in told.split(_OR) if one != cause)
+
+
+def known_cause(connection: Connection, row: OutboxRow, cause: str) -> str:
+    """Return what was told before a sequel in its turn that is not `cause`; "" where nothing was.
+
+    A try of a correction in which the daemon died may have told one, too.
+    """
     found = connection.execute(_KNOWN, identity(row)).fetchone()
-    return "" if found is None else str(found["cause"])
+    if found is None:
+        return ""
+    tried = row.cause if row.kind == "corrected" else ""
+    return told_else(told_too(tried, str(found["cause"])), cause)
 
 
 def queue(connection: Connection, finding: Finding, sinks: Sequence[str], now_wall_ns: int) -> None:
@@ -124,4 +142,6 @@ def _queue(
 
 def _is_corrected(finding: Finding, told: OutboxRow) -> bool:
     """True when the last word on a cause is not the one that was told, or is being told."""
-    return finding.is_settled and told.state != "never" and told.cause not in {"", finding.cause}
+    return (
+        finding.is_settled and told.state != "never" and bool(told_else(told.cause, finding.cause))
+    )
