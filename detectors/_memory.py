@@ -83,21 +83,18 @@ def fit(
     seen = np.maximum(seen, _TINY)
     weight = (rows + _PRIOR_ROWS) / scales
     weight = np.where((scales < SCALES[-1]) | (rows > 0.0), weight, 0.0)  # nothing is known yet
-    white = 1.0 / scales / seen  # what each part adds, relative to what was seen
-    costs, parts = [], []
-    for phi in _PHI:
-        slow = _neighbours(phi, SCALES)[:, np.newaxis] / seen
-        ww, ws, ss = ((weight * a * b).sum(axis=0) for a, b in _pairs(white, slow))
-        w1, s1 = (weight * white).sum(axis=0), (weight * slow).sum(axis=0)
-        both = ww * ss - ws * ws
-        a, b = (w1 * ss - s1 * ws) / both, (s1 * ww - w1 * ws) / both
-        a, b = np.where(b < 0.0, w1 / ww, a), np.maximum(b, 0.0)
-        a, b = np.maximum(a, 0.0), np.where(a < 0.0, s1 / ss, b)
-        costs.append((weight * (1.0 - a * white - b * slow) ** 2).sum(axis=0))
-        parts.append((a, b))
-    best = np.argmin(np.array(costs), axis=0)
-    a, b = np.take_along_axis(np.array(parts), best[np.newaxis, np.newaxis], axis=0)[0]
-    phi = _PHI[best]
+    # least squares of the parts relative to what was seen, for every phi at once, (phi, n)
+    once, twice = weight / seen, weight / seen / seen
+    ww, ws, ss = (_added(parts, twice) for parts in (_WHITE**2, _WHITE * _SLOW, _SLOW**2))
+    w1, s1 = _added(_WHITE, once), _added(_SLOW, once)
+    both = ww * ss - ws * ws
+    a, b = (w1 * ss - s1 * ws) / both, (s1 * ww - w1 * ws) / both
+    a, b = np.where(b < 0.0, w1 / ww, a), np.maximum(b, 0.0)
+    a, b = np.maximum(a, 0.0), np.where(a < 0.0, s1 / ss, b)
+    costs = a * (a * ww + 2.0 * b * ws - 2.0 * w1) + b * (b * ss - 2.0 * s1)
+    best = np.argmin(costs, axis=0)[np.newaxis]
+    a, b = (np.take_along_axis(part, best, axis=0)[0] for part in (a, b))
+    phi = _PHI[best[0]]
     error = np.sqrt(1.5 * scales / (rows + _PRIOR_ROWS))
     # as large as it may be, for what is missed here raises false alarms; but not made of a few rows
     b = b * (1.0 + error[2]) * rows[2] ** 2 / (rows[2] ** 2 + _FEW_ROWS**2)
@@ -109,10 +106,15 @@ def fit(
     return Memory(np.maximum(a, least - b - wander), b, phi, wander)
 
 
-def _pairs(
-    a: NDArray[np.float64], b: NDArray[np.float64]
-) -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]:
-    return (a, a), (a, b), (b, b)
+def _added(parts: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return parts (phi, 4) times weights (4, n), added up over the scales: (phi, n).
+
+    A product of matrices may round a series by its place among the others.
+    """
+    whole: NDArray[np.float64] = parts[:, :1] * weights[0]
+    for at in range(1, SCALES.size):
+        whole += parts[:, at : at + 1] * weights[at]
+    return whole
 
 
 def _factor(phi: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -128,3 +130,7 @@ def _neighbours(phi: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[
     """Return half the mean squared difference of neighbouring means of an AR(1) of unit variance."""
     half: NDArray[np.float64] = (2.0 * _factor(phi, rows) - _factor(phi, 2.0 * rows)) / rows
     return half
+
+
+_WHITE = np.array([1.0 / SCALES])  # what each part adds at each scale, (1, 4) and (phi, 4)
+_SLOW = np.array([_neighbours(phi, SCALES) for phi in _PHI])

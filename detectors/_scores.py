@@ -21,6 +21,9 @@ MEMORY_ROWS = 300  # the spread forgets that slowly, also across alarms
 PARTS = 1000.0  # a score of 1 as an integer
 LAST = SHORT.size  # place of the whole ring among the sums of short windows
 SUMMED = np.concatenate([SHORT, [ROWS], LONG, [ROWS]])  # each kind ends with the whole ring
+_EDGES = SHORT.size + LONG.size  # place of the starts before the ring
+OLDER = np.concatenate([np.arange(AFTER.size - _EDGES), BEFORE_CELLS])
+"""So many whole cells are added up: after each start before the ring, then before each that is not short."""
 _LEAST_FREEDOM = 150.0  # what is known of scores before any are seen: they are bounded
 _DOUBT_ROWS = 120.0  # that long windows need to know of means of minutes
 _TYPICAL = np.array(20.0)  # rows, of whose mean the clip of long windows is made
@@ -34,7 +37,7 @@ def begin(block: Block, step: Step) -> None:
     block.narrow, block.wide, block.here = (np.zeros((ROWS, n), np.int32) for _ in range(3))
     block.sums = np.zeros((SUMMED.size, n), np.int64)
     block.counts = np.zeros_like(block.sums)
-    block.older, block.older_counts = np.zeros((CELLS + 1, n)), np.zeros((CELLS + 1, n))
+    block.older, block.older_counts = np.zeros((OLDER.size, n)), np.zeros((OLDER.size, n))
     block.noise, block.freedom = np.ones((AFTER.size, n)), np.ones((AFTER.size, n))
     block.unit, block.plain = np.ones(n), np.zeros(n)
     block.narrow_limit, block.wide_limit = np.full(n, _spread.NARROW), np.full(n, _spread.WIDE)
@@ -61,16 +64,23 @@ def rescore(block: Block, at: NDArray[np.int64], step: Step) -> None:
     newest_first = (block.rows - 1 - np.arange(ROWS)) % ROWS
     columns = np.ix_(newest_first, at)
     short, long = np.split(SUMMED - 1, [LAST + 1])
-    block.sums[: LAST + 1, at] = np.cumsum(block.narrow[columns], axis=0)[short]
-    block.sums[LAST + 1 :, at] = np.cumsum(block.wide[columns], axis=0)[long]
-    block.counts[:, at] = np.cumsum(block.here[columns], axis=0)[SUMMED - 1]
+    block.sums[: LAST + 1, at] = _running(block.narrow[columns])[short]
+    block.sums[LAST + 1 :, at] = _running(block.wide[columns])[long]
+    block.counts[:, at] = _running(block.here[columns])[SUMMED - 1]
     _add_up(block, at)
+
+
+def _running(scores: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return running sums over the rows of a ring, which 32 bits hold."""
+    return np.cumsum(scores, axis=0, dtype=np.int32)
 
 
 def clipped(z: NDArray[np.float64], limit: NDArray[np.float64] | float) -> NDArray[np.int32]:
     """Return scores as integers, 0 where there is none."""
-    score = np.clip(np.where(np.isfinite(z), z, 0.0), -limit, limit)
-    return np.rint(score * PARTS).astype(np.int32)
+    score = np.where(np.isfinite(z), z, 0.0)
+    np.clip(score, -limit, limit, out=score)
+    score *= PARTS
+    return np.rint(score, out=score).astype(np.int32)
 
 
 def _judge(block: Block, at: NDArray[np.int64], step: Step) -> None:
@@ -116,25 +126,49 @@ def _add_up(block: Block, at: NDArray[np.int64]) -> None:
     count = count.astype(np.float64)
     z = np.where(count > 0.0, (level - block.spread.center[at]) / block.unit[at], 0.0)
     limit = block.wide_limit[at]
-    block.older[1:, at] = np.cumsum(np.clip(z, -limit, limit) * count, axis=0)
-    block.older_counts[1:, at] = np.cumsum(count, axis=0)
+    for sums, each in (
+        (block.older, np.clip(z, -limit, limit) * count),
+        (block.older_counts, count),
+    ):
+        whole = np.zeros((CELLS + 1, at.size))
+        np.cumsum(each, axis=0, out=whole[1:])
+        sums[:, at] = whole[OLDER]
 
 
 def ratios(block: Block) -> NDArray[np.float64]:
-    """Return the log likelihood ratio of each candidate start and series, (starts, n)."""
+    """Return the log likelihood ratio of each candidate start and series, (starts, n).
+
+    Worked out in place: of a panel of 500 each array more would be new memory from the kernel, every second.
+    """
     cells, sums, counts = block.cells, block.sums / PARTS, block.counts
     rest = cells.count * (cells.mean() - block.spread.center) / block.unit
-    back = sums[-1] + rest + block.older  # as far as so many whole cells
-    back_count = counts[-1] + cells.count + block.older_counts
-    edges, ring = AFTER.size - SHORT.size - LONG.size, np.full(SHORT.size, LAST)
-    after = np.concatenate([sums[:LAST], sums[LAST + 1 : -1], back[:edges]])
-    m = np.concatenate([counts[:LAST], counts[LAST + 1 : -1], back_count[:edges]])
-    before = np.concatenate([sums[ring], back[BEFORE_CELLS]]) - after
-    n = np.concatenate([counts[ring], back_count[BEFORE_CELLS]]) - m
+    after, m, before, n = np.empty((4, *block.noise.shape))
+    _fill(after, before, sums, sums[-1] + rest + block.older)
+    _fill(m, n, counts, counts[-1] + cells.count + block.older_counts)
     enough = (m >= SHORT[0]) & (n >= LEAST_BEFORE)
-    m, n = np.maximum(m, 1.0), np.maximum(n, 1.0)
-    squared = (after / m - before / n) ** 2 / ((1.0 / m + 1.0 / n) * block.noise)
-    return np.where(enough, logarithm(squared, block.freedom), 0.0)
+    m, n = np.maximum(m, 1.0, out=m), np.maximum(n, 1.0, out=n)
+    after /= m
+    before /= n
+    after -= before
+    after *= after
+    noise = np.divide(1.0, m, out=m)
+    noise += np.divide(1.0, n, out=n)
+    noise *= block.noise
+    after /= noise
+    return np.where(enough, logarithm(after, block.freedom), 0.0)
+
+
+def _fill(
+    after: NDArray[np.float64],
+    before: NDArray[np.float64],
+    windows: NDArray[np.float64] | NDArray[np.int64],
+    back: NDArray[np.float64],
+) -> None:
+    """Put in what is from each start on and what it is compared with, of `SUMMED` and `OLDER`."""
+    after[:LAST], after[LAST:_EDGES] = windows[:LAST], windows[LAST + 1 : -1]
+    after[_EDGES:] = back[: AFTER.size - _EDGES]
+    before[:LAST], before[LAST:] = windows[LAST], back[AFTER.size - _EDGES :]
+    before -= after
 
 
 def logarithm(squared: NDArray[np.float64], freedom: NDArray[np.float64]) -> NDArray[np.float64]:
