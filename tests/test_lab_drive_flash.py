@@ -118,7 +118,8 @@ def test_who_writes_waits_for_the_drive_once_no_more_may_be_held_back(tmp_path: 
         made.answer(delay_seconds=0.2)
         plain = written(made.mount_point / "plain")
         made.answer()
-        os.sync()  # what was held back is on the drive
+        with (made.mount_point / "plain").open("rb+") as file:
+            os.fsync(file)  # what was held back is on the drive
         try:
             made.limit_dirty(2**20)
         except LabError as error:

@@ -63,6 +63,21 @@ def test_a_plan_without_an_address_gets_a_lab_broker_of_its_kind(
     assert plan.lab.broker == kind
 
 
+@pytest.mark.parametrize(
+    ("drive", "why"),
+    [
+        ("{dirty_limit: 512KiB}", "dirty_limit must be at least 1MiB"),
+        ("{brokers: [0]}", "counted from 1"),
+        ("{brokers: [2]}", "names more than the 1"),
+    ],
+)
+def test_a_drive_that_no_lab_has_is_refused(drive: str, why: str) -> None:
+    text = f"name: p\nbroker: {{kafka: {{}}}}\nlab:\n  drive: {drive}\n"
+
+    with pytest.raises(PlanError, match=why):
+        plan_text.load(text, "p.yaml")
+
+
 def test_the_reference_shows_every_default() -> None:
     """`configs/reference.yaml` says what a plan of nothing but the required keys resolves to."""
     text = (ROOT / "configs" / "reference.yaml").read_text()

@@ -18,7 +18,7 @@ from soak.core.plan_records import Metrics, Sampling, Ship
 from soak.core.units import SECOND_NS, Duration, Size
 
 MOST_PARTITIONS = 100_000
-LEAST_DIRTY_BYTES = 2**20
+LEAST_DIRTY_BYTES = 2**20  # a write or two of a broker
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -32,7 +32,7 @@ class LabDrive:
 
     def __post_init__(self) -> None:
         if self.dirty_limit is not None and self.dirty_limit < LEAST_DIRTY_BYTES:
-            raise ValueError(f"dirty_limit must be at least {LEAST_DIRTY_BYTES} B")
+            raise ValueError("dirty_limit must be at least 1MiB")
         if not self.brokers or min(self.brokers) < 1:
             raise ValueError("brokers are counted from 1, and at least one is named")
 
