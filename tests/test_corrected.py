@@ -173,6 +173,19 @@ def test_a_correction_in_which_the_daemon_died_is_told_even_where_the_first_caus
     assert tell(store) == [Said("corrected", "retention_cliff", was="compaction")]
 
 
+def test_what_readers_may_know_from_two_mails_is_named_once(store: FindingsStore) -> None:
+    """The daemon died in the first mail and in the correction, which said the same."""
+    save(store, FIRST)
+    store.begin_try(store.due(NOW)[0], NOW, NOW)
+    save(store, replace(FIRST, causes=COMPACTION))
+    tell(store)
+    save(store, replace(LAST, causes=CLIFF))
+    store.begin_try(store.due(NOW)[0], NOW, NOW)
+    save(store, LAST)
+
+    assert tell(store) == [Said("corrected", "compaction", was="retention_cliff")]
+
+
 def test_a_mail_that_was_refused_for_good_has_no_sequel(store: FindingsStore) -> None:
     """Nobody has read it."""
     save(store, FIRST)

@@ -62,7 +62,7 @@ def told_too(told: str, cause: str) -> str:
 
 def told_else(told: str, cause: str) -> str:
     """Return which of what readers may know is another cause; "" where nothing is."""
-    return _OR.join(one for one in told.split(_OR) if one != cause)
+    return _OR.join(one for one in dict.fromkeys(told.split(_OR)) if one != cause)
 
 
 def known_cause(connection: Connection, row: OutboxRow, cause: str) -> str:
