@@ -97,7 +97,7 @@ def figures(specs: Sequence[Spec], pairs: Sequence[tuple[Measures, Measures]]) -
     for spec in specs:
         mine = [ours[spec.measure] for ours, _ in pairs]
         theirs = [peer[spec.measure] for _, peer in pairs]
-        ratios = [_ratio(a, b) for a, b in zip(mine, theirs, strict=True)]
+        ratios = [ratio_of(a, b) for a, b in zip(mine, theirs, strict=True)]
         middle, ratio = median(mine), median(ratios)
         found.append(
             Figure(
@@ -113,10 +113,9 @@ def figures(specs: Sequence[Spec], pairs: Sequence[tuple[Measures, Measures]]) -
     return found
 
 
-def _ratio(ours: float, peer: float) -> float:
-    if peer == 0.0:
-        return math.inf if ours else 1.0
-    return ours / peer
+def ratio_of(ours: float, peer: float) -> float:
+    """Return ours / peer: 1 where neither has any, infinite where the peer alone has none."""
+    return ours / peer if peer else math.inf if ours else 1.0
 
 
 def table(title: str, found: Sequence[Figure]) -> Table:

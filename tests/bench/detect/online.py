@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
@@ -14,7 +13,7 @@ from tests.bench.detect import delays, false_alarms, injected, naive, traces
 from tests.bench.detect.extension import RECORDED, WITHIN_TWO, read
 from tests.bench.detect.feed import FAR, config, feed
 from tests.bench.detect.noises import NOISES
-from tests.bench.figures import Figure, Goal
+from tests.bench.figures import Figure, Goal, ratio_of
 
 DELAYS = ((0.0, 1.25), (0.6, 1.5))  # autocorrelation, and how many times the bound is allowed
 FOUND = ((2.0, 0.80), (3.0, 0.95), (5.0, 0.99))  # size, and the share that must be found
@@ -144,5 +143,5 @@ def on_speed(size: Size) -> list[Figure]:
 
 
 def figure(name: str, ours: float, peer: float, goal: Goal) -> Figure:
-    ratio = ours / peer if peer else math.inf if ours else 1.0
+    ratio = ratio_of(ours, peer)
     return Figure(name, ours, peer, ratio, (ratio, ratio), goal.text, goal.holds(ours, ratio))
