@@ -110,13 +110,92 @@ def test_whoever_got_the_first_mail_before_others_is_told_too(store: FindingsSto
     save(store, FIRST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
-    store.mark_retry(row, NOW, NOW, "b: 450 later", so_far="a has it")
+    store.mark_retry(row, NOW, NOW, "b: 450 later", so_far="a has it", is_heard=True)
     save(store, LAST)
 
     assert tell(store) == [
         Said("confirmed", "compaction"),
         Said("corrected", "compaction", was="retention_cliff"),
     ]
+
+
+def test_a_try_that_no_server_answered_may_have_been_heard(store: FindingsStore) -> None:
+    """A mailbox may keep the first of two mails with one Message-ID."""
+    save(store, FIRST)
+    (row,) = store.due(NOW)
+    store.begin_try(row, NOW, NOW)
+    store.mark_retry(row, NOW, NOW, "no answer", is_heard=True)
+    save(store, LAST)
+
+    assert tell(store) == [
+        Said("confirmed", "compaction"),
+        Said("corrected", "compaction", was="retention_cliff"),
+    ]
+
+
+def test_a_later_try_that_nobody_took_told_nobody(store: FindingsStore) -> None:
+    """One recipient has the first; the server was away when another cause was tried on the other one."""
+    save(store, FIRST)
+    (row,) = store.due(NOW)
+    store.begin_try(row, NOW, NOW)
+    store.mark_retry(row, NOW, NOW, "b: 450 later", so_far="a has it", is_heard=True)
+    save(store, replace(FIRST, causes=COMPACTION))
+    (row,) = store.due(NOW)
+    store.begin_try(row, NOW, NOW)
+    store.mark_retry(row, NOW, NOW, "away", so_far="a has it")
+    save(store, replace(LAST, causes=CLIFF))
+
+    assert tell(store) == [Said("confirmed", "retention_cliff")]
+
+
+def test_a_correction_that_some_have_got_goes_to_all_once_it_says_another_cause(
+    store: FindingsStore,
+) -> None:
+    save(store, FIRST)
+    tell(store)
+    save(store, LAST)
+    (row,) = store.due(NOW)
+    store.begin_try(row, NOW, NOW)
+    store.mark_retry(row, NOW, NOW, "b: 450 later", so_far="a has it", is_heard=True)
+    same = store.word(store.due(NOW)[0])
+    save(store, replace(LAST, causes=CLIFF))
+    (row,) = store.due(NOW)
+    word = store.begin_try(row, NOW, NOW)
+
+    assert same.so_far == "a has it"
+    assert word is not None
+    assert (word.so_far, word.was, store.due(NOW)[0].so_far) == ("", "compaction", "")
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_what_was_refused_after_the_daemon_died_in_it_may_have_been_heard(
+    store: FindingsStore, *, is_over: bool
+) -> None:
+    """The first mail may have been taken, the second was refused."""
+    save(store, FIRST)
+    store.begin_try(store.due(NOW)[0], NOW, NOW)
+    (row,) = store.due(NOW)
+    store.begin_try(row, NOW, NOW)
+    store.mark_never(row, NOW, "554 no")
+    save(store, replace(LAST, state="gone", gone_k=900) if is_over else LAST)
+
+    kind = "gone" if is_over else "corrected"
+    assert tell(store) == [Said(kind, "compaction", was="retention_cliff")]
+
+
+def test_a_correction_that_was_refused_after_the_daemon_died_in_it_may_have_been_heard(
+    store: FindingsStore,
+) -> None:
+    save(store, FIRST)
+    tell(store)
+    save(store, LAST)
+    store.begin_try(store.due(NOW)[0], NOW, NOW)
+    (row,) = store.due(NOW)
+    store.begin_try(row, NOW, NOW)
+    store.mark_never(row, NOW, "554 no")
+    save(store, replace(LAST, causes=CLIFF, state="gone", gone_k=900))
+
+    assert tell(store) == [Said("gone", "retention_cliff", was="compaction")]
 
 
 def test_a_daemon_that_died_in_a_try_may_have_been_heard(store: FindingsStore) -> None:
@@ -270,19 +349,19 @@ SAVES = st.builds(
     is_settled=st.booleans(),
     is_about_cluster=st.booleans(),
 )
-TRIES = st.sampled_from(["taken", "put off", "refused", "died"])
+TRIES = st.sampled_from(["taken", "put off", "refused", "died", "unanswered", "one more"])
 
 
 @dataclass
 class Readers:
     """Those behind one sink, and what they were told: turn, kind and cause of each message.
 
-    `known` has what they may know by turn: of a try in which the daemon died, nobody can say.
+    `known` has what they may know by reader and turn: of a try in which the daemon died, nobody can say.
     """
 
     store: FindingsStore
     told: list[tuple[int, str, str]] = field(default_factory=list)
-    known: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    known: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def attempt(self, outcome: str) -> None:
         """Try whatever is owed once; a daemon that died in a try says nothing of it."""
@@ -290,19 +369,22 @@ class Readers:
             word = self.store.begin_try(row, NOW, NOW)
             if word is None or word.finding is None:
                 continue
-            if outcome in {"taken", "died"}:
-                self.known[row.turn].add(word.finding.cause)
-            if outcome == "taken":
+            left = [one for one in "ab" if one not in word.so_far]
+            hear = {"put off": [], "refused": [], "one more": left[:1]}.get(outcome, left)
+            for one in hear:
+                self.known[one, row.turn].add(word.finding.cause)
+            if outcome == "taken" or (outcome == "one more" and hear == left):
                 assert row.kind != "corrected" or word.was not in {"", word.finding.cause}
                 self.told.append((row.turn, row.kind, word.finding.cause))
                 self.store.mark_sent(row, NOW)
-            elif outcome == "put off":
-                self.store.mark_retry(row, NOW, NOW, "451")
+            elif outcome in {"put off", "unanswered", "one more"}:
+                so_far = word.so_far + "".join(hear) if outcome == "one more" else word.so_far
+                self.store.mark_retry(row, NOW, NOW, "451", so_far, is_heard=bool(hear))
             elif outcome == "refused":
                 self.store.mark_never(row, NOW, "554")
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(steps=st.lists(SAVES | TRIES, max_size=14))
 def test_each_word_comes_once_and_people_end_with_the_last(steps: list[Finding | str]) -> None:
     """Whatever is found, and whatever becomes of the tries: one message a kind and turn, in their order."""
@@ -320,4 +402,4 @@ def test_each_word_comes_once_and_people_end_with_the_last(steps: list[Finding |
     words = [(turn, kind) for turn, kind, _ in readers.told]
     assert words == sorted(set(words))
     if is_heard and words[-1][1] == "confirmed":
-        assert readers.known[words[-1][0]] == {"compaction"}
+        assert [readers.known[one, words[-1][0]] for one in "ab"] == [{"compaction"}] * 2

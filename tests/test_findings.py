@@ -266,7 +266,7 @@ def test_a_try_is_counted_before_it_is_made(tmp_path: Path) -> None:
         due_at_once = store.due(NOW)
         store.mark_sent(row, NOW)
 
-        assert (begun, due_at_once) == (Word(finding(), was=""), [])
+        assert (begun, due_at_once) == (Word(finding(), was="", so_far=""), [])
         assert store.begin_try(row, NOW, NOW) is None
         assert [sent.attempts for sent in store.outbox("run1")] == [1]
 

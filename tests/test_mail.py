@@ -170,7 +170,7 @@ def test_only_those_who_were_put_off_get_the_second_try() -> None:
         restarted = build(config(port))
         second = restarted.send(dataclasses.replace(MESSAGE, so_far=first.so_far))
 
-    assert (first.result, second.result) == ("retry", "delivered")
+    assert (first.result, first.is_heard, second.result) == ("retry", True, "delivered")
     assert [to for to, _ in inbox.mails] == [["a@example.org"], ["b@example.org"]]
 
 
@@ -181,6 +181,7 @@ def test_only_those_who_were_put_off_get_the_second_try() -> None:
         ({"a": 550, "b": 450}, {}, ("delivered", "a@example.org: 550 no")),
         ({"a": 550, "b": 450}, {"b": 550}, ("never", "550 no")),
         ({"b": 450}, {"data": 554}, ("delivered", "b@example.org: 554 no")),
+        ({"b": 450}, {"b": 450}, ("retry", "b@example.org: 450 no")),
     ],
 )
 def test_who_got_a_mail_is_told_over_all_tries(
@@ -200,8 +201,27 @@ def test_who_got_a_mail_is_told_over_all_tries(
         say(then)
         outcome = sink.send(dataclasses.replace(MESSAGE, so_far=before.so_far))
 
-    assert before.result == "retry"
-    assert (outcome.result, outcome.detail) == expected
+    assert (before.result, before.is_heard) == ("retry", "a" not in first)
+    assert (outcome.result, outcome.detail, outcome.is_heard) == (*expected, False)
+
+
+class HangingUp(Inbox):
+    """Takes the mail, or not, and is gone before it says so."""
+
+    async def handle_DATA(self, server: Any, session: object, envelope: Any) -> str:  # noqa: N802  # the library's
+        answer = await super().handle_DATA(server, session, envelope)
+        server.transport.abort()
+        return answer
+
+
+def test_whether_a_server_that_did_not_answer_took_the_mail_nobody_knows() -> None:
+    inbox = HangingUp()
+    with served(inbox) as port:
+        outcome = build(config(port)).send(MESSAGE)
+
+    assert len(inbox.mails) == 1
+    assert (outcome.result, outcome.so_far, outcome.is_heard) == ("retry", "", True)
+    assert f"127.0.0.1:{port}: " in outcome.detail
 
 
 def test_a_server_that_closes_in_the_middle_has_given_nobody_the_mail() -> None:
@@ -415,7 +435,7 @@ def test_a_refused_connection_is_tried_again() -> None:
 
     outcome = build(config(port)).send(MESSAGE)
 
-    assert outcome.result == "retry"
+    assert (outcome.result, outcome.is_heard) == ("retry", False)
     assert f"127.0.0.1:{port}" in outcome.detail
 
 

@@ -136,15 +136,16 @@ def test_nobody_there_is_tried_again() -> None:
     outcome = build(Config(url=f"http://127.0.0.1:{port}")).send(message())
 
     assert (outcome.result, f"127.0.0.1:{port}" in outcome.detail) == ("retry", True)
+    assert not outcome.is_heard
 
 
-def test_one_that_says_nothing_is_tried_again() -> None:
+def test_one_that_says_nothing_is_tried_again_and_may_have_heard() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         config = Config(url=f"http://127.0.0.1:{port}", timeout="100ms")  # type: ignore[arg-type]  # as a plan writes it
         outcome = build(config).send(message())
 
-    assert outcome.result == "retry"
+    assert (outcome.result, outcome.is_heard) == ("retry", True)
 
 
 @pytest.mark.parametrize(

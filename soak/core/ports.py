@@ -247,6 +247,7 @@ class Outcome:
     result: Literal["delivered", "retry", "never"]
     detail: str = ""
     so_far: str = ""  # what the next try is to know, such as who has got it; empty: nothing new
+    is_heard: bool = False  # somebody has got it, or may have, though it was not delivered to all
 
 
 class Sink(Protocol):

@@ -63,6 +63,7 @@ class Delivery:
             word = store.begin_try(row, now_ns, now_ns + wait_ns(row.attempts))
         if word is None:
             return None
+        row = replace(row, so_far=word.so_far)
         outcome = attempt(lambda: self._sent(row, word))
         LOG.info(
             "message_tried finding=%s kind=%s turn=%d sink=%s result=%s detail=%r",
@@ -159,11 +160,15 @@ class Delivery:
             if outcome.result == "delivered":
                 store.mark_sent(row, now_ns, outcome.detail)
             elif outcome.result == "never":
-                store.mark_never(row, now_ns, outcome.detail)
+                store.mark_never(row, now_ns, outcome.detail, is_heard=outcome.is_heard)
             else:
-                again_ns = now_ns + wait_ns(row.attempts)
                 store.mark_retry(
-                    row, now_ns, again_ns, outcome.detail, outcome.so_far or row.so_far
+                    row,
+                    now_ns,
+                    now_ns + wait_ns(row.attempts),
+                    outcome.detail,
+                    outcome.so_far or row.so_far,
+                    is_heard=outcome.is_heard,
                 )
 
 

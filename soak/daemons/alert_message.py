@@ -32,8 +32,8 @@ class Subject:
     """What a mail is about: one finding of one run, told as `kind`: `confirmed`, `corrected` or `gone`.
 
     A turn above 1 is that of a finding which came back. One that is told as gone and is not about the
-    cluster is taken back: its last cause cleared the cluster. `was` is the cause that the mail before
-    named, where that is another.
+    cluster is taken back: its last cause cleared the cluster. `was` is the cause that its readers
+    know from before, or may know, where that is another; several are joined by "or".
     """
 
     finding: Finding

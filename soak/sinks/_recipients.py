@@ -24,13 +24,13 @@ class Recipients:
 
     def judge(self, answers: Answers) -> Outcome:
         """Take in a try of all who were left; those that `answers` does not name have got it."""
-        tried = self.left
-        self.done += [one for one in tried if one not in answers]
+        taken = [one for one in self.left if one not in answers]
+        self.done += taken
         said = {one: f"{code} {text}" for one, (code, text) in answers.items()}
         self.refused |= {one: said[one] for one, (code, _) in answers.items() if code >= PERMANENT}
         detail = _in_short(self.refused | said, len(self.to))
         if self.left:
-            return Outcome("retry", detail, self.to_text())
+            return Outcome("retry", detail, self.to_text(), is_heard=bool(taken))
         return Outcome("delivered" if self.done else "never", detail)
 
     def to_text(self) -> str:

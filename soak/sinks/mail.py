@@ -155,6 +155,7 @@ class MailSink:
         """Try once with those who have not got it, for a minute at most once there is a connection."""
         recipients = _recipients.read(self._config.to, message.so_far)
         mail = compose(self._config, message)
+        is_heard = False
         with Limit(self._limit_seconds) as limit:
             try:
                 answers = self._answers(mail, recipients.left, limit)
@@ -166,10 +167,11 @@ class MailSink:
             except (smtplib.SMTPException, OSError, BrokerError) as error:
                 why = f"no end after {limit.seconds:g} s" if limit.is_over else str(error)
                 place = f"{self._config.host}:{self._config.port}"
-                put_off = f"{place}: {why or type(error).__name__}"
+                put_off = f"{place}: {why or type(error.__cause__ or error).__name__}"
+                is_heard = isinstance(error, _UnansweredError)
             else:
                 return recipients.judge(answers)
-        return Outcome("retry", put_off)
+        return Outcome("retry", put_off, is_heard=is_heard)
 
     def _answers(self, mail: EmailMessage, to: list[str], limit: Limit) -> Answers:
         """Return what the server said to those whom it did not take the mail for."""
@@ -183,6 +185,10 @@ class MailSink:
             if error.smtp_code in _OURS_TO_MEND:
                 raise
             answers = dict.fromkeys(to, (error.smtp_code, _bytes(error.smtp_error)))
+        except OSError as error:
+            if server.is_giving:
+                raise _UnansweredError(str(error)) from error
+            raise
         finally:
             # The message is settled by now: what a server does at QUIT must not make us repeat it.
             with suppress(smtplib.SMTPException, OSError):
@@ -191,7 +197,13 @@ class MailSink:
         return {one: (code, _text(text)) for one, (code, text) in answers.items()}
 
 
+class _UnansweredError(OSError):
+    """The mail was on its way, and the server has not said whether it took it."""
+
+
 class _Limited(smtplib.SMTP):
+    is_giving = False
+
     def __init__(self, limit: Limit, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # those of the library
         self._limit = limit
         super().__init__(*args, **kwargs)
@@ -200,19 +212,23 @@ class _Limited(smtplib.SMTP):
         self._limit.covers(self.sock)
         return super().getreply()
 
+    def data(self, msg: Any) -> tuple[int, bytes]:  # noqa: ANN401  # as above
+        self.is_giving = True
+        return super().data(msg)
+
 
 class _LimitedTls(_Limited, smtplib.SMTP_SSL):
     """The same, encrypted from the first byte."""
 
 
-def _connect(config: Config, limit: Limit) -> smtplib.SMTP:
+def _connect(config: Config, limit: Limit) -> _Limited:
     """Return a connection that may send: encrypted and authenticated where the plan says so."""
     # The own name is given because the default looks it up in DNS, which may hang for long.
     name, seconds = socket.gethostname(), config.timeout / SECOND_NS
     own = name if name.isascii() else "localhost"  # SMTP has letters for no other
     if config.security == "tls":
         context = _trust(config)
-        server: smtplib.SMTP = _LimitedTls(
+        server: _Limited = _LimitedTls(
             limit, config.host, config.port, own, timeout=seconds, context=context
         )
     else:

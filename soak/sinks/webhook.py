@@ -103,7 +103,9 @@ class WebhookSink:
             try:
                 status, answer = _post(self._config, place, json.dumps(alerts).encode(), limit)
             except (OSError, http.client.HTTPException, BrokerError) as error:
-                return Outcome("retry", f"{place.netloc}: {error or type(error).__name__}")
+                is_heard = isinstance(error, _UnansweredError)
+                why = str(error) or type(error.__cause__ or error).__name__
+                return Outcome("retry", f"{place.netloc}: {why}", is_heard=is_heard)
         return _judged(status, answer)
 
 
@@ -115,6 +117,10 @@ def _parts(url: str) -> SplitResult:
     except ValueError as error:
         raise ValueError(f"url cannot be read: {error}") from error
     return parts
+
+
+class _UnansweredError(OSError):
+    """The alerts were on their way, and the server has not said whether it took them."""
 
 
 def _post(config: Config, place: SplitResult, body: bytes, limit: Limit) -> tuple[int, str]:
@@ -131,9 +137,12 @@ def _post(config: Config, place: SplitResult, body: bytes, limit: Limit) -> tupl
     try:
         connection.connect()
         limit.covers(connection.sock)
-        connection.request("POST", place.path.rstrip("/") + _PATH, body, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read(_LONGEST_DETAIL).decode(errors="replace")
+        try:
+            connection.request("POST", place.path.rstrip("/") + _PATH, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(_LONGEST_DETAIL).decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise _UnansweredError(str(error)) from error
     finally:
         connection.close()
 

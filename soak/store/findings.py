@@ -194,7 +194,8 @@ class FindingsStore:
                 connection.execute(outbox.DROP, outbox.identity(row))
                 return None
             cause = "" if word.finding is None else outbox.told_too(row.cause, word.finding.cause)
-            tried = connection.execute(outbox.TRY, (latest, cause, *outbox.identity(row)))
+            values = (latest, word.so_far, cause, *outbox.identity(row))
+            tried = connection.execute(outbox.TRY, values)
             return word if tried.rowcount else None
 
     def word(self, row: OutboxRow) -> Word:
@@ -205,9 +206,18 @@ class FindingsStore:
     def mark_sent(self, row: OutboxRow, now_wall_ns: int, detail: str = "") -> None:
         self._write(outbox.SETTLE, ("sent", now_wall_ns, detail, *outbox.identity(row)))
 
-    def mark_never(self, row: OutboxRow, now_wall_ns: int, detail: str) -> None:
-        """Give up on a message that was refused for good; it stays in the outbox to be seen."""
-        self._write(outbox.SETTLE, ("never", now_wall_ns, detail, *outbox.identity(row)))
+    def mark_never(
+        self, row: OutboxRow, now_wall_ns: int, detail: str, *, is_heard: bool = False
+    ) -> None:
+        """Give up on a message that was refused for good; it stays in the outbox to be seen.
+
+        `row` is as it was before the try, and `is_heard` whether somebody may have got it in that.
+        """
+        with self._transaction() as connection:
+            if not is_heard:
+                connection.execute(outbox.UNHEARD, (row.cause, *outbox.identity(row)))
+            values = ("never", now_wall_ns, detail, *outbox.identity(row))
+            connection.execute(outbox.SETTLE, values)
 
     def mark_retry(
         self,
@@ -216,10 +226,16 @@ class FindingsStore:
         next_at_wall_ns: int,
         detail: str,
         so_far: str = "",
+        *,
+        is_heard: bool = False,
     ) -> None:
+        """Put a message off; `row` and `is_heard` as for one that is given up."""
         latest = min(next_at_wall_ns, now_wall_ns + LONGEST_WAIT_NS)
-        known = so_far, row.cause  # as it was before the try
-        self._write(outbox.PUT_OFF, (latest, detail, so_far, *known, *outbox.identity(row)))
+        with self._transaction() as connection:
+            if not is_heard:
+                connection.execute(outbox.UNHEARD, (row.cause, *outbox.identity(row)))
+            values = (latest, detail, so_far, *outbox.identity(row))
+            connection.execute(outbox.PUT_OFF, values)
 
     def save_notice(
         self, key: str, text: str, sinks: Sequence[str], now_wall_ns: int, *, is_over: bool
@@ -351,8 +367,11 @@ def _stored(connection: sqlite3.Connection, key: str) -> Finding | None:
 
 def _word(connection: sqlite3.Connection, row: OutboxRow) -> Word:
     finding = _stored(connection, row.key)
-    was = "" if finding is None else outbox.known_cause(connection, row, finding.cause)
-    return Word(finding, was)
+    if finding is None:
+        return Word(finding, was="", so_far=row.so_far)
+    was = outbox.known_cause(connection, row, finding.cause)
+    is_other = row.kind != "confirmed" and bool(outbox.told_else(row.cause, finding.cause))
+    return Word(finding, was, so_far="" if is_other else row.so_far)
 
 
 def _whole(connection: sqlite3.Connection, row: sqlite3.Row) -> Finding:

@@ -42,10 +42,15 @@ class OutboxRow:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a message says; `was` is the other cause that its readers know, or may, "" where there is none."""
+    """What a message says; `was` is the other cause that its readers know, or may, "" where there is none.
+
+    A sequel that told some of its readers another cause is for all of them again; a first word has a sequel
+    for that.
+    """
 
     finding: Finding | None  # None: it is not there
     was: str
+    so_far: str  # what the sink noted at its last try
 
 
 def change_row(run: str, change: Change) -> tuple[object, ...]:

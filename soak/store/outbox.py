@@ -34,19 +34,17 @@ LASTING = """SELECT * FROM outbox AS o WHERE sink = ? AND kind <> 'gone' AND sta
         AND (later.turn, later.kind) > (o.turn, o.kind)
         AND (later.kind = 'gone' OR later.state = 'sent'))
     ORDER BY created_wall_ns, key"""
-TRY = f"""UPDATE outbox SET attempts = attempts + 1, next_at_wall_ns = ?, detail = '', cause = ?
-    WHERE {_ROW}"""  # noqa: S608  # the constant above
-# Where nobody took it, what it said has not been heard.
-PUT_OFF = f"""UPDATE outbox SET next_at_wall_ns = ?, detail = ?, so_far = ?,
-    cause = CASE WHEN ? = '' THEN ? ELSE cause END WHERE {_ROW}"""  # noqa: S608  # as above
+TRY = f"""UPDATE outbox SET attempts = attempts + 1, next_at_wall_ns = ?, detail = '', so_far = ?,
+    cause = ? WHERE {_ROW}"""  # noqa: S608  # the constant above
+PUT_OFF = f"UPDATE outbox SET next_at_wall_ns = ?, detail = ?, so_far = ? WHERE {_ROW}"  # noqa: S608  # as above
 SETTLE = f"UPDATE outbox SET state = ?, done_wall_ns = ?, detail = ? WHERE {_ROW}"  # noqa: S608  # as above
+UNHEARD = f"UPDATE outbox SET cause = ? WHERE {_ROW}"  # noqa: S608  # as above
+"""With what the row said before a try that nobody can have heard: what that one said is known to nobody."""
+
 DROP = f"DELETE FROM outbox WHERE {_ROW}"  # noqa: S608  # as above
 _HURRY = f"UPDATE outbox SET next_at_wall_ns = ? WHERE {_ROW} AND attempts = 0"  # noqa: S608  # as above
-_KNOWN = """SELECT cause FROM outbox
-    WHERE key = ? AND sink = ? AND kind < ? AND turn = ? AND state = 'sent'
-    ORDER BY kind DESC LIMIT 1"""
-
-
+_BEFORE = """SELECT * FROM outbox WHERE key = ? AND sink = ? AND kind < ? AND turn = ?
+    ORDER BY kind"""
 _BEGUN = "SELECT * FROM outbox WHERE key = ? AND sink = ? AND kind = 'confirmed'"
 _NOTICE = "INSERT OR IGNORE INTO outbox VALUES (?,?,?,1,'pending',?,?,0,NULL,'','','')"
 
@@ -56,8 +54,8 @@ def identity(row: OutboxRow) -> tuple[str, str, str, int]:
 
 
 def told_too(told: str, cause: str) -> str:
-    """Return what readers may know when a cause is told to those who may have heard others before."""
-    return _OR.join(dict.fromkeys([*filter(None, told.split(_OR)), cause]))
+    """Return what readers may know who may have heard others before: causes joined as they are told."""
+    return _OR.join(dict.fromkeys(filter(None, [*told.split(_OR), *cause.split(_OR)])))
 
 
 def told_else(told: str, cause: str) -> str:
@@ -66,15 +64,14 @@ def told_else(told: str, cause: str) -> str:
 
 
 def known_cause(connection: Connection, row: OutboxRow, cause: str) -> str:
-    """Return what was told before a sequel in its turn that is not `cause`; "" where nothing was.
+    """Return what is not `cause` and was told before a sequel in its turn, or may have been; "": nothing.
 
-    A try of a correction in which the daemon died may have told one, too.
+    A word that all have got takes the place of those before; a correction's own tries may have told some.
     """
-    found = connection.execute(_KNOWN, identity(row)).fetchone()
-    if found is None:
-        return ""
-    tried = row.cause if row.kind == "corrected" else ""
-    return told_else(told_too(tried, str(found["cause"])), cause)
+    known = ""
+    for before in map(outbox_of, connection.execute(_BEFORE, identity(row))):
+        known = before.cause if before.state == "sent" else told_too(known, before.cause)
+    return told_else(told_too(known, row.cause) if row.kind == "corrected" else known, cause)
 
 
 def queue(connection: Connection, finding: Finding, sinks: Sequence[str], now_wall_ns: int) -> None:
@@ -142,6 +139,4 @@ def _queue(
 
 def _is_corrected(finding: Finding, told: OutboxRow) -> bool:
     """True when the last word on a cause is not the one that was told, or is being told."""
-    return (
-        finding.is_settled and told.state != "never" and bool(told_else(told.cause, finding.cause))
-    )
+    return finding.is_settled and bool(told_else(told.cause, finding.cause))
