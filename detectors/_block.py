@@ -79,7 +79,7 @@ class Block:
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     older: NDArray[np.float64] = field(
         default_factory=_none
-    )  # scores of cells, newest first, summed
+    )  # picked sums of cells, in the order of `_scores.OLDER`
     older_counts: NDArray[np.float64] = field(default_factory=_none)
     noise: NDArray[np.float64] = field(default_factory=_none)  # of the contrast of each window
     freedom: NDArray[np.float64] = field(default_factory=_none)  # degrees of it

@@ -63,16 +63,31 @@ def test_flushes_that_wait_above_an_innocent_device() -> None:
     )
 
 
-def test_a_cpu_that_fills_up_may_be_what_flushes_wait_for() -> None:
-    """So what the CPU was used up by comes before them: collections, on two cores."""
+@pytest.mark.parametrize(
+    ("host", "before", "after", "is_short"),
+    [
+        ("probe@b1", 0.3, 0.9, True),
+        ("probe@b1", 0.6, 0.76, True),
+        ("probe@b1", 0.04, 0.06, False),
+        ("probe@b1", 0.3, 0.5, False),
+        ("probe@b2", 0.3, 0.9, False),
+    ],
+)
+def test_flushes_come_after_what_took_the_cpu_that_they_wait_for(
+    host: str, before: float, after: float, *, is_short: bool
+) -> None:
+    """Where that of their own host ran short: collections, on two cores. They are told still."""
     flushes = [channel(FSYNC, 0.002, 0.1), *innocent()]
-    full = channel("probe@b1|host_cpu_ratio", 0.3, 0.9)
+    cpu = channel(f"{host}|host_cpu_ratio", before, after)
 
     (alone,) = attribute(STEP, around(*flushes))
-    beside = {one.cause: one.score for one in attribute(STEP, around(*flushes, full))}
+    beside = attribute(STEP, around(*flushes, cpu))
 
-    assert beside["slow_fsync"] < alone.score - 0.1
-    assert "broker_cpu" in beside
+    if is_short:
+        assert [one.cause for one in beside] == ["broker_cpu", "slow_fsync"]
+        assert "CPU of its host ran short" in beside[1].evidence[2].text
+    else:
+        assert alone == beside[0]
 
 
 @pytest.mark.parametrize(("write", "is_named"), [(0.7e-3, True), (4e-3, False)])

@@ -44,21 +44,10 @@ _OF_HOST = ("host_cpu_ratio", "node_pressure_cpu_waiting_seconds")
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return which CPU ran short at the onset; None when none did."""
-    ours = _innocence.busy_with_us(change, nearby)
-    short = [
-        one
-        for limit in _LIMITS
-        for one in moves(limit.metric, change, nearby)
-        if one.has_risen
-        and one.after >= limit.after
-        and one.after - one.before >= limit.rise
-        and _brokers.is_host_of_one(one.series, nearby)
-        and not (limit.metric in _OF_HOST and source_of(one.series) in ours)
-    ]
     idle = [
         one for one in moves(_IDLE, change, nearby) if one.has_fallen and one.after < _MOST_IDLE
     ]
-    found = [*short, *idle]
+    found = [*short(change, nearby), *idle]
     if not found:
         return None
     is_told_twice = len({_metric(one) for one in found}) > 1
@@ -68,6 +57,21 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     return Explanation(
         "broker_cpu", _scores.graded(band, strongest), tuple(told(one, change) for one in found)
     )
+
+
+def short(change: Change, nearby: Nearby) -> list[Move]:
+    """Return what tells at the onset that the CPU of a broker's host, or its busiest core, ran short."""
+    ours = _innocence.busy_with_us(change, nearby)
+    return [
+        one
+        for limit in _LIMITS
+        for one in moves(limit.metric, change, nearby)
+        if one.has_risen
+        and one.after >= limit.after
+        and one.after - one.before >= limit.rise
+        and _brokers.is_host_of_one(one.series, nearby)
+        and not (limit.metric in _OF_HOST and source_of(one.series) in ours)
+    ]
 
 
 def _is_own_work(change: Change, nearby: Nearby) -> bool:

@@ -5,7 +5,8 @@ Method:  the latency of fsync, or of a bookie's journal sync, steps up at the on
          by less than a tenth of what a flush did: what is held up above comes in bursts. Beside deletions
          that began at the onset, which a device feels, it may slow and discard, but on logarithms by less
          than half of what the flushes did, which must be three times slower. What a busy CPU adds
-         (`fsync_schedule_lag_seconds`) does not count.
+         (`fsync_schedule_lag_seconds`) does not count; where the CPU of the flush's own host ran short, for
+         which a flush waits too, what took it is said first.
 Assumes: the device's own numbers are known; without them nothing tells this from a slow drive.
 """
 
@@ -13,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from detectors.causes import _background, _drives, _innocence, _scores
+from detectors.causes import _background, _drives, _innocence, _scores, broker_cpu
 from detectors.causes._drives import Drive
 from detectors.causes._moves import Move, moves, risen, share, told
-from detectors.channels import column_of
+from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby
 from soak.core.model import Change, Evidence, Explanation
 
@@ -35,6 +36,7 @@ _REQUESTS = 4  # that a flush may wait for in turn: data, journal, its commit, t
 _TRIFLE = 0.1
 _OF_DELETIONS = 2  # power of the ratio by which the device slowed, at least that of the flushes
 _BY_DELETIONS = 3.0  # deletions alone slow flushes about twice
+_SHORT_OF_CPU = 0.55  # the score then: below what tells of the CPU
 
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
@@ -51,10 +53,12 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     guilty = [drive for drive in slower if is_deleting or not _is_trifle(drive, flush)]
     part = share(flush, change)
     if not guilty:
-        is_cpu = _innocence.is_cpu_guilty(change, nearby)  # a flush waits for its turn there, too
-        score = _scores.graded(_scores.LIKELY if is_cpu else _scores.STRONG, part)
-        evidence = (told(flush, change), _trifling(slower) if slower else _innocent(known))
-        return Explanation("slow_fsync", score, evidence) if known else None
+        score = _scores.graded(_scores.STRONG, part)
+        evidence = [told(flush, change), _trifling(slower) if slower else _innocent(known)]
+        if _is_short_of_cpu(flush, change, nearby):
+            score = _SHORT_OF_CPU
+            evidence.append(Evidence("The CPU of its host ran short, for which a flush waits too."))
+        return Explanation("slow_fsync", score, tuple(evidence)) if known else None
     if not is_deleting or not all(_is_deletions(drive, flush) for drive in guilty):
         return None
     score = _scores.graded(_scores.LIKELY, part)
@@ -66,6 +70,11 @@ def _flushes(change: Change, nearby: Nearby) -> Iterable[Move]:
         for one in moves(metric, change, nearby):
             if one.label.get("quantile") in _QUANTILES:
                 yield one
+
+
+def _is_short_of_cpu(flush: Move, change: Change, nearby: Nearby) -> bool:
+    host = source_of(flush.series)
+    return any(source_of(one.series) == host for one in broker_cpu.short(change, nearby))
 
 
 def _is_trifle(drive: Drive, flush: Move) -> bool:
