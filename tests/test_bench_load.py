@@ -84,15 +84,19 @@ def test_each_side_tells_what_the_hypervisor_kept_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A p99 under steal is the machine's. Two calls a side: one to begin with, one to tell."""
-    told = iter([9.0, 0.0, 9.0, 4.0])
+    told = iter([9.0, 0.0, 9.0, 4.0] + [9.0, 0.0] * 6 + [9.0, 30.0, 9.0, 0.0])
     monkeypatch.setattr(
         "tests.bench.figures.psutil.cpu_times_percent", lambda: SimpleNamespace(steal=next(told))
     )
 
-    pairs = figures.side_by_side(1, lambda _: {"a": 1.0}, lambda _: {"a": 2.0})
+    pairs = figures.side_by_side(5, lambda _: {"a": 1.0}, lambda _: {"a": 2.0})
+    (found,) = figures.figures([figures.stolen("producer")], pairs)
 
-    assert pairs == [({"a": 1.0, "stolen_percent": 0.0}, {"a": 2.0, "stolen_percent": 4.0})]
-    assert figures.figures([figures.STOLEN], pairs)[0].ratio == 0.0
+    assert pairs[0] == ({"a": 1.0, "stolen_percent": 0.0}, {"a": 2.0, "stolen_percent": 4.0})
+    assert (found.ours, found.peer) == (30.0, 4.0), "the worst of all rounds"
+    assert math.isnan(found.ratio)
+    assert found.figure.startswith("producer: ")
+    assert figures.table("t", [found]).row_count == 1
 
 
 def test_where_neither_side_has_any_the_ratio_is_one() -> None:
@@ -101,6 +105,14 @@ def test_where_neither_side_has_any_the_ratio_is_one() -> None:
     found = [figures.figures([spec], [({"a": a}, {"a": 0.0})])[0].ratio for a in (0.0, 3.0)]
 
     assert found == [1.0, math.inf]
+
+
+def test_a_ratio_with_nothing_is_null_in_json(tmp_path: Path) -> None:
+    found = figures.figures([Spec("a", "", Goal())], [({"a": 3.0}, {"a": 0.0})])
+    figures.write(tmp_path / "bench.json", found)
+
+    (read,) = json.loads((tmp_path / "bench.json").read_text(), parse_constant=pytest.fail)
+    assert (read["ours"], read["ratio"]) == (3.0, None)
 
 
 def test_the_producer_tool_is_taken_at_its_steady_rate() -> None:

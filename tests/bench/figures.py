@@ -51,15 +51,25 @@ class Spec:
     measure: str
     figure: str
     goal: Goal
+    is_of_machine: bool = False  # the highest of all rounds counts, and no ratio
 
 
-STOLEN = Spec("stolen_percent", "CPU time of the machine that a hypervisor kept, %", Goal())
+_STOLEN = "stolen_percent"
 """Added to what each side measured. Above some 0.5 % a p99 tells of the machine, and so do both sides."""
+
+
+def stolen(what: str) -> Spec:
+    """Return the figure that tells whether the others of a part may be believed."""
+    figure = f"{what}: CPU time that a hypervisor kept in the worst round, %"
+    return Spec(_STOLEN, figure, Goal(), is_of_machine=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A line of the result: medians over the rounds; `spread` is the lowest and highest ratio of a round."""
+    """A line of the result: medians over the rounds; `spread` is the lowest and highest ratio of a round.
+
+    What is of the machine has its highest figures, and no ratio: NaN.
+    """
 
     figure: str
     ours: float
@@ -88,7 +98,7 @@ def side_by_side(
 def _measured(side: Callable[[int], Measures], number: int) -> Measures:
     psutil.cpu_times_percent()  # the next call tells of the time since this one
     found = side(number)
-    return {**found, STOLEN.measure: getattr(psutil.cpu_times_percent(), "steal", 0.0)}
+    return {**found, _STOLEN: getattr(psutil.cpu_times_percent(), "steal", 0.0)}
 
 
 def figures(specs: Sequence[Spec], pairs: Sequence[tuple[Measures, Measures]]) -> list[Figure]:
@@ -97,6 +107,13 @@ def figures(specs: Sequence[Spec], pairs: Sequence[tuple[Measures, Measures]]) -
     for spec in specs:
         mine = [ours[spec.measure] for ours, _ in pairs]
         theirs = [peer[spec.measure] for _, peer in pairs]
+        if spec.is_of_machine:
+            found.append(
+                Figure(
+                    spec.figure, max(mine), max(theirs), math.nan, (math.nan, math.nan), "", None
+                )
+            )
+            continue
         ratios = [ratio_of(a, b) for a, b in zip(mine, theirs, strict=True)]
         middle, ratio = median(mine), median(ratios)
         found.append(
@@ -135,10 +152,24 @@ def table(title: str, found: Sequence[Figure]) -> Table:
 
 def _short(number: float) -> str:
     """Return three digits, and no fraction where there are more before the point."""
+    if math.isnan(number):
+        return ""
     return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 
 def write(path: Path, found: Sequence[Figure]) -> None:
-    """Write the figures as JSON."""
+    """Write the figures as JSON, which has no infinity: where there is no ratio it is null."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
+    named = [
+        {
+            **asdict(one),
+            "ratio": _finite(one.ratio),
+            "spread": [_finite(ratio) for ratio in one.spread],
+        }
+        for one in found
+    ]
+    path.write_text(json.dumps(named, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _finite(ratio: float) -> float | None:
+    return ratio if math.isfinite(ratio) else None

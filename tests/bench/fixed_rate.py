@@ -15,7 +15,7 @@ from soak.core.plan import Plan
 from soak.core.units import SECOND_NS
 from tests.bench import daemons, omb
 from tests.bench.daemons import Second
-from tests.bench.figures import STOLEN, Goal, Measures, Spec
+from tests.bench.figures import Goal, Measures, Spec, stolen
 from tests.bench.process import wait_all
 
 SIZE = 1024
@@ -47,7 +47,7 @@ def specs(name: str, goals: Mapping[str, Goal]) -> tuple[Spec, ...]:
         Spec(measure, f"{name}: {figure}", goals.get(measure, _NO_GOAL))
         for measure, figure in figures.items()
     )
-    return (*named, STOLEN)
+    return (*named, stolen(name))
 
 
 KAFKA_SPECS = specs(

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from soak.core.errors import SoakError
 from soak.core.plan import Plan
 from tests.bench import daemons, kafka_tools
-from tests.bench.figures import STOLEN, Goal, Measures, Spec
+from tests.bench.figures import Goal, Measures, Spec, stolen
 from tests.bench.process import wait_all
 
 SIZE = 1024
@@ -48,7 +48,7 @@ def producer_specs(settings: str, length: Length) -> tuple[Spec, ...]:
     return (
         Spec("rate", f"{what}: messages/s", Goal(ratio_least=1.3)),
         Spec("cpu_us", f"{what}: CPU us a message", Goal(ratio_most=0.45)),
-        STOLEN,
+        stolen(what),
     )
 
 
@@ -56,7 +56,7 @@ def consumer_specs(length: Length) -> tuple[Spec, ...]:
     what = f"consumer, {length.name}"
     cpu = Spec("cpu_us", f"{what}: CPU us a message", Goal(ratio_most=0.45))
     rate = Spec("rate", f"{what}: messages/s", Goal(ratio_least=1.0))
-    return (rate, cpu, STOLEN) if length.has_read_rate else (cpu, STOLEN)
+    return (rate, cpu, stolen(what)) if length.has_read_rate else (cpu, stolen(what))
 
 
 _ASKED_PER_SECOND = 1_000_000  # more than can be done: what is over is counted as missed

@@ -31,13 +31,13 @@ from soak.service import children
 from soak.service.signals import exit_on_sigterm
 from soak.store.journal_reader import last_record
 from tests.bench.figures import (
-    STOLEN,
     Figure,
     Goal,
     Measures,
     Spec,
     figures,
     side_by_side,
+    stolen,
     table,
     write,
 )
@@ -58,12 +58,12 @@ SAME = ("cpu", "diskstats", "loadavg", "meminfo", "netdev", "pressure", "vmstat"
 SPECS_SAME = (
     Spec("cores", "same metrics: CPU, cores", Goal(ratio_most=1.0)),
     Spec("mb", "same metrics: memory, MB", Goal()),
-    STOLEN,
+    stolen("same metrics"),
 )
 SPECS_ALL = (
     Spec("cores", "all probes: CPU, cores", Goal(ours_most=0.01)),
     Spec("mb", "all probes: memory, MB", Goal(ours_most=60.0)),
-    STOLEN,
+    stolen("all probes"),
 )
 
 Raw = dict[str, Any]
