@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from soak.core.errors import LabError
-from soak.lab import drive, drive_control, drive_mounts, drive_place
+from soak.lab import dirty_limit, drive, drive_control, drive_mounts, drive_place
 from soak.lab.drive_folder import DriveFolder
 
 LIMIT_SECONDS = 30.0
@@ -67,6 +67,22 @@ def user_of(folder: Path, then: str = "made.stop_answering()") -> subprocess.Pop
 def test_a_machine_that_lacks_something_is_told_what() -> None:
     """The tool and the package that has it, or that root is needed."""
     assert drive.missing(lambda _tool: None).startswith("a drive of the lab's own needs")
+
+
+def test_a_kernel_without_a_limit_for_one_drive_is_told_of(tmp_path: Path) -> None:
+    """Those before Linux 6.2 have a folder a drive, and no such file in it."""
+    (tmp_path / "7:0").mkdir()
+    lack = dirty_limit.missing(tmp_path)
+    (tmp_path / "7:0" / "strict_limit").touch()
+
+    assert "needs Linux 6.2" in lack
+    assert dirty_limit.missing(tmp_path) == ""
+
+
+def test_a_drive_that_cannot_be_limited_is_named() -> None:
+    dirty_limit.lift("no-such-drive")
+    with pytest.raises(LabError, match="held back from no-such-drive"):
+        dirty_limit.limit("no-such-drive", 2**20)
 
 
 @pytest.mark.slow

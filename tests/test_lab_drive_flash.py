@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from soak.core.errors import LabError
-from soak.lab import drive, drive_nbdkit
+from soak.lab import dirty_limit, drive, drive_nbdkit
 from soak.lab.drive_control import Said, Told, ask, tell
 from soak.lab.faults import cold_catch_up
 from soak.lab.flash import Settings
@@ -113,23 +113,26 @@ def _size(device: str) -> int:
 @pytest.mark.slow
 def test_who_writes_waits_for_the_drive_once_no_more_may_be_held_back(tmp_path: Path) -> None:
     """Nobody flushes: without a limit the kernel takes 8 MiB at once, however slow the drive is."""
+    if lack := dirty_limit.missing():
+        pytest.skip(lack)
     made = started(tmp_path)
+    limits = Path("/sys/class/block") / made.device / "bdi"
     try:
         made.answer(delay_seconds=0.2)
         plain = written(made.mount_point / "plain")
         made.answer()
         with (made.mount_point / "plain").open("rb+") as file:
             os.fsync(file)  # what was held back is on the drive
-        try:
-            made.limit_dirty(2**20)
-        except LabError as error:
-            pytest.skip(str(error))
+        made.limit_dirty(2**20)
+        is_strict = (limits / "strict_limit").read_text().strip()
         made.answer(delay_seconds=0.2)
         limited = written(made.mount_point / "limited")
     finally:
         made.close()
 
     assert limited > 10 * plain
+    assert is_strict == "1"
+    assert not (limits / "strict_limit").exists() or (limits / "strict_limit").read_text() == "0\n"
 
 
 def written(path: Path) -> float:

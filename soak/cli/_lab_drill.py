@@ -206,11 +206,13 @@ def missing(found: Drill) -> str:
     """Return what this machine lacks for a drill, or ""."""
     from soak.cli import _checks
     from soak.core import plugins
-    from soak.lab import drive
+    from soak.lab import dirty_limit, drive
 
     lab = _checks.load_plan(found.plan).plan.lab
     if lab is not None and lab.drive is not None:
         lack = drive.missing(filesystem=lab.drive.filesystem)
+        if lab.drive.dirty_limit is not None:
+            lack = lack or dirty_limit.missing()
         if lack:
             return lack
     for kind in (found.fault_kind, *(kind for kind, _ in found.given)):

@@ -21,7 +21,7 @@ from typing import Literal
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS, format_size
-from soak.lab import drive_control, drive_mounts, page_cache
+from soak.lab import dirty_limit, drive_control, drive_mounts, page_cache
 from soak.lab.drive_control import Said, Told
 from soak.lab.drive_folder import DriveFolder
 from soak.lab.flash import Settings
@@ -159,20 +159,14 @@ class Drive:
         self._tell(replace(self._told, read_seconds_per_mib=seconds_per_mib))
 
     def limit_dirty(self, most_bytes: int) -> None:
-        """Let the kernel hold back so much of what is written at most: then who writes waits for the drive.
+        """Let the kernel hold back about so much of what is written: then who writes waits for the drive.
 
         The limit goes with the loop device.
 
         Raises:
             LabError: this kernel has none for one drive alone (before Linux 6.2).
         """
-        number = Path(f"/sys/class/block/{self.device}/dev").read_text(encoding="ascii").strip()
-        limits = Path("/sys/class/bdi") / number
-        try:
-            (limits / "max_bytes").write_text(str(most_bytes), encoding="ascii")
-            (limits / "strict_limit").write_text("1", encoding="ascii")
-        except OSError as error:
-            raise LabError(f"cannot limit what is held back of a drive: {error}") from error
+        dirty_limit.limit(self.device, most_bytes)
 
     def forget(self) -> None:
         """Have the kernel keep nothing of the drive in memory, below the filesystem's own pages."""

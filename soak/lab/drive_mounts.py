@@ -14,7 +14,7 @@ from probes import _mounts
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
-from soak.lab import drive_control, drive_place
+from soak.lab import dirty_limit, drive_control, drive_place
 from soak.lab.drive_folder import DriveFolder
 
 _CONTROL, _ADD, _REMOVE = Path("/dev/loop-control"), 0x4C80, 0x4C81
@@ -144,7 +144,8 @@ def detach_nameless(loops: list[str]) -> None:
 
 
 def _detach(loop: str) -> None:
-    """Detach a loop device and take it away; one that stays busy stays, with nothing on it."""
+    """Detach a loop device and take it away; one that stays busy stays, with nothing on it and no limit."""
+    dirty_limit.lift(Path(loop).name)
     if _try("losetup", "--detach", loop):
         _remove(loop)
 
