@@ -1,10 +1,11 @@
-"""The client as the cause: schedule lag and untrusted seconds."""
+"""The client as the cause: schedule lag, untrusted seconds, stolen CPU."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from detectors.attribution import attribute
 from detectors.nearby import Nearby
@@ -88,6 +89,51 @@ def test_seconds_that_were_untrusted_all_along_are_not() -> None:
     found = Nearby(0, 160, untrusted_k={"produce.0@h": np.arange(60, 130)})
 
     assert [e.cause for e in attribute(STEP, found)] == ["unknown"]
+
+
+def test_schedule_lag_anywhere_in_a_wide_onset_is_the_client() -> None:
+    """A tail is dated to tens of seconds; what is a part of it need not rise at the likeliest of them."""
+    late = replace(STEP, onset_k=70, interval=(65, 104))
+
+    assert [e.cause for e in attribute(late, lag(0.0004, 0.055))] == ["client"]
+    assert [e.cause for e in attribute(replace(late, interval=(65, 90)), lag(0.0004, 0.055))] == [
+        "unknown"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "before", "after", "is_named"),
+    [
+        ("probe@h", 0.14, 0.27, True),
+        ("probe@b1", 0.14, 0.27, False),
+        ("probe@h", 0.0, 0.04, False),
+        ("probe@h", 0.27, 0.14, False),
+    ],
+)
+def test_what_a_hypervisor_takes_from_the_load_s_host_is_the_client(
+    source: str, before: float, after: float, *, is_named: bool
+) -> None:
+    found = stolen(source, before, after)
+    (explanation,) = attribute(STEP, found)
+
+    assert explanation.cause == ("client" if is_named else "unknown")
+    if is_named:
+        assert "of probe@h went from 0.14 to 0.27" in explanation.evidence[0].text
+
+
+def test_what_it_takes_from_a_host_with_a_broker_is_that_broker_s() -> None:
+    found = stolen("probe@h", 0.14, 0.27)
+    fsync = Series("probe@h|fsync_latency_seconds", np.arange(160), np.full(160, 0.001))
+    beside = replace(found, series={**found.series, fsync.name: fsync})
+
+    assert [e.cause for e in attribute(STEP, beside)] == ["broker_cpu"]
+
+
+def stolen(source: str, before: float, after: float) -> Nearby:
+    k = np.arange(160, dtype=np.int64)
+    calm = lag(0.0004, 0.0004).series
+    steal = Series(f"{source}|host_cpu_steal_ratio", k, np.where(k < 100, before, after))
+    return Nearby(0, 160, {**calm, steal.name: steal})
 
 
 def test_what_else_changed_is_told_when_no_cause_passes() -> None:

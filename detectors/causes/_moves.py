@@ -58,7 +58,16 @@ class Move:
 
     @property
     def has_risen(self) -> bool:
-        return self.is_at_onset and self.delta >= CLEAR and self.ratio >= _SAME
+        return self.is_at_onset and self._is_higher
+
+    def has_risen_with(self, change: Change) -> bool:
+        """True also anywhere in a wide interval of the onset: for what is a part of the latency itself."""
+        low, high = change.interval
+        return self._is_higher and (self.is_at_onset or low - LEAD <= self.onset_k <= high + LATE)
+
+    @property
+    def _is_higher(self) -> bool:
+        return self.delta >= CLEAR and self.ratio >= _SAME
 
     @property
     def has_fallen(self) -> bool:

@@ -22,19 +22,24 @@ NEXT = "see what else runs on the broker's host: top, and steal in vmstat"
 
 
 @dataclass(frozen=True, slots=True)
-class _Limit:
+class Limit:
     """From where on a channel says that there is too little; `rise` is the least difference."""
 
     metric: str
     after: float
     rise: float
 
+    def is_exceeded(self, one: Move) -> bool:
+        """True for a channel that came this far, whenever that was."""
+        return one.after >= self.after and one.after - one.before >= self.rise
 
+
+STOLEN = Limit("host_cpu_steal_ratio", 0.05, 0.04)
 _LIMITS = (
-    _Limit("host_cpu_ratio", 0.75, 0.15),
-    _Limit("host_cpu_steal_ratio", 0.05, 0.04),
-    _Limit("node_pressure_cpu_waiting_seconds", 0.25, 0.15),
-    _Limit("vectorized_reactor_utilization_ratio", 0.9, 0.1),
+    Limit("host_cpu_ratio", 0.75, 0.15),
+    STOLEN,
+    Limit("node_pressure_cpu_waiting_seconds", 0.25, 0.15),
+    Limit("vectorized_reactor_utilization_ratio", 0.9, 0.1),
 )
 _IDLE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_ratio"
 _MOST_IDLE = 0.3
@@ -67,8 +72,7 @@ def short(change: Change, nearby: Nearby) -> list[Move]:
         for limit in _LIMITS
         for one in moves(limit.metric, change, nearby)
         if one.has_risen
-        and one.after >= limit.after
-        and one.after - one.before >= limit.rise
+        and limit.is_exceeded(one)
         and _brokers.is_host_of_one(one.series, nearby)
         and not (limit.metric in _OF_HOST and source_of(one.series) in ours)
     ]

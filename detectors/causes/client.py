@@ -2,8 +2,9 @@
 
 Method:  latency counts from the intended time of sending, so schedule lag is part of it: its rise is
          compared with the step, but for seconds in which a full queue held the sending back. So is how long a
-         producer could note no acknowledgement, and a consumer take no message. Beside it, the share of
-         seconds that a daemon marked as untrusted.
+         producer could note no acknowledgement, and a consumer take no message. All these are a part of the
+         latency, so they may have risen anywhere in the interval of its onset. Beside them, the share of
+         seconds that a daemon marked as untrusted, and the CPU that a hypervisor took from its host.
 Assumes: our own records of the minute before and after the onset. A producer's latency is its own: what
          another process did is no part of it; end to end every producer may be.
 """
@@ -14,7 +15,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from detectors.causes._moves import move
+from detectors.causes import _brokers, _scores, broker_cpu
+from detectors.causes._moves import move, moves, told
 from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby, between
 from soak.core import wording
@@ -45,7 +47,8 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return what our own daemons have to do with a step of latency; None when nothing."""
     if change.direction == "down":
         return None
-    found = [part for part in (_late(change, nearby), _untrusted(change, nearby)) if part]
+    parts = (_late(change, nearby), _untrusted(change, nearby), _stolen(change, nearby))
+    found = [part for part in parts if part]
     if not found:
         return None
     return Explanation(
@@ -94,7 +97,7 @@ def _delayed(name: str, text: str, change: Change, nearby: Nearby) -> tuple[floa
     if min(before.size, after.size) < _LEAST:
         return None
     moved = move(own, change, nearby)
-    if moved is None or not moved.has_risen:
+    if moved is None or not moved.has_risen_with(change):
         return None
     was, became = float(np.median(before)), float(np.median(after))
     share = max(0.0, min(1.0, (became - was) / (change.after - change.before)))
@@ -136,3 +139,24 @@ def _untrusted(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
                 ),
             )
     return None
+
+
+def _stolen(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
+    """Return what a hypervisor took from the host of a daemon whose latency this is: broker's hosts apart."""
+    hosts = {_host(source) for source in map(source_of, nearby.series) if _is_part(source, change)}
+    found = [
+        one
+        for one in moves(broker_cpu.STOLEN.metric, change, nearby)
+        if _host(source_of(one.series)) in hosts
+        and one.has_risen_with(change)
+        and broker_cpu.STOLEN.is_exceeded(one)
+        and not _brokers.is_host_of_one(one.series, nearby)
+    ]
+    worst = max(found, key=lambda one: one.after - one.before, default=None)
+    if worst is None:
+        return None
+    return _scores.graded(_scores.LIKELY, worst.after - worst.before), told(worst, change)
+
+
+def _host(source: str) -> str:
+    return source.partition("@")[2]
