@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from soak.core.clock import Grid, RunClock
 from soak.core.units import SECOND_NS
 from soak.store.anchor import anchored
 from tests.fakes import FakeClock
@@ -33,6 +34,16 @@ def test_a_suspend_is_time_of_the_run(tmp_path: Path) -> None:
     clock.suspend(300)
 
     assert anchored(tmp_path / "a.json", "boot", START, clock).k_at(clock.mono_ns()) == 310
+
+
+def test_who_decides_counts_on_over_a_suspend_and_a_clock_step() -> None:
+    clock = FakeClock(mono_ns=7 * SECOND_NS, wall_ns=START)
+    seconds = RunClock.on(Grid.anchored(START, clock), clock)
+    clock.advance(10)
+    clock.step_wall(3600)
+    clock.suspend(300)
+
+    assert seconds.k() == 310
 
 
 @pytest.mark.parametrize(

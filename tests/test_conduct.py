@@ -415,6 +415,21 @@ def test_a_drive_of_a_broker_is_looked_at_while_the_load_lasts(tmp_path: Path) -
     ]
 
 
+def test_a_run_that_was_asleep_ends_by_the_clock(tmp_path: Path) -> None:
+    """Its daemons start again in the second that it is; what is decided lies ahead of that."""
+    folder, clock = RunFolder(tmp_path), FakeClock()
+    folder.plan.write_text("name: w\nbroker: {kafka: {}}\nphases: {soak: 2h, drain: 20s}\n")
+    write_run(folder, Run("r", clock.wall_ns(), "h", {}, "running", "w"))
+    life = Life(clock, {6: lambda: clock.suspend(3600), 9: folder.stop_request.touch})
+
+    code = run(folder.path, life, clock)
+
+    drain = next(one for one in phases_in(folder).decisions if one.phase == "drain" and one.reason)
+    assert code == 0
+    assert 3609 < drain.from_k < 3640
+    assert clock.mono_ns() < 60 * SECOND_NS
+
+
 def test_a_conductor_outlives_a_drive_that_takes_nothing(tmp_path: Path) -> None:
     """What it could not write it decides again: a run whose conductor is gone would never end."""
     folder, clock = RunFolder(tmp_path), FakeClock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from soak.core.phases import Phase, to_line
 from soak.core.units import SECOND_NS
 from soak.daemons.context import host_name
 from soak.daemons.finish import OVERDUE_NS, UNDECIDED_NS, Ending, latest_end_k
+from soak.daemons.finish import run as finish_run
 from soak.daemons.supervise import DETECT_LIMIT_NS
 from soak.store.home import Home
 from soak.store.run_folder import Run, RunFolder, exclusive, read_run, write_run
@@ -115,6 +117,22 @@ def test_a_run_that_nobody_ends_is_over_all_the_same(world: World) -> None:
 
     assert seen == [False, False, False]
     assert world.ending.is_over(last_k)
+
+
+def test_a_run_that_was_asleep_is_over_by_the_clock(world: World, tmp_path: Path) -> None:
+    world.decide_end()
+    world.end_sources()
+    world.detect(is_running=False)
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    write_run(world.folder, Run("r1", world.clock.wall_ns(), "h", {}, "running", "p"))
+
+    class Asleep(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            world.clock.suspend(11.0 * (timeout or 1.0))
+            return world.clock.boot_ns() > 60 * SECOND_NS
+
+    assert finish_run(world.folder, Asleep(), world.clock)
+    assert world.clock.mono_ns() == 0
 
 
 def test_a_ramp_is_given_the_time_of_what_it_tries() -> None:

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from soak.core.clock import Grid
+from soak.core.clock import Grid, RunClock
 from soak.core.errors import SoakError
 from soak.core.model import Column, Finding, Record
 from soak.core.phase_plan import drain_k
@@ -61,12 +61,16 @@ class Watcher:
     run_id: str
     grid: Grid
     clock: Clock
+    _seconds: RunClock = field(init=False)
     _p50: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     _p99: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     _seen: tuple[int, int] = (-1, -1)
 
+    def __post_init__(self) -> None:
+        self._seconds = RunClock.on(self.grid, self.clock)
+
     def look(self) -> Snapshot:
-        k = self.grid.k_at(self.clock.mono_ns())
+        k = self._seconds.k()
         phases = PhaseFile(self.folder.phases).poll()
         produced, consumed = self._newest("produce."), self._newest("consume.")
         end_to_end = _latency(consumed, "end_to_end_latency_seconds")

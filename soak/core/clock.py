@@ -56,3 +56,23 @@ class Grid:
     def wall_of(self, k: int) -> int:
         """Return the nominal wall time at which interval k begins: for people, not for arithmetic."""
         return self.start_wall_ns + k * SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class RunClock:
+    """Says which second of its run it is, also after a suspend: for who decides and watches.
+
+    Who measures must not go on over a suspend, and counts on the grid of an incarnation.
+    """
+
+    clock: Clock
+    start_boot_ns: int  # the run's start on CLOCK_BOOTTIME
+
+    @classmethod
+    def on(cls, grid: Grid, clock: Clock) -> RunClock:
+        """Return it for a grid that was anchored since the last suspend."""
+        return cls(clock, grid.start_mono_ns + clock.boot_ns() - clock.mono_ns())
+
+    def k(self) -> int:
+        """Return the interval that holds this instant; negative before the run's start."""
+        return (self.clock.boot_ns() - self.start_boot_ns) // SECOND_NS

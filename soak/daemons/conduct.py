@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from soak.core.clock import Grid
+from soak.core.clock import Grid, RunClock
 from soak.core.load_rates import rates
 from soak.core.model import Column
 from soak.core.phase_plan import planned
@@ -65,12 +65,13 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: b
         if not folder.phases.exists():
             write_planned(folder, planned(plan.phases))
         conductor = Conductor(folder, plan, grid, table)
+        seconds = RunClock.on(grid, clock)
         manager = notifier()
         manager.ready()
         while True:
             is_stopped = stop.wait(POLL_SECONDS)
             manager.alive()
-            k = grid.k_at(clock.mono_ns())
+            k = seconds.k()
             phases = phase_file.poll()
             if phases.end_k is not None and k >= phases.end_k:
                 return 0

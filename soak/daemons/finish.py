@@ -6,6 +6,7 @@ import json
 import threading
 from dataclasses import dataclass, field
 
+from soak.core.clock import RunClock
 from soak.core.phase_plan import drain_k
 from soak.core.phases import Phases
 from soak.core.plan import Plan
@@ -27,13 +28,13 @@ POLL_SECONDS = 1.0
 def run(folder: RunFolder, stop: threading.Event, clock: Clock) -> bool:
     """Return True when the run is over, False when told to stop before."""
     known = read_run(folder)
-    grid = grid_of(folder, known, clock)
+    seconds = RunClock.on(grid_of(folder, known, clock), clock)
     ending = Ending(folder, read_plan(folder), clock)
     manager = notifier()
     manager.ready()
     while not stop.wait(POLL_SECONDS):
         manager.alive()
-        k = grid.k_at(clock.mono_ns())
+        k = seconds.k()
         manager.status(f"run {known.id}: {ending.phase_file.poll().at(k) or 'begins'}, second {k}")
         if ending.is_over(k):
             manager.stopping()
