@@ -121,6 +121,40 @@ def test_a_drive_that_is_nearly_full_or_none_is_left_alone(
     assert (found.state, found.trouble) == (state, trouble)
 
 
+def test_what_an_hour_of_flushes_writes_counts(tmp_path: Path) -> None:
+    """100 a second of 4 KiB each are 1.4 GiB: as much must be there above what stays free."""
+    state = replace(STATE, free_bytes=2**30)
+
+    found = measured(
+        tmp_path,
+        FakeClock(),
+        lambda _: pytest.fail("flushed"),
+        length_ns=3600 * SECOND_NS,
+        state=state,
+    )
+
+    assert found.trouble == "less than 1469MiB free: not measured"
+
+
+def test_no_drive_is_measured_below_the_plan_s_floor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ended because a broker's drive was nearly full is measured after it, too."""
+    floors: list[int] = []
+
+    def measure(*_: object, limits: Limits) -> Measured:
+        floors.append(limits.floor_bytes)
+        return GOOD
+
+    monkeypatch.setattr(_drives, "measure", measure)
+    for floor in ("5GiB", "1KiB"):
+        text = f"name: x\nbroker: {{kafka: {{}}}}\nfree_space_floor: {floor}\n"
+        plan = plan_text.load(text, "p").plan
+        _drives.look(plan, [str(tmp_path)], "after", SECOND_NS, lambda _: None)
+
+    assert floors == [5 * 2**30, 2**26]
+
+
 def test_a_drive_that_hangs_is_told_in_time(tmp_path: Path) -> None:
     """The thread is left behind."""
     go_on = threading.Event()

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from soak.cli import main
+from soak.cli import _checks, main
+from soak.cli._excess import refuse_excess
 from soak.core import plan_text
+from soak.core.errors import PlanError
 from soak.core.excess import excess
 from soak.core.plan import Plan
 
@@ -83,3 +85,14 @@ def test_a_run_beyond_them_is_refused_before_the_cluster_is_asked(tmp_path: Path
     told = str(CliRunner().invoke(main.build(words), words).exception)
 
     assert "p.yaml:4: topic.partitions: 1001 partitions is more than limits.partitions" in told
+    assert "or begin it all the same by `soak run --yes`" in told
+
+
+def test_a_service_is_told_of_the_limit_alone(tmp_path: Path) -> None:
+    """Nobody is there who could say yes."""
+    plan = tmp_path / "x.yaml"
+    plan.write_text(CLUSTER + "topic: {partitions: 1001}\n")
+
+    with pytest.raises(PlanError, match="set that higher") as told:
+        refuse_excess(_checks.load_plan(plan))
+    assert "--yes" not in str(told.value)

@@ -94,7 +94,7 @@ def check_drives(
         return
     nodes = lab.broker.nodes if lab else ()
     folders = [str(node.data_directory) for node in nodes] or folders_of(plan)
-    _drives.record(folder, folders, moment, plan.drive_check, note)
+    _drives.record(folder, plan, folders, moment, plan.drive_check, note)
 
 
 def _make_topics(plan_file: PlanFile, plan: Plan, made: Collection[str]) -> None:

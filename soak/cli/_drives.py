@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from soak.core.clock import SystemClock
@@ -14,7 +15,7 @@ from soak.core.plan_probe import AnyPlan
 from soak.core.units import duration_ns, format_duration
 from soak.core.wording import amount
 from soak.daemons.context import host_name
-from soak.daemons.drive_check import distinct, measure
+from soak.daemons.drive_check import USUAL, distinct, measure
 from soak.daemons.free_space import folders_of
 from soak.store import drive_checks
 from soak.store.run_folder import Run, RunFolder, read_run
@@ -31,13 +32,20 @@ def beforehand(plan: AnyPlan) -> list[str]:
     return [existing(Path(plan.run_directory))] if is_lab else folders_of(plan)
 
 
-def look(folders: Sequence[str], moment: Moment, length_ns: int, say: Say) -> list[Measured]:
-    """Measure one drive after the other: side by side they would disturb each other."""
+def look(
+    plan: AnyPlan, folders: Sequence[str], moment: Moment, length_ns: int, say: Say
+) -> list[Measured]:
+    """Measure one drive after the other: side by side they would disturb each other.
+
+    On none is less left than the plan's `free_space_floor`, at which a run may have ended.
+    """
     clock, host = SystemClock(), host_name()
+    floor_bytes = max(USUAL.floor_bytes, plan.free_space_floor)
+    limits = replace(USUAL, floor_bytes=floor_bytes)
     found = []
     for directories in distinct(folders):
         say(f"measuring the drive of {directories[0]} for {format_duration(length_ns)}")
-        found.append(measure(directories, moment, length_ns, host, clock))
+        found.append(measure(directories, moment, length_ns, host, clock, limits=limits))
         say(line(found[-1]))
     return found
 
@@ -53,19 +61,25 @@ def show(plan: AnyPlan, run_dir: Path | None) -> None:
         raise PlanError("--drives: no probe of the plan names a folder on a broker's drive")
     length_ns = (plan.drive_check if isinstance(plan, Plan) else 0) or USUAL_NS
     if run_dir is None:
-        found = look(folders, "before", length_ns, print)
+        found = look(plan, folders, "before", length_ns, print)
         for warning in warnings(found):
             print(f"Warning: {warning}.")
         return
     folder = RunFolder(run_dir.absolute())
-    record(folder, folders, moment_of(read_run(folder), SystemClock().wall_ns()), length_ns, print)
+    moment = moment_of(read_run(folder), SystemClock().wall_ns())
+    record(folder, plan, folders, moment, length_ns, print)
 
 
 def record(
-    folder: RunFolder, folders: Sequence[str], moment: Moment, length_ns: int, say: Say
+    folder: RunFolder,
+    plan: AnyPlan,
+    folders: Sequence[str],
+    moment: Moment,
+    length_ns: int,
+    say: Say,
 ) -> None:
     """Measure, and keep what was found in a run's folder; a drive that cannot be measured ends no run."""
-    drive_checks.append(folder, look(folders, moment, length_ns, say))
+    drive_checks.append(folder, look(plan, folders, moment, length_ns, say))
     for warning in warnings(drive_checks.read_all(folder)):
         LOG.warning("drive_check warning=%r", warning)
         say(f"Warning: {warning}.")

@@ -42,7 +42,7 @@ def run(
     from rich.console import Console
 
     from soak.cli import _checks, _outcome
-    from soak.cli._excess import refuse_excess
+    from soak.cli._excess import BY_YES, refuse_excess
     from soak.cli._part import names_of, part_of
     from soak.cli._resume import unfinished
     from soak.cli._session import execute, go_on
@@ -61,7 +61,7 @@ def run(
         names = part.only
         plan_file = _checks.cut(_checks.load_plan(plan), scale, duration)
         if not yes:
-            refuse_excess(plan_file)
+            refuse_excess(plan_file, or_else=BY_YES)
         ended = execute(plan_file, run_dir, console, part=part)
     if not names:
         _outcome.show(console, ended.folder)

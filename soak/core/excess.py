@@ -49,5 +49,4 @@ def _highest_rate(plan: Plan, table: Sequence[Point]) -> tuple[Place, Fraction]:
 
 
 def _beyond(key: str, asked: str, most: str) -> str:
-    advice = "set that higher, or begin it all the same by `soak run --yes`"
-    return f"{asked} is more than limits.{key}, {most}: {advice}"
+    return f"{asked} is more than limits.{key}, {most}: set that higher"

@@ -121,7 +121,9 @@ def _measure(
     look: Callable[[str], DriveState],
     sync: Sync,
 ) -> Measured:
-    directory, least = plain.directories[0], limits.floor_bytes + limits.write_bytes
+    directory = plain.directories[0]
+    writing_ns = min(limits.write_ns, length_ns // 2)
+    least = limits.floor_bytes + _written_bytes(length_ns - writing_ns, limits)
     try:
         state = look(directory)
         if state.filesystem in _mounts.MEMORY_KINDS:
@@ -129,10 +131,11 @@ def _measure(
                 plain, state=state, trouble="lies in memory, where a flush means nothing"
             )
         if state.free_bytes < least:
-            trouble = f"less than {format_size(least)} free: not measured"
+            trouble = (
+                f"less than {format_size(math.ceil(least / 2**20) * 2**20)} free: not measured"
+            )
             return replace(plain, state=state, trouble=trouble)
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
-            writing_ns = min(limits.write_ns, length_ns // 2)
             latencies_ns = _flush(file.fileno(), length_ns - writing_ns, clock, sync)
             rate = _write(file.fileno(), writing_ns, limits.write_bytes, clock, sync)
     except (OSError, ProbeError) as error:
@@ -145,6 +148,13 @@ def _measure(
         fsync_p99_seconds=_quantile(latencies_ns, 0.99) / SECOND_NS,
         write_bytes_per_second=rate,
     )
+
+
+def _written_bytes(flushing_ns: int, limits: Limits) -> int:
+    """Return how large the file becomes at most: plain writing goes over what was flushed."""
+    flushed = (flushing_ns // FLUSH_EVERY_NS + 1) * PAYLOAD_BYTES
+    stretch = _BLOCKS * _BLOCK_BYTES
+    return max(flushed, math.ceil(limits.write_bytes / stretch) * stretch)
 
 
 def _flush(file: int, length_ns: int, clock: Clock, sync: Sync) -> list[int]:
