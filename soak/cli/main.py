@@ -11,7 +11,9 @@ import sys
 import typer
 
 import soak.cli
+from soak.core.clock import SystemClock
 from soak.core.errors import PlanError, SoakError
+from soak.service.again import keep_apart
 from soak.service.lean import one_thread_for_numpy
 
 EXIT_FAILED = 1
@@ -60,6 +62,7 @@ def run() -> None:
     one_thread_for_numpy()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.INFO)
     try:
+        keep_apart(SystemClock())
         build(sys.argv[1:])(prog_name="soak")
     except PlanError as error:
         print(f"soak: {error}", file=sys.stderr)

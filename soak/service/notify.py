@@ -30,6 +30,10 @@ class Notifier:
         """Say in one line what `systemctl status` is to show."""
         self._send(f"STATUS={text}")
 
+    def more_time(self, seconds: float) -> None:
+        """Ask that the start may take so long from now on, whatever `TimeoutStartSec=` is."""
+        self._send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}", PATIENCE_SECONDS)
+
     def stopping(self) -> None:
         self._send("STOPPING=1", PATIENCE_SECONDS)
 
