@@ -14,8 +14,10 @@ import soak.cli
 from soak.core.clock import SystemClock
 from soak.core.errors import PlanError, SoakError
 from soak.service.again import keep_apart
+from soak.service.journal_lines import complain, is_journal, set_up
 from soak.service.lean import one_thread_for_numpy
 
+LOG = logging.getLogger("soak.cli.main")
 EXIT_FAILED = 1
 EXIT_BAD_PLAN = 2
 EXIT_INTERRUPTED = 130
@@ -60,18 +62,23 @@ def run() -> None:
     """Run the command line; the one place where errors become exit codes."""
     keep_private()
     one_thread_for_numpy()
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.INFO)
+    set_up()
     try:
         keep_apart(SystemClock())
         build(sys.argv[1:])(prog_name="soak")
     except PlanError as error:
-        print(f"soak: {error}", file=sys.stderr)
+        complain(f"soak: {error}")
         sys.exit(EXIT_BAD_PLAN)
     except KeyboardInterrupt:
-        print("soak: interrupted", file=sys.stderr)
+        complain("soak: interrupted")
         sys.exit(EXIT_INTERRUPTED)
     except SoakError as error:
-        print(f"soak: {error}", file=sys.stderr)
+        complain(f"soak: {error}")
+        sys.exit(EXIT_FAILED)
+    except Exception as error:
+        if not is_journal():
+            raise
+        LOG.critical("crashed error=%s", type(error).__name__, exc_info=True)
         sys.exit(EXIT_FAILED)
 
 
