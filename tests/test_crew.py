@@ -87,6 +87,38 @@ def test_children_of_a_run_that_is_over_make_a_service_that_was_ready(
     assert (code, manager.recv(4096)) == (0, b"READY=1")
 
 
+SPEAKS = ["sh", "-c", "echo said by $2 $3 >&2", "sh"]
+
+
+def test_those_of_a_service_speak_where_it_does(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A file in the run's folder would grow for weeks, while everybody is sent to the journal."""
+    folder = folder_of(tmp_path, "127.0.0.1:9", 2)
+    folder.phases.write_text(to_line("end", 0))
+    (tmp_path / "current").symlink_to(folder.path.name)
+    crew.run(folder.path, "produce", never, threading.Event(), SystemClock(), program=SPEAKS)
+    said = capfd.readouterr().err
+
+    assert {line for line in said.splitlines() if line.startswith("said by")} == {
+        "said by --index 0",
+        "said by --index 1",
+    }
+    assert list(folder.logs.iterdir()) == []
+
+
+def test_those_of_any_other_run_have_a_file_each(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(tmp_path, "127.0.0.1:9", 2)
+    folder.phases.write_text(to_line("end", 0))
+    crew.run(folder.path, "produce", never, threading.Event(), SystemClock(), program=SPEAKS)
+    logs = {path.name: path.read_text() for path in folder.logs.iterdir()}
+
+    assert "said by" not in capfd.readouterr().err
+    assert logs == {f"produce.{n}.log": f"said by --index {n}\n" for n in range(2)}
+
+
 def never(*_: object) -> int:
     raise AssertionError("a crew is more than one")
 

@@ -21,6 +21,7 @@ from soak.core.yaml_text import Document
 from soak.daemons import probe
 from soak.daemons.beside import Beside
 from soak.daemons.context import RESTART_CODE, host_name
+from soak.service.journal_lines import is_journal
 from soak.service.metrics import withdraw
 from soak.store.run_folder import (
     Run,
@@ -146,7 +147,8 @@ def _shipping(folder: RunFolder, plan: ProbePlan, clock: Clock) -> Iterator[Besi
         yield None
         return
     arguments = ("ship", "--run-dir", str(folder.path))
-    beside = Beside(arguments, folder.logs / "ship.log", clock)
+    log = None if is_journal() else folder.logs / "ship.log"
+    beside = Beside(arguments, log, clock)
     try:
         yield beside
     finally:

@@ -19,12 +19,15 @@ GRACE_SECONDS = 20.0
 
 
 class Beside:
-    """Call `poll` from the main thread, as often as you like; then `close`."""
+    """Call `poll` from the main thread, as often as you like; then `close`.
+
+    Without a path for its log it writes where we do.
+    """
 
     def __init__(
         self,
         arguments: Sequence[str],
-        log_path: Path,
+        log_path: Path | None,
         clock: Clock,
         *,
         program: Sequence[str] = (sys.executable, "-m", "soak.cli.main"),
@@ -58,7 +61,8 @@ class Beside:
 
     def _start(self) -> None:
         try:
-            self._log_path.parent.mkdir(parents=True, exist_ok=True)
+            if self._log_path is not None:
+                self._log_path.parent.mkdir(parents=True, exist_ok=True)
             self._process = children.spawn(self._command, log_path=self._log_path)
         except OSError as error:  # its log cannot be opened: the drive is read-only, or full
             LOG.warning("cannot_start command=%s error=%s", self._command[-3:], error)

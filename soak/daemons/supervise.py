@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from soak.core.errors import SoakError
 from soak.core.plan import Plan
@@ -34,6 +35,16 @@ DETECT_LIMIT_NS = 240 * SECOND_NS
 START_LIMIT_NS = 600 * SECOND_NS
 """A consumer may have days of a journal to read before it is ready."""
 PROGRAM = (sys.executable, "-m", "soak.cli.main")
+
+
+def log_in_folder(folder: RunFolder, name: str) -> Path | None:
+    """Return the file into which a daemon of a run in a terminal writes."""
+    return folder.logs / f"{name}.log"
+
+
+def log_with_ours(_folder: RunFolder, _name: str) -> Path | None:
+    """Return no file: a service's daemons write where it does, into the journal."""
+    return None
 
 
 class GaveUpError(SoakError):
@@ -106,10 +117,12 @@ class Supervisor:
         measuring_environment: Mapping[str, str] | None = None,
         program: Sequence[str] = PROGRAM,
         watch: Watch | None = None,
+        log_of: Callable[[RunFolder, str], Path | None] = log_in_folder,
     ) -> None:
         """With a watch, which is the caller's to open and close, who hangs is killed and started again."""
         self._program = tuple(program)
         self._watch = watch
+        self._log_of = log_of
         self._folder = folder
         self._clock = clock
         self._on_death = on_death
@@ -184,8 +197,9 @@ class Supervisor:
 
     def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
         command = [*self._program, *role.arguments, "--run-dir", str(self._folder.path)]
-        log_path = self._folder.logs / f"{role.name}.log"
+        log_path = self._log_of(self._folder, role.name)
         process = children.spawn(command, log_path=log_path, env=self._environment_of(role))
+        LOG.info("daemon_started daemon=%s pid=%d", role.name, process.pid)
         if role.niceness:
             children.lower_priority(process, role.niceness)
         return process
@@ -221,9 +235,11 @@ class Supervisor:
             how, child.is_hung = "no sign of life, killed", False
         self._note_death(child.role.name, how)
         if len(child.deaths_ns) > RESTART_LIMIT and child.role.is_needed:
-            tail = children.log_tail(self._folder.logs / f"{child.role.name}.log")
+            log = self._log_of(self._folder, child.role.name)
             message = f"{child.role.name} died {RESTART_LIMIT + 1} times in a minute ({how})"
-            raise GaveUpError(f"{message}; its log ends:\n{tail}")
+            raise GaveUpError(
+                message if log is None else f"{message}; its log ends:\n{children.log_tail(log)}"
+            )
         # The first time at once, then ever later: what watches must not take the load down with it,
         # and what the load needs must outlast a drive that takes nothing for a moment.
         deaths = len(child.deaths_ns)

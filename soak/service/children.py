@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from soak.service import child
@@ -24,12 +25,14 @@ _KILL_TIMEOUT_SECONDS = 10.0
 def spawn(
     argv: Sequence[str],
     *,
-    log_path: Path,
+    log_path: Path | None,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     death_signal: signal.Signals = signal.SIGKILL,
 ) -> subprocess.Popen[bytes]:
     """Start a program whose output is appended to `log_path`; it gets `death_signal` when we die.
+
+    Without a path it writes where we do.
 
     Call it from the main thread: the kernel sends the signal when the *thread* that started the
     child ends. A program that cannot be started ends at once with the reason in its log.
@@ -39,14 +42,14 @@ def spawn(
         OSError: the log cannot be opened, or `cwd` is not there.
     """
     command = mortal(argv, death_signal)
-    with log_path.open("ab", buffering=0) as log:
+    with nullcontext() if log_path is None else log_path.open("ab", buffering=0) as log:
         return subprocess.Popen(
             command,
             env=None if env is None else dict(env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=log,
-            stderr=subprocess.STDOUT,
+            stderr=None if log is None else subprocess.STDOUT,
             start_new_session=True,
         )
 
