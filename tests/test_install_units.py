@@ -14,6 +14,7 @@ from soak.core.units import duration_ns
 from soak.daemons.supervise import roles_of
 
 FILES = _units.rendered()
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "service.md"
 SERVICES = [place for place in FILES if place.suffix == ".service"]
 
 
@@ -134,6 +135,26 @@ def test_a_service_that_ends_is_not_refused_for_what_it_has_in_common(place: Pat
 
     if "Type=oneshot" in lines:
         assert forced[-1:] in ([], ["RestartForceExitStatus="])
+
+
+def test_a_sink_is_tried_with_the_credentials_and_the_sight_of_a_daemon() -> None:
+    """A command in a passing unit of one's own has neither, where the program lies in a home folder."""
+    text = FILES[_units.UNITS / "soak-alert-test@.service"]
+    daemon = FILES[_units.UNITS / "soak-alert@.service"]
+    keys = ("LoadCredential=", "ProtectHome=", "BindReadOnlyPaths=", "User=")
+    seen = {line for line in text.splitlines() if line.startswith(keys)}
+
+    assert re.search(r"^ExecStart=\S+/soak alert /etc/soak/%i.yaml --test$", text, re.MULTILINE)
+    assert seen == {line for line in daemon.splitlines() if line.startswith(keys)}
+    assert len(seen) >= 3
+
+
+@pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
+def test_the_exposure_of_every_service_is_told(place: Path) -> None:
+    """Who lets it in has to know what it could do."""
+    table = DOCS.read_text().partition("| unit | exposure |")[2].partition("\n\n")[0]
+
+    assert f"`{place.name.removesuffix('.service')}`" in table
 
 
 def test_what_measures_a_drive_may_write_where_the_broker_does() -> None:
