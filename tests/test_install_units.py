@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.cli import _units
+from soak.cli import _units, _units_check
 from soak.core import plan_text
 from soak.core.errors import SoakError
 from soak.core.units import duration_ns
@@ -25,7 +25,7 @@ def test_installing_writes_what_uninstalling_removes(tmp_path: Path) -> None:
     foreign.write_text("[Unit]\n")
     plan = tmp_path / _units.PLANS / "x.yaml"
     plan.write_text("name: x\n")
-    wrong = _units.check(tmp_path)
+    wrong = _units_check.check(tmp_path)
     _units.removed(tmp_path, is_dry=False)
 
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -69,14 +69,14 @@ def test_a_dry_run_writes_and_removes_nothing(tmp_path: Path) -> None:
 
     assert nothing == []
     assert len([line for line in told if line.startswith("write ")]) == len(FILES)
-    assert _units.check(tmp_path) == []
+    assert _units_check.check(tmp_path) == []
 
 
 def test_a_second_time_writes_only_what_differs(tmp_path: Path) -> None:
     """A unit that somebody changed is seen by the check and made ours again."""
     _units.installed(tmp_path, is_dry=False)
     (tmp_path / SERVICES[0]).write_text("[Unit]\n")
-    wrong = _units.check(tmp_path)
+    wrong = _units_check.check(tmp_path)
     told = _units.installed(tmp_path, is_dry=False)
 
     assert wrong == [f"{tmp_path / SERVICES[0]} is not what was to be installed"]

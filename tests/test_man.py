@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.cli import _man, _units
+from soak.cli import _man, _units, _units_check
 from soak.cli.main import command_names
 
 PAGE = _man.page()
@@ -41,7 +41,7 @@ def test_both_are_installed_where_there_is_a_place_for_them(tmp_path: Path) -> N
     (tmp_path / _units.MAN).parents[1].mkdir(parents=True)
     _units.installed(tmp_path, is_dry=False)
     found = [(tmp_path / place).read_text() for place in (_units.MAN, _units.COMPLETION)]
-    wrong = _units.check(tmp_path)
+    wrong = _units_check.check(tmp_path)
     _units.removed(tmp_path, is_dry=False)
 
     assert without == [False, False]

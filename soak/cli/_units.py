@@ -5,9 +5,9 @@ from __future__ import annotations
 import grp
 import os
 import re
-import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import soak
@@ -22,7 +22,7 @@ COMPLETION = Path("usr/local/share/bash-completion/completions/soak")
 PLANS = Path("etc/soak")
 CREDENTIALS = PLANS / "credentials"
 _COMMON, _PROGRAM = "# common.conf\n", "/usr/bin/soak"
-_HIDDEN = ("/home", "/root", "/run/user")  # what ProtectHome= takes away
+HIDDEN = ("/home", "/root", "/run/user")  # what ProtectHome= takes away
 _PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")
 _TOOL_SECONDS = 60
 
@@ -36,11 +36,10 @@ def rendered() -> dict[Path, str]:
     folder = _shipped()
     common = (folder / "common.conf").read_text()
     program = Path(sys.prefix) / "bin" / "soak"
-    needed = {sys.prefix, sys.base_prefix, str(Path(soak.__file__).parents[1])}
-    for part in needed:
+    for part in needed():
         if not _PLAIN.fullmatch(part):
             raise NotAvailableError(f"{part}: a unit cannot name such a path")
-    hidden = sorted(part for part in needed if _is_hidden(part))
+    hidden = sorted(part for part in needed() if is_hidden(part))
     if hidden:  # a unit sees nothing of home folders but what it needs
         shown = f"ProtectHome=tmpfs\nBindReadOnlyPaths={' '.join(hidden)}\n"
         common = common.replace("ProtectHome=yes\n", shown)
@@ -74,11 +73,11 @@ def installed(root: Path, *, is_dry: bool) -> list[str]:
         if not is_there and not is_dry:
             _write(path, text)
     commands = [["systemd-sysusers", str(root / USER)], ["systemctl", "daemon-reload"]]
-    if _is_managed(root):
+    if is_managed(root):
         steps += [f"run {' '.join(command)}" for command in commands]
     if not is_dry:
-        for command in commands if _is_managed(root) else []:
-            _run(command)
+        for command in commands if is_managed(root) else []:
+            tool(command)
         for folder in (root / PLANS, root / CREDENTIALS):
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         _give_to_group(root / PLANS)
@@ -89,14 +88,20 @@ def installed(root: Path, *, is_dry: bool) -> list[str]:
 def removed(root: Path, *, is_dry: bool) -> list[str]:
     """Remove what `installed` wrote, and the links of what was enabled; return what was done.
 
+    A unit that has failed is forgotten with it.
+
     Raises:
         SoakError: a unit of ours is running, or a file cannot be removed.
     """
-    if _is_managed(root):
-        running = _run(["systemctl", "list-units", "--plain", "--no-legend", "soak*@*"]).split("\n")
-        names = [line.split()[0] for line in running if line.strip()]
-        if names:
-            raise SoakError(f"{names[0]} is loaded: stop it first, as by systemctl stop 'soak*@*'")
+    if is_managed(root):
+        listed = tool(["systemctl", "list-units", "--plain", "--no-legend", "soak*@*"])
+        running, failed = there(listed, own_units())
+        if running:
+            raise SoakError(
+                f"{running[0]} is loaded: stop it first, as by systemctl stop 'soak*@*'"
+            )
+        if failed and not is_dry:
+            tool(["systemctl", "reset-failed", *failed])
     files = rendered()
     places = [place for place in (*files, MAN, COMPLETION) if (root / place).is_file()]
     places += _enabled(root, {place.name for place in files})
@@ -106,27 +111,30 @@ def removed(root: Path, *, is_dry: bool) -> list[str]:
                 (root / place).unlink()
             except OSError as error:
                 raise SoakError(f"cannot remove {root / place}: {error.strerror}") from error
-        if _is_managed(root):
-            _run(["systemctl", "daemon-reload"])
+        if is_managed(root):
+            tool(["systemctl", "daemon-reload"])
     return [f"remove {root / place}" for place in places]
 
 
-def check(root: Path) -> list[str]:
-    """Return what is wrong with what is installed below `root`."""
-    wrong = []
-    files = {**rendered(), **for_people(root)}
-    for place, text in files.items():
-        path = root / place
-        if not path.is_file() or path.read_text() != text:
-            wrong.append(f"{path} is not what was to be installed")
-    for path in (Path(sys.prefix) / "bin" / "soak", Path(sys.executable).resolve()):
-        closed = _closed_part(path)
-        if closed:
-            wrong.append(f"{path} cannot be run by another user: {closed} is closed to others")
-    if _is_managed(root) and shutil.which("systemd-analyze"):
-        units = [str(root / place) for place in files if place.suffix == ".service"]
-        wrong += _run(["systemd-analyze", "verify", "--man=no", *_instances(units)]).splitlines()
-    return wrong
+def needed() -> set[str]:
+    """Return the folders without which the program does not run."""
+    return {sys.prefix, sys.base_prefix, str(Path(soak.__file__).parents[1])}
+
+
+def own_units() -> set[str]:
+    """Return how the names of our units begin, up to the instance: `soak-begin@`."""
+    return {place.stem for place in rendered() if place.stem.endswith("@")}
+
+
+def there(listed: str, units: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return which of these units run, and which have failed, by a list of systemctl's.
+
+    One that failed runs no more, yet it is listed until somebody has seen it.
+    """
+    rows = [line.split() for line in listed.splitlines() if line.strip()]
+    states = {unit: state for unit, _, state, *_ in rows if f"{unit.partition('@')[0]}@" in units}
+    failed = [unit for unit, state in states.items() if state == "failed"]
+    return [unit for unit in states if unit not in failed], failed
 
 
 def _shipped() -> Path:
@@ -137,21 +145,14 @@ def _shipped() -> Path:
     raise NotAvailableError("this installation of soakd ships no units")
 
 
-def _is_hidden(path: str) -> bool:
-    return any(Path(path).is_relative_to(hidden) for hidden in _HIDDEN)
+def is_hidden(path: str, hidden: Collection[str] = HIDDEN) -> bool:
+    """True where a unit has an empty folder in the place of what is there."""
+    return any(Path(path).is_relative_to(one) for one in hidden)
 
 
-def _is_managed(root: Path) -> bool:
+def is_managed(root: Path) -> bool:
     """True where `root` is this machine's and systemd runs it (sd_booted(3))."""
     return root.resolve() == Path("/") and Path("/run/systemd/system").is_dir()
-
-
-def _closed_part(path: Path) -> str:
-    """Return the first folder on a path that others may not enter, unless units are shown it."""
-    for part in reversed(path.parents):
-        if not _is_hidden(str(part)) and not part.stat().st_mode & 0o001:
-            return str(part)
-    return ""
 
 
 def _enabled(root: Path, names: set[str]) -> list[Path]:
@@ -164,7 +165,8 @@ def _enabled(root: Path, names: set[str]) -> list[Path]:
     ]
 
 
-def _instances(paths: list[str]) -> list[str]:
+def instances(paths: list[str]) -> list[str]:
+    """Return templates as units of a plan called `check`, which alone can be looked at."""
     return [path.replace("@.", "@check.") for path in paths]
 
 
@@ -183,7 +185,7 @@ def _give_to_group(path: Path) -> None:
         return
 
 
-def _run(command: list[str]) -> str:
+def tool(command: list[str]) -> str:
     """Return all that a tool says.
 
     Raises:

@@ -22,7 +22,7 @@ def install_units(
 
     Exit: 0 done, 1 a file could not be written, or the check found something wrong.
     """
-    from soak.cli import _units
+    from soak.cli import _units, _units_check
 
     os.umask(0o022)  # what is installed is for everybody to read
     if uninstall:
@@ -33,7 +33,7 @@ def install_units(
         print(line)
     if dry_run:
         return
-    wrong = _units.check(prefix)
+    wrong = _units_check.check(prefix)
     for line in wrong:
         print(f"wrong: {line}")
     if wrong:
