@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import PlanError
 from soak.lab.ports import Running
 from soak.store.home import Home, units_of
-from soak.store.run_folder import Run, RunFolder, read_run, write_run
+from soak.store.run_folder import Run, RunFolder, read_run, write_plan, write_run
 
 RUN = Run("r1", 0, "h", {}, "running", "p")
 
@@ -125,3 +126,31 @@ def test_many_processes_of_a_kind_are_one_unit() -> None:
         "detect-stream",
         "alert",
     )
+
+
+WITH_SECRETS = """
+name: p
+broker: {kafka: {bootstrap_servers: 'h:9', common: {sasl.password: '${credential:soak_sasl}'}}}
+sinks: {webhook: {url: 'https://a', token: '${credential:soak_token}'}}
+"""
+
+
+def test_the_plan_of_a_run_is_read_by_the_group_and_holds_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is on call reads reports and the plan they are about; where the secrets are, it says alone."""
+    (tmp_path / "soak_sasl").write_text("hush")
+    (tmp_path / "soak_token").write_text("hush")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    folder = RunFolder(tmp_path)
+    before = os.umask(0o022)
+    try:
+        write_plan(folder, plan_text.load(WITH_SECRETS, "p").plan)
+    finally:
+        os.umask(before)
+    text = folder.plan.read_text()
+
+    assert folder.plan.stat().st_mode & 0o777 == 0o640
+    assert "hush" not in text
+    assert "${credential:soak_sasl}" in text
+    assert "${credential:soak_token}" in text

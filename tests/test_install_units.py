@@ -149,6 +149,23 @@ def test_a_sink_is_tried_with_the_credentials_and_the_sight_of_a_daemon() -> Non
     assert len(seen) >= 3
 
 
+def test_secrets_are_given_to_those_who_connect_or_tell() -> None:
+    """Who reads files alone would only have them to lose."""
+    given = {place.name for place in SERVICES if "\nLoadCredential=" in FILES[place]}
+    kept = {"conduct", "detect", "finish", "report", "resume"}
+
+    assert {place.name for place in SERVICES} - given == {f"soak-{name}@.service" for name in kept}
+
+
+@pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
+def test_a_service_looks_for_a_run_where_runs_are_mounted(place: Path) -> None:
+    """A state directory of its own makes a unit wait for the drive; what has none has to say so."""
+    text = FILES[place]
+
+    if "%S/" in text:
+        assert "\nStateDirectory=soak" in text or "\nRequiresMountsFor=%S/soak\n" in text
+
+
 @pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
 def test_the_exposure_of_every_service_is_told(place: Path) -> None:
     """Who lets it in has to know what it could do."""

@@ -24,7 +24,7 @@ from soak.store.run_folder import (
     exclusive,
     read_plan,
     read_run,
-    write_atomically,
+    write_plan,
     write_run,
 )
 
@@ -96,7 +96,7 @@ def _begun(plan_file: PlanFile, home: Home, clock: SystemClock) -> RunFolder:
     plan = resolved(plan_file.plan, None, run)
     folder = half or _checks.check_run_folder(plan_file, home.path / f"{run.name}-{run.id}")
     folder.logs.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
+    write_plan(folder, plan)
     keep_load(plan_file, folder)
     write_run(folder, run)
     home.point_to(folder)

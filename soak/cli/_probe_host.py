@@ -28,7 +28,7 @@ from soak.store.run_folder import (
     RunFolder,
     exclusive,
     read_run,
-    write_atomically,
+    write_plan,
     write_run,
 )
 
@@ -135,7 +135,7 @@ def _entered(folder: RunFolder, plan: ProbePlan, run: Run, *, is_joining: bool) 
         if before.name != plan.name or not is_same:
             raise PlanError(f"--run-dir {folder.path} holds run {before.id} of plan {before.name}")
         run = dataclasses.replace(before, state="running")
-    write_atomically(folder.plan, plan_text.dump(plan), 0o600)
+    write_plan(folder, plan)
     write_run(folder, run)
     return run
 

@@ -19,7 +19,6 @@ from soak.cli._load_checks import keep_load
 from soak.cli._part import WHOLE, Part, check_in_time, check_part
 from soak.cli._snapshot import Watcher
 from soak.cli._view import View, open_view
-from soak.core import plan_text
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, SoakError
 from soak.core.plan import Plan
@@ -40,7 +39,7 @@ from soak.store.run_folder import (
     exclusive,
     read_plan_file,
     read_run,
-    write_atomically,
+    write_plan,
     write_run,
 )
 
@@ -170,7 +169,7 @@ def _execute(
     plan = plan_file.plan
     lab = _started_lab(plan, folder, view, stack)
     plan = resolved(plan, lab, run)
-    write_atomically(folder.plan, plan_text.dump(plan), 0o600)  # client settings may hold secrets
+    write_plan(folder, plan)
     keep_load(plan_file, folder)
     write_run(folder, dataclasses.replace(run, state="beginning"))  # what is made is known as ours
     check_drives(plan, lab, folder, part, "before", view.note)

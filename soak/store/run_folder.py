@@ -162,6 +162,11 @@ def read_any_plan(folder: RunFolder) -> AnyPlan:
     return plan_text.load_any(_plan_text(folder), str(folder.plan))[0]
 
 
+def write_plan(folder: RunFolder, plan: AnyPlan) -> None:
+    """Write `plan.yaml`, readable for the group as all of a run, since it holds no secret."""
+    write_atomically(folder.plan, plan_text.dump(plan))
+
+
 def _plan_text(folder: RunFolder) -> str:
     try:
         return folder.plan.read_text()
