@@ -85,6 +85,16 @@ def test_a_second_time_writes_only_what_differs(tmp_path: Path) -> None:
     ]
 
 
+def test_units_that_run_a_checkout_say_so(tmp_path: Path) -> None:
+    """A `git pull` there would give a daemon that dies another program than its run began with."""
+    installed = tmp_path / "share" / "soakd" / "systemd"
+    installed.mkdir(parents=True)
+    checkout = Path(__file__).resolve().parents[1]
+
+    assert _units.about_checkout(installed) == []
+    assert f"{checkout}:" in _units.about_checkout(checkout / "systemd")[0]
+
+
 def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "etc").write_text("")
 

@@ -82,7 +82,16 @@ def installed(root: Path, *, is_dry: bool) -> list[str]:
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         _give_to_group(root / PLANS)
         (root / CREDENTIALS).chmod(0o700)  # systemd reads them as root
-    return [*steps, f"folder {root / PLANS} for plans", f"folder {root / CREDENTIALS} for secrets"]
+    steps += [f"folder {root / PLANS} for plans", f"folder {root / CREDENTIALS} for secrets"]
+    return [*steps, *about_checkout(_shipped())]
+
+
+def about_checkout(units: Path) -> list[str]:
+    """Return a warning where the units that are installed, and so the code, are those of a checkout."""
+    checkout = units.parent
+    if not (checkout / "pyproject.toml").is_file():
+        return []
+    return [f"note: the units run the code in {checkout}: what changes there changes under a run"]
 
 
 def removed(root: Path, *, is_dry: bool) -> list[str]:
