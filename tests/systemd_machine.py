@@ -13,6 +13,15 @@ from tests.systemd_world import World
 SOAK = str(Path(sys.prefix) / "bin" / "soak")
 DAEMONS = ("produce", "consume", "probe", "conduct", "detect", "alert", "finish")
 
+DOWN = "tests-down.target"
+DOWN_UNIT = """
+[Unit]
+Description=What a reboot waits for before the machine goes down
+DefaultDependencies=no
+Requires=shutdown.target
+After=shutdown.target
+"""
+
 
 class Machine:
     """A booted manager with our units, and the newest run of the plan `t`."""
@@ -33,6 +42,14 @@ class Machine:
 
     def ctl(self, *words: str) -> str:
         return self.world.run("systemctl", *words)
+
+    def shut_down(self) -> None:
+        """Stop what `systemctl reboot` stops, in that order, up to where the machine would go down."""
+        (self.world.shared / DOWN).write_text(DOWN_UNIT)
+        self.world.run("install", "-m", "644", f"/srv/{DOWN}", f"/etc/systemd/system/{DOWN}")
+        self.ctl("daemon-reload")
+        self.ctl("start", "--no-block", "--job-mode=replace-irreversibly", DOWN)
+        self.world.until(lambda: self.world.show(DOWN, "ActiveState") == "active", "the end", 300)
 
     def folder(self) -> RunFolder:
         return RunFolder(self.home / (self.home / "current").readlink())

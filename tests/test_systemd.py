@@ -12,6 +12,7 @@ import pytest
 from soak.core.units import SECOND_NS
 from soak.lab.ports import Running
 from soak.store.run_folder import read_run
+from soak.store.source_end import has_ended
 from tests.systemd_machine import DAEMONS, SOAK, Machine
 from tests.systemd_world import World, booted, why_not
 
@@ -99,6 +100,43 @@ def test_a_run_goes_on_through_kills_a_hang_and_a_power_cut(
     assert (summary["audit"]["lost"], summary["audit"]["duplicated"]) == (0, 0)
     assert [found["metric"] for found in summary["findings"] if found["cause"] != "client"] == []
     assert not (machine.home / "daemons").exists()
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(900)
+def test_a_run_goes_on_after_a_reboot_in_order(machine: Machine, lab_kafka: Running) -> None:
+    """All end in order and none fails, no report holds the machine up, and it is the same run after."""
+    world = machine.world
+    machine.install(plan(lab_kafka, soak="1h"))
+    machine.ctl("enable", "soak@t.target")
+    machine.ctl("start", "soak@t.target")
+    machine.await_records()
+    machine.await_records("consume.0")
+    world.run("cp", "-a", "/etc", "/srv/etc")
+    machine.shut_down()
+    journal = machine.folder().journal
+    before = {path.name.partition("@")[0]: has_ended(path) for path in journal.iterdir()}
+    results = {name: world.show(f"soak-{name}@t.service", "Result") for name in (*DAEMONS, "begin")}
+    states = {name: machine.active(name) for name in (*DAEMONS, "report", "owed")}
+    is_reported, state = machine.folder().summary.exists(), read_run(machine.folder()).state
+    world.cut_power()
+    world.boot()
+    machine.await_records()
+    machine.await_records("consume.0")
+    restarts = {name: world.show(f"soak-{name}@t.service", "NRestarts") for name in DAEMONS}
+    world.run(SOAK, "stop", "/var/lib/soak/t/current")
+    summary = machine.await_report()
+
+    assert before == dict.fromkeys(("consume.0", "probe", "produce.0"), True)
+    assert set(results.values()) == {"success"}, results
+    assert set(states.values()) == {"inactive"}, states
+    assert (is_reported, state) == (False, "running")
+    assert set(restarts.values()) == {"0"}, restarts
+    assert len(machine.runs()) == 1
+    assert summary["run"] == read_run(machine.folder()).id
+    assert read_run(machine.folder()).state == "interrupted"
+    assert (summary["audit"]["lost"], summary["audit"]["duplicated"]) == (0, 0)
+    assert [found["metric"] for found in summary["findings"] if found["cause"] != "client"] == []
 
 
 @pytest.mark.service

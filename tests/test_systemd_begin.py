@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from soak.cli import _units
-from tests.systemd_world import World, booted, why_not
+from tests.systemd_stand_in import standing_in
+from tests.systemd_world import World, why_not
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
@@ -17,7 +16,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-STAND_IN = f"""#!{sys.executable}
+STAND_IN = """
 import os
 import sys
 from pathlib import Path
@@ -46,21 +45,7 @@ while not stop.wait(0.2):
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    program = tmp_path / "soak"
-    program.write_text(STAND_IN)
-    program.chmod(0o755)
-    tmp_path.chmod(0o755)  # /srv of the user soak
-    units = tmp_path / "units"
-    units.mkdir()
-    for place, text in _units.rendered().items():
-        own = text.replace(f"={Path(sys.prefix) / 'bin' / 'soak'} ", "=/srv/soak ")
-        (units / place.name).write_text(own)
-    with booted(tmp_path) as found:
-        found.run("bash", "-c", "cp /srv/units/soak* /etc/systemd/system")
-        found.run("systemd-sysusers", "/etc/systemd/system/soak.conf")
-        found.run("install", "-d", "-o", "soak", "-g", "soak", "/var/lib/soak", "/var/lib/soak/x")
-        found.run("mkdir", "-p", "/etc/soak/credentials")
-        found.run("systemctl", "daemon-reload")
+    with standing_in(tmp_path, STAND_IN) as found:
         yield found
 
 
