@@ -41,7 +41,7 @@ def test_both_are_installed_where_there_is_a_place_for_them(tmp_path: Path) -> N
     (tmp_path / _units.MAN).parents[1].mkdir(parents=True)
     _units.installed(tmp_path, is_dry=False)
     found = [(tmp_path / place).read_text() for place in (_units.MAN, _units.COMPLETION)]
-    wrong = _units_check.check(tmp_path)
+    wrong = [line for line in _units_check.check(tmp_path) if str(tmp_path) in line]
     _units.removed(tmp_path, is_dry=False)
 
     assert without == [False, False]
