@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.errors import BrokerError, ProbeError
+from soak.core.errors import ProbeError
 from soak.core.model import Reading
 from soak.core.ports import Acks, Batch, Outgoing, Topics
 from soak.core.units import SECOND_NS
@@ -133,7 +133,7 @@ class FakeBroker:
 
     def __init__(self, leader: Sequence[int] = (1,)) -> None:
         self.leader = list(leader)
-        self.error: BrokerError | None = None
+        self.error: Exception | None = None
 
     def leaders(self, topics: Topics) -> NDArray[np.int64]:
         if self.error is not None:

@@ -256,16 +256,17 @@ class KafkaBroker:
         return {"bootstrap.servers": self._config.bootstrap_servers, **self._config.common}
 
     def _admin(self, **callbacks: Callable[[KafkaError], None]) -> AdminClient:
-        settings: dict[str, Any] = {**secret.resolved({**_CLIENT, **self._common()}), **callbacks}
-        return AdminClient(settings, logger=self._client_log)
+        return self._client(AdminClient, {**_CLIENT, **self._common()}, **callbacks)
 
     def _metadata(self) -> Any:  # noqa: ANN401  # the client ships no types
         cause = Cause()
         admin = self._admin(error_cb=cause.note)
         return cause.metadata(admin, self._config.bootstrap_servers, self._timeout_seconds)
 
-    def _client(self, kind: type[Any], settings: dict[str, str]) -> Any:  # noqa: ANN401  # either client
+    def _client(
+        self, kind: type[Any], settings: dict[str, str], **callbacks: Callable[[KafkaError], None]
+    ) -> Any:  # noqa: ANN401  # any of its clients
         try:
-            return kind(secret.resolved(settings), logger=self._client_log)
+            return kind({**secret.resolved(settings), **callbacks}, logger=self._client_log)
         except (KafkaException, TypeError, ValueError) as error:  # the last: text for a callback
             raise BrokerError(f"the client refuses its settings: {said(error)}") from error

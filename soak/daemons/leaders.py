@@ -14,6 +14,8 @@ from soak.core.ports import LeaderSource, Topics
 LOG = logging.getLogger("soak.daemons.leaders")
 
 PERIOD_SECONDS = 15.0
+FORGOTTEN_AFTER = 20
+"""So many questions in a row without an answer, five minutes and more: who led then may lead no more."""
 MOST_LEADERS = 16
 """More are not told apart: a histogram a second and leader is what a record can hold."""
 
@@ -33,6 +35,7 @@ class Leaders:
         self._thread = threading.Thread(target=self._follow, name="leaders", daemon=True)
         self._leader = np.full(topics.total, -1, dtype=np.int64)
         self._said = ""
+        self._unanswered = 0
         self.several: tuple[int, ...] = ()
 
     def start(self) -> None:
@@ -51,19 +54,29 @@ class Leaders:
         return self._broker.leader_name(number)
 
     def ask(self) -> None:
-        """Take the cluster's answer; keep the last one when it does not give any."""
+        """Take the cluster's answer; keep the last one for a while when it does not give any."""
         try:
             leader = self._broker.leaders(self._topics)
-        except BrokerError as error:
-            if str(error) != self._said:
-                self._said = str(error)
-                LOG.warning("no_leaders error=%s", error)
+        except Exception as error:  # noqa: BLE001  # nobody would see that this thread has ended
+            self._note_silence(error)
             return
+        self._said, self._unanswered = "", 0
         found = np.unique(leader[leader >= 0]).tolist()
         self._leader = leader
         # Whoever has led stays listed: a record's columns should not come and go.
         known = sorted({*self.several, *found})
         self.several = tuple(known) if 1 < len(known) <= MOST_LEADERS else ()
+
+    def _note_silence(self, error: Exception) -> None:
+        words = str(error) or type(error).__name__
+        if words != self._said:
+            self._said = words
+            trace = None if isinstance(error, BrokerError) else error
+            LOG.warning("no_leaders error=%s", words, exc_info=trace)
+        self._unanswered += 1
+        if self._unanswered == FORGOTTEN_AFTER:
+            LOG.warning("leaders_forgotten unanswered=%d", self._unanswered)
+            self._leader = np.full_like(self._leader, -1)
 
     def _follow(self) -> None:
         while True:
