@@ -94,7 +94,7 @@ class Silent:
         self._cause = cause
         self._errors = errors
 
-    def list_topics(self, *, timeout: float) -> None:  # noqa: ARG002  # the client's name
+    def list_topics(self, **_: object) -> None:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, "broker transport failure"))
 
     def poll(self, _: float) -> None:

@@ -6,13 +6,13 @@ Callbacks only note numbers. The partition is ours to choose, and consumers are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 import confluent_kafka
 import numpy as np
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
     AdminClient,
     OffsetSpec,
@@ -25,9 +25,10 @@ from soak.brokers import _kafka_keys, _librdkafka
 from soak.brokers._kafka_batch_producer import BatchProducer
 from soak.brokers._kafka_consumer import KafkaConsumer
 from soak.brokers._kafka_fetch import ByBatch, ByMessage
+from soak.brokers._kafka_leaders import KafkaLeaders
 from soak.brokers._kafka_producer import KafkaProducer
 from soak.clients import known, secret
-from soak.clients.kafka_log import Cause, ClientLog
+from soak.clients.kafka_log import Cause, ClientLog, Note
 from soak.clients.kafka_words import said
 from soak.core.errors import BrokerError, SettingError
 from soak.core.plan_base import STRICT, Settings
@@ -48,6 +49,7 @@ _CONSUMER = {
     # With its queue full the client stops fetching for so long: a second of it halves the throughput.
     "fetch.queue.backoff.ms": "2",
 }
+_ADMIN = {"allow.auto.create.topics": "false"}  # to ask for a topic must not make it
 _TOPICS_A_CALL = 20
 _OURS: Mapping[str, tuple[frozenset[str], str]] = {
     "auto.offset.reset": (
@@ -122,6 +124,8 @@ class KafkaBroker:
         self._library = library
         self._timeout_seconds = config.timeout / SECOND_NS
         self._client_log = ClientLog(LOG, clock)
+        where = config.bootstrap_servers
+        self._leaders = KafkaLeaders(self._admin, where, self._timeout_seconds)
 
     def check_settings(self) -> None:
         """Have the client refuse settings that it does not know.
@@ -217,13 +221,7 @@ class KafkaBroker:
         return KafkaConsumer(client, topics, positions, clock, self._timeout_seconds, fetch)
 
     def leaders(self, topics: Topics) -> NDArray[np.int64]:
-        there = self._metadata().topics
-        found = np.full(topics.total, -1, dtype=np.int64)
-        for number, name in enumerate(topics.names):
-            for partition, told in there[name].partitions.items() if name in there else ():
-                if partition < topics.partitions:
-                    found[number * topics.partitions + partition] = told.leader
-        return found
+        return self._leaders.leaders(topics)
 
     def leader_name(self, number: int) -> str:
         """Return the node's id, by which Kafka itself calls it."""
@@ -255,17 +253,17 @@ class KafkaBroker:
     def _common(self) -> dict[str, str]:
         return {"bootstrap.servers": self._config.bootstrap_servers, **self._config.common}
 
-    def _admin(self, **callbacks: Callable[[KafkaError], None]) -> AdminClient:
-        return self._client(AdminClient, {**_CLIENT, **self._common()}, **callbacks)
+    def _admin(self, **callbacks: Note) -> AdminClient:
+        settings = {**_CLIENT, **self._common(), **_ADMIN}
+        admin: AdminClient = self._client(AdminClient, settings, **callbacks)
+        return admin
 
     def _metadata(self) -> Any:  # noqa: ANN401  # the client ships no types
         cause = Cause()
         admin = self._admin(error_cb=cause.note)
         return cause.metadata(admin, self._config.bootstrap_servers, self._timeout_seconds)
 
-    def _client(
-        self, kind: type[Any], settings: dict[str, str], **callbacks: Callable[[KafkaError], None]
-    ) -> Any:  # noqa: ANN401  # any of its clients
+    def _client(self, kind: type[Any], settings: dict[str, str], **callbacks: Note) -> Any:  # noqa: ANN401  # any of its clients
         try:
             return kind({**secret.resolved(settings), **callbacks}, logger=self._client_log)
         except (KafkaException, TypeError, ValueError) as error:  # the last: text for a callback

@@ -6,7 +6,8 @@ While a broker is down a consumer's client says so twenty times a second.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -18,6 +19,7 @@ from soak.core.units import SECOND_NS
 
 PERIOD_NS = 10 * SECOND_NS
 MOST_KINDS = 100
+Note: TypeAlias = Callable[[KafkaError], None]
 _DETAILS = " (after "  # how long it took, in which state, how often: of the line, not of its kind
 
 
@@ -68,14 +70,18 @@ class Cause:
         """Return what was said, or else these words."""
         return self._said or words
 
-    def metadata(self, admin: AdminClient, where: str, timeout_seconds: float) -> Any:  # noqa: ANN401  # the client ships no types
+    def metadata(
+        self, admin: AdminClient, where: str, timeout_seconds: float, topic: str | None = None
+    ) -> Any:  # noqa: ANN401  # the client ships no types
         """Return what the cluster at `where` says of its brokers and topics, asked by a client that tells us.
+
+        Of all topics, unless one is named.
 
         Raises:
             BrokerError: no broker answers, and why.
         """
         try:
-            return admin.list_topics(timeout=timeout_seconds)
+            return admin.list_topics(topic=topic, timeout=timeout_seconds)
         except KafkaException as error:
             admin.poll(0)  # what it was told meanwhile
             why = self.or_else(said(error))
