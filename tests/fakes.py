@@ -143,6 +143,11 @@ class FakeBroker:
     def leader_name(self, number: int) -> str:
         return f"broker{number}:8080"
 
+    def broker_count(self) -> int:
+        if self.error is not None:
+            raise self.error
+        return len(set(self.leader))
+
     def partition_of(self, key: bytes, partitions: int) -> int:
         return sum(key) % partitions
 

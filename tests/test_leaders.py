@@ -7,16 +7,22 @@ import logging
 import numpy as np
 import pytest
 
+from soak.brokers import kafka
+from soak.cli._leaders import untold_apart
 from soak.core.errors import BrokerError
+from soak.core.plan import Plan, Topic
 from soak.core.ports import Topics
-from soak.daemons.leaders import FORGOTTEN_AFTER, Leaders
+from soak.daemons.by_leader import ByLeader
+from soak.daemons.leaders import FORGOTTEN_AFTER, MOST_LEADERS, OTHERS, Leaders
 from tests.fakes import FakeBroker
 
 ALL = np.arange(6)
+MANY = list(range(1, MOST_LEADERS + 4))
+"""Three leaders more than are told apart."""
 
 
-def asked(broker: FakeBroker) -> Leaders:
-    leaders = Leaders(broker, Topics(("t",), 6))
+def asked(broker: FakeBroker, partitions: int = 6) -> Leaders:
+    leaders = Leaders(broker, Topics(("t",), partitions))
     leaders.ask()
     return leaders
 
@@ -61,3 +67,68 @@ def test_leaders_of_long_ago_are_leaders_no_more(caplog: pytest.LogCaptureFixtur
     assert kept == [1, 2, 3, 1, 2, 3]
     assert leaders.of(ALL).tolist() == [-1] * 6
     assert caplog.records[-1].getMessage() == f"leaders_forgotten unanswered={FORGOTTEN_AFTER}"
+
+
+def test_of_too_many_leaders_those_with_most_partitions_are_told_apart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The rest share one name, and the log says so once."""
+    broker = FakeBroker([*MANY, *MANY[3:]])  # 1, 2 and 3 lead one each, all others two
+    leaders = asked(broker, len(broker.leader))
+    leaders.ask()
+
+    assert leaders.several == (*MANY[3:], OTHERS)
+    assert leaders.of(np.arange(5)).tolist() == [OTHERS, OTHERS, OTHERS, 4, 5]
+    (said,) = (one.getMessage() for one in caplog.records)
+    assert said.startswith("leaders_not_told_apart others=3 apart='broker4:8080 broker5:8080 ")
+
+
+def test_who_is_told_apart_stays_so_over_the_run() -> None:
+    """Partitions move, and a series that another broker's latency enters would step."""
+    broker = FakeBroker([*MANY, *MANY[3:]])
+    leaders = asked(broker, len(broker.leader))
+    broker.leader = [*MANY, *MANY[:3] * 5]
+    leaders.ask()
+
+    assert leaders.several == (*MANY[3:], OTHERS)
+    assert leaders.of(np.arange(4)).tolist() == [OTHERS, OTHERS, OTHERS, 4]
+
+
+def test_a_latter_leader_gets_a_name_while_there_is_room() -> None:
+    broker = FakeBroker(MANY[: MOST_LEADERS - 1])
+    leaders = asked(broker, len(MANY))
+    broker.leader = MANY
+    leaders.ask()
+
+    assert leaders.several == (*MANY[:MOST_LEADERS], OTHERS)
+
+
+def test_the_others_latency_is_recorded_under_a_name_of_its_own() -> None:
+    by_leader = ByLeader("publish_latency_seconds")
+
+    by_leader.record_ns(
+        asked(FakeBroker(MANY), len(MANY)), np.arange(len(MANY)), np.full(len(MANY), 10**6)
+    )
+
+    assert len(by_leader.encoded()) == MOST_LEADERS + 1
+    assert 'publish_latency_seconds{leader="others"}' in by_leader.encoded()
+
+
+@pytest.mark.parametrize(("partitions", "times"), [(100, 1), (MOST_LEADERS, 0)])
+def test_that_not_all_leaders_will_be_told_apart_is_known_beforehand(
+    partitions: int, times: int
+) -> None:
+    """By the number of brokers, unless the run has too few partitions for all of them."""
+    plan = Plan(name="x", broker={"kafka": kafka.Config()}, topic=Topic(partitions=partitions))
+
+    said = untold_apart(plan, FakeBroker(MANY))
+
+    assert len(said) == times
+    assert all("19 brokers may lead" in one and "the other 3 share one" in one for one in said)
+
+
+def test_a_cluster_that_does_not_list_its_brokers_is_warned_of_in_nothing() -> None:
+    broker = FakeBroker(MANY)
+    broker.error = BrokerError("superusers only")
+
+    assert untold_apart(Plan(name="x", broker={"kafka": kafka.Config()}), broker) == []

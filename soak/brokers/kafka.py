@@ -227,6 +227,9 @@ class KafkaBroker:
         """Return the node's id, by which Kafka itself calls it."""
         return str(number)
 
+    def broker_count(self) -> int:
+        return len(self._metadata().brokers)
+
     def partition_of(self, key: bytes, partitions: int) -> int:
         settings = {**self._config.common, **self._config.producer}
         partitioner = settings.get("partitioner", _kafka_keys.DEFAULT)

@@ -191,6 +191,12 @@ class PulsarBroker:
     def leader_name(self, number: int) -> str:
         return self._lookups.name(number)
 
+    def broker_count(self) -> int:
+        brokers = self._admin().get("/admin/v2/brokers")
+        if not isinstance(brokers, list):
+            raise BrokerError("the cluster does not list its brokers")
+        return len(brokers)
+
     def partition_of(self, key: bytes, partitions: int) -> int:
         return _pulsar_keys.partition_of(key, partitions)
 

@@ -29,12 +29,14 @@ def check(
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
     from soak.cli import _checks, _drives, _durability, _forecast, _host_check, _machine
     from soak.cli._excess import warnings
+    from soak.cli._leaders import untold_apart
     from soak.cli._load_checks import table_of
     from soak.cli._probe_checks import looked
     from soak.cli._probe_host import host_plan
     from soak.core import durability, plan_text
     from soak.core.clock import SystemClock
     from soak.core.units import format_duration, format_rate
+    from soak.daemons.context import connect
 
     host = host_plan(plan)
     if host is not None:  # it knows no more of the run
@@ -63,7 +65,8 @@ def check(
     if found.lab is None:
         promised = durability.named(_durability.look(found))
         print(f"Durability: {promised}; `soak audit {plan}` says why.")
-        for lacking in looked(found, SystemClock()):
+        clock = SystemClock()
+        for lacking in (*looked(found, clock), *untold_apart(found, connect(found, clock))):
             print(f"Warning: {lacking}.")
     foreseen = _forecast.look(found, table_of(plan_file), Path(found.run_directory))
     print("\n".join(foreseen.lines))

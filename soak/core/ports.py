@@ -168,6 +168,14 @@ class LeaderSource(Protocol):
         """Return the name of a broker that was among the leaders: the same in every process and host."""
         ...
 
+    def broker_count(self) -> int:
+        """Return how many brokers the cluster has that can lead.
+
+        Raises:
+            BrokerError: the cluster did not answer in time, or does not tell us.
+        """
+        ...
+
 
 class Partitioner(Protocol):
     def partition_of(self, key: bytes, partitions: int) -> int:

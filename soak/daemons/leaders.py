@@ -18,8 +18,9 @@ FORGOTTEN_AFTER = 20
 """So many questions in a row without an answer, five minutes and more: who led then may lead no more."""
 MOST_LEADERS = 16
 """More are not told apart: a histogram a second and leader is what a record can hold."""
-
-_NONE = np.zeros(0, dtype=np.int64)
+OTHERS = 2**31
+"""Stands for all leaders beyond these: above every number that a broker can have."""
+OTHERS_NAME = "others"
 
 
 class Leaders:
@@ -36,6 +37,7 @@ class Leaders:
         self._leader = np.full(topics.total, -1, dtype=np.int64)
         self._said = ""
         self._unanswered = 0
+        self._apart: list[int] = []
         self.several: tuple[int, ...] = ()
 
     def start(self) -> None:
@@ -46,12 +48,12 @@ class Leaders:
         self._stop.set()
 
     def of(self, partition: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the leader of each partition, -1 where it is not known."""
+        """Return the leader of each partition, or `OTHERS`, or -1 where it is not known."""
         return self._leader[partition]
 
     def name_of(self, number: int) -> str:
         """Return the name under which a leader's latency is recorded."""
-        return self._broker.leader_name(number)
+        return OTHERS_NAME if number == OTHERS else self._broker.leader_name(number)
 
     def ask(self) -> None:
         """Take the cluster's answer; keep the last one for a while when it does not give any."""
@@ -61,11 +63,25 @@ class Leaders:
             self._note_silence(error)
             return
         self._said, self._unanswered = "", 0
-        found = np.unique(leader[leader >= 0]).tolist()
-        self._leader = leader
+        self._tell_apart(leader)
+        self._leader = np.where(np.isin(leader, [-1, *self._apart]), leader, OTHERS)
         # Whoever has led stays listed: a record's columns should not come and go.
-        known = sorted({*self.several, *found})
-        self.several = tuple(known) if 1 < len(known) <= MOST_LEADERS else ()
+        known = sorted({*self.several, *self._leader[self._leader >= 0].tolist()})
+        self.several = tuple(known) if len(known) > 1 else ()
+
+    def _tell_apart(self, leader: NDArray[np.int64]) -> None:
+        """Give names to those who are new while there is room, first to whoever leads most partitions."""
+        numbers, led = np.unique(leader[leader >= 0], return_counts=True)
+        new = [
+            (-count, self._broker.leader_name(number), number)
+            for number, count in zip(numbers.tolist(), led.tolist(), strict=True)
+            if number not in self._apart
+        ]
+        room = MOST_LEADERS - len(self._apart)
+        self._apart += [number for _, _, number in sorted(new)[:room]]
+        if len(new) > room and OTHERS not in self.several:
+            names = " ".join(self._broker.leader_name(number) for number in sorted(self._apart))
+            LOG.warning("leaders_not_told_apart others=%d apart=%r", len(new) - room, names)
 
     def _note_silence(self, error: Exception) -> None:
         words = str(error) or type(error).__name__
