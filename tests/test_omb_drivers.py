@@ -32,6 +32,28 @@ def test_a_producer_does_unasked_what_javas_does() -> None:
     assert (one["acks"], one["enable.idempotence"]) == ("1", "false")
 
 
+@pytest.mark.parametrize(
+    ("settings", "times"),
+    [
+        ("acks=all\n  batch.size=131072", 1),
+        ("acks=all", 1),  # Java's own is smaller still
+        ("acks=all\n  batch.size=1000000", 0),
+        ("acks=1\n  batch.size=131072", 0),
+        ("acks=all\n  enable.idempotence=false\n  batch.size=131072", 0),
+    ],
+)
+def test_a_batch_that_keeps_an_idempotent_producer_busy_stands_and_is_told(
+    settings: str, times: int
+) -> None:
+    """It is what the benchmark did; how much it costs here is another thing."""
+    given = "acks=all\n  linger.ms=1\n  batch.size=131072"
+
+    plan, text = imported(WORKLOAD, KAFKA.replace(given, settings))
+
+    size = plan.broker_config.producer["batch.size"]
+    assert text.count(f"producerConfig: batch.size {size}: at full speed an idempotent") == times
+
+
 def test_javas_names_become_librdkafkas_or_are_told_with_the_nearest() -> None:
     more = (
         "  buffer.memory=33554432\n  max.request.size=2000000\n  lingr.ms=4\n  key.serializer=x\n"

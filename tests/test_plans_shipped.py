@@ -26,6 +26,8 @@ from tests.live_run import started
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = sorted((ROOT / "configs" / "plans").glob("*.yaml"))
 FOR_CLUSTERS = [path for path in SHIPPED if not path.stem.startswith(("demo-", "lab-"))]
+SMALLEST_BATCH = 1_000_000
+"""Of bytes: librdkafka's own default."""
 SMALL = re.compile(r"--scale (\S+) --duration (\w+)\.$")
 
 
@@ -75,6 +77,16 @@ def test_plans_that_are_compared_differ_in_nothing_else() -> None:
 
     assert len(rest) == 6
     assert all(one == rest[0] for one in rest)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_no_idempotent_producer_is_kept_busy_by_small_batches(path: Path) -> None:
+    """At 128 KiB a message costs nearly three times the CPU of 1 MB: docs/load.md, Where the time goes."""
+    producer = load_plan(path).plan.broker_config.producer
+
+    assert producer["enable.idempotence"] == "false" or (
+        int(producer.get("batch.size", SMALLEST_BATCH)) >= SMALLEST_BATCH
+    )
 
 
 @pytest.mark.parametrize("path", FOR_CLUSTERS, ids=lambda path: path.stem)
