@@ -42,6 +42,18 @@ def kept_bytes(plan: Plan) -> float:
     return float(plan.topic.settings.get("retention.bytes", "inf")) * plan.topic.total_partitions
 
 
+def written_bytes(plan: Plan) -> float:
+    """Return what comes at most, copies not counted: of a ramp nobody knows, a drain takes its limit."""
+    phases, a_second = plan.phases, float(plan.load.rate * plan.load.mean_size)
+    if phases.ramp is not None:
+        return float("inf")
+    catch_up = phases.catch_up
+    parts = [phases.warm_up, phases.soak, phases.cool_down]
+    parts += [catch_up.drain_limit, catch_up.settle] if catch_up is not None else []
+    backlog = catch_up.backlog_size if catch_up is not None else 0
+    return a_second * sum(parts) / SECOND_NS + backlog
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_plan_says_what_it_is_meant_to_show(path: Path) -> None:
     """Above its first key; and it is in the list of docs/plans.md under its own name."""
@@ -52,7 +64,7 @@ def test_a_plan_says_what_it_is_meant_to_show(path: Path) -> None:
     assert f"`{plan.name}`" in (ROOT / "docs" / "plans.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["soak-24h", "warm-up-past-retention"])
+@pytest.mark.parametrize("name", ["backlog-drain", "mixed", "soak-24h", "warm-up-past-retention"])
 def test_a_plan_that_says_when_its_brokers_begin_to_delete_is_right(name: str) -> None:
     """As `soak check` foresees it; what the plan does not set has Kafka's defaults."""
     path = ROOT / "configs" / "plans" / f"{name}.yaml"
@@ -63,6 +75,17 @@ def test_a_plan_that_says_when_its_brokers_begin_to_delete_is_right(name: str) -
 
     assert begin is not None
     assert f"after some {begin.earliest / 60:.0f} minutes" in path.read_text()
+
+
+@pytest.mark.parametrize("path", FOR_CLUSTERS, ids=lambda path: path.stem)
+def test_a_plan_fits_the_drives_of_its_brokers(path: Path) -> None:
+    """Three of them, with three copies: each stores everything, 3 TB at most unless docs/plans.md says so."""
+    plan = load_plan(path).plan
+
+    stored = min(kept_bytes(plan), written_bytes(plan))
+
+    assert stored < (14 if path.stem == "backlog-drain" else 3) * 10**12
+    assert plan.topic.replication == 3
 
 
 def test_plans_that_are_compared_differ_in_nothing_else() -> None:
