@@ -28,6 +28,8 @@ SHIPPED = sorted((ROOT / "configs" / "plans").glob("*.yaml"))
 FOR_CLUSTERS = [path for path in SHIPPED if not path.stem.startswith(("demo-", "lab-"))]
 SMALLEST_BATCH = 1_000_000
 """Of bytes: librdkafka's own default."""
+SENT_BY_A_PROCESS, READ_BY_A_PROCESS = 400_000, 1_600_000
+"""Messages of 1 KiB a second: docs/load.md, Figures."""
 SMALL = re.compile(r"--scale (\S+) --duration (\w+)\.$")
 
 
@@ -86,6 +88,18 @@ def test_a_plan_fits_the_drives_of_its_brokers(path: Path) -> None:
 
     assert stored < (14 if path.stem == "backlog-drain" else 3) * 10**12
     assert plan.topic.replication == 3
+
+
+@pytest.mark.parametrize("path", FOR_CLUSTERS, ids=lambda path: path.stem)
+def test_a_ramp_ends_below_what_its_own_processes_are_known_to_do(path: Path) -> None:
+    """Else the rate found is ours: docs/load.md, Figures. More readers than partitions read nothing."""
+    plan = load_plan(path).plan
+    ramp = plan.phases.ramp
+    most = ramp.most if ramp is not None else plan.load.rate
+    readers = min(plan.consumers.per_subscription, plan.topic.total_partitions)
+
+    assert most / plan.load.producers <= SENT_BY_A_PROCESS
+    assert most / readers <= READ_BY_A_PROCESS
 
 
 def test_plans_that_are_compared_differ_in_nothing_else() -> None:
