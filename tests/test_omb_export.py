@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from soak.cli.main import build
 from soak.core import plugins
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.histogram import HIGHEST_US
-from soak.core.phases import to_line
+from soak.core.phases import Decision, to_line
 from soak.omb import profile, read_result, run_result, write_result
 from soak.omb.merged import Cells, Merged
 from soak.omb.profile import PERCENTILES
@@ -191,6 +192,16 @@ def test_an_export_says_what_the_plan_says(tmp_path: Path) -> None:
     assert (body["keyDistributor"], body["producerRate"]) == ("KEY_ROUND_ROBIN", 50)
     assert body["beginTime"] == "2026-09-21-14-13-20"
     assert body["endTime"] == "2026-09-21-14-13-48"
+
+
+def test_a_ramped_run_s_rate_is_that_of_its_soak(tmp_path: Path) -> None:
+    """The plan's own is the warm-up's."""
+    run = write_known_run(tmp_path / "run")
+    decided = Decision("soak", WARM_UP, rate=Fraction(75)).to_line()
+    steps = run.folder.phases.read_text().splitlines(keepends=True)
+    run.folder.phases.write_text("".join([steps[0], decided, *steps[2:]]))
+
+    assert exported(run, tmp_path, "--dialect", "vanlightly")["producerRate"] == 75
 
 
 def test_a_record_of_a_second_that_is_over_is_left_out_and_told(tmp_path: Path) -> None:

@@ -24,9 +24,13 @@ def source(folder: RunFolder) -> Source:
         SoakError: no run folder, a damaged plan, or the soak has not begun.
     """
     run, plan = read_run(folder), read_plan(folder)
-    begin_k, end_k = _measured(read_phases(folder.phases), folder)
+    phases = read_phases(folder.phases)
+    begin_k, end_k = _measured(phases, folder)
+    decided = phases.decision_at(begin_k)
+    rate = None if decided is None else decided.rate
     return Source(
         plan=plan,
+        rate=plan.load.rate if rate is None else rate,
         name=run.name or plan.name,
         start_wall_ns=run.start_wall_ns,
         begin_k=begin_k,

@@ -1,7 +1,7 @@
 """The journals of one of our own runs to a `Result`: samples of 10 s, histograms added up exactly.
 
 Publish latency counts from the actual send, as the benchmark counts it; how late that was is a delay of
-its own.
+its own. End-to-end latency counts from the intended time: what it is from the send is not recorded.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fractions import Fraction
 
 import numpy as np
 
@@ -35,6 +36,7 @@ class Source:
     """What a run folder says of a run beside its journals; the seconds begin_k <= k < end_k count."""
 
     plan: Plan
+    rate: Fraction  # of the soak, before any profile
     name: str
     start_wall_ns: int
     begin_k: int
@@ -86,7 +88,7 @@ def _result(
         workload=source.name,
         driver=source.plan.broker_kind.capitalize(),
         facts={
-            **facts(source.plan),
+            **facts(source.plan, source.rate),
             "beginTime": _moment(source.start_wall_ns),
             "endTime": _moment(source.start_wall_ns + (last_k + 1) * SECOND_NS),
         },
