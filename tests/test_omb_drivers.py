@@ -27,9 +27,20 @@ def test_a_producer_does_unasked_what_javas_does() -> None:
     bare = KAFKA.replace("  linger.ms=1\n  batch.size=131072\n", "")
     producer = imported(WORKLOAD, bare)[0].broker_config.producer
 
-    assert producer == java_client.PRODUCER_DEFAULTS
+    assert producer == java_client.PRODUCER_DEFAULTS | java_client.KEYED_DEFAULTS
     one = imported(WORKLOAD, bare.replace("acks=all", "acks=1"))[0].broker_config.producer
     assert (one["acks"], one["enable.idempotence"]) == ("1", "false")
+
+
+@pytest.mark.parametrize(
+    ("keys", "at"),
+    [("KEY_ROUND_ROBIN", "murmur2_random"), ("RANDOM_NANO", "murmur2_random"), ("NO_KEY", None)],
+)
+def test_a_key_goes_to_the_partition_that_javas_client_chooses(keys: str, at: str | None) -> None:
+    plan, text = imported(WORKLOAD.replace("KEY_ROUND_ROBIN", keys), KAFKA)
+
+    assert plan.broker_config.producer.get("partitioner") == at
+    assert ("partitioner murmur2_random" in text) == (at is not None)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ PRODUCER_DEFAULTS = {
     "max.in.flight.requests.per.connection": "5",
 }
 """What Java's producer (3.x) does unasked and librdkafka does otherwise."""
+KEYED_DEFAULTS = {"partitioner": "murmur2_random"}
+"""The same where messages have keys: librdkafka takes CRC32 of them."""
 BATCH_SIZE_HERE = 1_000_000
 """librdkafka's own."""
 
@@ -58,7 +60,8 @@ def section(source: SourceFile, key: str, draft: Draft) -> dict[str, str]:
 
 def with_defaults(producer: Mapping[str, str], draft: Draft, name: str) -> dict[str, str]:
     """Return a producer's settings with the defaults of Java's client where nothing else is said."""
-    defaults = dict(PRODUCER_DEFAULTS)
+    kind = draft.body.get("load", {}).get("keys", {}).get("kind", "none")
+    defaults = PRODUCER_DEFAULTS | (KEYED_DEFAULTS if kind != "none" else {})
     acks = producer.get("acks", producer.get("request.required.acks", "all"))
     is_plain = producer.get("enable.idempotence") == "false"
     if acks not in ("all", "-1") or is_plain:
