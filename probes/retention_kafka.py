@@ -109,7 +109,7 @@ def connect(config: Config) -> Offsets:
     from probes._kafka_offsets import KafkaOffsets  # noqa: PLC0415  # a C library, only when used
 
     try:
-        settings = secret.resolved(config.client)
+        settings = {"client.id": "soakd-probe", **secret.resolved(config.client)}
     except BrokerError as error:
         raise ProbeError(str(error)) from error
     settings["bootstrap.servers"] = config.bootstrap_servers

@@ -109,7 +109,7 @@ def test_what_the_client_says_is_logged(
     # each with a log of its own, which leaves out what it has said
     producer = unreachable(has_batches=has_batches).producer(topics)
     consumer = unreachable(has_batches=has_batches).consumer(topics, "audit", {0: EARLIEST})
-    waited_for = ["FAIL [rdkafka#producer", "FAIL [rdkafka#consumer"]
+    waited_for = ["FAIL [soakd#producer", "FAIL [soakd#consumer"]
     deadline_ns = clock.mono_ns() + PATIENCE_NS
     while clock.mono_ns() < deadline_ns and not all(one in caplog.text for one in waited_for):
         producer.serve()

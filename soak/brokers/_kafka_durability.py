@@ -126,7 +126,8 @@ def ask(config: Config, topic: Topic) -> Cluster:
     Raises:
         BrokerError: no broker answers.
     """
-    settings = {"log_level": "3", "bootstrap.servers": config.bootstrap_servers, **config.common}
+    ours = {"client.id": "soakd", "log_level": "3", "bootstrap.servers": config.bootstrap_servers}
+    settings = {**ours, **config.common}
     names = topic.names if topic.use_existing else topic.names[:1]
     cause = Cause()
     given: dict[str, Any] = {**secret.resolved(settings), "error_cb": cause.note}

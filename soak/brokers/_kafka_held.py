@@ -26,8 +26,8 @@ def is_empty(config: Config, topics: Sequence[str]) -> bool:
     Raises:
         BrokerError: the cluster does not answer.
     """
-    given = {"log_level": "3", "bootstrap.servers": config.bootstrap_servers, **config.common}
-    settings: dict[str, Any] = secret.resolved(given)
+    ours = {"client.id": "soakd", "log_level": "3", "bootstrap.servers": config.bootstrap_servers}
+    settings: dict[str, Any] = secret.resolved({**ours, **config.common})
     admin, limit = AdminClient(settings, logger=ClientLog(LOG, SystemClock())), _seconds(config)
     try:
         seen = admin.list_topics(timeout=limit).topics

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import confluent_kafka
@@ -38,6 +38,7 @@ from soak.core.units import SECOND_NS, Duration
 LOG = logging.getLogger("soak.brokers.kafka")
 
 _CLIENT = {
+    "client.id": "soakd",  # of commands; a daemon's own: `named`
     "log_level": "3",  # librdkafka's own lines: errors and worse
     "reconnect.backoff.max.ms": "1000",  # its 10 s would make a restart of a broker look longer
 }
@@ -98,6 +99,14 @@ def producer_settings(
     if "enable.idempotence" not in said:
         found["enable.idempotence"] = "true" if acks in {"all", "-1"} else "false"
     return dict(sorted(found.items()))
+
+
+def named(config: Config, name: str) -> Config:
+    """Return the configuration of clients that have a name, unless the plan gives them one.
+
+    By it a cluster's quotas, metrics and logs tell one client from another.
+    """
+    return replace(config, common={"client.id": name, **config.common})
 
 
 def _refuse_ours(where: str, settings: Mapping[str, str]) -> None:

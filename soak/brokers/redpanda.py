@@ -5,7 +5,7 @@ There was no Redpanda to be had where this was written: only the client's side, 
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 from pydantic.dataclasses import dataclass
 
@@ -35,6 +35,11 @@ class Config:
     def addresses(self) -> dict[str, str]:
         """Return where the cluster is, under the names that other parts of a plan use."""
         return {"bootstrap_servers": self.bootstrap_servers}
+
+
+def named(config: Config, name: str) -> Config:
+    """Return the configuration of clients that have a name, as `kafka.named`."""
+    return replace(config, common={"client.id": name, **config.common})
 
 
 def connect(config: Config, clock: Clock) -> kafka.KafkaBroker:

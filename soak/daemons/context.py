@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from soak.core import plugins
@@ -125,7 +125,16 @@ def open_context(run_dir: Path, role: str, clock: Clock) -> Context:
     folder = RunFolder(run_dir)
     plan = read_plan(folder)
     to = open_journal(folder, plan, role, clock)
+    plan = _with_client_name(plan, f"soakd-{to.run.id}-{role}")
     return Context(folder, plan, to.run, to.source, to.grid, to.writer, to.recorder, to.phase_file)
+
+
+def _with_client_name(plan: Plan, name: str) -> Plan:
+    """Return the plan with a name for its broker's clients, where they can have one."""
+    named = getattr(plugins.load("soak.brokers", plan.broker_kind), "named", None)
+    if named is None:
+        return plan
+    return replace(plan, broker={plan.broker_kind: named(plan.broker_config, name)})
 
 
 def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> Journaling:

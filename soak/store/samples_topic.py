@@ -75,7 +75,7 @@ class SamplesWriter:
     ) -> None:
         self._ship = ship
         self._headers = {**headers_of(run_id, start_wall_ns), "sender": sender.encode()}
-        self._clients = _Clients(ship, clock)
+        self._clients = _Clients(ship, f"soakd-{run_id}-ship", clock)
         self._client: Any = None
         self.too_large = 0  # lines that the cluster refuses for good, left out
 
@@ -145,7 +145,7 @@ class SamplesReader:
         self._headers = headers_of(run_id, start_wall_ns)
         self._start_ms = start_wall_ns // 10**6 - _SKEW_MS
         self.offsets = dict(offsets)  # next one to be read, by partition
-        self._clients = _Clients(ship, clock)
+        self._clients = _Clients(ship, f"soakd-{run_id}-receive", clock)
         self._client: Any = None
         self._timeout_seconds = ship.timeout / SECOND_NS
         self._clock = clock
@@ -273,8 +273,9 @@ def headers_of(run_id: str, start_wall_ns: int) -> dict[str, bytes]:
 class _Clients:
     """Makes clients that tell why nobody answers; `cause` is that of the newest."""
 
-    def __init__(self, ship: Ship, clock: Clock) -> None:
+    def __init__(self, ship: Ship, name: str, clock: Clock) -> None:
         self._ship = ship
+        self._name = name
         self._log = ClientLog(LOG, clock)
         self._has_asked = False  # how the topic is cleaned up
         self.cause = Cause()
@@ -286,7 +287,8 @@ class _Clients:
             BrokerError: a secret is not where the plan says, or the client refuses its settings.
         """
         self.cause = Cause()
-        given: dict[str, Any] = {**_CLIENT, **settings, **secret.resolved(self._ship.client)}
+        ours = {"client.id": self._name, **_CLIENT, **settings}
+        given: dict[str, Any] = {**ours, **secret.resolved(self._ship.client)}
         given["bootstrap.servers"] = self._ship.bootstrap_servers
         try:
             return kind({**given, "error_cb": self.cause.note}, logger=self._log)
