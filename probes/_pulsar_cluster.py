@@ -14,6 +14,12 @@ from soak.core.ports import Clock
 
 MOST_BYTES = 32 * 2**20  # of a bookie's page
 _INSECURE = "tls_allow_insecure_connection"
+_FILES = {
+    "ca_file": "tls_trust_certs_file_path",
+    "cert_file": "tls_certificate_file_path",
+    "key_file": "tls_private_key_file_path",
+}
+"""What a bookie's page is asked with, by the names of the client's settings; it has no use for a token."""
 
 
 class PulsarCluster:
@@ -37,8 +43,9 @@ class PulsarCluster:
         except BrokerError as error:
             raise ProbeError(str(error)) from error
         self._namespace = namespace
+        own = {ours: settings[theirs] for ours, theirs in _FILES.items() if settings.get(theirs)}
         self._pages = {
-            url: Http(url, {}, clock, timeout_seconds=timeout_seconds, most_bytes=MOST_BYTES)
+            url: Http(url, own, clock, timeout_seconds=timeout_seconds, most_bytes=MOST_BYTES)
             for url in bookie_urls
         }
 

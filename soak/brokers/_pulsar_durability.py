@@ -8,7 +8,7 @@ journalSyncData are on, as both are unless it was told otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from soak.core.clock import SystemClock
 from soak.core.durability import Durability, Setting, Told, majority, weakest
 from soak.core.errors import BrokerError
 from soak.core.plan import Topic
-from soak.core.units import SECOND_NS
 
 WANTED_COPIES = 3
 _STORED = "persistent://"
@@ -50,9 +49,10 @@ def read(config: pulsar.Config, topic: Topic) -> Durability:
     full = [name if "://" in name else f"{_STORED}{config.namespace}/{name}" for name in names]
     if any(not name.startswith(_STORED) for name in full):
         return Durability("pulsar", 0, 0, is_flushed=False)
-    admin = pulsar.connect(config, SystemClock())._admin()  # noqa: SLF001  # with token and TLS
+    connected = pulsar.connect(config, SystemClock())
+    admin = connected._admin()  # noqa: SLF001  # with token and TLS
     broker = _asked(admin, _BROKER)
-    journals = _journals(config, admin)
+    journals = _journals(config.bookie_urls, connected._page_at, admin)  # noqa: SLF001  # with TLS
     return weakest(
         [
             judged(
@@ -170,9 +170,9 @@ def _dedup(admin: Admin, name: str, topic: Topic, broker: Mapping[str, Any]) -> 
     return _told(broker.get("brokerDeduplicationEnabled"), "the broker's configuration")
 
 
-def _journals(config: pulsar.Config, admin: Admin) -> tuple[Told, Told]:
+def _journals(bookie_urls: str, page_at: Callable[[str], Admin], admin: Admin) -> tuple[Told, Told]:
     """Return journalWriteData and journalSyncData as the weakest bookie has them."""
-    urls = {url.strip().rstrip("/") for url in config.bookie_urls.split(",")} - {""}
+    urls = {url.strip().rstrip("/") for url in bookie_urls.split(",")} - {""}
     if not urls:
         why = Told(None, "bookie_urls names no bookie that could be asked")
         return why, why
@@ -180,7 +180,7 @@ def _journals(config: pulsar.Config, admin: Admin) -> tuple[Told, Told]:
     silent = ""
     for url in sorted(urls):
         try:
-            page = Admin(url, config.timeout / SECOND_NS, {}, None).get(_BOOKIE)
+            page = page_at(url).get(_BOOKIE)
         except BrokerError as error:
             silent = f"bookie {url} does not tell: {error}"
             continue

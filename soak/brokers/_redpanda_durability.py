@@ -12,12 +12,12 @@ import json
 from dataclasses import dataclass
 from http.client import HTTPException
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
-from soak.brokers import _kafka_durability
+from soak.brokers import _kafka_durability, _redpanda_admin
 from soak.brokers._kafka_settings import Cluster, TopicSettings
 from soak.brokers.redpanda import Config
 from soak.core.durability import Durability, Setting, Told, majority, weakest
+from soak.core.errors import BrokerError
 from soak.core.plan import Topic
 from soak.core.units import SECOND_NS
 
@@ -99,8 +99,8 @@ def _of_cluster(config: Config) -> Told:
     page = urlsplit(config.metrics_urls[0])
     url = f"{page.scheme}://{page.netloc}/v1/cluster_config"
     try:
-        with urlopen(url, timeout=config.timeout / SECOND_NS) as answer:  # noqa: S310  # the plan's
-            value = json.load(answer)[CLUSTER_PROPERTY]
-    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
+        answer = _redpanda_admin.ask(url, config.common, config.timeout / SECOND_NS)
+        value = json.loads(answer)[CLUSTER_PROPERTY]
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, BrokerError) as error:
         return Told(None, f"{url} does not tell: {error}")
     return Told(str(value).lower(), f"{CLUSTER_PROPERTY} of the cluster")

@@ -240,6 +240,10 @@ class PulsarBroker:
         settings = self._client_settings()
         return admin_at(self._config.admin_url, self._timeout_seconds, self._token(), settings)
 
+    def _page_at(self, url: str) -> Admin:
+        """Return the pages of a bookie: they have the cluster's TLS, and no use for a token."""
+        return admin_at(url, self._timeout_seconds, "", self._client_settings())
+
     def _token(self) -> str:
         token = secret.resolved(self._config.client).get("token", "").strip()
         if len(token.split()) > 1:  # no header can carry it, and who refuses it would show it

@@ -19,7 +19,9 @@ from soak.core.units import SECOND_NS, Duration
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     bootstrap_servers: str
-    metrics_urls: tuple[str, ...] = ()  # http://host:9644/metrics; the first's Admin API is asked
+    metrics_urls: tuple[
+        str, ...
+    ] = ()  # http://host:9644/metrics; the first's Admin API is asked, by no probe
     timeout: Duration = 10 * SECOND_NS
     producer: Settings = field(default_factory=dict)  # over those of `kafka.producer_settings`
     consumer: Settings = field(default_factory=dict)
