@@ -11,7 +11,7 @@ import pytest
 
 from soak.brokers import pulsar
 from soak.brokers._pulsar_consumer import PulsarConsumer
-from soak.brokers._pulsar_leaders import _looked_up
+from soak.brokers._pulsar_leaders import _address, _lookup
 from soak.brokers._pulsar_offsets import INDEX_BITS
 from soak.clients.pulsar_admin import path_of
 from soak.core.clock import SystemClock
@@ -242,9 +242,8 @@ def test_a_leader_is_known_by_its_address(
     address = lab_pulsar.admin_url.partition("://")[2]
 
     named = {broker.leader_name(number) for number in broker.leaders(topics).tolist()}
-    looked_up = _looked_up(
-        broker._admin(), f"persistent://public/default/{topics.names[0]}-partition-0"
-    )
+    partition = f"persistent://public/default/{topics.names[0]}-partition-0"
+    looked_up = _address(partition, broker._admin().get(_lookup(partition)))
 
     assert named == {address}
     assert looked_up == address

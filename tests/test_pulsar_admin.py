@@ -101,6 +101,57 @@ def test_an_answer_that_is_cut_off_is_an_error_of_the_broker(status: int) -> Non
         admin_at(here).get("/admin/v2/x")
 
 
+def test_many_questions_go_over_one_connection() -> None:
+    """With TLS each would be a handshake."""
+    connections: set[object] = set()
+
+    class Page(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # as brokers do: a connection is kept
+
+        def do_GET(self) -> None:
+            connections.add(self.client_address)
+            body = b"[%d]" % len(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
+            """Say nothing."""
+
+    with serving(Page) as here:
+        found = list(admin_at(f"{here}/a").get_each(["/b", "/bc", "/bcd"]))
+
+    assert found == [[4], [5], [6]]
+    assert len(connections) == 1
+
+
+def test_of_many_questions_each_is_answered_where_connections_are_not_kept() -> None:
+    with web(lambda one: (200, {}, one[1].encode())) as here:
+        found = list(admin_at(here).get_each(["/1", "/2"]))
+
+    assert found == ["/1", "/2"]
+
+
+def test_of_many_questions_one_is_sent_on_and_one_is_refused() -> None:
+    """As they are when they are asked one by one."""
+    answers = {"/sent-on": (307, {"Location": "/here"}, b""), "/here": (200, {}, b"7")}
+
+    with web(lambda one: answers.get(one[1], (403, {}, b"no"))) as here:
+        told = admin_at(here).get_each(["/sent-on", "/refused"])
+        first = next(told)
+        with pytest.raises(RefusedError, match="HTTP 403"):
+            next(told)
+
+    assert first == 7
+
+
+def test_many_questions_to_nobody_are_an_error_of_the_broker() -> None:
+    for address in ("http://127.0.0.1:1", "http://a:b"):
+        with pytest.raises(BrokerError, match=f"no Pulsar admin interface at {address}"):
+            list(admin_at(address).get_each(["/admin/v2/x"]))
+
+
 def test_an_address_that_is_none_is_an_error_of_the_broker() -> None:
     with pytest.raises(BrokerError, match="no Pulsar admin interface at http://a:b"):
         admin_at("http://a:b").get("/admin/v2/x")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from soak.brokers import pulsar
 from soak.brokers._pulsar_leaders import LOOKUPS_A_CALL, Lookups
 from soak.clients.pulsar_admin import Admin, RefusedError
+from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
 from soak.core.ports import Topics
+from tests.pages import pages
 
 TOPIC = "persistent://public/default/t"
 BROKERS = ["b1:8080", "b2:8080"]
@@ -29,6 +34,12 @@ class Cluster(Admin):
             if isinstance(self.brokers, Exception):
                 raise self.brokers
             return self.brokers
+        raise AssertionError(path)
+
+    def get_each(self, paths: Iterable[str]) -> Iterator[Any]:
+        return map(self._looked_up, paths)
+
+    def _looked_up(self, path: str) -> Any:
         assert path.startswith("/lookup/v2/topic/persistent/public/default/t-partition-")
         self.lookups += 1
         return self.found[int(path.rpartition("-")[2]) % len(self.found)]
@@ -97,3 +108,26 @@ def test_what_is_not_told_is_an_error_of_the_broker(cluster: Cluster) -> None:
     """Which costs the latency by leader, and lets the daemon be."""
     with pytest.raises(BrokerError):
         named(Lookups(), cluster, 1)
+
+
+def test_certificates_and_token_are_read_anew_only_after_a_question_that_failed(
+    tmp_path: Path,
+) -> None:
+    """Every 15 s in each load daemon is often; a token that has expired is replaced all the same."""
+    token = tmp_path / "token"
+    token.write_text("eyJ")
+    answers: dict[str, str | int] = {"/admin/v2/brokers": '["b1:8080"]'}
+    topics = Topics(("t",), 2)
+    with pages(answers) as url:
+        client = {"authentication": "token", "token": f"${{file:{token}}}"}
+        broker = pulsar.connect(pulsar.Config(admin_url=url, client=client), SystemClock())
+        broker.leaders(topics)
+        token.unlink()
+        kept = broker.leaders(topics).tolist()
+        answers["/admin/v2/brokers"] = 401
+        with pytest.raises(RefusedError):
+            broker.leaders(topics)
+        with pytest.raises(BrokerError, match="token: cannot read"):
+            broker.leaders(topics)
+
+    assert kept == [0, 0]

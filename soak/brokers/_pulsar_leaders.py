@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,9 +38,10 @@ class Lookups:
         if isinstance(brokers, list) and len(brokers) == 1:
             return np.full(topics.total, self._number_of(str(brokers[0])), dtype=np.int64)
         names = [partition_name(topics, at) for at in range(topics.total)]
-        for step in range(min(LOOKUPS_A_CALL, topics.total)):
-            name = names[(self._next + step) % topics.total]
-            self._leaders[name] = self._number_of(_looked_up(admin, name))
+        turn = range(self._next, self._next + min(LOOKUPS_A_CALL, topics.total))
+        asked = [names[at % topics.total] for at in turn]
+        for name, answer in zip(asked, admin.get_each(map(_lookup, asked)), strict=True):
+            self._leaders[name] = self._number_of(_address(name, answer))
         self._next += LOOKUPS_A_CALL
         return np.array([self._leaders.get(name, -1) for name in names], dtype=np.int64)
 
@@ -50,9 +53,13 @@ class Lookups:
         return self._numbers.setdefault(broker, len(self._numbers))
 
 
-def _looked_up(admin: Admin, partition: str) -> str:
-    """Return host and port of the broker that serves a partition; it is given to one if none does."""
-    answer = admin.get(path_of(partition).replace("/admin/v2/", "/lookup/v2/topic/", 1))
+def _lookup(partition: str) -> str:
+    """Return the path of the question; a partition is given to a broker if none has it."""
+    return path_of(partition).replace("/admin/v2/", "/lookup/v2/topic/", 1)
+
+
+def _address(partition: str, answer: Any) -> str:  # noqa: ANN401  # what the cluster says
+    """Return host and port of the broker that serves a partition."""
     told = [answer.get(name) for name in _ADDRESSES] if isinstance(answer, dict) else []
     address = next((str(one) for one in told if one), "")
     if not address:

@@ -90,6 +90,7 @@ class PulsarBroker:
         self._timeout_seconds = config.timeout / SECOND_NS
         self._lines: pulsar.FileLogger | None = None
         self._lookups = Lookups()
+        self._leader_admin: Admin | None = None
 
     def check_settings(self) -> None:
         """Refuse settings that the client does not know.
@@ -186,7 +187,12 @@ class PulsarBroker:
         return PulsarConsumer(client, subscribed, full, positions, watcher, self._clock)
 
     def leaders(self, topics: Topics) -> NDArray[np.int64]:
-        return self._lookups.leaders(self._admin(), self._in_full(topics))
+        admin, self._leader_admin = self._leader_admin or self._admin(), None
+        found = self._lookups.leaders(admin, self._in_full(topics))
+        self._leader_admin = (
+            admin  # for as long as it is answered: a new one reads token and certificates anew
+        )
+        return found
 
     def leader_name(self, number: int) -> str:
         return self._lookups.name(number)

@@ -6,14 +6,15 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from http.client import HTTPException, HTTPMessage
+from collections.abc import Iterable, Iterator, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
 from typing import IO, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request
 
 from soak.core.errors import BrokerError
 
+OK = 200
 NOT_FOUND = 404
 CONFLICT = 409
 
@@ -39,6 +40,7 @@ class Admin:
         self._url = url.rstrip("/")
         self._timeout_seconds = timeout_seconds
         self._headers = {"Content-Type": "application/json", **headers}
+        self._context = context
         self._opener = urllib.request.build_opener(HTTPSHandler(context=context), _SentOn())
 
     def get(self, path: str) -> Any:  # noqa: ANN401  # what the cluster says
@@ -48,11 +50,21 @@ class Admin:
             RefusedError: the cluster's answer was no.
             BrokerError: it did not answer in time.
         """
-        text = self._ask("GET", path, None)
+        return _parsed(self._ask("GET", path, None))
+
+    def get_each(self, paths: Iterable[str]) -> Iterator[Any]:
+        """Give the answers to many questions, over one connection as long as the cluster keeps it.
+
+        Raises as `get`.
+        """
+        connection = self._connection()
         try:
-            return json.loads(text)
-        except ValueError:
-            return text
+            for path in paths:
+                text = self._plain_answer(connection, path)
+                # What is refused, sent on or cut off is asked once more, by itself.
+                yield self.get(path) if text is None else _parsed(text)
+        finally:
+            connection.close()
 
     def put(self, path: str, body: object) -> None:
         """Make something; raises as `get`."""
@@ -65,6 +77,31 @@ class Admin:
     def delete(self, path: str) -> None:
         """Delete something; raises as `get`."""
         self._ask("DELETE", path, None)
+
+    def _connection(self) -> HTTPConnection:
+        parts = urlsplit(self._url)
+        host, limit = parts.netloc.rpartition("@")[2], self._timeout_seconds
+        try:
+            if parts.scheme == "https":
+                return HTTPSConnection(host, timeout=limit, context=self._context)
+            return HTTPConnection(host, timeout=limit)
+        except HTTPException as error:
+            raise self._no_answer(error) from error
+
+    def _plain_answer(self, connection: HTTPConnection, path: str) -> str | None:
+        """Return the text of a plain answer, and None for any other."""
+        try:
+            connection.request("GET", f"{urlsplit(self._url).path}{path}", headers=self._headers)
+            answer = connection.getresponse()
+            text = answer.read().decode("utf-8", errors="replace")
+        except (OSError, ValueError, HTTPException):
+            connection.close()  # the next question opens it again
+            return None
+        return text if answer.status == OK else None
+
+    def _no_answer(self, error: Exception) -> BrokerError:
+        reason = getattr(error, "reason", error)
+        return BrokerError(f"no Pulsar admin interface at {self._url}: {reason}")
 
     def _ask(self, method: str, path: str, body: object) -> str:
         content = b"" if body is None else json.dumps(body).encode()
@@ -81,8 +118,7 @@ class Admin:
         except urllib.error.HTTPError as error:
             raise RefusedError(_reason(error), error.code) from error
         except (OSError, ValueError, HTTPException) as error:  # no answer, no URL, half an answer
-            reason = getattr(error, "reason", error)
-            raise BrokerError(f"no Pulsar admin interface at {self._url}: {reason}") from error
+            raise self._no_answer(error) from error
 
 
 def admin_at(url: str, timeout_seconds: float, token: str, settings: Mapping[str, Any]) -> Admin:
@@ -118,6 +154,14 @@ class _SentOn(HTTPRedirectHandler):
         return Request(  # noqa: S310  # the scheme of the question, or a safer one
             newurl, data=req.data, headers=req.headers, method=req.get_method()
         )
+
+
+def _parsed(text: str) -> Any:  # noqa: ANN401  # what the cluster says
+    """Return JSON as what it says, and any other text as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def path_of(topic: str) -> str:
