@@ -15,10 +15,12 @@ from soak.core import header
 from soak.core.errors import BrokerError, SettingError
 from soak.core.plan_load import Keys, Load, SizeShare
 from soak.core.ports import Topics
+from soak.core.units import SECOND_NS
 from soak.daemons.by_leader import ByLeader
 from soak.daemons.leaders import Leaders
 from soak.daemons.messages import LARGEST_BLOCK, Messages
 from soak.daemons.payloads import bodies
+from soak.daemons.walk import STICKY_NS
 from tests.fakes import FakeBroker
 
 
@@ -130,12 +132,29 @@ def test_the_compressible_share_is_what_a_compressor_finds(share: float) -> None
     assert packed / sum(map(len, pool)) == pytest.approx(1 - share, abs=0.08)
 
 
-def test_clients_of_one_plan_do_not_crowd_into_one_partition() -> None:
-    messages = _messages(Load(), Topics(("t",), 8), clients=8)
+def test_clients_without_keys_use_every_partition_alike_and_each_in_an_order_of_its_own() -> None:
+    messages = _messages(Load(), Topics(("a", "b"), 4), clients=5)
+    ways = [
+        [messages.block(client, np.arange(3), slot * STICKY_NS).partition for slot in range(24)]
+        for client in range(5)
+    ]
 
-    chosen = {messages.block(client, np.arange(1), 0).partition[0] for client in range(8)}
+    for way in ways:
+        assert all(len(set(partition)) == 1 for partition in way)
+        assert Counter(partition[0] for partition in way) == dict.fromkeys(range(8), 3)
+    assert len({tuple(partition[0] for partition in way) for way in ways}) == 5
 
-    assert len(chosen) == 8
+
+def test_a_block_ends_with_its_slot_and_holds_at_least_one_message() -> None:
+    """Due every millisecond: what a slot of 10 ms has left, and one that is due long after it."""
+    messages = _messages(Load(), Topics(("t",), 8))
+
+    blocks = [messages.block(0, np.arange(100) * 1_000_000, 0) for _ in range(2)]
+    late = messages.block(0, np.arange(100) * SECOND_NS + SECOND_NS, 0)
+
+    assert [block.left for block in blocks] == [blocks[0].left] * 2
+    assert 1 <= blocks[0].left <= 10
+    assert late.left == 1
 
 
 def test_a_latency_is_recorded_under_the_leaders_name() -> None:

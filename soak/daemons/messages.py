@@ -11,8 +11,8 @@ from soak.core import header
 from soak.core.plan_load import Keys, Load
 from soak.core.ports import Outgoing, Partitioner, Topics
 from soak.daemons.payloads import Laid, bodies, payloads_of
+from soak.daemons.walk import Walk
 
-STICKY_NS = 10_000_000  # without keys, one partition for this long: batches stay whole
 LARGEST_BLOCK = 256
 
 Ints = NDArray[np.int64]
@@ -76,25 +76,27 @@ class Messages:
         self._next = np.zeros(len(instances) * topics.total, dtype=np.int64)
         self._payloads = payloads_of(bodies(load, rng), LARGEST_BLOCK)
         self._keyed = _Keyed(load.keys, topics, broker, rng) if load.keys.kind != "none" else None
-        # Processes and clients that change partition at the same time must not all choose the same.
-        self._shift = [instance % topics.total for instance in instances]
+        self._walks = [Walk(topics.total, instance) for instance in instances]
 
     @property
     def next_sequences(self) -> Ints:
         """Return the next sequence number of each lane, shape (clients x partitions,)."""
         return self._next
 
-    def block(self, client: int, intended_ns: Ints, now_ns: int) -> Block:
-        """Lay out a message for each intended time, at most LARGEST_BLOCK.
+    def block(self, client: int, due_ns: Ints, now_ns: int) -> Block:
+        """Lay out what is due before the client's partition changes; at least one, at most LARGEST_BLOCK.
 
-        The next block is laid out when this one is sent, or has been dropped.
+        `due_ns`, shape (n,), says when the next messages are due. The next block is laid out when this one
+        is sent, or has been dropped.
         """
-        count = intended_ns.size
+        walk, due_ns = self._walks[client], due_ns[:LARGEST_BLOCK]
+        count = max(1, int(np.searchsorted(due_ns, walk.until_ns(now_ns))))
+        due_ns = due_ns[:count]
         first = client * self._total
         key: Sequence[bytes] | None = None
         partition: Sequence[int]
         if self._keyed is None:
-            at = (now_ns // STICKY_NS + self._shift[client]) % self._total
+            at = walk.partition(now_ns)
             begin = int(self._next[first + at])
             sequence = np.arange(begin, begin + count)
             self._next[first + at] = begin + count
@@ -103,8 +105,8 @@ class Messages:
             at_many, key = self._keyed.choose(count)
             partition, lane = at_many.tolist(), first + at_many
             sequence = self._number(lane)
-        laid = self._payloads.lay(self._templates[client], sequence, intended_ns)
-        return Block(client, partition, key, lane, sequence, intended_ns, laid)
+        laid = self._payloads.lay(self._templates[client], sequence, due_ns)
+        return Block(client, partition, key, lane, sequence, due_ns, laid)
 
     def drop(self, block: Block) -> None:
         """Give the numbers of what is left of the newest block to the next one."""

@@ -24,7 +24,7 @@ from soak.daemons.context import (
 )
 from soak.daemons.in_flight import InFlight
 from soak.daemons.leaders import Leaders
-from soak.daemons.messages import LARGEST_BLOCK, STICKY_NS, Block, Messages
+from soak.daemons.messages import Block, Messages
 from soak.daemons.pacing import Pacer
 from soak.daemons.produce_second import LAG_UNTRUSTED_SECONDS, ProduceSecond
 from soak.daemons.rate_plan import rate_plan_of
@@ -212,10 +212,7 @@ class ProduceLoop:
         """Lay out, for the next client, what is due while one partition is kept; at least one message."""
         client = self._turn
         self._turn = (client + 1) % len(self._producers)
-        due_ns = self._pacer.ahead_ns()[:LARGEST_BLOCK]
-        until_ns = (now_ns // STICKY_NS + 1) * STICKY_NS
-        count = max(1, int(np.searchsorted(due_ns, until_ns)))
-        self._block = self._messages.block(client, due_ns[:count], now_ns)
+        self._block = self._messages.block(client, self._pacer.ahead_ns(), now_ns)
         return self._block
 
     def _drop_block(self) -> None:
