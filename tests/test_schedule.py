@@ -124,6 +124,32 @@ def test_processes_share_every_message_once_over_any_split_of_time(
     assert sorted(sent) == [(number, whole.due_ns(number)) for number in range(count)]
 
 
+@given(
+    first=ANY_RATES,
+    segments=SEGMENTS,
+    index=st.integers(0, 3),
+    of=st.integers(1, 4),
+    clients=st.integers(1, 7),
+)
+def test_shares_have_each_message_once_and_follow_what_the_whole_is_told(
+    first: Fraction, segments: list[tuple[int, Fraction]], index: int, of: int, clients: int
+) -> None:
+    whole, at = Schedule(7, first, min(index, of - 1), of), 7
+    shares = [whole.share(number, clients) for number in range(clients)]
+    for length, rate in segments:
+        at += length
+        whole.extend(at, rate)
+    count = whole.first_at_or_after(at + SECOND_NS)
+
+    for number, share in enumerate(shares):
+        own = share.first_at_or_after(at + SECOND_NS)
+
+        assert share.due_many_ns(0, own).tolist() == [
+            whole.due_ns(one) for one in range(number, count, clients)
+        ]
+        assert share.rate_at(at) * clients == whole.rate_at(at)
+
+
 @given(first=ANY_RATES, segments=SEGMENTS, at=st.integers(8, 10 * SECOND_NS), rate=ANY_RATES)
 def test_an_extension_changes_nothing_before_it(
     first: Fraction, segments: list[tuple[int, Fraction]], at: int, rate: Fraction
@@ -222,6 +248,18 @@ def test_after_a_stall_the_backlog_goes_out_at_the_catch_up_rate() -> None:
 
     assert missed == 0
     assert 1200 <= sent <= 1261
+
+
+def test_who_is_late_by_a_little_each_time_stays_on_time_at_a_low_rate() -> None:
+    """Ten a second, never faster than that, asked 0.2 ms after every other message is due."""
+    pacer = Pacer(Schedule(0, Fraction(10)), 1.0, 10 * 10**9, 0)
+    sent = []
+    for number in range(100):
+        due = pacer.due(number * 10**8 + number % 2 * 200_000)
+        pacer.sent(due.count)
+        sent.append(due.count)
+
+    assert sent == [1] * 100
 
 
 def test_what_a_stall_left_goes_out_at_the_rate_that_it_was_due_at() -> None:

@@ -18,7 +18,6 @@ from soak.core.units import SECOND_NS
 NEVER_NS = 2**63 - 1
 """When a message is due that the schedule does not reach: its last rate is 0."""
 
-
 _LARGEST = 2**63 - 1
 
 
@@ -28,14 +27,48 @@ class _Segment:
 
     from_ns: int
     rate: Fraction  # of all processes
-    own_rate: Fraction
     expected: Fraction  # N at its start
     parts: int  # expected = whole / parts
     whole: int
     per: int  # `per` messages are due in `period_ns`; 0: none
     period_ns: int
-    step_ns: int  # from one own message to the next: step_ns + step_rest / per
-    step_rest: int
+
+
+class Line:
+    """N(t) as the segments that it is made of; all shares of one schedule have the same."""
+
+    __slots__ = ("changes", "first", "from_ns", "segments")
+
+    def __init__(self, start_ns: int, rate: Fraction) -> None:
+        if rate < 0:
+            raise ValueError(f"rate must not be negative: {rate}")
+        self.segments = [_segment(start_ns, rate, Fraction(0))]
+        self.from_ns = [start_ns]  # of each segment, for bisection
+        self.first = [0]  # the first message of each segment, of all processes
+        self.changes = 0  # so often it was extended
+
+    def extend(self, from_ns: int, rate: Fraction) -> None:
+        """Let all have this rate from an instant on, see `Schedule.extend`."""
+        if rate < 0 or from_ns < self.from_ns[0]:
+            raise ValueError(f"no rate of {rate} from {from_ns} on: begins at {self.from_ns[0]}")
+        self.changes += 1
+        while len(self.segments) > 1 and self.from_ns[-1] >= from_ns:
+            for kept in (self.segments, self.from_ns, self.first):
+                kept.pop()
+        last = self.segments[-1]
+        if from_ns == last.from_ns:
+            self.segments[-1] = _segment(from_ns, rate, last.expected)
+        elif rate != last.rate:
+            expected = last.expected + (from_ns - last.from_ns) * last.rate / SECOND_NS
+            self.segments.append(_segment(from_ns, rate, expected))
+            self.from_ns.append(from_ns)
+            self.first.append(-(-expected.numerator // expected.denominator))
+
+    def forget(self, before_ns: int) -> None:
+        """Drop the segments that ended before an instant."""
+        past = max(0, bisect_right(self.from_ns, before_ns) - 1)
+        for kept in (self.segments, self.from_ns, self.first):
+            del kept[:past]
 
 
 class Schedule:
@@ -45,18 +78,19 @@ class Schedule:
     """
 
     def __init__(self, start_ns: int, rate: Fraction, index: int = 0, of: int = 1) -> None:
-        if rate < 0:
-            raise ValueError(f"rate must not be negative: {rate}")
+        self.line = Line(start_ns, rate)
         self._index = index
         self._of = of
-        self._segments = [_segment(start_ns, rate, Fraction(0), of)]
-        self._from_ns = [start_ns]  # of each segment, for bisection
-        self._first = [0]  # the first message of each segment, of all processes
-        self.changes = 0  # so often it was extended
 
     @property
     def segments(self) -> int:
-        return len(self._segments)
+        return len(self.line.segments)
+
+    def share(self, number: int, of: int) -> Schedule:
+        """Return every `of`-th of these messages, from message `number` on; both are extended together."""
+        found = Schedule(0, Fraction(0), number * self._of + self._index, self._of * of)
+        found.line = self.line
+        return found
 
     def extend(self, from_ns: int, rate: Fraction) -> None:
         """Let all processes together have this rate from an instant on, whatever was to come after it.
@@ -64,43 +98,29 @@ class Schedule:
         Raises:
             ValueError: the rate is negative, or the instant lies before the schedule begins.
         """
-        if rate < 0 or from_ns < self._from_ns[0]:
-            raise ValueError(f"no rate of {rate} from {from_ns} on: begins at {self._from_ns[0]}")
-        self.changes += 1
-        while len(self._segments) > 1 and self._from_ns[-1] >= from_ns:
-            for kept in (self._segments, self._from_ns, self._first):
-                kept.pop()
-        last = self._segments[-1]
-        if from_ns == last.from_ns:
-            self._segments[-1] = _segment(from_ns, rate, last.expected, self._of)
-        elif rate != last.rate:
-            expected = last.expected + (from_ns - last.from_ns) * last.rate / SECOND_NS
-            self._segments.append(_segment(from_ns, rate, expected, self._of))
-            self._from_ns.append(from_ns)
-            self._first.append(-(-expected.numerator // expected.denominator))
+        self.line.extend(from_ns, rate)
 
     def forget(self, before_ns: int) -> None:
         """Drop the segments that ended before an instant; of what was due in them only that is known."""
-        past = max(0, bisect_right(self._from_ns, before_ns) - 1)
-        for kept in (self._segments, self._from_ns, self._first):
-            del kept[:past]
+        self.line.forget(before_ns)
 
     def rate_at(self, instant_ns: int) -> Fraction:
         """Return the rate of this process; before the start, the one that it starts with."""
-        return self._at(instant_ns).own_rate
+        return self._at(instant_ns).rate / self._of
 
     def span_at(self, instant_ns: int) -> tuple[int, int]:
         """Return from when on and until when the rate of an instant holds."""
-        after = bisect_right(self._from_ns, instant_ns)
-        from_ns = self._from_ns[after - 1] if after else instant_ns
-        return from_ns, self._from_ns[after] if after < len(self._from_ns) else NEVER_NS
+        changes_ns = self.line.from_ns
+        after = bisect_right(changes_ns, instant_ns)
+        from_ns = changes_ns[after - 1] if after else instant_ns
+        return from_ns, changes_ns[after] if after < len(changes_ns) else NEVER_NS
 
     def due_ns(self, index: int) -> int:
         """Return when message `index` is due, or `NEVER_NS`."""
         number = index * self._of + self._index
-        one = self._segments[max(0, bisect_right(self._first, number) - 1)]
+        one = self.line.segments[max(0, bisect_right(self.line.first, number) - 1)]
         if not one.per:
-            return one.from_ns - 1 if number < self._first[0] else NEVER_NS
+            return one.from_ns - 1 if number < self.line.first[0] else NEVER_NS
         ahead = (number * one.parts - one.whole) * one.period_ns
         return one.from_ns + ahead // (one.parts * one.per)
 
@@ -124,43 +144,41 @@ class Schedule:
         return max(0, -((self._index - number) // self._of))
 
     def _at(self, instant_ns: int) -> _Segment:
-        return self._segments[max(0, bisect_right(self._from_ns, instant_ns) - 1)]
+        line = self.line
+        return line.segments[max(0, bisect_right(line.from_ns, instant_ns) - 1)]
 
     def _due_in_segment(self, first: int, count: int) -> NDArray[np.int64]:
         """Return the due times of those that lie in the segment of `first`; at least one."""
         number = first * self._of + self._index
-        at = max(0, bisect_right(self._first, number) - 1)
-        one = self._segments[at]
+        begins = self.line.first
+        at = max(0, bisect_right(begins, number) - 1)
+        one = self.line.segments[at]
         if not one.per:
-            overdue = -((number - self._first[at]) // self._of)
+            overdue = -((number - begins[at]) // self._of)
             if overdue > 0:  # of a forgotten segment: sooner than this one, nobody knows when
                 return np.full(min(count, overdue), one.from_ns - 1)
             return np.full(count, NEVER_NS)
-        if at + 1 < len(self._first):
-            count = min(count, -((number - self._first[at + 1]) // self._of))
+        if at + 1 < len(begins):
+            count = min(count, -((number - begins[at + 1]) // self._of))
         count = min(count, max(1, _LARGEST // one.per))  # else the products below exceed int64
         ahead = (number * one.parts - one.whole) * one.period_ns
         begin_ns, rest = divmod(ahead, one.parts * one.per)
+        step_ns, step_rest = divmod(one.period_ns * self._of, one.per)
         steps = np.arange(count, dtype=np.int64)
-        due: NDArray[np.int64] = steps * one.step_ns + (one.from_ns + begin_ns)
-        if one.step_rest:
+        due: NDArray[np.int64] = steps * step_ns + (one.from_ns + begin_ns)
+        if step_rest:
             # floor((x + n) / m) = floor((floor(x) + n) / m): so all of it fits in int64
-            due += (steps * one.step_rest + rest // one.parts) // one.per
+            due += (steps * step_rest + rest // one.parts) // one.per
         return due
 
 
-def _segment(from_ns: int, rate: Fraction, expected: Fraction, of: int) -> _Segment:
-    per, period_ns = rate.numerator, SECOND_NS * rate.denominator
-    step_ns, step_rest = divmod(period_ns * of, per) if per else (0, 0)
+def _segment(from_ns: int, rate: Fraction, expected: Fraction) -> _Segment:
     return _Segment(
         from_ns=from_ns,
         rate=rate,
-        own_rate=rate / of,
         expected=expected,
         parts=expected.denominator,
         whole=expected.numerator,
-        per=per,
-        period_ns=period_ns,
-        step_ns=step_ns,
-        step_rest=step_rest,
+        per=rate.numerator,
+        period_ns=SECOND_NS * rate.denominator,
     )

@@ -12,6 +12,9 @@ from soak.core.schedule import Schedule
 from soak.core.units import SECOND_NS
 
 BURST_NS = SECOND_NS // 20  # credit is kept for 50 ms at most, so a stall is not paid back at once
+LEAST_CREDIT = (
+    2.0  # messages: at a rate so low that 50 ms have none, who was late once stays on time
+)
 AHEAD, LEAST_AHEAD = 4096, 256  # due times that are worked out at once, and that there are always
 
 
@@ -31,14 +34,22 @@ class Pacer:
     """
 
     def __init__(
-        self, schedule: Schedule, catch_up_ratio: float, backlog_ns: int, now_ns: int
+        self,
+        schedule: Schedule,
+        catch_up_ratio: float,
+        backlog_ns: int,
+        now_ns: int,
+        ahead: int = AHEAD,
     ) -> None:
+        """`ahead`: so many due times are worked out at once, at least twice LEAST_AHEAD."""
         self._schedule = schedule
+        self._line = schedule.line
+        self._ahead = ahead
         self._catch_up_ratio = catch_up_ratio
         self._backlog_ns = backlog_ns
         self._last_ns = now_ns
         self.next_index = schedule.first_at_or_after(now_ns)
-        self._changes = schedule.changes
+        self._changes = self._line.changes
         self._first, self._due_ns = 0, np.zeros(0, dtype=np.int64)  # from this index on
         self._due: list[int] = []  # the same, to be searched
         self._steady_ns = (0, 0)  # while now and what is owed lie in here, credit grows alike
@@ -89,6 +100,12 @@ class Pacer:
         at = self._at()
         return self._due[bisect_right(self._due, self._due[at] + hold_ns, at) - 1]
 
+    def last_due_ns(self, until_ns: int) -> int:
+        """Return when the last message is due that is due until then; 0 where none is."""
+        at = self._at()
+        after = bisect_right(self._due, until_ns, at)
+        return self._due[after - 1] if after > at else 0
+
     def ahead_ns(self) -> NDArray[np.int64]:
         """Return when the next messages are due, at least LEAST_AHEAD of them."""
         at = self._at()
@@ -97,11 +114,11 @@ class Pacer:
     def _at(self) -> int:
         """Return where the next message stands in what was worked out."""
         at = self.next_index - self._first
-        if not 0 <= at <= len(self._due) - LEAST_AHEAD or self._schedule.changes != self._changes:
-            self._changes = self._schedule.changes
+        if not 0 <= at <= len(self._due) - LEAST_AHEAD or self._line.changes != self._changes:
+            self._changes = self._line.changes
             self._steady_ns = (0, 0)
             self._first, at = self.next_index, 0
-            self._due_ns = self._schedule.due_many_ns(self._first, AHEAD)
+            self._due_ns = self._schedule.due_many_ns(self._first, self._ahead)
             self._due = self._due_ns.tolist()
         return at
 
@@ -115,4 +132,4 @@ class Pacer:
         if oldest_ns < self._steady_ns[0]:
             rate = max(rate, self._schedule.rate_at(oldest_ns))
         self._per_ns = float(rate) * self._catch_up_ratio / SECOND_NS
-        self._limit = max(1.0, BURST_NS * self._per_ns)
+        self._limit = max(LEAST_CREDIT, BURST_NS * self._per_ns)
