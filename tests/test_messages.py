@@ -94,6 +94,21 @@ def test_lanes_are_numbered_without_a_gap_whatever_the_client_takes(
     }
 
 
+@pytest.mark.parametrize("clients", [2, 40, 300])
+def test_what_one_client_has_laid_out_stays_while_others_lay_out_theirs(clients: int) -> None:
+    messages = _messages(Load(message_size=64 * 2**10), Topics(("t",), 2), clients)
+    kept = messages.block(0, np.arange(LARGEST_BLOCK), 0)
+    for _ in range(3):
+        for client in range(1, clients):
+            messages.block(client, 1000 + np.arange(LARGEST_BLOCK), 0)
+
+    out = kept.stamped(np.zeros(kept.left, dtype=np.int64), 0, token=0)
+
+    heads, _ = header.parse([bytes(one[: header.SIZE]) for one in out.payload])
+    assert set(heads["instance"]) == {5}
+    assert heads["intended_mono_ns"].tolist() == list(range(kept.left))
+
+
 def test_a_key_always_goes_to_the_partition_that_the_client_would_choose() -> None:
     topics = Topics(("a", "b"), 5)
     messages = _messages(Load(keys=Keys(kind="round_robin", count=3)), topics)

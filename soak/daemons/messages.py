@@ -74,9 +74,14 @@ class Messages:
         self._total = topics.total
         self._templates = [header.headers(1, one, inc, boot, run) for one in instances]
         self._next = np.zeros(len(instances) * topics.total, dtype=np.int64)
-        self._payloads = payloads_of(bodies(load, rng), LARGEST_BLOCK)
-        self._keyed = _Keyed(load.keys, topics, broker, rng) if load.keys.kind != "none" else None
+        self._payloads = payloads_of(bodies(load, rng), LARGEST_BLOCK, len(instances))
         self._walks = [Walk(topics.total, instance) for instance in instances]
+        self._keyed: list[_Keyed] = []
+        if load.keys.kind != "none":
+            known = _Known(load.keys, topics, broker)
+            self._keyed = [
+                _Keyed(known, rng, one / len(instances)) for one in range(len(instances))
+            ]
 
     @property
     def next_sequences(self) -> Ints:
@@ -86,30 +91,31 @@ class Messages:
     def block(self, client: int, due_ns: Ints, now_ns: int) -> Block:
         """Lay out what is due before the client's partition changes; at least one, at most LARGEST_BLOCK.
 
-        `due_ns`, shape (n,), says when the next messages are due. The next block is laid out when this one
+        `due_ns`, shape (n,), says when its next messages are due. Its next block is laid out when this one
         is sent, or has been dropped.
         """
-        walk, due_ns = self._walks[client], due_ns[:LARGEST_BLOCK]
+        payloads, walk = self._payloads[client], self._walks[client]
+        due_ns = due_ns[: payloads.most]
         count = max(1, int(np.searchsorted(due_ns, walk.until_ns(now_ns))))
         due_ns = due_ns[:count]
         first = client * self._total
         key: Sequence[bytes] | None = None
         partition: Sequence[int]
-        if self._keyed is None:
+        if not self._keyed:
             at = walk.partition(now_ns)
             begin = int(self._next[first + at])
             sequence = np.arange(begin, begin + count)
             self._next[first + at] = begin + count
             partition, lane = [at] * count, np.full(count, first + at)
         else:
-            at_many, key = self._keyed.choose(count)
+            at_many, key = self._keyed[client].choose(count)
             partition, lane = at_many.tolist(), first + at_many
             sequence = self._number(lane)
-        laid = self._payloads.lay(self._templates[client], sequence, due_ns)
+        laid = payloads.lay(self._templates[client], sequence, due_ns)
         return Block(client, partition, key, lane, sequence, due_ns, laid)
 
     def drop(self, block: Block) -> None:
-        """Give the numbers of what is left of the newest block to the next one."""
+        """Give the numbers of what is left of a client's newest block to its next one."""
         np.subtract.at(self._next, block.lane[block.sent :], 1)
 
     def _number(self, lane: Ints) -> Ints:
@@ -124,37 +130,42 @@ class Messages:
         return sequence
 
 
-class _Keyed:
-    """Draws keys; the partition of each is known from the start."""
+class _Known:
+    """The keys and how often each comes; the partition of each is known from the start."""
 
-    def __init__(
-        self, keys: Keys, topics: Topics, broker: Partitioner, rng: np.random.Generator
-    ) -> None:
-        self._kind = keys.kind
-        self._rng = rng
-        self._names = [f"key-{number}".encode() for number in range(keys.count)]
-        self._partition = np.array(
-            [broker.partition_of(name, topics.partitions) for name in self._names], dtype=np.int64
+    def __init__(self, keys: Keys, topics: Topics, broker: Partitioner) -> None:
+        self.kind = keys.kind
+        self.names = [f"key-{number}".encode() for number in range(keys.count)]
+        self.partition = np.array(
+            [broker.partition_of(name, topics.partitions) for name in self.names], dtype=np.int64
         )
         weights = np.arange(1, keys.count + 1, dtype=np.float64) ** -keys.exponent
-        self._cumulated = np.cumsum(weights) / weights.sum()
-        self._topics = topics
-        self._next = 0
+        self.cumulated = np.cumsum(weights) / weights.sum()
+        self.topics = topics
+
+
+class _Keyed:
+    """Draws the keys of one client, which begins this share of the way through them."""
+
+    def __init__(self, known: _Known, rng: np.random.Generator, begin: float) -> None:
+        self._known = known
+        self._rng = rng
+        self._next = int(begin * len(known.names)) * len(known.topics.names)
 
     def choose(self, count: int) -> tuple[Ints, list[bytes]]:
         """Return running partition numbers and keys; topics take turns."""
+        known, names, topics = self._known, self._known.names, self._known.topics
         turn = np.arange(self._next, self._next + count)
         self._next += count
-        if self._kind == "round_robin":
+        if known.kind == "round_robin":
             # The same key goes to every topic before the next one comes.
-            number = turn // len(self._topics.names) % len(self._names)
-        elif self._kind == "random":
-            number = self._rng.integers(len(self._names), size=count)
+            number = turn // len(topics.names) % len(names)
+        elif known.kind == "random":
+            number = self._rng.integers(len(names), size=count)
         else:
-            number = np.searchsorted(self._cumulated, self._rng.random(count), side="right")
-            number = np.minimum(number, len(self._names) - 1)
-        topic = turn % len(self._topics.names)
-        names = self._names
-        return topic * self._topics.partitions + self._partition[number], [
+            number = np.searchsorted(known.cumulated, self._rng.random(count), side="right")
+            number = np.minimum(number, len(names) - 1)
+        topic = turn % len(topics.names)
+        return topic * topics.partitions + known.partition[number], [
             names[at] for at in number.tolist()
         ]

@@ -30,21 +30,34 @@ class Laid(Protocol):
 
 
 class Payloads(Protocol):
+    """Where one client lays out its messages."""
+
+    @property
+    def most(self) -> int:
+        """Return how many can be laid out at once."""
+        ...
+
     def lay(self, template: NDArray[np.void], sequence: Ints, intended_ns: Ints) -> Laid:
         """Lay out the next messages: `template` holds what is the same in all headers, shape (1,)."""
         ...
 
 
-def payloads_of(pool: Sequence[bytes], most: int) -> Payloads:
-    """Return what lays out up to `most` messages with these bodies in turn."""
-    is_even = len({len(body) for body in pool}) == 1 and len(pool) >= most
-    return _Even(pool) if is_even else _Mixed(pool, most)
+def payloads_of(pool: Sequence[bytes], most: int, clients: int = 1) -> list[Payloads]:
+    """Return for each client what lays out up to `most` messages, or fewer, with these bodies in turn.
+
+    What one has laid out stays as it is until it lays out more, whatever the others do.
+    """
+    is_even = len({len(body) for body in pool}) == 1 and len(pool) >= max(most, clients)
+    if not is_even:
+        return [_Mixed(pool, most)] * clients
+    return [_Even(pool[client::clients], most) for client in range(clients)]
 
 
 class _Even:
     """Bodies of one size as rows of a matrix, into which headers are written; the rows are the payloads."""
 
-    def __init__(self, pool: Sequence[bytes]) -> None:
+    def __init__(self, pool: Sequence[bytes], most: int) -> None:
+        self.most = min(most, len(pool))
         blank = bytes(header.SIZE)
         size = header.SIZE + len(pool[0])
         whole = bytearray().join(blank + body for body in pool)
@@ -83,6 +96,7 @@ class _Mixed:
     """Bodies of several sizes, or of a size so large that there are few."""
 
     def __init__(self, pool: Sequence[bytes], most: int) -> None:
+        self.most = most
         self._turn = len(pool)
         self._bodies = [*pool] * (most // len(pool) + 2)  # what is laid out is one slice of it
         self._at = 0

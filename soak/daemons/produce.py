@@ -22,25 +22,23 @@ from soak.daemons.context import (
     open_context,
     topics_of,
 )
-from soak.daemons.in_flight import InFlight
 from soak.daemons.leaders import Leaders
-from soak.daemons.messages import Block, Messages
-from soak.daemons.pacing import Pacer
-from soak.daemons.produce_second import LAG_UNTRUSTED_SECONDS, ProduceSecond
+from soak.daemons.messages import Messages
+from soak.daemons.pacing import AHEAD, LEAST_AHEAD, Pacer
+from soak.daemons.produce_second import ProduceSecond
 from soak.daemons.rate_plan import rate_plan_of
+from soak.daemons.sender import Sender
 from soak.service.lean import spare_collections, wake_on_time
 from soak.service.notify import notifier
 from soak.service.priority import Priority
 
 TICK_NS = 260_000  # so long a message waits for others: the lag is that and what a wake-up is late
-FULL_NS = 2_000_000  # after a send that the client's queue refused: to try at once costs more than it sends
 IDLE_NS = 20_000_000
 DIGEST_NS = SECOND_NS // 5  # acknowledgements are noted at once, and counted so often
 DIGEST_MESSAGES = 1 << 14  # or when so many were sent: what counts them long holds up the schedule
 MOST_WAITING_SECONDS = 10
 FLUSH_SECONDS = 15.0
 FLUSH_TICK_NS = 2_000_000
-LAG_UNTRUSTED_NS = round(LAG_UNTRUSTED_SECONDS * SECOND_NS)
 
 
 def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
@@ -92,7 +90,6 @@ class ProduceLoop:
     ) -> None:
         """`adapt` is told each second how much of a core this thread has used."""
         self._context = context
-        self._producers = producers
         self._messages = messages
         self._second = second
         self._leaders = leaders
@@ -100,14 +97,14 @@ class ProduceLoop:
         now_ns = clock.mono_ns()
         self._rate_plan = rate_plan_of(context, index)
         self._rate_plan.follow(context.phase_file.poll(), context.grid.k_at(now_ns))
-        self._pacer = self._paced(now_ns)
+        self._clients = len(producers)
+        self._senders = [
+            Sender(client, producer, self._paced(client, now_ns), messages, second, clock)
+            for client, producer in enumerate(producers)
+        ]
         self._enter(context.grid.k_at(now_ns))
-        self._turn = 0
-        self._block: Block | None = None  # the next to be sent, laid out up to 10 ms ahead
-        self._in_flight = [InFlight() for _ in producers]
         self._recorded = np.zeros_like(messages.next_sequences)
         self._uncounted = 0  # sent since acknowledgements were last counted
-        self._is_held = False  # behind the schedule because the cluster took no more
         self._cpu = CpuMeter(clock)
         self._busy = CpuMeter(clock, thread_time)
         self._adapt = adapt
@@ -128,8 +125,8 @@ class ProduceLoop:
             self._roll(now_ns)
         next_ns = now_ns + IDLE_NS
         if self._phase in LOADED:
-            pause_ns = TICK_NS if self._send_due(now_ns) else FULL_NS
-            next_ns = min(max(self._pacer.wake_ns(TICK_NS), now_ns + pause_ns), now_ns + IDLE_NS)
+            self._send_due(now_ns)
+            next_ns = min(max(self._wake_ns(), now_ns + TICK_NS), next_ns)
         self._serve()
         if now_ns >= self._digest_ns or self._uncounted >= DIGEST_MESSAGES:
             self._digest_ns = now_ns + DIGEST_NS
@@ -139,13 +136,14 @@ class ProduceLoop:
     def finish(self) -> None:
         """Wait for what is out, and record the last part of a second; what stays out counts as failed."""
         deadline_ns = self._clock.mono_ns() + round(FLUSH_SECONDS * SECOND_NS)
-        while self._clock.mono_ns() < deadline_ns and any(one.count for one in self._in_flight):
+        while self._clock.mono_ns() < deadline_ns and self._in_flight():
             self._clock.sleep_until(self._clock.mono_ns() + FLUSH_TICK_NS)
             self._serve()  # all of them: no client's reports wait for another's
             self._take()
-        for producer, in_flight in zip(self._producers, self._in_flight, strict=True):
-            self._second.note_settled(in_flight.settle(producer.close(0.0)), self._leaders)
-            given_up = in_flight.give_up(self._clock.mono_ns())
+        for one in self._senders:
+            settled = one.in_flight.settle(one.producer.close(0.0))
+            self._second.note_settled(settled, self._leaders)
+            given_up = one.in_flight.give_up(self._clock.mono_ns())
             self._second.note_settled(given_up, self._leaders)
         self._write(max(0, self._context.grid.k_at(self._clock.mono_ns())))
 
@@ -153,13 +151,14 @@ class ProduceLoop:
         k, before = self._context.grid.k_at(now_ns), self._phase in LOADED
         phases = self._context.phase_file.poll()
         self._rate_plan.follow(phases, k)
-        self._drop_block()  # the schedule may have been extended
+        for one in self._senders:
+            one.follow(one.pacer)  # its schedule may have been extended
         after, turn_k = phases.at(k) in LOADED, self._turn_k(phases, k)
         if before and not after:  # the last sends of the phase; what it owes beyond them is missed
             edge_ns = self._context.grid.start_of(turn_k) - 1
             self._send_due(edge_ns)
-            self._second.missed += self._pacer.give_up(edge_ns)
-            self._drop_block()
+            for one in self._senders:
+                one.give_up(edge_ns)
         if self._k >= 0:
             self._serve()
             self._take()
@@ -167,7 +166,8 @@ class ProduceLoop:
         self._enter(k)
         if after and not before:  # what was due while nothing was to be sent is not missed
             begin_ns = max(self._context.grid.start_of(turn_k), self._context.grid.start_mono_ns)
-            self._pacer = self._paced(begin_ns)
+            for client, one in enumerate(self._senders):
+                one.follow(self._paced(client, begin_ns))
 
     def _turn_k(self, phases: Phases, k: int) -> int:
         """Return in which of the seconds since the last one sending began or ended: k, but for a stall."""
@@ -181,78 +181,48 @@ class ProduceLoop:
         self._phase = self._context.phase_file.phases.at(k)
         self._end_ns = self._context.grid.start_of(k + 1)
 
-    def _paced(self, now_ns: int) -> Pacer:
-        load = self._context.plan.load
-        return Pacer(self._rate_plan.schedule, load.catch_up_ratio, load.backlog, now_ns)
+    def _paced(self, client: int, now_ns: int) -> Pacer:
+        """Return what paces one client, which has every n-th of the process's messages."""
+        load, schedule = (
+            self._context.plan.load,
+            self._rate_plan.schedule.share(client, self._clients),
+        )
+        ahead = max(AHEAD // self._clients, 2 * LEAST_AHEAD)
+        return Pacer(schedule, load.catch_up_ratio, load.backlog, now_ns, ahead)
 
-    def _send_due(self, now_ns: int) -> bool:
-        """Send what is due; return whether the client took all of it."""
-        due = self._pacer.due(now_ns)
-        self._is_held = self._is_held and now_ns - self._pacer.next_due_ns() > LAG_UNTRUSTED_NS
-        if due.missed:
-            self._second.missed += due.missed
-            self._drop_block()
-        left = due.count
-        while left:
-            block = self._block or self._lay_out(now_ns)
-            count = min(left, block.left)
-            taken = self._send(block, count)
-            self._pacer.sent(taken)
-            if taken < count:
-                self._second.queue_full += count - taken
-                self._is_held = True
-                self._drop_block()  # the next client, another partition may take them
-                return False
-            left -= count
-            if left:  # much is due: acknowledgements must not wait for the last of it
+    def _send_due(self, now_ns: int) -> None:
+        """Send what is due: of each client a block in turn, as long as there is more."""
+        owing = [one for one in self._senders if one.next_ns <= now_ns and one.look(now_ns)]
+        while owing:
+            for one in owing:
+                self._uncounted += one.send(now_ns)
+            owing = [one for one in owing if one.left]
+            if owing:  # much is due: acknowledgements must not wait for the last of it
                 self._serve()
-        return True
 
-    def _lay_out(self, now_ns: int) -> Block:
-        """Lay out, for the next client, what is due while one partition is kept; at least one message."""
-        client = self._turn
-        self._turn = (client + 1) % len(self._producers)
-        self._block = self._messages.block(client, self._pacer.ahead_ns(), now_ns)
-        return self._block
-
-    def _drop_block(self) -> None:
-        if self._block is not None:
-            self._messages.drop(self._block)
-            self._block = None
-
-    def _send(self, block: Block, count: int) -> int:
-        """Send the next messages of a block under one stamp; return how many its client took."""
-        first, end = block.sent, block.sent + count
-        sent_ns = self._clock.mono_ns()
-        intended_ns = block.intended_ns[first:end]
-        delay_ns = sent_ns - intended_ns
-        in_flight = self._in_flight[block.client]
-        outgoing = block.stamped(delay_ns, self._clock.wall_ns(), in_flight.next_token)
-        in_flight.add(block, first, end, sent_ns)
-        taken = self._producers[block.client].send(outgoing)
-        if taken < count:
-            in_flight.take_back(count - taken)
-            delay_ns = delay_ns[:taken]
-        block.sent += taken
-        if not block.left:
-            self._block = None
-        self._uncounted += taken
-        self._second.note_sent(delay_ns)
-        self._second.held_back += taken if self._is_held else 0
-        return taken
+    def _wake_ns(self) -> int:
+        """Return when the last message is due, of any client, that the first may wait for."""
+        first_ns = min([one.next_ns for one in self._senders])
+        until_ns = first_ns + TICK_NS
+        waiting = [one for one in self._senders if one.next_ns <= until_ns]
+        return max([first_ns, *(one.pacer.last_due_ns(until_ns) for one in waiting)])
 
     def _serve(self) -> None:
         now_ns = self._clock.mono_ns()
         self._second.note_pause(now_ns - self._served_ns)
-        for producer in self._producers:
-            producer.serve()
+        for one in self._senders:
+            one.producer.serve()
         self._served_ns = self._clock.mono_ns()
 
     def _take(self) -> None:
         self._uncounted = 0
-        for producer, in_flight in zip(self._producers, self._in_flight, strict=True):
-            self._second.note_settled(in_flight.settle(producer.take()), self._leaders)
+        for one in self._senders:
+            settled = one.in_flight.settle(one.producer.take())
+            self._second.note_settled(settled, self._leaders)
         self._second.count_delays()
+
+    def _in_flight(self) -> int:
+        return sum(one.in_flight.count for one in self._senders)
 
     def _waiting_seconds(self) -> int:
         """Return for how many whole seconds the oldest message has waited for its acknowledgement.
@@ -261,26 +231,28 @@ class ProduceLoop:
         all is well it is 0, whatever the latency; after MOST_WAITING_SECONDS nobody learns more from it,
         and what rose on and on would be told again and again.
         """
-        oldest_ns = [one.oldest_ns() for one in self._in_flight]
+        oldest_ns = [one.in_flight.oldest_ns() for one in self._senders]
         now_ns = self._clock.mono_ns()
-        if self._phase in LOADED:  # what the client would not take has waited, too
-            oldest_ns.append(self._pacer.next_due_ns())
+        if self._phase in LOADED:  # what a client would not take has waited, too
+            oldest_ns += [one.pacer.next_due_ns() for one in self._senders]
         first_ns = min((one for one in oldest_ns if one is not None), default=now_ns)
         return min(max(0, now_ns - first_ns) // SECOND_NS, MOST_WAITING_SECONDS)
 
     def _write(self, k: int) -> None:
         second, grid = self._second, self._context.grid
-        self._drop_block()  # what was not sent has no number yet
+        for one in self._senders:
+            one.drop_block()  # what was not sent has no number yet
         at_ns = self._clock.wall_ns()
         following = self._messages.next_sequences
         touched = np.where(following != self._recorded, following, 0)
         self._recorded = following.copy()
-        in_flight = sum(one.count for one in self._in_flight)
         busy_ratio = self._busy.ratio()
         self._adapt(busy_ratio)
         self._context.recorder.append(
             k,
-            second.samples(in_flight, self._waiting_seconds(), self._cpu.ratio(), busy_ratio),
+            second.samples(
+                self._in_flight(), self._waiting_seconds(), self._cpu.ratio(), busy_ratio
+            ),
             histograms=second.encoded(),
             acknowledged=second.acknowledged(),
             sent_next=second.sent_next(touched),

@@ -1,0 +1,105 @@
+"""One client of a producer process: it sends what is due of its own share, whatever the others do."""
+
+from __future__ import annotations
+
+from soak.core.ports import Clock, Producer
+from soak.core.units import SECOND_NS
+from soak.daemons.in_flight import InFlight
+from soak.daemons.messages import Block, Messages
+from soak.daemons.pacing import Pacer
+from soak.daemons.produce_second import LAG_UNTRUSTED_SECONDS, ProduceSecond
+
+LAG_UNTRUSTED_NS = round(LAG_UNTRUSTED_SECONDS * SECOND_NS)
+FULL_NS = 2_000_000  # after a send that the client's queue refused: to try at once costs more than it sends
+
+
+class Sender:
+    """A client with its schedule, the block that it sends from, and what it has out."""
+
+    def __init__(
+        self,
+        client: int,
+        producer: Producer,
+        pacer: Pacer,
+        messages: Messages,
+        second: ProduceSecond,
+        clock: Clock,
+    ) -> None:
+        self.producer = producer
+        self.in_flight = InFlight()
+        self.pacer = pacer
+        self.next_ns = pacer.next_due_ns()  # when it is to be asked next
+        self.left = 0  # due, and to be sent now
+        self._client = client
+        self._messages = messages
+        self._second = second
+        self._clock = clock
+        self._block: Block | None = None  # the next to be sent, laid out up to 10 ms ahead
+        self._is_held = False  # behind the schedule because the cluster took no more
+
+    def follow(self, pacer: Pacer) -> None:
+        """Go by this pacer from now on: another one, or the same when its schedule was extended."""
+        self.drop_block()
+        self.pacer = pacer
+        self.next_ns = pacer.next_due_ns()
+
+    def look(self, now_ns: int) -> int:
+        """Note how many messages are to be sent now, and return it; what is too old for that is missed."""
+        due = self.pacer.due(now_ns)
+        if self._is_held:
+            self._is_held = now_ns - self.pacer.next_due_ns() > LAG_UNTRUSTED_NS
+        if due.missed:
+            self._second.missed += due.missed
+            self.drop_block()
+            self.next_ns = self.pacer.next_due_ns()
+        self.left = due.count
+        return due.count
+
+    def send(self, now_ns: int) -> int:
+        """Send of what is left what lies in one block, and return how much: one call of the client's."""
+        block = self._block
+        if block is None:
+            ahead_ns = self.pacer.ahead_ns()
+            block = self._block = self._messages.block(self._client, ahead_ns, now_ns)
+        count = min(self.left, block.left)
+        taken = self._hand_over(block, count)
+        self.pacer.sent(taken)
+        self.left -= taken
+        if taken < count:
+            self._second.queue_full += count - taken
+            self.left = 0
+            self._is_held = True
+            self.drop_block()  # another partition may take them
+            self.next_ns = now_ns + FULL_NS
+        elif not self.left:
+            self.next_ns = self.pacer.next_due_ns()
+        return taken
+
+    def drop_block(self) -> None:
+        if self._block is not None:
+            self._messages.drop(self._block)
+            self._block = None
+
+    def give_up(self, until_ns: int) -> None:
+        """Count as missed what was due up to and at an instant and was not sent."""
+        self._second.missed += self.pacer.give_up(until_ns)
+        self.follow(self.pacer)
+
+    def _hand_over(self, block: Block, count: int) -> int:
+        """Send the next messages of a block under one stamp; return how many the client took."""
+        first, end = block.sent, block.sent + count
+        sent_ns = self._clock.mono_ns()
+        delay_ns = sent_ns - block.intended_ns[first:end]
+        in_flight = self.in_flight
+        outgoing = block.stamped(delay_ns, self._clock.wall_ns(), in_flight.next_token)
+        in_flight.add(block, first, end, sent_ns)
+        taken = self.producer.send(outgoing)
+        if taken < count:
+            in_flight.take_back(count - taken)
+            delay_ns = delay_ns[:taken]
+        block.sent += taken
+        if not block.left:
+            self._block = None
+        self._second.note_sent(delay_ns)
+        self._second.held_back += taken if self._is_held else 0
+        return taken
