@@ -59,7 +59,8 @@ class Pacer:
 
     def due(self, now_ns: int) -> Due:
         """Return what to send now, without taking it: call `sent` for what the client took."""
-        oldest_ns = self.next_due_ns()
+        at = self._at()
+        oldest_ns = self._due[at]
         from_ns, until_ns = self._steady_ns
         if not from_ns <= oldest_ns or not from_ns <= now_ns < until_ns:
             self._grow(now_ns, oldest_ns)
@@ -71,7 +72,7 @@ class Pacer:
             oldest = self._schedule.first_at_or_after(now_ns - self._backlog_ns)
             missed = oldest - self.next_index
             self.next_index = oldest
-        at = self._at()
+            at = self._at()
         waiting = bisect_right(self._due, now_ns, at) - at
         if at + waiting == len(self._due):  # more may be due than was worked out
             waiting = self._schedule.first_at_or_after(now_ns + 1) - self.next_index

@@ -202,10 +202,13 @@ class ProduceLoop:
 
     def _wake_ns(self) -> int:
         """Return when the last message is due, of any client, that the first may wait for."""
-        first_ns = min([one.next_ns for one in self._senders])
+        senders = self._senders
+        if len(senders) == 1:
+            return max(senders[0].next_ns, senders[0].pacer.wake_ns(TICK_NS))
+        first_ns = min([one.next_ns for one in senders])
         until_ns = first_ns + TICK_NS
-        waiting = [one for one in self._senders if one.next_ns <= until_ns]
-        return max([first_ns, *(one.pacer.last_due_ns(until_ns) for one in waiting)])
+        last_ns = [one.pacer.last_due_ns(until_ns) for one in senders if one.next_ns <= until_ns]
+        return max(first_ns, *last_ns)
 
     def _serve(self) -> None:
         now_ns = self._clock.mono_ns()
