@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,8 @@ from soak.core.units import SECOND_NS
 from soak.store.run_folder import RunFolder
 from spark._offsets import newest
 from spark.checkpoint import committed
+from spark.gaps import Gap, runs
+from spark.load_doubts import load_doubts
 from spark.timeline import Timeline
 
 LEAST_COVERAGE = 0.97
@@ -21,19 +22,6 @@ MEASURING = ("produce.", "consume.", "probe@")
 LOADING = ("produce.", "consume.")
 LATE_SECONDS = 5
 """Sources may stop so long before the decided end: they are told to one after the other."""
-
-STANDSTILL_SECONDS = 10
-"""Without an acknowledgement: as long as a step takes to be confirmed, and none, as there is no latency."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Seconds [from_k, to_k) of one source; an empty span marks a place or a moment."""
-
-    source: str
-    from_k: int
-    to_k: int
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +48,7 @@ def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
     if 0 <= due_k - timeline.recorded_k <= LATE_SECONDS:
         due_k = timeline.end_k
     expected = np.arange(due_k)
-    doubts = (*unread, *_doubts(timeline), *_standstills(timeline))
+    doubts = (*unread, *_doubts(timeline), *load_doubts(timeline))
     gaps: list[Gap] = list(doubts)
     recorded = wanted = 0
     found = [name for name in timeline.seconds if name.startswith(MEASURING)]
@@ -129,17 +117,6 @@ def _doubts(timeline: Timeline) -> Iterator[Gap]:
         yield Gap("detector", k, k, "ended before it had read all records")
 
 
-def _standstills(timeline: Timeline) -> Iterator[Gap]:
-    """Name where a producer sent and nothing came back: detectors judge latencies, and there were none."""
-    for source, standing in timeline.standing.items():
-        ours = np.array(list(timeline.untrusted.get(source, {})), dtype=np.int64)
-        judged = np.setdiff1d(np.intersect1d(standing, timeline.soak_seconds), ours)
-        for first, last in runs(judged):
-            if last + 1 - first >= STANDSTILL_SECONDS:
-                why = f"acknowledged nothing of what {source} sent"
-                yield Gap("cluster", first, last + 1, why)
-
-
 def _is_behind(folder: RunFolder) -> bool:
     """Say whether the detector left records of its sources unread; those collected after it do not count."""
     if not folder.checkpoint.is_dir():
@@ -149,16 +126,6 @@ def _is_behind(folder: RunFolder) -> bool:
         return True
     there = newest(folder.journal, done, None)
     return any(there[source] > place for source, place in done.items() if source in there)
-
-
-def runs(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[int, int]]:
-    """Return the first and last number of each run of consecutive ones."""
-    if numbers.size == 0:
-        return []
-    breaks = np.flatnonzero(np.diff(numbers) != 1)
-    first = numbers[np.concatenate([[0], breaks + 1])]
-    last = numbers[np.concatenate([breaks, [numbers.size - 1]])]
-    return [(int(a), int(b)) for a, b in zip(first, last, strict=True)]
 
 
 def gap_json(timeline: Timeline, gap: Gap) -> dict[str, object]:

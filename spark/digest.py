@@ -18,8 +18,8 @@ from soak.core.audit import AUDIT_EVENTS
 from soak.core.model import Column, Record
 from soak.store.journal import segments
 from soak.store.journal_reader import SourceReader, complete_size
+from spark.load_digest import LoadDigest, load_digest
 
-_SENT, _ACKED = "sent_messages", "acked_messages"
 _STATES = frozenset({"lag_messages", "in_flight_messages"})
 """Messages that are there, not that came in the second."""
 _AMOUNTS = frozenset({"retention_deletions", "retention_deleted_bytes"})
@@ -36,7 +36,7 @@ class Digest:
     k: NDArray[np.int64]
     values: NDArray[np.float64]
     untrusted: tuple[tuple[int, str], ...]
-    standing: NDArray[np.int64]  # seconds in which messages were sent and none was acknowledged
+    load: LoadDigest
     event_seconds: Mapping[str, tuple[int, ...]]  # by kind; the bodies are read where they count
     damage: tuple[tuple[int, int, str], ...]  # k of the nearest record, offset, reason
     incs: tuple[int, ...]
@@ -77,7 +77,7 @@ def digest(path: Path, step: int) -> Digest:
             for record, _ in records
             if not record.is_trusted
         ),
-        standing=_standing(columns, every_k, by_second),
+        load=load_digest(columns, every_k, by_second),
         event_seconds=_event_seconds([record for record, _ in records]),
         damage=tuple(damage),
         incs=tuple(sorted({record.inc for record, _ in records})),
@@ -127,17 +127,6 @@ def _values(
         values[[place[column] for column in row], at] = record.values
     order = np.argsort(k, kind="stable")
     return columns, k[order], values[:, order]
-
-
-def _standing(
-    columns: tuple[Column, ...], k: NDArray[np.int64], values: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    place = {column.name: at for at, column in enumerate(columns)}
-    if not {_SENT, _ACKED} <= place.keys():
-        return np.empty(0, np.int64)
-    is_standing = (values[place[_SENT]] > 0.0) & (values[place[_ACKED]] == 0.0)
-    standing: NDArray[np.int64] = k[is_standing]
-    return standing
 
 
 def _buckets(

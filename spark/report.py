@@ -16,10 +16,12 @@ from soak.core.errors import FindingsError, RunFolderError
 from soak.core.model import Change, Finding
 from soak.store.findings import FindingsStore
 from soak.store.run_folder import RunFolder, write_atomically
-from spark.coverage import Gap, coverage
+from spark.coverage import coverage
 from spark.drives import drives
 from spark.foreseen import forecast_of, retention
+from spark.gaps import Gap
 from spark.look_back import look_back
+from spark.reports._headline import headline
 from spark.reports._page import Page
 from spark.session import build_session
 from spark.summary import EXIT_CODE, summary, verdict
@@ -59,9 +61,14 @@ def write(
     """
     judged, covered = look_back(timeline, online, changes), coverage(timeline, unread)
     promised, told = durability_of(timeline.folder), forecast_of(timeline.folder)
-    page = Page(timeline, judged, covered, verdict(judged, covered), drill, promised, told)
+    found = verdict(timeline, judged, covered)
+    page = Page(timeline, judged, covered, found, drill, promised, told)
     body = summary(timeline, judged, covered, promised)
-    body |= {"retention": retention(timeline, told), "drives": drives(timeline)}
+    body |= {
+        "headline": headline(page),
+        "retention": retention(timeline, told),
+        "drives": drives(timeline),
+    }
     try:
         write_atomically(timeline.folder.report, html(page))
         text = json.dumps(body, indent=2, allow_nan=False) + "\n"

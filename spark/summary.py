@@ -32,9 +32,11 @@ class Judged:
     step: tuple[Change, ...] = ()
 
 
-def verdict(judged: Sequence[Judged], covered: Coverage) -> Verdict:
-    """Return the verdict: a regression that was seen stands, however little was covered."""
-    if any(one.finding.is_about_cluster and one.finding.state != "warning" for one in judged):
+def verdict(timeline: Timeline, judged: Sequence[Judged], covered: Coverage) -> Verdict:
+    """Return the verdict: a loss or a regression that was seen stands, however little was covered."""
+    if timeline.audit["lost"] or any(
+        one.finding.is_about_cluster and one.finding.state != "warning" for one in judged
+    ):
         return "regressed"
     return "clean" if covered.is_enough else "inconclusive"
 
@@ -54,7 +56,7 @@ def summary(
         "run": timeline.run.id,
         "name": timeline.plan.name,
         "start": wording.iso(timeline.run.start_wall_ns),
-        "verdict": verdict(judged, covered),
+        "verdict": verdict(timeline, judged, covered),
         "findings": [_finding(timeline, one) for one in told],
         "phases": _phases(timeline),
         "audit": dict(timeline.audit),

@@ -42,8 +42,8 @@ SILENT_SECONDS = 60
 
 SCHEMA = (
     "error string, source string, seconds array<bigint>, columns string, k array<bigint>, "
-    "values array<array<double>>, untrusted string, standing array<bigint>, events string, "
-    "damage string, incs array<int>"
+    "values array<array<double>>, untrusted string, silent array<bigint>, "
+    "standing array<bigint>, short array<array<bigint>>, events string, damage string, incs array<int>"
 )
 
 ARROW_SCHEMA = pa.schema(
@@ -55,7 +55,9 @@ ARROW_SCHEMA = pa.schema(
         ("k", pa.list_(pa.int64())),
         ("values", pa.list_(pa.list_(pa.float64()))),
         ("untrusted", pa.string()),
+        ("silent", pa.list_(pa.int64())),
         ("standing", pa.list_(pa.int64())),
+        ("short", pa.list_(pa.list_(pa.int64()))),
         ("events", pa.string()),
         ("damage", pa.string()),
         ("incs", pa.list_(pa.int32())),
@@ -76,7 +78,9 @@ class Timeline:
     series: Mapping[str, tuple[Ints, Floats]]  # k ascending, values finite
     seconds: Mapping[str, Ints]  # by source: every k that has a record
     untrusted: Mapping[str, Mapping[int, str]]  # by source: k to reason
-    standing: Mapping[str, Ints]  # by source: every k in which it sent and nothing was acknowledged
+    silent: Mapping[str, Ints]  # by source: every k in which nothing was acknowledged, or received
+    standing: Mapping[str, Ints]  # by source: every k in which messages were due, none acknowledged
+    short: Mapping[str, Ints]  # by source: rows of k, messages missed, failed; where there were any
     event_seconds: Mapping[str, Ints]  # by kind, of all sources
     damage: tuple[tuple[str, int, str, str], ...]  # source, nearest k, place, reason
     restarts: tuple[tuple[str, str, int], ...]  # daemon, how it died, on the wall clock
@@ -210,7 +214,9 @@ def digest_row(path: Path, step: int) -> pa.RecordBatch:
         "k": found.k.tolist(),
         "values": found.values.tolist(),
         "untrusted": json.dumps(found.untrusted),
-        "standing": found.standing.tolist(),
+        "silent": found.load.silent.tolist(),
+        "standing": found.load.standing.tolist(),
+        "short": found.load.short.tolist(),
         "events": json.dumps(found.event_seconds),
         "damage": json.dumps([[k, f"{path.name}:{at}", why] for k, at, why in found.damage]),
         "incs": list(found.incs),
@@ -232,7 +238,9 @@ def _timeline(
     parts: dict[str, list[tuple[Ints, Floats]]] = defaultdict(list)
     seconds: dict[str, list[Ints]] = defaultdict(list)
     untrusted: dict[str, dict[int, str]] = defaultdict(dict)
+    silent: dict[str, list[int]] = defaultdict(list)
     standing: dict[str, list[int]] = defaultdict(list)
+    short: dict[str, list[Sequence[int]]] = defaultdict(list)
     events: dict[str, list[int]] = defaultdict(list)
     damage: list[tuple[str, int, str, str]] = []
     audit, is_known = audited(folder, run, plan), is_loss_known(plan)
@@ -240,7 +248,9 @@ def _timeline(
         source = row["source"]
         seconds[source].append(np.array(row["seconds"], dtype=np.int64))
         untrusted[source].update({int(k): str(why) for k, why in json.loads(row["untrusted"])})
+        silent[source] += row["silent"]
         standing[source] += row["standing"]
+        short[source] += row["short"]
         for kind, found in json.loads(row["events"]).items():
             events[kind] += found
         damage += [(source, int(k), place, why) for k, place, why in json.loads(row["damage"])]
@@ -260,14 +270,23 @@ def _timeline(
         series={name: _joined(several, columns[name]) for name, several in parts.items()},
         seconds={name: np.unique(np.concatenate(several)) for name, several in seconds.items()},
         untrusted=untrusted,
-        standing={name: np.unique(np.array(k, dtype=np.int64)) for name, k in standing.items()},
-        event_seconds={kind: np.unique(np.array(k, dtype=np.int64)) for kind, k in events.items()},
+        silent=_distinct(silent),
+        standing=_distinct(standing),
+        short={
+            name: np.array(sorted(found), dtype=np.int64).reshape(-1, 3)
+            for name, found in short.items()
+        },
+        event_seconds=_distinct(events),
         damage=tuple(damage),
         restarts=tuple(_restarts(folder)),
         audit=audit.verdict(is_loss_known=is_known),
         audit_by_subscription=audit.by_subscription(is_loss_known=is_known),
         is_running=is_running,
     )
+
+
+def _distinct(seconds: Mapping[str, Sequence[int]]) -> dict[str, Ints]:
+    return {name: np.unique(np.array(k, dtype=np.int64)) for name, k in seconds.items()}
 
 
 def _column(described: Sequence[Any]) -> Column:

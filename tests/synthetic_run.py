@@ -46,6 +46,8 @@ class Shape:
     untrusted: range = range(0)
     damaged_k: int | None = None  # the producer's line of this second is overwritten
     lost: int = 0  # so many acknowledged messages never arrive
+    missed: int = 0  # of the rate, in each second: the cluster takes no more
+    is_read: bool = True  # the consumer may read
     is_drill: bool = False
     is_ended: bool = True
     sinks: str = "{}"
@@ -110,11 +112,10 @@ def _slowness(
 
 
 def _messages(shape: Shape, k: int) -> int:
-    return shape.rate if k < shape.seconds - shape.drain else 0
+    return shape.rate - shape.missed if k < shape.seconds - shape.drain else 0
 
 
-def _latency(metric: str, shape: Shape, k: int, slow: float, rng: np.random.Generator) -> Samples:
-    count = _messages(shape, k)
+def _latency(metric: str, count: int, slow: float, rng: np.random.Generator) -> Samples:
     seconds = 0.0012 * np.exp(rng.normal(0.0, 0.25, count))
     tail = rng.random(count) < 0.03
     seconds[tail] = slow * 0.0035 * np.exp(rng.normal(0.0, 0.15, int(tail.sum())))
@@ -163,9 +164,10 @@ def _produced(
 ) -> tuple[Samples, Record]:
     count = _messages(shape, k)
     lag = 0.004 if k in shape.untrusted else 0.0003
-    samples = _latency("publish", shape, k, slow, rng)
+    samples = _latency("publish", count, slow, rng)
     samples += _counts(sent_messages=count, acked_messages=count, failed_messages=0)
-    samples += _counts(missed_messages=0, queue_full_messages=0)
+    missed = shape.missed if count else 0
+    samples += _counts(missed_messages=missed, queue_full_messages=missed)
     samples += [
         (Column("schedule_lag_seconds", (("quantile", "0.99"),), "seconds"), lag * rng.lognormal()),
         (Column("process_cpu_ratio", (), "ratio"), 0.2 + 0.02 * rng.random()),
@@ -179,14 +181,15 @@ def _produced(
 def _consumed(
     shape: Shape, k: int, slow: float, rng: np.random.Generator
 ) -> tuple[Samples, Record]:
-    received = _spans(shape, k)
+    received = _spans(shape, k) if shape.is_read else {}
     if shape.lost and k == shape.warm_up:
         received = {
             name: tuple((a + shape.lost, b, c + shape.lost, d) for a, b, c, d in spans)
             for name, spans in received.items()
         }
-    samples = _latency("end_to_end", shape, k, slow, rng)
-    samples += _counts(received_messages=_messages(shape, k), duplicated_messages=0)
+    count = _messages(shape, k) if shape.is_read else 0
+    samples = _latency("end_to_end", count, slow, rng)
+    samples += _counts(received_messages=count, duplicated_messages=0)
     samples += _counts(reordered_messages=0, lag_messages=round(float(rng.uniform(0, 20))))
     samples += [(Column("process_cpu_ratio", (), "ratio"), 0.15 + 0.02 * rng.random())]
     return samples, _record(shape, k, samples, received=received)

@@ -12,8 +12,9 @@ from soak.core.errors import RunFolderError, SoakError
 from soak.core.model import Change, Column, Evidence, Explanation, Finding
 from soak.core.phases import parse, to_line
 from spark import report
-from spark.coverage import coverage, runs
+from spark.coverage import coverage
 from spark.digest import digest, reduction
+from spark.gaps import runs
 from spark.look_back import look_back, offline_changes
 from spark.reports._page import Page
 from spark.reports._plot import Plot
@@ -154,7 +155,7 @@ def test_what_is_not_a_confirmed_step_of_the_cluster_does_not_count(
     found = timeline(tmp_path, Shape(fault_k=None))
     judged = look_back(found, [finding_of(**changes)])
 
-    assert verdict(judged, coverage(found)) == "clean"
+    assert verdict(found, judged, coverage(found)) == "clean"
 
 
 def test_a_finding_that_went_away_is_still_a_regression(tmp_path: Path) -> None:
@@ -171,8 +172,32 @@ def test_the_step_by_which_a_finding_went_away_is_no_finding_of_its_own(tmp_path
     assert [(one.found, one.finding.state) for one in judged] == [("both", "gone")]
 
 
-def test_lost_messages_come_out_of_the_journals(tmp_path: Path) -> None:
-    assert timeline(tmp_path, Shape(lost=23)).audit["lost"] == 23
+def test_lost_messages_are_a_regression_whatever_latency_did(tmp_path: Path) -> None:
+    """They come out of the journals, and page and summary say how many."""
+    found = timeline(tmp_path, Shape(fault_k=None, rate=2000, lost=1009))
+
+    code = report.write(found, [], None)
+
+    body, headline = summary(found.folder), "Regressed: 1,009 acknowledged messages were lost."
+    assert (code, body["verdict"], body["headline"]) == (3, "regressed", headline)
+    assert (body["audit"]["lost"], headline in found.folder.report.read_text()) == (1009, True)
+
+
+def test_a_loss_is_told_before_a_finding(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(lost=1))
+
+    report.write(found, [finding_of()], None)
+
+    lost, _, told = summary(found.folder)["headline"].partition("; ")
+    assert lost == "Regressed: 1 acknowledged message was lost"
+    assert told.endswith("at 14:15:12Z, cause retention_cliff.")
+
+
+def test_where_loss_cannot_be_seen_it_does_not_count(tmp_path: Path) -> None:
+    """With acks=0 nobody knows of a loss, and the audit says so."""
+    found = timeline(tmp_path, Shape(fault_k=None))
+
+    assert report.write(replace(found, audit={**found.audit, "lost": None}), [], None) == 0
 
 
 def test_a_warning_that_looking_back_confirms_is_told_under_its_key(tmp_path: Path) -> None:
@@ -181,7 +206,7 @@ def test_a_warning_that_looking_back_confirms_is_told_under_its_key(tmp_path: Pa
 
     judged = look_back(found, [finding_of(state="warning")])
 
-    assert verdict(judged, coverage(found)) == "regressed"
+    assert verdict(found, judged, coverage(found)) == "regressed"
     (one,) = judged
     assert (one.finding.key, one.finding.state, one.found) == (
         "synthetic-1-118",

@@ -28,7 +28,13 @@ def _shown(path: Path, **changes: object) -> str:
         **changes,
     }
     coverage = {"seconds": 240, "gaps": [{}], "untrusted_seconds": 0}
-    body = {"verdict": "regressed", "findings": [found], "audit": {}, "coverage": coverage}
+    body = {
+        "verdict": "regressed",
+        "headline": "Regressed: 23 acknowledged messages were lost.",
+        "findings": [found],
+        "audit": {},
+        "coverage": coverage,
+    }
     folder = RunFolder(path)
     folder.summary.parent.mkdir(parents=True)
     folder.summary.write_text(json.dumps(body))
@@ -42,6 +48,12 @@ def test_a_finding_is_told_in_the_words_of_mail_and_report(tmp_path: Path) -> No
         "finding: p99 end-to-end latency 4.1 ms -> 61 ms (x15) of consume.0@h "
         "at 2026-09-21T14:15:12Z, cause unknown, confirmed\n  - why\n"
     ) in _shown(tmp_path)
+
+
+def test_the_verdict_is_told_with_what_it_rests_on(tmp_path: Path) -> None:
+    """Without a finding, too: a loss has none, and nor has a doubt."""
+    told = "verdict: regressed\nRegressed: 23 acknowledged messages were lost.\n"
+    assert told in _shown(tmp_path)
 
 
 def test_a_drift_is_called_one(tmp_path: Path) -> None:

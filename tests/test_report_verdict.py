@@ -81,7 +81,7 @@ def test_seconds_without_an_acknowledgement_are_told_one_by_one(step: int, tmp_p
     standing = [*range(104, 116), *range(150, 153)]
     path.write_bytes(unacknowledged(path.read_bytes(), standing))
 
-    assert digest(path, step).standing.tolist() == standing
+    assert digest(path, step).load.standing.tolist() == standing
 
 
 def test_a_damaged_line_is_a_gap_with_its_place(tmp_path: Path) -> None:

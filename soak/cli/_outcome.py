@@ -28,6 +28,7 @@ def show(console: Console, folder: RunFolder) -> None:
     verdict = str(summary["verdict"])
     console.print()
     console.print(f"verdict: {verdict}", style=_STYLE.get(verdict), highlight=False)
+    _line(console, str(summary["headline"]))
     for found in summary["findings"]:
         _show_finding(console, found)
     audit = ", ".join(f"{key} {value}" for key, value in summary["audit"].items())

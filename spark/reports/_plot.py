@@ -12,7 +12,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from soak.core import wording
-from spark.coverage import runs
+from spark.gaps import runs
 from spark.reports._page import Page, joined, tag
 
 WIDTH = 960

@@ -31,6 +31,9 @@ def render(page: Page) -> Markup:
         """A cause is named when its evidence passes a bar, else it is unknown. Causes are judged from
         samples and events alone.""",
         "The audit is computed from the journals: acknowledged sequence intervals against received ones.",
+        """A run that lost messages is regressed. One in which more than 1 % of what was due in the soak
+        was missed or failed, or a subscription was given nothing for ten seconds, is not clean,
+        whatever latency did.""",
         f"Versions: {versions or 'not recorded'}.",
     ]
     return tag("ul", joined([tag("li", line) for line in lines]))

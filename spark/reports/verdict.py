@@ -8,16 +8,11 @@ from markupsafe import Markup
 
 from soak.core import wording
 from soak.core.units import format_rate, format_size
+from spark.reports._headline import headline
 from spark.reports._page import Page, joined, tag
 
 ORDER = 10
 TITLE = ""
-
-_WORDS = {
-    "clean": "Clean: the cluster kept its latency.",
-    "regressed": "Regressed: latency stepped up.",
-    "inconclusive": "Inconclusive: too little was recorded, or this client was the bottleneck too often.",
-}
 
 
 def render(page: Page) -> Markup:
@@ -31,11 +26,7 @@ def render(page: Page) -> Markup:
         f"{format_size(load.message_size)}, {covered.ratio:.1%} of the seconds recorded, "
         f"{covered.untrusted_seconds} s not trusted. State: {timeline.run.state}."
     )
-    words = _regression(page) or _WORDS[page.verdict]
-    if page.verdict == "inconclusive" and covered.doubts:
-        doubts = "; ".join(f"{gap.source}: {gap.why}" for gap in covered.doubts)
-        words = f"Inconclusive: {doubts}."
-    parts = [tag("p", words, class_=f"verdict {page.verdict}"), tag("p", facts)]
+    parts = [tag("p", headline(page), class_=f"verdict {page.verdict}"), tag("p", facts)]
     if page.drill is not None:
         injected = json.dumps(page.drill.get("config", {}))
         text = (
@@ -44,17 +35,3 @@ def render(page: Page) -> Markup:
         )
         parts.insert(0, tag("p", text, class_="drill"))
     return joined(parts)
-
-
-def _regression(page: Page) -> str:
-    """Return the first finding that counts, in one sentence; "" when there is none."""
-    counting = [one.finding for one in page.told if one.finding.is_about_cluster]
-    if not counting:
-        return ""
-    found, more = counting[0], len(counting) - 1
-    did = "stepped " if found.kind == "step" else ""
-    others = f"; {wording.counted(more, 'more finding')} below" if more else ""
-    return (
-        f"Regressed: {wording.title(found.series)} {did}{wording.moved(found)} "
-        f"at {page.moment(found.onset_k)}, cause {found.cause}{others}."
-    )
