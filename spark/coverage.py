@@ -14,6 +14,7 @@ from spark._offsets import newest
 from spark.checkpoint import committed
 from spark.gaps import Gap, runs
 from spark.load_doubts import load_doubts
+from spark.order_doubts import order_doubts
 from spark.timeline import Timeline
 
 LEAST_COVERAGE = 0.97
@@ -48,7 +49,7 @@ def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
     if 0 <= due_k - timeline.recorded_k <= LATE_SECONDS:
         due_k = timeline.end_k
     expected = np.arange(due_k)
-    doubts = (*unread, *_doubts(timeline), *load_doubts(timeline))
+    doubts = (*unread, *_doubts(timeline), *load_doubts(timeline), *order_doubts(timeline))
     gaps: list[Gap] = list(doubts)
     recorded = wanted = 0
     found = [name for name in timeline.seconds if name.startswith(MEASURING)]

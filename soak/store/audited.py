@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from soak.core.audit import Audit
 from soak.core.header import instance_of
 from soak.core.plan import Plan
@@ -50,6 +52,15 @@ def _add_received(audit: Audit, found: Found, plan: Plan) -> None:
 
 def is_loss_known(plan: Plan) -> bool:
     """Return False where the client is told to wait for no acknowledgement: loss cannot be seen then."""
-    config = plan.broker_config
-    settings = {**getattr(config, "common", {}), **getattr(config, "producer", {})}
+    settings = _producer_settings(plan)
     return str(settings.get("acks", settings.get("request.required.acks", "all"))) != "0"
+
+
+def is_order_promised(plan: Plan) -> bool:
+    """Return whether an idempotent producer sees to it that each message comes once and in order."""
+    return str(_producer_settings(plan).get("enable.idempotence")).lower() == "true"
+
+
+def _producer_settings(plan: Plan) -> Mapping[str, str]:
+    config = plan.broker_config
+    return {**getattr(config, "common", {}), **getattr(config, "producer", {})}
