@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from soak.daemons.context import Context, topics_of
 from soak.daemons.in_flight import Settled
 from soak.daemons.leaders import Leaders
 from soak.daemons.messages import Messages
-from soak.daemons.produce import ProduceLoop
+from soak.daemons.produce import ProduceLoop, is_first_life
 from soak.daemons.produce_second import ProduceSecond
 from soak.daemons.received import Received, restore
 from soak.store.journal_reader import read_source
@@ -586,6 +587,41 @@ def test_what_was_due_in_a_stall_over_the_beginning_of_the_load_counts(tmp_path:
 
     sent, missed = _sent_and_missed(context)
     assert sent + missed == 3000
+
+
+@pytest.mark.parametrize("before", ["100/s", "1k/s"])
+def test_what_was_due_before_a_late_producer_came_is_missed_and_not_the_clusters(
+    before: str, tmp_path: Path
+) -> None:
+    """It comes 7.5 s after the start: of what was due then it still sends 2 s, late."""
+    clock = FakeClock()
+    first = json.dumps({"phase": "ramp", "from_k": 0, "rate": before})
+    phases = f"{first}\n" + to_line("soak", 4) + to_line("drain", 20)
+    context, producer = _context(tmp_path, clock, "produce.0", phases), FakeProducer(clock)
+    clock.advance(7.5)
+    loop = _produce_loop(context, producer, clock)
+    if is_first_life(context):
+        loop.owe_all()
+    while clock.mono_ns() < context.grid.start_of(20):
+        loop.tick()
+    loop.finish()
+
+    (late, values), *rest = _records(context)
+    due = {"100/s": 400, "1k/s": 4000}[before]
+    assert (late.k, late.is_trusted, values["missed_messages"]) == (7, False, due + 1500)
+    sent = values["sent_messages"] + sum(one["sent_messages"] for _, one in rest)
+    assert sent + values["missed_messages"] == due + 16_000
+
+
+def test_what_was_due_while_no_producer_lived_is_a_gap(tmp_path: Path) -> None:
+    """Its last second may be sent and not recorded: nobody knows what of it was missed."""
+    clock = FakeClock()
+    context = _context(tmp_path, clock, "produce.0")
+    assert is_first_life(context)
+    _run_producer(context, FakeProducer(clock), clock, 2.0)
+    context.writer.close(is_end=False)
+
+    assert not is_first_life(context)
 
 
 def test_the_second_in_which_a_restarted_consumer_catches_up_is_not_trusted(tmp_path: Path) -> None:

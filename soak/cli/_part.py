@@ -87,7 +87,7 @@ def check_in_time(part: Part, now_wall_ns: int, lead_ns: int) -> None:
     """Check, once the topics are there, that the daemons will be ready for the first message.
 
     Raises:
-        SoakError: to make the topics took too long: what was due by then would not even count as missed.
+        SoakError: to make the topics took too long: what was due by then would be missed.
     """
     if part.start_wall_ns and part.start_wall_ns < now_wall_ns + lead_ns:
         raise SoakError(

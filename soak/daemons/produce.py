@@ -31,6 +31,7 @@ from soak.daemons.sender import Sender
 from soak.service.lean import spare_collections, wake_on_time
 from soak.service.notify import notifier
 from soak.service.priority import Priority
+from soak.store.journal import segments
 
 TICK_NS = 260_000  # so long a message waits for others: the lag is that and what a wake-up is late
 IDLE_NS = 20_000_000
@@ -58,6 +59,8 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     producers = [broker.producer(topics) for _ in instances]
     adapt = Priority().adapt
     loop = ProduceLoop(context, index, producers, messages, second, leaders, clock, adapt)
+    if is_first_life(context):
+        loop.owe_all()
     spare_collections()
     wake_on_time()
     manager, second_k = notifier(), loop.k
@@ -72,6 +75,11 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     leaders.close()
     context.writer.close(is_end=not context.recorder.is_suspended)
     return RESTART_CODE if context.recorder.is_suspended else 0
+
+
+def is_first_life(context: Context) -> bool:
+    """Return False where an earlier life of this producer has recorded a second."""
+    return not segments(context.folder.journal / context.source)
 
 
 class ProduceLoop:
@@ -118,6 +126,13 @@ class ProduceLoop:
     @property
     def is_over(self) -> bool:
         return self._phase == "end"
+
+    def owe_all(self) -> None:
+        """Send what was due before now as well, or miss it: who starts late left it out, and nobody else.
+
+        An earlier life may have sent what was due after its last record; those seconds are a gap.
+        """
+        self._pacer.next_index = 0
 
     def tick(self) -> None:
         now_ns = self._clock.mono_ns()
