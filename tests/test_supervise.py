@@ -18,6 +18,7 @@ from soak.core.units import SECOND_NS
 from soak.daemons.supervise import GaveUpError, Role, Supervisor
 from soak.service.watch import Watch
 from soak.store.run_folder import RunFolder
+from tests.fakes import FakeClock
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_SECONDS = 30
@@ -135,6 +136,91 @@ def test_what_hangs_is_killed_and_started_again_as_what_dies(
     assert (line["daemon"], line["how"]) == ("hangs", "no sign of life, killed")
     assert first["waits"] == second["waits"]
     assert first["hangs"] != second["hangs"]
+
+
+def _reader_and_writer(
+    tmp_path: Path, program: tuple[str, str], reader: str, watch: Watch, lead_seconds: int = 7
+) -> Supervisor:
+    """Return a supervisor of two; `reader` is what the first of them does."""
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    return Supervisor(
+        folder,
+        watch.clock,
+        roles=[
+            Role("produce.0", ("waits",), is_measuring=True, after="consume."),
+            Role("consume.0", (reader,), is_measuring=True),
+        ],
+        on_death=print,
+        program=program,
+        watch=watch,
+        load_from_wall_ns=watch.clock.wall_ns() + lead_seconds * SECOND_NS,
+    )
+
+
+def test_who_sends_is_started_once_those_who_read_are_ready(
+    tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
+) -> None:
+    """No time need pass for it, and none does here."""
+    with Watch(FakeClock(), LIMIT_SECONDS * SECOND_NS) as watch:
+        supervisor = _reader_and_writer(tmp_path, program, "hangs", watch)
+        make.append(supervisor)
+        supervisor.start()
+        first = set(supervisor.pids())
+        _until(lambda: supervisor.poll() or len(supervisor.pids()) == 2)
+
+    assert first == {"consume.0"}
+
+
+def test_who_sends_does_not_wait_for_ever(
+    tmp_path: Path,
+    program: tuple[str, str],
+    make: list[Supervisor],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The reader is up and never says that it is ready: the load begins without it, and the log says so."""
+    clock = FakeClock()
+    with Watch(clock, LIMIT_SECONDS * SECOND_NS) as watch:
+        supervisor = _reader_and_writer(tmp_path, program, "waits", watch)
+        make.append(supervisor)
+        supervisor.start()
+        _until((tmp_path / "run" / "up.waits").exists)
+        clock.advance(2.9)
+        supervisor.poll()
+        early = set(supervisor.pids())
+        clock.advance(0.1)
+        supervisor.poll()
+
+    assert (early, set(supervisor.pids())) == ({"consume.0"}, {"consume.0", "produce.0"})
+    assert "started_before_others daemon=produce.0 not_ready=consume.0" in caplog.text
+
+
+def test_who_sends_waits_for_nobody_once_the_load_has_begun(
+    tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
+) -> None:
+    """A run that goes on after a cut: a reader may have days of its journal to read before it is ready."""
+    with Watch(FakeClock(), LIMIT_SECONDS * SECOND_NS) as watch:
+        supervisor = _reader_and_writer(tmp_path, program, "waits", watch, lead_seconds=-3600)
+        make.append(supervisor)
+        supervisor.start()
+
+    assert set(supervisor.pids()) == {"consume.0", "produce.0"}
+
+
+def test_a_run_that_is_stopped_before_its_load_begins_none(
+    tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
+) -> None:
+    clock = FakeClock()
+    with Watch(clock, LIMIT_SECONDS * SECOND_NS) as watch:
+        supervisor = _reader_and_writer(tmp_path, program, "waits", watch)
+        make.append(supervisor)
+        supervisor.start()
+        _until((tmp_path / "run" / "up.waits").exists)
+        supervisor.stop()
+        clock.advance(10)
+
+        assert supervisor.poll()
+    assert supervisor.pids() == {}
 
 
 def test_what_keeps_dying_ends_the_run_with_its_log(

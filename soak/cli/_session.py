@@ -202,6 +202,7 @@ def _carried_on(
         on_death=lambda name, how: view.note(f"{name} died ({how}), started again"),
         measuring_environment=None if company is None else company.environment,
         watch=watch,
+        load_from_wall_ns=run.start_wall_ns,
     )
     stack.callback(withdraw, folder.path)
     stack.callback(supervisor.close)

@@ -34,6 +34,8 @@ GRACE_NS = 20 * SECOND_NS
 DETECT_LIMIT_NS = 240 * SECOND_NS
 START_LIMIT_NS = 600 * SECOND_NS
 """A consumer may have days of a journal to read before it is ready."""
+COMING_NS = 4 * SECOND_NS
+"""A producer that is started so long before the first message is there for it, whoever else is or is not."""
 PROGRAM = (sys.executable, "-m", "soak.cli.main")
 
 
@@ -61,6 +63,7 @@ class Role:
     is_measuring: bool = False
     wait_seconds: int = 0  # before its first start, so that those that measure start undisturbed
     silence_ns: int = 30 * SECOND_NS  # silent for longer it hangs: its unit says the same
+    after: str = ""  # those whose names begin so are to be ready before its first start
 
     @property
     def is_needed(self) -> bool:
@@ -83,8 +86,13 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
 
 
 def _measuring(name: str) -> Role:
-    silence_seconds = 60 if name == "probe" else 30
-    return Role(name, _arguments(name), is_measuring=True, silence_ns=silence_seconds * SECOND_NS)
+    return Role(
+        name,
+        _arguments(name),
+        is_measuring=True,
+        silence_ns=(60 if name == "probe" else 30) * SECOND_NS,
+        after="consume." if name.startswith("produce.") else "",
+    )
 
 
 def _arguments(name: str) -> tuple[str, ...]:
@@ -118,8 +126,12 @@ class Supervisor:
         program: Sequence[str] = PROGRAM,
         watch: Watch | None = None,
         log_of: Callable[[RunFolder, str], Path | None] = log_in_folder,
+        load_from_wall_ns: int = 0,
     ) -> None:
-        """With a watch, which is the caller's to open and close, who hangs is killed and started again."""
+        """With a watch, which is the caller's to open and close, who hangs is killed and started again.
+
+        With one, and a load that is yet to begin, those who send are started once those who read are ready.
+        """
         self._program = tuple(program)
         self._watch = watch
         self._log_of = log_of
@@ -131,11 +143,14 @@ class Supervisor:
         self._roles = roles
         self._phase_file = PhaseFile(folder.phases)
         self._children: dict[str, _Child] = {}
-        self._started_ns = 0
+        self._started_ns = self._load_ns = 0
+        self._load_from_wall_ns = load_from_wall_ns
+        self._is_stopped = False
 
     def start(self) -> None:
         self._folder.logs.mkdir(parents=True, exist_ok=True)
         self._started_ns = self._clock.mono_ns()
+        self._load_ns = self._started_ns + self._load_from_wall_ns - self._clock.wall_ns()
         self._start_due()
 
     def pids(self) -> dict[str, int]:
@@ -152,9 +167,9 @@ class Supervisor:
         Raises:
             GaveUpError: a daemon that the measurement needs died too often; end the run.
         """
-        self._start_due()
         if self._watch is not None:
             self._kill_hanging(self._watch)
+        self._start_due()
         for child in self._children.values():
             if child.is_finished:
                 continue
@@ -163,7 +178,11 @@ class Supervisor:
                     self._start_again(child)
             elif child.process.poll() is not None:
                 self._ended(child)
-        return all(child.is_finished for child in self._children.values() if child.role.is_needed)
+        return all(self._is_over(role) for role in self._roles if role.is_needed)
+
+    def _is_over(self, role: Role) -> bool:
+        child = self._children.get(role.name)
+        return self._is_stopped if child is None else child.is_finished
 
     def finish(self) -> None:
         """After the last record: let the detector end by itself, then let the last mails out.
@@ -179,6 +198,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """End the run early, in the order in which nothing is lost."""
+        self._is_stopped = True
         self._stop_all("produce.", GRACE_NS)
         self._clock.sleep_until(self._clock.mono_ns() + 2 * SECOND_NS)  # what is out is received
         for prefix in ("consume.", "probe", "conduct"):
@@ -190,10 +210,26 @@ class Supervisor:
             _kill_session(child.process)
 
     def _start_due(self) -> None:
-        waited_seconds = (self._clock.mono_ns() - self._started_ns) / SECOND_NS
         for role in self._roles:
-            if role.name not in self._children and waited_seconds >= role.wait_seconds:
+            if role.name not in self._children and self._is_due(role):
                 self._children[role.name] = _Child(role, self._spawn(role))
+
+    def _is_due(self, role: Role) -> bool:
+        """Say whether a daemon may be started for the first time; after `stop` no load is begun."""
+        now_ns = self._clock.mono_ns()
+        if now_ns - self._started_ns < role.wait_seconds * SECOND_NS:
+            return False
+        if self._is_stopped and role.is_measuring:
+            return False
+        if self._watch is None or not role.after or self._load_ns <= self._started_ns:
+            return True
+        pids = self.pids()
+        first = [one.name for one in self._roles if one.name.startswith(role.after)]
+        absent = [name for name in first if pids.get(name) not in self._watch.ready]
+        if absent and now_ns >= self._load_ns - COMING_NS:
+            LOG.warning("started_before_others daemon=%s not_ready=%s", role.name, ",".join(absent))
+            return True
+        return not absent
 
     def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
         command = [*self._program, *role.arguments, "--run-dir", str(self._folder.path)]
