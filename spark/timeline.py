@@ -273,7 +273,7 @@ def _timeline(
         silent=_distinct(silent),
         standing=_distinct(standing),
         short={
-            name: np.array(sorted(found), dtype=np.int64).reshape(-1, 3)
+            name: np.array(sorted(map(tuple, found)), dtype=np.int64).reshape(-1, 3)
             for name, found in short.items()
         },
         event_seconds=_distinct(events),

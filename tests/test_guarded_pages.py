@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,7 +146,8 @@ def test_bookies_are_asked_with_the_plans_ca_and_no_token(files: tuple[Path, Pat
         config = pulsar.Config(admin_url=address, bookie_urls=address, client=client)
         told = durability.to_json(_pulsar_durability.read(config, Topic()))
 
-    journal = next(one for one in told["settings"] if one["name"] == "journalSyncData")
+    settings: Any = told["settings"]
+    journal = next(one for one in settings if one["name"] == "journalSyncData")
     assert (journal["value"], journal["where"]) == ("false", f"bookie {address}")
     assert set(heard) == {None, f"Bearer {PASSWORD}"}
     assert heard.count(None) == 1

@@ -37,7 +37,7 @@ def said(tmp_path: Path, then: str, *, to_journal: bool) -> tuple[int, list[str]
             [sys.executable, "-c", SPEAKS.format(then=then)],
             env={**os.environ, "JOURNAL_STREAM": stream},
             cwd=tmp_path,
-            stderr=theirs,
+            stderr=theirs.fileno(),
             check=False,
             timeout=60,
         )

@@ -8,17 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from soak.core.ports import Clock
-from soak.daemons.supervise import (
-    PROGRAM,
-    START_LIMIT_NS,
-    Supervisor,
-    log_in_folder,
-    log_with_ours,
-    roles_of,
-)
+from soak.daemons.supervise import PROGRAM, START_LIMIT_NS, Supervisor, roles_of
 from soak.service.notify import notifier
 from soak.service.watch import Watch, limit_ns
-from soak.store.home import is_of_service
 from soak.store.run_folder import RunFolder, read_plan
 
 POLL_SECONDS = 0.5
@@ -54,7 +46,6 @@ def run(
             on_death=lambda *_: None,
             program=program,
             watch=watch,
-            log_of=log_with_ours if is_of_service(folder) else log_in_folder,
         )
         try:
             supervisor.start()

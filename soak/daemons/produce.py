@@ -132,7 +132,9 @@ class ProduceLoop:
 
         An earlier life may have sent what was due after its last record; those seconds are a gap.
         """
-        self._pacer.next_index = 0
+        for one in self._senders:
+            one.pacer.next_index = 0
+            one.follow(one.pacer)
 
     def tick(self) -> None:
         now_ns = self._clock.mono_ns()

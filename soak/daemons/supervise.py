@@ -23,6 +23,7 @@ from soak.core.units import SECOND_NS
 from soak.daemons.context import PhaseFile
 from soak.service import children
 from soak.service.watch import Watch
+from soak.store.home import is_of_service
 from soak.store.run_folder import RunFolder
 
 LOG = logging.getLogger("soak.daemons.supervise")
@@ -37,16 +38,6 @@ START_LIMIT_NS = 600 * SECOND_NS
 COMING_NS = 4 * SECOND_NS
 """A producer that is started so long before the first message is there for it, whoever else is or is not."""
 PROGRAM = (sys.executable, "-m", "soak.cli.main")
-
-
-def log_in_folder(folder: RunFolder, name: str) -> Path | None:
-    """Return the file into which a daemon of a run in a terminal writes."""
-    return folder.logs / f"{name}.log"
-
-
-def log_with_ours(_folder: RunFolder, _name: str) -> Path | None:
-    """Return no file: a service's daemons write where it does, into the journal."""
-    return None
 
 
 class GaveUpError(SoakError):
@@ -125,7 +116,6 @@ class Supervisor:
         measuring_environment: Mapping[str, str] | None = None,
         program: Sequence[str] = PROGRAM,
         watch: Watch | None = None,
-        log_of: Callable[[RunFolder, str], Path | None] = log_in_folder,
         load_from_wall_ns: int = 0,
     ) -> None:
         """With a watch, which is the caller's to open and close, who hangs is killed and started again.
@@ -134,7 +124,7 @@ class Supervisor:
         """
         self._program = tuple(program)
         self._watch = watch
-        self._log_of = log_of
+        self._is_of_service = is_of_service(folder)
         self._folder = folder
         self._clock = clock
         self._on_death = on_death
@@ -231,9 +221,13 @@ class Supervisor:
             return True
         return not absent
 
+    def _log(self, name: str) -> Path | None:
+        """Return the file into which a daemon writes; a service's writes where we do, into the journal."""
+        return None if self._is_of_service else self._folder.logs / f"{name}.log"
+
     def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
         command = [*self._program, *role.arguments, "--run-dir", str(self._folder.path)]
-        log_path = self._log_of(self._folder, role.name)
+        log_path = self._log(role.name)
         process = children.spawn(command, log_path=log_path, env=self._environment_of(role))
         LOG.info("daemon_started daemon=%s pid=%d", role.name, process.pid)
         if role.niceness:
@@ -271,7 +265,7 @@ class Supervisor:
             how, child.is_hung = "no sign of life, killed", False
         self._note_death(child.role.name, how)
         if len(child.deaths_ns) > RESTART_LIMIT and child.role.is_needed:
-            log = self._log_of(self._folder, child.role.name)
+            log = self._log(child.role.name)
             message = f"{child.role.name} died {RESTART_LIMIT + 1} times in a minute ({how})"
             raise GaveUpError(
                 message if log is None else f"{message}; its log ends:\n{children.log_tail(log)}"
