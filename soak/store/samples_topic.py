@@ -6,7 +6,6 @@ the run and its start; who reads twice, or what is sent twice, changes nothing: 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,26 +14,15 @@ from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
-from confluent_kafka.cimpl import NewTopic
 
-from soak.clients import secret
-from soak.clients.kafka_log import Cause, ClientLog
 from soak.clients.kafka_words import said
 from soak.core.errors import BrokerError
 from soak.core.plan_records import Ship
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.store.samples_clients import MOST_BYTES, Clients
 
 LOG = logging.getLogger("soak.store.samples_topic")
-PARTITIONS = 8  # of a topic that is made; an existing one is taken as it is
-MOST_BYTES = 16 * 2**20  # of a line
-_CLIENT = {
-    "log_level": "3",
-    "reconnect.backoff.ms": "500",  # its 100 cost a hundredth of a core while nobody answers
-    "reconnect.backoff.max.ms": "2000",
-}
 _PRODUCER = {
     "acks": "all",
     "enable.idempotence": "true",
@@ -52,9 +40,7 @@ _CONSUMER = {
     "fetch.max.bytes": str(MOST_BYTES),
     "queued.max.messages.kbytes": str(MOST_BYTES // 1024),  # held of each partition, at most
 }
-_KEPT_MS = 7 * 24 * 3600 * 1000  # of a topic that is made, whatever the cluster's default
 _SKEW_MS = 60_000  # by so much the clocks of hosts may differ
-_EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 
@@ -75,7 +61,7 @@ class SamplesWriter:
     ) -> None:
         self._ship = ship
         self._headers = {**headers_of(run_id, start_wall_ns), "sender": sender.encode()}
-        self._clients = _Clients(ship, f"soakd-{run_id}-ship", clock)
+        self._clients = Clients(ship, f"soakd-{run_id}-ship", clock)
         self._client: Any = None
         self.too_large = 0  # lines that the cluster refuses for good, left out
 
@@ -145,7 +131,7 @@ class SamplesReader:
         self._headers = headers_of(run_id, start_wall_ns)
         self._start_ms = start_wall_ns // 10**6 - _SKEW_MS
         self.offsets = dict(offsets)  # next one to be read, by partition
-        self._clients = _Clients(ship, f"soakd-{run_id}-receive", clock)
+        self._clients = Clients(ship, f"soakd-{run_id}-receive", clock)
         self._client: Any = None
         self._timeout_seconds = ship.timeout / SECOND_NS
         self._clock = clock
@@ -268,72 +254,3 @@ class SamplesReader:
 def headers_of(run_id: str, start_wall_ns: int) -> dict[str, bytes]:
     """Return by what a line's run is known."""
     return {"run": run_id.encode(), "start_ns": str(start_wall_ns).encode()}
-
-
-class _Clients:
-    """Makes clients that tell why nobody answers; `cause` is that of the newest."""
-
-    def __init__(self, ship: Ship, name: str, clock: Clock) -> None:
-        self._ship = ship
-        self._name = name
-        self._log = ClientLog(LOG, clock)
-        self._has_asked = False  # how the topic is cleaned up
-        self.cause = Cause()
-
-    def made(self, kind: type[Any], settings: Mapping[str, str]) -> Any:  # noqa: ANN401  # a client
-        """Return a client of this kind; what the plan says goes over our own settings.
-
-        Raises:
-            BrokerError: a secret is not where the plan says, or the client refuses its settings.
-        """
-        self.cause = Cause()
-        ours = {"client.id": self._name, **_CLIENT, **settings}
-        given: dict[str, Any] = {**ours, **secret.resolved(self._ship.client)}
-        given["bootstrap.servers"] = self._ship.bootstrap_servers
-        try:
-            return kind({**given, "error_cb": self.cause.note}, logger=self._log)
-        except KafkaException as error:
-            raise BrokerError(f"the client refuses its settings: {said(error)}") from error
-
-    def ensure_topic(self) -> None:
-        """Make the topic unless it is there.
-
-        Raises:
-            BrokerError: the cluster does not answer, or refuses to.
-        """
-        ship, timeout = self._ship, self._ship.timeout / SECOND_NS
-        admin = self.made(AdminClient, {})
-        if ship.topic in self.cause.metadata(admin, ship.bootstrap_servers, timeout).topics:
-            self._warn_of_compaction(admin, timeout)
-            return
-        new = NewTopic(
-            ship.topic,
-            num_partitions=PARTITIONS,
-            replication_factor=-1,  # as the cluster has it by default
-            config={
-                "max.message.bytes": str(MOST_BYTES),
-                "cleanup.policy": "delete",  # compaction would keep one line a source: its key
-                "retention.ms": str(_KEPT_MS),
-            },
-        )
-        try:
-            admin.create_topics([new], operation_timeout=timeout)[ship.topic].result(timeout)
-        except (KafkaException, TimeoutError) as error:
-            told = error.args[0] if error.args else None
-            is_there = isinstance(told, KafkaError) and told.code() == _EXISTS
-            if not is_there:  # another host may have been faster
-                raise BrokerError(f"cannot create topic {ship.topic}: {said(error)}") from error
-
-    def _warn_of_compaction(self, admin: Any, timeout: float) -> None:  # noqa: ANN401  # a client
-        """Say once of an existing topic that it will keep one line a source, where we may know it."""
-        if self._has_asked:
-            return
-        topic = ConfigResource(ConfigResource.Type.TOPIC, self._ship.topic)
-        with contextlib.suppress(
-            KafkaException, TimeoutError
-        ):  # who may write need not see settings
-            found = admin.describe_configs([topic], request_timeout=timeout)[topic].result(timeout)
-            self._has_asked = True
-            policy = found["cleanup.policy"].value if "cleanup.policy" in found else ""
-            if "compact" in policy:
-                LOG.error("topic_is_compacted topic=%s cleanup_policy=%s", self._ship.topic, policy)
