@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from soak.core.announcement import RUN_ID
 from soak.core.errors import PlanError, SoakError
 from soak.core.plan_text import PlanFile
 from soak.core.plugins import nearest
@@ -14,8 +14,6 @@ from soak.daemons.supervise import Role, roles_of
 
 LEADING = ("conduct", "receive", "detect-stream", "alert")
 """Daemons of the first host, which makes the topics and judges."""
-
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def part_of(run_id: str, start: str, only: str) -> Part:
         return WHOLE
     if not (run_id and start):
         raise PlanError("a run over several hosts needs --run-id and --start, the same on each")
-    if not _ID.fullmatch(run_id):
+    if not RUN_ID.fullmatch(run_id):
         raise PlanError(f"--run-id {run_id!r}: letters, digits, '-', '_' and '.', at most 100")
     try:
         at = datetime.fromisoformat(start)

@@ -1,4 +1,7 @@
-"""The receiving daemon: writes what other hosts shipped of this run into its journal, each record once."""
+"""The receiving daemon: writes what other hosts shipped of this run into its journal, each record once.
+
+It says meanwhile which run that is, so that hosts which only probe can join it.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,16 @@ from typing import Protocol
 
 from soak.core.errors import BrokerError
 from soak.core.model import Column
+from soak.core.plan_records import Ship
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.daemons.context import host_name, open_page
+from soak.daemons.announce import Announcing
+from soak.daemons.context import PhaseFile, grid_of, host_name, open_page
 from soak.daemons.intake import Intake
 from soak.service.notify import Notifier, notifier
+from soak.store.announced_runs import Announcer
 from soak.store.run_folder import (
+    Run,
     RunFolder,
     exclusive,
     read_plan,
@@ -67,10 +74,13 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_once: bool = F
                 reader.open()
                 take_all(reader, intake, stop, plan.ship.timeout, clock)
             else:
+                announcing = _announcing(folder, plan.ship, known, clock)
                 for _ in batches(reader, intake, stop, manager, clock):
+                    announcing.poll()
                     if not intake.is_behind:
                         offsets.keep(reader.offsets)
                     page.show([*intake.samples(), *_skipped(reader)])
+                announcing.close()
         finally:
             manager.stopping()
             intake.close()
@@ -80,6 +90,11 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_once: bool = F
             return 1
         offsets.keep_now(reader.offsets)
     return 0
+
+
+def _announcing(folder: RunFolder, ship: Ship, run: Run, clock: Clock) -> Announcing:
+    grid, voice = grid_of(folder, run, clock), Announcer(ship, clock)
+    return Announcing(voice, run, PhaseFile(folder.phases), grid, clock)
 
 
 def batches(
