@@ -189,6 +189,16 @@ def test_the_exposure_of_every_service_is_told(place: Path) -> None:
     assert f"`{place.name.removesuffix('.service')}`" in table
 
 
+def test_a_host_that_only_probes_waits_for_the_next_run_after_each() -> None:
+    """Its daemon ends with the run that it joined, and is told no run, which would be the only one."""
+    (text,) = (FILES[place] for place in SERVICES if place.name == "soak-host@.service")
+    settings = text[text.index("[Service]") :].splitlines()
+    (start,) = (line for line in settings if line.startswith("ExecStart="))
+
+    assert [line for line in settings if line.startswith("Restart=")][-1] == "Restart=always"
+    assert start.endswith(" probe /etc/soak/%i.yaml --run-dir %S/soak/%i/host")
+
+
 def test_what_measures_a_drive_may_write_where_the_broker_does() -> None:
     """The fsync probe, and the drive check at both ends of a run; nobody else."""
     may = {place.name for place in SERVICES if "ReadWritePaths=-/var/lib/kafka" in FILES[place]}

@@ -1,36 +1,22 @@
-"""A host that only probes: makes its run folder or goes on in it, records, and has its records shipped."""
+"""A host that only probes: by the id and the start of a run, by those that are announced, or on its own."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import sys
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from soak.cli._part import part_of
+from soak.cli._probe_announced import run_announced
 from soak.cli._probe_checks import check_folders, check_settings
+from soak.cli._probe_folder import new_run, probe_in
 from soak.core import plan_text
 from soak.core.errors import PlanError
 from soak.core.plan_probe import AnyPlan, ProbePlan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.core.yaml_text import Document
-from soak.daemons import probe
-from soak.daemons.beside import Beside
-from soak.daemons.context import RESTART_CODE, host_name
-from soak.service.journal_lines import is_journal
-from soak.service.metrics import withdraw
-from soak.store.run_folder import (
-    Run,
-    RunFolder,
-    exclusive,
-    read_run,
-    write_plan,
-    write_run,
-)
+from soak.store.run_folder import RunFolder
 
 
 def load_any_plan(path: Path) -> AnyPlan:
@@ -73,26 +59,15 @@ def run_host(
     check_folders(plan, document)
     check_settings(plan, document)
     part = part_of(run_id, start, "")
-    run = Run(
+    if plan.ship is not None and not part.run_id:
+        return run_announced(plan, plan.ship, run_dir or Path(plan.run_directory), stop, clock)
+    run = new_run(
         part.run_id or f"{datetime.fromtimestamp(clock.wall_ns() / SECOND_NS, UTC):%Y%m%dT%H%M%SZ}",
         part.start_wall_ns or clock.wall_ns(),
-        host_name(),
-        {"python": sys.version.split()[0]},
-        "running",
-        plan.name,
+        plan,
     )
     folder = RunFolder((run_dir or Path(plan.run_directory) / f"{plan.name}-{run.id}").absolute())
-    with exclusive(_begun(folder) / "run.lock", "this run folder"):
-        run = _entered(folder, plan, run, is_joining=bool(part.run_id))
-        print(f"probing into {folder.path}, run {run.id}; SIGTERM ends it", flush=True)
-        with _shipping(folder, plan, clock) as beside:
-            code = RESTART_CODE
-            while code == RESTART_CODE and not stop.is_set():  # after a suspend: a new incarnation
-                code = probe.run(folder.path, stop, clock, beside.poll if beside else lambda: None)
-        withdraw(folder.path)
-        state = "failed" if code == probe.FAILED_CODE else "ended"
-        write_run(folder, dataclasses.replace(run, state=state))
-    return code
+    return probe_in(folder, plan, run, stop, clock, is_joining=bool(part.run_id))
 
 
 def _loaded(path: Path) -> tuple[AnyPlan, Document]:
@@ -101,55 +76,3 @@ def _loaded(path: Path) -> tuple[AnyPlan, Document]:
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: cannot read the plan: {error}") from error
     return plan_text.load_any(text, str(path))
-
-
-def _begun(folder: RunFolder) -> Path:
-    """Make the folder; one that is there must be empty or a run's.
-
-    Raises:
-        PlanError: it is something else, or cannot be made.
-    """
-    path = folder.path
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        inside = {entry.name for entry in path.iterdir()} - {"run.lock"}
-    except OSError as error:
-        raise PlanError(f"--run-dir {path} cannot be used: {error.strerror}") from error
-    if inside and not folder.run_json.exists():
-        raise PlanError(f"--run-dir {path} holds something, and no run")
-    return path
-
-
-def _entered(folder: RunFolder, plan: ProbePlan, run: Run, *, is_joining: bool) -> Run:
-    """Write down which run this is; in a folder of its own go on with the run that it holds.
-
-    Raises:
-        PlanError: the folder holds another run.
-    """
-    if folder.run_json.exists():
-        before = read_run(folder)
-        is_same = not is_joining or (before.id, before.start_wall_ns) == (
-            run.id,
-            run.start_wall_ns,
-        )
-        if before.name != plan.name or not is_same:
-            raise PlanError(f"--run-dir {folder.path} holds run {before.id} of plan {before.name}")
-        run = dataclasses.replace(before, state="running")
-    write_plan(folder, plan)
-    write_run(folder, run)
-    return run
-
-
-@contextlib.contextmanager
-def _shipping(folder: RunFolder, plan: ProbePlan, clock: Clock) -> Iterator[Beside | None]:
-    """Have the records shipped meanwhile, in a process of its own, if the plan says where to."""
-    if plan.ship is None:
-        yield None
-        return
-    arguments = ("ship", "--run-dir", str(folder.path))
-    log = None if is_journal() else folder.logs / "ship.log"
-    beside = Beside(arguments, log, clock)
-    try:
-        yield beside
-    finally:
-        beside.close()

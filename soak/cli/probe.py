@@ -16,9 +16,11 @@ def probe(
     ] = None,
     run_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder of the run; with a plan: where to make one.", resolve_path=True),
+        typer.Option(help="Folder of the run; with a plan: where to make it.", resolve_path=True),
     ] = None,
-    run_id: Annotated[str, typer.Option(help="With a plan: the run that this host joins.")] = "",
+    run_id: Annotated[
+        str, typer.Option(help="With a plan: the run to join; else one that is announced.")
+    ] = "",
     start: Annotated[str, typer.Option(help="With --run-id: when that run starts.")] = "",
     once: Annotated[bool, typer.Option("--once", help="Read, print, and end.")] = False,
     directory: Annotated[

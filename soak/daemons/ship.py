@@ -10,20 +10,27 @@ import heapq
 import json
 import logging
 import threading
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from soak.core.errors import BrokerError
 from soak.core.model import Column
 from soak.core.plan_probe import ProbePlan
+from soak.core.plan_records import Ship
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.daemons.context import host_name, open_page
+from soak.daemons.context import grid_of, host_name, open_page
+from soak.daemons.follow import Following
+from soak.daemons.host_runs import HostRuns
+from soak.daemons.listening import Listening
 from soak.daemons.repeated_columns import RepeatedColumns
 from soak.service.notify import Notifier, notifier
+from soak.store.announced_runs import AnnouncedRuns
 from soak.store.journal import segment_name, segments
 from soak.store.journal_reader import sources
 from soak.store.run_folder import (
+    Run,
     RunFolder,
     exclusive,
     read_any_plan,
@@ -51,8 +58,10 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
-def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
+def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_following: bool = False) -> int:
     """Ship until `stop`, then what is left, within bounds; return the exit code.
+
+    With `is_following` the host joined its run as one that was announced, and hears here of its end.
 
     Raises:
         SoakError: no run folder, or another process ships it.
@@ -69,17 +78,28 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
         target = SamplesWriter(plan.ship, known.id, known.start_wall_ns, clock, sender)
         shipper = Shipper(folder, target, clock, host_name())
         buffer = plan.ship.buffer if isinstance(plan, ProbePlan) else None
+        following = _following(folder, plan.ship, known, clock) if is_following else None
         wait_seconds = 0.0
         manager.ready()
         while not _is_told(stop, wait_seconds, manager):
             wait_seconds = shipper.round()
+            if following is not None:
+                following.poll()
             if buffer is not None:
                 shipper.trim(buffer)
             page.show(shipper.samples())
         manager.stopping()
         shipper.finish(clock.mono_ns() + FAREWELL_NS)
         target.close()
+        if following is not None:
+            following.close()
     return 0
+
+
+def _following(folder: RunFolder, ship: Ship, run: Run, clock: Clock) -> Following:
+    listening = Listening(AnnouncedRuns(ship, clock), run.name, clock)
+    may_join = HostRuns(folder.path.parent, run.name).may_join
+    return Following(folder, run, listening, may_join, grid_of(folder, run, clock), clock)
 
 
 def _is_told(stop: threading.Event, wait_seconds: float, manager: Notifier) -> bool:
@@ -155,12 +175,7 @@ class Shipper:
 
     def waiting_bytes(self) -> int:
         """Return how much is on disk and was not taken yet."""
-        total = 0
-        for source in self._sources():
-            name, offset = self._known().get(source, ("", 0))
-            for path in _files_from(self._folder.journal / source, name):
-                total += path.stat().st_size - (offset if path.name == name else 0)
-        return total
+        return _unsent_bytes(self._folder, self._sources(), self._known())
 
     def samples(self) -> list[tuple[Column, float]]:
         """Return what the page for Prometheus shows."""
@@ -177,8 +192,7 @@ class Shipper:
 
     def _sources(self) -> list[str]:
         """Return the sources of this host: what came from another is not ours to send."""
-        every = sources(self._folder.journal)
-        return [source for source in every if source.endswith(f"@{self._host}")]
+        return _own_sources(self._folder, self._host)
 
     def _batch(self) -> tuple[list[Line], dict[str, tuple[str, int]]]:
         """Return the next lines of every source and where each will stand then."""
@@ -237,6 +251,26 @@ class Shipper:
             LOG.warning("position_not_kept error=%s", error)
         else:
             self._kept_text = text
+
+
+def has_unsent(folder: RunFolder, host: str) -> bool:
+    """True where an earlier process left something that the cluster has not taken."""
+    return _unsent_bytes(folder, _own_sources(folder, host), _kept(folder.path / "ship.json")) > 0
+
+
+def _own_sources(folder: RunFolder, host: str) -> list[str]:
+    return [source for source in sources(folder.journal) if source.endswith(f"@{host}")]
+
+
+def _unsent_bytes(
+    folder: RunFolder, names: Iterable[str], places: Mapping[str, tuple[str, int]]
+) -> int:
+    total = 0
+    for source in names:
+        name, offset = places.get(source, ("", 0))
+        for path in _files_from(folder.journal / source, name):
+            total += path.stat().st_size - (offset if path.name == name else 0)
+    return total
 
 
 def _files_from(folder: Path, name: str) -> list[Path]:

@@ -40,7 +40,7 @@ class AnnouncedRuns:
 
     def __init__(self, ship: Ship, clock: Clock) -> None:
         self._ship = ship
-        self._clients = Clients(ship, clock)
+        self._clients = Clients(ship, "soakd-listens", clock)
         self._client: Any = None
         self._refused = 0
 
@@ -82,7 +82,7 @@ class Announcer:
 
     def __init__(self, ship: Ship, clock: Clock) -> None:
         self._ship = ship
-        self._clients = Clients(ship, clock)
+        self._clients = Clients(ship, "soakd-announces", clock)
         self._client: Any = None
         self._said = ""
 
