@@ -92,6 +92,19 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["mine"]
 
 
+def test_a_plan_that_ships_no_more_records_beside_the_runs_that_were_joined(tmp_path: Path) -> None:
+    """The unit names one folder, whatever the plan says: it is to start with either."""
+    (tmp_path / "p.yaml").write_text(PLAN + "free_space_floor: 1MiB\n")
+    home, stop = tmp_path / "b", threading.Event()
+    write_run(RunFolder(home / "x-r1"), Run("r1", START_NS, "b", {}, "ended", "x"))
+    (home / "x.lock").touch()
+    stop.set()
+
+    run_host(tmp_path / "p.yaml", home, "", "", stop, SystemClock())
+
+    assert (read_run(RunFolder(home)).name, read_run(RunFolder(home / "x-r1")).id) == ("x", "r1")
+
+
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     """Two plans in one folder would be one source."""
     write_run(RunFolder(tmp_path / "b"), Run("r0", START_NS, "b", {}, "ended", "y"))

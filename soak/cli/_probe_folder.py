@@ -65,7 +65,7 @@ def probe_in(
 
 
 def _begun(folder: RunFolder) -> Path:
-    """Make the folder; one that is there must be empty or a run's.
+    """Make the folder; one that is there must be empty, a run's, or the home of runs that were joined.
 
     Raises:
         PlanError: it is something else, or cannot be made.
@@ -73,12 +73,16 @@ def _begun(folder: RunFolder) -> Path:
     path = folder.path
     try:
         path.mkdir(parents=True, exist_ok=True)
-        inside = {entry.name for entry in path.iterdir()} - {"run.lock"}
+        inside = [entry for entry in path.iterdir() if not _is_beside(entry)]
     except OSError as error:
         raise PlanError(f"--run-dir {path} cannot be used: {error.strerror}") from error
     if inside and not folder.run_json.exists():
         raise PlanError(f"--run-dir {path} holds something, and no run")
     return path
+
+
+def _is_beside(entry: Path) -> bool:
+    return entry.suffix == ".lock" or (entry / "run.json").exists()
 
 
 def _entered(folder: RunFolder, plan: ProbePlan, run: Run, *, is_joining: bool) -> Run:
