@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from soak.core.announcement import Announcement
 from soak.core.clock import Grid, SystemClock
 from soak.core.phases import to_line
 from soak.core.plan_records import Ship
 from soak.core.units import SECOND_NS
+from soak.daemons import receive
 from soak.daemons.announce import Announcing
 from soak.daemons.context import PhaseFile, host_name
 from soak.daemons.host_runs import HostRuns
@@ -24,7 +26,7 @@ from soak.daemons.receive import batches
 from soak.lab.ports import Running
 from soak.service import children
 from soak.service.notify import notifier
-from soak.store.announced_runs import Announcer
+from soak.store.announced_runs import AnnouncedRuns, Announcer
 from soak.store.journal_reader import SourceReader, read_source, sources
 from soak.store.run_folder import Run, RunFolder, read_run, write_atomically, write_run
 from soak.store.samples_topic import SamplesReader
@@ -179,3 +181,39 @@ def test_a_host_that_was_killed_or_stopped_goes_on_and_ends_when_it_is_told(
     assert stopped.state == "interrupted"
     assert (code, read_run(folder).state) == (0, "ended")
     assert main.records()[-1][1] == end_k - 1
+
+
+def test_who_receives_announces_its_run_until_it_is_told_to_stop(
+    ship: Ship, tmp_path: Path
+) -> None:
+    """The daemon itself, by the run's own folder; its last word tells that the run is over."""
+    clock, stop, folder = SystemClock(), threading.Event(), RunFolder(tmp_path / "r")
+    run = Run("r4", clock.wall_ns() - 30 * SECOND_NS, "a", {}, "running", "y")
+    write_run(folder, run)
+    folder.plan.write_text(
+        "name: y\nbroker: {kafka: {bootstrap_servers: 'h:9'}}\n"
+        f"ship: {{bootstrap_servers: '{ship.bootstrap_servers}', topic: {ship.topic}, timeout: 3s}}\n"
+    )
+    runs = AnnouncedRuns(ship, clock)
+    heard: list[Announcement] = []
+
+    def has_heard(condition: Callable[[], bool]) -> bool:
+        heard.extend(runs.take(0.5))
+        return bool(heard) and condition()
+
+    runs.open()
+    runs.take(3.0)  # its place is the end of now
+    daemon = threading.Thread(target=receive.run, args=(folder.path, stop, clock))
+    daemon.start()
+    until(lambda: has_heard(lambda: True), "a word")
+    write_atomically(folder.phases, to_line("soak", 0) + to_line("end", 20))
+    stop.set()
+    daemon.join(LIMIT_SECONDS)
+    until(lambda: has_heard(lambda: heard[-1].is_over), "the last word")
+    runs.close()
+
+    assert (heard[0].end_k, heard[0].is_over) == (None, False)
+    assert (heard[-1].end_k, heard[-1].is_over) == (20, True)
+    assert {(one.plan, one.run_id, one.start_wall_ns) for one in heard} == {
+        ("y", "r4", run.start_wall_ns)
+    }
