@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from soak.core.errors import ProbeError
 from soak.core.model import Reading
-from soak.core.ports import Acks, Batch, Outgoing, Topics
+from soak.core.ports import NOBODYS, Acks, Batch, Making, Outgoing, Topics
 from soak.core.units import SECOND_NS
 
 
@@ -150,6 +151,59 @@ class FakeBroker:
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         return sum(key) % partitions
+
+
+class FakeCluster:
+    """Topics and what tells them from others of their name: ids of its own, our marks, or nothing.
+
+    `dies_after` is the topic behind whose making the process that asked for it dies.
+    """
+
+    def __init__(self, tells: Literal["ids", "marks", "nothing"] = "ids") -> None:
+        self.topics: dict[str, str] = {}
+        self.refused: set[str] = set()
+        self.dies_after = ""
+        self.error: BrokerError | None = None
+        self.finished: list[str] = []
+        self._tells = tells
+        self._made = 0
+
+    def make(self, name: str, mark: str = "") -> None:
+        self._made += 1
+        told = {"ids": f"id-{self._made}", "marks": mark, "nothing": ""}
+        self.topics[name] = told[self._tells]
+
+    def existing(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name in self.topics]
+
+    def identities(self, names: Sequence[str]) -> dict[str, str]:
+        if self.error is not None:
+            raise self.error
+        return {name: self.topics[name] for name in self.existing(names)}
+
+    def create_topics(
+        self,
+        topics: Topics,
+        replication: int,
+        settings: Mapping[str, str],
+        making: Making = NOBODYS,
+    ) -> None:
+        del replication, settings
+        for name in topics.names:
+            if name not in making.begun:
+                if name in self.refused or name in self.topics:
+                    raise BrokerError(f"cannot create topic {name}: refused")
+                self.make(name, making.mark)
+                if name == self.dies_after:
+                    raise KeyboardInterrupt
+                making.note(self.identities([name]))
+            self.finished.append(name)
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name in self.refused:
+                raise BrokerError(f"cannot delete topic {name}: refused")
+            self.topics.pop(name, None)
 
 
 class FakeProbe:

@@ -1,14 +1,17 @@
-"""Makes Pulsar topics with the policies that a plan names for them."""
+"""Makes Pulsar topics with a mark of who made them and the policies that a plan names, and deletes them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from soak.clients import known
-from soak.clients.pulsar_admin import CONFLICT, Admin, RefusedError, path_of
+from soak.clients.pulsar_admin import CONFLICT, NOT_FOUND, Admin, RefusedError, path_of
 from soak.core.errors import BrokerError
 
 _NO_LIMIT = -1
+_MARK = "soakd"  # the property that holds it
+_WITH_PROPERTIES = "application/vnd.partitioned-topic-metadata+json"
+_UNKNOWN_KIND = 415  # of content
 _PERSISTENCE: dict[str, type] = {
     "bookkeeperEnsemble": int,
     "bookkeeperWriteQuorum": int,
@@ -25,26 +28,78 @@ _EVICTION = "consumer_backlog_eviction"
 _MARK_DELETE_RATE = 1.0  # of a cursor's writes a second: what a broker does unasked
 
 
-def create(
-    admin: Admin, topic: str, partitions: int, replication: int, settings: Mapping[str, str]
-) -> None:
-    """Create one partitioned topic and give it its policies.
+def policies_of(replication: int, settings: Mapping[str, str]) -> dict[str, object]:
+    """Return what to post below a topic's path, and where.
 
     `replication` is ensemble and write quorum, its majority the acknowledgement quorum, where
     `settings` do not say otherwise.
 
     Raises:
-        BrokerError: it exists, or a setting is unknown or refused.
+        BrokerError: a setting is unknown, or no value of its kind.
     """
     known.refuse_unknown("topic.settings", settings, NAMES)
-    policies = _policies(replication, settings)
+    return _policies(replication, settings)
+
+
+def create(admin: Admin, topic: str, partitions: int, mark: str) -> None:
+    """Create one partitioned topic; it bears the mark from its first moment on.
+
+    Raises:
+        BrokerError: it exists, or the cluster refuses.
+    """
+    where = f"{path_of(topic)}/partitions"
     try:
-        admin.put(f"{path_of(topic)}/partitions", partitions)
-        for where, body in policies.items():
-            admin.post(f"{path_of(topic)}/{where}", body)
+        try:
+            marked = {"partitions": partitions, "properties": {_MARK: mark}}
+            admin.put(where, marked, _WITH_PROPERTIES)
+        except RefusedError as error:
+            if error.status != _UNKNOWN_KIND:  # before 2.10 topics have no properties
+                raise
+            admin.put(where, partitions)
     except RefusedError as error:
         said = "it exists already" if error.status == CONFLICT else str(error)
         raise BrokerError(f"cannot create topic {topic}: {said}") from error
+
+
+def give(admin: Admin, topic: str, policies: Mapping[str, object]) -> None:
+    """Give a topic its policies.
+
+    Raises:
+        BrokerError: one is refused.
+    """
+    try:
+        for where, body in policies.items():
+            admin.post(f"{path_of(topic)}/{where}", body)
+    except RefusedError as error:
+        raise BrokerError(f"cannot create topic {topic}: {error}") from error
+
+
+def mark_of(admin: Admin, topic: str) -> str:
+    """Return the mark that a topic bears; "" for none.
+
+    Raises:
+        BrokerError: the cluster did not answer in time.
+    """
+    try:
+        found = admin.get(f"{path_of(topic)}/partitions")
+    except RefusedError as error:
+        if error.status == NOT_FOUND:
+            return ""
+        raise
+    return str((found.get("properties") or {}).get(_MARK, ""))
+
+
+def delete(admin: Admin, topic: str) -> None:
+    """Delete a topic and its partitions; one that is not there is no error.
+
+    Raises:
+        BrokerError: somebody uses it, or the cluster did not answer in time.
+    """
+    try:
+        admin.delete(f"{path_of(topic)}/partitions")
+    except RefusedError as error:
+        if error.status != NOT_FOUND:
+            raise BrokerError(f"cannot delete topic {topic}: {error}") from error
 
 
 def may_forget(admin: Admin, topic: str) -> bool:

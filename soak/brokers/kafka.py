@@ -6,7 +6,7 @@ Callbacks only note numbers. The partition is ours to choose, and consumers are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
-from soak.brokers import _kafka_keys, _librdkafka
+from soak.brokers import _kafka_keys, _kafka_topics, _librdkafka
 from soak.brokers._kafka_batch_producer import BatchProducer
 from soak.brokers._kafka_consumer import KafkaConsumer
 from soak.brokers._kafka_fetch import ByBatch, ByMessage
@@ -32,7 +32,7 @@ from soak.clients.kafka_log import Cause, ClientLog, Note
 from soak.clients.kafka_words import said
 from soak.core.errors import BrokerError, SettingError
 from soak.core.plan_base import STRICT, Settings
-from soak.core.ports import Clock, Topics
+from soak.core.ports import NOBODYS, Clock, Making, Topics
 from soak.core.units import SECOND_NS, Duration
 
 LOG = logging.getLogger("soak.brokers.kafka")
@@ -164,7 +164,16 @@ class KafkaBroker:
         there = self._metadata().topics  # asked for by name, a cluster may create it
         return [name for name in names if name in there]
 
-    def create_topics(self, topics: Topics, replication: int, settings: Mapping[str, str]) -> None:
+    def identities(self, names: Sequence[str]) -> dict[str, str]:
+        return _kafka_topics.identities(self._admin(), self.existing(names), self._timeout_seconds)
+
+    def create_topics(
+        self,
+        topics: Topics,
+        replication: int,
+        settings: Mapping[str, str],
+        making: Making = NOBODYS,
+    ) -> None:
         """Create topics and wait until every partition can be written and read.
 
         A leader is named before its log is there. Until then it refuses, and clients wait longer
@@ -174,7 +183,8 @@ class KafkaBroker:
             BrokerError: one exists, the settings are refused, or partitions are not there in time.
         """
         admin = self._admin()
-        for first in range(0, len(topics.names), _TOPICS_A_CALL):
+        names = [name for name in topics.names if name not in making.begun]
+        for first in range(0, len(names), _TOPICS_A_CALL):
             new = [
                 NewTopic(
                     name,
@@ -182,14 +192,18 @@ class KafkaBroker:
                     replication_factor=replication,
                     config=dict(settings),
                 )
-                for name in topics.names[first : first + _TOPICS_A_CALL]
+                for name in names[first : first + _TOPICS_A_CALL]
             ]
             created = admin.create_topics(new, operation_timeout=self._timeout_seconds)
+            refused: list[tuple[str, Exception]] = []
             for name, future in created.items():
                 try:
                     future.result(self._timeout_seconds)
                 except (KafkaException, TimeoutError) as error:
-                    raise BrokerError(f"cannot create topic {name}: {said(error)}") from error
+                    refused.append((name, error))
+            making.note(self._identified(created.keys() - dict(refused).keys()))
+            for name, error in refused:
+                raise BrokerError(f"cannot create topic {name}: {said(error)}") from error
         # Thousands of logs are opened one after another.
         patience_ns = self._config.timeout + topics.total * SECOND_NS // 100
         deadline_ns = self._clock.mono_ns() + patience_ns
@@ -200,6 +214,18 @@ class KafkaBroker:
             self._clock.sleep_until(asked_ns + SECOND_NS // 20 + topics.total * SECOND_NS // 5000)
         which = topics.names[0] if len(topics.names) == 1 else f"{len(topics.names)} topics"
         raise BrokerError(f"{which} was created but not every partition has a leader and a log")
+
+    def _identified(self, names: Collection[str]) -> dict[str, str]:
+        """Return the identities of topics that were just made: brokers learn of them one after another."""
+        deadline_ns = self._clock.mono_ns() + self._config.timeout
+        found = self.identities(sorted(names))
+        while len(found) < len(names) and self._clock.mono_ns() < deadline_ns:
+            self._clock.sleep_until(self._clock.mono_ns() + SECOND_NS // 20)
+            found = self.identities(sorted(names))
+        return {**dict.fromkeys(names, ""), **found}
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        _kafka_topics.delete(self._admin(), names, self._timeout_seconds)
 
     def producer(self, topics: Topics) -> KafkaProducer | BatchProducer:
         settings = {**_CLIENT, **_PRODUCER, **self._common(), **self._config.producer}

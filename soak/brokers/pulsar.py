@@ -29,7 +29,7 @@ from soak.clients import secret
 from soak.clients.pulsar_admin import NOT_FOUND, Admin, RefusedError, admin_at, path_of
 from soak.core.errors import BrokerError, SettingError
 from soak.core.plan_base import STRICT, Settings
-from soak.core.ports import LATEST, Clock, Topics
+from soak.core.ports import LATEST, NOBODYS, Clock, Making, Topics
 from soak.core.units import SECOND_NS, Duration
 
 LOG = logging.getLogger("soak.brokers.pulsar")
@@ -130,15 +130,37 @@ class PulsarBroker:
             there.update(admin.get(below), admin.get(f"{below}/partitioned"))
         return [name for name in names if self._full(name) in there]
 
-    def create_topics(self, topics: Topics, replication: int, settings: Mapping[str, str]) -> None:
+    def identities(self, names: Sequence[str]) -> dict[str, str]:
+        admin = self._admin()
+        return {
+            name: _pulsar_topics.mark_of(admin, self._full(name)) for name in self.existing(names)
+        }
+
+    def create_topics(
+        self,
+        topics: Topics,
+        replication: int,
+        settings: Mapping[str, str],
+        making: Making = NOBODYS,
+    ) -> None:
         """Create topics; a client waits until its partitions are served, as brokers take them only then.
 
         Raises:
             BrokerError: one exists, or the settings are refused.
         """
         admin = self._admin()
+        policies = _pulsar_topics.policies_of(replication, settings)
         for name in topics.names:
-            _pulsar_topics.create(admin, self._full(name), topics.partitions, replication, settings)
+            full = self._full(name)
+            if name not in making.begun:
+                _pulsar_topics.create(admin, full, topics.partitions, making.mark)
+                making.note({name: _pulsar_topics.mark_of(admin, full)})
+            _pulsar_topics.give(admin, full, policies)
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        admin = self._admin()
+        for name in names:
+            _pulsar_topics.delete(admin, self._full(name))
 
     def producer(self, topics: Topics) -> PulsarProducer:
         settings = {**_PRODUCER, **converted("producer", self._config.producer)}

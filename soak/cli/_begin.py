@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from soak.cli import _drives, _durability, _forecast
+from soak.cli import _drives, _durability, _forecast, _topics
 from soak.cli._load_checks import table_of
 from soak.cli._part import Part
 from soak.core.clock import SystemClock
 from soak.core.drive_check import Moment
-from soak.core.errors import BrokerError, SoakError
+from soak.core.errors import SoakError
 from soak.core.plan import Plan
 from soak.core.plan_fill import filled, with_ship_target
 from soak.core.plan_text import PlanFile
-from soak.core.ports import Topics
 from soak.core.units import SECOND_NS
 from soak.daemons.begin import keep_begin
 from soak.daemons.context import connect, host_name
@@ -65,15 +64,14 @@ def prepare(
     folder: RunFolder,
     part: Part,
     run: Run,
-    made: Collection[str] = (),
 ) -> None:
-    """Have the topics there, and keep what the target promises before the load begins.
-
-    `made` are those that this run made already, before its beginning was cut short.
-    """
+    """Have the topics there, and keep what the target promises before the load begins."""
     clock = SystemClock()
     if part.is_first:
-        _make_topics(plan_file, plan, made)
+        if not plan.topic.use_existing:
+            is_named_by_us = not (plan_file.plan.topic.name or part.run_id)
+            broker = connect(plan, clock)
+            _topics.make(plan_file, plan, folder, broker, has_own_names=is_named_by_us)
         _durability.record(folder, plan)
         _forecast.record(folder, plan, table_of(plan_file))
     else:
@@ -95,17 +93,6 @@ def check_drives(
     nodes = lab.broker.nodes if lab else ()
     folders = [str(node.data_directory) for node in nodes] or folders_of(plan)
     _drives.record(folder, plan, folders, moment, plan.drive_check, note)
-
-
-def _make_topics(plan_file: PlanFile, plan: Plan, made: Collection[str]) -> None:
-    names = tuple(name for name in plan.topic.names if name not in made)
-    if plan.topic.use_existing or not names:
-        return
-    broker, topics = connect(plan, SystemClock()), Topics(names, plan.topic.partitions)
-    try:
-        broker.create_topics(topics, plan.topic.replication, plan.topic.settings)
-    except BrokerError as error:
-        raise plan_file.error("topic", str(error)) from error
 
 
 def _await_topics(plan: Plan, run: Run, clock: SystemClock) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from soak.cli._drives import existing
 from soak.cli._load_checks import check_load
 from soak.cli._probe_checks import check_folders, check_settings
+from soak.cli._topics import own_topics, why_strange
 from soak.core import plan_scale, plan_text, plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError, SettingError
@@ -22,6 +23,7 @@ from soak.core.lab_limits import refuse_too_much
 from soak.core.plan import Lab, Plan
 from soak.core.plan_fill import lacking
 from soak.core.plan_text import PlanFile
+from soak.core.ports import Broker
 from soak.core.units import duration_ns, format_size
 from soak.daemons.alert_calendar import refusal
 from soak.daemons.context import connect
@@ -155,31 +157,70 @@ def faults_at(plan_file: PlanFile, *place: str) -> Iterator[None]:
         raise plan_file.document.error(place, str(error)) from error
 
 
-def check_cluster(plan_file: PlanFile, *, is_joining: bool = False) -> None:
+def check_cluster(plan_file: PlanFile, half: RunFolder | None = None) -> None:
     """Check the cluster that the plan names: it answers, and the topic is not somebody else's.
+
+    `half` is the run whose beginning was cut short and goes on: what it made is its own.
 
     Raises:
         PlanError: with file, line and key.
     """
-    plan = plan_file.plan
-    broker = connect(plan, SystemClock())
-    key = f"broker.{plan.broker_kind}.{next(iter(plan.broker_config.addresses))}"
-    try:
-        broker.check()
-        exists = broker.existing(plan.topic.names) if plan.topic.name else []
-    except BrokerError as error:
-        raise plan_file.error(key, str(error)) from error
-    if is_joining:  # another host makes the topics, or has made them
-        return
-    if exists and not plan.topic.use_existing:
-        raise plan_file.error(
-            "topic.name",
-            f"topic {exists[0]} exists already; soakd writes into no topic that it did not "
-            "make unless `topic.use_existing: true` says so",
+    check_answer(plan_file)
+    if plan_file.plan.topic.name:
+        check_topics(plan_file, connect(plan_file.plan, SystemClock()), half)
+
+
+def check_answer(plan_file: PlanFile) -> None:
+    """Check that the cluster answers: another host makes the topics, or has made them.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    with _unanswered_at_address(plan_file):
+        connect(plan_file.plan, SystemClock()).check()
+
+
+def check_topics(plan_file: PlanFile, broker: Broker, half: RunFolder | None = None) -> None:
+    """Check that the topics which the plan names are there to be used, or that none is, but our own.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    names, use_existing = plan_file.plan.topic.names, plan_file.plan.topic.use_existing
+    with _unanswered_at_address(plan_file):
+        exists = broker.existing(names)
+        own = own_topics(half, broker, exists) if half and not use_existing else ()
+    missing = [name for name in names if name not in exists]
+    if use_existing and missing:
+        raise plan_file.error("topic.use_existing", f"there is no topic {missing[0]!r}")
+    strange = [name for name in exists if name not in own]
+    if strange and not use_existing:
+        raise plan_file.error("topic.name", _strange(strange[0], half))
+
+
+def _strange(name: str, half: RunFolder | None) -> str:
+    why = why_strange(half, name) if half else ""
+    if half and why:
+        return (
+            f"topic {name} exists, and nothing shows that the run in {half.path} made it ({why}). If it "
+            "is nobody else's, delete it and start again; else take another name, or say "
+            "`topic.use_existing: true`"
         )
-    if plan.topic.use_existing and len(exists) < plan.topic.count:
-        missing = next(name for name in plan.topic.names if name not in exists)
-        raise plan_file.error("topic.use_existing", f"there is no topic {missing!r}")
+    return (
+        f"topic {name} exists already; soakd writes into no topic that it did not "
+        "make unless `topic.use_existing: true` says so"
+    )
+
+
+@contextmanager
+def _unanswered_at_address(plan_file: PlanFile) -> Iterator[None]:
+    """Tell what the cluster says at the key of its address."""
+    plan = plan_file.plan
+    try:
+        yield
+    except BrokerError as error:
+        key = f"broker.{plan.broker_kind}.{next(iter(plan.broker_config.addresses))}"
+        raise plan_file.error(key, str(error)) from error
 
 
 def check_run_folder(plan_file: PlanFile, run_dir: Path) -> RunFolder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from soak.cli import _checks, _no_room
+from soak.cli import _checks, _no_room, _topics
 from soak.cli._begin import check_drives, new_run, prepare, resolved
 from soak.cli._excess import refuse_excess
 from soak.cli._load_checks import keep_load
@@ -61,6 +61,8 @@ def _begin_run(path: Path, home: Home, clock: SystemClock) -> None:
             folder = _begun(_checks.load_plan(path), home, clock)
             print(f"run {read_run(folder).id} begins in {folder.path}")
         else:
+            plan = _plan_of(folder)
+            _topics.check_same(folder, plan, connect(plan, clock))
             print(f"run {read_run(folder).id} goes on in {folder.path}, as its own plan.yaml says")
         home.want(units_of(_plan_of(folder)))
 
@@ -90,7 +92,7 @@ def _begun(plan_file: PlanFile, home: Home, clock: SystemClock) -> RunFolder:
     _checks.check_here(plan_file, home.path)
     refuse_excess(plan_file)
     half = _half_begun(plan_file.plan, home)
-    _checks.check_cluster(plan_file, is_joining=half is not None)
+    _checks.check_cluster(plan_file, half)
     run = read_run(half) if half else new_run(plan_file.plan, WHOLE, clock)
     run = dataclasses.replace(run, state="beginning")
     plan = resolved(plan_file.plan, None, run)
@@ -101,8 +103,7 @@ def _begun(plan_file: PlanFile, home: Home, clock: SystemClock) -> RunFolder:
     write_run(folder, run)
     home.point_to(folder)
     check_drives(plan, None, folder, WHOLE, "before", print)
-    made = connect(plan, clock).existing(plan.topic.names) if half else ()
-    prepare(plan_file, plan, folder, WHOLE, run, made)
+    prepare(plan_file, plan, folder, WHOLE, run)
     start_wall_ns = clock.wall_ns() + LEAD_NS
     write_run(folder, dataclasses.replace(run, start_wall_ns=start_wall_ns, state="running"))
     return folder

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from rich.console import Console
 
-from soak.cli import _checks, _no_room
+from soak.cli import _checks, _no_room, _topics
 from soak.cli._begin import check_drives, new_run, prepare, resolved
 from soak.cli._load_checks import keep_load
 from soak.cli._part import WHOLE, Part, check_in_time, check_part
@@ -25,7 +25,7 @@ from soak.core.plan import Plan
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS
 from soak.daemons.alert_silence import give_up
-from soak.daemons.context import grid_of
+from soak.daemons.context import connect, grid_of
 from soak.daemons.supervise import START_LIMIT_NS, GaveUpError, Supervisor
 from soak.lab.lab import Lab, start_lab
 from soak.lab.mailbox import render
@@ -113,7 +113,8 @@ def execute(
     runs = run_dir.parent if run_dir else Path(plan_file.plan.run_directory)
     _checks.check_here(plan_file, runs)
     if plan_file.plan.lab is None:
-        _checks.check_cluster(plan_file, is_joining=not part.is_first)
+        check = _checks.check_cluster if part.is_first else _checks.check_answer
+        check(plan_file)
     folder = _checks.check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
     with _entered(folder, run.name, console) as (view, stack):
         return _execute(plan_file, folder, run, view, stack, company, part)
@@ -134,6 +135,7 @@ def go_on(folder: RunFolder, console: Console, only: tuple[str, ...] = ()) -> En
     with _entered(folder, run.name, console) as (view, stack):
         if read_run(folder).state != "running":
             raise SoakError(f"{folder.path}: run {run.id} does not go on, its state is {run.state}")
+        _topics.check_same(folder, plan_file.plan, connect(plan_file.plan, SystemClock()))
         view.note(f"going on with run {run.id}")
         return _carried_on(plan_file, folder, run, None, view, stack, None, part)
 

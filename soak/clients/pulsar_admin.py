@@ -17,6 +17,7 @@ from soak.core.errors import BrokerError
 OK = 200
 NOT_FOUND = 404
 CONFLICT = 409
+_JSON = "application/json"
 
 
 class RefusedError(BrokerError):
@@ -39,7 +40,7 @@ class Admin:
     ) -> None:
         self._url = url.rstrip("/")
         self._timeout_seconds = timeout_seconds
-        self._headers = {"Content-Type": "application/json", **headers}
+        self._headers = dict(headers)
         self._context = context
         self._opener = urllib.request.build_opener(HTTPSHandler(context=context), _SentOn())
 
@@ -66,9 +67,9 @@ class Admin:
         finally:
             connection.close()
 
-    def put(self, path: str, body: object) -> None:
-        """Make something; raises as `get`."""
-        self._ask("PUT", path, body)
+    def put(self, path: str, body: object, kind: str = _JSON) -> None:
+        """Make something; `kind` is the body's, for the header; raises as `get`."""
+        self._ask("PUT", path, body, kind)
 
     def post(self, path: str, body: object = None) -> None:
         """Change something; raises as `get`."""
@@ -103,13 +104,13 @@ class Admin:
         reason = getattr(error, "reason", error)
         return BrokerError(f"no Pulsar admin interface at {self._url}: {reason}")
 
-    def _ask(self, method: str, path: str, body: object) -> str:
+    def _ask(self, method: str, path: str, body: object, kind: str = _JSON) -> str:
         content = b"" if body is None else json.dumps(body).encode()
         try:
             request = Request(  # noqa: S310  # the plan names the scheme
                 f"{self._url}{path}",
                 data=None if method == "GET" else content,
-                headers=self._headers,
+                headers={**self._headers, "Content-Type": kind},
                 method=method,
             )
             with self._opener.open(request, timeout=self._timeout_seconds) as answer:

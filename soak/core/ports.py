@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -47,6 +47,17 @@ class Topics:
         topic, partition = divmod(at, self.partitions)
         return self.names[topic], partition
 
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """Whose topics are made, and who notes that they were."""
+
+    mark: str = ""  # of who makes them: they bear it where the cluster lets them
+    begun: frozenset[str] = frozenset()  # there already, by the same hand: what they lack is done
+    note: Callable[[Mapping[str, str]], None] = lambda _identities: None  # as each is confirmed
+
+
+NOBODYS = Making()
 
 Payload: TypeAlias = "bytes | NDArray[np.uint8]"
 """Bytes, or a row of a matrix of them."""
@@ -200,11 +211,35 @@ class Broker(LeaderSource, Partitioner, Protocol):
         """Return which of these topics exist."""
         ...
 
-    def create_topics(self, topics: Topics, replication: int, settings: Mapping[str, str]) -> None:
+    def identities(self, names: Sequence[str]) -> dict[str, str]:
+        """Return of those that exist what tells each from a later topic of its name.
+
+        "" where the cluster tells nothing of the kind, or its topic bears no mark.
+
+        Raises:
+            BrokerError: the cluster did not answer in time.
+        """
+        ...
+
+    def create_topics(
+        self,
+        topics: Topics,
+        replication: int,
+        settings: Mapping[str, str],
+        making: Making = NOBODYS,
+    ) -> None:
         """Create topics and wait until every partition has a leader.
 
         Raises:
             BrokerError: one exists, the settings are refused, or leaders are not there in time.
+        """
+        ...
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        """Delete topics with all that is in them; one that is not there is no error.
+
+        Raises:
+            BrokerError: the cluster refuses, or did not answer in time.
         """
         ...
 

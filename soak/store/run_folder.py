@@ -56,6 +56,11 @@ class RunFolder:
         return self.path / "begin.json"
 
     @property
+    def topics(self) -> Path:
+        """Return what is noted of the topics that the run made."""
+        return self.path / "topics.json"
+
+    @property
     def stop_request(self) -> Path:
         """Return the file that asks the conductor to end the run in order."""
         return self.path / "stop"
