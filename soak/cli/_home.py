@@ -19,6 +19,7 @@ from soak.core.units import SECOND_NS, format_duration
 from soak.daemons.context import PhaseFile, connect
 from soak.daemons.free_space import folders_of
 from soak.store.home import Home, units_of
+from soak.store.made_topics import read_made
 from soak.store.run_folder import (
     RunFolder,
     exclusive,
@@ -135,4 +136,6 @@ def _close_run(home: Home, folder: RunFolder) -> None:
     if state == "ended":
         check_drives(plan, None, folder, WHOLE, "after", print)
     write_run(folder, dataclasses.replace(run, state=state))
+    if read_made(folder).asked:
+        print(f"the run's topics stay where they are: `soak clean {folder.path}` deletes them")
     home.leave()

@@ -33,6 +33,7 @@ from soak.service import children
 from soak.service.metrics import withdraw
 from soak.service.signals import stop_event
 from soak.service.watch import Watch
+from soak.store.made_topics import read_made
 from soak.store.run_folder import (
     Run,
     RunFolder,
@@ -235,6 +236,7 @@ def _carried_on(
     if lab is not None:
         lab.stop()
     write_run(folder, dataclasses.replace(run, state=state))
+    _tell_topics(folder, lab, view)
     view.show(watcher.look())
     if part.only:
         if failure is not None:
@@ -249,6 +251,11 @@ def _carried_on(
     if failure is not None:
         raise failure
     return Ended(EXIT_INTERRUPTED if state == "interrupted" else code, folder)
+
+
+def _tell_topics(folder: RunFolder, lab: Lab | None, view: View) -> None:
+    if lab is None and read_made(folder).asked:
+        view.note(f"the run's topics stay: `soak clean {folder.path}` deletes them")
 
 
 def _tell_given_up(plan: Plan, folder: RunFolder, run: Run, why: str) -> None:
