@@ -298,6 +298,13 @@ class Sink(Protocol):
 
 
 @runtime_checkable
+class ChoosySink(Sink, Protocol):
+    """A sink that says whether a digest is of any use to its receiver; all others get it."""
+
+    wants_digests: bool
+
+
+@runtime_checkable
 class ForgetfulSink(Sink, Protocol):
     """A sink whose receiver forgets what is not said again every few minutes."""
 

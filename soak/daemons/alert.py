@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from soak.core import plugins
@@ -21,7 +22,7 @@ from soak.core.ports import Clock, Sink
 from soak.core.units import SECOND_NS
 from soak.daemons.alert_calendar import Calendar
 from soak.daemons.alert_delivery import Delivery
-from soak.daemons.alert_digest import Digests
+from soak.daemons.alert_digest import Digests, never
 from soak.daemons.alert_lasting import Lasting
 from soak.daemons.alert_silence import Silences
 from soak.daemons.context import PhaseFile, open_page
@@ -67,10 +68,6 @@ def build_sinks(plan: Plan) -> dict[str, Sink]:
     }
 
 
-def _never() -> bool:
-    return False
-
-
 class Alerts:
     """One round after the other over the outbox of one run."""
 
@@ -90,30 +87,41 @@ class Alerts:
         self._alive = alive
         self._calendar = Calendar(plan.alerts)
         self._delivery = Delivery(folder, plan, run, sinks, clock)
-        self._digests = Digests(folder, run, sinks, self._calendar, clock, alive)
+        readers = sinks if plan.alerts.digest else {}
+        self._digests = Digests(folder, run, readers, self._calendar, clock, alive)
         self._silences = Silences(folder, plan, run, tuple(sinks), clock)
         self._lasting = Lasting(folder, self._delivery, sinks, clock, alive)
         self._held_back = ""  # why nothing, or not all, went out in the last round
         self._why = ""
 
-    def poll(self, is_stopped: Callable[[], bool] = _never) -> int:
-        """Do a round of all that there is to tell; return how many messages were settled."""
+    def poll(self, is_stopped: Callable[[], bool] = never) -> int:
+        """Do a round of all that there is to tell; return how many messages were settled.
+
+        Once it is to stop it begins nothing: the farewell comes after it, and has a limit too.
+        """
         settled = self._delivered(is_stopped)
-        for part in (self._silences.poll, self._lasting.poll, self._digest):
-            try:
-                part()
-            except (FindingsError, RunFolderError) as error:
-                self._why = str(error)
+        digest = partial(self._digest, is_stopped)
+        for part in (self._silences.poll, self._lasting.poll, digest):
+            if not is_stopped():
+                self._noting_why(part)
         self._say_why()
         return settled
 
-    def _digest(self) -> None:
+    def _digest(self, is_stopped: Callable[[], bool]) -> None:
         if self._plan.alerts.digest and not self._is_quiet():
-            self._digests.poll()
+            self._digests.poll(is_stopped)
 
-    def deliver(self) -> None:
-        """Do a round of what is owed, and of nothing else."""
-        self._delivered(_never)
+    def _noting_why(self, part: Callable[[], None]) -> None:
+        try:
+            part()
+        except (FindingsError, RunFolderError) as error:
+            self._why = str(error)
+
+    def deliver(self, is_stopped: Callable[[], bool] = never) -> None:
+        """Do a round of what is owed after the end of the run, and of nothing else."""
+        self._delivered(is_stopped)
+        if not self._is_quiet():
+            self._noting_why(partial(self._digests.poll_owed, is_stopped))
         self._say_why()
 
     def _delivered(self, is_stopped: Callable[[], bool]) -> int:
@@ -127,18 +135,21 @@ class Alerts:
     def farewell(self) -> None:
         """Try what is left, whenever it was put off to and however much it is: nobody comes after us.
 
-        In a pause somebody will, and this is a round like others.
+        In a pause somebody will, and this is a round like others, with the same limit.
         """
-        if PhaseFile(self._folder.phases).poll().end_k is None:
-            self.deliver()
-            return
         until_ns = self._clock.mono_ns() + FAREWELL_NS
 
         def is_late() -> bool:
             return self._clock.mono_ns() >= until_ns
 
+        if PhaseFile(self._folder.phases).poll().end_k is None:
+            self._delivered(is_late)
+            self._say_why()
+            return
         while self._round(self._clock.wall_ns() + LONGEST_WAIT_NS, is_late, _nothing_is_too_much):
             continue  # a sequel becomes due when the message before it is settled
+        if self._plan.alerts.digest:
+            self._noting_why(partial(self._digests.farewell, is_late))
         self._say_why()
 
     def _say_why(self) -> None:

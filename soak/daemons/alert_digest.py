@@ -8,10 +8,19 @@ from dataclasses import replace
 
 from soak.core import wording
 from soak.core.model import Finding
-from soak.core.ports import Clock, Message, Sink
+from soak.core.ports import ChoosySink, Clock, Message, Sink
 from soak.core.units import SECOND_NS
 from soak.daemons.alert_attempt import attempt
 from soak.daemons.alert_calendar import Calendar
+from soak.daemons.alert_digest_owed import (
+    Told,
+    forget_tried,
+    owe,
+    owed_digests,
+    put_off,
+    read_told,
+    set_told,
+)
 from soak.daemons.alert_silence import Silence, read_silences
 from soak.daemons.alert_silence_message import named
 from soak.store.findings import FindingsStore
@@ -23,8 +32,15 @@ RETRY_NS = 300 * SECOND_NS
 _STATES = ("confirmed", "gone", "warning")
 
 
+def never() -> bool:
+    return False
+
+
 class Digests:
-    """Call `poll` each round; what was delivered is kept in `findings.db`, so each goes out once."""
+    """Call `poll` each round; what is owed and who has got it lies in `findings.db`: each goes out once.
+
+    A call raises `FindingsError` when that cannot be used; what was sent by then is not sent again.
+    """
 
     def __init__(  # what it reads, whom it tells, and when
         self,
@@ -37,57 +53,95 @@ class Digests:
     ) -> None:
         self._folder = folder
         self._run = run
-        self._sinks = sinks
+        self._sinks = {name: sink for name, sink in sinks.items() if _wants(sink)}
         self._calendar = calendar
         self._clock = clock
         self._alive = alive
         self._again_ns: dict[str, int] = {}  # sinks that put us off, and until when
-        self._so_far: dict[str, tuple[str, str]] = {}  # by sink: which digest, and who has got it
-        self._unmarked: dict[str, int] = {}  # by sink: told up to this instant, and not on disk yet
+        # By sink: what its last try is to leave on disk, and has not yet.
+        self._unkept: dict[str, Callable[[FindingsStore], None]] = {}
+        self._has_looked = False
 
-    def poll(self) -> None:
-        """Raise `FindingsError` when the file cannot be used; what was sent by then is not sent again."""
-        for name, told_ns in tuple(self._unmarked.items()):
-            self._mark(name, told_ns)
-        for name, sink in self._sinks.items():
-            now_ns = self._clock.wall_ns()
-            wait_ns = self._again_ns.get(name, 0) - now_ns
-            if not 0 < wait_ns <= RETRY_NS:  # or it was set before the clock stepped back
-                self._try(name, sink, now_ns)
+    def poll(self, is_stopped: Callable[[], bool] = never) -> None:
+        """Send what is due by the calendar, or owed since."""
+        self._settle()
+        for name in self._sinks:
+            told = self._due(name)
+            if told.is_owed and not is_stopped() and not self._has_to_wait(name):
+                self._try(name, told)
 
-    def _try(self, name: str, sink: Sink, now_ns: int) -> None:
+    def farewell(self, is_stopped: Callable[[], bool]) -> None:
+        """Do a last round without a wait; what cannot be sent is owed."""
+        self._again_ns.clear()
+        self.poll(is_stopped)
+
+    def poll_owed(self, is_stopped: Callable[[], bool] = never) -> None:
+        """Send what was owed at the end of the run; by then no other becomes due."""
+        if not self._folder.findings.exists():
+            return
+        self._settle()
+        for name in self._sinks:
+            with FindingsStore(self._folder.findings) as store:
+                told = read_told(store, name, self._run.start_wall_ns)
+            if told.is_owed and not is_stopped() and not self._has_to_wait(name):
+                self._try(name, told)
+
+    def _settle(self) -> None:
+        """Write what could not be written before, and give up what is owed to nobody any more."""
+        for name, keep in tuple(self._unkept.items()):
+            self._keep(name, keep)
+        if self._has_looked:
+            return
         with FindingsStore(self._folder.findings) as store:
-            told_ns = int(store.checkpoint(_checkpoint(name)) or self._run.start_wall_ns)
-            if told_ns > now_ns:  # told by a clock that ran ahead: no day is to be without
-                store.set_checkpoint(_checkpoint(name), str(now_ns))
-                return
-            due_ns = self._calendar.digest_due_ns(told_ns, now_ns)
-            if due_ns is None:
-                return
+            for name in set(owed_digests(store)) - self._sinks.keys():
+                told = read_told(store, name, self._run.start_wall_ns)
+                set_told(store, name, told.due_wall_ns)
+                LOG.warning("digest_given_up sink=%s", name)
+        self._has_looked = True
+
+    def _has_to_wait(self, name: str) -> bool:
+        wait_ns = self._again_ns.get(name, 0) - self._clock.wall_ns()
+        return 0 < wait_ns <= RETRY_NS  # or it was set before the clock stepped back
+
+    def _due(self, name: str) -> Told:
+        """Return what a sink was told, and what it is owed now, which is noted."""
+        now_ns = self._clock.wall_ns()
+        with FindingsStore(self._folder.findings) as store:
+            told = read_told(store, name, self._run.start_wall_ns)
+            if told.until_wall_ns > now_ns:  # by a clock that ran ahead: no day is to be without
+                set_told(store, name, now_ns)
+                forget_tried(store, name)
+                return Told(now_ns)
+            due_ns = self._calendar.digest_due_ns(told.until_wall_ns, now_ns)
+            return told if due_ns is None else owe(store, name, told, due_ns)
+
+    def _try(self, name: str, told: Told) -> None:
+        with FindingsStore(self._folder.findings) as store:
             findings = store.findings(self._run.id)
             owed = store.owed()
         lacking = [one for one in read_silences(self._folder) if one.is_open]
         self._alive()
-        message = compose(self._run, findings, lacking, owed, told_ns, due_ns)
-        key, so_far = self._so_far.get(name, ("", ""))
-        message = replace(message, so_far=so_far if key == message.key else "")
-        outcome = attempt(lambda: sink.send(message))
+        since_ns, due_ns = told.until_wall_ns, told.due_wall_ns
+        message = compose(self._run, findings, lacking, owed, since_ns, due_ns)
+        message = replace(message, so_far=told.so_far)
+        outcome = attempt(lambda: self._sinks[name].send(message))
         LOG.info("digest_tried sink=%s result=%s detail=%r", name, outcome.result, outcome.detail)
         if outcome.result == "retry":
-            self._again_ns[name] = now_ns + RETRY_NS
-            self._so_far[name] = (message.key, outcome.so_far or message.so_far)
-            return
-        self._unmarked[name] = due_ns
-        self._mark(name, due_ns)
+            self._again_ns[name] = self._clock.wall_ns() + RETRY_NS
+            so_far = outcome.so_far or told.so_far
+            self._keep(name, lambda store: put_off(store, name, told, so_far))
+        else:
+            self._keep(name, lambda store: set_told(store, name, due_ns))
 
-    def _mark(self, name: str, told_ns: int) -> None:
+    def _keep(self, name: str, keep: Callable[[FindingsStore], None]) -> None:
+        self._unkept[name] = keep
         with FindingsStore(self._folder.findings) as store:
-            store.set_checkpoint(_checkpoint(name), str(told_ns))
-        del self._unmarked[name]
+            keep(store)
+        del self._unkept[name]
 
 
-def _checkpoint(sink: str) -> str:
-    return f"digest.{sink}"
+def _wants(sink: Sink) -> bool:
+    return not isinstance(sink, ChoosySink) or sink.wants_digests
 
 
 def compose(  # what it tells of, and between which instants

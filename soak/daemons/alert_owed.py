@@ -14,6 +14,8 @@ from soak.core.plan import Plan
 from soak.core.ports import Clock, Sink
 from soak.core.units import SECOND_NS
 from soak.daemons.alert import Alerts, build_sinks
+from soak.daemons.alert_digest import never
+from soak.daemons.alert_digest_owed import owed_digests
 from soak.service.notify import notifier
 from soak.store.findings import FindingsStore
 from soak.store.run_folder import RunFolder, exclusive, read_plan, read_run
@@ -30,7 +32,7 @@ def run(runs: Path, stop: threading.Event, clock: Clock) -> int:
     manager = notifier()
     manager.ready()
     with ExitStack() as stack:
-        debts = Debts(runs, clock, stack, manager.alive)
+        debts = Debts(runs, clock, stack, manager.alive, is_stopped=stop.is_set)
         while debts.poll() and not stop.is_set():
             manager.alive()
             stop.wait(_POLL_SECONDS)
@@ -46,6 +48,7 @@ class Debts:
     stack: ExitStack
     alive: Callable[[], None] = lambda: None
     sinks_of: Callable[[Plan], Mapping[str, Sink]] = build_sinks
+    is_stopped: Callable[[], bool] = never
     _alerts: dict[Path, Alerts] = field(default_factory=dict)
     _passed_over: set[Path] = field(default_factory=set)  # what cannot be served, said once
 
@@ -59,7 +62,7 @@ class Debts:
         for path, alerts in self._alerts.items():
             folder = RunFolder(path)
             if self._is_news(folder) and _owes(folder):
-                alerts.deliver()
+                alerts.deliver(self.is_stopped)
                 owing = True
         return owing
 
@@ -92,6 +95,6 @@ class Debts:
 def _owes(folder: RunFolder) -> bool:
     try:
         with FindingsStore(folder.findings) as store:
-            return store.owed() > 0
+            return store.owed() > 0 or bool(owed_digests(store))
     except FindingsError:  # as long as nobody can tell, it may
         return True

@@ -86,6 +86,8 @@ def alert_of(config: Config, message: Message, now_wall_ns: int) -> dict[str, ob
 
 
 class WebhookSink:
+    wants_digests = False  # each would be an alert that fires, for nobody to mend
+
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock

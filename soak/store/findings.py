@@ -250,11 +250,15 @@ class FindingsStore:
 
     def notices(self) -> list[str]:
         """Return all that were kept, in the order of their keys."""
+        return list(self.checkpoints(_NOTICE).values())
+
+    def checkpoints(self, prefix: str) -> dict[str, str]:
+        """Return all whose names begin so, in their order."""
         rows = self._rows(
-            "SELECT value FROM checkpoints WHERE substr(name, 1, ?) = ? ORDER BY name",
-            (len(_NOTICE), _NOTICE),
+            "SELECT name, value FROM checkpoints WHERE substr(name, 1, ?) = ? ORDER BY name",
+            (len(prefix), prefix),
         )
-        return [str(row["value"]) for row in rows]
+        return {str(row["name"]): str(row["value"]) for row in rows}
 
     def checkpoint(self, name: str) -> str | None:
         rows = self._rows("SELECT value FROM checkpoints WHERE name = ?", (name,))
