@@ -214,6 +214,14 @@ class HangingUp(Inbox):
         return answer
 
 
+def test_nobody_is_tried_who_is_no_recipient_any_more() -> None:
+    """One had it and the other was owed it: that one has left `to`, and no server is asked."""
+    nowhere = MailSink(config(port=1, to=("a@example.org",)))
+    so_far = '{"done": ["a@example.org"], "refused": {}}'
+
+    assert nowhere.send(Message("k", "s", "t", so_far=so_far)).result == "delivered"
+
+
 def test_whether_a_server_that_did_not_answer_took_the_mail_nobody_knows() -> None:
     inbox = HangingUp()
     with served(inbox) as port:

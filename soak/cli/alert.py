@@ -19,6 +19,12 @@ def alert(
             metavar="RUNS", help="Tell what the runs below a folder owe after their end, then end."
         ),
     ] = None,
+    telling: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PLAN", help="Whose `sinks` and `alerts` count instead of those of the run."
+        ),
+    ] = None,
     test: Annotated[
         bool,
         typer.Option("--test", help="Send one message to each sink now, say how it went, end."),
@@ -44,9 +50,9 @@ def alert(
     from soak.service.signals import stop_event
 
     if owed is not None:
-        raise typer.Exit(alert_owed.run(owed, stop_event(), SystemClock()))
+        raise typer.Exit(alert_owed.run(owed, stop_event(), SystemClock(), telling))
     if run_dir is not None:
-        raise typer.Exit(daemon.run(run_dir, stop_event(), SystemClock()))
+        raise typer.Exit(daemon.run(run_dir, stop_event(), SystemClock(), telling))
 
 
 command = alert

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from pydantic.dataclasses import dataclass
 
-from soak.core.plan_base import STRICT, check_between
+from soak.core.plan_base import STRICT, PluginConfigs, check_between
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
 
@@ -28,3 +30,12 @@ class Alerts:
 
     def __post_init__(self) -> None:
         check_between(self, "most_per_hour", 1, 10_000)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Telling:
+    """The part of a plan that says whom to tell, and when: it may change while a run goes on."""
+
+    name: str  # of the plan
+    sinks: PluginConfigs = field(default_factory=dict)
+    alerts: Alerts = field(default_factory=Alerts)

@@ -12,10 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan import PLUGIN_SECTIONS, Plan
+from soak.core.plan_alerts import Telling
 from soak.core.plan_probe import AnyPlan, ProbePlan
 from soak.core.units import IN_TEXT
 from soak.core.yaml_text import Document, Place, parse
 
+_NO_PLAN = "a plan is a mapping of keys, such as `name: my-soak`"
 _NOUN = {
     "soak.brokers": "broker",
     "probes": "probe",
@@ -57,10 +59,27 @@ def load_any(text: str, name: str) -> tuple[AnyPlan, Document]:
     return typed(Plan if "broker" in raw else ProbePlan, raw, document, ()), document
 
 
+def load_telling(text: str, name: str) -> tuple[Telling, Document]:
+    """Return of a plan whom it tells and when, and its text; what else it says may be wrong.
+
+    Raises:
+        PlanError: the first fault found in that, as `file:line: key: what is wrong`.
+    """
+    document = parse(text, name)
+    if not isinstance(document.value, dict):
+        raise document.error((), _NO_PLAN)
+    keys = [item.name for item in dataclasses.fields(Telling)]
+    raw = {key: document.value[key] for key in keys if document.value.get(key) is not None}
+    place: Place = ("sinks",)
+    raw = _with_plugins(raw, document, place, PLUGIN_SECTIONS[place])
+    telling: Telling = typed(Telling, raw, document, ())
+    return telling, document
+
+
 def _raw(document: Document) -> dict[str, Any]:
     """Return a plan's keys, with the configurations of its plug-ins typed."""
     if not isinstance(document.value, dict):
-        raise document.error((), "a plan is a mapping of keys, such as `name: my-soak`")
+        raise document.error((), _NO_PLAN)
     raw = dict(document.value)
     for place, package in PLUGIN_SECTIONS.items():
         raw = _with_plugins(raw, document, place, package)

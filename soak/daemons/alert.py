@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,11 +20,13 @@ from soak.core.model import Column
 from soak.core.plan import Plan
 from soak.core.ports import Clock, Sink
 from soak.core.units import SECOND_NS
+from soak.daemons.alert_added import Added
 from soak.daemons.alert_calendar import Calendar
 from soak.daemons.alert_delivery import Delivery
 from soak.daemons.alert_digest import Digests, never
 from soak.daemons.alert_lasting import Lasting
 from soak.daemons.alert_silence import Silences
+from soak.daemons.alert_telling import as_told_by
 from soak.daemons.context import PhaseFile, open_page
 from soak.service.notify import notifier
 from soak.store.findings import LONGEST_WAIT_NS, FindingsStore
@@ -38,18 +40,22 @@ FAREWELL_NS = 10 * SECOND_NS
 _POLL_SECONDS = 1.0
 
 
-def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
+def run(run_dir: Path, stop: threading.Event, clock: Clock, telling: Path | None = None) -> int:
     """Send what is owed until `stop`, then try once more what is left; return the exit code.
+
+    `telling` is a plan whose `sinks` and `alerts` count instead of those that the run began with.
 
     Raises:
         SoakError: no run folder, a sink that cannot be built, or another alert daemon at work.
     """
     folder = RunFolder(run_dir.resolve())  # `current` may become another run's before this one ends
-    plan, known = read_plan(folder), read_run(folder)
+    begun_as, known = read_plan(folder), read_run(folder)
+    plan = as_told_by(telling, begun_as)
     page = open_page(folder, plan, known, "alert", clock)
     manager = notifier()
     with exclusive(folder.path / "alert.lock", "the outbox"):
-        alerts = Alerts(folder, plan, known, build_sinks(plan), clock, manager.alive)
+        added = [name for name in plan.sinks if name not in begun_as.sinks]
+        alerts = Alerts(folder, plan, known, build_sinks(plan), clock, manager.alive, added)
         manager.ready()
         settled = 0
         while not stop.is_set():
@@ -79,8 +85,9 @@ class Alerts:
         sinks: Mapping[str, Sink],
         clock: Clock,
         alive: Callable[[], None] = lambda: None,
+        added: Sequence[str] = (),
     ) -> None:
-        """`alive` is called before each try: a round may be long."""
+        """`alive` is called before each try: a round may be long; `added` are sinks of `plan` alone."""
         self._folder = folder
         self._plan = plan
         self._clock = clock
@@ -91,6 +98,7 @@ class Alerts:
         self._digests = Digests(folder, run, readers, self._calendar, clock, alive)
         self._silences = Silences(folder, plan, run, tuple(sinks), clock)
         self._lasting = Lasting(folder, self._delivery, sinks, clock, alive)
+        self._added = Added(folder, run, added, clock)
         self._held_back = ""  # why nothing, or not all, went out in the last round
         self._why = ""
 
@@ -101,7 +109,7 @@ class Alerts:
         """
         settled = self._delivered(is_stopped)
         digest = partial(self._digest, is_stopped)
-        for part in (self._silences.poll, self._lasting.poll, digest):
+        for part in (self._added.poll, self._silences.poll, self._lasting.poll, digest):
             if not is_stopped():
                 self._noting_why(part)
         self._say_why()
@@ -138,6 +146,7 @@ class Alerts:
         In a pause somebody will, and this is a round like others, with the same limit.
         """
         until_ns = self._clock.mono_ns() + FAREWELL_NS
+        self._noting_why(self._added.queue)
 
         def is_late() -> bool:
             return self._clock.mono_ns() >= until_ns

@@ -16,6 +16,7 @@ from soak.core.units import SECOND_NS
 from soak.daemons.alert import Alerts, build_sinks
 from soak.daemons.alert_digest import never
 from soak.daemons.alert_digest_owed import owed_digests
+from soak.daemons.alert_telling import as_told_by
 from soak.service.notify import notifier
 from soak.store.findings import FindingsStore
 from soak.store.run_folder import RunFolder, exclusive, read_plan, read_run
@@ -27,12 +28,15 @@ LONGEST_NS = 24 * 3600 * SECOND_NS
 _POLL_SECONDS = 1.0
 
 
-def run(runs: Path, stop: threading.Event, clock: Clock) -> int:
-    """Tell what the runs below a folder owe that ended within a day; return 0 once that is nothing."""
+def run(runs: Path, stop: threading.Event, clock: Clock, telling: Path | None = None) -> int:
+    """Tell what the runs below a folder owe that ended within a day; return 0 once that is nothing.
+
+    `telling` is a plan whose `sinks` and `alerts` count instead of those that the runs began with.
+    """
     manager = notifier()
     manager.ready()
     with ExitStack() as stack:
-        debts = Debts(runs, clock, stack, manager.alive, is_stopped=stop.is_set)
+        debts = Debts(runs, clock, stack, manager.alive, is_stopped=stop.is_set, telling=telling)
         while debts.poll() and not stop.is_set():
             manager.alive()
             stop.wait(_POLL_SECONDS)
@@ -49,6 +53,7 @@ class Debts:
     alive: Callable[[], None] = lambda: None
     sinks_of: Callable[[Plan], Mapping[str, Sink]] = build_sinks
     is_stopped: Callable[[], bool] = never
+    telling: Path | None = None
     _alerts: dict[Path, Alerts] = field(default_factory=dict)
     _passed_over: set[Path] = field(default_factory=set)  # what cannot be served, said once
 
@@ -81,7 +86,7 @@ class Debts:
             run = read_run(folder)
             if run.state in {"beginning", "running"} or not _owes(folder):
                 return
-            plan = read_plan(folder)
+            plan = as_told_by(self.telling, read_plan(folder))
             alerts = Alerts(folder, plan, run, self.sinks_of(plan), self.clock, self.alive)
             self.stack.enter_context(exclusive(folder.path / "alert.lock", "the outbox"))
         except (SoakError, OSError) as error:

@@ -154,6 +154,8 @@ class MailSink:
     def send(self, message: Message) -> Outcome:
         """Try once with those who have not got it, for a minute at most once there is a connection."""
         recipients = _recipients.read(self._config.to, message.so_far)
+        if not recipients.left:  # who had not got it is no recipient any more
+            return recipients.judge({})
         mail = compose(self._config, message)
         is_heard = False
         with Limit(self._limit_seconds) as limit:

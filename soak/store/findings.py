@@ -140,6 +140,14 @@ class FindingsStore:
             if saved is not None and saved.state != "warning" and saved.causes:
                 outbox.queue(connection, saved, sinks, now_wall_ns)
 
+    def queue_added(self, run: str, sinks: Sequence[str], since_k: int, now_wall_ns: int) -> None:
+        """Queue for sinks that a run did not have before, once, what it found; not what was over by then."""
+        with self._transaction() as connection:
+            rows = connection.execute("SELECT * FROM findings WHERE run = ?", (run,)).fetchall()
+            for finding in [_whole(connection, row) for row in rows]:
+                if finding.state != "warning" and finding.causes:
+                    outbox.queue_added(connection, finding, sinks, since_k, now_wall_ns)
+
     def findings(self, run: str) -> list[Finding]:
         """Return the findings of a run in the order in which they were raised."""
         with self._snapshot() as connection:

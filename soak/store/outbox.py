@@ -46,6 +46,7 @@ _HURRY = f"UPDATE outbox SET next_at_wall_ns = ? WHERE {_ROW} AND attempts = 0" 
 _BEFORE = """SELECT * FROM outbox WHERE key = ? AND sink = ? AND kind < ? AND turn = ?
     ORDER BY kind"""
 _BEGUN = "SELECT * FROM outbox WHERE key = ? AND sink = ? AND kind = 'confirmed'"
+_HEARD = "SELECT 1 FROM outbox WHERE key = ? AND sink = ?"
 _NOTICE = "INSERT OR IGNORE INTO outbox VALUES (?,?,?,1,'pending',?,?,0,NULL,'','','')"
 
 
@@ -82,6 +83,17 @@ def queue(connection: Connection, finding: Finding, sinks: Sequence[str], now_wa
             (finding.key, sink),
         )
         _queue(connection, finding, sink, [outbox_of(row) for row in rows], now_wall_ns)
+
+
+def queue_added(
+    connection: Connection, finding: Finding, sinks: Sequence[str], since_k: int, now_wall_ns: int
+) -> None:
+    """Queue as `queue` does, but that a finding came and went before `since_k` is news to nobody."""
+    was_over = finding.gone_k is not None and finding.gone_k < since_k
+    for sink in sinks:
+        known = connection.execute(_HEARD, (finding.key, sink)).fetchone()
+        if known is not None or not was_over:
+            queue(connection, finding, [sink], now_wall_ns)
 
 
 def queue_notice(
