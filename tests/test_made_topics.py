@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -224,6 +226,29 @@ def test_a_start_after_a_refused_one_leaves_a_strangers_topic_alone(
     with pytest.raises(PlanError, match=rf"topic {name} exists, and nothing shows that"):
         begin_run(path, home, SystemClock())
     assert home.newest("beginning") == half
+
+
+@pytest.mark.broker
+def test_a_run_does_not_go_on_in_a_topic_that_was_made_anew(
+    tmp_path: Path, lab_kafka: Running
+) -> None:
+    """Neither in a terminal nor under systemd, where people are told: it is no fault of the plan."""
+    servers, name = lab_kafka.addresses["bootstrap_servers"], f"anew-{secrets.token_hex(4)}"
+    plan_file = plan_on(f"kafka: {{bootstrap_servers: '{servers}'}}", name)
+    home, folder = Home(tmp_path), RunFolder(tmp_path / "p-r1")
+    write_run(folder, Run("r1", 0, "h", {}, "running", "p"))
+    folder.plan.write_text(plan_text.dump(plan_file.plan))
+    home.point_to(folder)
+    brought_together(plan_file, folder)
+    words = ["run", str(folder.plan), "--resume", "--run-dir", str(folder.path)]
+    command = [sys.executable, "-m", "soak.cli.main", *words]
+    resumed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert resumed.returncode == 1
+    assert f"topic {name} is another than" in resumed.stderr
+    with pytest.raises(RunFolderError, match=rf"topic {name} is another than"):
+        begin_run(tmp_path / "nowhere.yaml", home, SystemClock())
+    assert not home.wanted.exists()
 
 
 def test_a_run_that_was_begun_before_there_were_notes_goes_on(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ def mark_of(admin: Admin, topic: str) -> str:
         if error.status == NOT_FOUND:
             return ""
         raise
-    return str((found.get("properties") or {}).get(_MARK, ""))
+    properties = found.get("properties") if isinstance(found, dict) else None
+    return str((properties or {}).get(_MARK, ""))
 
 
 def delete(admin: Admin, topic: str) -> None:

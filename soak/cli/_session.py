@@ -113,9 +113,10 @@ def execute(
     run = new_run(plan_file.plan, part, clock)
     runs = run_dir.parent if run_dir else Path(plan_file.plan.run_directory)
     _checks.check_here(plan_file, runs)
-    if plan_file.plan.lab is None:
-        check = _checks.check_cluster if part.is_first else _checks.check_answer
-        check(plan_file)
+    if plan_file.plan.lab is None and part.is_first:
+        _checks.check_cluster(plan_file)
+    elif plan_file.plan.lab is None:
+        _checks.check_answer(plan_file)
     folder = _checks.check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
     with _entered(folder, run.name, console) as (view, stack):
         return _execute(plan_file, folder, run, view, stack, company, part)

@@ -70,7 +70,7 @@ def load_telling(text: str, name: str) -> tuple[Telling, Document]:
         raise document.error((), _NO_PLAN)
     keys = [item.name for item in dataclasses.fields(Telling)]
     raw = {key: document.value[key] for key in keys if document.value.get(key) is not None}
-    place: Place = ("sinks",)
+    place = ("sinks",)
     raw = _with_plugins(raw, document, place, PLUGIN_SECTIONS[place])
     telling: Telling = typed(Telling, raw, document, ())
     return telling, document
