@@ -61,6 +61,8 @@ def why_strange(folder: RunFolder, name: str) -> str:
         return ""
     if noted.made.get(name):
         return "it is another than the one that this run made"
+    if name in noted.made:
+        return "the cluster gives a topic nothing that tells it from a later one of its name"
     return "this run asked for it, and was never told that it has it"
 
 
