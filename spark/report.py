@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +45,19 @@ def run(run_dir: Path) -> int:
         finally:
             session.stop()
     online, changes, unread = seen_online(folder, timeline.run.id)
-    return write(timeline, online, drill_of(folder), changes, unread)
+    return write(timeline, online, drill_of, changes, unread)
 
 
 def write(
     timeline: Timeline,
     online: Sequence[Finding],
-    drill: Mapping[str, Any] | None,
+    declared: Callable[[RunFolder], Mapping[str, Any] | None] | None = None,
     changes: Sequence[Change] = (),
     unread: Sequence[Gap] = (),
 ) -> int:
     """Judge a timeline and write both files; return the exit code.
+
+    What was `declared` to have been injected is asked for when all is judged, and goes on the page alone.
 
     Raises:
         RunFolderError: the drive, or who owns the folder, does not let us.
@@ -62,16 +65,18 @@ def write(
     judged, covered = look_back(timeline, online, changes), coverage(timeline, unread)
     promised, told = durability_of(timeline.folder), forecast_of(timeline.folder)
     found = verdict(timeline, judged, covered)
-    page = Page(timeline, judged, covered, found, drill, promised, told)
+    page = Page(timeline, judged, covered, found, None, promised, told)
     body = summary(timeline, judged, covered, promised)
     body |= {
         "headline": headline(page),
         "retention": retention(timeline, told),
         "drives": drives(timeline),
     }
+    text = json.dumps(body, indent=2, allow_nan=False) + "\n"  # from here on nothing is judged
+    if declared is not None:
+        page = replace(page, drill=declared(timeline.folder))
     try:
         write_atomically(timeline.folder.report, html(page))
-        text = json.dumps(body, indent=2, allow_nan=False) + "\n"
         write_atomically(timeline.folder.summary, text)
     except OSError as error:
         raise RunFolderError(f"cannot write {error.filename}: {error.strerror}") from error

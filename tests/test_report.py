@@ -123,7 +123,7 @@ def test_a_damaged_file_of_a_run_is_an_error_with_its_name(
     (folder.path / name).write_bytes(damage)
 
     with pytest.raises(SoakError, match=Path(name).name):
-        report.write(assemble(folder, read), [], report.drill_of(folder))
+        report.write(assemble(folder, read), [], report.drill_of)
 
 
 def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_of_very_many_channels_those_that_moved_most_are_shown(tmp_path: Path) -
 
 def test_the_page_holds_everything_and_asks_the_network_for_nothing(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(is_drill=True))
-    report.write(found, [finding_of()], {"drill": "x", "fault": "deletion_stall"})
+    report.write(found, [finding_of()], lambda _: {"drill": "x", "fault": "deletion_stall"})
 
     page = found.folder.report.read_text()
 

@@ -47,7 +47,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     cause = Explanation("retention_cliff", 0.9, (Evidence(EVIL),))
     found = finding_of(causes=(cause,), series=SERIES.replace("0.99", EVIL.replace('"', "'")))
-    report.write(assemble(folder, read), [found], {"name": EVIL, "fault": {"kind": EVIL}})
+    report.write(assemble(folder, read), [found], lambda _: {"name": EVIL, "fault": {"kind": EVIL}})
     assert summary(folder)["run"] == run.id
     return folder.report.read_text()
 
