@@ -109,7 +109,7 @@ def main() -> None:
             target = Target(
                 broker, lambda _: None, SystemClock(), drives, lambda: pids, environment
             )
-            stack.callback(fault.inject(target, fault.Config(**SETTINGS.get(name, {}))).lift)
+            stack.callback(fault.inject(target, fault.Config(**SETTINGS.get(name, {}))).close)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         if sys.stdin.readline().startswith("raise"):

@@ -185,6 +185,22 @@ def test_a_backlog_is_read_from_the_drive_once_nothing_of_it_is_kept(
     assert active.onset_wall_ns is not None
     assert not is_stopped(pid)
 
+    active.close()
+    active.close()
+    assert told == [0.5, 0.0]
+
+
+def test_a_drive_does_not_stay_slow_where_no_consumer_could_be_stopped(target: Target) -> None:
+    """The half that was done is undone."""
+    told: list[float] = []
+    drive = SimpleNamespace(read_slowly=told.append)
+    alone = replace(target, drives={1: drive}, daemons=dict)  # type: ignore[dict-item]  # as above
+
+    with pytest.raises(LabError, match="no daemon `consume`"):
+        cold_catch_up.inject(alone, cold_catch_up.Config(per_mib=SECOND_NS // 2))
+
+    assert told == [0.5, 0.0]
+
 
 def test_a_clock_is_set_in_the_file_that_daemons_look_at_and_set_right_again(
     target: Target, tmp_path: Path

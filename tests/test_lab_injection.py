@@ -14,6 +14,7 @@ from soak.core.units import SECOND_NS
 from soak.lab.drill import Drill, Expectation
 from soak.lab.drill_verdict import Moments, judge
 from soak.lab.faults import consumer_pause, quiet
+from soak.lab.faults._undoing import undoing
 from soak.lab.injection import Injection
 from soak.lab.ports import Target
 from soak.service import children
@@ -122,6 +123,26 @@ def test_what_is_given_is_there_from_the_start_and_outlasts_the_fault(
     assert made.onset_wall_ns is None
 
 
+def test_what_is_felt_after_the_lifting_is_undone_when_the_run_is_over(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
+    """As a drive that reads slowly while somebody catches up."""
+    undone: list[str] = []
+    made = injection(DRILL, FakeClock(), lines, daemon)
+    with undoing(made._target) as active:
+        active.on_close(undone.append, "at the end")
+        active.on_lift(undone.append, "when lifted")
+    made._active = active
+
+    made.lift()
+    lifted = list(undone)
+    made.close()
+    made.close()
+
+    assert lifted == ["when lifted"]
+    assert undone == ["when lifted", "at the end"]
+
+
 def test_a_fault_that_cannot_be_undone_ends_no_run(
     lines: list[Mapping[str, object]], daemon: int
 ) -> None:
@@ -132,6 +153,8 @@ def test_a_fault_that_cannot_be_undone_ends_no_run(
 
         def lift(self) -> None:
             raise LabError("the broker did not come back")
+
+        close = lift
 
     made = injection(DRILL, FakeClock(), lines, daemon)
     made._active = Stuck()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,7 +19,8 @@ from rich.console import Console
 from soak.cli import _session
 from soak.cli._part import Part
 from soak.cli._session import Beside, Company, Started
-from soak.cli._view import PlainView
+from soak.cli._snapshot import Watcher
+from soak.cli._view import PlainView, View
 from soak.core import plan_text
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
@@ -66,6 +68,31 @@ def test_a_run_beside_which_something_failed_does_not_stay_running(tmp_path: Pat
         _session._carried_on(plan_file, folder, run, None, view, stack, company, nobody)
 
     assert read_run(folder).state == "failed"
+
+
+@pytest.mark.parametrize("how", ["interrupted", "overdue"])
+def test_a_fault_is_lifted_before_the_daemons_of_a_run_cut_short_are_stopped(how: str) -> None:
+    """Who waits for a drive that answers nothing, or for a network that is cut, cannot end."""
+    did: list[str] = []
+    stop = threading.Event()
+    if how == "interrupted":
+        stop.set()
+    supervisor = SimpleNamespace(poll=lambda: False, stop=lambda: did.append("stopped"))
+    beside = SimpleNamespace(poll=lambda: None, lift=lambda: did.append("lifted"))
+    watcher = SimpleNamespace(look=lambda: SimpleNamespace(k=1000, end_k=23))
+    view = SimpleNamespace(note=lambda _: None, show=lambda _: None)
+
+    is_interrupted = _session._until_over(
+        cast("Supervisor", supervisor),
+        cast("Watcher", watcher),
+        cast("View", view),
+        stop,
+        SystemClock(),
+        cast("Beside", beside),
+    )
+
+    assert is_interrupted == (how == "interrupted")
+    assert did == ["lifted", "stopped"]
 
 
 @pytest.mark.slow

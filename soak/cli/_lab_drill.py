@@ -140,6 +140,9 @@ class Injected:
         if self.pool is not None:
             self.pool.look(self.clock.wall_ns())
 
+    def lift(self) -> None:
+        self.injection.close()
+
     def end(self, folder: RunFolder) -> None:
         self.injection.close()
         self.log.publish(folder.faults)

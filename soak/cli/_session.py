@@ -62,6 +62,10 @@ class Beside(Protocol):
         """Do what is due; called about once a second while the load lasts."""
         ...
 
+    def lift(self) -> None:
+        """Undo what was done to the cluster, as the run is cut short; nothing is done to it any more."""
+        ...
+
     def end(self, folder: RunFolder) -> None:
         """Do what is left, once the detector has ended."""
         ...
@@ -225,7 +229,7 @@ def _carried_on(
     except GaveUpError as error:
         failure, state = error, "failed"
         view.note("giving up; the report will tell what there is")
-        supervisor.stop()
+        _cut_short(supervisor, beside)
         _tell_given_up(plan, folder, run, str(error).partition(";")[0])
     view.note("the load has ended; the detector reads what is left")
     supervisor.finish()
@@ -316,12 +320,19 @@ def _until_over(
         view.show(seen)
         if seen.end_k is not None and seen.k > seen.end_k + OVERDUE_SECONDS:
             view.note("a daemon does not end; stopping it")
-            supervisor.stop()
+            _cut_short(supervisor, beside)
             return False
         stop.wait((POLL_NS - clock.mono_ns() % POLL_NS) / SECOND_NS)
     view.note("stopping: the report will tell what there is")
-    supervisor.stop()
+    _cut_short(supervisor, beside)
     return True
+
+
+def _cut_short(supervisor: Supervisor, beside: Beside | None) -> None:
+    """End the load; first what keeps a daemon waiting is undone, such as a drive that answers nothing."""
+    if beside is not None:
+        beside.lift()
+    supervisor.stop()
 
 
 def _report(folder: RunFolder, stop: threading.Event) -> int:

@@ -5,6 +5,7 @@ From the main thread, which may start brokers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from soak.core import plugins
@@ -55,21 +56,23 @@ class Injection:
         self.lifted_wall_ns = self._target.clock.wall_ns()
         if self._active is None:
             return
-        self._undo(self._active)
+        self._undo(self._active.lift)
         self._target.record({"at_wall_ns": self.lifted_wall_ns, "lifted": not self.failure})
 
     def close(self) -> None:
-        """Undo the fault and all that was given; may be called twice."""
+        """Undo the fault, what outlasts it and all that was given; may be called twice."""
         self.lift()
+        if self._active is not None:
+            self._undo(self._active.close)
         while self._given:
-            self._undo(self._given.pop())
+            self._undo(self._given.pop().close)
 
     def _injected(self, kind: str, config: Any) -> Active:  # noqa: ANN401  # a fault's own
         active: Active = plugins.load("soak.lab.faults", kind).inject(self._target, config)
         return active
 
-    def _undo(self, active: Active) -> None:
+    def _undo(self, step: Callable[[], None]) -> None:
         try:
-            active.lift()
+            step()
         except LabError as error:
             self.failure = self.failure or str(error)

@@ -110,5 +110,9 @@ class Active(Protocol):
         ...
 
     def lift(self) -> None:
-        """Undo everything; may be called twice. Raises what went wrong while it was active."""
+        """Undo it; may be called twice. Raises what went wrong while it was active."""
+        ...
+
+    def close(self) -> None:
+        """Lift it, and undo what was to be felt after that; the run is over. May be called twice."""
         ...

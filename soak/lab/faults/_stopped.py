@@ -94,6 +94,9 @@ class Stopping:
             error, self._error = self._error, None
             raise LabError(f"the fault {self._fault} failed: {error}") from error
 
+    def close(self) -> None:
+        self.lift()
+
     def is_lifted_in(self, length_ns: int) -> bool:
         """Wait for so long, or until the fault is lifted; return whether it was."""
         return self._lifted.wait(max(0, length_ns) / SECOND_NS)

@@ -23,6 +23,7 @@ class Undoing:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._steps = contextlib.ExitStack()
+        self._last_steps = contextlib.ExitStack()
         self._lock = threading.Lock()
         self._done_wall_ns: int | None = None
         self._lifted_wall_ns: int | None = None
@@ -35,6 +36,10 @@ class Undoing:
     def on_lift(self, step: Callable[..., object], *arguments: object) -> None:
         """Note what undoes a step; the last step is undone first, and one that fails keeps none back."""
         self._steps.callback(step, *arguments)
+
+    def on_close(self, step: Callable[..., object], *arguments: object) -> None:
+        """Note what undoes a step that is still to be felt after the lifting, until the run is over."""
+        self._last_steps.callback(step, *arguments)
 
     def did(self, **what: object) -> None:
         """Record what was done; the first such moment is the onset, unless that is told otherwise."""
@@ -52,20 +57,31 @@ class Undoing:
         self._felt = lambda: self._lifted_wall_ns
 
     def lift(self) -> None:
-        """Undo it all.
+        """Undo what is not noted for the end of the run.
 
         Raises:
             LabError: a step could not be undone; the others were.
         """
-        atexit.unregister(self.lift)
         if self._lifted_wall_ns is None:
             self._lifted_wall_ns = self._target.clock.wall_ns()
         with self._lock:  # the interpreter's end may come while it is being lifted
             steps = self._steps.pop_all()
-        try:
-            steps.close()
-        except (OSError, subprocess.SubprocessError, KafkaException) as error:
-            raise LabError(f"a fault could not be undone: {error}") from error
+        _undo(steps)
+
+    def close(self) -> None:
+        """Undo it all; raises as `lift` does."""
+        atexit.unregister(self.close)
+        with self._lock:
+            last_steps = self._last_steps.pop_all()
+        last_steps.callback(self.lift)
+        _undo(last_steps)
+
+
+def _undo(steps: contextlib.ExitStack) -> None:
+    try:
+        steps.close()
+    except (OSError, subprocess.SubprocessError, KafkaException) as error:
+        raise LabError(f"a fault could not be undone: {error}") from error
 
 
 @contextlib.contextmanager
@@ -75,9 +91,9 @@ def undoing(target: Target) -> Iterator[Undoing]:
     try:
         yield active
     except BaseException:
-        active.lift()
+        active.close()
         raise
-    atexit.register(active.lift)
+    atexit.register(active.close)
 
 
 def node_of(target: Target, number: int) -> Node:

@@ -1,13 +1,15 @@
 """Stops the consumers of the run and lets them catch up from the drive: its reads hold up who publishes.
 
 It is felt from the lifting on, as `consumer_pause` is. Then the kernel is asked to forget what it keeps of
-the topics in memory, as it would have forgotten a backlog of hours; the drive goes on to read as slowly.
+the topics in memory, as it would have forgotten a backlog of hours; the drive goes on to read as slowly
+until the run is over.
 
 Needs: a Kafka on an injected drive (`lab.drive`), so root and FUSE.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 from pathlib import Path
 
@@ -39,8 +41,12 @@ def inject(target: Target, config: Config) -> Undoing:
         LabError: the broker has no injected drive, or no consumer runs.
     """
     drive, node = drive_of(target, config.node), node_of(target, config.node)
-    drive.read_slowly(config.per_mib / SECOND_NS)
-    active = paused(target, "consume")
+    with contextlib.ExitStack() as undo:
+        undo.callback(drive.read_slowly, 0.0)
+        drive.read_slowly(config.per_mib / SECOND_NS)
+        active = paused(target, "consume")
+        undo.pop_all()
+    active.on_close(drive.read_slowly, 0.0)
     active.on_lift(drive.forget)
     active.on_lift(forget, node.data_directory, config.topics)
     active.is_felt_when_lifted()
