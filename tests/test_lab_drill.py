@@ -13,6 +13,8 @@ from soak.lab import drill
 from soak.lab.faults import deletion_stall, network_delay
 
 DRILLS = Path(__file__).parent.parent / "configs" / "drills"
+OF_CI = Path(__file__).parent / "plans"
+SHIPPED = sorted((*DRILLS.glob("*.yaml"), *OF_CI.glob("tiny_drive_*.yaml")))
 GOOD = """\
 plan: plan.yaml
 fault:
@@ -111,7 +113,7 @@ def test_a_wrong_drill_file_is_refused_with_line_and_key(
     assert str(caught.value).startswith(f"{path}:{message}")
 
 
-@pytest.mark.parametrize("path", sorted(DRILLS.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_drill_that_ships_names_a_known_fault(path: Path) -> None:
     """A new file is under test the moment it exists; so are its plan and the time left after the fault."""
     found = drill.load(path)
@@ -122,6 +124,19 @@ def test_every_drill_that_ships_names_a_known_fault(path: Path) -> None:
     assert type(found.fault).__name__ == "Config"
     assert found.expect.cause in (*plugins.names("detectors.causes"), drill.NOTHING)
     assert found.expect.cause == drill.NOTHING or needed_ns <= judged_until_ns
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_fault_that_is_to_be_found_is_also_to_be_told_and_to_go(path: Path) -> None:
+    """Nobody is told of what is the client's; what may not be found has nothing to tell."""
+    found = drill.load(path)
+    expect = found.expect
+    is_told = expect.cause != drill.CLIENT
+
+    assert expect.cause == drill.NOTHING or (
+        (expect.state, bool(expect.gone_within), bool(expect.alert_within), bool(found.length_ns))
+        == ("gone", True, is_told, True)
+    )
 
 
 def test_the_declaration_says_what_is_injected_as_people_write_it(tmp_path: Path) -> None:
