@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import platform
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from soak.core.errors import LabError
-from soak.lab import drill_result, matrix
+from soak.lab import drill_result, matrix, origin
 from soak.lab.drill import Cell, Drill, Expectation
 from soak.lab.drill_result import NONE, Result
 from soak.lab.drill_verdict import Check, Moments
@@ -37,24 +40,65 @@ def test_what_is_there_is_not_run_again_and_each_drill_has_some_early() -> None:
 
 
 def test_a_state_file_gives_back_what_was_written(tmp_path: Path) -> None:
-    """One line a run; a line that is none of ours is named."""
+    """One line a run; a line that is none of ours is named, and one of before origins were noted is read."""
     path = tmp_path / "state"
     assert matrix.read(path) == []
 
     path.write_text(drill_result.line(ONE) + drill_result.line(replace(ONE, seed=2)))
     assert matrix.read(path) == [ONE, replace(ONE, seed=2)]
 
+    old = json.loads(drill_result.line(ONE))
+    for key in ("broker", "at", "host", "revision", "late_alarms"):
+        del old[key]
+    path.write_text(json.dumps(old) + "\n")
+    assert matrix.read(path) == [ONE]
+
     path.write_text(drill_result.line(ONE) + "{}\n")
     with pytest.raises(LabError, match="state:2: no result"):
         matrix.read(path)
 
 
+def test_a_last_line_that_a_kill_has_cut_is_made_anew(tmp_path: Path) -> None:
+    """It neither keeps the others from being read nor spoils the next one; a whole one stays."""
+    path = tmp_path / "state"
+    second, third = replace(ONE, seed=2), replace(ONE, seed=3)
+
+    path.write_text(drill_result.line(ONE) + drill_result.line(second)[:40])
+    assert matrix.read(path) == [ONE]
+
+    matrix.append(path, second)
+    assert matrix.read(path) == [ONE, second]
+
+    path.write_text(path.read_text().rstrip("\n"))
+    matrix.append(path, third)
+    assert matrix.read(path) == [ONE, second, third]
+
+
+def test_a_run_that_proved_nothing_is_kept_and_run_again() -> None:
+    """It counts for nothing in the tables but is told there."""
+    lost = replace(ONE, seed=2, cause=NONE, is_passed=False, is_judged=False)
+
+    text = matrix.tables([ONE, lost, lost])
+
+    assert matrix.left({"drive_gc": 2}, [ONE, lost]) == [("drive_gc", 2)]
+    assert "Detected: 1 of 1." in text
+    assert "Runs that failed or were not judged, and count for nothing: drive_gc 2." in text
+
+
 def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
-    """Quiet runs stand apart."""
+    """Runs in which nothing may be found stand apart, the quiet ones also from the others."""
     runs = [
-        ONE,
-        replace(ONE, seed=2, cause="unknown", false_alarms=0),
-        replace(ONE, seed=3, cause="network", missed=["told"], extra=2, false_alarms=1),
+        replace(ONE, broker="pulsar"),
+        replace(ONE, seed=2, cause="unknown", false_alarms=0, late_alarms=0),
+        replace(
+            ONE,
+            seed=3,
+            cause="network",
+            missed=["told"],
+            extra=2,
+            false_alarms=1,
+            late_alarms=1,
+        ),
         replace(
             ONE,
             seed=4,
@@ -65,19 +109,22 @@ def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
             gone_seconds=None,
         ),
         replace(ONE, seed=5, gone_seconds=None),  # it is never lifted
-        replace(ONE, drill="quiet", expected="nothing", cause=NONE, onset_seconds=None),
+        replace(ONE, drill="quiet", fault="quiet", expected="nothing", cause=NONE),
+        replace(ONE, drill="limit", expected="nothing", cause="network"),
     ]
 
     text = matrix.tables(runs)
 
     assert "Detected: 4 of 5." in text
     assert "Cause right: 2 of 4; wrong: 1 of 5; `unknown`: 1 of 4." in text
-    assert "finding about the cluster: 0 of 1." in text
+    assert "\n- quiet, with a finding, at most 0%: 0 of 1, holds\n" in text
+    assert "may be found, with a finding, at most 0%: 1 of 1, DOES NOT HOLD\n" in text
     assert "In time: onset 4 of 5; told 3 of 5; gone 3 of 4. " in text
-    assert (
-        "With a finding about the cluster before the fault: 1 of 2.\n" in text
-    )  # of the rest it is not known
-    assert "| drive_gc | drive_gc | drive_gc | 5 | 5 | 4 |" in text
+    # Of the rest it is not known.
+    assert "With a finding about the cluster before the fault: 1 of 2;" in text
+    assert "with one of another cause that begins after the lifting: 1 of 2." in text
+    assert "Others about the cluster, wherever they begin: 2.\n" in text
+    assert "| drive_gc | pulsar | drive_gc | drive_gc | 5 | 5 | 4 |" in text
     assert "| 1 (1 to 1) | 20 (20 to 20) | 40 (40 to 40) | - |" in text
 
 
@@ -192,6 +239,37 @@ def test_an_alarm_before_the_fault_does_not_make_it_found() -> None:
 
     assert (found.cause, found.is_detected, found.extra) == (NONE, False, 1)
     assert found.false_alarms == 1
+
+
+def test_an_alarm_of_something_else_after_the_lifting_is_counted() -> None:
+    """What is blamed for the fault itself is not, nor the fault found late, nor what is the client's."""
+    at_ns = 1_800_000_000 * SECOND_NS
+    about = {"state": "confirmed", "is_about_cluster": True}
+    findings = [
+        {**about, "key": "own", "cause": "drive_gc", "at": "2027-01-15T08:00:01Z"},
+        {**about, "key": "other", "cause": "network", "at": "2027-01-15T08:01:30Z"},
+        {**about, "key": "late", "cause": "drive_gc", "at": "2027-01-15T08:01:20Z"},
+        {**about, "key": "client", "cause": "client", "at": "2027-01-15T08:01:40Z"}
+        | {"is_about_cluster": False},
+        {**about, "key": "again", "cause": "unknown", "at": "2027-01-15T08:01:05Z"},
+    ]
+    drill = Drill("d", "", Path("p"), "drive_gc", None, Expectation(cause="drive_gc"))
+    moments = Moments(at_ns, at_ns + 60 * SECOND_NS)
+
+    found = drill_result.of(drill, 1, {"findings": findings}, moments, [])
+
+    assert (found.cause, found.late_alarms, found.false_alarms) == ("drive_gc", 2, 0)
+
+
+def test_a_result_says_when_where_and_of_what_it_is(tmp_path: Path) -> None:
+    """Of a folder that is no checkout the version of the package stands in for a revision."""
+    of_package = origin.here(1_800_000_000 * SECOND_NS, tmp_path)
+
+    found = drill_result.stamped(ONE, "kafka", of_package)
+
+    assert (found.at, found.broker) == ("2027-01-15T08:00:00Z", "kafka")
+    assert found.host == platform.node()
+    assert found.revision == version("soakd")
 
 
 def test_a_run_whose_detector_never_wrote_proves_nothing() -> None:

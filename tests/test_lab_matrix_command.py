@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +12,11 @@ import pytest
 import typer
 
 from soak.cli import _checks, _lab_drill, _lab_drills, _lab_matrix
-from soak.core.errors import LabError, PlanError
+from soak.core.errors import LabError, PlanError, RunFolderError
 from soak.core.units import SECOND_NS
 from soak.lab import drill_result, matrix
 from soak.lab.drill_result import Result
-from soak.store.run_folder import exclusive
+from soak.store.run_folder import exclusive, is_held
 
 ONE = Result(
     drill="quiet", seed=1, fault="quiet", expected="nothing", cause="no finding", is_passed=True
@@ -28,7 +30,8 @@ def test_tables_are_written_from_what_was_kept(tmp_path: Path) -> None:
 
     _lab_matrix.matrix(state=state, page=page, run_dir=tmp_path, show=True)
 
-    assert page.read_text() == matrix.with_tables("# Drills\n", matrix.tables([ONE]))
+    shown = replace(ONE, broker="kafka")  # which is looked up where a line does not say it
+    assert page.read_text() == matrix.with_tables("# Drills\n", matrix.tables([shown]))
 
 
 def test_what_is_all_there_runs_nothing(tmp_path: Path) -> None:
@@ -41,6 +44,98 @@ def test_what_is_all_there_runs_nothing(tmp_path: Path) -> None:
 
     assert ended.value.exit_code == 0
     assert not (tmp_path / "page.md").exists()
+
+
+def test_a_matrix_that_breaks_a_limit_fails_though_every_run_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And says which; drills that nobody asked for do not count."""
+    state = tmp_path / "state"
+    other = replace(ONE, drill="drive_gc", fault="drive_gc", expected="drive_gc")
+    state.write_text(drill_result.line(replace(ONE, cause="network")) + drill_result.line(other))
+
+    with pytest.raises(typer.Exit) as ended:
+        _lab_matrix.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)
+
+    assert ended.value.exit_code == 1
+    assert "quiet, with a finding, at most 0%: 1 of 1, DOES NOT HOLD\n" in capsys.readouterr().out
+
+
+def test_a_matrix_of_which_nothing_can_run_here_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has shown nothing."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    about = {"state": tmp_path / "state", "page": tmp_path / "page.md", "run_dir": tmp_path}
+
+    with pytest.raises(typer.Exit) as ended:
+        _lab_matrix.matrix(["cpu_hog=1"], **about)
+
+    assert ended.value.exit_code == 1
+    assert "not here: cpu_hog needs two processors" in capsys.readouterr().out
+
+
+def test_a_run_that_comes_to_no_end_is_a_row_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which says where to look, and of what it was."""
+    monkeypatch.setattr(sys, "executable", "false")
+    state = tmp_path / "state"
+
+    with pytest.raises(typer.Exit) as ended:
+        _lab_matrix.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)
+
+    (row,) = matrix.read(state)
+    assert ended.value.exit_code == 1
+    assert (row.drill, row.seed, row.is_judged, row.is_passed) == ("quiet", 1, False, False)
+    assert row.why == f"no result, see {tmp_path / 'quiet-1.log'}"
+    assert row.broker == "kafka"
+    assert row.at
+    assert row.revision
+
+
+def test_a_second_matrix_in_the_background_is_refused_at_once(tmp_path: Path) -> None:
+    """By the process that has the folder, not by a log that nobody reads."""
+    with (
+        exclusive(tmp_path / "matrix.lock", "this matrix"),
+        pytest.raises(RunFolderError, match=f"in use by process {os.getpid()} "),
+    ):
+        _lab_matrix.matrix(["quiet=1"], run_dir=tmp_path, background=True)
+
+
+def test_a_matrix_that_is_stopped_has_ended_afterwards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process that holds the lock stands for it."""
+    lock = tmp_path / "matrix.lock"
+    code = (
+        "import signal, sys; from pathlib import Path; from soak.store.run_folder import exclusive\n"
+        "with exclusive(Path(sys.argv[1]), 'x'): print(flush=True); signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, lock], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+
+        _lab_matrix.matrix(run_dir=tmp_path, stop=True)
+
+        assert not is_held(lock)
+    assert capsys.readouterr().out.endswith("it has ended\n")
+
+
+def test_a_matrix_whose_process_is_gone_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child of it may hold on to the lock."""
+    monkeypatch.setattr(_lab_drills, "STOP_SECONDS", 0.0)
+    monkeypatch.setattr(_lab_matrix, "_SPARE_SECONDS", 0.0)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    lock = tmp_path / "matrix.lock"
+    with exclusive(lock, "this matrix"):
+        lock.write_text(f"{gone.pid}\n")
+
+        with pytest.raises(LabError, match=f"process {gone.pid} does not end"):
+            _lab_matrix.matrix(run_dir=tmp_path, stop=True)
 
 
 @pytest.mark.parametrize(

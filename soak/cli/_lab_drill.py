@@ -174,7 +174,7 @@ def _injected(
 
 def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Injected) -> Result:
     from soak.cli import _outcome
-    from soak.lab import drill_result, drill_verdict
+    from soak.lab import drill_result, drill_verdict, origin
 
     summary = _outcome.read(ended.folder)
     moments = _moments(ended.folder, put_in, found.expect.event)
@@ -184,7 +184,11 @@ def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Inj
         f"drill {found.name}",
         [(one.subject, one.expected, one.found, one.is_met) for one in checks],
     )
-    result = drill_result.of(found, seed, summary, moments, checks)
+    result = drill_result.stamped(
+        drill_result.of(found, seed, summary, moments, checks),
+        broker_of(found),
+        origin.here(put_in.clock.wall_ns()),
+    )
     (ended.folder.lab / "drill.json").write_text(drill_result.line(result))
     return result
 
@@ -203,6 +207,14 @@ def _moments(folder: RunFolder, put_in: Injected, event: str) -> Moments:
         pool=put_in.pool,
         failure=injection.failure,
     )
+
+
+def broker_of(found: Drill) -> str:
+    """Return the kind of broker that a drill starts, or "" where its plan starts none."""
+    from soak.cli import _checks
+
+    lab = _checks.load_plan(found.plan).plan.lab
+    return "" if lab is None else lab.broker
 
 
 def missing(found: Drill) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -17,6 +17,7 @@ from soak.lab.drill import NOTHING, Cell, Drill
 from soak.lab.drill_verdict import (
     Check,
     Moments,
+    after_lifting,
     at_wall_ns,
     before_fault,
     closest,
@@ -25,6 +26,7 @@ from soak.lab.drill_verdict import (
     relevant,
     wrong,
 )
+from soak.lab.origin import Origin
 
 NONE = "no finding"
 
@@ -45,13 +47,22 @@ class Result:
     gone_seconds: float | None = None  # noticed, after the lifting
     extra: int = 0  # other confirmed findings about the cluster in the whole run
     false_alarms: int | None = None  # of these, begun before the fault; None: not counted
+    late_alarms: int | None = (
+        None  # of these, of another cause and begun after the lifting; as above
+    )
     series: str = ""  # the column of the finding, as Prometheus writes it
     before: float | None = None
     after: float | None = None
     cell: Cell | None = None  # of a table of steps
     why: str = ""  # the first evidence
     untrusted_seconds: int = 0
-    is_judged: bool = True  # False: the detector did not read it all, so the run proves nothing
+    is_judged: bool = (
+        True  # False: it failed, or the detector did not read it all: it proves nothing
+    )
+    broker: str = ""  # its kind; this and the rest are empty in lines of before they were noted
+    at: str = ""  # when it was judged, UTC
+    host: str = ""
+    revision: str = ""  # of the program
 
     @property
     def is_detected(self) -> bool:
@@ -86,6 +97,7 @@ def of(
         gone_seconds=_seconds(moments.lifted_wall_ns, moments.gone_wall_ns.get(key)),
         extra=sum(one is not found and bool(one.get("is_about_cluster")) for one in about),
         false_alarms=len(before_fault(about, moments)),
+        late_alarms=len(after_lifting(drill.expect, about, moments)),
         series=_column(found),
         before=found.get("before"),
         after=found.get("after"),
@@ -94,6 +106,26 @@ def of(
         untrusted_seconds=int(coverage.get("untrusted_seconds", 0)),
         is_judged=is_judged,
     )
+
+
+def failed(drill: Drill, seed: int, why: str) -> Result:
+    """Return the result of a run that did not come to its end."""
+    return Result(
+        drill=drill.name,
+        seed=seed,
+        fault=drill.fault_kind,
+        expected=drill.expect.cause,
+        cause=NONE,
+        is_passed=False,
+        cell=drill.cell,
+        why=why,
+        is_judged=False,
+    )
+
+
+def stamped(result: Result, broker: str, origin: Origin) -> Result:
+    """Return a result that says of which broker it is, and when, where and of what it was made."""
+    return replace(result, broker=broker, at=origin.at, host=origin.host, revision=origin.revision)
 
 
 def line(result: Result) -> str:
@@ -131,7 +163,7 @@ def row(result: Result) -> tuple[str, ...]:
     ]
     verdict = "ok" if result.is_passed else f"MISSED: {', '.join(result.missed)}"
     if not result.is_judged:
-        verdict = "INCONCLUSIVE: the detector has not judged it"
+        verdict = "INCONCLUSIVE: it failed, or the detector has not judged it"
     injected = "nothing" if result.expected == NOTHING else result.fault
     found = ": ".join(part for part in (result.cause, step(result)) if part)
     return result.drill, injected, found, ", ".join(when), result.why, verdict

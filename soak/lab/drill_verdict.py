@@ -133,6 +133,31 @@ def before_fault(
     return [one for one in findings if one.get("is_about_cluster") and is_early(one)]
 
 
+def after_lifting(
+    expect: Expectation, findings: Sequence[Mapping[str, Any]], moments: Moments
+) -> list[Mapping[str, Any]]:
+    """Return the findings about the cluster that began after the fault was lifted, and are not the fault's.
+
+    Those that blame something else for the fault itself are told by `wrong`.
+    """
+    if moments.lifted_wall_ns is None:
+        return []
+    told = [id(one) for one in wrong(expect, findings, moments)]
+
+    def is_late(one: Mapping[str, Any]) -> bool:
+        at = at_wall_ns(one)
+        return at is not None and moments.lifted_wall_ns is not None and at > moments.lifted_wall_ns
+
+    return [
+        one
+        for one in findings
+        if one.get("is_about_cluster")
+        and one.get("cause") != expect.cause
+        and id(one) not in told
+        and is_late(one)
+    ]
+
+
 def _between(
     findings: Sequence[Mapping[str, Any]], begin_ns: int, length_ns: float
 ) -> list[Mapping[str, Any]]:

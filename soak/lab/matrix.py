@@ -10,11 +10,12 @@ from pathlib import Path
 from soak.core.errors import LabError
 from soak.lab import drill_result
 from soak.lab.drill import NOTHING, UNKNOWN, Cell
-from soak.lab.drill_result import NONE, Result
+from soak.lab.drill_result import Result
+from soak.lab.matrix_limits import is_right, is_wrong, limits
 
 _HEADINGS = (
-    *("drill", "fault", "expected", "runs", "passed", "detected", "named as", "others"),
-    *("onset, s", "told, s", "gone, s", "step"),
+    *("drill", "broker", "fault", "expected", "runs", "passed", "detected", "named as"),
+    *("others", "onset, s", "told, s", "gone, s", "step"),
 )
 _TIMES = ("onset", "told", "gone")
 """Subjects of the checks that have a limit of time."""
@@ -25,11 +26,13 @@ BEGIN, END = "<!-- matrix: written by `soak lab matrix` -->", "<!-- end of matri
 def read(path: Path) -> list[Result]:
     """Return the runs of a state file, one a line; none where there is no file.
 
+    A last line that a kill has cut is left out.
+
     Raises:
         LabError: a line is none of ours.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     except FileNotFoundError:
         return []
     found = []
@@ -37,35 +40,55 @@ def read(path: Path) -> list[Result]:
         try:
             found.append(drill_result.parse(line))
         except ValueError as error:
+            if not line.endswith("\n"):
+                break
             raise LabError(f"{path}:{number}: no result of a drill") from error
     return found
 
 
+def append(path: Path, result: Result) -> None:
+    """Add a run to a state file, in the place of a last line that a kill has cut."""
+    with path.open("ab+") as file:
+        file.seek(0)
+        whole, mark, rest = file.read().rpartition(b"\n")
+        if rest:
+            try:
+                drill_result.parse(rest.decode(errors="replace"))
+            except ValueError:
+                file.truncate(len(whole + mark))
+            else:
+                file.write(b"\n")
+        file.write(drill_result.line(result).encode())
+
+
 def left(wanted: Mapping[str, int], done: Sequence[Result]) -> list[tuple[str, int]]:
-    """Return drill and seed of the runs that are missing, seed by seed, so that each drill has some early."""
-    have = {(one.drill, one.seed) for one in done}
+    """Return drill and seed of the runs that are missing, seed by seed, so that each drill has some early.
+
+    One that proved nothing is missing.
+    """
+    have = {(one.drill, one.seed) for one in done if one.is_judged}
     most = max(wanted.values(), default=0)
     every = [(name, seed) for seed in range(1, most + 1) for name in wanted if seed <= wanted[name]]
     return [one for one in every if one not in have]
 
 
 def tables(results: Sequence[Result]) -> str:
-    """Return the confusion matrix and the times as Markdown."""
-    faults = [one for one in results if one.expected != NOTHING]
-    quiet = [one for one in results if one.expected == NOTHING]
-    loud = _share(quiet, lambda one: one.is_detected)
+    """Return the confusion matrix and the times as Markdown, and whether each limit holds."""
+    judged = [one for one in results if one.is_judged]
     lines = [
-        _sentence(faults),
-        f"Of runs in which nothing may be found, with a finding about the cluster: {loud}.",
+        _sentence([one for one in judged if one.expected != NOTHING]),
+        *_unproven(results),
+        "",
+        *(f"- {limit}" for limit in limits(results)),
         "",
         f"| {' | '.join(_HEADINGS)} |",
         f"|{'---|' * len(_HEADINGS)}",
     ]
-    for name in sorted({one.drill for one in results}):
-        runs = [one for one in results if one.drill == name]
+    for name in sorted({one.drill for one in judged}):
+        runs = [one for one in judged if one.drill == name]
         causes = Counter(one.cause for one in runs).most_common()
         lines.append(
-            f"| {name} | {runs[0].fault} | {runs[0].expected} | {len(runs)} "
+            f"| {name} | {runs[0].broker or '-'} | {runs[0].fault} | {runs[0].expected} | {len(runs)} "
             f"| {sum(one.is_passed for one in runs)} "
             f"| {sum(one.is_detected for one in runs)} "
             f"| {', '.join(f'{cause} {count}' for cause, count in causes)} "
@@ -75,7 +98,7 @@ def tables(results: Sequence[Result]) -> str:
             f"| {_span([one.gone_seconds for one in runs])} "
             f"| {_middle_step(runs) or '-'} |"
         )
-    return "\n".join([*lines, *_grids(results)]) + "\n"
+    return "\n".join([*lines, *_grids(judged)]) + "\n"
 
 
 def with_tables(page: str, text: str) -> str:
@@ -124,14 +147,25 @@ def _sentence(faults: Sequence[Result]) -> str:
     named = [one for one in faults if one.is_detected]
     watched = [one for one in faults if one.false_alarms is not None]
     false = _share(watched, lambda one: bool(one.false_alarms))
-    wrong = _share(faults, lambda one: one.cause not in (one.expected, UNKNOWN, NONE))
+    after = [one for one in faults if one.late_alarms is not None]
+    late = _share(after, lambda one: bool(one.late_alarms))
+    wrong = _share(faults, is_wrong)
     return (
         f"Detected: {_share(faults, lambda one: one.is_detected)}. "
-        f"Cause right: {_share(named, lambda one: one.cause == one.expected)}; wrong: {wrong}; "
+        f"Cause right: {_share(named, is_right)}; wrong: {wrong}; "
         f"`unknown`: {_share(named, lambda one: one.cause == UNKNOWN)}. In time: "
         + "; ".join(f"{subject} {_in_time(faults, subject)}" for subject in _TIMES)
-        + f". With a finding about the cluster before the fault: {false}."
+        + f". With a finding about the cluster before the fault: {false}; "
+        f"with one of another cause that begins after the lifting: {late}. "
+        f"Others about the cluster, wherever they begin: {sum(one.extra for one in faults)}."
     )
+
+
+def _unproven(results: Sequence[Result]) -> list[str]:
+    """Return a line about the runs that count for nothing; none where there are none."""
+    names = Counter(one.drill for one in results if not one.is_judged)
+    told = ", ".join(f"{name} {count}" for name, count in sorted(names.items()))
+    return [f"Runs that failed or were not judged, and count for nothing: {told}."] if told else []
 
 
 def _in_time(faults: Sequence[Result], subject: str) -> str:
