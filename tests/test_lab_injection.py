@@ -123,6 +123,20 @@ def test_what_is_given_is_there_from_the_start_and_outlasts_the_fault(
     assert made.onset_wall_ns is None
 
 
+def test_what_the_machine_refuses_is_an_error_of_ours(
+    lines: list[Mapping[str, object]], tmp_path: Path
+) -> None:
+    """Here the daemon that is to be killed has gone just before."""
+    gone = children.spawn(["true"], log_path=tmp_path / "log")
+    gone.wait()
+    made = injection(replace(DRILL, begin_ns=0), FakeClock(), lines, gone.pid)
+
+    with pytest.raises(LabError, match=r"the fault quiet could not be put in: .*No such process"):
+        made.poll()
+
+    assert made.onset_wall_ns is None
+
+
 def test_what_is_felt_after_the_lifting_is_undone_when_the_run_is_over(
     lines: list[Mapping[str, object]], daemon: int
 ) -> None:

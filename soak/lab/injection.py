@@ -12,6 +12,7 @@ from soak.core import plugins
 from soak.core.errors import LabError
 from soak.lab.drill import Drill
 from soak.lab.ports import Active, Target
+from soak.lab.trouble import TROUBLE
 
 
 class Injection:
@@ -35,7 +36,7 @@ class Injection:
         """Inject or lift what is due.
 
         Raises:
-            LabError: the lab lacks what the fault needs.
+            LabError: the lab lacks what the fault needs, or the machine refused it.
         """
         if self.lifted_wall_ns is not None:
             return
@@ -68,7 +69,11 @@ class Injection:
             self._undo(self._given.pop().close)
 
     def _injected(self, kind: str, config: Any) -> Active:  # noqa: ANN401  # a fault's own
-        active: Active = plugins.load("soak.lab.faults", kind).inject(self._target, config)
+        fault = plugins.load("soak.lab.faults", kind)
+        try:
+            active: Active = fault.inject(self._target, config)
+        except TROUBLE as error:
+            raise LabError(f"the fault {kind} could not be put in: {error}") from error
         return active
 
     def _undo(self, step: Callable[[], None]) -> None:

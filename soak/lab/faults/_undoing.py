@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
-
-from confluent_kafka import KafkaException
 
 from soak.core.errors import LabError
 from soak.lab.drive import Drive
 from soak.lab.ports import Node, Target
 from soak.lab.relay import Relay
 from soak.lab.standing import start_ticks
+from soak.lab.trouble import TROUBLE
 
 
 class Undoing:
@@ -80,7 +78,7 @@ class Undoing:
 def _undo(steps: contextlib.ExitStack) -> None:
     try:
         steps.close()
-    except (OSError, subprocess.SubprocessError, KafkaException) as error:
+    except TROUBLE as error:
         raise LabError(f"a fault could not be undone: {error}") from error
 
 
