@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # a command imports what it needs when it is called
     from rich.console import Console
 
     from soak.cli._session import Ended, Started
+    from soak.core.plan import Lab
     from soak.core.plan_text import PlanFile
     from soak.core.ports import Clock
     from soak.lab.drill import Drill
@@ -30,22 +32,37 @@ if TYPE_CHECKING:  # a command imports what it needs when it is called
 DRILLS = Path(__file__).resolve().parents[2] / "configs" / "drills"
 JITTER_SECONDS = 15
 """A seed begins the fault at most this much later, and makes the soak as much longer."""
-PASSED, MISSED, INCONCLUSIVE = 0, 1, 4
-"""Exit codes; the last is that of a run that proves nothing."""
+PASSED, MISSED, INCONCLUSIVE, NOT_HERE = 0, 1, 4, 5
+"""Exit codes: also of a run that proves nothing, and of one that this machine cannot make."""
 
 
 def drill(
-    name: Annotated[str, typer.Argument(help="Name of a drill, its file, or `all`.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of a drill, its file, or `all`; without it all are listed.")
+    ] = "",
     run_dir: Annotated[Path | None, typer.Option(help="Folder for this run; new or empty.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Moves the fault by some seconds; 0: not.")] = 0,
 ) -> None:
-    """Inject a fault into a run and see whether it is found and named; exit 0 only then."""
-    from soak.cli import _lab_drills
+    """Inject a fault into a run and see whether it is found and named; exit 0 only then.
+
+    Exit 1 when something was missed, or the run failed; 2 when there is no such drill, or its plan is wrong;
+    4 when the run proves nothing, as the detector did not read it all; 5 when this machine cannot make it;
+    130 when it was interrupted.
+    """
+    from soak.cli import _lab_drill_list, _lab_drills
     from soak.cli._session import EXIT_INTERRUPTED
 
+    if not name:
+        _lab_drill_list.show()
+        return
     if name == "all":
         raise typer.Exit(_lab_drills.run_all(run_dir))
-    result = _run(find(name), run_dir, seed)
+    found = find(name)
+    lack = missing(found)
+    if lack:
+        print(f"soak: the drill {found.name} cannot run here: {lack}", file=sys.stderr)
+        raise typer.Exit(NOT_HERE)
+    result = _run(found, run_dir, seed)
     raise typer.Exit(EXIT_INTERRUPTED if result is None else exit_code(result))
 
 
@@ -82,7 +99,6 @@ def _run(found: Drill, run_dir: Path | None, seed: int) -> Result | None:
 
     from soak.cli import _checks, _outcome
     from soak.cli._session import EXIT_INTERRUPTED, Company, execute
-    from soak.core.errors import LabError
 
     found, plan_file = moved(found, _checks.load_plan(found.plan), seed)
     console = Console()
@@ -92,9 +108,6 @@ def _run(found: Drill, run_dir: Path | None, seed: int) -> Result | None:
         markup=False,
         highlight=False,
     )
-    lack = missing(found)
-    if lack:
-        raise LabError(f"the drill {found.name} cannot run here: {lack}")
     put_in: list[Injected] = []
     with ExitStack() as scratch:
         environment = _environment(found, scratch)
@@ -173,7 +186,7 @@ def _injected(
 
 
 def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Injected) -> Result:
-    from soak.cli import _outcome
+    from soak.cli import _lab_drill_list, _outcome
     from soak.lab import drill_result, drill_verdict, origin
 
     summary = _outcome.read(ended.folder)
@@ -190,6 +203,7 @@ def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Inj
         origin.here(put_in.clock.wall_ns()),
     )
     (ended.folder.lab / "drill.json").write_text(drill_result.line(result))
+    console.print(_lab_drill_list.outcome([drill_result.row(result)]))
     return result
 
 
@@ -220,10 +234,15 @@ def broker_of(found: Drill) -> str:
 def missing(found: Drill) -> str:
     """Return what this machine lacks for a drill, or ""."""
     from soak.cli import _checks
+
+    return lacking(found, _checks.load_plan(found.plan).plan.lab)
+
+
+def lacking(found: Drill, lab: Lab | None) -> str:
+    """Return what this machine lacks for a drill whose plan starts such a lab, or ""."""
     from soak.core import plugins
     from soak.lab import dirty_limit, drive
 
-    lab = _checks.load_plan(found.plan).plan.lab
     if lab is not None and lab.drive is not None:
         lack = drive.missing(filesystem=lab.drive.filesystem)
         if lab.drive.dirty_limit is not None:

@@ -8,25 +8,30 @@ from typing import TYPE_CHECKING
 from soak.cli import _lab_drill
 
 if TYPE_CHECKING:  # a command imports what it needs when it is called
+    from collections.abc import Callable, Sequence
+
+    from rich.console import Console
+
     from soak.lab.drill_result import Result
+
+    Run = Callable[[str, int, Path], Result | None]
 
 STOP_SECONDS = 300.0  # a drill that is told to end undoes its fault and makes its report
 LIMIT_SECONDS = 2400.0  # for a whole one, on a machine that has other things to do
 _FREE_NS = 200_000_000  # between two looks at a folder that is in use
 
 
-def run_all(run_dir: Path | None) -> int:
-    """Run every drill that this machine can; show one table.
+def run_all(run_dir: Path | None, run: Run | None = None) -> int:
+    """Run every drill that this machine can; show each one's row, and one table, also when interrupted.
 
     Raises:
         LabError: the folder has something in it, which could be taken for a result.
     """
     from rich.console import Console
-    from rich.table import Table
 
+    from soak.cli import _lab_drill_list
     from soak.core.clock import SystemClock
     from soak.core.errors import LabError
-    from soak.lab import drill_result
     from soak.service.signals import exit_on_sigterm
 
     root = run_dir or Path("runs") / f"drills-{SystemClock().wall_ns() // 10**9}"
@@ -34,26 +39,41 @@ def run_all(run_dir: Path | None) -> int:
         raise LabError(f"{root} is not empty: name a new folder for the drills")
     exit_on_sigterm()
     console = Console()
-    table = Table(title="drills", title_justify="left", box=None, pad_edge=False)
-    for heading in ("drill", "injected", "found", "when", "why", ""):
-        table.add_column(heading, overflow="fold")
-    codes = {_lab_drill.PASSED}
-    for name in _lab_drill.known():
-        found = _lab_drill.find(name)
-        lack = _lab_drill.missing(found)
-        if lack:
-            table.add_row(name, found.fault_kind, "", "", lack, "not here")
-            continue
-        console.print(f"{name}: {found.description}", markup=False, highlight=False)
-        result = run_one(name, 0, root / name)
-        if result is None:
-            table.add_row(name, found.fault_kind, "the run failed", "", "", "FAILED")
-            codes.add(_lab_drill.MISSED)
-            continue
-        codes.add(_lab_drill.exit_code(result))
-        table.add_row(*drill_result.row(result))
-    console.print(table)
+    rows: list[Sequence[str]] = []
+    codes: list[int] = []
+    try:
+        for name in _lab_drill.known():
+            code, row = _one_of_all(name, root / name, console, run or run_one)
+            codes += [] if code == _lab_drill.NOT_HERE else [code]
+            rows.append(row)
+    finally:  # an interrupt too leaves what came out so far
+        console.print(_lab_drill_list.outcome(rows))
+    return exit_code_of_all(codes)
+
+
+def exit_code_of_all(codes: Sequence[int]) -> int:
+    """Return the worst of those that ran: a miss before a run that proves nothing."""
+    if not codes:
+        return _lab_drill.NOT_HERE
     return _lab_drill.MISSED if _lab_drill.MISSED in codes else max(codes)
+
+
+def _one_of_all(name: str, folder: Path, console: Console, run: Run) -> tuple[int, Sequence[str]]:
+    """Run a drill if this machine can, and show its row; return its exit code and that."""
+    from soak.lab import drill_result
+
+    found = _lab_drill.find(name)
+    lack = _lab_drill.missing(found)
+    if lack:
+        return _lab_drill.NOT_HERE, (name, found.fault_kind, "", "", lack, "not here")
+    console.print(f"{name}: {found.description}", markup=False, highlight=False)
+    result = run(name, 0, folder)
+    if result is None:
+        why = f"see {log_of(folder)}"
+        return _lab_drill.MISSED, (name, found.fault_kind, "the run failed", "", why, "FAILED")
+    row = drill_result.row(result)
+    console.print(" | ".join(row[1:]), markup=False, highlight=False)
+    return _lab_drill.exit_code(result), row
 
 
 def run_one(name: str, seed: int, folder: Path) -> Result | None:

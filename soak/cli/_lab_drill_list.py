@@ -1,0 +1,86 @@
+"""What drills there are, and how some went: the tables of `soak lab drill`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from typer.core import TyperCommand
+
+from soak.cli import _lab_drill
+
+if TYPE_CHECKING:  # a command imports what it needs when it is called
+    from pathlib import Path
+
+    import click
+    from rich.table import Table
+
+    from soak.core.plan import Plan
+    from soak.lab.drill import Drill
+
+
+class Listing(TyperCommand):
+    """The command, whose help has the drills below its options."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help(ctx, formatter)
+        show()
+
+
+def show() -> None:
+    """Print every drill that ships."""
+    from rich.console import Console
+
+    Console().print(listed())
+
+
+def listed() -> Table:
+    """Return what each drill does, needs and takes."""
+    from soak.cli import _checks
+
+    title = "drills; each takes a start and a report longer"
+    table = _table(title, ("drill", "what is done", "needs", "takes"))
+    plans: dict[Path, Plan] = {}  # many drills share one
+    for name in _lab_drill.known():
+        found = _lab_drill.find(name)
+        if found.plan not in plans:
+            plans[found.plan] = _checks.load_plan(found.plan).plan
+        plan = plans[found.plan]
+        table.add_row(name, found.description, _needs(found, plan), _takes(plan))
+    return table
+
+
+def outcome(rows: Iterable[Sequence[str]]) -> Table:
+    """Return what was injected and found, as rows of `drill_result.row`."""
+    from rich.text import Text
+
+    from soak.core import wording
+
+    table = _table("drills", ("drill", "injected", "found", "when", "why", ""))
+    for row in rows:
+        table.add_row(*(Text(wording.printable(cell)) for cell in row))  # a log's line is no markup
+    return table
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _needs(found: Drill, plan: Plan) -> str:
+    has_drive = plan.lab is not None and plan.lab.drive is not None
+    lack = _lab_drill.lacking(found, plan.lab)
+    needs = ["root, FUSE"] * has_drive + [f"not here: {lack}"] * bool(lack)
+    return "; ".join(needs) or "-"
+
+
+def _takes(plan: Plan) -> str:
+    from soak.core import wording
+    from soak.core.units import SECOND_NS
+
+    phases = plan.phases
+    return wording.span((phases.warm_up + phases.soak + phases.drain) / SECOND_NS)

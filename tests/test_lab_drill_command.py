@@ -1,0 +1,85 @@
+"""`soak lab drill` on the command line, as far as it needs no run: its list, its table, its exit codes."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from soak.cli import _lab_drill, _lab_drills, main
+from soak.lab.drill_result import Result
+
+ONE = Result(
+    drill="quiet", seed=0, fault="quiet", expected="nothing", cause="no finding", is_passed=True
+)
+
+
+@pytest.mark.parametrize("words", [[], ["--help"]], ids=["no name", "help"])
+def test_the_drills_are_listed_with_what_they_do_need_and_take(words: list[str]) -> None:
+    """Without a name, and below the options."""
+    done = CliRunner().invoke(main.build(["lab"]), ["lab", "drill", *words], env={"COLUMNS": "300"})
+
+    lines = {line.split(" ")[0]: line for line in done.output.splitlines() if line}
+    assert done.exit_code == 0
+    assert set(_lab_drill.known()) <= set(lines)
+    assert "every write and flush of the drive takes 10 ms longer" in lines["drive_delay"]
+    assert "root, FUSE" in lines["drive_delay"]
+    assert lines["drive_delay"].rstrip().endswith("3 min 55 s")
+
+
+def test_the_help_says_what_every_exit_code_means() -> None:
+    """Whoever calls it in a script can tell a miss from a machine that lacks something."""
+    command = get_command(main.build(["lab"]))
+    told = command.commands["lab"].commands["drill"].help  # type: ignore[attr-defined]  # groups
+
+    assert {"0", "1", "2", "4", "5", "130"} <= set(re.findall(r"\d+", told))
+
+
+def test_a_drill_that_cannot_run_here_is_no_miss(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends with a code of its own, and says what is lacking."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+
+    with pytest.raises(typer.Exit) as ended:
+        _lab_drill.drill("cpu_hog")
+
+    assert ended.value.exit_code == 5
+    told = capsys.readouterr().err
+    assert told == "soak: the drill cpu_hog cannot run here: cpu_hog needs two processors\n"
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"), [([0, 0], 0), ([0, 1, 4], 1), ([0, 4], 4), ([4], 4), ([], 5)]
+)
+def test_all_drills_end_as_the_worst_that_ran(codes: list[int], code: int) -> None:
+    """Where none could run nothing was shown."""
+    assert _lab_drills.exit_code_of_all(codes) == code
+
+
+def test_an_interrupt_leaves_what_came_out_so_far(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row when its drill has ended, and the table of those that did."""
+    monkeypatch.setenv("COLUMNS", "300")
+    done: list[str] = []
+
+    def run(name: str, _seed: int, _folder: Path) -> Result:
+        if done:
+            raise KeyboardInterrupt
+        done.append(name)
+        return replace(ONE, drill=name, why="it [red]rose")
+
+    with pytest.raises(KeyboardInterrupt):
+        _lab_drills.run_all(tmp_path, run)
+
+    told = capsys.readouterr().out
+    assert told.count("it [red]rose") == 2
+    below = told[told.index("drills  ") :].splitlines()
+    assert f"{done[0]} " in "".join(below)
