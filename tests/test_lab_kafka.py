@@ -60,6 +60,7 @@ def test_every_lab_broker_and_fault_has_its_seam() -> None:
         module = plugins.load("soak.lab.brokers", name)
         assert {"nodes", "partitions"} <= inspect.signature(module.start).parameters.keys(), name
         assert module.MOST_NODES >= 1, name
+        assert module.LOCK.is_file(), name
     for name in plugins.names("soak.lab.faults"):
         module = plugins.load("soak.lab.faults", name)
         assert callable(module.inject), name

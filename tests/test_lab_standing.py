@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 from confluent_kafka import Producer
 
 from soak.cli import _lab_standing as commands
@@ -143,6 +144,26 @@ def test_two_do_not_start_or_end_a_lab_at_once(home: Home) -> None:
         with pytest.raises(LabError, match="starts or ends the lab"):
             standing.down(home)
 
+    assert not home.asked.exists()
+
+
+def test_a_lab_that_is_being_started_is_shown_as_starting(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also while what it consists of is fetched, which takes minutes; it is not up yet."""
+    home = Home("kafka")
+
+    def look() -> None:
+        with pytest.raises(typer.Exit) as ended:
+            commands.status("kafka")
+        assert ended.value.exit_code == 1
+        raise LabError("no network")
+
+    with pytest.raises(LabError, match="no network"):
+        standing.up(home, asked(home), prepare=look)
+
+    assert capsys.readouterr().out == f"kafka: starting; log {home.log}\n"
+    assert home.path.is_relative_to(cache)
     assert not home.asked.exists()
 
 

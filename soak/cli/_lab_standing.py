@@ -55,7 +55,7 @@ def up(
         drive=_drive(drive, filesystem) if drive else None,
     )
     print(f"starting {brokers} {broker} below {asked.folder}", flush=True)
-    _show(standing.up(home, asked))
+    _show(standing.up(home, asked, prepare=lambda: _fetch(broker)))
 
 
 def down(broker: Broker) -> None:
@@ -78,7 +78,9 @@ def status(
     for kind in [broker] if broker else plugins.names("soak.lab.brokers"):
         home = _home(kind)
         state = home.read()
-        if state is None:
+        if state is None and home.is_changing():
+            print(f"{kind}: starting; log {home.log}")
+        elif state is None:
             print(f"{kind}: not up")
         elif home.is_held():
             is_up = True
@@ -102,7 +104,7 @@ def logs(
 
 
 def kill(broker: Broker, number: Number = 0) -> None:
-    """Kill brokers as a power cut would: SIGKILL. `restart` brings them back."""
+    """Kill brokers as kill -9 does: what the kernel holds is kept. `restart` brings them back."""
     _act(broker, "kill", number)
 
 
@@ -117,6 +119,12 @@ def restart(broker: Broker, number: Number = 0) -> None:
 
 
 COMMANDS = (up, down, status, logs, kill, stop, restart)
+
+
+def _fetch(broker: str) -> None:
+    from soak.lab import lab
+
+    lab.fetch(broker, lambda text: print(text, flush=True))
 
 
 def _home(broker: str) -> Home:

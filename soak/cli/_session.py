@@ -27,7 +27,7 @@ from soak.core.units import SECOND_NS
 from soak.daemons.alert_silence import give_up
 from soak.daemons.context import connect, grid_of
 from soak.daemons.supervise import START_LIMIT_NS, GaveUpError, Supervisor
-from soak.lab.lab import Lab, start_lab
+from soak.lab.lab import Lab, fetch, start_lab
 from soak.lab.mailbox import render
 from soak.service import children
 from soak.service.metrics import withdraw
@@ -285,6 +285,7 @@ def _started_lab(plan: Plan, folder: RunFolder, view: View, stack: ExitStack) ->
     """Start what the plan wants on this machine; the stack stops it."""
     if plan.lab is None:
         return None
+    fetch(plan.lab.broker, view.note)
     view.note(f"starting a {plan.lab.broker} broker below {folder.lab}")
     folder.lab.mkdir(exist_ok=True)
     lab = start_lab(

@@ -10,8 +10,8 @@ from pathlib import Path
 from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan import LabDrive
+from soak.lab import artifacts, drive_mounts, throttle
 from soak.lab import drive as injected
-from soak.lab import drive_mounts, throttle
 from soak.lab.drive import Drive
 from soak.lab.mailbox import Mailbox
 from soak.lab.ports import Running
@@ -35,6 +35,16 @@ class Lab:
             stack.callback(self.broker.stop)
             for drive in self.drives.values():  # first: who waits for one cannot end
                 stack.callback(drive.answer)
+
+
+def fetch(kind: str, report: Callable[[str], None]) -> None:
+    """Fetch what a kind of broker consists of; `report` is told when that takes its time, the first time.
+
+    Raises:
+        LabError: it could not be fetched.
+    """
+    lock = plugins.load("soak.lab.brokers", kind).LOCK
+    artifacts.fetch(lock, report=lambda text: report(f"{text}; this takes minutes"))
 
 
 def start_lab(

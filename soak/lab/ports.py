@@ -37,7 +37,7 @@ class Node(Protocol):
         ...
 
     def kill(self) -> None:
-        """End it as a power cut would: SIGKILL."""
+        """End it by SIGKILL; what the kernel holds of its files is kept, as no power cut would."""
         ...
 
     def restart(self) -> None:
@@ -79,7 +79,7 @@ class Running(Protocol):
         ...
 
     def kill(self) -> None:
-        """End every node as a power cut would: SIGKILL."""
+        """End every node by SIGKILL, as `Node.kill`."""
         ...
 
     def restart(self) -> None:

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -95,6 +95,10 @@ class Home:
         """Return whether a keeper lives."""
         return is_held(self.lock)
 
+    def is_changing(self) -> bool:
+        """Return whether somebody starts or ends the lab."""
+        return is_held(self.change_lock)
+
     @contextlib.contextmanager
     def changed_by_us_alone(self) -> Iterator[None]:
         """Keep others from starting or ending this lab while the block runs.
@@ -129,8 +133,8 @@ class Home:
             os.close(descriptor)
 
 
-def up(home: Home, asked: Asked) -> State:
-    """Start a lab and return when it serves clients.
+def up(home: Home, asked: Asked, *, prepare: Callable[[], None] = lambda: None) -> State:
+    """Start a lab and return when it serves clients; first `prepare`, once nobody else can start one.
 
     What a lab whose keeper was killed left behind is cleared away first.
 
@@ -142,6 +146,7 @@ def up(home: Home, asked: Asked) -> State:
             raise LabError(
                 f"a lab's {home.broker} is up already; `soak lab down {home.broker}` ends it"
             )
+        prepare()
         clear(home)
         write_atomically(home.asked, TypeAdapter(Asked).dump_json(asked).decode())
         home.log.unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from soak.lab.brokers._surroundings import free_ports, logging_xml
 from soak.lab.relay import Relay
 
 MOST_NODES = 9
+LOCK = artifacts.KAFKA_LOCK
 
 _TRIES = 3
 _TAKEN = re.compile(r"Address already in use|BindException")
@@ -43,7 +44,7 @@ def start(
     Raises:
         LabError: it could not be fetched or started; the message ends with a node's last log lines.
     """
-    jars = artifacts.fetch(artifacts.KAFKA_LOCK)
+    jars = artifacts.fetch(LOCK)
     machine = jvm.Machine(jars, partitions // nodes)
     for last in (False,) * (_TRIES - 1) + (True,):
         places = _places(nodes, relayed=relayed)

@@ -21,6 +21,7 @@ from soak.lab.brokers._pulsar_node import Program, PulsarNode, run_once
 from soak.lab.brokers._surroundings import free_ports
 
 MOST_NODES = 1  # one bookie and one broker
+LOCK = pulsar.LOCK
 
 _SETUP_SECONDS = 120.0
 
@@ -54,7 +55,7 @@ def start(
     )
     for path in (folders.metadata, folders.journal, folders.ledgers):
         path.mkdir(parents=True, exist_ok=True)
-    cluster = Apart(folder, artifacts.fetch(pulsar.LOCK), ports, folders)
+    cluster = Apart(folder, artifacts.fetch(LOCK), ports, folders)
     cluster.write(settings)
     cluster.begin(is_new=is_new)
     known.write_text(json.dumps(asdict(ports)))

@@ -1,4 +1,4 @@
-"""Kills a broker as a power cut would, and starts it again when lifted.
+"""Kills a broker as kill -9 does, and starts it again when lifted; what the kernel holds is kept.
 
 Needs: nothing.
 """
