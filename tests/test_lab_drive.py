@@ -69,6 +69,21 @@ def test_a_machine_that_lacks_something_is_told_what() -> None:
     assert drive.missing(lambda _tool: None).startswith("a drive of the lab's own needs")
 
 
+def test_a_tool_that_does_not_answer_is_something_that_is_lacking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who only asks what the machine can do gets no traceback."""
+
+    def hang(command: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, 20)
+
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.access", lambda *_: True)
+    monkeypatch.setattr("subprocess.run", hang)
+
+    assert "timed out after 20 seconds" in drive.missing(lambda tool: tool)
+
+
 def test_a_kernel_without_a_limit_for_one_drive_is_told_of(tmp_path: Path) -> None:
     """Those before Linux 6.2 have a folder a drive, and no such file in it."""
     (tmp_path / "7:0").mkdir()

@@ -182,7 +182,8 @@ def test_zeros_are_written_as_anything_else_is(
     monkeypatch.setitem(sys.modules, "nbdkit", SimpleNamespace(set_error=lambda _: None))
     monkeypatch.setattr("time.sleep", lambda _: None)
     made = drive_nbdkit.Drive()
-    made.capacity_bytes, made.control, made.counters = CAPACITY, tmp_path / "a", tmp_path / "b"
+    made.hold(CAPACITY)
+    made.control, made.counters = tmp_path / "a", tmp_path / "b"
     tell(made.control, Told(delay_seconds=23.0, flash=Settings(is_full=False)))
     drive_nbdkit.zero(made, 10 * PAGE, 0, 0)
     made.say()
@@ -194,6 +195,21 @@ def test_zeros_are_written_as_anything_else_is(
     assert (said.written_bytes, said.valid_pages, said.waited_seconds) == (10 * PAGE, 10, 23.0)
 
 
+def test_a_drive_has_one_memory_from_before_its_first_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come at once, and what one of them writes must not be in a memory of its own."""
+    made = Line(tmp_path, monkeypatch).told(Told())
+    maps = []
+    monkeypatch.setattr("mmap.mmap", maps.append)
+
+    drive_nbdkit.pwrite(made, b"\x17" * PAGE, 0, 0)
+    drive_nbdkit.pwrite(made, b"\x2a" * PAGE, PAGE, 0)
+
+    assert maps == []
+    assert made.memory[: 2 * PAGE] == b"\x17" * PAGE + b"\x2a" * PAGE
+
+
 class Line:
     """A drive in this process under a clock of ours, which goes on as long as it is slept."""
 
@@ -202,7 +218,7 @@ class Line:
         monkeypatch.setattr("time.sleep", self._sleep)
         monkeypatch.setattr("time.monotonic", lambda: self.now)
         self.drive = drive_nbdkit.Drive()
-        self.drive.capacity_bytes = CAPACITY
+        self.drive.hold(CAPACITY)
         self.drive.control, self.drive.counters = folder / "control", folder / "counters"
 
     def told(self, told: Told) -> drive_nbdkit.Drive:

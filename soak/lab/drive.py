@@ -31,6 +31,7 @@ UNDO_SECONDS = 140.0  # above the sum of the keeper's steps, should each take as
 START_LIMIT_NS = int(60 + UNDO_SECONDS) * SECOND_NS  # a keeper before may have to end first
 REMOUNT_LIMIT_NS = 10 * SECOND_NS
 _POLL_NS = SECOND_NS // 20
+_TELL_SECONDS = 20
 _TOOLS = {
     "nbdkit": "nbdkit",
     "nbdfuse": "libnbd-bin",
@@ -70,12 +71,15 @@ def missing(which: Callable[[str], str | None] = shutil.which, *, filesystem: st
     absent = [f"{tool} (Debian: {package})" for tool, package in tools.items() if not which(tool)]
     if absent:
         return f"a drive of the lab's own needs {', '.join(absent)}"
-    shown = subprocess.run(
-        ["nbdkit", "--dump-plugin", "python"],  # noqa: S607  # found by name just before
-        capture_output=True,
-        timeout=20,
-        check=False,
-    )
+    try:
+        shown = subprocess.run(
+            ["nbdkit", "--dump-plugin", "python"],  # noqa: S607  # found by name just before
+            capture_output=True,
+            timeout=_TELL_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"a drive of the lab's own needs an nbdkit that says what it can do: {error}"
     if shown.returncode:
         return "a drive of the lab's own needs nbdkit's Python (Debian: nbdkit-plugin-python)"
     return ""

@@ -48,7 +48,7 @@ class Drive:
         self.capacity_bytes = 0
         self.control = Path()
         self.counters = Path()
-        self._memory: mmap.mmap | None = None
+        self.memory = mmap.mmap(-1, 1)  # until it is told how much it holds
         self._stamp = (0, 0)
         self._told: dict[str, Any] = {}
         self._flash: Any = None
@@ -62,12 +62,13 @@ class Drive:
             "waited_seconds": 0.0,
         }
 
-    @property
-    def memory(self) -> mmap.mmap:
-        """Return the drive's bytes; the kernel gives a page when it is first written."""
-        if self._memory is None:
-            self._memory = mmap.mmap(-1, self.capacity_bytes)
-        return self._memory
+    def hold(self, capacity_bytes: int) -> None:
+        """Take so much memory, before the first requests, which come at once: each would make its own.
+
+        The kernel gives a page when it is first written.
+        """
+        self.capacity_bytes = capacity_bytes
+        self.memory = mmap.mmap(-1, capacity_bytes)
 
     def answer(self) -> None:
         """Return once the drive answers at all."""
@@ -193,7 +194,7 @@ def _say_on() -> None:
 
 def config(key: str, value: str) -> None:
     if key == "capacity":
-        DRIVE.capacity_bytes = int(value)
+        DRIVE.hold(int(value))
     elif key == "control":
         DRIVE.control = Path(value)
     elif key == "counters":
