@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from soak.cli import _checks, _lab_drill, _lab_drills, _lab_matrix
+from soak.cli import _lab_drill, _lab_drills, _lab_matrix
 from soak.core.errors import LabError, PlanError, RunFolderError
-from soak.core.units import SECOND_NS
 from soak.lab import drill_result, matrix
 from soak.lab.drill_result import Result
 from soak.store.run_folder import exclusive, is_held
@@ -213,25 +212,3 @@ def test_what_a_machine_lacks_is_said_before_the_run(monkeypatch: pytest.MonkeyP
 
     assert _lab_drill.missing(drill) == "cpu_hog needs two processors"
     assert _lab_drill.missing(_lab_drill.find("quiet")) == ""
-
-
-@pytest.mark.parametrize("seed", [1, 2, 23])
-def test_a_seed_begins_the_fault_later_and_leaves_what_follows_its_time(seed: int) -> None:
-    """The soak is at least as much longer, and at most a second more."""
-    found = _lab_drill.find("drive_delay")
-    plan_file = _checks.load_plan(found.plan)
-
-    later, longer = _lab_drill.moved(found, plan_file, seed)
-
-    moved_ns = later.begin_ns - found.begin_ns
-    more_ns = longer.plan.phases.soak - plan_file.plan.phases.soak
-    assert 0 < moved_ns <= more_ns < moved_ns + SECOND_NS
-
-
-def test_a_fault_that_is_there_before_the_load_is_not_moved() -> None:
-    """Nor is any without a seed."""
-    found = _lab_drill.find("compaction")
-    plan_file = _checks.load_plan(found.plan)
-
-    assert _lab_drill.moved(found, plan_file, 1) == (found, plan_file)
-    assert _lab_drill.moved(_lab_drill.find("quiet"), plan_file, 0)[1] == plan_file

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -30,8 +28,6 @@ if TYPE_CHECKING:  # a command imports what it needs when it is called
     from soak.store.run_folder import RunFolder
 
 DRILLS = Path(__file__).resolve().parents[2] / "configs" / "drills"
-JITTER_SECONDS = 15
-"""A seed begins the fault at most this much later, and makes the soak as much longer."""
 PASSED, MISSED, INCONCLUSIVE, NOT_HERE = 0, 1, 4, 5
 """Exit codes: also of a run that proves nothing, and of one that this machine cannot make."""
 
@@ -125,18 +121,11 @@ def _run(found: Drill, run_dir: Path | None, seed: int) -> Result | None:
 
 
 def moved(found: Drill, plan_file: PlanFile, seed: int) -> tuple[Drill, PlanFile]:
-    """Begin the fault later, as a seed says, and end the soak as much later: what follows has its time.
+    """Have the fault felt later, as a seed says, and end the soak as much later; seed 0 moves nothing."""
+    from soak.lab import drill_seed
 
-    Seed 0, and a fault that is there before the load, are left as they are.
-    """
-    if not seed or not found.begin_ns:
-        return found, plan_file
-    seconds = random.Random(seed).uniform(0, JITTER_SECONDS)
-    phases = plan_file.plan.phases
-    longer = replace(phases, soak=phases.soak + math.ceil(seconds) * 10**9)
-    plan = replace(plan_file.plan, phases=longer)
-    found = replace(found, begin_ns=found.begin_ns + int(seconds * 10**9))
-    return found, replace(plan_file, plan=plan)
+    later, plan = drill_seed.moved(found, plan_file.plan, seed)
+    return later, replace(plan_file, plan=plan)
 
 
 @dataclass(frozen=True)
