@@ -65,10 +65,10 @@ def test_a_matrix_of_which_nothing_can_run_here_fails(
 ) -> None:
     """It has shown nothing."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    about = {"state": tmp_path / "state", "page": tmp_path / "page.md", "run_dir": tmp_path}
+    state, page = tmp_path / "state", tmp_path / "page.md"
 
     with pytest.raises(typer.Exit) as ended:
-        _lab_matrix.matrix(["cpu_hog=1"], **about)
+        _lab_matrix.matrix(["cpu_hog=1"], state=state, page=page, run_dir=tmp_path)
 
     assert ended.value.exit_code == 1
     assert "not here: cpu_hog needs two processors" in capsys.readouterr().out

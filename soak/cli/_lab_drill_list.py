@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
 
@@ -12,7 +12,6 @@ from soak.cli import _lab_drill
 if TYPE_CHECKING:  # a command imports what it needs when it is called
     from pathlib import Path
 
-    import click
     from rich.table import Table
 
     from soak.core.plan import Plan
@@ -22,8 +21,8 @@ if TYPE_CHECKING:  # a command imports what it needs when it is called
 class Listing(TyperCommand):
     """The command, whose help has the drills below its options."""
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_help(ctx, formatter)
+    def format_help(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401  # typer's own, and private
+        super().format_help(*arguments, **named)
         show()
 
 
