@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import platform
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from soak.core.errors import LabError
-from soak.lab import drill_result, matrix, origin
+from soak.lab import drill_result, matrix
 from soak.lab.drill import Cell, Drill, Expectation
 from soak.lab.drill_result import NONE, Result
 from soak.lab.drill_verdict import Check, Moments
@@ -259,17 +257,6 @@ def test_an_alarm_of_something_else_after_the_lifting_is_counted() -> None:
     found = drill_result.of(drill, 1, {"findings": findings}, moments, [])
 
     assert (found.cause, found.late_alarms, found.false_alarms) == ("drive_gc", 2, 0)
-
-
-def test_a_result_says_when_where_and_of_what_it_is(tmp_path: Path) -> None:
-    """Of a folder that is no checkout the version of the package stands in for a revision."""
-    of_package = origin.here(1_800_000_000 * SECOND_NS, tmp_path)
-
-    found = drill_result.stamped(ONE, "kafka", of_package)
-
-    assert (found.at, found.broker) == ("2027-01-15T08:00:00Z", "kafka")
-    assert found.host == platform.node()
-    assert found.revision == version("soakd")
 
 
 def test_a_run_whose_detector_never_wrote_proves_nothing() -> None:

@@ -29,20 +29,30 @@ def here(wall_ns: int, checkout: Path = CHECKOUT) -> Origin:
 
 
 def _described(checkout: Path) -> str:
-    """Return the revision of a checkout; "" where there is none, or nobody who could tell."""
+    """Return the revision of a checkout; "" where there is none, or nobody who could tell.
+
+    What the docs are changed to is no other program: results are written there.
+    """
     if not (checkout / ".git").exists():
         return ""
     try:
-        told = subprocess.run(
-            ["git", "-C", str(checkout), "describe", "--always", "--tags", "--dirty"],  # noqa: S607  # any will do
-            capture_output=True,
-            text=True,
-            timeout=_GIT_SECONDS,
-            check=False,
-        )
+        told = _git(checkout, "describe", "--always", "--tags")
+        changed = _git(checkout, "diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs")
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return told.stdout.strip() if told.returncode == 0 else ""
+    if told.returncode:
+        return ""
+    return told.stdout.strip() + ("-dirty" if changed.returncode else "")
+
+
+def _git(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", "-C", str(checkout), *words],  # noqa: S607  # any will do
+        capture_output=True,
+        text=True,
+        timeout=_GIT_SECONDS,
+        check=False,
+    )
 
 
 def _version() -> str:
