@@ -24,6 +24,7 @@ class Injection:
         self._start_wall_ns = start_wall_ns
         self._active: Active | None = None
         self._given: list[Active] = []
+        self._is_closed = False
         self.lifted_wall_ns: int | None = None
         self.failure = ""
 
@@ -63,7 +64,8 @@ class Injection:
     def close(self) -> None:
         """Undo the fault, what outlasts it and all that was given; may be called twice."""
         self.lift()
-        if self._active is not None:
+        if self._active is not None and not self._is_closed:
+            self._is_closed = True
             self._undo(self._active.close)
         while self._given:
             self._undo(self._given.pop().close)

@@ -95,7 +95,8 @@ class Stopping:
             raise LabError(f"the fault {self._fault} failed: {error}") from error
 
     def close(self) -> None:
-        self.lift()
+        if not self._lifted.is_set():  # one that does not end is waited for once
+            self.lift()
 
     def is_lifted_in(self, length_ns: int) -> bool:
         """Wait for so long, or until the fault is lifted; return whether it was."""
