@@ -53,10 +53,8 @@ def matrix(
     elif show:
         _write(state, page)
     elif background:
-        with exclusive(
-            lock, "this matrix"
-        ):  # or it would be told by the log of the other one alone
-            pass
+        with exclusive(lock, "this matrix"):
+            pass  # else only the log would tell that another one runs
         _go_on_alone(wanted, state, page, run_dir)
     else:
         with exclusive(lock, "this matrix"):
@@ -96,7 +94,8 @@ def _run(wanted: dict[str, int], state: Path, page: Path, run_dir: Path) -> bool
             print(f"{name} {seed}: not here: {lacks[name]}", flush=True)
             continue
         folder = run_dir / f"{name}-{seed}"
-        why, result = f"no result, see {_lab_drills.log_of(folder)}", None
+        why = f"no result, see {_lab_drills.log_of(folder)}"
+        result: Result | None = None
         try:
             _lab_drills.clear(folder)
             result = _lab_drills.run_one(name, seed, folder)
