@@ -173,6 +173,20 @@ def test_a_window_that_falls_into_another_is_passed_over(tmp_path: Path) -> None
     assert [k for k, _, part in lived if part == "build"] == [65, 125]
 
 
+def test_a_window_that_was_due_long_ago_in_a_sleep_is_not_made_up_for(tmp_path: Path) -> None:
+    """As without a conductor: one more than a minute late is passed over, one that is not begins."""
+    long = WINDOWS.replace("200s", "2000s").replace("every: 60s", "every: 600s")
+    world = World(tmp_path, plan_of(long), fast)
+    world.live(100)
+    world.k += 700
+
+    lived = world.live(350)
+    world.k += 100
+    lived += world.live(20)
+
+    assert [k for k, _, part in lived if part == "build"] == [1256]
+
+
 def test_a_window_is_cut_short_by_the_end_of_the_soak(tmp_path: Path) -> None:
     late = WINDOWS.replace("every: 60s", "every: 150s").replace("limit: 60s", "limit: 10min")
     world = World(tmp_path, plan_of(late), lambda _: 110.0)

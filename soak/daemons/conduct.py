@@ -44,7 +44,7 @@ POLL_SECONDS = 0.5
 BEFORE_SECONDS = 5
 """So long before a catch-up begins, consumers say what an earlier one has left them to read."""
 MISFIRE_SECONDS = 60
-"""A window that was due while there was no conductor begins up to so much later."""
+"""A window that was due while there was no conductor, or while it slept, begins up to so much later."""
 
 
 def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: bool = False) -> int:
@@ -196,7 +196,8 @@ class Conductor:
         if self._windows is None:
             self._windows = Windows(self.plan.phases.windows, self.grid, soak_k)
             began = [one.from_k for one in phases.decisions if one.part == "build"]
-            self._looked_k = max([k - MISFIRE_SECONDS, *(one for one in began if one <= ahead_k)])
+            self._looked_k = max([self._looked_k, *(one for one in began if one <= ahead_k)])
+        self._looked_k = max(self._looked_k, k - MISFIRE_SECONDS)
         due = self._windows.due(self._looked_k, ahead_k)
         self._looked_k = max(self._looked_k, ahead_k)
         begun: tuple[Decision, ...] = ()
