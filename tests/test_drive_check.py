@@ -108,7 +108,7 @@ def test_a_drive_that_fails_is_trouble_and_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "trouble"),
     [
-        (STATE, "less than 80MiB free: not measured"),
+        (STATE, "not measured: 0MiB free, of which it would write 17MiB and must leave 64MiB"),
         (replace(ROOMY, filesystem="tmpfs"), "lies in memory, where a flush means nothing"),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_drive_that_is_nearly_full_or_none_is_left_alone(
 
 
 def test_what_an_hour_of_flushes_writes_counts(tmp_path: Path) -> None:
-    """100 a second of 4 KiB each are 1.4 GiB: as much must be there above what stays free."""
+    """100 a second of 4 KiB each are 1.4 GiB, then 16 MiB: so much must be there above what stays free."""
     state = replace(STATE, free_bytes=2**30)
 
     found = measured(
@@ -133,7 +133,8 @@ def test_what_an_hour_of_flushes_writes_counts(tmp_path: Path) -> None:
         state=state,
     )
 
-    assert found.trouble == "less than 1469MiB free: not measured"
+    told = "not measured: 1024MiB free, of which it would write 1421MiB and must leave 64MiB"
+    assert found.trouble == told
 
 
 def test_no_drive_is_measured_below_the_plan_s_floor(
@@ -153,6 +154,26 @@ def test_no_drive_is_measured_below_the_plan_s_floor(
         _drives.look(plan, [str(tmp_path)], "after", SECOND_NS, lambda _: None)
 
     assert floors == [5 * 2**30, 2**26]
+
+
+def test_a_drive_that_a_lab_injects_may_be_smaller_than_the_floor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are 1 GiB when a plan says nothing. A broker beside it, on the host's own drive, is held to it."""
+    floors: list[int] = []
+
+    def measure(*_: object, limits: Limits) -> Measured:
+        floors.append(limits.floor_bytes)
+        return GOOD
+
+    monkeypatch.setattr(_drives, "measure", measure)
+    monkeypatch.setattr(_drives, "distinct", lambda folders: [(one,) for one in folders])
+    plan = plan_text.load("name: x\nlab: {drive: {}}\nbroker: {kafka: {}}\n", "p").plan
+    folders = [str(tmp_path / name / "data") for name in ("mount", "plain")]
+    mounts = [tmp_path / "mount"]
+    _drives.look(plan, folders, "before", SECOND_NS, lambda _: None, mounts)
+
+    assert floors == [2**26, 2**30]
 
 
 def test_a_drive_that_hangs_is_told_in_time(tmp_path: Path) -> None:

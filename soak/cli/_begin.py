@@ -92,7 +92,8 @@ def check_drives(
         return
     nodes = lab.broker.nodes if lab else ()
     folders = [str(node.data_directory) for node in nodes] or folders_of(plan)
-    _drives.record(folder, plan, folders, moment, plan.drive_check, note)
+    injected = [drive.mount_point for drive in lab.drives.values()] if lab else []
+    _drives.record(folder, plan, folders, moment, plan.drive_check, note, injected)
 
 
 def _await_topics(plan: Plan, run: Run, clock: SystemClock) -> None:

@@ -33,17 +33,24 @@ def beforehand(plan: AnyPlan) -> list[str]:
 
 
 def look(
-    plan: AnyPlan, folders: Sequence[str], moment: Moment, length_ns: int, say: Say
+    plan: AnyPlan,
+    folders: Sequence[str],
+    moment: Moment,
+    length_ns: int,
+    say: Say,
+    injected: Sequence[Path] = (),
 ) -> list[Measured]:
     """Measure one drive after the other: side by side they would disturb each other.
 
-    On none is less left than the plan's `free_space_floor`, at which a run may have ended.
+    On none is less left than the plan's `free_space_floor`, at which a run may have ended; but drives that
+    are `injected` at these mount points are there to be filled, and may be smaller than that.
     """
     clock, host = SystemClock(), host_name()
-    floor_bytes = max(USUAL.floor_bytes, plan.free_space_floor)
-    limits = replace(USUAL, floor_bytes=floor_bytes)
+    floored = replace(USUAL, floor_bytes=max(USUAL.floor_bytes, plan.free_space_floor))
     found = []
     for directories in distinct(folders):
+        is_injected = any(Path(directories[0]).is_relative_to(mount) for mount in injected)
+        limits = USUAL if is_injected else floored
         say(f"measuring the drive of {directories[0]} for {format_duration(length_ns)}")
         found.append(measure(directories, moment, length_ns, host, clock, limits=limits))
         say(line(found[-1]))
@@ -77,9 +84,10 @@ def record(
     moment: Moment,
     length_ns: int,
     say: Say,
+    injected: Sequence[Path] = (),
 ) -> None:
     """Measure, and keep what was found in a run's folder; a drive that cannot be measured ends no run."""
-    drive_checks.append(folder, look(plan, folders, moment, length_ns, say))
+    drive_checks.append(folder, look(plan, folders, moment, length_ns, say, injected))
     for warning in warnings(drive_checks.read_all(folder)):
         LOG.warning("drive_check warning=%r", warning)
         say(f"Warning: {warning}.")

@@ -123,17 +123,17 @@ def _measure(
 ) -> Measured:
     directory = plain.directories[0]
     writing_ns = min(limits.write_ns, length_ns // 2)
-    least = limits.floor_bytes + _written_bytes(length_ns - writing_ns, limits)
+    written = _written_bytes(length_ns - writing_ns, limits)
     try:
         state = look(directory)
         if state.filesystem in _mounts.MEMORY_KINDS:
             return replace(
                 plain, state=state, trouble="lies in memory, where a flush means nothing"
             )
-        if state.free_bytes < least:
-            trouble = (
-                f"less than {format_size(math.ceil(least / 2**20) * 2**20)} free: not measured"
-            )
+        if state.free_bytes < limits.floor_bytes + written:
+            free, needed = state.free_bytes // 2**20, math.ceil(written / 2**20)
+            trouble = f"not measured: {free}MiB free, of which it would write {needed}MiB"
+            trouble += f" and must leave {format_size(limits.floor_bytes)}"
             return replace(plain, state=state, trouble=trouble)
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
             latencies_ns = _flush(file.fileno(), length_ns - writing_ns, clock, sync)
@@ -151,10 +151,10 @@ def _measure(
 
 
 def _written_bytes(flushing_ns: int, limits: Limits) -> int:
-    """Return how large the file becomes at most: plain writing goes over what was flushed."""
+    """Return how much is written at most: a filesystem that copies on write may keep it all a while."""
     flushed = (flushing_ns // FLUSH_EVERY_NS + 1) * PAYLOAD_BYTES
     stretch = _BLOCKS * _BLOCK_BYTES
-    return max(flushed, math.ceil(limits.write_bytes / stretch) * stretch)
+    return flushed + math.ceil(limits.write_bytes / stretch) * stretch
 
 
 def _flush(file: int, length_ns: int, clock: Clock, sync: Sync) -> list[int]:
