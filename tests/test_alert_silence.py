@@ -427,6 +427,29 @@ def test_a_clock_that_is_set_changes_no_length(world: World, step_seconds: int) 
     assert silence.until_wall_ns == silence.since_wall_ns + 340 * 10**9
 
 
+def test_a_host_that_was_asleep_misses_nobody(world: World) -> None:
+    """All stood still; they have the usual time to be heard again."""
+    world.go_on(60)
+    world.clock.suspend(7200)
+    world.go_on(280, recording=())
+    world.go_on(60)
+
+    assert world.told() == []
+
+
+def test_one_that_died_before_a_sleep_is_missed_since_it_died(world: World) -> None:
+    """What the host slept is no time of silence, but it is time that has passed."""
+    world.go_on(60)
+    world.go_on(100, recording=(CONSUMER, PROBE))
+    world.clock.suspend(7200)
+    world.go_on(220, recording=(CONSUMER, PROBE))
+    world.go_on(320)
+
+    (silence,) = read_silences(world.folder)
+    assert silence.since_wall_ns == FakeClock().wall_ns() + 60 * 10**9
+    assert silence.until_wall_ns == FakeClock().wall_ns() + (380 + 7200) * 10**9
+
+
 def test_names_of_others_stay_text_in_their_line() -> None:
     """A source is called as another host calls itself; a path may hold what is no character."""
     silence = Silence("k", ("probe@b\n\x1b[2J",), 0, host="h1", logs="/runs/\udce9")

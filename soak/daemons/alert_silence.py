@@ -17,6 +17,7 @@ from soak.core.errors import FindingsError, RunFolderError
 from soak.core.phases import LOADED
 from soak.core.plan import Plan
 from soak.core.ports import Clock
+from soak.core.sleeps import Sleeps
 from soak.core.units import SECOND_NS
 from soak.daemons.alert_pulse import LIMIT_NS, Pulse, Sign
 from soak.daemons.context import PhaseFile, grid_of, host_name
@@ -89,9 +90,11 @@ class Silences:
     _since_ns: dict[str, int] = field(default_factory=dict)  # by key, on the monotonic clock
     _looked_ns: int | None = None
     _phase_file: PhaseFile = field(init=False)
+    _sleeps: Sleeps = field(init=False)
 
     def __post_init__(self) -> None:
         self._phase_file = PhaseFile(self.folder.phases)
+        self._sleeps = Sleeps(self.clock)
 
     def poll(self) -> None:
         """Look at all that should be at work now.
@@ -100,6 +103,7 @@ class Silences:
             FindingsError: what is to be told cannot be kept. All are given time anew: their drive is ours.
             RunFolderError: what the conductor decided cannot be read, or nobody can look at the journals.
         """
+        self._sleeps.look()
         now_ns = self.clock.mono_ns()
         elapsed_ns = 0 if self._looked_ns is None else now_ns - self._looked_ns
         if not self.sinks or (self._looked_ns is not None and elapsed_ns < PERIOD_NS):
@@ -187,7 +191,7 @@ class Silences:
         """Keep and queue who is missed now, all of them in one message, and who is back."""
 
         def wall(mono_ns: int) -> int:
-            return self.clock.wall_ns() - (now_ns - mono_ns)
+            return self.clock.wall_ns() - self._sleeps.between(mono_ns, now_ns)
 
         untold = {name: one for name, one in self._pulses.items() if not one.is_told}
         if any(one.is_missed for one in untold.values()):
@@ -208,7 +212,7 @@ class Silences:
             if len(back) == len(those):
                 until_ns = wall(max(back))
                 if silence.key in self._since_ns:  # the wall clock may have been set since
-                    lasted_ns = max(back) - self._since_ns.pop(silence.key)
+                    lasted_ns = self._sleeps.between(self._since_ns.pop(silence.key), max(back))
                     until_ns = silence.since_wall_ns + lasted_ns
                 self._save(replace(silence, until_wall_ns=until_ns))
 
