@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.errors import ProbeError
+from soak.core.errors import BrokerError, ProbeError
 from soak.core.model import Reading
 from soak.core.ports import NOBODYS, Acks, Batch, Making, Outgoing, Topics
 from soak.core.units import SECOND_NS

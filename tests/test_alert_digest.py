@@ -15,6 +15,7 @@ from soak.core.ports import Message
 from soak.core.units import SECOND_NS
 from soak.daemons import alert_owed
 from soak.daemons.alert_digest import RETRY_NS
+from soak.daemons.alert_digest_owed import owed_digests
 from soak.sinks import webhook
 from soak.store.findings import FindingsStore
 from tests.test_alert import DELIVERED, RETRY, Desk, FakeSink
@@ -165,7 +166,7 @@ def test_a_damaged_note_is_an_error_and_no_guess(tmp_path: Path) -> None:
     with FindingsStore(desk.folder.findings) as store:
         store.set_checkpoint("digest.mail.tried", "[")
         with pytest.raises(FindingsError, match="digests to mail is damaged"):
-            alert_owed.owed_digests(store)
+            owed_digests(store)
 
 
 def test_the_farewell_of_a_pause_is_bounded_in_time(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.cli._probe_host import _shipping
+from soak.cli._probe_folder import _shipping
 from soak.core import plan_text
 from soak.core.plan_probe import ProbePlan
 from soak.daemons.beside import Beside
@@ -44,7 +44,7 @@ def test_a_host_that_only_probes_has_its_ship_speak_in_the_journal(
     plan, _ = plan_text.load_any(PLAN, "p")
     assert isinstance(plan, ProbePlan)
     folder = RunFolder(tmp_path)
-    with _shipping(folder, plan, FakeClock()) as beside:
+    with _shipping(folder, plan, (), FakeClock()) as beside:
         assert beside is not None
         beside.poll()
         os.waitid(os.P_PID, beside.pid or 0, os.WEXITED | os.WNOWAIT)

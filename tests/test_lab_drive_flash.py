@@ -200,7 +200,7 @@ def test_a_drive_has_one_memory_from_before_its_first_requests(
 ) -> None:
     """They come at once, and what one of them writes must not be in a memory of its own."""
     made = Line(tmp_path, monkeypatch).told(Told())
-    maps = []
+    maps: list[object] = []
     monkeypatch.setattr("mmap.mmap", maps.append)
 
     drive_nbdkit.pwrite(made, b"\x17" * PAGE, 0, 0)

@@ -202,8 +202,8 @@ class KafkaBroker:
                 except (KafkaException, TimeoutError) as error:
                     refused.append((name, error))
             making.note(self._identified(created.keys() - dict(refused).keys()))
-            for name, error in refused:
-                raise BrokerError(f"cannot create topic {name}: {said(error)}") from error
+            for name, why in refused:
+                raise BrokerError(f"cannot create topic {name}: {said(why)}") from why
         # Thousands of logs are opened one after another.
         patience_ns = self._config.timeout + topics.total * SECOND_NS // 100
         deadline_ns = self._clock.mono_ns() + patience_ns
