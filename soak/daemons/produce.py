@@ -12,6 +12,7 @@ import numpy as np
 from soak.core import header
 from soak.core.phases import LOADED, Phases
 from soak.core.ports import Clock, Producer
+from soak.core.schedule import NEVER_NS
 from soak.core.units import SECOND_NS
 from soak.daemons.context import (
     RESTART_CODE,
@@ -209,23 +210,29 @@ class ProduceLoop:
 
     def _send_due(self, now_ns: int) -> None:
         """Send what is due: of each client a block in turn, as long as there is more."""
-        owing = [one for one in self._senders if one.next_ns <= now_ns and one.look(now_ns)]
-        while owing:
-            for one in owing:
-                self._uncounted += one.send(now_ns)
-            owing = [one for one in owing if one.left]
-            if owing:  # much is due: acknowledgements must not wait for the last of it
-                self._serve()
+        left = 0
+        for one in self._senders:
+            if one.next_ns <= now_ns:
+                self._uncounted += one.begin(now_ns)
+                left += one.left
+        while left:  # much is due: acknowledgements must not wait for the last of it
+            self._serve()
+            left = 0
+            for one in self._senders:
+                if one.left:
+                    self._uncounted += one.send(now_ns)
+                    left += one.left
 
     def _wake_ns(self) -> int:
         """Return when the last message is due, of any client, that the first may wait for."""
-        senders = self._senders
-        if len(senders) == 1:
-            return max(senders[0].next_ns, senders[0].pacer.wake_ns(TICK_NS))
-        first_ns = min([one.next_ns for one in senders])
-        until_ns = first_ns + TICK_NS
-        last_ns = [one.pacer.last_due_ns(until_ns) for one in senders if one.next_ns <= until_ns]
-        return max(first_ns, *last_ns)
+        first_ns = NEVER_NS
+        for one in self._senders:
+            first_ns = min(first_ns, one.next_ns)
+        until_ns, last_ns = first_ns + TICK_NS, first_ns
+        for one in self._senders:
+            if one.next_ns <= until_ns:
+                last_ns = max(last_ns, one.pacer.last_due_ns(until_ns))
+        return last_ns
 
     def _serve(self) -> None:
         now_ns = self._clock.mono_ns()

@@ -43,17 +43,16 @@ class Sender:
         self.pacer = pacer
         self.next_ns = pacer.next_due_ns()
 
-    def look(self, now_ns: int) -> int:
-        """Note how many messages are to be sent now, and return it; what is too old for that is missed."""
+    def begin(self, now_ns: int) -> int:
+        """Send the first block of what is due, and return how much; what is too old for that is missed."""
         due = self.pacer.due(now_ns)
         if self._is_held:
             self._is_held = now_ns - self.pacer.next_due_ns() > LAG_UNTRUSTED_NS
         if due.missed:
             self._second.missed += due.missed
-            self.drop_block()
-            self.next_ns = self.pacer.next_due_ns()
+            self.follow(self.pacer)
         self.left = due.count
-        return due.count
+        return self.send(now_ns) if due.count else 0
 
     def send(self, now_ns: int) -> int:
         """Send of what is left what lies in one block, and return how much: one call of the client's."""
@@ -61,10 +60,13 @@ class Sender:
         if block is None:
             ahead_ns = self.pacer.ahead_ns()
             block = self._block = self._messages.block(self._client, ahead_ns, now_ns)
-        count = min(self.left, block.left)
+        ready = block.left
+        count = min(self.left, ready)
         taken = self._hand_over(block, count)
         self.pacer.sent(taken)
         self.left -= taken
+        if taken == ready:
+            self._block = None
         if taken < count:
             self._second.queue_full += count - taken
             self.left = 0
@@ -98,8 +100,6 @@ class Sender:
             in_flight.take_back(count - taken)
             delay_ns = delay_ns[:taken]
         block.sent += taken
-        if not block.left:
-            self._block = None
         self._second.note_sent(delay_ns)
         self._second.held_back += taken if self._is_held else 0
         return taken
