@@ -195,6 +195,22 @@ def test_who_sends_does_not_wait_for_ever(
     assert "started_before_others daemon=produce.0 not_ready=consume.0" in caplog.text
 
 
+def test_a_load_that_came_due_in_a_sleep_is_begun_at_once(
+    tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
+) -> None:
+    """A host that came an hour early was asleep for two, and its reader is not ready."""
+    clock = FakeClock()
+    with Watch(clock, LIMIT_SECONDS * SECOND_NS) as watch:
+        supervisor = _reader_and_writer(tmp_path, program, "waits", watch, lead_seconds=3600)
+        make.append(supervisor)
+        supervisor.start()
+        early = set(supervisor.pids())
+        clock.suspend(7200)
+        supervisor.poll()
+
+    assert (early, set(supervisor.pids())) == ({"consume.0"}, {"consume.0", "produce.0"})
+
+
 def test_who_sends_waits_for_nobody_once_the_load_has_begun(
     tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
 ) -> None:

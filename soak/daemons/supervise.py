@@ -133,14 +133,16 @@ class Supervisor:
         self._roles = roles
         self._phase_file = PhaseFile(folder.phases)
         self._children: dict[str, _Child] = {}
-        self._started_ns = self._load_ns = 0
+        self._started_ns = self._lead_ns = 0
+        self._load_boot_ns = 0  # on CLOCK_BOOTTIME: a suspend brings the load nearer
         self._load_from_wall_ns = load_from_wall_ns
         self._is_stopped = False
 
     def start(self) -> None:
         self._folder.logs.mkdir(parents=True, exist_ok=True)
         self._started_ns = self._clock.mono_ns()
-        self._load_ns = self._started_ns + self._load_from_wall_ns - self._clock.wall_ns()
+        self._lead_ns = self._load_from_wall_ns - self._clock.wall_ns()
+        self._load_boot_ns = self._clock.boot_ns() + self._lead_ns
         self._start_due()
 
     def pids(self) -> dict[str, int]:
@@ -211,12 +213,12 @@ class Supervisor:
             return False
         if self._is_stopped and role.is_measuring:
             return False
-        if self._watch is None or not role.after or self._load_ns <= self._started_ns:
+        if self._watch is None or not role.after or self._lead_ns <= 0:
             return True
         pids = self.pids()
         first = [one.name for one in self._roles if one.name.startswith(role.after)]
         absent = [name for name in first if pids.get(name) not in self._watch.ready]
-        if absent and now_ns >= self._load_ns - COMING_NS:
+        if absent and self._clock.boot_ns() >= self._load_boot_ns - COMING_NS:
             LOG.warning("started_before_others daemon=%s not_ready=%s", role.name, ",".join(absent))
             return True
         return not absent
