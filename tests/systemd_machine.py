@@ -76,10 +76,14 @@ class Machine:
         self.world.until(lambda: self.world.show(unit, "NRestarts") == again, f"{unit} again", 180)
         self.world.until(lambda: self.active(daemon) == "active", f"{unit} to be ready", 180)
 
-    def await_report(self) -> dict[str, Any]:
-        """Return the summary that is made when the run has ended or pauses."""
+    def await_report(self, since: float = 0.0) -> dict[str, Any]:
+        """Return the summary that is made when the run has ended or pauses: of several, one made since then."""
         self.world.until(
-            lambda: self.folder().summary.exists() and self.active("report") == "inactive",
+            lambda: (
+                self.folder().summary.exists()
+                and self.folder().summary.stat().st_mtime >= since
+                and self.active("report") == "inactive"
+            ),
             "the report",
             400,
         )
