@@ -77,7 +77,7 @@ class Machine:
         self.world.until(lambda: self.active(daemon) == "active", f"{unit} to be ready", 180)
 
     def await_report(self, since: float = 0.0) -> dict[str, Any]:
-        """Return the summary that is made when the run has ended or pauses: of several, one made since then."""
+        """Return the summary that is made when the run has ended or pauses; of several, one since then."""
         self.world.until(
             lambda: (
                 self.folder().summary.exists()
