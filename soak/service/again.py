@@ -3,7 +3,8 @@
 A drive may be read-only for an hour. Seven daemons that fork every two seconds beside a broker are felt in
 its latency, so each start waits until twice as long after the one before, up to a minute. It is done before
 anything is opened or a JVM is started, and forgotten when the service is stopped: its note lies in the
-folder that systemd keeps below /run for as long as the service is started again by itself.
+folder that systemd keeps below /run for as long as the service is started again by itself. Systemd 252 leaves
+it when it is stopped between two tries: then it is forgotten after `CALM_NS`.
 """
 
 from __future__ import annotations
