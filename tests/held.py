@@ -15,7 +15,7 @@ ALLOWED = {"rss_bytes": 16 * 2**20, "descriptors": 4, "threads": 4}
 ALLOWED_RATIO = {"rss_bytes": 0.1, "descriptors": 0.2, "threads": 0.2}
 """What a half may be above the one before: this share of it, or the amount above if that is more.
 
-A JVM's pools breathe, and sockets that it has done with stay open until it collects garbage.
+A JVM's pools breathe.
 """
 LEAST_SAMPLES = 4  # of a half
 
