@@ -68,7 +68,7 @@ test-memory: $(STAMP) ## ten million messages and a week's seconds through the l
 	@$(BIN)/pytest -m memory --durations=4 -s
 
 .PHONY: test-service
-test-service: $(STAMP) ## runs that pause, are killed, miss their end and go on, under a real systemd manager
+test-service: $(STAMP) ## runs that pause, reboot, miss their end and go on, under a real systemd manager
 	@$(BIN)/pytest -m service --durations=3
 
 LENGTH ?= 2h

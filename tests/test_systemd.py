@@ -102,7 +102,7 @@ def test_a_run_goes_on_through_kills_a_hang_and_a_power_cut(
     assert not (machine.home / "daemons").exists()
 
 
-@pytest.mark.broker
+@pytest.mark.service
 @pytest.mark.timeout(900)
 def test_a_run_goes_on_after_a_reboot_in_order(machine: Machine, lab_kafka: Running) -> None:
     """All end in order and none fails, no report holds the machine up, and it is the same run after."""
