@@ -45,6 +45,7 @@ def alert(
         raise typer.Exit(0 if _alert_test.try_all(*sinks, SystemClock()) else 1)
     if (run_dir is None) == (owed is None) or plan is not None:
         raise PlanError("soak alert needs --run-dir DIR, --owed RUNS, or a PLAN and --test")
+    from soak.cli import _dying
     from soak.daemons import alert as daemon
     from soak.daemons import alert_owed
     from soak.service.signals import stop_event
@@ -52,6 +53,7 @@ def alert(
     if owed is not None:
         raise typer.Exit(alert_owed.run(owed, stop_event(), SystemClock(), telling))
     if run_dir is not None:
+        _dying.tell(run_dir, telling, SystemClock())
         raise typer.Exit(daemon.run(run_dir, stop_event(), SystemClock(), telling))
 
 

@@ -52,6 +52,13 @@ def keep_apart(clock: Clock, environment: Mapping[str, str] | None = None) -> No
     _write(note, quick, max(due_ns, now_ns))
 
 
+def in_a_row(environment: Mapping[str, str] | None = None) -> int:
+    """Return how many quick starts in a row led to this one, as `keep_apart` noted; 0 where it did not."""
+    folder = (os.environ if environment is None else environment).get("RUNTIME_DIRECTORY", "")
+    known = _read(Path(folder) / _NOTE) if folder else None
+    return known[0] if known else 0
+
+
 def _next(before: tuple[int, int] | None, now_ns: int) -> tuple[int, int]:
     """Return how many quick starts in a row this one makes, and the instant at which it is due."""
     if before is None:
