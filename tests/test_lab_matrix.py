@@ -152,6 +152,39 @@ def test_steps_of_several_drills_stand_in_a_table_of_their_own() -> None:
         "| 2 MiB/s | - | p99 publish latency 10 ms -> 200 ms (x20) |\n"
     )
     assert text.endswith("(x20) |\n")
+    assert "\n- Cliff, the step grows along each row and column: 2 of 4 cells, no run\n" in text
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        ((1, 2, 3, 4), "holds"),
+        ((1, 3, 2, 4), "holds"),
+        ((2, 1, 3, 4), "DOES NOT HOLD"),
+        ((1, 4, 3, 4), "DOES NOT HOLD"),
+        ((1, 1, 3, 4), "DOES NOT HOLD"),
+    ],
+)
+def test_a_step_must_grow_with_both_things_in_which_its_drills_differ(
+    steps: tuple[int, ...], says: str
+) -> None:
+    """Sizes of the upper row, then of the lower one."""
+    places = [(row, column) for row in "ab" for column in "xy"]
+    runs = [
+        replace(
+            ONE,
+            drill=row + column,
+            before=0.5,
+            after=0.5 + size,
+            cell=Cell(table="t", row=row, column=column),
+        )
+        for (row, column), size in zip(places, steps, strict=True)
+    ]
+
+    assert (
+        f"\n- t, the step grows along each row and column: 4 of 4 cells, {says}\n"
+        in matrix.tables(runs)
+    )
 
 
 def test_a_page_gets_its_tables_between_the_marks_and_keeps_the_rest() -> None:

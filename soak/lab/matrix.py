@@ -9,9 +9,10 @@ from pathlib import Path
 
 from soak.core.errors import LabError
 from soak.lab import drill_result
-from soak.lab.drill import NOTHING, UNKNOWN, Cell
+from soak.lab.drill import NOTHING, UNKNOWN
 from soak.lab.drill_result import Result
 from soak.lab.matrix_limits import is_right, is_wrong, limits
+from soak.lab.step_tables import middle, step_tables
 
 _HEADINGS = (
     *("drill", "broker", "fault", "expected", "runs", "passed", "detected", "named as"),
@@ -111,36 +112,20 @@ def with_tables(page: str, text: str) -> str:
 
 
 def _grids(results: Sequence[Result]) -> list[str]:
-    """Return the tables of steps that drills name a cell of; rows and columns in order of their names."""
     lines = []
-    cells = [one.cell for one in results if one.cell is not None]
-    for table in sorted({cell.table for cell in cells}):
-        own = [cell for cell in cells if cell.table == table]
-        columns = sorted({cell.column for cell in own})
-        lines += ["", f"{table}:", "", f"| | {' | '.join(columns)} |"]
-        lines.append(f"|---|{'---|' * len(columns)}")
-        for row in sorted({cell.row for cell in own}):
-            steps = [
-                _middle_step(_in_cell(results, Cell(table=table, row=row, column=name)))
-                for name in columns
-            ]
-            lines.append(f"| {row} | {' | '.join(step or '-' for step in steps)} |")
+    for table in step_tables(results):
+        lines += ["", f"{table.name}:", "", f"| | {' | '.join(table.columns)} |"]
+        lines.append(f"|---|{'---|' * len(table.columns)}")
+        for row in table.rows:
+            runs = [table.middle.get((row, column)) for column in table.columns]
+            steps = [drill_result.step(one) if one else "-" for one in runs]
+            lines.append(f"| {row} | {' | '.join(steps)} |")
     return lines
 
 
-def _in_cell(results: Sequence[Result], cell: Cell) -> list[Result]:
-    """Return the runs of a cell that found their fault and named it."""
-    return [one for one in results if one.cell == cell and one.cause == one.expected]
-
-
 def _middle_step(runs: Sequence[Result]) -> str:
-    """Return the step of the run whose step is in the middle, by size, or ""."""
-    sizes = [
-        (one.after - one.before, drill_result.step(one))
-        for one in runs
-        if one.before is not None and one.after is not None
-    ]
-    return sorted(sizes)[len(sizes) // 2][1] if sizes else ""
+    found = middle(runs)
+    return drill_result.step(found) if found else ""
 
 
 def _sentence(faults: Sequence[Result]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from soak.lab.drill import NOTHING, UNKNOWN
 from soak.lab.drill_result import NONE, Result
+from soak.lab.step_tables import StepTable, step_tables
 
 DETECTED_RATIO, RIGHT_RATIO, WRONG_RATIO = 0.95, 0.90, 0.05
 QUIET = "quiet"
@@ -45,6 +46,7 @@ def limits(results: Sequence[Result]) -> list[Limit]:
             others,
             lambda one: one.is_detected,
         ),
+        *map(_growing, step_tables(judged)),
     ]
 
 
@@ -60,6 +62,13 @@ def is_right(one: Result) -> bool:
 
 def is_wrong(one: Result) -> bool:
     return one.cause not in (one.expected, UNKNOWN, NONE)
+
+
+def _growing(table: StepTable) -> Limit:
+    text = f"{table.name}, the step grows along each row and column"
+    return Limit(
+        text, f"{len(table.middle)} of {len(table.rows) * len(table.columns)} cells", table.grows
+    )
 
 
 def _at_least(
