@@ -98,3 +98,11 @@ def test_what_soak_does_not_take_is_seen(soak: Any) -> None:
     text = "```\nsoak dance\n.venv/bin/soak run p.yaml --fast  # quickly\n```\n`soak lab sing` `soak run P`"
 
     assert [refusal(soak, words) for words in calls(text)] == ["dance", "--fast", "sing", ""]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_pattern_for_prometheus_is_one_that_it_takes(page: Path) -> None:
+    """An asterisk in the last part alone: else it refuses its whole configuration."""
+    patterns = re.findall(r"[\w./*-]+\.json", page.read_text())
+
+    assert [one for one in patterns if "*" in one.rpartition("/")[0]] == []

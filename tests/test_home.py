@@ -11,7 +11,7 @@ import pytest
 from soak.cli._home import begin_run
 from soak.core import plan_text
 from soak.core.clock import SystemClock
-from soak.core.errors import PlanError
+from soak.core.errors import PlanError, SoakError
 from soak.lab.ports import Running
 from soak.store.home import Home, units_of
 from soak.store.run_folder import Run, RunFolder, read_run, write_plan, write_run
@@ -88,6 +88,26 @@ def test_drives_are_not_measured_for_longer_than_the_units_wait(tmp_path: Path) 
 
     with pytest.raises(PlanError, match=r"a\.yaml:4: drive_check: takes more than the 10min"):
         begin_run(plan, Home(tmp_path / "a"), SystemClock())
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("", r"a\.yaml:2: broker\.kafka\.bootstrap_servers: "),
+        ("free_space_floor: 9999TiB\n", "has .* free"),
+    ],
+)
+def test_what_is_not_to_be_had_now_is_no_plan_that_was_refused(
+    tmp_path: Path, more: str, why: str
+) -> None:
+    """A timer may have begun it at night: its unit fails in a way that people are told of."""
+    plan = tmp_path / "a.yaml"
+    cluster = "{bootstrap_servers: '127.0.0.1:1', timeout: 300ms}"
+    plan.write_text(f"name: a\nbroker: {{kafka: {cluster}}}\n{more}")
+
+    with pytest.raises(SoakError, match=why) as caught:
+        begin_run(plan, Home(tmp_path / "a"), SystemClock())
+    assert not isinstance(caught.value, PlanError)
 
 
 @pytest.mark.broker

@@ -151,6 +151,7 @@ def test_a_host_joins_each_run_that_begins_later_and_ends_with_it(
     assert waits == f"waiting until a run of plan x is announced on {where}\n"
     assert joins.startswith(f"probing into {home.home}/x-r2, run r2;")
     assert codes == [0, 0]
+    assert (home.home / "current").resolve() == home.folder_of("r2").path.resolve()  # of the pages
     assert [[k for _, k in main.records()] for main in mains] == [list(range(seconds))] * 2
     assert [(run.id, run.start_wall_ns, run.state) for _, run in home.joined()] == [
         (main.run.id, main.run.start_wall_ns, "ended") for main in mains

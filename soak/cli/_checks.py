@@ -18,7 +18,7 @@ from soak.cli._probe_checks import check_folders, check_settings
 from soak.cli._topics import own_topics, why_strange
 from soak.core import plan_scale, plan_text, plugins
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError, PlanError, SettingError
+from soak.core.errors import BrokerError, NotNowError, PlanError, SettingError
 from soak.core.lab_limits import refuse_too_much
 from soak.core.plan import Lab, Plan
 from soak.core.plan_fill import lacking
@@ -220,7 +220,10 @@ def _unanswered_at_address(plan_file: PlanFile) -> Iterator[None]:
         yield
     except BrokerError as error:
         key = f"broker.{plan.broker_kind}.{next(iter(plan.broker_config.addresses))}"
-        raise plan_file.error(key, str(error)) from error
+        said = plan_file.error(key, str(error))
+        if isinstance(error, SettingError):
+            raise said from error
+        raise NotNowError(str(said)) from error
 
 
 def check_run_folder(plan_file: PlanFile, run_dir: Path) -> RunFolder:
@@ -249,10 +252,8 @@ def _check_free(plan_file: PlanFile, folder: Path) -> None:
     free, floor = shutil.disk_usage(folder).free, plan_file.plan.free_space_floor
     if free < floor:
         have = format_size(free // 2**20 * 2**20)
-        raise plan_file.error(
-            "free_space_floor",
-            f"{folder} has {have} free, less than the floor of {format_size(floor)}",
-        )
+        why = f"{folder} has {have} free, less than the floor of {format_size(floor)}"
+        raise NotNowError(str(plan_file.error("free_space_floor", why)))
 
 
 def _check_writable(plan_file: PlanFile, folder: Path) -> None:

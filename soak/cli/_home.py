@@ -12,7 +12,7 @@ from soak.cli._load_checks import keep_load
 from soak.cli._part import WHOLE
 from soak.core import plan_text
 from soak.core.clock import SystemClock
-from soak.core.errors import PlanError, RunFolderError
+from soak.core.errors import NotNowError, PlanError, RunFolderError, SoakError
 from soak.core.plan import Plan
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS, format_duration
@@ -43,10 +43,13 @@ def begin_run(path: Path, home: Home, clock: SystemClock) -> None:
 
     Raises:
         PlanError: before the first side effect, or when the cluster refuses what the plan asks.
-        SoakError: there is no room for it, or the run that is there cannot go on.
+        SoakError: there is no room, the cluster does not answer, or the run that is there cannot go on.
     """
-    with _no_room.told(home.path, BEGIN_NEEDS):
-        _begin_run(path, home, clock)
+    try:
+        with _no_room.told(home.path, BEGIN_NEEDS):
+            _begin_run(path, home, clock)
+    except NotNowError as error:  # who began it may be a timer: people are to be told
+        raise SoakError(str(error)) from error
 
 
 def _begin_run(path: Path, home: Home, clock: SystemClock) -> None:

@@ -26,6 +26,7 @@ from soak.daemons.ship import has_unsent
 from soak.service.journal_lines import is_journal
 from soak.service.notify import notifier
 from soak.store.announced_runs import AnnouncedRuns
+from soak.store.home import Home
 from soak.store.run_folder import Run, exclusive, write_atomically, write_run
 
 NEEDS = "a few MiB"
@@ -49,9 +50,11 @@ def run_announced(
         if run is None:
             return 0
         runs.trim(ship.buffer, keep=run.id)
+        folder = runs.folder_of(run.id)
+        Home(runs.home).point_to(folder)  # where a Prometheus finds the page
         notifier().status(f"run {run.id}")
         return probe_in(
-            runs.folder_of(run.id),
+            folder,
             plan,
             run,
             stop,

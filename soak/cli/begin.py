@@ -16,7 +16,7 @@ def begin(
 
     A run that was begun there and is not over goes on, by the plan that it was begun with.
 
-    Exit: 0 there is a run, 1 failed, 2 bad plan.
+    Exit: 0 there is a run, 1 failed, as when the cluster does not answer or a drive is full, 2 bad plan.
     """
     from soak.cli._home import begin_run
     from soak.core.clock import SystemClock

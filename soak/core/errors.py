@@ -11,6 +11,10 @@ class PlanError(SoakError):
     """The plan, or what it asks of this machine or cluster, cannot be run; exit code 2."""
 
 
+class NotNowError(PlanError):
+    """The plan is right, but what it needs cannot be had now: no cluster answers, or a drive is full."""
+
+
 class NotAvailableError(SoakError):
     """A feature is absent on this machine or cluster: said once, not counted as a failure."""
 
