@@ -23,6 +23,7 @@ from soak.daemons.messages import Messages
 from soak.daemons.produce import ProduceLoop, is_first_life
 from soak.daemons.produce_second import ProduceSecond
 from soak.daemons.received import Received, restore
+from soak.daemons.recorder import Samples
 from soak.store.journal_reader import read_source
 from tests.daemon_context import context_of
 from tests.fakes import FakeBroker, FakeClock, FakeConsumer, FakeProducer
@@ -95,6 +96,24 @@ def test_the_producer_sends_what_the_schedule_says_and_records_each_second(tmp_p
     (_, first), (_, second), *_ = _records(context)
     assert (first["sent_messages"], second["sent_messages"]) == (1000, 1000)
     assert 0.001 <= second['publish_latency_seconds{quantile="0.5"}'] <= 0.0016
+
+
+def test_a_second_is_written_down_between_sends_and_counts_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one go it would hold them up for milliseconds: p99.9 would be of that, not of the cluster."""
+    clock, written = FakeClock(), list[tuple[int, float, int]]()
+    context, producer = _context(tmp_path, clock, "produce.0"), FakeProducer(clock)
+
+    def append(k: int, samples: Samples, **_: object) -> None:
+        values = {column.name: value for column, value in samples}
+        written.append((k, values["sent_messages"], len(producer.payloads)))
+
+    monkeypatch.setattr(context.recorder, "append", append)
+    _run_producer(context, producer, clock, 3.0)
+
+    assert [(k, sent) for k, sent, _ in written[:2]] == [(0, 1000), (1, 1000)]
+    assert all(0 < so_far - 1000 * (k + 1) <= 10 for k, _, so_far in written[:2])  # within 10 ms
 
 
 def test_every_payload_says_where_it_stands_and_when_it_was_due(tmp_path: Path) -> None:

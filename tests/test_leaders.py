@@ -110,8 +110,8 @@ def test_the_others_latency_is_recorded_under_a_name_of_its_own() -> None:
         asked(FakeBroker(MANY), len(MANY)), np.arange(len(MANY)), np.full(len(MANY), 10**6)
     )
 
-    assert len(by_leader.encoded()) == MOST_LEADERS + 1
-    assert 'publish_latency_seconds{leader="others"}' in by_leader.encoded()
+    assert len(by_leader.histograms()) == MOST_LEADERS + 1
+    assert 'publish_latency_seconds{leader="others"}' in by_leader.histograms()
 
 
 @pytest.mark.parametrize(("partitions", "times"), [(100, 1), (MOST_LEADERS, 0)])

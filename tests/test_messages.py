@@ -180,7 +180,7 @@ def test_a_latency_is_recorded_under_the_leaders_name() -> None:
 
     by_leader.record_ns(leaders, np.array([0, 1, 1]), np.array([10**6] * 3))
 
-    assert list(by_leader.encoded()) == [
+    assert list(by_leader.histograms()) == [
         'publish_latency_seconds{leader="broker3:8080"}',
         'publish_latency_seconds{leader="broker7:8080"}',
     ]

@@ -44,10 +44,10 @@ class ByLeader:
                 found.append((Column(self._metric, labels, plain.unit), value))
         return found
 
-    def encoded(self) -> dict[str, str]:
-        """Return each histogram's text by its column's name."""
+    def histograms(self) -> dict[str, Histogram]:
+        """Return by its column's name each histogram that counts something."""
         return {
-            Column(self._metric, (("leader", name),)).name: histogram.encode()
+            Column(self._metric, (("leader", name),)).name: histogram
             for name, histogram in sorted(self._histograms.items())
             if histogram.total
         }

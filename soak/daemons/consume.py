@@ -172,7 +172,10 @@ class ConsumeLoop:
             self._second.samples(math.nan if lag is None else lag, self._cpu.ratio()),
             histograms={
                 "end_to_end_latency_seconds": self._second.latency.encode(),
-                **self._second.by_leader.encoded(),
+                **{
+                    name: histogram.encode()
+                    for name, histogram in self._second.by_leader.histograms().items()
+                },
             },
             received=self._received.take_spans(),
             events=events,

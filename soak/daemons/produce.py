@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import thread_time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from soak.core import header
 from soak.core.phases import LOADED, Phases
@@ -41,6 +42,8 @@ DIGEST_MESSAGES = 1 << 14  # or when so many were sent: what counts them long ho
 MOST_WAITING_SECONDS = 10
 FLUSH_SECONDS = 15.0
 FLUSH_TICK_NS = 2_000_000
+PIECE_NS = 1_000_000  # at most between two pieces of a record
+_DONE = object()
 
 
 def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
@@ -100,7 +103,8 @@ class ProduceLoop:
         """`adapt` is told each second how much of a core this thread has used."""
         self._context = context
         self._messages = messages
-        self._second = second
+        self._second, self._other = second, second.twin()
+        self._writing: Iterator[None] = iter(())  # of the second before
         self._leaders = leaders
         self._clock = clock
         now_ns = clock.mono_ns()
@@ -149,6 +153,8 @@ class ProduceLoop:
         if now_ns >= self._digest_ns or self._uncounted >= DIGEST_MESSAGES:
             self._digest_ns = now_ns + DIGEST_NS
             self._take()
+        elif self._has_written_a_piece():
+            next_ns = min(next_ns, now_ns + PIECE_NS)
         self._clock.sleep_until(min(next_ns, self._end_ns))
 
     def finish(self) -> None:
@@ -164,6 +170,7 @@ class ProduceLoop:
             given_up = one.in_flight.give_up(self._clock.mono_ns())
             self._second.note_settled(given_up, self._leaders)
         self._write(max(0, self._context.grid.k_at(self._clock.mono_ns())))
+        self._finish_writing()
 
     def _roll(self, now_ns: int) -> None:
         k, before = self._context.grid.k_at(now_ns), self._phase in LOADED
@@ -266,24 +273,53 @@ class ProduceLoop:
         return min(max(0, now_ns - first_ns) // SECOND_NS, MOST_WAITING_SECONDS)
 
     def _write(self, k: int) -> None:
-        second, grid = self._second, self._context.grid
+        """End a second; its record is written piece by piece while the next one is collected."""
+        self._finish_writing()
         for one in self._senders:
             one.drop_block()  # what was not sent has no number yet
-        at_ns = self._clock.wall_ns()
         following = self._messages.next_sequences
         touched = np.where(following != self._recorded, following, 0)
         self._recorded = following.copy()
         busy_ratio = self._busy.ratio()
         self._adapt(busy_ratio)
+        state = (self._in_flight(), self._waiting_seconds(), self._cpu.ratio(), busy_ratio)
+        self._writing = self._pieces(k, self._clock.wall_ns(), self._second, state, touched)
+        self._second, self._other = self._other, self._second
+        for one in self._senders:
+            one.second = self._second
+
+    def _pieces(
+        self,
+        k: int,
+        at_ns: int,
+        second: ProduceSecond,
+        state: tuple[int, int, float, float],
+        touched: NDArray[np.int64],
+    ) -> Iterator[None]:
+        """Do a piece between two: in one go they hold up sends and acknowledgements for milliseconds."""
+        samples = second.samples(*state)
+        yield
+        encoded = {}
+        for name, histogram in second.histograms().items():
+            encoded[name] = histogram.encode()
+            yield
+        acknowledged = second.acknowledged()
+        yield
+        since_ns = max(0, at_ns - SECOND_NS, self._context.grid.wall_of(k) - SECOND_NS)
         self._context.recorder.append(
             k,
-            second.samples(
-                self._in_flight(), self._waiting_seconds(), self._cpu.ratio(), busy_ratio
-            ),
-            histograms=second.encoded(),
-            acknowledged=second.acknowledged(),
+            samples,
+            histograms=encoded,
+            acknowledged=acknowledged,
             sent_next=second.sent_next(touched),
-            events=second.failures(at_ns, max(0, at_ns - SECOND_NS, grid.wall_of(k) - SECOND_NS)),
-            trust={"reason": second.reason(busy_ratio)},
+            events=second.failures(at_ns, since_ns),
+            trust={"reason": second.reason(state[-1])},
         )
         second.clear()
+
+    def _has_written_a_piece(self) -> bool:
+        return next(self._writing, _DONE) is not _DONE
+
+    def _finish_writing(self) -> None:
+        for _ in self._writing:
+            pass

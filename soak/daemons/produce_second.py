@@ -32,7 +32,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 class ProduceSecond:
-    """Counters and histograms of the second in hand; `clear` starts the next one."""
+    """Counters and histograms of one second; `clear` makes it ready for another one."""
 
     def __init__(
         self, instances: Sequence[int], inc: int, partitions: int, *, block_bits: int = 0
@@ -52,6 +52,12 @@ class ProduceSecond:
         self.missed = 0
         self.queue_full = 0
         self.held_back = 0  # sent late because the cluster had taken no more
+
+    def twin(self) -> ProduceSecond:
+        """Return an empty one: a second is collected while the one before it is written."""
+        return ProduceSecond(
+            self._instances, self._inc, self._partitions, block_bits=self._block_bits
+        )
 
     def note_sent(self, delay_ns: NDArray[np.int64]) -> None:
         """Note a batch handed to the client; `delay_ns`, shape (n,), is actual minus intended time."""
@@ -127,14 +133,14 @@ class ProduceSecond:
             *above_columns("publish_latency_above_messages", self.latency),
         ]
 
-    def encoded(self) -> dict[str, str]:
-        """Return the histograms by their columns' names: from the intended time, from the send, the lag."""
+    def histograms(self) -> dict[str, Histogram]:
+        """Return them by their columns' names: from the intended time, from the send, the lag, by leader."""
         self.count_delays()
         return {
-            "publish_latency_seconds": self.latency.encode(),
-            "publish_service_seconds": self._service.encode(),
-            "schedule_lag_seconds": self._lag.encode(),
-            **self.by_leader.encoded(),
+            "publish_latency_seconds": self.latency,
+            "publish_service_seconds": self._service,
+            "schedule_lag_seconds": self._lag,
+            **self.by_leader.histograms(),
         }
 
     def acknowledged(self) -> dict[str, tuple[Span, ...]]:

@@ -28,11 +28,11 @@ class Sender:
         self.producer = producer
         self.in_flight = InFlight()
         self.pacer = pacer
+        self.second = second  # where it notes what it does
         self.next_ns = pacer.next_due_ns()  # when it is to be asked next
         self.left = 0  # due, and to be sent now
         self._client = client
         self._messages = messages
-        self._second = second
         self._clock = clock
         self._block: Block | None = None  # the next to be sent, laid out up to 10 ms ahead
         self._is_held = False  # behind the schedule because the cluster took no more
@@ -49,7 +49,7 @@ class Sender:
         if self._is_held:
             self._is_held = now_ns - self.pacer.next_due_ns() > LAG_UNTRUSTED_NS
         if due.missed:
-            self._second.missed += due.missed
+            self.second.missed += due.missed
             self.follow(self.pacer)
         self.left = due.count
         return self.send(now_ns) if due.count else 0
@@ -68,7 +68,7 @@ class Sender:
         if taken == ready:
             self._block = None
         if taken < count:
-            self._second.queue_full += count - taken
+            self.second.queue_full += count - taken
             self.left = 0
             self._is_held = True
             self.drop_block()  # another partition may take them
@@ -84,7 +84,7 @@ class Sender:
 
     def give_up(self, until_ns: int) -> None:
         """Count as missed what was due up to and at an instant and was not sent."""
-        self._second.missed += self.pacer.give_up(until_ns)
+        self.second.missed += self.pacer.give_up(until_ns)
         self.follow(self.pacer)
 
     def _hand_over(self, block: Block, count: int) -> int:
@@ -100,6 +100,6 @@ class Sender:
             in_flight.take_back(count - taken)
             delay_ns = delay_ns[:taken]
         block.sent += taken
-        self._second.note_sent(delay_ns)
-        self._second.held_back += taken if self._is_held else 0
+        self.second.note_sent(delay_ns)
+        self.second.held_back += taken if self._is_held else 0
         return taken
