@@ -483,7 +483,7 @@ def test_the_drain_is_not_over_while_a_producer_waits_for_acknowledgements(tmp_p
     loop = _produce_loop(context, producer, clock)
     quiet = [
         dataclasses.replace(_batch(clock, []), heads=[], at_mono_ns=at * SECOND_NS)
-        for at in (5, 6, 7)
+        for at in (5, 6, 7, 7, 7)  # a record is written while the next second begins
     ]
     reader = ConsumeLoop(
         _context(tmp_path, clock, "consume.0", phases),
@@ -499,7 +499,7 @@ def test_the_drain_is_not_over_while_a_producer_waits_for_acknowledgements(tmp_p
         loop.tick()
     before = is_drained(context.folder, parse(phases), 7)
     producer.is_stalled = False
-    while clock.mono_ns() < context.grid.start_of(9):
+    while clock.mono_ns() < context.grid.start_of(10):
         loop.tick()
 
     assert not before
@@ -647,11 +647,13 @@ def test_the_second_in_which_a_restarted_consumer_catches_up_is_not_trusted(tmp_
     clock = FakeClock()
     context = _context(tmp_path, clock, "consume.0")
     batch = _batch(clock, [(at, at) for at in range(100)])
-    later = [dataclasses.replace(batch, heads=[], at_mono_ns=at * SECOND_NS) for at in (1, 2)]
+    later = [
+        dataclasses.replace(batch, heads=[], at_mono_ns=at * SECOND_NS) for at in (1, 2, 2, 2, 2)
+    ]
     consumer = FakeConsumer([batch, *later], {0: (0, 100), 1: (0, 0)})
     second = _consume_second(is_behind=True)
     loop = ConsumeLoop(context, consumer, Received({0: EARLIEST, 1: EARLIEST}), second, clock)
-    for _ in range(3):
+    for _ in range(6):  # what is written goes out between the next ones
         loop.tick()
 
     reasons = [record.trust["reason"] for record, _ in _records(context)]

@@ -47,11 +47,9 @@ class Histogram:
     __slots__ = ("_counts", "max_ns", "negative", "overflow", "total")
 
     def __init__(self) -> None:
-        self._counts = np.zeros(_SIZE, dtype=np.int64)
-        self.clear()
-
-    def clear(self) -> None:
-        self._counts[:] = 0
+        self._counts = np.zeros(
+            _SIZE, dtype=np.int64
+        )  # pages that nothing is counted in cost nothing
         self.total = 0
         self.overflow = 0
         self.negative = 0

@@ -29,9 +29,11 @@ class ByLeader:
             found = self._histograms.setdefault(leaders.name_of(number), Histogram())
             found.record_ns(latency_ns[leader == number])
 
-    def clear(self) -> None:
-        for histogram in self._histograms.values():
-            histogram.clear()
+    def following(self) -> ByLeader:
+        """Return an empty one of the same leaders: one without a message keeps its columns."""
+        found = ByLeader(self._metric)
+        found._histograms = {name: Histogram() for name in self._histograms}
+        return found
 
     def samples(self) -> list[tuple[Column, float]]:
         """Return p50, p99 and p99.9 of each leader, in order of their names."""

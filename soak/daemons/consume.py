@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from soak.core import header
 from soak.core.load_rates import rates
-from soak.core.model import Event
+from soak.core.model import Event, Span
 from soak.core.ports import Batch, Clock, Consumer
 from soak.core.units import SECOND_NS
 from soak.daemons.begin import begin_of
@@ -35,6 +35,7 @@ RECEIVE_SECONDS = 0.2
 LEAST_SECONDS = 0.001
 BATCH = 4000
 DIGEST_NS = SECOND_NS // 5  # messages are stamped as they come, and looked at in lots
+_DONE = object()
 
 
 def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
@@ -85,6 +86,7 @@ class ConsumeLoop:
         self._clock = clock
         self._cpu = CpuMeter(clock)
         self._run = header.run_of(context.run.id)
+        self._writing: Iterator[None] = iter(())  # of the second before
         self._waiting: list[Batch] = []
         self._waiting_messages = 0
         self._waited_ns = self._digest_ns = clock.mono_ns()  # until when it waited for messages
@@ -103,11 +105,14 @@ class ConsumeLoop:
         return self._context.phase_file.phases.at(self._k) == "end"
 
     def tick(self) -> None:
+        is_writing = next(self._writing, _DONE) is not _DONE  # another piece is to come
         is_building = self._context.phase_file.phases.is_building(self._k)
         self._hold(is_paused=is_building and self._catches_up)
         away_ns = self._clock.mono_ns() - self._waited_ns
         left_ns = self._context.grid.start_of(self._k + 1) - self._clock.mono_ns()
         patience = min(RECEIVE_SECONDS, max(left_ns / SECOND_NS, LEAST_SECONDS))
+        if is_writing:
+            patience = LEAST_SECONDS
         batch = self._consumer.receive(BATCH, patience)
         self._waited_ns = batch.at_mono_ns
         k = self._context.grid.k_at(batch.at_mono_ns)
@@ -131,6 +136,7 @@ class ConsumeLoop:
         self._consumer.pause(is_paused=True)  # a question would wait behind each fetch
         events = self._received.final_events(self._consumer, self._clock)
         self._write(max(self._k, 0), events)
+        self._finish_writing()
         if self.is_over:
             self._consumer.close_for_good()
         else:  # stopped before its time: who starts again reads on
@@ -163,22 +169,38 @@ class ConsumeLoop:
         return float(next(rates(load, phases, self._table, k, k + 1))[1])
 
     def _write(self, k: int, events: Sequence[Event]) -> None:
-        lag = self._consumer.lag(self._received.positions)
-        reason = self._second.reason()  # as of this second; a lag that is gone now was there in it
-        if lag is not None:
-            self._second.note_lag(lag, self._rate(k))
+        """End a second; its record is written piece by piece while the next one is collected."""
+        self._finish_writing()
+        lag, spans = self._consumer.lag(self._received.positions), self._received.take_spans()
+        done, cpu_ratio = self._second, self._cpu.ratio()
+        self._writing = self._pieces(k, done, lag, cpu_ratio, spans, events)
+        self._second = done.following(lag, self._rate(k))
+
+    def _pieces(
+        self,
+        k: int,
+        second: ConsumeSecond,
+        lag: int | None,
+        cpu_ratio: float,
+        spans: dict[str, tuple[Span, ...]],
+        events: Sequence[Event],
+    ) -> Iterator[None]:
+        """Do a piece between two: what comes during one is stamped after it."""
+        samples = second.samples(math.nan if lag is None else lag, cpu_ratio)
+        yield
+        encoded = {}
+        for name, histogram in second.histograms().items():
+            encoded[name] = histogram.encode()
+            yield
         self._context.recorder.append(
             k,
-            self._second.samples(math.nan if lag is None else lag, self._cpu.ratio()),
-            histograms={
-                "end_to_end_latency_seconds": self._second.latency.encode(),
-                **{
-                    name: histogram.encode()
-                    for name, histogram in self._second.by_leader.histograms().items()
-                },
-            },
-            received=self._received.take_spans(),
+            samples,
+            histograms=encoded,
+            received=spans,
             events=events,
-            trust={"reason": reason},
+            trust={"reason": second.reason()},
         )
-        self._second.clear()
+
+    def _finish_writing(self) -> None:
+        for _ in self._writing:
+            pass

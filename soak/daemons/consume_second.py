@@ -20,7 +20,7 @@ BEHIND_SECONDS = 2.0
 
 
 class ConsumeSecond:
-    """Counters and histogram of the second in hand; `clear` starts the next one."""
+    """Counters and histogram of one second, which may be written while the next one is collected."""
 
     def __init__(self, boot: int, leaders: Leaders, *, is_behind: bool) -> None:
         self.by_leader = ByLeader("end_to_end_latency_seconds")
@@ -56,14 +56,12 @@ class ConsumeSecond:
     def note_pause(self, pause_ns: int) -> None:
         self._pause_ns = max(self._pause_ns, pause_ns)
 
-    def note_lag(self, lag: int, rate: float) -> None:
-        self._is_behind = self._is_behind and lag > rate * BEHIND_SECONDS
-
-    def clear(self) -> None:
-        self.latency.clear()
-        self.by_leader.clear()
-        self._received = self._foreign = self._pause_ns = self.redelivered = 0
-        self._odd = AuditCounts()
+    def following(self, lag: int | None, rate: float) -> ConsumeSecond:
+        """Return the next one, empty; `lag` is what is left to be read now, None where nobody knows."""
+        is_behind = self._is_behind and (lag is None or lag > rate * BEHIND_SECONDS)
+        found = ConsumeSecond(self._boot, self._leaders, is_behind=is_behind)
+        found.by_leader = self.by_leader.following()
+        return found
 
     def samples(self, lag: float, cpu_ratio: float) -> list[tuple[Column, float]]:
         """Return columns and values in a fixed order."""
@@ -86,6 +84,10 @@ class ConsumeSecond:
             *self.by_leader.samples(),
             *above_columns("end_to_end_latency_above_messages", self.latency),
         ]
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Return them by their columns' names: of all messages, and by leader."""
+        return {"end_to_end_latency_seconds": self.latency, **self.by_leader.histograms()}
 
     def reason(self) -> str:
         """Return why this second says nothing about the cluster, or ""."""

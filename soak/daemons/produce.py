@@ -37,7 +37,7 @@ from soak.store.journal import segments
 
 TICK_NS = 260_000  # so long a message waits for others: the lag is that and what a wake-up is late
 IDLE_NS = 20_000_000
-DIGEST_NS = SECOND_NS // 5  # acknowledgements are noted at once, and counted so often
+DIGEST_NS = SECOND_NS // 10  # acknowledgements are noted at once, and counted so often
 DIGEST_MESSAGES = 1 << 14  # or when so many were sent: what counts them long holds up the schedule
 MOST_WAITING_SECONDS = 10
 FLUSH_SECONDS = 15.0
@@ -103,7 +103,7 @@ class ProduceLoop:
         """`adapt` is told each second how much of a core this thread has used."""
         self._context = context
         self._messages = messages
-        self._second, self._other = second, second.twin()
+        self._second = second
         self._writing: Iterator[None] = iter(())  # of the second before
         self._leaders = leaders
         self._clock = clock
@@ -284,7 +284,7 @@ class ProduceLoop:
         self._adapt(busy_ratio)
         state = (self._in_flight(), self._waiting_seconds(), self._cpu.ratio(), busy_ratio)
         self._writing = self._pieces(k, self._clock.wall_ns(), self._second, state, touched)
-        self._second, self._other = self._other, self._second
+        self._second = self._second.following()
         for one in self._senders:
             one.second = self._second
 
@@ -315,7 +315,6 @@ class ProduceLoop:
             events=second.failures(at_ns, since_ns),
             trust={"reason": second.reason(state[-1])},
         )
-        second.clear()
 
     def _has_written_a_piece(self) -> bool:
         return next(self._writing, _DONE) is not _DONE

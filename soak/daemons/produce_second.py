@@ -32,7 +32,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 class ProduceSecond:
-    """Counters and histograms of one second; `clear` makes it ready for another one."""
+    """Counters and histograms of one second, which may be written while the next one is collected."""
 
     def __init__(
         self, instances: Sequence[int], inc: int, partitions: int, *, block_bits: int = 0
@@ -53,11 +53,13 @@ class ProduceSecond:
         self.queue_full = 0
         self.held_back = 0  # sent late because the cluster had taken no more
 
-    def twin(self) -> ProduceSecond:
-        """Return an empty one: a second is collected while the one before it is written."""
-        return ProduceSecond(
+    def following(self) -> ProduceSecond:
+        """Return the next one, empty."""
+        found = ProduceSecond(
             self._instances, self._inc, self._partitions, block_bits=self._block_bits
         )
+        found.by_leader = self.by_leader.following()
+        return found
 
     def note_sent(self, delay_ns: NDArray[np.int64]) -> None:
         """Note a batch handed to the client; `delay_ns`, shape (n,), is actual minus intended time."""
@@ -84,14 +86,6 @@ class ProduceSecond:
             partition = settled.lane[good] % self._partitions
             self.by_leader.record_ns(leaders, partition, settled.latency_ns[good])
         self._settled.append(settled)
-
-    def clear(self) -> None:
-        for histogram in (self.latency, self._service, self._lag, self.by_leader):
-            histogram.clear()
-        self._settled = []
-        self._delays_ns = []
-        self._pause_ns = 0
-        self.sent = self.missed = self.queue_full = self.held_back = 0
 
     def samples(
         self, in_flight: int, waiting_seconds: int, cpu_ratio: float, busy_ratio: float
