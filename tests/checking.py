@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from click.testing import Result
 from typer.testing import CliRunner
 
 from soak.cli import main
@@ -11,8 +12,13 @@ from soak.cli import main
 
 def checked(folder: Path, text: str) -> str:
     """Return what is said of a plan that holds this text; its runs would go into `folder`."""
+    return called(folder, text).output
+
+
+def called(folder: Path, text: str, *options: str) -> Result:
+    """Return what `soak check` of that plan came to, its output and its errors apart."""
     plan = folder / "plan.yaml"
     plan.write_text(f"name: x\nrun_directory: {folder}\n{text}")
-    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
-    assert result.exit_code == 0
-    return result.output
+    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan), *options])
+    assert result.exit_code == 0, result.output
+    return result

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.checking import checked
+from soak.core import plan_text
+from tests.checking import called, checked
 
 PLAN = """\
 load: {rate: 1k/s, message_size: 1000B}
@@ -41,3 +42,19 @@ def test_that_nobody_will_be_told_is_said(tmp_path: Path, sinks: str, times: int
     said = checked(tmp_path, f"{PLAN}{sinks}\n")
 
     assert said.count("Warning: sinks is empty: nobody is told of what is found") == times
+
+
+@pytest.mark.parametrize("text", [PLAN, "probes: {fsync: {directory: /nowhere/data}}\n"])
+def test_a_plan_that_is_shown_is_checked_all_the_same(tmp_path: Path, text: str) -> None:
+    """Its text alone is on stdout, to be kept as a plan; what is told of it is on stderr."""
+    told = checked(tmp_path, text)
+
+    shown = called(tmp_path, text, "--show")
+
+    assert plan_text.dump(plan_text.load_any(shown.stdout, "shown")[0]) == shown.stdout
+    assert "plan.yaml: good. " in shown.stderr
+    assert _warnings(shown.stderr) == _warnings(told)
+
+
+def _warnings(said: str) -> list[str]:
+    return [line for line in said.splitlines() if line.startswith("Warning: ")]

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from soak.core.plan import Plan
+    from soak.core.plan_probe import AnyPlan
+    from soak.core.plan_text import PlanFile
 
 
 def check(
     plan: Annotated[Path, typer.Argument(help="The plan, a YAML file.")],
     show: Annotated[
-        bool, typer.Option("--show", help="Print the plan with every default.")
+        bool,
+        typer.Option("--show", help="Print the plan with every default; all else goes to stderr."),
     ] = False,
     scale: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
     duration: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
@@ -27,44 +34,58 @@ def check(
     ] = None,
 ) -> None:
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
-    from soak.cli import _checks, _drives, _durability, _forecast, _host_check, _machine
-    from soak.cli._excess import warnings
-    from soak.cli._leaders import untold_apart
-    from soak.cli._load_checks import table_of
-    from soak.cli._probe_checks import looked
+    from soak.cli import _checks, _drives, _host_check
     from soak.cli._probe_host import host_plan
-    from soak.core import durability, plan_text
-    from soak.core.clock import SystemClock
-    from soak.core.units import format_duration, format_rate
-    from soak.daemons.context import connect
 
     host = host_plan(plan)
     if host is not None:  # it knows no more of the run
-        if drives:
-            _drives.show(host[0], run_dir)
-        elif show:
-            print(_masked(plan_text.dump(host[0])), end="")
-        else:
-            _host_check.check(plan, *host)
+        with _after(host[0]) if show else contextlib.nullcontext():
+            if drives:
+                _drives.show(host[0], run_dir)
+            else:
+                _host_check.check(plan, *host)
         return
     plan_file = _checks.cut(_checks.load_plan(plan), scale, duration)
     _checks.check_here(plan_file, Path(plan_file.plan.run_directory))
     if plan_file.plan.lab is None:
         _checks.check_cluster(plan_file)
-    if show:
-        print(_masked(plan_text.dump(plan_file.plan)), end="")
-        return
-    found = plan_file.plan
+    with _after(plan_file.plan) if show else contextlib.nullcontext():
+        _tell(plan_file, drives, run_dir)
+
+
+@contextlib.contextmanager
+def _after(plan: AnyPlan) -> Iterator[None]:
+    """Print the plan, and leave stdout to it alone: what is told of it goes to stderr."""
+    from soak.core import plan_text
+
+    print(_masked(plan_text.dump(plan)), end="", flush=True)
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def _tell(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> None:
+    """Print what there is to know of a plan that was not refused."""
+    from soak.cli import _drives, _durability, _forecast, _machine
+    from soak.cli._excess import warnings
+    from soak.cli._leaders import untold_apart
+    from soak.cli._load_checks import table_of
+    from soak.cli._probe_checks import looked
+    from soak.core import durability
+    from soak.core.clock import SystemClock
+    from soak.core.units import format_duration, format_rate
+    from soak.daemons.context import connect
+
+    found, name = plan_file.plan, plan_file.document.name
     where = "a lab broker on this machine" if found.lab else "the cluster that it names"
     lengths = found.phases
     print(
-        f"{plan}: good. {format_rate(found.load.rate)} against {where}, "
+        f"{name}: good. {format_rate(found.load.rate)} against {where}, "
         f"warm-up {format_duration(lengths.warm_up)}, soak {format_duration(lengths.soak)}."
     )
     _tell_of_windows(found)
     if found.lab is None:
         promised = durability.named(_durability.look(found))
-        print(f"Durability: {promised}; `soak audit {plan}` says why.")
+        print(f"Durability: {promised}; `soak audit {name}` says why.")
         clock = SystemClock()
         for lacking in (*looked(found, clock), *untold_apart(found, connect(found, clock))):
             print(f"Warning: {lacking}.")
