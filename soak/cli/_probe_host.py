@@ -15,8 +15,11 @@ from soak.core.errors import PlanError
 from soak.core.plan_probe import AnyPlan, ProbePlan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.core.yaml_text import Document
+from soak.core.yaml_text import Document, parse
 from soak.store.run_folder import RunFolder
+
+_OF_RUNS = frozenset({"broker", "lab", "topic", "load", "consumers", "phases"})
+"""Sections by which the text is meant as the plan of a run, whatever is wrong with it."""
 
 
 def load_any_plan(path: Path) -> AnyPlan:
@@ -29,11 +32,16 @@ def load_any_plan(path: Path) -> AnyPlan:
 
 
 def host_plan(path: Path) -> tuple[ProbePlan, Document] | None:
-    """Return the plan of a host that only probes, and its text; None where it is none, or is wrong."""
-    try:
-        plan, document = _loaded(path)
-    except PlanError:
+    """Return the plan of a host that only probes, and its text; None where the text is that of a run's plan.
+
+    Raises:
+        PlanError: it is of such a host, and something in it is wrong.
+    """
+    text = _text(path)
+    value = parse(text, str(path)).value
+    if not isinstance(value, dict) or "probes" not in value or value.keys() & _OF_RUNS:
         return None
+    plan, document = plan_text.load_any(text, str(path))
     return (plan, document) if isinstance(plan, ProbePlan) else None
 
 
@@ -71,8 +79,11 @@ def run_host(
 
 
 def _loaded(path: Path) -> tuple[AnyPlan, Document]:
+    return plan_text.load_any(_text(path), str(path))
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: cannot read the plan: {error}") from error
-    return plan_text.load_any(text, str(path))
