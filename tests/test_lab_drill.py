@@ -92,7 +92,7 @@ def test_the_retention_cliff_stands_in_four_cells_of_one_table() -> None:
         ),
         ("stall: 40ms", "stal: 40ms", "4: fault.stal: unknown key; did you mean 'stall'"),
         ("stall: 40ms", "stall: 40 blinks", "4: fault.stall: "),
-        ("stall: 40ms", "stall: 240ms", "2: fault: stall must be at most half of every"),
+        ("stall: 40ms", "stall: 240ms", "4: fault.stall: must be at most half of every"),
         ("  cause: retention_cliff", "  cause: x\n  lose: 0", "7: expect.lose: unknown key"),
         ("plan: plan.yaml", "plan: other.yaml", "1: plan: there is no file"),
         ("plan: plan.yaml", "", "1: plan: is missing"),

@@ -178,7 +178,7 @@ def test_without_a_driver_a_lab_kafka_is_taken_and_told() -> None:
             "0.yaml:7: commonConfig: names no bootstrap.servers",
         ),
         ([PULSAR.replace("serviceUrl", "url")], "client.serviceUrl: is missing"),
-        ([WORKLOAD.replace("100\n", "99999\n")], "partitions of all topics must be at most"),
+        ([WORKLOAD.replace("100\n", "99999\n")], "partitions: must be at most 100000"),
     ],
 )
 def test_a_file_that_makes_no_plan_is_refused_with_its_place(

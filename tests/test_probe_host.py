@@ -125,23 +125,23 @@ def test_a_plan_of_a_run_is_refused_with_what_does_its_part(tmp_path: Path) -> N
     ("more", "said"),
     [
         ("topic: {}\n", "p:3: topic: unknown key; known: free_space_floor, journal"),
-        ("ship: {}\n", "p:1: ship.bootstrap_servers names no cluster, and this plan measures none"),
+        ("ship: {}\n", "p:3: ship.bootstrap_servers: names no cluster, and this plan measures none"),
         (
             "ship: {bootstrap_servers: 'h:9', buffer: 1KiB}\n",
-            "p:3: ship: buffer must be at least 1MiB",
+            "p:3: ship.buffer: must be at least 1MiB",
         ),
         ("sampling: {fsync: {}}\n", "p:3: sampling.fsync: is none of the plan's probes"),
         (
             "sampling: {pressure: {period: 1500ms}}\n",
-            "p:3: sampling.pressure: period must be whole",
+            "p:3: sampling.pressure.period: must be whole",
         ),
-        ("sampling: {pressure: {period: 2h}}\n", "period must lie between 1s and 1h"),
-        ("sampling: {pressure: {timeout: 1ms}}\n", "timeout must lie between 1s and 10min"),
+        ("sampling: {pressure: {period: 2h}}\n", "period: must lie between 1s and 1h"),
+        ("sampling: {pressure: {timeout: 1ms}}\n", "timeout: must lie between 1s and 10min"),
         (
             "sampling: {pressure: {perid: 1s}}\n",
             "sampling.pressure.perid: unknown key; did you mean",
         ),
-        ("metrics: {port: 70000}\n", "p:3: metrics: port must lie between 0 and 65535"),
+        ("metrics: {port: 70000}\n", "p:3: metrics.port: must lie between 0 and 65535"),
     ],
 )
 def test_what_cannot_be_is_refused_with_file_line_and_key(more: str, said: str) -> None:

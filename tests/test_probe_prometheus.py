@@ -299,13 +299,13 @@ def test_without_a_target_there_is_nothing_to_read() -> None:
     ("target", "message"),
     [
         ("{url: 'ftp://h/m', maps: [jvm]}", "is no address of a page"),
-        ("{url: 'http://u:p@h/m', maps: [jvm]}", "url holds a password"),
-        ("{url: 'http://h/m', maps: []}", "maps must name at least one"),
+        ("{url: 'http://u:p@h/m', maps: [jvm]}", "url: holds a password"),
+        ("{url: 'http://h/m', maps: []}", "maps: must name at least one"),
         (
             "{url: 'http://h/m', maps: [jvm], selector: 'a=\"b\"'}",
-            "selector belongs to the kind server",
+            "selector: belongs to the kind server",
         ),
-        ("{url: 'http://h/m', maps: [jvm], look_back: 8d}", "look_back must lie between"),
+        ("{url: 'http://h/m', maps: [jvm], look_back: 8d}", "look_back: must lie between"),
     ],
 )
 def test_a_target_that_cannot_be_is_refused(target: str, message: str) -> None:

@@ -68,7 +68,7 @@ class Topic:
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} must be at least 1, not {getattr(self, key)}")
         if self.total_partitions > MOST_PARTITIONS:
-            raise ValueError(f"partitions of all topics must be at most {MOST_PARTITIONS}")
+            raise ValueError(f"partitions must be at most {MOST_PARTITIONS} of all topics together")
 
     @property
     def names(self) -> tuple[str, ...]:

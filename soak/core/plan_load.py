@@ -42,8 +42,9 @@ class Profile:
         starts = [step.after for step in self.steps]
         if starts != sorted(set(starts)):
             raise ValueError("steps must come in ascending order of `after`")
-        if any(start % SECOND_NS for start in starts):
-            raise ValueError("after must be whole seconds")
+        for number, start in enumerate(starts):
+            if start % SECOND_NS:
+                raise ValueError(f"steps.{number}.after must be whole seconds")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -88,11 +89,12 @@ class Load:
             raise ValueError("backlog must be at least 1s")
         for key in ("producers", "clients_per_producer"):
             check_between(self, key, 1, 1000)
-        for size, share in self.sizes:
+        for number, (size, share) in enumerate(self.sizes):
+            each = f"message_sizes.{number}." if self.message_sizes else "message_"
             if not SMALLEST_MESSAGE_BYTES <= size <= LARGEST_MESSAGE_BYTES:
-                raise ValueError("message_size must lie between 64B and 16MiB")
+                raise ValueError(f"{each}size must lie between 64B and 16MiB")
             if not (math.isfinite(share) and share > 0):
-                raise ValueError("share must be above 0")
+                raise ValueError(f"{each}share must be above 0")
 
     @property
     def sizes(self) -> tuple[tuple[int, float], ...]:

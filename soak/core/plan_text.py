@@ -106,7 +106,8 @@ def typed(kind: type[Any], raw: object, document: Document, place: Place) -> Any
     except ValidationError as error:
         first = error.errors()[0]
         inner: Place = tuple(part for part in first["loc"] if isinstance(part, str | int))
-        raise document.error((*place, *inner), _message(kind, first, inner)) from error
+        message, at = _message(kind, first, inner), (*place, *inner)
+        raise _at_its_key(message, at, document) from error
 
 
 def _check_sampled(raw: dict[str, Any], document: Document) -> None:
@@ -163,6 +164,18 @@ def _message(kind: type[Any], error: Any, inner: Place) -> str:  # noqa: ANN401 
         return "is missing and has no default"
     text = str(error["msg"]).removeprefix("Value error, ")
     return f"{text[:1].lower()}{text[1:]}" if text[:1].isupper() else text
+
+
+def _at_its_key(message: str, section: Place, document: Document) -> PlanError:
+    """Return the error, at the key that its first word names where the section in the file has that key."""
+    word, _, rest = message.partition(" ")
+    word = word.removesuffix(":")
+    parts = tuple(int(part) if part.isdecimal() else part for part in word.split("."))
+    is_of_one = not rest.startswith("and ")
+    for inner in ((word,), parts):
+        if is_of_one and (*section, inner[0]) in document.lines:
+            return document.error((*section, *inner), rest)
+    return document.error(section, message)
 
 
 def _known_keys(kind: Any, place: Place) -> list[str]:  # noqa: ANN401  # any annotation
