@@ -71,6 +71,8 @@ def test_with_a_topic_every_host_ships_and_the_first_receives() -> None:
         (("a/b", START, ""), "letters, digits"),
         (("r1", "soon", ""), "is no time"),
         (("r1", "2026-01-31T12:00:00", ""), "has no time zone"),
+        (("r1", "0001-01-01T00:00:00+14:00", ""), "outside the years 1970 to 2262"),
+        (("r1", "9999-12-31T23:59:59-14:00", ""), "outside the years 1970 to 2262"),
         (("r1", START, "alert,probe"), "alert belongs to the host that has conduct"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from soak.cli._checks import cut
 from soak.core import plan_text
 from soak.core.errors import PlanError
 from soak.core.plan import Plan
@@ -170,6 +171,8 @@ def test_a_plan_that_cannot_be_cut_so_far_says_so() -> None:
         scaled(plan_of(LARGE), Fraction(-1))
     with pytest.raises(PlanError, match=r"--scale 1e\+08 is too much .* partitions"):
         scaled(plan_of(LARGE), Fraction(10**8))
+    with pytest.raises(PlanError, match=r"--scale must be at most 1e\+15"):
+        scaled(plan_of(LARGE), Fraction(10**5000))
     from_file = "name: x\nbroker: {kafka: {}}\nload: {profile: {file: rates.csv}}\n"
     with pytest.raises(PlanError, match=r"scale load\.profile\.file itself"):
         scaled(plan_of(from_file), HUNDREDTH)
@@ -217,3 +220,20 @@ def test_the_whole_of_a_plan_is_the_plan(factor: Fraction) -> None:
     assert scaled(scaled(plan, factor), 1 / factor).load.rate == plan.load.rate
     assert scaled(plan, Fraction(1)) == plan
     assert shortened(plan, 24 * 60 * MINUTE_NS) == plan
+
+
+@pytest.mark.parametrize(
+    "scale", ["1e400000", "1e5000", "1e999999999", "9" * 5000, "1/0", "x", "nan", "."]
+)
+def test_a_scale_that_no_plan_can_be_cut_by_is_refused_at_once(scale: str) -> None:
+    loaded = plan_text.load(LARGE, "p.yaml")
+
+    with pytest.raises(PlanError, match="is no number that a plan can be cut by"):
+        cut(loaded, scale, "")
+
+
+@pytest.mark.parametrize(("scale", "rate"), [("0.01", 10), ("1/100", 10), ("1e-2", 10)])
+def test_a_scale_is_written_as_people_write_numbers(scale: str, rate: int) -> None:
+    loaded = plan_text.load("name: x\nbroker: {kafka: {}}\n", "p.yaml")
+
+    assert cut(loaded, scale, "").plan.load.rate == rate

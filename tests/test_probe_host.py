@@ -125,7 +125,10 @@ def test_a_plan_of_a_run_is_refused_with_what_does_its_part(tmp_path: Path) -> N
     ("more", "said"),
     [
         ("topic: {}\n", "p:3: topic: unknown key; known: free_space_floor, journal"),
-        ("ship: {}\n", "p:3: ship.bootstrap_servers: names no cluster, and this plan measures none"),
+        (
+            "ship: {}\n",
+            "p:3: ship.bootstrap_servers: names no cluster, and this plan measures none",
+        ),
         (
             "ship: {bootstrap_servers: 'h:9', buffer: 1KiB}\n",
             "p:3: ship.buffer: must be at least 1MiB",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -29,6 +30,9 @@ from soak.daemons.alert_calendar import refusal
 from soak.daemons.context import connect
 from soak.daemons.free_space import folders_of
 from soak.store.run_folder import RunFolder
+
+_SCALE = re.compile(r"[+-]?[\d.]{1,30}(/\d{1,30}|[eE][+-]?\d{1,2})?", re.ASCII)
+"""A number of few digits: those of 1e999999999 would fill any memory."""
 
 
 def load_plan(path: Path) -> PlanFile:
@@ -62,12 +66,17 @@ def cut(plan_file: PlanFile, scale: str, duration: str) -> PlanFile:
             raise PlanError(f"--duration: {error}") from error
         plan = plan_scale.shortened(plan, length_ns)
     if scale:
-        try:
-            factor = Fraction(scale)
-        except (ValueError, ZeroDivisionError) as error:
-            raise PlanError(f"--scale {scale!r} is no number; write 0.01 or 1/100") from error
-        plan = plan_scale.scaled(plan, factor)
+        plan = plan_scale.scaled(plan, _factor(scale))
     return dataclasses.replace(plan_file, plan=plan)
+
+
+def _factor(text: str) -> Fraction:
+    match = _SCALE.fullmatch(text)
+    try:
+        return Fraction(match[0] if match else "")
+    except (ValueError, ZeroDivisionError) as error:
+        what = "no number that a plan can be cut by; write 0.01 or 1/100"
+        raise PlanError(f"--scale {text[:40]!r} is {what}") from error
 
 
 def check_here(plan_file: PlanFile, runs: Path) -> None:

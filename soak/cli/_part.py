@@ -15,6 +15,8 @@ from soak.daemons.supervise import Role, roles_of
 LEADING = ("conduct", "receive", "detect-stream", "alert")
 """Daemons of the first host, which makes the topics and judges."""
 
+_LATEST_NS = 2**63 - 1  # of a stamp: in the year 2262
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -71,9 +73,12 @@ def part_of(run_id: str, start: str, only: str) -> Part:
     strays = sorted(set(LEADING) & set(names)) if "conduct" not in names else []
     if strays:
         raise PlanError(f"--only: {strays[0]} belongs to the host that has conduct")
-    since_epoch = at.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    since_epoch = at - datetime(1970, 1, 1, tzinfo=UTC)
     micros = (since_epoch.days * 86_400 + since_epoch.seconds) * 10**6 + since_epoch.microseconds
-    return Part(run_id, micros * (SECOND_NS // 10**6), names)
+    start_wall_ns = micros * (SECOND_NS // 10**6)
+    if not 0 < start_wall_ns <= _LATEST_NS:
+        raise PlanError(f"--start {start!r} lies outside the years 1970 to 2262")
+    return Part(run_id, start_wall_ns, names)
 
 
 def names_of(only: str) -> tuple[str, ...]:

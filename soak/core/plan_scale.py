@@ -17,7 +17,7 @@ from soak.core.errors import PlanError
 from soak.core.plan import Plan, Topic
 from soak.core.plan_load import Consumers, Load
 from soak.core.plan_phases import CatchUp, PhaseLengths, Ramp, Window
-from soak.core.units import SECOND_NS, format_duration, nearest_rate
+from soak.core.units import MOST_RATE, RATE_PARTS, SECOND_NS, format_duration, nearest_rate
 
 _SIZES = ("retention.bytes", "segment.bytes", "retentionSizeInMB", "limitSize")
 _TIMES = ("retention.ms", "segment.ms", "retentionTimeInMinutes", "limitTime", "messageTTL")
@@ -30,6 +30,7 @@ _COPIES = (
     "bookkeeperAckQuorum",
 )
 
+_MOST_FACTOR = int(MOST_RATE * RATE_PARTS)  # from the lowest rate to the highest
 _LEAST_STEP = 5 * SECOND_NS
 _LEAST_DRAIN = 10 * SECOND_NS
 _LEAST_WINDOW = 30 * SECOND_NS
@@ -48,6 +49,8 @@ def scaled(plan: Plan, factor: Fraction) -> Plan:
     """
     if factor <= 0:
         raise PlanError(f"--scale must be above 0, not {float(factor):g}")
+    if factor > _MOST_FACTOR:
+        raise PlanError(f"--scale must be at most {_MOST_FACTOR:g}: no rate grows by more")
     if plan.load.profile.file:
         raise PlanError("--scale cannot change the rates of a file; scale load.profile.file itself")
     try:
