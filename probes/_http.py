@@ -32,12 +32,12 @@ _CHUNK_BYTES = 2**18
 
 
 def check_url(url: str) -> None:
-    """Raise `ValueError` unless it is the address of a page, without a password in it."""
+    """Raise `ValueError` unless it is the address of a page, without a secret in it; never repeats it."""
+    if "@" in url.partition("?")[0] or secret.is_in_query(url):
+        raise ValueError("url holds a password; name it in `client` instead")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is no address of a page; write it like http://host:9644/metrics")
-    if parts.username or parts.password:
-        raise ValueError("url holds a password; name it in `client` instead")
+        raise ValueError("url is no address of a page; write it like http://host:9644/metrics")
     _ = parts.port  # refuses one that is no number
 
 

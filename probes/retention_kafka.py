@@ -57,6 +57,7 @@ class Config:
     partitions_per_poll: int = 200
 
     def __post_init__(self) -> None:
+        secret.refuse_in_addresses("bootstrap_servers", [self.bootstrap_servers])
         if not duration_ns("100ms") <= self.period <= duration_ns("60s"):
             raise ValueError("period must lie between 100ms and 60s")
         if self.timeout <= 0:

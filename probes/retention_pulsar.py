@@ -56,6 +56,8 @@ class Config:
     timeout: Duration = duration_ns("10s")
 
     def __post_init__(self) -> None:
+        for name in ("admin_url", "bookie_urls"):
+            secret.refuse_in_addresses(name, getattr(self, name).split(","))
         if not duration_ns("100ms") <= self.period <= duration_ns("60s"):
             raise ValueError("period must lie between 100ms and 60s")
         if self.timeout <= 0:

@@ -21,6 +21,7 @@ from dataclasses import field
 from pydantic.dataclasses import dataclass
 
 from probes._worker import Stop, Worker
+from soak.clients.secret import refuse_in_addresses
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Reading
 from soak.core.plan_base import STRICT, Settings
@@ -45,6 +46,7 @@ class Config:
     timeout: Duration = duration_ns("10s")
 
     def __post_init__(self) -> None:
+        refuse_in_addresses("bootstrap_servers", [self.bootstrap_servers])
         if not duration_ns("10ms") <= self.period <= SECOND_NS:
             raise ValueError("period must lie between 10ms and 1s")
         if not 1 <= self.connections <= 16:  # noqa: PLR2004  # a broker has something else to do

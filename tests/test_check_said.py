@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from soak.cli._shown import shown
 from soak.core import plan_text
 from tests.checking import called, checked
 
@@ -54,6 +55,36 @@ def test_a_plan_that_is_shown_is_checked_all_the_same(tmp_path: Path, text: str)
     assert plan_text.dump(plan_text.load_any(shown.stdout, "shown")[0]) == shown.stdout
     assert "plan.yaml: good. " in shown.stderr
     assert _warnings(shown.stderr) == _warnings(told)
+
+
+def test_where_a_secret_is_is_shown_and_never_the_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is printed is to be a plan again; what stands behind a reference is nobody's to see."""
+    monkeypatch.setenv("SOAK_TEST_PASSWORD", "hunter2")
+    common = "{ssl.key.location: /k.pem, ssl.key.password: '${env:SOAK_TEST_PASSWORD}'}"
+    text = f"{PLAN.replace('{kafka: {}}', f'{{kafka: {{common: {common}}}}}')}"
+
+    said = called(tmp_path, text, "--show")
+
+    assert "ssl.key.password: ${env:SOAK_TEST_PASSWORD}\n" in said.stdout
+    assert "ssl.key.location: /k.pem\n" in said.stdout
+    assert "hunter2" not in said.output
+
+
+def test_a_secret_that_stands_in_a_plan_is_not_shown() -> None:
+    """However long it is, and whatever a reference stands beside."""
+    secret = "hunter2 " * 40
+    plan = plan_text.load(
+        "name: x\nbroker: {kafka: {}}\nlab:\n  settings:\n"
+        f"    ssl.keystore.password: '{secret}'\n    sasl.jaas.config: '${{env:A}} {secret}'\n",
+        "p.yaml",
+    ).plan
+
+    said = shown(plan)
+
+    assert "ssl.keystore.password: '***'\n" in said
+    assert "hunter2" not in said
 
 
 def _warnings(said: str) -> list[str]:

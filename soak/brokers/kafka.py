@@ -72,6 +72,7 @@ class Config:
     common: Settings = field(default_factory=dict)  # security and the like, for every client
 
     def __post_init__(self) -> None:
+        secret.refuse_in_addresses("bootstrap_servers", [self.bootstrap_servers])
         object.__setattr__(
             self, "producer", producer_settings(self.producer, self.common, linger_ms=1)
         )

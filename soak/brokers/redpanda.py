@@ -31,6 +31,7 @@ class Config:
         # Redpanda flushes before it acknowledges unless write caching is on, so larger batches pay off.
         settings = kafka.producer_settings(self.producer, self.common, linger_ms=5)
         object.__setattr__(self, "producer", settings)
+        secret.refuse_in_addresses("bootstrap_servers", [self.bootstrap_servers])
         secret.refuse_in_addresses("metrics_urls", self.metrics_urls)
 
     @property

@@ -52,6 +52,11 @@ def check_settings(plan: AnyPlan, document: Document) -> None:
     if plan.ship is None:
         return
     try:
+        secret.refuse_in_addresses("bootstrap_servers", [plan.ship.bootstrap_servers])
+    except ValueError as error:
+        why = str(error).removeprefix("bootstrap_servers ")
+        raise document.error(("ship", "bootstrap_servers"), why) from error
+    try:
         secret.refuse_literals("client", plan.ship.client, secret.OF_LIBRDKAFKA)
         known.refuse_unknown("client", plan.ship.client, known.librdkafka())
     except SettingError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,9 +55,9 @@ def check(
 @contextlib.contextmanager
 def _after(plan: AnyPlan) -> Iterator[None]:
     """Print the plan, and leave stdout to it alone: what is told of it goes to stderr."""
-    from soak.core import plan_text
+    from soak.cli._shown import shown
 
-    print(_masked(plan_text.dump(plan)), end="", flush=True)
+    print(shown(plan), end="", flush=True)
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
@@ -120,12 +119,5 @@ def _tell_of_windows(plan: Plan) -> None:
         if never_begins(plan, window):
             print(f"phases.windows.{number} never begins: the soak is too short for it.")
 
-
-def _masked(text: str) -> str:
-    """Return the plan without what clients call secret."""
-    return _SECRET.sub(r"\1: '***'", text)
-
-
-_SECRET = re.compile(r"^(\s*\S*(?:password|secret|\.key(?:\.pem)?)\S*): \S.*$", re.MULTILINE)
 
 command = check

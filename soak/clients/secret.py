@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from soak.core.errors import BrokerError, SettingError
 
@@ -27,6 +26,7 @@ OF_LIBRDKAFKA = (
 """Settings that a plan may name only by reference."""
 
 _REFERENCE = re.compile(r"\$\{(?P<where>env|file|credential):(?P<name>[^}]+)\}")
+_PARAMETER = re.compile(r"token|key|pass|pwd|secret|auth|sig|credential", re.IGNORECASE)
 HOW = "write ${env:NAME}, ${file:PATH} or ${credential:NAME} instead"
 
 
@@ -47,9 +47,16 @@ def refuse_literals(where: str, settings: Mapping[str, str], secret: Collection[
 
 
 def refuse_in_addresses(where: str, addresses: Iterable[str]) -> None:
-    """Raise `ValueError` when an address names a user or a password before its host."""
-    if any("@" in urlsplit(one.strip()).netloc for one in addresses):
-        raise ValueError(f"{where} holds a password, which must not stand in a plan")
+    """Raise `ValueError` when an address names a user or a password, or in its query a secret."""
+    for one in addresses:
+        if "@" in one or is_in_query(one):
+            raise ValueError(f"{where} holds a password, which must not stand in a plan")
+
+
+def is_in_query(url: str) -> bool:
+    """True when the query of a URL has a parameter that is named as a secret is."""
+    _, _, query = url.partition("?")
+    return any(_PARAMETER.search(one.partition("=")[0]) for one in re.split("[&;]", query))
 
 
 def resolved(settings: Mapping[str, str]) -> dict[str, str]:

@@ -89,8 +89,18 @@ def _raw(document: Document) -> dict[str, Any]:
 
 def dump(plan: AnyPlan) -> str:
     """Return YAML that loads as the same plan, every default written out."""
-    body = TypeAdapter(type(plan)).dump_python(plan, mode="json")
-    return yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100)
+    return written(body(plan))
+
+
+def body(plan: AnyPlan) -> dict[str, Any]:
+    """Return a plan's keys and values as people write them, every default among them."""
+    found: dict[str, Any] = TypeAdapter(type(plan)).dump_python(plan, mode="json")
+    return found
+
+
+def written(value: object) -> str:
+    """Return YAML, in the order that is given."""
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
 
 
 def typed(kind: type[Any], raw: object, document: Document, place: Place) -> Any:  # noqa: ANN401  # an instance of `kind`

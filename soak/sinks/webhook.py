@@ -46,7 +46,7 @@ class Config:
     def __post_init__(self) -> None:
         parts = _parts(self.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError(f"url must be such as http://alertmanager:9093, not {self.url!r}")
+            raise ValueError("url must be such as http://alertmanager:9093")
         if parts.username or parts.password:
             raise ValueError(f"url must hold no secret: use token, and {HOW}")
         if parts.query or parts.fragment:
