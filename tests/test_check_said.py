@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from soak.cli import main
 from soak.cli._shown import shown
 from soak.core import plan_text
+from soak.core.errors import PlanError
 from tests.checking import called, checked
 
 PLAN = """\
@@ -85,6 +88,39 @@ def test_a_secret_that_stands_in_a_plan_is_not_shown() -> None:
 
     assert "ssl.keystore.password: '***'\n" in said
     assert "hunter2" not in said
+
+
+HOST = "probes: {pressure: {}}\n"
+AWAY = "ship: {bootstrap_servers: '127.0.0.1:1', timeout: 1s}\n"
+
+
+@pytest.mark.parametrize("text", [PLAN, HOST])
+def test_a_cluster_that_takes_no_records_is_told(tmp_path: Path, text: str) -> None:
+    """It ends no run: records wait. A plan that ships to what it measures has asked there already."""
+    said = checked(tmp_path, text + AWAY)
+
+    assert said.count("Warning: ship: no Kafka broker answered at 127.0.0.1:1: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "refused"),
+    [
+        (HOST, ("--scale", "0.1"), "--scale: a host that only probes has no load to cut"),
+        (HOST, ("--duration", "1min"), "--duration: a host that only probes has no load"),
+        (f"{HOST}free_space_floor: 1000TiB\n", (), "plan.yaml:4: free_space_floor: "),
+    ],
+)
+def test_what_a_host_cannot_do_is_refused(
+    tmp_path: Path, text: str, options: tuple[str, ...], refused: str
+) -> None:
+    """As in the plan of a run; an option is not passed over."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(f"name: x\nrun_directory: {tmp_path}\n{text}")
+
+    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan), *options])
+
+    assert isinstance(result.exception, PlanError)
+    assert refused in str(result.exception)
 
 
 def _warnings(said: str) -> list[str]:

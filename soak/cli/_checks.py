@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
-from soak.cli._drives import existing
+from soak.cli._folder_checks import check_free, check_runs
 from soak.cli._load_checks import check_load
 from soak.cli._probe_checks import check_folders, check_settings
 from soak.cli._topics import own_topics, why_strange
@@ -25,7 +22,7 @@ from soak.core.plan import Lab, Plan
 from soak.core.plan_fill import lacking
 from soak.core.plan_text import PlanFile
 from soak.core.ports import Broker
-from soak.core.units import duration_ns, format_size
+from soak.core.units import duration_ns
 from soak.daemons.alert_calendar import refusal
 from soak.daemons.context import connect
 from soak.daemons.free_space import folders_of
@@ -87,14 +84,12 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
     """
     plan = plan_file.plan
     check_load(plan_file)
-    nearest = Path(existing(runs))
-    _check_writable(plan_file, nearest)
-    _check_free(plan_file, nearest)
+    check_runs(plan, plan_file.document, runs)
     if plan.lab is None:
         check_folders(plan, plan_file.document)
         for directory in folders_of(plan):  # the load fills it, and the fsync probe writes there
             if Path(directory).is_dir():
-                _check_free(plan_file, Path(directory))
+                check_free(plan, plan_file.document, Path(directory))
         if plan.drive_check and not folders_of(plan):
             raise plan_file.error(
                 "drive_check", "no probe names a folder on a broker's drive, and this is no lab"
@@ -255,25 +250,3 @@ def _is_kafka(plan: Plan) -> bool:
 
 def _address(plan_file: PlanFile) -> str:
     return str(next(iter(plan_file.plan.broker_config.addresses.values())))
-
-
-def _check_free(plan_file: PlanFile, folder: Path) -> None:
-    free, floor = shutil.disk_usage(folder).free, plan_file.plan.free_space_floor
-    if free < floor:
-        have = format_size(free // 2**20 * 2**20)
-        why = f"{folder} has {have} free, less than the floor of {format_size(floor)}"
-        raise NotNowError(str(plan_file.error("free_space_floor", why)))
-
-
-def _check_writable(plan_file: PlanFile, folder: Path) -> None:
-    """Check that a folder takes new files; where only room is lacking, `_check_free` tells how much."""
-    try:
-        if not folder.is_dir():
-            raise NotADirectoryError(f"{folder} is not a folder")
-        with tempfile.TemporaryFile(dir=folder) as file:
-            os.write(file.fileno(), b"soakd")
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            return
-        reason = error.strerror or str(error)
-        raise plan_file.error("run_directory", f"cannot write in {folder}: {reason}") from error

@@ -35,9 +35,13 @@ def check(
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
     from soak.cli import _checks, _drives, _host_check
     from soak.cli._probe_host import host_plan
+    from soak.core.errors import PlanError
 
     host = host_plan(plan)
     if host is not None:  # it knows no more of the run
+        for option, value in {"--scale": scale, "--duration": duration}.items():
+            if value:
+                raise PlanError(f"{option}: a host that only probes has no load to cut")
         with _after(host[0]) if show else contextlib.nullcontext():
             if drives:
                 _drives.show(host[0], run_dir)
@@ -69,11 +73,13 @@ def _tell(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> None:
     from soak.cli._leaders import untold_apart
     from soak.cli._load_checks import table_of
     from soak.cli._probe_checks import looked
+    from soak.cli._ship_check import unshipped
     from soak.core import durability
     from soak.core.clock import SystemClock
     from soak.core.units import format_duration, format_rate
     from soak.daemons.context import connect
 
+    clock = SystemClock()
     found, name = plan_file.plan, plan_file.document.name
     where = "a lab broker on this machine" if found.lab else "the cluster that it names"
     lengths = found.phases
@@ -85,12 +91,12 @@ def _tell(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> None:
     if found.lab is None:
         promised = durability.named(_durability.look(found))
         print(f"Durability: {promised}; `soak audit {name}` says why.")
-        clock = SystemClock()
         for lacking in (*looked(found, clock), *untold_apart(found, connect(found, clock))):
             print(f"Warning: {lacking}.")
     foreseen = _forecast.look(found, table_of(plan_file), Path(found.run_directory))
     print("\n".join(foreseen.lines))
-    for warning in (*foreseen.warnings, *warnings(plan_file), *_unused(found), *_untold(found)):
+    beyond = (*foreseen.warnings, *warnings(plan_file), *_unused(found), *_untold(found))
+    for warning in (*beyond, *unshipped(found.ship, clock)):
         print(f"Warning: {warning}.")
     print("\n".join(_machine.told([] if drives else _drives.beforehand(found))))
     if drives:

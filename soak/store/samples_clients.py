@@ -57,6 +57,15 @@ class Clients:
         except KafkaException as error:
             raise BrokerError(f"the client refuses its settings: {said(error)}") from error
 
+    def ask(self) -> None:
+        """Ask the cluster for its topics, to know that it answers.
+
+        Raises:
+            BrokerError: it does not, or a secret is not where the plan says.
+        """
+        admin = self.made(AdminClient, {})
+        self.cause.metadata(admin, self._ship.bootstrap_servers, self._ship.timeout / SECOND_NS)
+
     def ensure_topic(self) -> None:
         """Make the topic unless it is there.
 
