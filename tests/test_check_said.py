@@ -123,5 +123,19 @@ def test_what_a_host_cannot_do_is_refused(
     assert refused in str(result.exception)
 
 
+def test_a_cluster_that_does_not_answer_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the message that ends the check: a client's own lines say no more."""
+    plan = tmp_path / "plan.yaml"
+    servers = "{kafka: {bootstrap_servers: '127.0.0.1:1', timeout: 1s}}"
+    plan.write_text(f"name: x\nrun_directory: {tmp_path}\nbroker: {servers}\n")
+
+    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
+
+    assert "no Kafka broker answered" in str(result.exception)
+    assert caplog.records == []
+
+
 def _warnings(said: str) -> list[str]:
     return [line for line in said.splitlines() if line.startswith("Warning: ")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +34,13 @@ def check(
     ] = None,
 ) -> None:
     """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
+    with _unlogged():
+        _check(plan, show, scale, duration, drives, run_dir)
+
+
+def _check(
+    plan: Path, show: bool, scale: str, duration: str, drives: bool, run_dir: Path | None
+) -> None:
     from soak.cli import _checks, _drives, _host_check
     from soak.cli._probe_host import host_plan
     from soak.core.errors import PlanError
@@ -54,6 +62,16 @@ def check(
         _checks.check_cluster(plan_file)
     with _after(plan_file.plan) if show else contextlib.nullcontext():
         _tell(plan_file, drives, run_dir)
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep what clients log of themselves from the terminal: a message names the cause, once."""
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextlib.contextmanager

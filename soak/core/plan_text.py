@@ -25,6 +25,24 @@ _NOUN = {
     "soak.sinks": "sink",
 }
 
+_KINDS = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dataclass_type": "a mapping",
+    "dict_type": "a mapping",
+    "finite_number": "a number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller number",
+    "int_type": "a whole number",
+    "list_type": "a list, such as [a, b]",
+    "string_type": "text",
+    "tuple_type": "a list, such as [a, b]",
+}
+"""What a value must be, by the kind of pydantic's error; the value may be a secret, and is not repeated."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
@@ -153,7 +171,7 @@ def _configs(
     found = {}
     for name, raw in section.items():
         if name not in plugins.names(package) or not _has_config(package, name):
-            known = [one for one in plugins.names(package) if _has_config(package, one)]
+            known = [one for one in plugins.names(package) if _may_stand(package, one)]
             hint = plugins.nearest(name, known)
             raise document.error((*place, name), f"unknown {_NOUN[package]}{hint}")
         kind = plugins.load(package, name).Config
@@ -163,7 +181,14 @@ def _configs(
 
 def _has_config(package: str, name: str) -> bool:
     """Return whether a plug-in can stand in a plan; loads it, and with it what it imports."""
-    return hasattr(plugins.load(package, name), "Config")
+    module = plugins.load(package, name)
+    return hasattr(module, "Config") and module.Config.__module__ == module.__name__
+
+
+def _may_stand(package: str, name: str) -> bool:
+    """Return whether it can stand in a plan and is of use there: of detectors, those that follow a stream."""
+    is_of_stream = package != "detectors" or hasattr(plugins.load(package, name), "Panel")
+    return is_of_stream and _has_config(package, name)
 
 
 def _message(kind: type[Any], error: Any, inner: Place) -> str:  # noqa: ANN401  # pydantic's ErrorDetails
@@ -172,6 +197,10 @@ def _message(kind: type[Any], error: Any, inner: Place) -> str:  # noqa: ANN401 
         return f"unknown key{plugins.nearest(str(inner[-1]), known)}"
     if error["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
         return "is missing and has no default"
+    if error["type"] == "literal_error":
+        return f"must be {error['ctx']['expected']}"
+    if error["type"] in _KINDS:
+        return f"must be {_KINDS[error['type']]}"
     text = str(error["msg"]).removeprefix("Value error, ")
     return f"{text[:1].lower()}{text[1:]}" if text[:1].isupper() else text
 
