@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from soak.clients import known
 from soak.clients.pulsar_admin import CONFLICT, NOT_FOUND, Admin, RefusedError, path_of
-from soak.core.errors import BrokerError
+from soak.core.errors import BrokerError, SettingError
 
 _NO_LIMIT = -1
 _MARK = "soakd"  # the property that holds it
@@ -35,9 +35,9 @@ def policies_of(replication: int, settings: Mapping[str, str]) -> dict[str, obje
     `settings` do not say otherwise.
 
     Raises:
-        BrokerError: a setting is unknown, or no value of its kind.
+        SettingError: one is unknown, or its value of another kind; its place is that in a plan's `topic`.
     """
-    known.refuse_unknown("topic.settings", settings, NAMES)
+    known.refuse_unknown("settings", settings, NAMES, who="a topic")
     return _policies(replication, settings)
 
 
@@ -147,9 +147,10 @@ def _picked(kinds: Mapping[str, type], settings: Mapping[str, str]) -> dict[str,
 def _value(name: str, text: str, kind: type) -> object:
     if kind is bool:
         if text not in {"true", "false"}:
-            raise BrokerError(f"topic.settings: {name} must be true or false, not {text!r}")
+            raise SettingError(("settings", name), f"must be true or false, not {text!r}")
         return text == "true"
     try:
         return kind(text)
     except ValueError as error:
-        raise BrokerError(f"topic.settings: {name} must be a number, not {text!r}") from error
+        why = f"must be a number, not {text!r}"
+        raise SettingError(("settings", name), why) from error

@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
-from soak.brokers import _kafka_keys, _kafka_topics, _librdkafka
+from soak.brokers import _kafka_keys, _kafka_topic_rules, _kafka_topics, _librdkafka
 from soak.brokers._kafka_batch_producer import BatchProducer
 from soak.brokers._kafka_consumer import KafkaConsumer
 from soak.brokers._kafka_fetch import ByBatch, ByMessage
@@ -114,6 +114,9 @@ def _refuse_ours(where: str, settings: Mapping[str, str]) -> None:
     for name, (allowed, why) in _OURS.items():
         if name in settings and settings[name] not in allowed:
             raise SettingError((where, name), f"soakd itself decides this: {why}")
+
+
+check_topic = _kafka_topic_rules.check
 
 
 def connect(config: Config, clock: Clock) -> KafkaBroker:

@@ -16,7 +16,7 @@ import pulsar
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
-from soak.brokers import _pulsar_keys, _pulsar_topics
+from soak.brokers import _pulsar_keys, _pulsar_topic_rules, _pulsar_topics
 from soak.brokers._pulsar_consumer import SHALLOW, PulsarConsumer
 from soak.brokers._pulsar_leaders import Lookups
 from soak.brokers._pulsar_leave import leave
@@ -73,6 +73,9 @@ class Config:
             "admin_url": self.admin_url,
             "bookie_urls": self.bookie_urls,
         }
+
+
+check_topic = _pulsar_topic_rules.check
 
 
 def connect(config: Config, clock: Clock) -> PulsarBroker:

@@ -45,6 +45,9 @@ def named(config: Config, name: str) -> Config:
     return replace(config, common={"client.id": name, **config.common})
 
 
+check_topic = kafka.check_topic
+
+
 def connect(config: Config, clock: Clock) -> kafka.KafkaBroker:
     same = kafka.Config(
         bootstrap_servers=config.bootstrap_servers,

@@ -22,10 +22,11 @@ from soak.core.plan import Lab, Plan
 from soak.core.plan_fill import lacking
 from soak.core.plan_text import PlanFile
 from soak.core.ports import Broker
-from soak.core.units import duration_ns
+from soak.core.units import duration_ns, format_size
 from soak.daemons.alert_calendar import refusal
 from soak.daemons.context import connect
 from soak.daemons.free_space import folders_of
+from soak.lab.drive import LEAST_BYTES
 from soak.store.run_folder import RunFolder
 
 _SCALE = re.compile(r"[+-]?[\d.]{1,30}(/\d{1,30}|[eE][+-]?\d{1,2})?", re.ASCII)
@@ -127,7 +128,12 @@ def check_target(plan_file: PlanFile) -> None:
             raise plan_file.error(
                 "lab.nodes", f"a lab's {lab.broker} has at most {most} {nodes}, not {lab.nodes}"
             )
+        _check_drive(plan_file, lab)
     refuse_too_much(plan_file)
+    check_topic = getattr(plugins.load("soak.brokers", kind), "check_topic", None)
+    if check_topic is not None:
+        with faults_at(plan_file, "topic"):
+            check_topic(plan_file.plan.topic)
     with faults_at(plan_file, "broker", kind):
         broker = connect(plan_file.plan, SystemClock())
         broker.check_settings()
@@ -148,6 +154,12 @@ def _check_lab(plan_file: PlanFile, lab: Lab) -> None:
         raise plan_file.error("lab.broker", f"unknown lab broker {lab.broker!r}{hint}")
     if lab.broker != kind:
         raise plan_file.error("lab.broker", f"is {lab.broker}, and the plan's broker is {kind}")
+
+
+def _check_drive(plan_file: PlanFile, lab: Lab) -> None:
+    least = LEAST_BYTES[lab.drive.filesystem] if lab.drive else 0
+    if lab.drive and lab.drive.capacity < least:
+        raise plan_file.error("lab.drive.capacity", f"must be at least {format_size(least)}")
 
 
 @contextmanager

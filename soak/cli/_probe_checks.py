@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from soak.brokers import _kafka_topic_rules
 from soak.clients import known, secret
 from soak.core import plugins
 from soak.core.errors import BrokerError, SettingError
@@ -51,6 +52,9 @@ def check_settings(plan: AnyPlan, document: Document) -> None:
             raise document.error(("probes", name), str(error)) from error
     if plan.ship is None:
         return
+    if not _kafka_topic_rules.is_name(plan.ship.topic):
+        why = f"{plan.ship.topic!r} {_kafka_topic_rules.RULE}"
+        raise document.error(("ship", "topic"), why)
     try:
         secret.refuse_in_addresses("bootstrap_servers", [plan.ship.bootstrap_servers])
     except ValueError as error:

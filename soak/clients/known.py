@@ -19,8 +19,10 @@ def librdkafka() -> frozenset[str]:
     return frozenset(line.split()[0] for line in lines if not line.startswith("#"))
 
 
-def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise `SettingError` about the first name that the client does not know, with the nearest known one.
+def refuse_unknown(
+    where: str, names: Iterable[str], known: Iterable[str], *, who: str = "the client"
+) -> None:
+    """Raise `SettingError` about the first name that is not known, with the nearest that is.
 
     `where` is the key of the plug-in's section that holds the settings, such as `producer`.
     """
@@ -28,4 +30,4 @@ def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str]) -> No
     for name in names:
         if name not in everything:
             hint = close_to(name, everything)
-            raise SettingError((where, name), f"the client has no such setting{hint}")
+            raise SettingError((where, name), f"{who} has no such setting{hint}")
