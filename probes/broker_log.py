@@ -53,6 +53,8 @@ def check_settings(config: Config) -> None:
     Raises:
         SettingError: about the first of them.
     """
+    if not config.patterns:
+        raise SettingError(("patterns",), "must name at least one: without, no line is an event")
     try:
         log_patterns.load(config.patterns)
     except PlanError as error:

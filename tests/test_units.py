@@ -35,7 +35,14 @@ def test_an_alarm_rate_is_the_mean_time_between_two() -> None:
     assert units.per_duration_ns("2 per 1h") == 1800 * 10**9
 
 
-@given(st.integers(0, 10**18))
+def test_nothing_lasts_longer_than_ten_years() -> None:
+    """But the mean time between two alarms."""
+    with pytest.raises(ValueError, match="'87601h' is longer than 3650d"):
+        units.duration_ns("87601h")
+    assert units.per_duration_ns("1 per 100000d") == 100_000 * 86_400 * units.SECOND_NS
+
+
+@given(st.integers(0, units.LONGEST_NS))
 def test_a_duration_survives_being_written_and_read(nanoseconds: int) -> None:
     assert units.duration_ns(units.format_duration(nanoseconds)) == nanoseconds
 

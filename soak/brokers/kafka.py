@@ -73,6 +73,8 @@ class Config:
 
     def __post_init__(self) -> None:
         secret.refuse_in_addresses("bootstrap_servers", [self.bootstrap_servers])
+        if self.timeout <= 0:
+            raise ValueError("timeout must be above 0s")
         object.__setattr__(
             self, "producer", producer_settings(self.producer, self.common, linger_ms=1)
         )

@@ -62,6 +62,8 @@ class Config:
         )  # the client does one of the two
         ours = {} if is_chunking else _BATCHES
         object.__setattr__(self, "producer", {**ours, **self.producer})
+        if self.timeout <= 0:
+            raise ValueError("timeout must be above 0s")
         for name, addresses in self.addresses.items():
             secret.refuse_in_addresses(name, addresses.split(","))
 

@@ -32,6 +32,8 @@ class Config:
         settings = kafka.producer_settings(self.producer, self.common, linger_ms=5)
         object.__setattr__(self, "producer", settings)
         secret.refuse_in_addresses("bootstrap_servers", [self.bootstrap_servers])
+        if self.timeout <= 0:
+            raise ValueError("timeout must be above 0s")
         secret.refuse_in_addresses("metrics_urls", self.metrics_urls)
 
     @property

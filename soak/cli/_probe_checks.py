@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 from soak.brokers import _kafka_topic_rules
 from soak.clients import known, secret
 from soak.core import plugins
@@ -35,11 +37,13 @@ def looked(plan: AnyPlan, clock: Clock) -> list[str]:
 
 
 def check_settings(plan: AnyPlan, document: Document) -> None:
-    """Have each probe refuse what it knows to be wrong, and the topic's client as well.
+    """Have each probe refuse what it knows to be wrong; look at the page's address and the topic's client.
 
     Raises:
         PlanError: with file, line and key.
     """
+    if plan.metrics is not None:
+        _check_address(plan.metrics.address, document)
     for name, config in plan.probes.items():
         check = getattr(plugins.load("probes", name), "check_settings", None)
         if check is None:
@@ -65,3 +69,12 @@ def check_settings(plan: AnyPlan, document: Document) -> None:
         known.refuse_unknown("client", plan.ship.client, known.librdkafka())
     except SettingError as error:
         raise document.error(("ship", *error.place), str(error)) from error
+
+
+def _check_address(address: str, document: Document) -> None:
+    """Refuse a name: what it stands for is asked anew at each start of a daemon, and may not be told."""
+    try:
+        ip_address(address)
+    except ValueError as error:
+        why = "must be an IP address, such as 127.0.0.1 or ::1"
+        raise document.error(("metrics", "address"), why) from error

@@ -13,6 +13,7 @@ from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan import PLUGIN_SECTIONS, Plan
 from soak.core.plan_alerts import Telling
+from soak.core.plan_numbers import guessed
 from soak.core.plan_probe import AnyPlan, ProbePlan
 from soak.core.units import IN_TEXT
 from soak.core.yaml_text import Document, Place, parse
@@ -129,6 +130,8 @@ def typed(kind: type[Any], raw: object, document: Document, place: Place) -> Any
     """
     if raw is None:
         raw = {}
+    for inner, message in guessed(kind, raw, ()):
+        raise document.error((*place, *inner), message)
     try:
         return TypeAdapter(kind).validate_python(raw, context=IN_TEXT)
     except ValidationError as error:

@@ -36,6 +36,8 @@ _MULTIPLE = {"": 1, "k": 1_000, "M": 1_000_000}
 RATE_PARTS = 10**6
 """Rates are whole numbers of these parts of a message a second."""
 MOST_RATE = Fraction(10**9)
+LONGEST_NS = 3650 * _DURATION_NS["d"]
+"""Ten years, which outlast every plan; instants in nanoseconds have 64 bits."""
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?)"
 
 
@@ -51,6 +53,13 @@ def _fraction(
 
 def duration_ns(value: object) -> int:
     """Return nanoseconds."""
+    length_ns = _any_duration_ns(value)
+    if length_ns > LONGEST_NS:
+        raise ValueError(f"{str(value)[:40]!r} is longer than {format_duration(LONGEST_NS)}")
+    return length_ns
+
+
+def _any_duration_ns(value: object) -> int:
     pattern = _NUMBER + r"\s*(?P<unit>[a-z]+)"
     return int(_fraction(value, pattern, _DURATION_NS, "duration", "36h, 90s or 1.5ms"))
 
@@ -87,7 +96,7 @@ def per_duration_ns(value: object) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s+per\s+(.+)", value) if isinstance(value, str) else None
     if match is None or Fraction(match[1]) == 0:
         raise ValueError(f"{value!r} is not a rate of alarms; write it like 1 per 30d")
-    return int(duration_ns(match[2]) / Fraction(match[1]))
+    return int(_any_duration_ns(match[2]) / Fraction(match[1]))
 
 
 def format_duration(value_ns: int) -> str:
