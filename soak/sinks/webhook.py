@@ -44,11 +44,11 @@ class Config:
     timeout: Duration = 10 * SECOND_NS  # for the connection, and for the answer
 
     def __post_init__(self) -> None:
+        if "@" in self.url:  # a part of a password may be taken for a port, which is told
+            raise ValueError(f"url must hold no secret: use token, and {HOW}")
         parts = _parts(self.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError("url must be such as http://alertmanager:9093")
-        if parts.username or parts.password:
-            raise ValueError(f"url must hold no secret: use token, and {HOW}")
         if parts.query or parts.fragment:
             raise ValueError(
                 "url must end with its path: what comes after ? or # would not be sent"
