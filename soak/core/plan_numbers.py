@@ -19,8 +19,9 @@ def guessed(hint: Any, value: object, place: Place) -> Iterator[tuple[Place, str
             yield place, f"must be {_KINDS[hint]}"
     elif dataclasses.is_dataclass(hint) and isinstance(value, dict):
         hints = get_type_hints(hint, include_extras=True)
-        for key in value.keys() & hints.keys():
-            yield from guessed(hints[key], value[key], (*place, key))
+        for key, item in value.items():
+            if key in hints:
+                yield from guessed(hints[key], item, (*place, key))
     elif get_origin(hint) is not Annotated:  # those read text themselves
         for inner in get_args(hint):
             for at, item in _items(hint, value):
