@@ -50,7 +50,7 @@ def _check(
         for option, value in {"--scale": scale, "--duration": duration}.items():
             if value:
                 raise PlanError(f"{option}: a host that only probes has no load to cut")
-        with _after(host[0]) if show else contextlib.nullcontext():
+        with _after(host[0] if show else None):
             if drives:
                 _drives.show(host[0], run_dir)
             else:
@@ -60,7 +60,7 @@ def _check(
     _checks.check_here(plan_file, Path(plan_file.plan.run_directory))
     if plan_file.plan.lab is None:
         _checks.check_cluster(plan_file)
-    with _after(plan_file.plan) if show else contextlib.nullcontext():
+    with _after(plan_file.plan if show else None):
         _tell(plan_file, drives, run_dir)
 
 
@@ -75,10 +75,13 @@ def _unlogged() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _after(plan: AnyPlan) -> Iterator[None]:
-    """Print the plan, and leave stdout to it alone: what is told of it goes to stderr."""
+def _after(plan: AnyPlan | None) -> Iterator[None]:
+    """Print the plan, if any, and leave stdout to it alone: what is told of it goes to stderr then."""
     from soak.cli._shown import shown
 
+    if plan is None:
+        yield
+        return
     print(shown(plan), end="", flush=True)
     with contextlib.redirect_stdout(sys.stderr):
         yield

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from soak.core.yaml_text import Place
 
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
+_KINDS: Mapping[type[Any], str] = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def guessed(hint: Any, value: object, place: Place) -> Iterator[tuple[Place, str]]:  # noqa: ANN401  # any annotation

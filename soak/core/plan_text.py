@@ -214,7 +214,8 @@ def _at_its_key(message: str, section: Place, document: Document) -> PlanError:
     word = word.removesuffix(":")
     parts = tuple(int(part) if part.isdecimal() else part for part in word.split("."))
     is_of_one = not rest.startswith("and ")
-    for inner in ((word,), parts):
+    readings: tuple[Place, ...] = ((word,), parts)
+    for inner in readings:
         if is_of_one and (*section, inner[0]) in document.lines:
             return document.error((*section, *inner), rest)
     return document.error(section, message)
