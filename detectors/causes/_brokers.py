@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from detectors.channels import column_of, source_of
+from detectors.channels import MOST_SERIES, column_of, source_of
 from detectors.nearby import Nearby, between
 from soak.core.model import Change
 
 _LABELS = ("leader", "broker", "target", "instance", "node", "bookie")
-_NUMBERED = re.compile(r"(?:broker|kafka|redpanda|pulsar|node|rp)[-_.]?(\d+)", re.IGNORECASE)
+_NUMBERED = re.compile(r"(.*(?<![a-z])(?:broker|kafka|redpanda|pulsar|node|rp)[-_]?)(\d+)")
+_PORT = re.compile(r":\d+$")
+_LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_PROBE = "probe"  # the host of a load says nothing of a broker
 _OF_BROKERS = ("fsync_", "disk_", "node_disk_", "broker_log_", "retention_held_")
 _SECONDS = 60
 _LEAST = 5
@@ -19,12 +25,15 @@ _TOUCHED = 1.0 / 3.0  # of the whole step, on log10
 _UNTOUCHED = 1.0 / 8.0
 
 
-def untouched(change: Change, nearby: Nearby) -> frozenset[str]:
-    """Return the leaders whose latency stayed while that of others stepped; none when all did."""
+def untouched(names: Iterable[str], change: Change, nearby: Nearby) -> frozenset[str]:
+    """Return which of these channels are of leaders whose latency stayed while that of others stepped."""
     rises = rises_by_leader(change, nearby)
-    if not any(rise >= _TOUCHED for rise in rises.values()):
+    stayed = {leader for leader, rise in rises.items() if rise < _UNTOUCHED}
+    if not stayed or not any(rise >= _TOUCHED for rise in rises.values()):
         return frozenset()
-    return frozenset(leader for leader, rise in rises.items() if rise < _UNTOUCHED)
+    known = _known(frozenset(rises), nearby)
+    of = {name: _leaders_of(name, known) for name in names}
+    return frozenset(name for name, leaders in of.items() if leaders and leaders <= stayed)
 
 
 def rises_by_leader(change: Change, nearby: Nearby) -> dict[str, float]:
@@ -58,24 +67,91 @@ def is_host_of_one(series: str, nearby: Nearby) -> bool:
     )
 
 
-def is_of(series: str, leaders: frozenset[str]) -> bool:
-    """True when a channel names one of these brokers: by a label, by its host, or by its number."""
-    if not leaders:
-        return False
-    names = set(names_of(series))
-    return any(names & {leader, _host(leader), *_NUMBERED.findall(leader)} for leader in leaders)
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The leaders, the stems of hosts whose numbers are theirs, and labels that several hosts give."""
+
+    leaders: frozenset[str]
+    stems: frozenset[str]
+    shared: frozenset[str]
 
 
-def names_of(series: str) -> list[str]:
-    """Return what a channel may call its broker: labels, their hosts and numbers, and its source's host."""
+def _known(leaders: frozenset[str], nearby: Nearby) -> _Known:
+    hosts: dict[str, set[str]] = {}  # by label
+    for name in nearby.series:
+        labels, host = _texts(name)
+        for text in (*labels, host):
+            hosts.setdefault(text, set()).add(host)
+    numbers: dict[str, dict[str, set[str]]] = {}  # by stem and number the domains
+    for stem, number, domain in _numbered(hosts):
+        numbers.setdefault(stem, {}).setdefault(number, set()).add(domain)
+    return _Known(
+        leaders,
+        frozenset(stem for stem, found in numbers.items() if _are_ids(found, leaders)),
+        frozenset(text for text, found in hosts.items() if len(found) > 1),
+    )
+
+
+def _are_ids(numbers: Mapping[str, set[str]], leaders: frozenset[str]) -> bool:
+    """True when each leader's id is the number of one host, and no number is left.
+
+    With a host more, or one fewer, ids from 0 on may lie on hosts from 1 on.
+    """
+    return numbers.keys() == leaders and all(
+        len(domains - {""}) <= 1 for domains in numbers.values()
+    )
+
+
+def _leaders_of(series: str, known: _Known) -> frozenset[str]:
+    """Return the leaders that a channel may be of, none where that is not known: by its labels.
+
+    By its probe's host where no label names a host, or one that is as good on every host.
+    """
+    labels, host = _texts(series)
+    found = _named(labels, known)
+    if found or any(_host(text) not in _LOCAL and text not in known.shared for text in labels):
+        return found
+    return _named((host,), known)
+
+
+def _named(texts: Iterable[str], known: _Known) -> frozenset[str]:
+    """Return the leaders of these very names, or those on these hosts or with their numbers."""
+    wanted = {text.lower() for text in texts}
+    exact = frozenset(leader for leader in known.leaders if leader.lower() in wanted)
+    if exact:
+        return exact
+    numbers = {number for stem, number, _ in _numbered(wanted) if stem in known.stems}
+    return frozenset(
+        leader
+        for leader in known.leaders
+        if leader in numbers or any(_is_one_host(_host(leader), _host(text)) for text in wanted)
+    )
+
+
+@lru_cache(maxsize=MOST_SERIES)
+def _texts(series: str) -> tuple[tuple[str, ...], str]:
+    """Return the labels that may name a broker, and the host of the probe, "" of any other source."""
     labels = dict(column_of(series).labels)
-    texts = [labels[key] for key in _LABELS if key in labels]
-    texts.append(source_of(series).partition("@")[2])
-    found = [*texts, *map(_host, texts)]
-    found += [number for text in texts for number in _NUMBERED.findall(text)]
-    return [name for name in found if name]
+    role, _, host = source_of(series).partition("@")
+    return tuple(labels[key] for key in _LABELS if key in labels), host if role == _PROBE else ""
+
+
+def _numbered(texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Give stem, number and domain of such as `kafka2` or `broker-2.example.com`."""
+    for text in texts:
+        first, _, domain = _host(text).partition(".")
+        found = _NUMBERED.match(first)
+        if found is not None:
+            yield found[1], str(int(found[2])), domain
 
 
 def _host(text: str) -> str:
-    """Return `h` of `h:9092`."""
-    return text.rpartition(":")[0] or text
+    """Return `h` of `H:9092`."""
+    return _PORT.sub("", text).lower()
+
+
+def _is_one_host(one: str, other: str) -> bool:
+    """True for `h` and `h`, or `h.example.com`."""
+    return bool(one and other) and (
+        one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+    )

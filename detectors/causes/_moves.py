@@ -135,11 +135,9 @@ def moves_in(
     }
     if not wanted:
         return []
-    untouched = _brokers.untouched(change, nearby)
+    untouched = _brokers.untouched(wanted, change, nearby)
     found = (
-        move(series, change, nearby)
-        for name, series in wanted.items()
-        if not _brokers.is_of(name, untouched)
+        move(series, change, nearby) for name, series in wanted.items() if name not in untouched
     )
     return [one for one in found if one is not None]
 

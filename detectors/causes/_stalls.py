@@ -62,11 +62,12 @@ def unacknowledged(change: Change, nearby: Nearby) -> Silence | None:
 
 def unreachable(change: Change, nearby: Nearby) -> list[Silence]:
     """Return the pages that went from answering to not answering at the onset."""
-    untouched = _brokers.untouched(change, nearby)
+    pages = nearby.named("up")
+    untouched = _brokers.untouched(pages, change, nearby)
     low = near(change)[0]
     found = []
-    for name, series in nearby.named("up").items():
-        if _brokers.is_of(name, untouched):
+    for name, series in pages.items():
+        if name in untouched:
             continue
         before = between(series, low - 60, low)
         if before.size == 0 or np.mean(before > 0.0) < _ANSWERED:
@@ -80,12 +81,12 @@ def unreachable(change: Change, nearby: Nearby) -> list[Silence]:
 
 def late_answers(change: Change, nearby: Nearby) -> Late | None:
     """Return the question that needs no drive whose answers came late most often, or None."""
-    untouched = _brokers.untouched(change, nearby)
+    named = {name: one for metric in _ANSWERS for name, one in nearby.named(metric).items()}
+    untouched = _brokers.untouched(named, change, nearby)
     found = [
         one
-        for metric in _ANSWERS
-        for name, series in nearby.named(metric).items()
-        if not _brokers.is_of(name, untouched) and (one := _late(series, change, nearby))
+        for name, series in named.items()
+        if name not in untouched and (one := _late(series, change, nearby))
     ]
     return max(found, key=lambda one: one.ratio, default=None)
 

@@ -61,7 +61,7 @@ def _said(change: Change, nearby: Nearby) -> list[Evidence]:
 def _short(series: Series, change: Change, nearby: Nearby) -> Evidence | None:
     """Return the free space at the onset when it is too little and was more before."""
     first, last = near(change)
-    if _brokers.is_of(series.name, _brokers.untouched(change, nearby)):
+    if series.name in _brokers.untouched((series.name,), change, nearby):
         return None
     before = between(series, nearby.k0, first - _EARLIER_SECONDS)
     after = between(series, last, end_of(change, nearby))

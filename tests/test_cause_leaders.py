@@ -1,0 +1,112 @@
+"""Whose channels explain nothing: those of brokers whose latency stayed, and of nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from detectors.attribution import attribute
+from detectors.causes import _brokers
+from soak.core.model import Series
+from tests.cause_panels import STEP, around, channel
+
+STAYED, STEPPED = 0.004, 0.06
+
+
+def led(leader: str, after: float) -> Series:
+    name = f'produce.0@h|publish_latency_seconds{{leader="{leader}",quantile="0.99"}}'
+    return channel(name, STAYED, after)
+
+
+def untouched(stepped: str, stayed: Sequence[str], names: Sequence[str]) -> set[str]:
+    """Return which of these channels are excluded, of those that are watched."""
+    latencies = [led(stepped, STEPPED), *(led(leader, STAYED) for leader in stayed)]
+    found = around(*latencies, *(channel(name, 1.0, 1.0) for name in names))
+    return set(_brokers.untouched(names, STEP, found))
+
+
+def on(*hosts: str) -> list[str]:
+    return [f'probe@{host}|disk_write_await_seconds{{device="vda"}}' for host in hosts]
+
+
+def of(*targets: str, host: str = "h") -> list[str]:
+    return [f'probe@{host}|jvm_gc_collection_seconds{{target="{one}"}}' for one in targets]
+
+
+def test_ids_are_the_numbers_of_hosts() -> None:
+    hosts = on("kafka-1.example.com", "kafka-2.example.com", "kafka-3.example.com")
+
+    assert untouched("2", "13", hosts) == {hosts[0], hosts[2]}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        on("kafka1", "kafka2", "kafka3"),
+        on("kafka2"),
+        on("kafka1", "kafka2"),
+        on("kafka0.east", "kafka1.east", "kafka1.west", "kafka2.east"),
+        on("kafka-0-0", "kafka-0-1", "kafka-0-2"),
+    ],
+    ids=" ".join,
+)
+def test_ids_that_are_not_the_numbers_of_all_hosts_name_no_host(names: list[str]) -> None:
+    """Ids 0 to 2 may lie on hosts 1 to 3, and which of these is which is not known."""
+    assert untouched("1", "02", names) == set()
+
+
+def test_the_drive_of_the_broker_that_slowed_is_named_whatever_its_host_is_called() -> None:
+    """Id 1 is on kafka2, and its drive answers later with no more to do."""
+    drive = '{device="vda"}'
+    starving = [
+        channel(f"probe@kafka2|disk_write_await_seconds{drive}", 1e-4, 1.1e-3),
+        channel(f"probe@kafka2|node_disk_write_time_seconds{drive}", 0.145, 0.96),
+        channel(f"probe@kafka2|node_disk_written_bytes{drive}", 9e6, 9e6),
+        channel(f"probe@kafka2|disk_device_turnover_ratio{drive}", 2.0, 2.0),
+    ]
+    others = [channel(name, 1e-4, 1e-4) for name in on("kafka1", "kafka3")]
+    latencies = [led("1", STEPPED), led("0", STAYED), led("2", STAYED)]
+
+    assert attribute(STEP, around(*starving, *others, *latencies))[0].cause == "drive_gc"
+
+
+def test_the_number_of_a_cluster_is_no_broker_s() -> None:
+    hosts = on(*(f"node{n}.kafka2.example" for n in (1, 2, 3)))
+    domains = on(*(f"s{n}.corp2.net" for n in (1, 2, 3)))
+
+    assert untouched("1", "23", hosts) == {hosts[1], hosts[2]}
+    assert untouched("1", "23", domains) == set()
+
+
+def test_a_load_s_host_is_no_broker_s() -> None:
+    loads = [f"produce.0@node{n}|sent_messages" for n in (1, 2, 3)]
+
+    assert untouched("1", "23", [*loads, *on("node1", "node2", "node3")]) == set(
+        on("node2", "node3")
+    )
+
+
+def test_brokers_on_one_host_are_told_apart_by_their_ports() -> None:
+    """What is of the host, or of a third port there, may be of either."""
+    pages = of("localhost:8080", "localhost:8081", "localhost:8000")
+
+    assert untouched("localhost:8081", ["localhost:8080"], pages) == {pages[0]}
+
+
+def test_a_broker_is_known_by_its_short_name_and_by_another_port() -> None:
+    leaders = [f"s{n}.example.com:8080" for n in (1, 2)]
+    names = [*on("s1", "s2"), *of("s1.example.com:9100", "s2:9100", "s1.example.org:9100")]
+
+    assert untouched(leaders[0], leaders[1:], names) == {names[1], names[3]}
+    assert untouched("10.0.0.1:8080", ["10.0.0.2:8080"], on("10.0.0.2", "10.0.0.3")) == set(
+        on("10.0.0.2")
+    )
+
+
+def test_a_label_says_more_than_the_host_of_the_probe() -> None:
+    """A host's own page goes by `localhost`, or by a name that is the same on each host."""
+    near = [*of("kafka1:9404", "unknown", host="kafka2"), *of("kafka2:9404", host="kafka1")]
+    local = [*of("localhost:9100", "page", host="kafka1"), *of("page", host="kafka2")]
+
+    assert untouched("2", "1", [*near, *local]) == {near[0], *local[:2]}
