@@ -140,10 +140,15 @@ def test_the_quiet_seconds_of_a_run_leave_out_its_step_and_untrusted_seconds(
     assert p99.cut >= 1
 
 
-def csv_file(folder: Path, values: NDArray[np.float64], spacing: int = 1) -> Path:
+def csv_file(
+    folder: Path,
+    values: NDArray[np.float64],
+    spacing: int = 1,
+    name: str = "p99_latency_seconds",
+) -> Path:
     path = folder / "series.csv"
     rows = "".join(f"{k * spacing},{value:.6g}\n" for k, value in enumerate(values))
-    path.write_text(f"seconds,p99_latency_seconds\n{rows}")
+    path.write_text(f"seconds,{name}\n{rows}")
     return path
 
 
@@ -186,6 +191,28 @@ def test_rows_of_a_csv_that_lie_apart_are_counted_in_its_time(tmp_path: Path) ->
     assert rest[2]["ratio"] > 1.4
 
 
+def test_a_latency_of_a_csv_is_in_the_unit_that_its_name_ends_in(tmp_path: Path) -> None:
+    """Of 0.3 ms the smallest step of a plan, 1 ms, leads to 1.3 ms."""
+    path = csv_file(tmp_path, latencies(700, level=0.3), name="p99_ms")
+    arguments = ["calibrate", str(path), "--values", "100000", "--format", "jsonl"]
+
+    output = CliRunner().invoke(build(arguments), arguments).stdout
+
+    seen = json.loads(output.splitlines()[-1])
+    assert seen["before"] == pytest.approx(3e-4, rel=0.05)
+    assert seen["after"] - seen["before"] >= 0.99e-3
+
+
+@pytest.mark.parametrize(("name", "is_noted"), [("p99_latency", True), ("latency_ms", False)])
+def test_a_latency_without_a_unit_is_said_to_be_in_seconds(
+    tmp_path: Path, name: str, *, is_noted: bool
+) -> None:
+    path = csv_file(tmp_path, latencies(100), name=name)
+    result = CliRunner().invoke(build(["calibrate"]), ["calibrate", str(path)])
+
+    assert ("p99_latency is taken to be in seconds" in result.stderr) is is_noted
+
+
 @pytest.mark.parametrize(
     ("rows", "rate", "error", "words"),
     [
@@ -202,6 +229,15 @@ def test_what_cannot_be_calibrated_is_refused(
 
     assert isinstance(found.exception, error)
     assert words in str(found.exception)
+
+
+def test_a_rate_that_the_rows_are_too_far_apart_for_is_refused(tmp_path: Path) -> None:
+    """Rows of five minutes: one alarm an hour would be one in twelve rows."""
+    path = csv_file(tmp_path, latencies(900), spacing=300)
+    arguments = ["calibrate", str(path), "--false-alarms", "1 per 1h"]
+
+    with pytest.raises(PlanError, match="1 per 1h is too often for rows 300 s apart; 1 per 5h is"):
+        CliRunner().invoke(build(arguments), arguments, catch_exceptions=False)
 
 
 def test_rows_more_than_an_hour_apart_are_refused(tmp_path: Path) -> None:

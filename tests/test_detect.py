@@ -58,7 +58,7 @@ def test_a_logarithmic_series_may_have_any_unit() -> None:
         for scale in (1.0, 1e3, 1e6)
     ]
 
-    assert found[0] == found[1] == found[2]
+    assert all(one == found[0] for one in found)
 
 
 def test_a_linear_series_may_lie_anywhere() -> None:
@@ -123,6 +123,24 @@ def test_the_command_prints_one_object_a_change(tmp_path: Path, mode: str) -> No
     assert abs(int(str(found["index"])) - 300) <= 1
     assert ("raised_index" in found) == (mode == "online")
     assert found["kind"] == "step"
+
+
+@pytest.mark.parametrize("mode", ["offline", "online"])
+def test_zeros_weigh_the_same_in_any_unit_and_levels_are_told_in_the_file_s(
+    tmp_path: Path, mode: str
+) -> None:
+    """What a histogram rounds down to nothing is a microsecond, not a nanosecond."""
+    values = latencies(3, 600, onset=300)
+    values[5::11] = 0.0
+    found = []
+    for unit, name in ((1.0, "rtt_s"), (1e-3, "p99_ms"), (1e-6, "Delay_us"), (1e-9, "p50_ns")):
+        path = tmp_path / f"{name}.csv"
+        path.write_text(csv_text(values / unit, name=name))
+        (one,) = printed(path, "--mode", mode)
+        levels = [float(f"{one.pop(level) * unit:.4g}") for level in ("before", "after")]
+        found.append((levels, one))
+
+    assert all(one == found[0] for one in found)
 
 
 def test_a_packed_file_reads_the_same(tmp_path: Path) -> None:

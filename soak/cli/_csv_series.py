@@ -17,6 +17,8 @@ from soak.core.errors import PlanError
 from soak.core.plugins import nearest
 
 _LATENCY = re.compile(r"latency|duration|(^|_)(seconds|ms|us|ns|s|rtt)$", re.IGNORECASE)
+_UNIT = re.compile(r"(?:^|_)(seconds|ms|us|ns|s)$", re.IGNORECASE)
+_UNIT_SECONDS = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 Line = tuple[int, list[str]]
 """Where it stands in the file, and its cells."""
@@ -24,7 +26,7 @@ Line = tuple[int, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class CsvSeries:
-    """Rows in the order of the file; NaN where the cell is empty."""
+    """Rows in the order of the file, values in its unit; NaN where the cell is empty."""
 
     name: str
     seconds: NDArray[np.float64]
@@ -38,6 +40,16 @@ class CsvSeries:
     def is_latency(self) -> bool:
         """True for a column that is named as a time."""
         return _is_latency(self.name)
+
+    @property
+    def is_unit_named(self) -> bool:
+        return _UNIT.search(self.name) is not None
+
+    @property
+    def unit_seconds(self) -> float:
+        """Return what a latency is multiplied by to be in seconds: 1 where its name ends in no unit."""
+        unit = _UNIT.search(self.name)
+        return 1.0 if unit is None else _UNIT_SECONDS[unit[1].lower()]
 
 
 def read(path: Path, value: str | None) -> CsvSeries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 WITHIN_SECONDS = (60, 600, 3600)
 MOST_SECONDS = 4 * 3600
 """Of a run's soak, in pieces at equal distances."""
+LEAST_ROWS_BETWEEN = 60
+"""Two false alarms, on average: more often the detector cannot be set."""
 VALUES = 4_000_000
 """Half a minute of work; an option, as more narrows the intervals."""
 
@@ -43,6 +46,7 @@ def calibrate(
 
     The quiet seconds, without steps and untrusted ones, are shuffled in blocks of two minutes and more and
     put through the online detector of steps. Drift, spikes and shares of slow messages are not simulated.
+    A latency of a CSV is in seconds, unless the name of its column ends in _ms, _us or _ns.
 
     Exit: 0, 1 when there is too little quiet data, 2 when the rate or the file is not what it should be.
     """
@@ -55,7 +59,8 @@ def calibrate(
     set_ns = set_ns or config.false_alarms
     if not many:
         raise NotAvailableError(f"{target}: no series has {calibration.LEAST_ROWS} quiet rows")
-    config = replace(config, false_alarms=max(round(set_ns / spacing), 60 * 10**9))
+    _check(set_ns, spacing)
+    config = replace(config, false_alarms=round(set_ns / spacing))
     within = [seconds for seconds in WITHIN_SECONDS if seconds >= spacing]
     rows = [round(seconds / spacing) for seconds in within]
     found = _calibration_text.Calibrated(
@@ -80,6 +85,20 @@ def _rate(text: str) -> int:
         return per_duration_ns(text)
     except ValueError as error:
         raise PlanError(f"--false-alarms: {error}") from error
+
+
+def _check(set_ns: int, spacing: float) -> None:
+    from math import ceil
+
+    from soak.core.errors import PlanError
+    from soak.core.units import SECOND_NS, format_per_duration
+
+    least_ns = ceil(LEAST_ROWS_BETWEEN * spacing) * SECOND_NS
+    if set_ns < least_ns:
+        raise PlanError(
+            f"--false-alarms: {format_per_duration(set_ns)} is too often for rows {spacing:g} s apart; "
+            f"{format_per_duration(least_ns)} is the most"
+        )
 
 
 def _run(path: Path) -> tuple[list[Quiet], Config, float]:
@@ -113,8 +132,12 @@ def _file(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
     csv, config = _csv_series.read(path, value), Config()
     if csv.spacing_seconds > WITHIN_SECONDS[-1]:
         raise PlanError(f"{path}: rows {csv.spacing_seconds:g} s apart; an hour is the most")
+    if csv.is_latency and not csv.is_unit_named:
+        print(
+            f"note: {csv.name} is taken to be in seconds: its name ends in no unit", file=sys.stderr
+        )
     here = np.flatnonzero(np.isfinite(csv.values))
-    whole = Series(csv.name, here.astype(np.int64), csv.values[here])
+    whole = Series(csv.name, here.astype(np.int64), csv.unit_seconds * csv.values[here])
     steps = segmentation.Config(
         scale="log" if csv.is_latency else "linear",
         smallest_step_ratio=config.smallest_step_ratio,

@@ -59,7 +59,7 @@ def detect(
 
     Several columns are looked at together: what several did at one time is one step. Online each is
     followed by itself. An empty value is a missing one; its row counts. Columns named as latencies are judged
-    on log10.
+    on log10, no lower than a microsecond: in seconds, unless a name ends in _ms, _us or _ns.
 
     Of a run the latencies of its soak are looked back at as its report does, beyond two hours in rows of ten
     seconds; what is printed as a row is a second of the run.
@@ -90,7 +90,8 @@ def offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
     whole, configs, worths = [], [], []
     for series in many:
         here = np.flatnonzero(np.isfinite(series.values))
-        whole.append(Series(series.name, here.astype(np.int64), series.values[here]))
+        values = series.unit_seconds * series.values[here]
+        whole.append(Series(series.name, here.astype(np.int64), values))
         configs.append(
             segmentation.Config(
                 scale="log" if series.is_latency else "linear",
@@ -100,7 +101,9 @@ def offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
         )
         worths.append(_worth(series))
     steps = segmentation.detect_mixed(list(zip(whole, configs, strict=True)))
-    return kinds.told_together(list(zip(whole, worths, strict=True)), steps)
+    found = kinds.told_together(list(zip(whole, worths, strict=True)), steps)
+    by_name = {series.name: series for series in many}
+    return [tuple(_as_in(by_name[one.series], one) for one in changes) for changes in found]
 
 
 def online(series: CsvSeries, panel_size: int = 1) -> list[tuple[Change, int | None]]:
@@ -121,11 +124,12 @@ def online(series: CsvSeries, panel_size: int = 1) -> list[tuple[Change, int | N
     columns = [Column(series.name, unit="seconds" if series.is_latency else "")]
     panel = Panel(config, watched=lambda _: True, worth=_worth(series, panel_size))
     found: dict[tuple[Kind, int], tuple[Change, int | None]] = {}
-    for row in range(series.values.size):
-        changes = panel.update("csv", columns, row, series.values[row : row + 1], True, "soak")
+    values = series.unit_seconds * series.values
+    for row in range(values.size):
+        changes = panel.update("csv", columns, row, values[row : row + 1], True, "soak")
         for change in changes:
             if change.state == "confirmed":  # a drift that goes on is said again
-                named = replace(change, series=series.name)
+                named = _as_in(series, replace(change, series=series.name))
                 found.setdefault((change.kind, change.raised_k), (named, row))
     return list(found.values())
 
@@ -163,6 +167,12 @@ def _in_run(
     timeline = assemble(RunFolder(path.absolute()), digest_rows)
     rows = Rows(np.arange(float(timeline.end_k)), 1.0, are_shared=True)
     return headlines(timeline), rows, [(one, None) for one in offline_changes(timeline)]
+
+
+def _as_in(series: CsvSeries, change: Change) -> Change:
+    """Return a change in the unit of its file."""
+    unit = series.unit_seconds
+    return replace(change, before=change.before / unit, after=change.after / unit)
 
 
 def _row(one: tuple[Change, int | None]) -> int:
