@@ -282,3 +282,52 @@ def test_a_third_of_the_acknowledgements_missing_until_leaders_move_is_a_broker_
 
     assert causes(around(*series, events=killed)) == ["broker_down"]
     assert causes(around(*series)) == ["unknown"]
+
+
+def missing(share: float, seconds: int, sent: float = 200.0) -> list[Series]:
+    """Return what is sent and acknowledged, of which a share is missing from the onset on."""
+    k = np.arange(END, dtype=np.int64)
+    is_short = (k >= ONSET) & (k < ONSET + seconds)
+    sending = np.where(k < ONSET, 200.0, sent)
+    acked = np.where(is_short, (1.0 - share) * sending, sending)
+    return [Series(ACKED, k, acked), Series(SENT, k, sending)]
+
+
+def test_acknowledgements_are_said_to_stop_only_where_there_was_none() -> None:
+    watched = silent('probe@b1|broker_log_events{kind="leader_change",log="s"}', 0.0)
+    said = [
+        attribute(STEP, around(*missing(share, 12), watched, *calm()))[0].evidence[0].text
+        for share in (0.3, 0.999, 1.0)
+    ]
+    onset = "for 12 s, beginning in the second of the onset of the step, and then they came again."
+
+    assert said == [
+        f"30% of the usual acknowledgements were missing {onset}",
+        f"99% of the usual acknowledgements were missing {onset}",
+        f"Acknowledgements stopped {onset}",
+    ]
+
+
+def test_a_page_silent_for_seconds_is_said_to_answer_again() -> None:
+    (found,) = attribute(STEP, around(silent(UP, 1.0, *range(ONSET, ONSET + 9)), *calm()))
+
+    assert found.evidence[0].text == (
+        "The metrics page of b1 gave no answer for 9 s, beginning in the second of the onset of the step, "
+        "and then it gave some again."
+    )
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.0, "leader_move"), (0.3, "broker_down")])
+def test_less_that_we_send_ourselves_is_no_stop(share: float, first: str) -> None:
+    """All of 120 messages a second are acknowledged, where it was 200; a leader moves beside it."""
+    moved = told("leader_change", ONSET + 3)
+
+    assert causes(around(*missing(share, 12, sent=120.0), events=moved))[0] == first
+
+
+def test_less_that_is_sent_because_the_queue_is_full_is_a_stop() -> None:
+    k = np.arange(END, dtype=np.int64)
+    held = Series("produce.0@h|held_back_messages", k, np.where(k < ONSET, 0.0, 50.0))
+    moved = told("leader_change", ONSET + 3)
+
+    assert causes(around(*missing(0.0, 12, sent=120.0), held, events=moved))[0] == "broker_down"

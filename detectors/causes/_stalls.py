@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +27,16 @@ _ANSWERED = 0.9  # of the minute before
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Seconds in a row, from `from_k` on, in which something gave no answer; `is_over`: it gave one again."""
+    """Seconds in a row, from `from_k` on, in which something gave no answer, or less than it was to.
+
+    `is_over`: it gave one again; `missing_ratio`: of the answers, 1 when there was none at all.
+    """
 
     what: str
     from_k: int
     seconds: int
     is_over: bool
+    missing_ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +51,34 @@ class Late:
 
 
 def unacknowledged(change: Change, nearby: Nearby) -> Silence | None:
-    """Return the longest stop of all acknowledgements around the onset while messages were sent, or None."""
+    """Return the longest lack of acknowledgements around the onset of what was sent, or None."""
     acked, sent = _total("acked_messages", nearby), _total("sent_messages", nearby)
+    held = _total("held_back_messages", nearby)  # by a full queue: the cluster takes no more
     low = near(change)[0]
-    usual = [count for k, count in acked.items() if low - 60 <= k < low]
-    if not usual or np.median(usual) < _LEAST_USUAL:
+    before = [count for k, count in acked.items() if low - 60 <= k < low]
+    usual = float(np.median(before)) if before else 0.0
+    if usual < _LEAST_USUAL:
         return None
-    few = _FEW * float(np.median(usual))
-    is_sending = {k for k, count in sent.items() if count > 0.0}
-    k = np.array(sorted(acked), np.int64)
-    is_quiet = np.array([acked[at] < few and at in is_sending for at in k.tolist()], np.bool_)
-    return _longest("acknowledgements", k, is_quiet, change)
+    due = {
+        k: usual if held.get(k) and count else min(usual, count)
+        for k, count in sent.items()
+        if k in acked
+    }
+    k = np.array(sorted(due), np.int64)
+    is_quiet = np.array([acked[at] < _FEW * due[at] for at in k.tolist()], np.bool_)
+    found = _longest("acknowledgements", k, is_quiet, change)
+    if found is None:
+        return None
+    ks = [at for at in due if found.from_k <= at < found.from_k + found.seconds]
+    missing = 1.0 - sum(acked[at] for at in ks) / sum(due[at] for at in ks)
+    return replace(found, missing_ratio=missing)
+
+
+def told_missing(one: Silence) -> str:
+    """Say how many acknowledgements were missing: `acknowledgements stopped` is for none at all."""
+    if one.missing_ratio == 1.0:
+        return "acknowledgements stopped"
+    return f"{min(0.99, one.missing_ratio):.0%} of the usual acknowledgements were missing"
 
 
 def unreachable(change: Change, nearby: Nearby) -> list[Silence]:

@@ -38,7 +38,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
             (copies, "copies fell behind"),
             (led, "leaders moved"),
             (_has_failed(change, nearby), "sends failed"),
-            (stopped is not None, "acknowledgements stopped"),
+            (stopped is not None, _stalls.told_missing(stopped) if stopped else ""),
         )
         if holds
     ]

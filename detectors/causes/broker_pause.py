@@ -1,9 +1,9 @@
 """A broker stood still and went on: stopped by a signal or a hypervisor, it answers nobody meanwhile.
 
 Method:  at the onset questions that need no drive are answered late (a metrics page, the offsets of a log),
-         or not at all for less than half a minute; or, where leaders are watched, acknowledgements stop as
-         long. Flushes, CPU and network must be known and calm; pauses of the JVM, leaders, deletions and
-         rolls must not explain it, and the median must wait less than the tail.
+         or not at all for less than half a minute; or, where leaders are watched, a quarter of the
+         acknowledgements is missing as long. Flushes, CPU and network must be known and calm; pauses of the
+         JVM, leaders, deletions and rolls must not explain it, and the median must wait less than the tail.
 Assumes: a drive that hangs shows in the flush or the device, a longer way in every message alike.
 """
 
@@ -108,11 +108,12 @@ def _answered(late: Late, change: Change) -> Evidence:
 
 
 def _silent(one: Silence, change: Change) -> Evidence:
-    what = (
-        one.what if one.what == "acknowledgements" else f"answers of the metrics page of {one.what}"
-    )
+    if one.what == "acknowledgements":
+        what, then = _stalls.told_missing(one).capitalize(), "they came again"
+    else:
+        what, then = f"The metrics page of {one.what} gave no answer", "it gave some again"
     return Evidence(
-        f"There were no {what} for {wording.span(one.seconds)}, from "
-        f"{when(one.from_k - change.onset_k)} of the step, and then there were again.",
-        {"from_k": one.from_k, "seconds": one.seconds},
+        f"{what} for {wording.span(one.seconds)}, beginning {when(one.from_k - change.onset_k)} of the step, "
+        f"and then {then}.",
+        {"from_k": one.from_k, "seconds": one.seconds, "missing_ratio": one.missing_ratio},
     )
