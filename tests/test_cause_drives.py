@@ -269,6 +269,17 @@ def test_a_drive_without_space() -> None:
     assert "was down to" in found.evidence[0].text
 
 
+@pytest.mark.parametrize(("full_at", "cause"), [(0, "disk_full"), (30, "unknown")])
+@pytest.mark.parametrize(("spacing", "lag"), [(1, 0.0), (10, 0.0), (1, 15.0)])
+def test_a_drive_that_fills_after_the_step_did_not_make_it(
+    full_at: int, cause: str, spacing: int, lag: float
+) -> None:
+    k = np.arange(0, END, spacing, dtype=np.int64)
+    free = Series(FREE, k, np.where(k < ONSET + full_at + lag, 50e9, 1e6))
+
+    assert causes(around(free, lag=lag)) == [cause]
+
+
 def test_a_probe_that_has_no_space_to_write_says_so() -> None:
     events = told("probe_failed", ONSET - 2, reason="less space is free than free_space_floor says")
 

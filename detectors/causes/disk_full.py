@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from detectors.causes import _brokers, _scores
-from detectors.causes._moves import end_of, near
+from detectors.causes._moves import end_of, near, spacing_of
 from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby, between, when
 from soak.core import wording
@@ -26,6 +26,7 @@ _LEAST_RATIO = 0.02
 _LEAST_BYTES = 256 * 2**20
 _SHRANK = 0.5
 _SAID = re.compile(r"no space left|less space is free|disk full|out of space", re.IGNORECASE)
+_VALUES = 3  # that are the onset's: a drive that fills later made no step
 _EARLIER_SECONDS = 60  # space runs out before latency feels it
 
 
@@ -60,11 +61,12 @@ def _said(change: Change, nearby: Nearby) -> list[Evidence]:
 
 def _short(series: Series, change: Change, nearby: Nearby) -> Evidence | None:
     """Return the free space at the onset when it is too little and was more before."""
-    first, last = near(change)
+    first, last = near(change, nearby.lag_seconds.get(series.name, 0.0))
+    stop = min(last + _VALUES * spacing_of(series), end_of(change, nearby))
     if series.name in _brokers.untouched((series.name,), change, nearby):
         return None
     before = between(series, nearby.k0, first - _EARLIER_SECONDS)
-    after = between(series, last, end_of(change, nearby))
+    after = between(series, last, stop)
     if min(before.size, after.size) == 0:
         return None
     was, became = float(np.max(before)), float(np.median(after))
