@@ -12,6 +12,7 @@ from detectors.attribution import BAR, attribute
 from detectors.nearby import Nearby, TimedEvent
 from soak.core import plugins
 from soak.core.model import Change, Event, Series
+from tests.cause_panels import around, channel
 
 P99 = 'produce.0@h|publish_latency_seconds{quantile="0.99"}'
 ONSET, END = 100, 180
@@ -52,7 +53,7 @@ def test_deletions_in_every_second_from_the_onset_on_are_named(first: int) -> No
     (explanation,) = attribute(STEP, found)
     texts = [evidence.text for evidence in explanation.evidence]
 
-    assert explanation.cause == "retention_cliff"
+    assert (explanation.cause, explanation.score) == ("retention_cliff", 0.85)
     assert "The first deletion of old segments in this run came" in texts[0]
     assert "there is only the time of the onset" in texts[1]
 
@@ -65,6 +66,26 @@ def test_deletions_in_some_seconds_are_named_with_what_they_explain() -> None:
     assert explanation.score > 0.9
     assert float(numbers["p_value"]) <= 0.01
     assert float(numbers["explained_ratio"]) > 0.9
+
+
+def test_deletions_that_explain_a_fifth_of_the_step_come_after_a_drive_that_explains_it() -> None:
+    """Latency is four times as high all along, and half as high again in the seconds of deletions."""
+    deletions = list(range(ONSET, END, 3))
+    k = np.arange(END, dtype=np.int64)
+    y = np.where(k < ONSET, 0.004, 0.016) * np.random.default_rng(1).lognormal(0.0, 0.05, END)
+    y[deletions] *= 1.35
+    drive = '{device="vda"}'
+    found = around(
+        Series(P99, k, y),
+        channel(f"probe@b1|disk_write_await_seconds{drive}", 1e-3, 3.2e-3),
+        channel(f"probe@b1|node_disk_write_time_seconds{drive}", 0.1, 0.8),
+        channel(f"probe@b1|node_disk_written_bytes{drive}", 9e6, 9e6),
+        channel(f"probe@b1|disk_device_turnover_ratio{drive}", 2.0, 2.0),
+        channel("produce.0@h|sent_messages", 200.0, 200.0),
+        events=tuple(map(deletion, deletions)),
+    )
+
+    assert causes(found, replace(STEP, after=0.016)) == ["drive_gc", "retention_cliff"]
 
 
 def test_files_unlinked_a_second_after_the_deletion_are_locked_too() -> None:

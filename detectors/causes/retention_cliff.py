@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.causes import _scores
 from detectors.causes._repeated import Words, repeated
 from detectors.nearby import Nearby
 from soak.core import wording
@@ -39,7 +40,11 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         earlier=None if kind is None else nearby.earlier_events.get(kind, 0),
         about_first=_about_first(nearby),
     )
-    return None if found is None else Explanation("retention_cliff", found.score, found.evidence)
+    if found is None:
+        return None
+    is_compared = found.score != _scores.STRONG  # else nearly every second lies close after one
+    score = _scores.graded(found.score, found.explained if is_compared else 1.0)
+    return Explanation("retention_cliff", score, found.evidence)
 
 
 def _counted(nearby: Nearby) -> NDArray[np.int64]:
