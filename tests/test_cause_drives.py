@@ -147,6 +147,32 @@ def test_a_drive_that_others_write_to() -> None:
     assert "what we send stayed the same" in found.evidence[2].text
 
 
+def test_of_a_neighbour_only_what_was_watched_is_said_to_have_stayed() -> None:
+    """First what we send alone; then what a broker takes in alone, beside all that it does by itself."""
+    pages = [
+        channel('probe@b1|kafka_server_brokertopicmetrics_bytesin{target="b1"}', 9e6, 9e6),
+        channel(LAG, 5.0, 5.0),
+        channel("probe@b1|retention_poll_age_seconds", 0.1, 0.1),
+        channel('probe@b1|bookie_MAJOR_COMPACTIONS{target="b"}', 0.0, 0.0),
+        channel('probe@b1|broker_log_events{kind="leader_change",log="s"}', 0.0, 0.0),
+    ]
+    little = around(*busy())
+    much = replace(around(*busy()[:-1], *pages), k1=END + 60)
+
+    said = [
+        attribute(STEP, one)[0].evidence[2].text.removeprefix("It was not the brokers' own work: ")
+        for one in (little, much)
+    ]
+
+    assert said[0] == (
+        "what we send stayed the same across the step. Backlogs, leaders and deletions were not watched."
+    )
+    assert said[1] == (
+        "what the brokers say they write stayed the same across the step, no backlog drained, "
+        "no move of leaders began, no deletion began and no compaction began."
+    )
+
+
 @pytest.mark.parametrize("what", ["load", "unknown load", "deletions", "compaction not known"])
 def test_a_drive_that_the_brokers_may_use_themselves_has_no_neighbour(what: str) -> None:
     series = busy(sent=400.0 if what == "load" else 200.0)

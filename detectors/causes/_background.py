@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from detectors.causes._moves import moves, near, risen
+from detectors.channels import column_of
 from detectors.nearby import Nearby
 from soak.core.model import Change
 
@@ -54,6 +55,17 @@ def copying(change: Change, nearby: Nearby) -> bool:
 def are_leaders_known(nearby: Nearby) -> bool:
     """True when somebody would have told of leaders that moved."""
     return any(nearby.named(metric) for metric in (*LEADER_COUNTERS, "broker_log_events"))
+
+
+def are_deletions_known(nearby: Nearby) -> bool:
+    """True when somebody would have told of deletions one by one."""
+    metrics = {column_of(name).metric for name in nearby.series}
+    return any(metric.startswith(("retention_", "broker_log_events")) for metric in metrics)
+
+
+def tells_compactions(nearby: Nearby) -> bool:
+    """True when bookies say what they compact."""
+    return any(nearby.named(metric) for metric in _COMPACTIONS)
 
 
 def compactions(change: Change, nearby: Nearby) -> tuple[int, ...]:

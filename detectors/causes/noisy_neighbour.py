@@ -45,7 +45,7 @@ def _busy(drive: Drive, change: Change, nearby: Nearby) -> Explanation | None:
     score = _scores.graded(_scores.STRONG if is_told else _scores.LIKELY, part)
     worst = max(slower, key=lambda one: one.ratio)
     return Explanation(
-        "noisy_neighbour", score, (told(more, change), told(worst, change), _ours(is_told=is_told))
+        "noisy_neighbour", score, (told(more, change), told(worst, change), _ours(change, nearby))
     )
 
 
@@ -67,9 +67,28 @@ def _is_ours(change: Change, nearby: Nearby, *, is_reading: bool) -> bool:
     return _background.is_at_work(change, nearby)
 
 
-def _ours(*, is_told: bool) -> Evidence:
-    by = "what the brokers say they write and what we send" if is_told else "what we send"
+def _ours(change: Change, nearby: Nearby) -> Evidence:
+    """Say what speaks against the brokers' own work, and what was not watched that might speak for it."""
+    flows = {
+        "what we send": _load.sent(change, nearby),
+        "what the brokers say they write": _load.taken_in(change, nearby),
+    }
+    known = {
+        ("backlogs", "no backlog drained"): bool(_load.backlogs(nearby)),
+        ("leaders", "no move of leaders began"): _background.are_leaders_known(nearby),
+        ("deletions", "no deletion began"): _background.are_deletions_known(nearby),
+    }
+    calm = [text for (_, text), is_known in known.items() if is_known]
+    if _background.tells_compactions(nearby):
+        calm.append("no compaction began")
+    stayed = " and ".join(what for what, found in flows.items() if found)
+    unknown = [what for (what, _), is_known in known.items() if not is_known]
+    rest = f" {_listed(unknown).capitalize()} were not watched." if unknown else ""
     return Evidence(
-        f"It was not the brokers' own work: {by} stayed the same across the step, no backlog "
-        f"drained, and neither deletions nor a compaction began."
+        f"It was not the brokers' own work: {_listed([f'{stayed} stayed the same across the step', *calm])}."
+        f"{rest}"
     )
+
+
+def _listed(parts: list[str]) -> str:
+    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
