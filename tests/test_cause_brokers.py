@@ -107,6 +107,18 @@ def test_the_sums_of_a_log_count_like_its_pauses() -> None:
     assert causes(around(stepped(ks), stopped)) == ["gc_pause"]
 
 
+def test_of_the_sums_of_two_logs_the_longer_counts() -> None:
+    ks = [k for k in range(ONSET, END) if k % 3 != 1]
+    free = set(range(END)) - set(ks)
+    logs = [
+        silent(f"probe@{host}|jvm_gc_pause_seconds", 0.5 / n, *free)
+        for n, host in ((1, "b1"), (25, "b2"))
+    ]
+    (found,) = attribute(STEP, around(stepped(ks), *logs))
+
+    assert "500 ms in the median" in found.evidence[-1].text
+
+
 def test_the_time_in_collections_of_a_page_counts_where_there_is_no_log() -> None:
     name = 'probe@b1|jvm_gc_collection_seconds{target="b1"}'
 

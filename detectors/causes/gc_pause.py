@@ -52,9 +52,8 @@ def _long_pauses(change: Change, nearby: Nearby) -> dict[int, float]:
     for metric in _SUMS if not found else ():
         for series in nearby.named(metric).values():
             is_long = series.values >= least
-            found |= dict(
-                zip(series.k[is_long].tolist(), series.values[is_long].tolist(), strict=True)
-            )
+            for k, seconds in zip(series.k[is_long], series.values[is_long], strict=True):
+                found[int(k)] = max(float(seconds), found.get(int(k), 0.0))
     return found
 
 
