@@ -143,9 +143,13 @@ class Attribution:
         return nearby_of(window, known, phases, self.history.earlier_events(k0))
 
 
+def step_config(plan: Plan) -> level_shift.Config:
+    """Return what the plan has the online detector tell."""
+    return plan.detection.detectors.get("level_shift") or level_shift.Config()
+
+
 def smallest_step_ratio(plan: Plan) -> float:
-    config = plan.detection.detectors.get("level_shift") or level_shift.Config()
-    return config.smallest_step_ratio
+    return step_config(plan).smallest_step_ratio
 
 
 def named(run: str, incidents: Iterable[Incident], taken: Collection[str]) -> list[Incident]:

@@ -12,7 +12,13 @@ from detectors.channels import is_headline
 from detectors.incidents import group, is_recovery, is_regression
 from soak.core.model import Change, Finding, Series
 from soak.store.history import History
-from spark.attribute import finding_of, nearby_of, seconds_around, smallest_step_ratio
+from spark.attribute import (
+    finding_of,
+    nearby_of,
+    seconds_around,
+    smallest_step_ratio,
+    step_config,
+)
 from spark.latency_changes import changes_together
 from spark.summary import Judged
 from spark.timeline import Timeline
@@ -81,7 +87,7 @@ def offline_changes(timeline: Timeline) -> list[tuple[Change, ...]]:
         many.append(Series(name, k[keep], values[keep]))
     return [
         tuple(_within_buckets(change, timeline.step) for change in changes)
-        for changes in changes_together(many, timeline.step)
+        for changes in changes_together(many, timeline.step, step_config(timeline.plan))
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
+from detectors import level_shift
 from detectors.segmentation import Config, detect
 from soak.cli.main import build
 from soak.core.errors import PlanError
 from soak.core.model import Series
+from spark.latency_changes import changes_together
 from spark.look_back import offline_changes
 from spark.timeline import assemble, digest_rows
 from tests.report_run import as_planned
@@ -268,6 +271,25 @@ def test_a_run_is_looked_back_at_as_its_report_does(tmp_path: Path) -> None:
     assert step["interval"][0] <= 112 <= step["interval"][1]
     assert len(step["moved"]) > 1
     assert isinstance(online.exception, PlanError)
+
+
+@pytest.mark.parametrize(("ratio", "is_told"), [(1.5, False), (1.2, True)])
+def test_looking_back_tells_the_steps_that_the_plan_tells(ratio: float, *, is_told: bool) -> None:
+    """A step of 1.35 x, which begins at no other time."""
+    values = latencies(3, 1200)
+    values[600:] *= 1.35
+    found = changes_together([series_of(values)], 1, level_shift.Config(smallest_step_ratio=ratio))
+
+    assert [abs(change.onset_k - 600) <= 3 for (change,) in found] == [True] * is_told
+
+
+def test_a_run_is_looked_back_at_with_the_steps_of_its_plan(tmp_path: Path) -> None:
+    found = assemble(write_synthetic_run(tmp_path / "run"), digest_rows)
+    coarse = {"level_shift": level_shift.Config(smallest_step_ratio=1e6)}
+    plan = replace(found.plan, detection=replace(found.plan.detection, detectors=coarse))
+
+    assert offline_changes(found)
+    assert not offline_changes(replace(found, plan=plan))
 
 
 @pytest.mark.parametrize(
