@@ -36,6 +36,7 @@ _LADDER = tuple(SHORTEST_SECONDS * 4**i for i in range(5))
 _LEAST_ALLOWED = 40  # alarms, for a rate to be worth counting
 _RUN_ROWS = 1800
 _LEAD_ROWS = 400  # before a step
+_NEAR_ROWS = 60  # to it, at most, of the interval of a change that is the step
 _SIZES = 14
 _SMALLEST_SD, _LARGEST_SD = 0.1, 8.0  # sizes tried, in standard deviations of a second
 _LARGEST_STEPS = 8.0  # and in smallest steps, on the scale of the series
@@ -107,7 +108,7 @@ def power(
         tables.append(table)
     delays = np.full(len(many) * _SIZES * copies, np.inf)
     for row, column, change in _said(config, tables, many):
-        if row >= _LEAD_ROWS and change.state == "confirmed" and change.after > change.before:
+        if row >= _LEAD_ROWS and change.state == "confirmed" and _is_the_step(change):
             delays[column] = min(delays[column], row - _LEAD_ROWS + 1)
     found = []
     for one, tried, delay in zip(many, sizes, np.split(delays, len(many)), strict=True):
@@ -116,6 +117,12 @@ def power(
         after_steps = tuple(None if size is None else _moved(one, size) for size in seen)
         found.append(Power(one.series, one.unit, one.level, after_steps))
     return found
+
+
+def _is_the_step(change: Change) -> bool:
+    low, high = change.interval
+    is_near = low - _NEAR_ROWS <= _LEAD_ROWS <= high + _NEAR_ROWS
+    return is_near and change.after > change.before
 
 
 def _counted(

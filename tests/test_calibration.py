@@ -114,6 +114,16 @@ def test_quiet_noise_raises_nothing_and_larger_noise_hides_larger_steps() -> Non
     assert (seen[0].ratio(1) or 99.0) < (seen[1].ratio(1) or 99.0)
 
 
+def test_an_alarm_elsewhere_is_no_step_that_was_seen() -> None:
+    """Bursts of half a minute are confirmed all the time, whatever the size of the step among them."""
+    bursts = latencies(1500)
+    bursts[np.arange(1500) % 250 < 30] *= 10.0
+    config = replace(Config(), smallest_step_ratio=1.05, smallest_step_seconds=0.0)
+    (seen,) = calibration.power([quiet_of(bursts)], config, (1200,), values=60_000, seed=0)
+
+    assert (seen.ratio(0) or 99.0) > 2.0
+
+
 def test_the_same_seed_gives_the_same_numbers() -> None:
     config = replace(Config(), smallest_step_ratio=1.01, smallest_step_seconds=0.0)
     one = [quiet_of(latencies(800, 0.3))]
