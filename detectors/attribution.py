@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from detectors.causes import _brokers
 from detectors.incidents import Incident
 from detectors.nearby import Nearby
 from detectors.spikes import words_of
@@ -22,7 +23,7 @@ def attribute(found: Change | Incident, nearby: Nearby) -> list[Explanation]:
     cause could share. Of spikes the period is said too.
     """
     change = found.headline if isinstance(found, Incident) else found
-    causes = _asked(change, nearby)
+    causes = _asked(change, replace(nearby, events=_brokers.events_of_touched(change, nearby)))
     if change.kind != "spikes" or change.period_seconds is None:
         return causes
     first, *others = causes

@@ -14,10 +14,14 @@ from soak.core.model import Change, Event, Series
 
 @dataclass(frozen=True, slots=True)
 class TimedEvent:
-    """An event and the second k of the record that told it: it happened in that second or just before."""
+    """An event and the second k of the record that told it: it happened in that second or just before.
+
+    `source`: whose record that is, "" where it is not known.
+    """
 
     k: int
     event: Event
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

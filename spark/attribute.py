@@ -205,7 +205,7 @@ def nearby_of(
         k1=window.k1,
         series={name: window.series(name) for name in window.columns},
         changes=tuple(c for c in changes if window.k0 <= c.onset_k < window.k1),
-        events=tuple(TimedEvent(k, event) for k, event in window.events),
+        events=tuple(TimedEvent(k, event, source) for k, source, event in window.events),
         earlier_events=earlier_events,
         untrusted_k={
             source: seconds.k[~seconds.trusted].astype(np.int64)

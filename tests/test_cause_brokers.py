@@ -248,6 +248,23 @@ def test_a_clock_set_by_as_much_as_end_to_end_latency_steps() -> None:
     assert causes(around(events=told("clock_step", ONSET, seconds=5.0)), change) == ["unknown"]
 
 
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        ("produce.1@h2", "clock"),
+        ("consume.0@h", "clock"),
+        ("probe@h2", "clock"),
+        ("probe@b1", "unknown"),
+    ],
+)
+def test_only_a_clock_that_takes_part_in_a_latency_may_step_it(source: str, cause: str) -> None:
+    (event,) = told("clock_step", ONSET, seconds=0.055)
+    sent = channel("produce.1@h2|sent_messages", 200.0, 200.0)
+    found = around(channel(P99, 0.004, 0.004), sent, events=(replace(event, source=source),))
+
+    assert causes(found, replace(STEP, series=E2E)) == [cause]
+
+
 def test_a_consumer_that_is_away_is_the_client() -> None:
     change = replace(STEP, series=E2E)
     away = channel("consume.0@h|consumer_pause_seconds", 0.002, 0.056)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from detectors.attribution import attribute
 from detectors.causes import _brokers
 from soak.core.model import Series
-from tests.cause_panels import STEP, around, channel
+from tests.cause_panels import END, ONSET, P99, STEP, around, channel, told
 
 STAYED, STEPPED = 0.004, 0.06
 
@@ -69,6 +70,43 @@ def test_the_drive_of_the_broker_that_slowed_is_named_whatever_its_host_is_calle
     latencies = [led("1", STEPPED), led("0", STAYED), led("2", STAYED)]
 
     assert attribute(STEP, around(*starving, *others, *latencies))[0].cause == "drive_gc"
+
+
+@pytest.mark.parametrize(
+    ("kind", "host", "is_left_out"),
+    [
+        ("gc_pause", "kafka1", True),
+        ("segment_roll", "kafka3", True),
+        ("gc_pause", "kafka2", False),
+        ("gc_pause", "mill", False),
+        ("retention_deletion", "kafka1", False),
+        ("leader_change", "kafka1", False),
+    ],
+)
+def test_what_the_files_of_an_untouched_broker_tell_is_left_out(
+    kind: str, host: str, *, is_left_out: bool
+) -> None:
+    """A probe tells also what it asked the cluster, and a log of leaders what is of all brokers."""
+    (event,) = told(kind, ONSET)
+    event = replace(event, source=f"probe@{host}")
+    watched = [channel(name, 1.0, 1.0) for name in on("kafka1", "kafka2", "kafka3")]
+    latencies = [led("1", STAYED), led("2", STEPPED), led("3", STAYED)]
+    found = around(*watched, *latencies, events=(event,))
+
+    assert _brokers.events_of_touched(STEP, found) == (() if is_left_out else (event,))
+
+
+def test_pauses_of_an_untouched_broker_are_not_the_cause() -> None:
+    """One in each second, of a tenth of it."""
+    pauses = told("gc_pause", *range(ONSET, END), pause_seconds=0.1)
+    watched = [channel(name, 1.0, 1.0) for name in on("kafka1", "kafka2")]
+    latencies = [channel(P99, STAYED, STEPPED), led("1", STAYED), led("2", STEPPED)]
+    named = {}
+    for host in ("kafka1", "kafka2"):
+        events = tuple(replace(one, source=f"probe@{host}") for one in pauses)
+        named[host] = attribute(STEP, around(*watched, *latencies, events=events))[0].cause
+
+    assert named == {"kafka1": "unknown", "kafka2": "gc_pause"}
 
 
 def test_the_number_of_a_cluster_is_no_broker_s() -> None:

@@ -54,7 +54,7 @@ def test_a_window_holds_the_measured_seconds_of_detector_series(tmp_path: Path) 
     assert list(window.columns) == [P99]
     assert (series.k.tolist(), series.values.tolist()) == ([1, 3], [1.0, 3.0])
     assert window.sources["produce.0@h"].trusted.tolist() == [True, True, False]
-    assert window.events == ((3, event),)
+    assert window.events == ((3, "produce.0@h", event),)
 
 
 def test_a_series_that_is_not_there_is_empty(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from soak.core.model import Change, Finding
 from soak.core.phases import to_line
 from soak.store.findings import FindingsStore
 from soak.store.history import MOST_SECONDS
+from soak.store.phases_file import read_phases
 from soak.store.run_folder import RunFolder
 from spark.attribute import (
     AFTER_SECONDS,
@@ -21,6 +22,7 @@ from spark.attribute import (
     SOON_SECONDS,
     Attribution,
     finding_of,
+    nearby_of,
     seconds_around,
 )
 from tests.fakes import FakeClock
@@ -310,6 +312,13 @@ def test_other_channels_alone_are_no_finding(whole: RunFolder, tmp_path: Path) -
     attribution(folder).advance([replace(STEP, series=name)])
 
     assert findings(folder) == []
+
+
+def test_causes_see_whose_record_told_an_event(whole: RunFolder) -> None:
+    window = attribution(whole).history.window(0, 300)
+    found = nearby_of(window, (), read_phases(whole.phases), {})
+
+    assert {one.source for one in found.events if one.event.kind == "retention_deletion"} == {PROBE}
 
 
 def test_an_onset_anywhere_in_hours_fits_into_a_window() -> None:

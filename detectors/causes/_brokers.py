@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from detectors.channels import MOST_SERIES, column_of, source_of
-from detectors.nearby import Nearby, between
+from detectors.nearby import Nearby, TimedEvent, between
 from soak.core.model import Change
 
 _LABELS = ("leader", "broker", "target", "instance", "node", "bookie")
@@ -19,6 +19,7 @@ _PORT = re.compile(r":\d+$")
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _PROBE = "probe"  # the host of a load says nothing of a broker
 _OF_BROKERS = ("fsync_", "disk_", "node_disk_", "broker_log_", "retention_held_")
+_OF_FILES = ("gc_", "segment_")  # events of logs and folders; others are told of the whole cluster
 _SECONDS = 60
 _LEAST = 5
 _TOUCHED = 1.0 / 3.0  # of the whole step, on log10
@@ -34,6 +35,17 @@ def untouched(names: Iterable[str], change: Change, nearby: Nearby) -> frozenset
     known = _known(frozenset(rises), nearby)
     of = {name: _leaders_of(name, known) for name in names}
     return frozenset(name for name, leaders in of.items() if leaders and leaders <= stayed)
+
+
+def events_of_touched(change: Change, nearby: Nearby) -> tuple[TimedEvent, ...]:
+    """Return the events but for those that the files of an untouched broker's host told."""
+    local = {one.source for one in nearby.events if one.event.kind.startswith(_OF_FILES)}
+    silent = untouched((f"{source}|" for source in local), change, nearby)
+    return tuple(
+        one
+        for one in nearby.events
+        if not (one.event.kind.startswith(_OF_FILES) and f"{one.source}|" in silent)
+    )
 
 
 def rises_by_leader(change: Change, nearby: Nearby) -> dict[str, float]:

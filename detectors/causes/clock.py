@@ -1,7 +1,7 @@
 """A clock was set: between hosts end-to-end latency is told by wall clocks, and these moved.
 
-Method:  a host's clock steps at the onset by about as much as end-to-end latency does, and the latency of
-         publishing, which one clock measures, stays.
+Method:  the clock of a producer's or the consumer's host steps at the onset by about as much as end-to-end
+         latency does, and the latency of publishing, which one clock measures, stays.
 Assumes: producers and consumers on different hosts; on one host no clock step is seen in latency at all.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from detectors.causes import _scores
 from detectors.causes._moves import are_calm, moves, near
-from detectors.channels import column_of
+from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby, TimedEvent, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
@@ -27,7 +27,16 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     if column.metric != _END_TO_END:
         return None
     first, last = near(change)
-    steps = [e for e in nearby.events if e.event.kind == KIND and first <= e.k <= last]
+    hosts = {
+        _host(source) for source in map(source_of, nearby.series) if _takes_part(source, change)
+    }
+    steps = [
+        one
+        for one in nearby.events
+        if one.event.kind == KIND
+        and first <= one.k <= last
+        and (not one.source or _host(one.source) in hosts)
+    ]
     if not steps:
         return None
     largest = max(steps, key=_size)
@@ -42,6 +51,15 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     return Explanation(
         "clock", _scores.graded(band, min(part, 1.0 / part)), (_stepped(largest, change),)
     )
+
+
+def _takes_part(source: str, change: Change) -> bool:
+    """True for the consumer whose latency this is, and for every producer."""
+    return source == source_of(change.series) or source.startswith("produce.")
+
+
+def _host(source: str) -> str:
+    return source.partition("@")[2]
 
 
 def _size(step: TimedEvent) -> float:

@@ -70,7 +70,7 @@ def read_window(journal: Path, series: str, first_k: int, last_k: int) -> Window
         quantile: seconds.values[is_measured, family[quantile]] if quantile in family else nothing
         for quantile in dict.fromkeys(shown)
     }
-    deletions = sorted({k for k, event in found.events if event.kind == DELETION_EVENT})
+    deletions = sorted({k for k, _, event in found.events if event.kind == DELETION_EVENT})
     return Window(seconds.k[is_measured], values, name.quantile, tuple(deletions))
 
 

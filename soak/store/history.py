@@ -40,12 +40,12 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Window:
-    """Seconds k0 <= k < k1 of every source that has any there; `events` are (k, event) by k."""
+    """Seconds k0 <= k < k1 of every source that has any there; `events` are (k, source, event) by k."""
 
     k0: int
     k1: int
     sources: Mapping[str, Seconds]
-    events: tuple[tuple[int, Event], ...]
+    events: tuple[tuple[int, str, Event], ...]
 
     @cached_property
     def columns(self) -> dict[str, Column]:
@@ -98,13 +98,13 @@ class History:
         if k1 - k0 > MOST_SECONDS:
             raise ValueError(f"a window of {k1 - k0} s; at most {MOST_SECONDS}")
         found: dict[str, Seconds] = {}
-        events: list[tuple[int, Event]] = []
+        events: list[tuple[int, str, Event]] = []
         for source in sources(self.journal):
             taken = dict(self._records(source, k0, k1))
             if taken:
                 ordered = [taken[k] for k in sorted(taken)]
                 found[source] = _seconds(ordered)
-                events += [(record.k, event) for record, _ in ordered for event in record.events]
+                events += [(one.k, source, event) for one, _ in ordered for event in one.events]
         events.sort(key=lambda item: item[0])
         return Window(k0, k1, found, tuple(events))
 
