@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from soak.lab import drive, throttle
+from soak.service import children
 from tests.test_fault_left import alive, groups_of
 from tests.test_lab_drive import until_gone
 
@@ -49,7 +50,10 @@ def test_nothing_is_left_of_a_drill(ending: str, code: int, tmp_path: Path) -> N
     command = [sys.executable, "-m", "soak.cli.main", "lab", "drill", str(tmp_path / "drill.yaml")]
     with (tmp_path / "said").open("w") as said:
         drill = subprocess.Popen(
-            [*command, "--run-dir", str(tmp_path / "run")], cwd=ROOT, stdout=said, stderr=said
+            children.mortal([*command, "--run-dir", str(tmp_path / "run")]),
+            cwd=ROOT,
+            stdout=said,
+            stderr=said,
         )
     try:
         deadline = time.monotonic() + LIMIT_SECONDS

@@ -130,15 +130,15 @@ def typed(kind: type[Any], raw: object, document: Document, place: Place) -> Any
     """
     if raw is None:
         raw = {}
-    for inner, message in guessed(kind, raw, ()):
-        raise document.error((*place, *inner), message)
+    for where, message in guessed(kind, raw, ()):
+        raise document.error((*place, *where), message)
     try:
         return TypeAdapter(kind).validate_python(raw, context=IN_TEXT)
     except ValidationError as error:
         first = error.errors()[0]
         inner: Place = tuple(part for part in first["loc"] if isinstance(part, str | int))
-        message, at = _message(kind, first, inner), (*place, *inner)
-        raise _at_its_key(message, at, document) from error
+        said, at = _message(kind, first, inner), (*place, *inner)
+        raise _at_its_key(said, at, document) from error
 
 
 def _check_sampled(raw: dict[str, Any], document: Document) -> None:
