@@ -53,6 +53,10 @@ class Watch:
         if seen is None or self.crossings < _CROSSINGS:
             return changes
         change = _change(series, k, seen, config)
+        old = self.standing
+        if old is not None and _is_turned(old, change):
+            changes.append(replace(old, state="gone", gone_k=k))
+            self.standing = None
         if self.standing is None:
             self.standing = change
         elif change.direction == self.standing.direction == _further(self.standing, change, config):
@@ -66,8 +70,9 @@ class Watch:
         if change is None or len(recent.fine) < _LEVEL_BLOCKS:
             return []
         level = config.unscaled(float(np.median([y for _, y in recent.fine[-_LEVEL_BLOCKS:]])))
+        is_beyond = (level - change.before) * (change.after - change.before) <= 0
         is_nearer = abs(level - change.before) < abs(level - change.after)
-        if not is_nearer or config.is_worth(change.before, level):
+        if not is_beyond and (not is_nearer or config.is_worth(change.before, level)):
             return []
         self.standing = None
         return [replace(change, state="gone", gone_k=k)]
@@ -84,6 +89,11 @@ def change_of(state: Mapping[str, Any] | None) -> Change | None:
         return None
     first, last = state["interval"]
     return Change(**{**state, "interval": (first, last)})
+
+
+def _is_turned(standing: Change, change: Change) -> bool:
+    """True when a drift goes the other way since; a longer window may still show what was before it."""
+    return change.direction != standing.direction and change.onset_k > standing.onset_k
 
 
 def _further(standing: Change, change: Change, config: Config) -> str:

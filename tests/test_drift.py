@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from detectors.drift import Config, detect
-from soak.core.model import Series
+from detectors._recent import Recent
+from detectors.drift import Config, Watch, detect
+from soak.core.model import Change, Series
 
 HOUR = 3600
 ANY = Config(smallest_step_ratio=1.05, smallest_step_seconds=0.0)
@@ -66,3 +68,46 @@ def test_the_unit_changes_nothing(seed: int, unit: float) -> None:
         (one.onset_k, one.interval) for one in found
     ]
     assert np.allclose([one.after for one in scaled], [unit * one.after for one in found])
+
+
+def watched(*legs: tuple[int, float]) -> list[Change]:
+    """Return what is said of straight legs, each so many minutes to a level of log10 above 10 ms."""
+    ends = np.cumsum([minutes for minutes, _ in legs])
+    minutes = np.arange(ends[-1] + 1)
+    level = np.interp(minutes, [0, *ends], [0.0, *(to for _, to in legs)]) - 2.0
+    watch, recent, said = Watch(), Recent(), []
+    rng = np.random.default_rng(1)
+    for minute in minutes.tolist():
+        for k in range(60 * minute, 60 * minute + 60, 2):
+            if recent.take(k, float(level[minute] + rng.normal(0.0, 0.05))):
+                said += watch.minute_ended("p99", k, recent, Config())
+    return said
+
+
+def told(said: list[Change]) -> list[tuple[str, str]]:
+    """Return direction and state of each word that is no going on."""
+    words = [(one.raised_k, one.direction, one.state) for one in said]
+    return [(way, state) for _, way, state in dict.fromkeys(words)]
+
+
+@pytest.mark.parametrize(("there", "back"), [("down", "up"), ("up", "down")])
+def test_a_drift_the_other_way_ends_the_one_that_stands(there: str, back: str) -> None:
+    """A warm-up that improves fivefold stands for good; then it triples within 70 minutes."""
+    sign = 1.0 if there == "up" else -1.0
+    said = watched((70, 0.7 * sign), (120, 0.7 * sign), (70, 0.2 * sign), (60, 0.2 * sign))
+
+    assert told(said) == [(there, "confirmed"), (there, "gone"), (back, "confirmed")]
+
+
+def test_hours_up_and_hours_down_are_told_once_each() -> None:
+    """Long windows still show the rise while short ones show the fall."""
+    said = watched((300, 1.2), (180, 0.3))
+
+    assert told(said) == [("up", "confirmed"), ("up", "gone"), ("down", "confirmed")]
+
+
+def test_a_level_beyond_where_a_drift_began_is_its_end() -> None:
+    """From 10 to 40 ms, then at once to 5 ms."""
+    said = watched((10, 0.0), (70, 0.6), (30, 0.6), (1, -0.3), (60, -0.3))
+
+    assert told(said) == [("up", "confirmed"), ("up", "gone")]
