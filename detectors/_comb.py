@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_BURSTS = 6
-_LEAST_SECONDS = 6.0
+_LEAST_ROWS = 6.0
 _ENDS = 3  # bursts at either end that may be no part of the comb
 _LEAST_FILLED = 0.75  # of the ticks
 _MOST_CHANCE = 0.5  # of a burst to hit a tick by chance
@@ -29,8 +29,8 @@ class Comb:
     hits: NDArray[np.bool_]  # which bursts are on its ticks
 
 
-def judged(starts: NDArray[np.int64]) -> Comb | None:
-    """Return the sharpest comb of bursts in order of time; None when there is none worth the name."""
+def judged(starts: NDArray[np.int64] | NDArray[np.float64]) -> Comb | None:
+    """Return the sharpest comb of bursts, in rows and in order; None when there is none worth the name."""
     n = starts.size
     if n < LEAST_BURSTS:
         return None
@@ -44,9 +44,7 @@ def judged(starts: NDArray[np.int64]) -> Comb | None:
     inside = hits & (tick >= 0) & (tick <= ticks[:, np.newaxis])
     twice = inside[:, 1:] & inside[:, :-1] & (tick[:, 1:] == tick[:, :-1])
     filled = inside.sum(axis=1) - twice.sum(axis=1)
-    usable = (
-        (periods >= _LEAST_SECONDS) & (chance <= _MOST_CHANCE) & (filled > _LEAST_FILLED * ticks)
-    )
+    usable = (periods >= _LEAST_ROWS) & (chance <= _MOST_CHANCE) & (filled > _LEAST_FILLED * ticks)
     if not usable.any():
         return None
     counts = hits.sum(axis=1)

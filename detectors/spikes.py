@@ -1,10 +1,10 @@
 """Spikes that come again after the same time: a roll of segments every 52 s, a checkpoint every 8.5 min.
 
 Method:  a burst begins where a value lies both the smallest step and five robust sd above the median of the
-         last minute, and ends after two calm seconds. With each burst the last 24 are held against combs
+         last minute, and ends after two calm rows. With each burst the last 24 are held against combs
          (`_comb`); one is told when it is rarer than the threshold, and gone after three ticks without one.
-Assumes: bursts of at most 20 s, six seconds to hours apart. A comb that is there from the start of a watch
-         is how the cluster is, no news.
+Assumes: bursts of at most 20 s or two rows, six rows to hours apart; a minute is one of rows of a second.
+         A comb that is there from the start of a watch is how the cluster is, no news.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from soak.core.model import Change, Series
 __all__ = ["Config", "Watch", "detect", "words_of"]
 
 _SDS = 5.0
-_CALM = 2  # seconds that end a burst
-_LONGEST = 20
+_CALM = 2  # rows that end a burst
+_LONGEST = 20  # seconds, or two rows
 _MOST = 24  # bursts held against combs
 _SILENT_TICKS = 3.5
 _SLACK = 3  # seconds
@@ -47,23 +47,25 @@ class Watch:
     bar: float = 0.0  # what a value must pass to belong to it
     bursts: list[Burst] = field(default_factory=list)
     standing: Change | None = None
+    spacing: int = 1  # seconds from row to row
 
     def take(self, series: str, k: int, y: float, recent: Recent, config: Config) -> list[Change]:
         """Take the next value, with the level before it; return a comb that is found, or its end."""
         changes = self._gone(k)
         ended = None
-        if self.now is not None and k > self.now[0] + self.now[1] - 1 + _CALM:
+        if self.now is not None and k > self.now[0] + self.now[1] + (_CALM - 1) * self.spacing:
             ended, self.now = self.now, None
         self.calm_rows += 1
-        if self.now is not None and self.now[1] > MINUTE:  # a new level, known by now
+        # a new level, known by now
+        if self.now is not None and self.now[1] > MINUTE * self.spacing:
             self.now = None
         if self.now is None:
             self.bar = recent.level + max(_SDS * recent.sd, config.reach(recent.level))
         if y > self.bar:
             first, _, top = self.now or (k, 0, y)
-            self.now = first, k - first + 1, max(top, y)
+            self.now = first, k - first + self.spacing, max(top, y)
             self.calm_rows = 0
-        if ended is None or ended[1] > _LONGEST:
+        if ended is None or ended[1] > max(_LONGEST, 2 * self.spacing):
             return changes
         self.bursts = [*self.bursts, ended][-_MOST:]
         return changes + self._told(series, k, recent.level, config)
@@ -75,7 +77,7 @@ class Watch:
     def _told(self, series: str, k: int, level: float, config: Config) -> list[Change]:
         if self.standing is not None:
             return []
-        change = _combed(series, self.bursts, level, config)
+        change = _combed(series, self.bursts, self.spacing, level, config)
         if change is None or self._is_known(change):
             return []
         self.standing = replace(change, raised_k=k)
@@ -93,7 +95,7 @@ class Watch:
         change = self.standing
         if change is None or change.period_seconds is None:
             return []
-        if self.calm_rows < _SILENT_TICKS * change.period_seconds:
+        if self.calm_rows * self.spacing < _SILENT_TICKS * change.period_seconds:
             return []
         self.standing, self.bursts = None, []
         return [replace(change, state="gone", gone_k=k)]
@@ -110,6 +112,7 @@ class Watch:
             state["bar"],
             [_burst(one) for one in state["bursts"]],
             change_of(state["standing"]),
+            state["spacing"],
         )
 
 
@@ -122,7 +125,8 @@ def words_of(change: Change) -> str:
 
 def detect(series: Series, config: Config) -> list[Change]:
     """Return the combs of a whole series in order of their first burst; those that ended are `gone`."""
-    watch, recent = Watch(), Recent()
+    spacing = int(np.median(np.diff(series.k))) if series.k.size > 1 else 1
+    watch, recent = Watch(spacing=spacing), Recent()
     found: dict[int, Change] = {}
     y = config.scaled(series.values).tolist()
     for k, value in zip(series.k.tolist(), y, strict=True):
@@ -132,12 +136,15 @@ def detect(series: Series, config: Config) -> list[Change]:
     return list(found.values())
 
 
-def _combed(series: str, bursts: Sequence[Burst], level: float, config: Config) -> Change | None:
-    """Return the comb that bursts form, or None when chance would do."""
+def _combed(
+    series: str, bursts: Sequence[Burst], spacing: int, level: float, config: Config
+) -> Change | None:
+    """Return the comb that bursts form, or None when chance would do; a row is as sharp as it can be."""
     starts = np.array([first for first, _, _ in bursts], dtype=np.int64)
-    comb = _comb.judged(starts)
+    comb = _comb.judged(starts / spacing)
     if comb is None:
         return None
+    period = comb.period * spacing
     # there is one look a burst, not one a second
     threshold = config.threshold - log(max(1.0, float(np.diff(starts).mean())))
     if comb.surprise < threshold:
@@ -148,13 +155,13 @@ def _combed(series: str, bursts: Sequence[Burst], level: float, config: Config) 
         series=series,
         raised_k=first,
         onset_k=first,
-        interval=(max(0, first - round(comb.period)), first + _SLACK),
+        interval=(max(0, first - round(period)), first + _SLACK),
         before=config.unscaled(level),
         after=config.unscaled(float(np.median([top for _, _, top in hits]))),
         state="confirmed",
         confidence=config.confidence(comb.surprise),
         kind="spikes",
-        period_seconds=round(comb.period, 2),
+        period_seconds=round(period, 2),
         burst_seconds=float(np.median([seconds for _, seconds, _ in hits])),
     )
 

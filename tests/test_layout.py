@@ -10,7 +10,7 @@ from detectors.panel import LAYOUT
 from soak.store.run_folder import RunFolder
 from spark.layout import forget_other
 
-NOTES = {"none": None, "older": "128.4\n", "newer": "130.6\n", "damaged": "\udcff\n"}
+NOTES = {"none": None, "older": "128.4\n", "newer": "131.7\n", "damaged": "\udcff\n"}
 
 
 def begun(tmp_path: Path, note: str | None) -> RunFolder:

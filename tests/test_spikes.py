@@ -71,6 +71,30 @@ def test_two_hundred_rows_of_bursts_at_random_keep_no_period() -> None:
     assert all(one is None or one.surprise < 15.0 for one in found)
 
 
+def in_rows_of_ten(y: NDArray[np.float64]) -> Series:
+    """Return what a run of more than two hours is looked back at by."""
+    return Series("p99", 10 * np.arange(y.size), 0.01 * 10.0**y)
+
+
+@pytest.mark.parametrize(("ratio", "rows"), [(1.6, 0), (2.0, 0), (3.0, 0), (10.0, 0), (4.0, 40)])
+def test_a_new_level_in_rows_of_ten_seconds_is_no_comb(ratio: float, rows: int) -> None:
+    """At once, or over 400 s: each row of it lies above the minute before."""
+    y = np.random.default_rng(0).normal(0.0, 0.02, 1440)
+    y += np.log10(ratio) * np.clip((np.arange(1440) - 720) / max(rows, 1), 0.0, 1.0)
+
+    assert detect(in_rows_of_ten(y), Config()) == []
+
+
+def test_a_comb_shows_in_rows_of_ten_seconds() -> None:
+    y = np.random.default_rng(3).normal(0.0, 0.05, 1440)
+    for tick in range(100, 1440, 51):
+        y[tick : tick + 2] += 0.5
+    (found,) = detect(in_rows_of_ten(y), Config())
+
+    assert (found.onset_k, found.period_seconds, found.burst_seconds) == (1000, 510.0, 20.0)
+    assert found.gone_k is None
+
+
 @pytest.mark.parametrize(("first_k", "unit"), [(100_000, 1.0), (0, 1000.0)])
 def test_when_and_in_which_unit_changes_nothing(first_k: int, unit: float) -> None:
     y = comb(2400, 600, 52.1)
