@@ -28,8 +28,6 @@ VERSION = 130
 """First byte of a state that has all kinds; a state of steps alone begins with `level_shift`'s own."""
 LAYOUT = f"{VERSION}.{_codec.VERSION}"
 """Of the whole state: what differs in it cannot be read."""
-_STEP_SECONDS = 60
-"""A comb that begins so soon after a step of the same latency, or before it, is that step's."""
 _HEAD = struct.Struct("<BIII")
 
 
@@ -217,7 +215,7 @@ def _note_step(known: _Source, step: Change) -> None:
     """Leave the combs that came with a step to it."""
     for name, one in known.series.items():
         if _latency(name) == _latency(step.series):
-            one.spikes.known_until_k = step.onset_k + _STEP_SECONDS
+            one.spikes.note_step(step.onset_k)
 
 
 def _latency(series: str) -> str:

@@ -31,6 +31,8 @@ _MOST = 24  # bursts held against combs
 _SILENT_TICKS = 3.5
 _SLACK = 3  # seconds
 _SAME_PERIOD = 0.05
+_STEP_SECONDS = 60  # before a step and after it, in which a comb that begins is the step's
+_MOST_STEPS = 4  # the newest, with which a comb may have come
 
 Burst = tuple[int, int, float]
 """First second, seconds, and the highest value on the scale of judgement."""
@@ -40,7 +42,8 @@ Burst = tuple[int, int, float]
 class Watch:
     """The bursts of one series, as they come."""
 
-    known_until_k: int | None = None  # a comb that begins by this second is no news
+    known_until_k: int | None = None  # a comb that is there by this second is no news
+    stepped_k: list[int] = field(default_factory=list)  # nor is one that begins about a step
     known_period: float | None = None  # of such a comb
     calm_rows: int = 0  # since a burst was last seen
     now: Burst | None = None
@@ -70,6 +73,10 @@ class Watch:
         self.bursts = [*self.bursts, ended][-_MOST:]
         return changes + self._told(series, k, recent.level, config)
 
+    def note_step(self, onset_k: int) -> None:
+        """Leave a comb that begins about this second to the step."""
+        self.stepped_k = [*self.stepped_k, onset_k][-_MOST_STEPS:]
+
     def start_anew(self) -> None:
         """Forget the bursts: what comes does not follow them."""
         self.now, self.bursts = None, []
@@ -84,9 +91,13 @@ class Watch:
         return [self.standing]
 
     def _is_known(self, change: Change) -> bool:
-        """Return whether a comb was there from the start, and note its period when it was."""
-        period = change.period_seconds or 0.0
-        if self.known_until_k is not None and change.onset_k < self.known_until_k + 2.0 * period:
+        """Return whether a comb was there from the start, or came with a step; note its period when so."""
+        period, onset_k = change.period_seconds or 0.0, change.onset_k
+        is_old = self.known_until_k is not None and onset_k <= self.known_until_k + period
+        if is_old or any(
+            -_STEP_SECONDS <= onset_k - step_k <= _STEP_SECONDS + period
+            for step_k in self.stepped_k
+        ):
             self.known_period = period
         known = self.known_period
         return known is not None and abs(period - known) <= _SAME_PERIOD * known
@@ -106,6 +117,7 @@ class Watch:
         now = state["now"]
         return cls(
             state["known_until_k"],
+            state["stepped_k"],
             state["known_period"],
             state["calm_rows"],
             None if now is None else _burst(now),

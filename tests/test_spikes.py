@@ -7,8 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from detectors._comb import judged
-from detectors.spikes import Config, detect, words_of
-from soak.core.model import Series
+from detectors._recent import Recent
+from detectors.spikes import Config, Watch, detect, words_of
+from soak.core.model import Change, Series
 
 
 def series_of(y: NDArray[np.float64], first_k: int = 0, unit: float = 1.0) -> Series:
@@ -104,3 +105,47 @@ def test_when_and_in_which_unit_changes_nothing(first_k: int, unit: float) -> No
 
     assert other.onset_k == found.onset_k + first_k
     assert other.period_seconds == found.period_seconds
+
+
+def watched(
+    y: NDArray[np.float64], step: int | None = None, known_until_k: int | None = 120
+) -> list[Change]:
+    """Return what is said second by second, of a latency that steps once, as is confirmed 11 s later."""
+    watch, recent, said = Watch(known_until_k), Recent(), []
+    for k, value in enumerate(y.tolist()):
+        if step is not None and k == step + 11:
+            watch.note_step(step)
+        said += watch.take("p99", k, value - 2.0, recent, Config())
+        recent.take(k, value - 2.0)
+    return said
+
+
+@pytest.mark.parametrize("change", [0.5, -0.3])
+def test_a_comb_that_began_before_a_step_is_told_all_the_same(change: float) -> None:
+    """The step comes when the comb is not told yet, and takes no comb that is older than it."""
+    y = comb(3000, 1000, 52.0)
+    y[1300:] += change
+    (found,) = watched(y, step=1300)
+
+    assert (found.onset_k, found.period_seconds) == (1000, 52.0)
+
+
+@pytest.mark.parametrize("first", [1250, 1310, 1400])
+def test_a_comb_that_comes_with_a_step_is_the_steps(first: int) -> None:
+    y = comb(3000, first, 52.0)
+    y[1300:] += 0.5
+
+    assert watched(y, step=1300) == []
+
+
+def test_a_comb_that_begins_after_the_baseline_is_news_however_long_its_period() -> None:
+    (found,) = watched(comb(7000, 1100, 510.0))
+
+    assert (found.onset_k, found.period_seconds) == (1100, 510.0)
+
+
+def test_a_comb_from_the_start_stays_no_news_when_a_step_follows() -> None:
+    y = comb(2000, 40, 52.0)
+    y[300:] += 0.5
+
+    assert watched(y, step=300) == []
