@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_BURSTS = 6
+EARLY_ROWS, EARLY_RATIO = 1.0, 0.02  # and of a period: by how much a burst may be early or late
 _LEAST_ROWS = 6.0
 _ENDS = 3  # bursts at either end that may be no part of the comb
 _LEAST_FILLED = 0.75  # of the ticks
@@ -27,6 +28,7 @@ class Comb:
     period: float
     surprise: float
     hits: NDArray[np.bool_]  # which bursts are on its ticks
+    tick: float  # the last of these
 
 
 def judged(starts: NDArray[np.int64] | NDArray[np.float64]) -> Comb | None:
@@ -36,7 +38,7 @@ def judged(starts: NDArray[np.int64] | NDArray[np.float64]) -> Comb | None:
         return None
     times = starts.astype(np.float64)
     first, periods, ticks = _candidates(times)
-    width = 1.0 + 0.02 * periods
+    width = EARLY_ROWS + EARLY_RATIO * periods
     chance = (2.0 * width + 1.0) / periods
     place = (times[np.newaxis] - times[first][:, np.newaxis]) / periods[:, np.newaxis]
     tick = np.round(place)
@@ -52,8 +54,8 @@ def judged(starts: NDArray[np.int64] | NDArray[np.float64]) -> Comb | None:
         (_rarity(int(counts[at]) - 2, n - 2, float(chance[at])), int(at))
         for at in np.flatnonzero(usable)
     )
-    period = _fitted(times[hits[at]], float(periods[at]))
-    return Comb(period, surprise - log(periods.size), hits[at])
+    period, last = _fitted(times[hits[at]], float(periods[at]))
+    return Comb(period, surprise - log(periods.size), hits[at], last)
 
 
 def _candidates(
@@ -86,8 +88,9 @@ def _rarity(hits: int, of: int, chance: float) -> float:
     return -(top + log(sum(exp(term - top) for term in terms)))
 
 
-def _fitted(times: NDArray[np.float64], period: float) -> float:
-    """Return the period by least squares over the ticks that were hit."""
+def _fitted(times: NDArray[np.float64], period: float) -> tuple[float, float]:
+    """Return the period and the last tick by least squares over the ticks that were hit."""
     tick = np.round((times - times[0]) / period)
     centred = tick - tick.mean()
-    return float((centred * times).sum() / (centred**2).sum())
+    slope = float((centred * times).sum() / (centred**2).sum())
+    return slope, float(times.mean()) + slope * float(centred[-1])

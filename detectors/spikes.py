@@ -2,7 +2,8 @@
 
 Method:  a burst begins where a value lies both the smallest step and five robust sd above the median of the
          last minute, and ends after two calm rows. With each burst the last 24 are held against combs
-         (`_comb`); one is told when it is rarer than the threshold, and gone after three ticks without one.
+         (`_comb`); one is told when it is rarer than the threshold, and gone after three ticks without a
+         burst on them, or when one of another period is told.
 Assumes: bursts of at most 20 s or two rows, six rows to hours apart; a minute is one of rows of a second.
          A comb that is there from the start of a watch is how the cluster is, no news.
 """
@@ -31,6 +32,8 @@ _MOST = 24  # bursts held against combs
 _SILENT_TICKS = 3.5
 _SLACK = 3  # seconds
 _SAME_PERIOD = 0.05
+_FOLLOWED = 0.25  # of how early or late a burst is: a period is never known exactly
+_LENIENT = 1.5  # a burst of the standing comb may be so much earlier or later: ticks are less sure
 _STEP_SECONDS = 60  # before a step and after it, in which a comb that begins is the step's
 _MOST_STEPS = 4  # the newest, with which a comb may have come
 
@@ -45,7 +48,8 @@ class Watch:
     known_until_k: int | None = None  # a comb that is there by this second is no news
     stepped_k: list[int] = field(default_factory=list)  # nor is one that begins about a step
     known_period: float | None = None  # of such a comb
-    calm_rows: int = 0  # since a burst was last seen
+    calm_rows: int = 0  # since the standing comb had a burst
+    tick_k: float | None = None  # when it last had; None where any burst may be one, behind a gap
     now: Burst | None = None
     bar: float = 0.0  # what a value must pass to belong to it
     bursts: list[Burst] = field(default_factory=list)
@@ -65,9 +69,10 @@ class Watch:
         if self.now is None:
             self.bar = recent.level + max(_SDS * recent.sd, config.reach(recent.level))
         if y > self.bar:
+            if self.now is None and self._is_on_tick(k):
+                self.calm_rows = 0
             first, _, top = self.now or (k, 0, y)
             self.now = first, k - first + self.spacing, max(top, y)
-            self.calm_rows = 0
         if ended is None or ended[1] > max(_LONGEST, 2 * self.spacing):
             return changes
         self.bursts = [*self.bursts, ended][-_MOST:]
@@ -79,16 +84,38 @@ class Watch:
 
     def start_anew(self) -> None:
         """Forget the bursts: what comes does not follow them."""
-        self.now, self.bursts = None, []
+        self.now, self.bursts, self.tick_k = None, [], None
 
     def _told(self, series: str, k: int, level: float, config: Config) -> list[Change]:
-        if self.standing is not None:
+        """Return a comb that is news, and the end of the one that stood until then."""
+        combed, old = _combed(series, self.bursts, self.spacing, level, config), self.standing
+        if combed is None:
             return []
-        change = _combed(series, self.bursts, self.spacing, level, config)
-        if change is None or self._is_known(change):
+        change, tick_k = combed
+        if old is not None and _is_same(change.period_seconds, old.period_seconds):
+            self.tick_k = tick_k
+            self.calm_rows = min(self.calm_rows, round((k - tick_k) / self.spacing))
             return []
-        self.standing = replace(change, raised_k=k)
-        return [self.standing]
+        if self._is_known(change):
+            return []
+        self.standing, self.tick_k = replace(change, raised_k=k), tick_k
+        self.calm_rows = round((k - tick_k) / self.spacing)
+        ended = [] if old is None else [replace(old, state="gone", gone_k=k)]
+        return [*ended, self.standing]
+
+    def _is_on_tick(self, k: int) -> bool:
+        """Return whether a burst is the standing comb's, whose ticks follow it by a part when it is."""
+        period = 0.0 if self.standing is None else self.standing.period_seconds or 0.0
+        if not period:
+            return False
+        if self.tick_k is None:
+            self.tick_k = float(k)
+        tick_k = self.tick_k + period * round((k - self.tick_k) / period)
+        reach = _comb.EARLY_ROWS * self.spacing + _comb.EARLY_RATIO * period
+        is_hit = abs(k - tick_k) <= _LENIENT * reach
+        if is_hit:
+            self.tick_k = tick_k + _FOLLOWED * (k - tick_k)
+        return is_hit
 
     def _is_known(self, change: Change) -> bool:
         """Return whether a comb was there from the start, or came with a step; note its period when so."""
@@ -99,8 +126,7 @@ class Watch:
             for step_k in self.stepped_k
         ):
             self.known_period = period
-        known = self.known_period
-        return known is not None and abs(period - known) <= _SAME_PERIOD * known
+        return _is_same(period, self.known_period)
 
     def _gone(self, k: int) -> list[Change]:
         change = self.standing
@@ -120,6 +146,7 @@ class Watch:
             state["stepped_k"],
             state["known_period"],
             state["calm_rows"],
+            state["tick_k"],
             None if now is None else _burst(now),
             state["bar"],
             [_burst(one) for one in state["bursts"]],
@@ -150,8 +177,8 @@ def detect(series: Series, config: Config) -> list[Change]:
 
 def _combed(
     series: str, bursts: Sequence[Burst], spacing: int, level: float, config: Config
-) -> Change | None:
-    """Return the comb that bursts form, or None when chance would do; a row is as sharp as it can be."""
+) -> tuple[Change, float] | None:
+    """Return the comb that bursts form, and the last tick that they hit; None when chance would do."""
     starts = np.array([first for first, _, _ in bursts], dtype=np.int64)
     comb = _comb.judged(starts / spacing)
     if comb is None:
@@ -163,7 +190,7 @@ def _combed(
         return None
     hits = [burst for burst, is_hit in zip(bursts, comb.hits, strict=True) if is_hit]
     first = hits[0][0]
-    return Change(
+    change = Change(
         series=series,
         raised_k=first,
         onset_k=first,
@@ -176,6 +203,13 @@ def _combed(
         period_seconds=round(period, 2),
         burst_seconds=float(np.median([seconds for _, seconds, _ in hits])),
     )
+    return change, comb.tick * spacing
+
+
+def _is_same(period: float | None, known: float | None) -> bool:
+    if period is None or known is None:
+        return False
+    return abs(period - known) <= _SAME_PERIOD * known
 
 
 def _burst(state: Sequence[Any]) -> Burst:

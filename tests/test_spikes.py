@@ -107,12 +107,14 @@ def test_when_and_in_which_unit_changes_nothing(first_k: int, unit: float) -> No
     assert other.period_seconds == found.period_seconds
 
 
-def watched(
-    y: NDArray[np.float64], step: int | None = None, known_until_k: int | None = 120
-) -> list[Change]:
+def watched(y: NDArray[np.float64], step: int | None = None, gap: range = range(0)) -> list[Change]:
     """Return what is said second by second, of a latency that steps once, as is confirmed 11 s later."""
-    watch, recent, said = Watch(known_until_k), Recent(), []
+    watch, recent, said = Watch(120), Recent(), []
     for k, value in enumerate(y.tolist()):
+        if k in gap:
+            watch.start_anew()
+            recent = Recent()
+            continue
         if step is not None and k == step + 11:
             watch.note_step(step)
         said += watch.take("p99", k, value - 2.0, recent, Config())
@@ -149,3 +151,49 @@ def test_a_comb_from_the_start_stays_no_news_when_a_step_follows() -> None:
     y[300:] += 0.5
 
     assert watched(y, step=300) == []
+
+
+def bursts_at_random(first: int, rows: int) -> NDArray[np.float64]:
+    """Return bursts of three seconds from a second on, 25 s after each other in the mean."""
+    rng, y = np.random.default_rng(9), np.zeros(rows)
+    for at in first + np.cumsum(rng.exponential(25.0, rows // 20)).astype(np.int64):
+        y[at : at + 3] = 0.5
+    return y
+
+
+def test_bursts_at_random_do_not_keep_a_comb_that_ended() -> None:
+    y = comb(9000, 1000, 52.0)
+    y[2400:] = comb(6600, 6600, 52.0) + bursts_at_random(0, 6600)
+    confirmed, gone = watched(y)
+
+    assert (confirmed.state, gone.state) == ("confirmed", "gone")
+    assert gone.gone_k is not None
+    assert 2400 < gone.gone_k < 3400
+
+
+@pytest.mark.parametrize("period", [30.0, 52.1, 510.0])
+def test_a_comb_that_keeps_on_stands(period: float) -> None:
+    """With ticks up to two seconds early or late, some missed, through bursts at random and a long gap."""
+    rng, y = np.random.default_rng(4), np.random.default_rng(3).normal(0.0, 0.05, 20_000)
+    jitter = min(2.0, 0.02 * period)
+    for tick in np.arange(1000.0, 19_990.0, period):
+        at = round(tick + rng.uniform(-jitter, jitter))
+        y[at : at + 3] += 0.5 * (rng.random() < 0.95)
+    y[12_000:] += bursts_at_random(0, 8000) * (rng.random(8000) < 0.3)
+    told = watched(y, gap=range(9000, 9700))
+
+    assert [change.state for change in told] == ["confirmed"]
+
+
+def test_another_comb_ends_the_one_that_stands() -> None:
+    """Rolls of segments every 52 s, and later a job every 20 s beside them."""
+    y = comb(6000, 1000, 52.0)
+    for tick in range(3000, 5990, 20):
+        y[tick : tick + 3] = 0.5
+    said = watched(y)
+
+    assert [(one.state, round(one.period_seconds or 0.0)) for one in said] == [
+        ("confirmed", 52),
+        ("gone", 52),
+        ("confirmed", 20),
+    ]
