@@ -32,9 +32,12 @@ __all__ = ["Config", "Tails", "detect"]
 
 Places = tuple[NDArray[np.int64], int]
 """Of the counts above each threshold, and of the number of all messages, among a source's columns."""
+ChangeId = tuple[str, int]
+"""Series and raise of a change."""
 _ODDS_RATIO = 2.0  # least growth of the odds
 _STEP_SECONDS = 60  # a step of the same latency raised so near tells it already
-_MOST_TOLD = 16
+_MOST_TOLD = 4  # of one series
+_OVER = frozenset({"withdrawn", "gone"})
 _MEDIAN, _SLOW, _FAR = "0.5", "0.99", "0.999"
 
 
@@ -62,9 +65,9 @@ class Tails:
         )
         self._panel = level_shift.Panel(self._settings)
         self._learnt: dict[str, Exceedance] = {}
-        self._told: dict[tuple[str, int], Change] = {}
+        self._told: dict[ChangeId, Change] = {}
         self._places: dict[str, tuple[Sequence[Column], list[tuple[str, Places]]]] = {}
-        self._alone: list[tuple[str, int]] = []  # steps of p99.9 that are tails: series and raise
+        self._alone: list[ChangeId] = []  # steps of p99.9 that are tails: series and raise
 
     def update(
         self, second: Second, recents: Mapping[str, Recent], stepped_k: Mapping[str, int]
@@ -92,8 +95,12 @@ class Tails:
         """Return a step of p99.9 as a tail when neither p50 nor p99 has moved; any other as it is."""
         name = step.series, step.raised_k
         if step.state == "confirmed" and self._is_alone(step, recents):
-            self._alone = [*self._alone, name][-_MOST_TOLD:]
-        return replace(step, kind="tail") if name in self._alone else step
+            self._alone = _bounded([*self._alone, name], step.series)
+        if name not in self._alone:
+            return step
+        if step.state in _OVER:
+            self._alone.remove(name)
+        return replace(step, kind="tail")
 
     def _is_alone(self, step: Change, recents: Mapping[str, Recent]) -> bool:
         column = column_of(step.series)
@@ -147,7 +154,7 @@ class Tails:
         source, metric, quantile = _latency_of(said.series)
         series = _quantile_series(source, metric, quantile)
         known = self._told.get((series, said.raised_k))
-        if said.state in {"withdrawn", "gone"}:
+        if said.state in _OVER:
             self._told.pop((series, said.raised_k), None)
             return [] if known is None else [replace(known, state=said.state, gone_k=said.gone_k)]
         seen = self._levels(recents, series, source, metric, said.onset_k)
@@ -158,8 +165,7 @@ class Tails:
         before, after = seen
         change = replace(said, series=series, before=before, after=after, kind="tail")
         self._told[series, said.raised_k] = change
-        if len(self._told) > _MOST_TOLD:
-            del self._told[next(iter(self._told))]
+        self._told = {name: self._told[name] for name in _bounded(list(self._told), series)}
         return [change]
 
     def _levels(
@@ -186,6 +192,12 @@ class Tails:
             self._worth.unscaled(recent.before(onset_k)),
             self._worth.unscaled(float(np.median(after)) if after.size else float("nan")),
         )
+
+
+def _bounded(names: list[ChangeId], series: str) -> list[ChangeId]:
+    """Return names without those of a series between its first ones and its newest, if it has too many."""
+    own = [name for name in names if name[0] == series]
+    return [name for name in names if name not in own[_MOST_TOLD - 1 : -1]]
 
 
 def _odds_column(metric: str, quantile: str) -> Column:
