@@ -65,6 +65,7 @@ class Block:
     phase: str
     books: dict[str, Book] = field(default_factory=dict)
     absent: dict[str, int] = field(default_factory=dict)  # series and when last there, oldest first
+    left: dict[str, list[Change]] = field(default_factory=dict)  # what stood of series forgotten
     # derived
     logarithmic: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     least: NDArray[np.float64] = field(default_factory=_none)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,9 @@ from detectors._spread import Spread
 from detectors._windows import ROWS
 from soak.core.model import Change, Column
 
-VERSION = 5
+VERSION = 6
 _HEAD = struct.Struct("<BI")
+_STANDING = struct.Struct("<qiiiddd")
 
 
 def encode(blocks: dict[str, Block]) -> bytes:
@@ -25,6 +28,7 @@ def encode(blocks: dict[str, Block]) -> bytes:
             "source": source,
             "columns": [tuple(column) for column in block.columns],
             "absent": block.absent,
+            "left": {name: [*map(_packed, changes)] for name, changes in block.left.items()},
             "inc": block.inc,
             "last_k": block.last_k,
             "rows": block.rows,
@@ -34,7 +38,7 @@ def encode(blocks: dict[str, Block]) -> bytes:
             "books": {
                 name: {
                     "pending": dataclasses.astuple(book.pending) if book.pending else None,
-                    "standing": [dataclasses.astuple(change) for change in book.standing],
+                    "standing": [*map(_packed, book.standing)],
                 }
                 for name, book in block.books.items()
                 if book.pending or book.standing
@@ -78,8 +82,14 @@ def decode(blob: bytes) -> dict[str, Block]:
         block.cells.whole, block.cells.rows, block.cells.k = head["cells"]
         for array in _arrays(block):
             array[:] = reader.take(_little(array), array.size).reshape(array.shape)
-        block.books = {name: _book(book) for name, book in head["books"].items()}
-        blocks[head["source"]] = block
+        source = head["source"]
+        block.left = {
+            name: _unpacked(f"{source}|{name}", changes) for name, changes in head["left"].items()
+        }
+        block.books = {
+            name: _book(f"{source}|{name}", book) for name, book in head["books"].items()
+        }
+        blocks[source] = block
     return blocks
 
 
@@ -98,12 +108,27 @@ def _column(metric: str, labels: list[list[str]], unit: str, lag_seconds: float)
     return Column(metric, tuple((key, value) for key, value in labels), unit, lag_seconds)
 
 
-def _book(head: dict[str, Any]) -> Book:
-    standing = []
-    for fields in head["standing"]:
-        change = Change(*fields)
-        standing.append(dataclasses.replace(change, interval=(fields[3][0], fields[3][1])))
-    return Book(Pending(*head["pending"]) if head["pending"] else None, standing)
+def _book(series: str, head: dict[str, Any]) -> Book:
+    pending = Pending(*head["pending"]) if head["pending"] else None
+    return Book(pending, _unpacked(series, head["standing"]))
+
+
+def _packed(change: Change) -> str:
+    """Return a confirmed change as text, without its series."""
+    k = change.raised_k
+    first, last = change.interval
+    numbers = k, change.onset_k - k, first - k, last - k
+    raw = _STANDING.pack(*numbers, change.before, change.after, change.confidence)
+    return b64encode(raw).decode()
+
+
+def _unpacked(series: str, texts: Sequence[str]) -> list[Change]:
+    changes = []
+    for text in texts:
+        k, onset, first, last, before, after, confidence = _STANDING.unpack(b64decode(text))
+        span = k + first, k + last
+        changes.append(Change(series, k, k + onset, span, before, after, "confirmed", confidence))
+    return changes
 
 
 class _Reader:

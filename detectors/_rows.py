@@ -8,21 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import _spread
-from detectors._block import Block, empty
+from detectors._block import Block, Book, empty
 from detectors._learning import learn_cells
 from detectors._measure import Step
 from detectors._scores import LAST, PARTS, SUMMED, begin, clipped, least_sd, rescore
 from detectors._windows import ROWS
-from soak.core.model import Column
+from soak.core.model import Change, Column
 
 MOST_ABSENT = 256  # series kept without a column
+MOST_LEFT = 64  # of those forgotten, whose changes are kept
 
 
 def adopt(block: Block, columns: tuple[Column, ...], step: Step, since_k: int) -> Block:
     """Return the block for these columns: known series keep their rows, others start empty.
 
     A series without a column is kept after them, absent, if it was there at `since_k` or later: a probe
-    that starts anew may not know all of its columns in its first second.
+    that starts anew may not know all of its columns in its first second. Of one that is forgotten the
+    standing changes are kept, and are its own again when it comes back.
     """
     columns, absent = _with_absent(block, columns, since_k)
     names = tuple(column.name for column in columns)
@@ -36,7 +38,7 @@ def adopt(block: Block, columns: tuple[Column, ...], step: Step, since_k: int) -
         fresh.spread.put(to, block.spread.take(old))
         fresh.cells.put(to, block.cells, old)
         fresh.stale[to] = block.stale[old]
-        known = {name: book for name, book in block.books.items() if name in names}
+        books, left = _shelved(block, names)
         block = replace(
             block,
             names=names,
@@ -44,7 +46,8 @@ def adopt(block: Block, columns: tuple[Column, ...], step: Step, since_k: int) -
             cells=fresh.cells,
             spread=fresh.spread,
             stale=fresh.stale,
-            books=known,
+            books=books,
+            left=left,
         )
     block.columns, block.absent = columns, absent
     begin(block, step)
@@ -63,6 +66,19 @@ def _with_absent(
     )[-MOST_ABSENT:]
     whole = (*columns, *(column for _, _, column in left))
     return whole, {name: last_k for last_k, name, _ in left}
+
+
+def _shelved(
+    block: Block, names: tuple[str, ...]
+) -> tuple[dict[str, Book], dict[str, list[Change]]]:
+    """Return the books of these series, and what stands of the others, the longest away first."""
+    known = {name: book for name, book in block.books.items() if name in names}
+    back = {name: Book(standing=block.left[name]) for name in names if name in block.left}
+    left = {name: changes for name, changes in block.left.items() if name not in names}
+    for name, book in block.books.items():
+        if name not in names and book.standing:
+            left[name] = book.standing
+    return {**known, **back}, dict(list(left.items())[-MOST_LEFT:])
 
 
 def push(block: Block, k: int, y: NDArray[np.float32], step: Step) -> None:

@@ -42,7 +42,7 @@ _STAYS = 1.0 / 3.0  # of the raised change, so that a burst is not confirmed by 
 _ABSENT_SECONDS = 600  # for which a series without a column keeps its level
 _PER_RARITY, _OFFSET = 1.0, 1.14  # docs/detection.md
 _RESERVE = 1.9  # of the threshold, for what may not be known of noise: plain noise does without
-_MOST_STANDING = 4  # changes of one series that may still go away
+_MOST_STANDING = 12  # changes of one series that may still go away
 _DAY = 86_400
 
 
@@ -246,7 +246,8 @@ class Panel:
             change = self._confirmed(source, block, i, pending) if is_above else None
             if change is not None:
                 book.pending = None
-                book.standing = [*book.standing, change][-_MOST_STANDING:]
+                # of a stair the first step is the last to end
+                book.standing = [*book.standing[: _MOST_STANDING - 1], change]
                 changes.append(change)
             elif self._is_over(block, i, pending):
                 book.pending = None

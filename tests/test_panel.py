@@ -174,6 +174,17 @@ def test_both_steps_of_a_stair_are_gone_once_the_level_lies_below_the_first() ->
     assert sorted(gone) == ups
 
 
+def test_all_steps_of_a_long_stair_are_gone_once_the_level_is_back() -> None:
+    """Six up by 1.7, 150 s each, and back at once."""
+    levels = np.repeat([*(0.01 * 1.7 ** np.arange(7)), 0.01], 150)
+    found = run(levels * 10.0 ** np.random.default_rng(0).normal(0.0, 0.03, levels.size))
+    ups = [change.raised_k for _, change in confirmed(found) if change.direction == "up"]
+    gone = [change.raised_k for _, change in found if change.state == "gone"]
+
+    assert len(ups) == 6
+    assert sorted(gone) == ups
+
+
 def test_a_step_that_stays_is_never_gone() -> None:
     states = [change.state for _, change in run(latencies(3, 900, onset=100))]
 

@@ -158,6 +158,29 @@ def test_a_series_without_a_column_is_forgotten_after_ten_minutes() -> None:
     assert P99.name.encode() not in panel.to_bytes()
 
 
+@pytest.mark.parametrize("after", [1.0, 15.0])
+def test_a_step_of_a_series_that_was_forgotten_is_gone_when_it_comes_back_lower(
+    after: float,
+) -> None:
+    """A leader moves away for a quarter of an hour; what stood still stands, or is told as over."""
+    config, columns = Config(baseline=BASELINE), [Column("x", (), "seconds"), P99]
+    values = 10.0 ** np.random.default_rng(3).normal(np.log10(0.004), 0.05, 1300)
+    values[150:] *= 15.0
+    values[1150:] *= after / 15.0
+    panel, found = Panel(config), []
+    for k in range(1300):
+        shown = 1 if 200 <= k < 1150 else 2
+        if k % 97 == 0:
+            panel = Panel.from_bytes(panel.to_bytes(), config)
+        found += panel.update(
+            "p@h", columns[:shown], k, np.array([1.0, values[k]])[:shown], True, "soak"
+        )
+    states = [(c.raised_k, c.state) for c in found]
+
+    assert len({raised_k for raised_k, _ in states}) == 1
+    assert [state for _, state in states] == ["warning", "confirmed"] + ["gone"] * (after == 1.0)
+
+
 def test_columns_that_change_all_the_time_take_bounded_room() -> None:
     panel = Panel(Config(baseline=BASELINE))
     for k in range(360):
