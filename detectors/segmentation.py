@@ -76,7 +76,8 @@ def detect_mixed(many: Sequence[tuple[Series, Config]]) -> list[tuple[Change, ..
     members = [_member(series, k, config) for series, config in used]
     least_rows = max(config.least_rows for _, config in used)
     found = events(with_shared(members, least_rows), k)
-    return [_changes(event, k) for event in found]
+    spacing = int(np.median(np.diff(k)))
+    return [_changes(event, k, spacing) for event in found]
 
 
 def _common(many: Sequence[Series]) -> NDArray[np.int64]:
@@ -109,9 +110,11 @@ def _scaled(values: NDArray[np.float64], config: Config) -> NDArray[np.float64]:
     return np.asarray((values - np.median(values)) / typical * _LINEAR_SPREAD)
 
 
-def _changes(event: Event, k: NDArray[np.int64]) -> tuple[Change, ...]:
+def _changes(event: Event, k: NDArray[np.int64], spacing: int) -> tuple[Change, ...]:
     dated = event.dated
-    onset, first, last = (int(k[row]) for row in (dated.at, dated.first, dated.last))
+    onset, last = int(k[dated.at]), int(k[dated.last])
+    # behind a gap of all series the onset may lie in it
+    first = int(min(k[dated.first], k[dated.first - 1] + spacing))
     return tuple(
         Change(
             series=one.member.name,

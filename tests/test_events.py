@@ -82,7 +82,7 @@ def test_onsets_a_row_and_a_second_apart_are_one(
 
 
 def test_steps_on_either_side_of_a_hole_of_all_series_are_two() -> None:
-    """An hour without a row lies between them, and one row."""
+    """An hour without a row lies between them, and one row; the second may have come within the hour."""
     before = rippled("before", (0, 0.004), (100, 0.016))
     behind = rippled("behind", (0, 0.004), (101, 0.016))
     k = np.where(before.k < 101, before.k, before.k + 3600)
@@ -90,7 +90,7 @@ def test_steps_on_either_side_of_a_hole_of_all_series_are_two() -> None:
 
     assert [(names(step), step[0].interval) for step in found] == [
         (["before"], (100, 100)),
-        (["behind"], (3701, 3701)),
+        (["behind"], (101, 3701)),
     ]
 
 
@@ -112,6 +112,16 @@ def test_a_gap_at_its_onset_leaves_a_step_in_doubt_though_no_other_shows_it() ->
     (step,) = detect_together([alone, still], Config())
 
     assert [(one.series, one.onset_k, one.interval) for one in step] == [("gappy", 113, (105, 113))]
+
+
+@pytest.mark.parametrize("spacing", [1, 10])
+def test_a_gap_of_all_series_is_in_the_interval_of_the_step_behind_it(spacing: int) -> None:
+    """A load that is started anew: nobody knows of the ten minutes in between."""
+    many = [rippled(name, (0, 0.004), (110, 0.016)) for name in ("publish", "end_to_end")]
+    k = spacing * np.arange(ROWS) + 600 * (np.arange(ROWS) >= 110)
+    (step,) = detect_together([Series(one.name, k, one.values) for one in many], Config())
+
+    assert (step[0].onset_k, step[0].interval) == (k[110], (110 * spacing, k[110]))
 
 
 def test_each_series_keeps_the_onset_that_it_has_alone() -> None:
