@@ -1,7 +1,8 @@
 """The last minute of one series, value by value, and the hours before as medians: what the kinds look at.
 
-A minute counts from 30 values on, ten minutes from 5; what was not measured is left out. Values are kept as
-32-bit numbers, so that a state that was stored and read again is the same bit for bit.
+A minute counts from 30 values on, ten minutes from 5, as soon as a minute of later ten does; what was not
+measured is left out. Values are kept as 32-bit numbers, so that a state that was stored and read again is the
+same bit for bit.
 """
 
 from __future__ import annotations
@@ -66,15 +67,17 @@ class Recent:
         values = [y for k, y in self.last if k // MINUTE == minute]
         if len(values) < _LEAST_VALUES:
             return False
+        if self.fine and self.fine[-1][0] // COARSE < minute // COARSE:
+            self._close_ten(self.fine[-1][0] // COARSE)
         self.fine.append((minute, _rounded(float(np.median(values)))))
         self.fine = [one for one in self.fine if one[0] > minute - FINE_BLOCKS]
-        if (minute + 1) % COARSE == 0:
-            ten = minute // COARSE
-            among = [y for at, y in self.fine if at // COARSE == ten]
-            if len(among) >= _LEAST_MINUTES:
-                self.coarse.append((ten, _rounded(float(np.median(among)))))
-                self.coarse = [one for one in self.coarse if one[0] > ten - COARSE_BLOCKS]
         return True
+
+    def _close_ten(self, ten: int) -> None:
+        among = [y for at, y in self.fine if at // COARSE == ten]
+        if len(among) >= _LEAST_MINUTES:
+            self.coarse.append((ten, _rounded(float(np.median(among)))))
+            self.coarse = [one for one in self.coarse if one[0] > ten - COARSE_BLOCKS]
 
     def to_state(self) -> dict[str, Any]:
         """Return the state for JSON."""
