@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import _exceedance, level_shift
-from detectors._exceedance import COUNTS, SHARES, Exceedance
+from detectors._exceedance import COUNTS, SHARES, Exceedance, Places
 from detectors._recent import Recent
 from detectors._width import detect
 from detectors._worth import Config
@@ -30,8 +30,6 @@ from soak.core.model import Change, Column
 
 __all__ = ["Config", "Tails", "detect"]
 
-Places = tuple[NDArray[np.int64], int]
-"""Of the counts above each threshold, and of the number of all messages, among a source's columns."""
 ChangeId = tuple[str, int]
 """Series and raise of a change."""
 _ODDS_RATIO = 2.0  # least growth of the odds
@@ -141,11 +139,11 @@ class Tails:
         return found
 
     def _odds(self, latency: str, found: Places, second: Second) -> list[float]:
-        above, total = found
-        known = self._learnt.setdefault(latency, Exceedance(0, [0.0] * above.size, 0.0))
+        known = self._learnt.setdefault(latency, Exceedance())
         if not second.counts:
             return [float("nan")] * len(SHARES)
-        return known.odds(second.values[above], float(second.values[total]))
+        above, total = second.values[found.above], float(second.values[found.total])
+        return known.odds(found.thresholds, above, total)
 
     def _meant(
         self, said: Change, recents: Mapping[str, Recent], stepped_k: Mapping[str, int]
