@@ -35,3 +35,8 @@ def column_of(series: str) -> Column:
     name = series.partition("|")[2] or series
     metric, _, labels = name.partition("{")
     return Column(metric, tuple(_LABEL.findall(labels)))
+
+
+def latency_of(series: str) -> str:
+    """Return source and metric of a series: all quantiles, and all leaders, are one latency."""
+    return f"{source_of(series)}|{column_of(series).metric}"

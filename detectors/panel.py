@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from detectors import _codec, _worth, drift, level_shift, spikes, tail
 from detectors._gate import Gate
+from detectors._near_steps import NearSteps
 from detectors._recent import Recent
-from detectors.channels import column_of, is_headline, source_of
+from detectors.channels import is_headline, latency_of
 from soak.core.model import Change, Column
 from soak.core.units import SECOND_NS
 
@@ -67,7 +68,7 @@ class Panel:
         self._steps = level_shift.Panel(config)
         self._tails = tail.Tails(config, self._worth)
         self._sources: dict[str, _Source] = {}
-        self._stepped_k: dict[str, int] = {}  # by source and metric, when a step was last raised
+        self._near = NearSteps()
         self._places: dict[str, tuple[Sequence[Column], list[tuple[int, str, _worth.Config]]]] = {}
 
     def update(
@@ -96,9 +97,8 @@ class Panel:
                 one.spikes.start_anew()
         counts = known.gate.counts(k, inc, phase, is_trusted=trusted)
         busy = {change.series for change in changes if change.raised_k == k}
-        for name in busy:
-            self._stepped_k[_latency(name)] = k
         for change in changes:
+            self._near.note(change)
             if change.state == "confirmed":
                 _note_step(known, change)
         slow: list[Change] = []
@@ -108,7 +108,7 @@ class Panel:
         second = tail.Second(source, columns, k, values, trusted, phase, inc, counts)
         recents = {name: one.recent for name, one in known.series.items()}
         told = _in_turn(known, slow, k, busy)
-        tails = self._tails.update(second, recents, self._stepped_k)
+        tails = self._tails.update(second, recents, self._near)
         return [*changes, *told, *(one for one in tails if not _is_name_taken(known, one))]
 
     def to_bytes(self) -> bytes:
@@ -117,7 +117,7 @@ class Panel:
         odds, tails = self._tails.to_state()
         rest = {
             "tails": tails,
-            "stepped_k": self._stepped_k,
+            "near": dataclasses.asdict(self._near),
             "sources": {name: _state(one) for name, one in self._sources.items()},
         }
         text = json.dumps(rest, separators=(",", ":")).encode()
@@ -145,7 +145,7 @@ class Panel:
         at += steps
         rest = json.loads(blob[at + odds : at + odds + text])
         panel._tails.restore(blob[at : at + odds], rest["tails"])
-        panel._stepped_k = rest["stepped_k"]
+        panel._near = NearSteps.of(rest["near"])
         panel._sources = {name: _source(state) for name, state in rest["sources"].items()}
         return panel
 
@@ -214,13 +214,8 @@ def _is_name_taken(known: _Source, tail: Change) -> bool:
 def _note_step(known: _Source, step: Change) -> None:
     """Leave the combs that came with a step to it."""
     for name, one in known.series.items():
-        if _latency(name) == _latency(step.series):
+        if latency_of(name) == latency_of(step.series):
             one.spikes.note_step(step.onset_k)
-
-
-def _latency(series: str) -> str:
-    """Return source and metric of a series."""
-    return f"{source_of(series)}|{column_of(series).metric}"
 
 
 def _state(source: _Source) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from detectors import _exceedance, level_shift
 from detectors._exceedance import COUNTS, SHARES, Exceedance, Places
+from detectors._near_steps import NearSteps
 from detectors._recent import Recent
 from detectors._width import detect
 from detectors._worth import Config
@@ -33,7 +34,6 @@ __all__ = ["Config", "Tails", "detect"]
 ChangeId = tuple[str, int]
 """Series and raise of a change."""
 _ODDS_RATIO = 2.0  # least growth of the odds
-_STEP_SECONDS = 60  # a step of the same latency raised so near tells it already
 _MOST_TOLD = 4  # of one series
 _OVER = frozenset({"withdrawn", "gone"})
 _MEDIAN, _SLOW, _FAR = "0.5", "0.99", "0.999"
@@ -63,14 +63,15 @@ class Tails:
         )
         self._panel = level_shift.Panel(self._settings)
         self._learnt: dict[str, Exceedance] = {}
-        self._told: dict[ChangeId, Change] = {}
+        self._told: dict[ChangeId, Change] = {}  # by the raise of the odds
+        self._held: list[Change] = []  # of the odds, confirmed beside steps that wait
         self._places: dict[str, tuple[Sequence[Column], list[tuple[str, Places]]]] = {}
         self._alone: list[ChangeId] = []  # steps of p99.9 that are tails: series and raise
 
     def update(
-        self, second: Second, recents: Mapping[str, Recent], stepped_k: Mapping[str, int]
+        self, second: Second, recents: Mapping[str, Recent], near: NearSteps
     ) -> list[Change]:
-        """Take a second, with the recent values by series, and the last raise of a step by latency."""
+        """Take a second, with the recent values by series, and the steps that may tell a tail already."""
         columns: list[Column] = []
         odds: list[float] = []
         for metric, found in self._counted(second):
@@ -87,7 +88,10 @@ class Tails:
             second.phase,
             inc=second.inc,
         )
-        return [one for change in said for one in self._meant(change, recents, stepped_k)]
+        held = [one for one in self._held if source_of(one.series) == second.source]
+        self._held = [one for one in self._held if one not in held]
+        every = [*held, *said]
+        return [one for change in every for one in self._meant(change, second.k, recents, near)]
 
     def renamed(self, step: Change, recents: Mapping[str, Recent]) -> Change:
         """Return a step of p99.9 as a tail when neither p50 nor p99 has moved; any other as it is."""
@@ -116,7 +120,8 @@ class Tails:
         """Return the state of the odds' panel, and the rest for JSON."""
         return self._panel.to_bytes(), {
             "learnt": {name: dataclasses.asdict(one) for name, one in self._learnt.items()},
-            "told": [dataclasses.asdict(one) for one in self._told.values()],
+            "told": [(k, dataclasses.asdict(one)) for (_, k), one in self._told.items()],
+            "held": [dataclasses.asdict(one) for one in self._held],
             "alone": self._alone,
         }
 
@@ -125,8 +130,9 @@ class Tails:
         self._panel = level_shift.Panel.from_bytes(blob, self._settings)
         self._learnt = {name: Exceedance.of(one) for name, one in state["learnt"].items()}
         self._alone = [(name, raised_k) for name, raised_k in state["alone"]]
-        told = [one for one in map(change_of, state["told"]) if one is not None]
-        self._told = {(one.series, one.raised_k): one for one in told}
+        told = [(k, change_of(one)) for k, one in state["told"]]
+        self._told = {(one.series, k): one for k, one in told if one is not None}
+        self._held = [one for one in map(change_of, state["held"]) if one is not None]
 
     def _counted(self, second: Second) -> list[tuple[str, Places]]:
         """Return the latencies whose counts a source tells, and where."""
@@ -146,23 +152,36 @@ class Tails:
         return known.odds(found.thresholds, above, total)
 
     def _meant(
-        self, said: Change, recents: Mapping[str, Recent], stepped_k: Mapping[str, int]
+        self, said: Change, k: int, recents: Mapping[str, Recent], near: NearSteps
     ) -> list[Change]:
-        """Return a change of the odds as one of the latency, when it is the tail's alone."""
+        """Return a change of the odds as one of the latency, when it is the tail's alone.
+
+        Beside a step that waits it waits too: a step that is withdrawn tells nothing.
+        """
         source, metric, quantile = _latency_of(said.series)
         series = _quantile_series(source, metric, quantile)
-        known = self._told.get((series, said.raised_k))
+        name = series, said.raised_k
+        known = self._told.get(name)
         if said.state in _OVER:
-            self._told.pop((series, said.raised_k), None)
+            self._told.pop(name, None)
+            self._held = [one for one in self._held if _raise_of(one) != _raise_of(said)]
             return [] if known is None else [replace(known, state=said.state, gone_k=said.gone_k)]
         seen = self._levels(recents, series, source, metric, said.onset_k)
-        is_step = stepped_k.get(f"{source}|{metric}", -_STEP_SECONDS) > said.onset_k - _STEP_SECONDS
-        if seen is None or is_step:
-            self._told.pop((series, said.raised_k), None)
+        step = near.beside(f"{source}|{metric}", said.onset_k)
+        if seen is None or step == "told":
+            self._told.pop(name, None)
             return [] if known is None else [replace(known, state="withdrawn")]
+        if step == "waiting":
+            if said.state == "confirmed":
+                self._held.append(said)
+            return []
         before, after = seen
-        change = replace(said, series=series, before=before, after=after, kind="tail")
-        self._told[series, said.raised_k] = change
+        # a step that was withdrawn may have had the second in which the odds were raised
+        raised_k = k if known is None else known.raised_k
+        change = replace(
+            said, series=series, raised_k=raised_k, before=before, after=after, kind="tail"
+        )
+        self._told[name] = change
         self._told = {name: self._told[name] for name in _bounded(list(self._told), series)}
         return [change]
 
@@ -190,6 +209,10 @@ class Tails:
             self._worth.unscaled(recent.before(onset_k)),
             self._worth.unscaled(float(np.median(after)) if after.size else float("nan")),
         )
+
+
+def _raise_of(change: Change) -> ChangeId:
+    return change.series, change.raised_k
 
 
 def _bounded(names: list[ChangeId], series: str) -> list[ChangeId]:
