@@ -12,14 +12,13 @@ from itertools import count
 
 import numpy as np
 
-from detectors import level_shift
 from detectors.attribution import UNKNOWN, attribute
 from detectors.channels import column_of
 from detectors.incidents import Incident, group, identity, is_recovery, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
 from soak.core.phases import Phases
-from soak.core.plan import Plan
+from soak.core.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
 from soak.store.findings import FindingsStore
 from soak.store.history import MOST_SECONDS, History, Window
@@ -145,7 +144,8 @@ class Attribution:
 
 def step_config(plan: Plan) -> level_shift.Config:
     """Return what the plan has the online detector tell."""
-    return plan.detection.detectors.get("level_shift") or level_shift.Config()
+    found: level_shift.Config = plan.detection.detectors[STREAM_DETECTOR]
+    return found
 
 
 def smallest_step_ratio(plan: Plan) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from soak.core import wording
+from soak.core.plan import STREAM_DETECTOR
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import RunFolder
 from spark._offsets import newest
@@ -106,8 +107,8 @@ def _doubts(timeline: Timeline) -> Iterator[Gap]:
         yield Gap("run", k, k, "was killed: its end was never decided")
     if timeline.phases.end_k is not None and timeline.phases.end_k - k > LATE_SECONDS:
         yield Gap("run", k, k, "all sources stopped before its end")
-    detector = timeline.plan.detection.detectors.get("level_shift")
-    wanted = 1 if detector is None else (detector.baseline + detector.confirm) // SECOND_NS
+    detector = timeline.plan.detection.detectors[STREAM_DETECTOR]
+    wanted = (detector.baseline + detector.confirm) // SECOND_NS
     there = judged_seconds(timeline)
     if there < wanted:
         why = f"{there} s of soak could be judged, at least {wanted} s are needed"

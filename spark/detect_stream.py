@@ -18,9 +18,8 @@ from pyspark.sql.functions import col, count
 from pyspark.sql.functions import max as greatest
 from pyspark.sql.types import LongType
 
-from detectors import level_shift
 from soak.core.model import Column
-from soak.core.plan import Plan
+from soak.core.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.service.metrics import Page, publish
@@ -110,8 +109,7 @@ class _Stream:
         session.dataSource.register(JournalSource)
         options = {"run_dir": str(self.folder.path), "run": self.known.id}
         rows = session.readStream.format(NAME).options(**options).load()
-        config = self.plan.detection.detectors.get("level_shift") or level_shift.Config()
-        changes = detect(observed(rows), config)
+        changes = detect(observed(rows), self.plan.detection.detectors[STREAM_DETECTOR])
 
         def on_batch(frame: DataFrame, batch: int) -> None:
             found = [change_of(row.asDict()) for row in frame.collect()]  # the one action

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from detectors import level_shift
 from soak.cli import main
 from soak.cli._checks import load_plan
 from soak.core import plan_text, plugins
@@ -99,6 +100,23 @@ def test_the_reference_shows_every_default() -> None:
     keys = [line for line in plan_text.dump(shown).splitlines() if ":" in line]
     for line in keys:
         assert re.search(rf"^[ -]*{re.escape(line.split(':')[0].strip(' -'))}", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "detection: {trigger: 5s}",
+        "detection: {detectors: {}}",
+        "detection: {detectors: {spikes: {}}}",
+    ],
+)
+def test_the_detector_that_every_stream_runs_is_in_every_plan(said: str) -> None:
+    """The stream asks for no leave: a plan without it is loaded and shown with its settings."""
+    plan = plan_text.load(f"name: p\nbroker: {{kafka: {{}}}}\n{said}\n", "p.yaml").plan
+
+    assert plan.detection.detectors["level_shift"] == level_shift.Config()
+    assert "level_shift:" in plan_text.dump(plan)
 
 
 @settings(max_examples=300)

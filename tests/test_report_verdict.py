@@ -130,6 +130,25 @@ def test_a_run_without_enough_soak_is_inconclusive(tmp_path: Path) -> None:
     assert report.write(assemble(folder, read), [], None) == 4
 
 
+@pytest.mark.parametrize(
+    "named", ["", "detection: {detectors: {}}", "detection: {detectors: {spikes: {}}}"]
+)
+def test_a_run_whose_plan_does_not_name_its_detector_is_judged_all_the_same(
+    tmp_path: Path, named: str
+) -> None:
+    """An older program wrote such plans into its folders; the stream ran on the defaults."""
+    shape = Shape(seconds=45, deletions_k=None, fault_k=None)
+    folder = write_synthetic_run(tmp_path / "run", shape)
+    text = folder.plan.read_text()
+    begin, end = text.index("detection:"), text.index("sinks:")
+    folder.plan.write_text(f"{text[:begin]}{named}\n{text[end:]}")
+
+    assert report.write(assemble(folder, read), [], None) == 4
+    written = folder.report.read_text()
+    assert "20 s of soak could be judged, at least 130 s are needed" in written
+    assert "1 per 30d" in written
+
+
 def test_an_interrupted_run_is_judged_by_what_there_is(tmp_path: Path) -> None:
     """Stopped on purpose: the end is decided, and the sources stopped seconds before it."""
     folder = write_synthetic_run(tmp_path / "run", Shape(is_ended=False, fault_k=None))

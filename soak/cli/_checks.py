@@ -18,7 +18,7 @@ from soak.core import plan_scale, plan_text, plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, NotNowError, PlanError, SettingError
 from soak.core.lab_limits import refuse_too_much
-from soak.core.plan import Lab, Plan
+from soak.core.plan import STREAM_DETECTOR, Lab, Plan
 from soak.core.plan_fill import lacking
 from soak.core.plan_text import PlanFile
 from soak.core.ports import Broker
@@ -107,7 +107,7 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
             "ship.bootstrap_servers", f"names no Kafka cluster, and {plan.broker_kind} is none"
         )
     for name in plan.detection.detectors:
-        if not hasattr(plugins.load("detectors", name), "Panel"):
+        if name != STREAM_DETECTOR:
             raise plan_file.error(
                 f"detection.detectors.{name}", "does not work on a running stream"
             )

@@ -103,14 +103,14 @@ def _check(set_ns: int, spacing: float) -> None:
 
 def _run(path: Path) -> tuple[list[Quiet], Config, float]:
     """Return the quiet latencies of a run, its detector's settings, and the seconds between two rows."""
-    from detectors.level_shift import Config
+    from soak.core.plan import STREAM_DETECTOR
     from soak.store.history import History
     from soak.store.phases_file import read_phases
     from soak.store.run_folder import RunFolder, read_plan
     from spark.quiet import quiet_seconds
 
     folder = RunFolder(path.absolute())
-    config = read_plan(folder).detection.detectors.get("level_shift") or Config()
+    config = read_plan(folder).detection.detectors[STREAM_DETECTOR]
     history = History(folder.journal)
     end_k = 1 + max(history.latest().values(), default=0)
     spans = read_phases(folder.phases).spans("soak", end_k)

@@ -175,3 +175,6 @@ PLUGIN_SECTIONS: Mapping[tuple[str, ...], str] = {
     ("sinks",): "soak.sinks",
 }
 """Where a plan names plug-ins, and the package in which their files lie."""
+
+STREAM_DETECTOR = "level_shift"
+"""What detects in every run: a loaded plan has its configuration, whether it was named or not."""

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from soak.core import plugins
 from soak.core.errors import PlanError
-from soak.core.plan import PLUGIN_SECTIONS, Plan
+from soak.core.plan import PLUGIN_SECTIONS, STREAM_DETECTOR, Plan
 from soak.core.plan_alerts import Telling
 from soak.core.plan_numbers import guessed
 from soak.core.plan_probe import AnyPlan, ProbePlan
@@ -64,7 +64,7 @@ def load(text: str, name: str) -> PlanFile:
         PlanError: the first fault found, as `file:line: key: what is wrong`.
     """
     document = parse(text, name)
-    return PlanFile(typed(Plan, _raw(document), document, ()), document)
+    return PlanFile(typed(Plan, _with_detector(_raw(document)), document, ()), document)
 
 
 def load_any(text: str, name: str) -> tuple[AnyPlan, Document]:
@@ -75,7 +75,9 @@ def load_any(text: str, name: str) -> tuple[AnyPlan, Document]:
     """
     document = parse(text, name)
     raw = _raw(document)
-    return typed(Plan if "broker" in raw else ProbePlan, raw, document, ()), document
+    if "broker" in raw:
+        return typed(Plan, _with_detector(raw), document, ()), document
+    return typed(ProbePlan, raw, document, ()), document
 
 
 def load_telling(text: str, name: str) -> tuple[Telling, Document]:
@@ -104,6 +106,19 @@ def _raw(document: Document) -> dict[str, Any]:
         raw = _with_plugins(raw, document, place, package)
     _check_sampled(raw, document)
     return raw
+
+
+def _with_detector(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan's keys with the detector that every stream runs, where they do not name it."""
+    detection = raw.get("detection", {})
+    detectors = detection.get("detectors", {}) if isinstance(detection, dict) else None
+    if not isinstance(detectors, dict) or STREAM_DETECTOR in detectors:
+        return raw  # what is no mapping is told of with the other types
+    config = plugins.load("detectors", STREAM_DETECTOR).Config()
+    return {
+        **raw,
+        "detection": {**detection, "detectors": {STREAM_DETECTOR: config, **detectors}},
+    }
 
 
 def dump(plan: AnyPlan) -> str:

@@ -8,6 +8,7 @@ from detectors import calibration
 from detectors._quiet import Quiet
 from detectors.level_shift import Config
 from soak.core import wording
+from soak.core.plan import STREAM_DETECTOR
 from soak.core.units import format_per_duration
 from soak.store.history import History
 from spark.quiet import quiet_seconds
@@ -22,9 +23,7 @@ WITHIN_SECONDS = (60, 600, 3600)
 
 def render(page: Page) -> Markup:
     timeline = page.timeline
-    config = timeline.plan.detection.detectors.get("level_shift")
-    if config is None:
-        return tag("p", "No detector ran.")
+    config = timeline.plan.detection.detectors[STREAM_DETECTOR]
     history = History(timeline.folder.journal)
     many = quiet_seconds(history, timeline.soak_spans, config, MOST_SECONDS)
     if not many:

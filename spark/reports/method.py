@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from soak.core.plan import STREAM_DETECTOR
 from soak.core.units import format_per_duration
 from spark.reports._page import Page, joined, tag
 
@@ -13,10 +14,9 @@ TITLE = "How these numbers were made"
 
 def render(page: Page) -> Markup:
     timeline = page.timeline
-    detector = timeline.plan.detection.detectors.get("level_shift")
-    rate = "" if detector is None else format_per_duration(detector.false_alarms)
+    detector = timeline.plan.detection.detectors[STREAM_DETECTOR]
+    alarms = format_per_duration(detector.false_alarms)
     versions = ", ".join(f"{name} {number}" for name, number in timeline.run.versions.items())
-    alarms = rate or "no detector ran"
     lines = [
         """Latency counts from the time at which a message was due, not from when it was sent. Each
         second has one histogram with three digits; a plotted quantile is that second's.""",
