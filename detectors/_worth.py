@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp, log, log10
+from math import exp, inf, log, log10
 from typing import Literal
 
 import numpy as np
@@ -27,10 +27,10 @@ class Config:
     smallest_step_seconds: float = 0.001  # in the series' own unit when that is not seconds
 
     def __post_init__(self) -> None:
-        if self.threshold <= 0.0 or self.smallest_step_ratio <= 1.0:
-            raise ValueError("threshold must be above 0, smallest_step_ratio above 1")
-        if self.smallest_step_seconds < 0.0:
-            raise ValueError("smallest_step_seconds: not negative")
+        if not (0.0 < self.threshold < inf and 1.0 < self.smallest_step_ratio < inf):
+            raise ValueError("threshold must be above 0, smallest_step_ratio above 1, both finite")
+        if not 0.0 <= self.smallest_step_seconds < inf:
+            raise ValueError("smallest_step_seconds: a finite number, not negative")
 
     def scaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return values on the scale that they are judged on; NaN stays NaN."""

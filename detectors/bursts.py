@@ -9,6 +9,7 @@ Assumes: latencies or other positive values; noise of one size. What lasts longe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +34,8 @@ class Config:
     most_rows: int = 6
 
     def __post_init__(self) -> None:
-        if self.smallest_ratio <= 1.0 or self.sds <= 0.0:
-            raise ValueError("smallest_ratio must be above 1, sds above 0")
+        if not (1.0 < self.smallest_ratio < inf and 0.0 < self.sds < inf):
+            raise ValueError("smallest_ratio must be above 1, sds above 0, both finite")
         if not 1 <= self.most_rows <= _AROUND:
             raise ValueError(f"most_rows: 1 to {_AROUND}")
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, log
+from math import exp, inf, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,10 +62,10 @@ class Config:
             raise ValueError("false_alarms: at most 1 per 1min")
         if self.panel_size < 1:
             raise ValueError("panel_size: at least 1")
-        if self.smallest_step_ratio <= 1.0:
-            raise ValueError("smallest_step_ratio: above 1")
-        if self.smallest_step_seconds < 0.0:
-            raise ValueError("smallest_step_seconds: not negative")
+        if not 1.0 < self.smallest_step_ratio < inf:  # nor what is no number
+            raise ValueError("smallest_step_ratio: a finite number above 1")
+        if not 0.0 <= self.smallest_step_seconds < inf:
+            raise ValueError("smallest_step_seconds: a finite number, not negative")
         if not _LEAST_BASELINE <= self.baseline // SECOND_NS <= _MOST_BASELINE:
             raise ValueError(f"baseline: 20s to {_MOST_BASELINE}s")
         if not 1 <= self.confirm // SECOND_NS <= 60:  # noqa: PLR2004 - the bound in the message

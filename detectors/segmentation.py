@@ -14,7 +14,7 @@ Assumes: at least 2 x `least_rows` values; a slow drift comes out as stairs. Row
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, log
+from math import exp, inf, log
 from typing import Literal
 
 import numpy as np
@@ -46,8 +46,10 @@ class Config:
     penalty: float = 0.12  # price of one step, as an area in rows x log10 on a quiet series
 
     def __post_init__(self) -> None:
-        if self.smallest_step_ratio <= 1.0 or self.penalty <= 0.0:
-            raise ValueError("smallest_step_ratio must be above 1, penalty above 0")
+        if not (1.0 < self.smallest_step_ratio < inf and 0.0 < self.penalty < inf):
+            raise ValueError("smallest_step_ratio must be above 1, penalty above 0, both finite")
+        if not 0.0 <= self.smallest_step_seconds < inf:
+            raise ValueError("smallest_step_seconds: a finite number, not negative")
         if self.least_rows < 2:  # noqa: PLR2004  # the bound in the message
             raise ValueError("least_rows must be at least 2")
 

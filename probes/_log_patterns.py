@@ -6,6 +6,7 @@ One file in `log_patterns/` a program; a plan may name a file of its own beside 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass as plain_dataclass
@@ -53,6 +54,9 @@ class Pattern:
         for name in (*self.factors, *([self.sums] if self.metric else [])):
             if name not in groups:
                 raise ValueError(f"the expression has no group {name!r}")
+        for name, factor in self.factors.items():
+            if not (math.isfinite(factor) and factor):
+                raise ValueError(f"the factor of {name!r} must be a number other than 0")
 
 
 @plain_dataclass(frozen=True, slots=True)

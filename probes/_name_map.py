@@ -63,6 +63,8 @@ class Entry:
             raise ValueError("quantiles lie between 0 and 1")
         if not (math.isfinite(self.factor) and self.factor):
             raise ValueError("factor must be a number other than 0")
+        if not 0.0 <= self.lag_seconds < math.inf:
+            raise ValueError("lag_seconds must be a finite number, not negative")
         if self.buckets and self.kind != "window":
             raise ValueError("buckets belong to the kind window")
         for upper in self.buckets:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import get_type_hints
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -44,6 +46,20 @@ def test_a_configuration_is_frozen_and_refuses_unknown_keys(package: str, name: 
     with pytest.raises(ValidationError):
         TypeAdapter(kind).validate_python({"no_such_key": 1})
     assert kind.__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf], ids=str)
+@pytest.mark.parametrize(("package", "name"), CONFIGURED, ids=str)
+def test_a_configuration_refuses_a_number_that_is_none(
+    package: str, name: str, value: float
+) -> None:
+    """YAML has `.nan` and `.inf`: no comparison with them comes out as the bound says."""
+    kind = plugins.load(package, name).Config
+    fractions = [key for key, hint in get_type_hints(kind).items() if hint is float]
+
+    for key in fractions:
+        with pytest.raises(ValidationError, match=key):
+            TypeAdapter(kind).validate_python({key: value})
 
 
 @pytest.mark.parametrize("name", plugins.names("detectors.causes"))

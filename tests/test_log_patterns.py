@@ -207,6 +207,7 @@ def test_patterns_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     for row, message in (
         ("expression = '('", "the expression is none"),
         ("expression = 'x'\nfactors = { y = 2.0 }", "has no group 'y'"),
+        ("expression = '(?P<y>x)'\nfactors = { y = nan }", "the factor of 'y' must be a number"),
     ):
         own.write_text(f"[[pattern]]\nkind = 'k'\nwords = 'w'\n{row}\n")
         with pytest.raises(PlanError, match=message):

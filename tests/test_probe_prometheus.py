@@ -348,6 +348,7 @@ def test_secrets_misspelt_settings_and_maps_are_refused(
         ("[[metric]]\nname='a'\nspellings=['a']\nkind='gouge'\nunit=''", "kind"),
         ("[[metric]]\nname='a'\nspellings=['a']\nkind='histogram'\nunit=''", "quantiles"),
         ("[[metric]]\nname='a'\nspellings=['a']\nkind='gauge'\nunit=''\nfactor=0.0", "factor"),
+        ("[[metric]]\nname='a'\nspellings=['a']\nkind='gauge'\nunit=''\nlag_seconds=inf", "lag"),
         ("[[metric]]\nname='a'\nspellings=['a']\nkind='gauge'\nunit=''\nlabel=['x']", "label"),
         ("not toml", "cannot be read"),
     ],

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.core import plugins
 from soak.core.errors import PlanError
-from soak.core.plan_base import STRICT
+from soak.core.plan_base import STRICT, check_between
 from soak.core.plan_text import typed
 from soak.core.units import SECOND_NS, Duration
 from soak.core.yaml_text import Document, Place, parse
@@ -43,6 +43,9 @@ class Expectation:
     event: str = ""  # kind of one that must be told, as soon as the onset; empty: not judged
     lost: int = 0
     duplicated: int = 0
+
+    def __post_init__(self) -> None:
+        check_between(self, "pool_within", 0, 1)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
