@@ -97,15 +97,16 @@ def _tell(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> None:
     from soak.cli._ship_check import unshipped
     from soak.core import durability
     from soak.core.clock import SystemClock
-    from soak.core.units import format_duration, format_rate
+    from soak.core.load_text import soak_rate_text
+    from soak.core.units import format_duration
     from soak.daemons.context import connect
 
     clock = SystemClock()
     found, name = plan_file.plan, plan_file.document.name
     where = "a lab broker on this machine" if found.lab else "the cluster that it names"
-    lengths = found.phases
+    lengths, table = found.phases, table_of(plan_file)
     print(
-        f"{name}: good. {format_rate(found.load.rate)} against {where}, "
+        f"{name}: good. {soak_rate_text(found, table)} against {where}, "
         f"warm-up {format_duration(lengths.warm_up)}, soak {format_duration(lengths.soak)}."
     )
     _tell_of_windows(found)
@@ -114,7 +115,7 @@ def _tell(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> None:
         print(f"Durability: {promised}; `soak audit {name}` says why.")
         for lacking in (*looked(found, clock), *untold_apart(found, connect(found, clock))):
             print(f"Warning: {lacking}.")
-    foreseen = _forecast.look(found, table_of(plan_file), Path(found.run_directory))
+    foreseen = _forecast.look(found, table, Path(found.run_directory))
     print("\n".join(foreseen.lines))
     beyond = (*foreseen.warnings, *warnings(plan_file), *_unused(found), *_untold(found))
     for warning in (*beyond, *unshipped(found.ship, clock)):

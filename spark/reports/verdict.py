@@ -7,9 +7,13 @@ import json
 from markupsafe import Markup
 
 from soak.core import wording
-from soak.core.units import format_rate, format_size
+from soak.core.errors import PlanError
+from soak.core.load_rates import rates
+from soak.core.load_text import rate_text, size_text
+from soak.store.profile_file import kept_profile, read_profile
 from spark.reports._headline import headline
 from spark.reports._page import Page, joined, tag
+from spark.timeline import Timeline
 
 ORDER = 10
 TITLE = ""
@@ -17,13 +21,10 @@ TITLE = ""
 
 def render(page: Page) -> Markup:
     timeline, covered = page.timeline, page.covered
-    load = timeline.plan.load
-    soak = timeline.phases.decision_at(timeline.soak[0])
-    rate = load.rate if soak is None or soak.rate is None else soak.rate
     facts = (
         f"{timeline.plan.name}, run {timeline.run.id} from {wording.iso(timeline.run.start_wall_ns)}: "
-        f"{wording.span(timeline.soak_seconds.size)} of soak at {format_rate(rate)} of "
-        f"{format_size(load.message_size)}, {covered.ratio:.1%} of the seconds recorded, "
+        f"{wording.span(timeline.soak_seconds.size)} of soak at {_rate(timeline)} of "
+        f"{size_text(timeline.plan.load)}, {covered.ratio:.1%} of the seconds recorded, "
         f"{covered.untrusted_seconds} s not trusted. State: {timeline.run.state}."
     )
     parts = [tag("p", headline(page), class_=f"verdict {page.verdict}"), tag("p", facts)]
@@ -35,3 +36,15 @@ def render(page: Page) -> Markup:
         )
         parts.insert(0, tag("p", text, class_="drill"))
     return joined(parts)
+
+
+def _rate(timeline: Timeline) -> str:
+    """Return which rates the soak was to have, from the lowest to the highest."""
+    load = timeline.plan.load
+    try:
+        table = read_profile(kept_profile(timeline.folder)) if load.profile.file else ()
+    except PlanError:
+        return f"the rates of {load.profile.file}, which cannot be read,"
+    spans = timeline.soak_spans
+    found = [rate for span in spans for _, rate in rates(load, timeline.phases, table, *span)]
+    return rate_text(found or [load.rate])
