@@ -35,6 +35,16 @@ def test_gaps_are_named_with_their_source_and_too_many_make_it_inconclusive(tmp_
     assert (report.write(few, [], None), report.write(many, [], None)) == (0, 4)
 
 
+def test_gaps_beyond_the_table_are_counted(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(fault_k=None))
+    damage = tuple((PRODUCER, k, "000000.jsonl", "torn") for k in range(203))
+
+    report.write(replace(found, damage=damage), [], None)
+
+    assert "<p>3 more are in summary.json.</p>" in found.folder.report.read_text()
+    assert len(summary(found.folder)["coverage"]["gaps"]) == 203
+
+
 def test_untrusted_seconds_beyond_a_tenth_make_it_inconclusive(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(fault_k=None, untrusted=range(60, 100)))
 

@@ -31,6 +31,8 @@ def render(page: Page) -> Markup:
     parts = [tag("p", text)]
     if rows:
         parts.append(table(("source", "from", "missing", "why"), rows))
+    if len(covered.gaps) > MOST_ROWS:
+        parts.append(tag("p", f"{len(covered.gaps) - MOST_ROWS} more are in summary.json."))
     if doubts:
         parts.append(table(("source", "not trusted because of", "seconds"), doubts, numeric=2))
     return joined(parts)
