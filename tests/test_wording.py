@@ -56,6 +56,8 @@ def test_a_series_falls_into_its_parts() -> None:
         (2002, "messages", "2,002 messages"),
         (1.0, "messages", "1 message"),
         (1017 * 2**10, "bytes", "1,017 KiB"),
+        (1023.9 * 2**30, "bytes", "1 TiB"),
+        (1.5e15, "bytes", "1.33 PiB"),
         (12_345_678, "messages", "12.3M messages"),
         (999_700_000, "", "1G"),
         (0.0009997, "seconds", "1 ms"),

@@ -36,7 +36,10 @@ _ROUNDED_UP = 0.9995  # of a scale: with three digits 999.6 us is 1 ms
 _SYMBOLS = {"seconds": "s", "bytes": "B", "ratio": ""}
 _SCALES = {
     "seconds": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
-    "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
+    "bytes": (
+        *((2.0**50, "PiB"), (2.0**40, "TiB"), (2.0**30, "GiB")),
+        *((2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
+    ),
 }
 
 
