@@ -196,6 +196,19 @@ def test_what_else_lasts_since_another_day_has_its_day() -> None:
     assert "beside    p99 end-to-end latency since 2026-09-20 14:15:12Z, cause\n" in text
 
 
+def test_what_was_over_on_another_day_has_its_day() -> None:
+    """So has an end of the interval across midnight, which is k = 35,200 of this run."""
+    finding = dataclasses.replace(
+        FINDING, onset_k=35_198, interval=(35_197, 35_201), state="gone", gone_k=35_300
+    )
+    subject = dataclasses.replace(SUBJECT, finding=finding, kind="gone", window=None)
+
+    text = compose(subject, None, 0).text
+
+    assert "since     2026-09-21 23:59:58Z, between 23:59:57Z and 2026-09-22 00:00:01Z\n" in text
+    assert "over      by 2026-09-22 00:01:40Z, after 1 min 42 s\n" in text
+
+
 def test_of_a_name_that_is_too_long_the_end_stays() -> None:
     """Paths differ at their end."""
     long = f'probe@h|fsync_latency_seconds{{directory="/{"d" * 60}/node-2/data",quantile="0.99"}}'

@@ -461,6 +461,15 @@ def test_names_of_others_stay_text_in_their_line() -> None:
     assert message.text.encode()
 
 
+def test_who_is_back_on_another_day_has_its_day() -> None:
+    since_ns = FakeClock().wall_ns()
+    silence = Silence("k", ("probe@b",), since_ns, since_ns + 36 * 3600 * 10**9, host="h1")
+
+    text = compose(silence, "gone", About("run1", "demo"), 0).text
+
+    assert "back      since 2026-09-23 02:13:20Z, after 36 h\n" in text
+
+
 def test_where_to_look_is_what_it_was_when_somebody_was_missed(world: World) -> None:
     """A service's run is told by systemd's journal, also when the next one is the current one by then."""
     as_service(world.folder)

@@ -150,6 +150,12 @@ def moment(wall_ns: int) -> str:
     return f"{datetime.fromtimestamp(wall_ns // SECOND_NS, UTC):%H:%M:%SZ}"
 
 
+def later(wall_ns: int, than_wall_ns: int) -> str:
+    """Return the time of day, UTC, with its day where that is another one: `2026-09-22 00:01:40Z`."""
+    on = "" if day(wall_ns) == day(than_wall_ns) else f"{day(wall_ns)} "
+    return f"{on}{moment(wall_ns)}"
+
+
 def day(wall_ns: int) -> str:
     return f"{datetime.fromtimestamp(wall_ns // SECOND_NS, UTC):%Y-%m-%d}"
 

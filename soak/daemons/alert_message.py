@@ -54,6 +54,11 @@ class Subject:
     def day(self, k: int) -> str:
         return wording.day(self.start_wall_ns + k * SECOND_NS)
 
+    def later(self, k: int) -> str:
+        """Return the moment, with its day where that is not the one of the onset."""
+        onset_ns = self.start_wall_ns + self.finding.onset_k * SECOND_NS
+        return wording.later(self.start_wall_ns + k * SECOND_NS, onset_ns)
+
     @property
     def is_gone(self) -> bool:
         return self.kind == "gone"
@@ -178,11 +183,11 @@ def _what(subject: Subject) -> list[str]:
     finding = subject.finding
     low, high = finding.interval
     began = f"{subject.day(finding.onset_k)} {subject.moment(finding.onset_k)}"
-    width = f"between {subject.moment(low)} and {subject.moment(high)}"
+    width = f"between {subject.later(low)} and {subject.later(high)}"
     facts = [("what", f"{_title(finding)} {_step(finding)}"), ("since", f"{began}, {width}")]
     if subject.is_gone and not subject.is_taken_back and finding.gone_k is not None:
         lasted = wording.span(finding.gone_k - finding.onset_k)
-        over = f"by {subject.moment(finding.gone_k)}, after {lasted}{_now(subject, '; now ')}"
+        over = f"by {subject.later(finding.gone_k)}, after {lasted}{_now(subject, '; now ')}"
         facts.append(("over", over))
     source = wording.shortened(wording.split(finding.series).source, _LONGEST_SOURCE)
     facts.append(("seen by", f"{source}, confidence {finding.confidence:.2%}"))
@@ -196,9 +201,7 @@ def _beside(subject: Subject) -> str:
     latest = max(subject.beside, key=lambda one: one.onset_k)
     more = f", and {len(subject.beside) - 1} more" if len(subject.beside) > 1 else ""
     name = wording.shortened(wording.title(latest.series), _LONGEST_NAME)
-    day = subject.day(latest.onset_k)
-    on = "" if day == subject.day(subject.finding.onset_k) else f"{day} "
-    return f"{name} since {on}{subject.moment(latest.onset_k)}, cause {latest.cause}{more}"
+    return f"{name} since {subject.later(latest.onset_k)}, cause {latest.cause}{more}"
 
 
 def _picture(subject: Subject) -> list[str]:

@@ -96,7 +96,7 @@ def _body(silence: Silence, about: About, *, is_over: bool) -> str:
         facts = [("when", since), ("look", f"on {silence.host}: {silence.logs}")]
     elif is_over and silence.until_wall_ns is not None:
         opening = [_BACK_AFAR if silence.is_afar else _BACK]
-        until = wording.moment(silence.until_wall_ns)
+        until = wording.later(silence.until_wall_ns, silence.since_wall_ns)
         facts.append(("back", f"since {until}, after {_length(silence)}"))
     elif silence.is_afar:
         opening = [*_AFAR]
