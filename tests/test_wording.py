@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 
 from soak.core import wording
+from soak.core.model import Finding
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,16 @@ def test_a_factor_says_up_or_down(before: float, after: float, text: str) -> Non
 def test_a_span_is_rounded_to_what_matters(seconds: float, text: str) -> None:
     """Seconds below an hour, minutes above."""
     assert wording.span(seconds) == text
+
+
+def test_a_finding_of_another_day_than_its_run_has_its_day() -> None:
+    """The live view of 36 hours shows it to the end."""
+    found = Finding(
+        "r-1", "r", 9, 86_400 * 2, (8, 9), "s|lag_messages", "step", 1, 9, "gone", 0.99, True
+    )
+
+    assert "since 1970-01-03 00:00:00Z, " in wording.finding(found, 0)
+    assert "since 00:00:00Z, " in wording.finding(dataclasses.replace(found, onset_k=0), 0)
 
 
 def test_a_sparkline_shows_peaks_and_leaves_gaps_open() -> None:

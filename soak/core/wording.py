@@ -140,7 +140,7 @@ def course(kind: Kind, before: float, after: float, unit: str) -> str:
 
 def finding(found: Finding, start_wall_ns: int) -> str:
     """Return a finding of a run that began then, in one line."""
-    since = moment(start_wall_ns + found.onset_k * SECOND_NS)
+    since = later(start_wall_ns + found.onset_k * SECOND_NS, start_wall_ns)
     what = f"{found.state}: {title(found.series)} {moved(found)}"
     return printable(f"{what} since {since}, cause {found.cause}")
 
