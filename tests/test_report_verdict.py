@@ -35,6 +35,19 @@ def test_gaps_are_named_with_their_source_and_too_many_make_it_inconclusive(tmp_
     assert (report.write(few, [], None), report.write(many, [], None)) == (0, 4)
 
 
+def test_a_share_of_almost_all_is_not_all(tmp_path: Path) -> None:
+    """One of 720 records is missing, and 22 of 215 seconds are not trusted: 10.23 % of them."""
+    gap, untrusted = ((PRODUCER, range(50, 51)),), range(60, 82)
+    found = timeline(tmp_path, Shape(fault_k=None, gaps=gap, untrusted=untrusted))
+
+    report.write(found, [], None)
+    page = found.folder.report.read_text()
+
+    assert "99.86% of the expected records are there" in page
+    assert "10.3% of the soak" in page
+    assert "99.8% of the seconds recorded" in page
+
+
 def test_gaps_beyond_the_table_are_counted(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(fault_k=None))
     damage = tuple((PRODUCER, k, "000000.jsonl", "torn") for k in range(203))

@@ -105,6 +105,15 @@ def test_a_span_is_rounded_to_what_matters(seconds: float, text: str) -> None:
     assert wording.span(seconds) == text
 
 
+def test_a_share_is_not_rounded_past_a_limit() -> None:
+    """99.996 % of the records are not all of them, and 10.01 % are more than a tenth."""
+    assert wording.share_down(0.99996, 2) == "99.99%"
+    assert wording.share_down(0.969_999, 2) == "96.99%"
+    assert wording.share_up(0.1001, 1) == "10.1%"
+    assert [wording.share_down(x, 1) for x in (0.0, 0.97, 1.0)] == ["0.0%", "97.0%", "100.0%"]
+    assert [wording.share_up(x, 1) for x in (0.0, 0.07, 1.0)] == ["0.0%", "7.0%", "100.0%"]
+
+
 def test_a_finding_of_another_day_than_its_run_has_its_day() -> None:
     """The live view of 36 hours shows it to the end."""
     found = Finding(

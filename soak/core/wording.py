@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from soak.core.model import Finding, Kind, Labels
 from soak.core.units import SECOND_NS
@@ -114,6 +115,16 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def share_down(ratio: float, decimals: int) -> str:
+    """Return a percentage of what must not be less, never rounded up: of 99.996 % it is `99.99%`."""
+    return _share(ratio, decimals, ROUND_FLOOR)
+
+
+def share_up(ratio: float, decimals: int) -> str:
+    """Return a percentage of what must not be more, never rounded down: of 10.01 % it is `10.1%`."""
+    return _share(ratio, decimals, ROUND_CEILING)
+
+
 def factor(before: float, after: float) -> str:
     """Return `x15`, or `/15` for a fall; "" where there is no ratio."""
     if not (math.isfinite(before) and math.isfinite(after)) or min(before, after) <= 0:
@@ -201,6 +212,11 @@ def _block(value: float, low: float, scale: float) -> str:
     if math.isnan(value):
         return " "
     return _BLOCKS[round((math.log(value) - low) * scale)] if value > 0 else _BLOCKS[0]
+
+
+def _share(ratio: float, decimals: int, rounding: str) -> str:
+    percent = Decimal(repr(float(ratio))) * 100  # as it is written: 0.07 is not 7.000...1 %
+    return f"{percent.quantize(Decimal(1).scaleb(-decimals), rounding)}%"
 
 
 def _short(value: float) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from markupsafe import Markup
 
+from soak.core import wording
 from spark.reports._page import Page, joined, table, tag
 
 ORDER = 70
@@ -17,8 +18,9 @@ MOST_ROWS = 200
 def render(page: Page) -> Markup:
     covered = page.covered
     text = (
-        f"{covered.ratio:.2%} of the expected records are there (97 % are needed), "
-        f"{covered.untrusted_ratio:.1%} of the soak's seconds are not trusted (10 % are allowed)."
+        f"{wording.share_down(covered.ratio, 2)} of the expected records are there (97 % are needed), "
+        f"{wording.share_up(covered.untrusted_ratio, 1)} of the soak's seconds are not trusted "
+        "(10 % are allowed)."
     )
     rows = [
         (gap.source, page.moment(gap.from_k), f"{gap.to_k - gap.from_k} s", gap.why)
