@@ -196,6 +196,18 @@ def test_what_else_lasts_since_another_day_has_its_day() -> None:
     assert "beside    p99 end-to-end latency since 2026-09-20 14:15:12Z, cause\n" in text
 
 
+def test_reasons_and_causes_that_are_left_out_are_counted() -> None:
+    """Who reads four of ten and two of nine is to know that the report has more."""
+    reasons = tuple(Evidence(f"reason {at}") for at in range(10))
+    causes = tuple(Explanation(f"cause_{at}", 0.9, reasons) for at in range(10))
+    finding = dataclasses.replace(FINDING, causes=causes)
+
+    text = compose(dataclasses.replace(SUBJECT, finding=finding), None, 0).text
+
+    assert "  - reason 3\n  and 6 more\n" in text
+    assert "  - cause_2 0.90: reason 0\n  and 7 more\n" in text
+
+
 def test_what_was_over_on_another_day_has_its_day() -> None:
     """So has an end of the interval across midnight, which is k = 35,200 of this run."""
     finding = dataclasses.replace(

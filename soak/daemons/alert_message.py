@@ -231,7 +231,7 @@ def _cause(subject: Subject, most_lines: int) -> list[str]:
     lines = _fact("cause", f"{known}; what else changed:" if is_unexplained else known)
     for evidence in best.evidence[:MOST_EVIDENCE]:
         lines += _item(evidence.text, most_lines)
-    return lines
+    return lines + _left(len(best.evidence) - MOST_EVIDENCE)
 
 
 def _others(finding: Finding, most_lines: int) -> list[str]:
@@ -240,7 +240,7 @@ def _others(finding: Finding, most_lines: int) -> list[str]:
     for item in rest[:MOST_CAUSES]:
         why = f": {item.evidence[0].text}" if item.evidence else ""
         lines += _item(f"{item.cause} {item.score:.2f}{why}", most_lines)
-    return ["also possible", *lines] if lines else []
+    return ["also possible", *lines, *_left(len(rest) - MOST_CAUSES)] if lines else []
 
 
 def _moved(subject: Subject) -> list[str]:
@@ -249,8 +249,7 @@ def _moved(subject: Subject) -> list[str]:
     if not series:
         return []
     lines = [_moved_line(subject, name) for name in series[:MOST_SERIES]]
-    more = len(series) - len(lines)
-    return ["also moved", *lines, *([f"  and {more} more"] if more else [])]
+    return ["also moved", *lines, *_left(len(series) - len(lines))]
 
 
 def _moved_line(subject: Subject, series: str) -> str:
@@ -272,6 +271,11 @@ def _more(subject: Subject) -> list[str]:
     advice = _fact("next", subject.advice) if subject.advice and not subject.is_gone else []
     # the folder is one word, to be copied: it may be longer than a line
     return [*advice, f"more      {subject.report}", f"finding   {subject.finding.key}"]
+
+
+def _left(count: int) -> list[str]:
+    """Return how many were left out, if any were: the report has them all."""
+    return [f"  and {count} more"] if count > 0 else []
 
 
 def _item(text: str, most_lines: int) -> list[str]:
