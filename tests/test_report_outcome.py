@@ -12,6 +12,8 @@ from rich.console import Console
 from soak.cli import _outcome
 from soak.store.run_folder import RunFolder
 
+AUDIT = {"sent": 12_345_678, "lost": None}
+
 
 def _shown(path: Path, **changes: object) -> str:
     found: dict[str, Any] = {
@@ -32,7 +34,7 @@ def _shown(path: Path, **changes: object) -> str:
         "verdict": "regressed",
         "headline": "Regressed: 23 acknowledged messages were lost.",
         "findings": [found],
-        "audit": {},
+        "audit": AUDIT,
         "coverage": coverage,
     }
     folder = RunFolder(path)
@@ -54,6 +56,10 @@ def test_the_verdict_is_told_with_what_it_rests_on(tmp_path: Path) -> None:
     """Without a finding, too: a loss has none, and nor has a doubt."""
     told = "verdict: regressed\nRegressed: 23 acknowledged messages were lost.\n"
     assert told in _shown(tmp_path)
+
+
+def test_a_count_that_nobody_knows_is_told_as_in_the_report(tmp_path: Path) -> None:
+    assert "audit: sent 12,345,678, lost not known\n" in _shown(tmp_path)
 
 
 def test_a_drift_is_called_one(tmp_path: Path) -> None:

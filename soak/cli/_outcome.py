@@ -31,7 +31,7 @@ def show(console: Console, folder: RunFolder) -> None:
     _line(console, str(summary["headline"]))
     for found in summary["findings"]:
         _show_finding(console, found)
-    audit = ", ".join(f"{key} {value}" for key, value in summary["audit"].items())
+    audit = ", ".join(f"{key} {wording.known(value)}" for key, value in summary["audit"].items())
     _line(console, f"audit: {audit}")
     coverage = summary["coverage"]
     _line(

@@ -115,6 +115,11 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def known(number: int | None) -> str:
+    """Return such as `1,017`, or that it is not known."""
+    return "not known" if number is None else f"{number:,}"
+
+
 def share_down(ratio: float, decimals: int) -> str:
     """Return a percentage of what must not be less, never rounded up: of 99.996 % it is `99.99%`."""
     return _share(ratio, decimals, ROUND_FLOOR)

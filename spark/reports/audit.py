@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from soak.core import wording
 from spark.reports._page import Page, table
 
 ORDER = 60
@@ -30,17 +31,16 @@ READING = ("received", "lost", "duplicated", "reordered", "reread", "expired", "
 
 
 def render(page: Page) -> Markup:
-    rows = [(key, WORDS.get(key, ""), _count(count)) for key, count in page.timeline.audit.items()]
+    rows = [
+        (key, WORDS.get(key, ""), wording.known(count))
+        for key, count in page.timeline.audit.items()
+    ]
     whole = table(("", "messages", "count"), rows, numeric=2)
     each = page.timeline.audit_by_subscription
     if len(each) == 1:
         return whole
     lines = [
-        (str(number), *(_count(counts[key]) for key in READING))
+        (str(number), *(wording.known(counts[key]) for key in READING))
         for number, counts in enumerate(each)
     ]
     return whole + table(("subscription", *READING), lines, numeric=1)
-
-
-def _count(count: int | None) -> str:
-    return "not known" if count is None else f"{count:,}"
