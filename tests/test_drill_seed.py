@@ -9,6 +9,7 @@ import pytest
 
 from soak.cli import _checks, _lab_drill
 from soak.core.plan import Plan
+from soak.core.plan_load import SizeShare
 from soak.core.units import SECOND_NS
 from soak.lab import drill_seed
 from soak.lab.drill import Drill
@@ -53,6 +54,19 @@ def test_a_seed_moves_always_alike_and_another_one_otherwise() -> None:
     begins = [drill_seed.moved(found, plan, seed)[0].begin_ns for seed in (1, 1, 2)]
 
     assert begins[0] == begins[1] != begins[2]
+
+
+def test_a_topic_keeps_longer_what_a_mixture_of_sizes_brings() -> None:
+    """Not what the one size would that it replaces."""
+    found, plan = of("retention_cliff_pulsar")
+    mixture = (SizeShare(size=512, share=0.5), SizeShare(size=127 * 512, share=0.5))
+    mixed = replace(plan, load=replace(plan.load, message_size=64, message_sizes=mixture))
+    alike = replace(plan, load=replace(plan.load, message_size=32 * 1024))
+
+    moved = [drill_seed.moved(found, one, 23)[1].topic.settings for one in (mixed, alike)]
+
+    assert "retentionSizeInMB" in moved[0]
+    assert moved[0] == moved[1]
 
 
 def test_no_seed_moves_nothing() -> None:

@@ -53,6 +53,6 @@ def _kept_longer(plan: Plan, later_ns: int) -> Plan:
     if _TIME in settings:
         settings[_TIME] = str(int(settings[_TIME]) + later_ns // 10**6)
     else:
-        sent = float(plan.load.rate) * plan.load.message_size * later_ns / SECOND_NS
+        sent = float(plan.load.rate) * plan.load.mean_size * later_ns / SECOND_NS
         settings[_SIZE] = str(int(settings[_SIZE]) + math.ceil(sent / 2**20))
     return replace(plan, topic=replace(plan.topic, settings=settings))
