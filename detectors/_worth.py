@@ -30,7 +30,7 @@ class Config:
         if not (0.0 < self.threshold < inf and 1.0 < self.smallest_step_ratio < inf):
             raise ValueError("threshold must be above 0, smallest_step_ratio above 1, both finite")
         if not 0.0 <= self.smallest_step_seconds < inf:
-            raise ValueError("smallest_step_seconds: a finite number, not negative")
+            raise ValueError("smallest_step_seconds must be finite and not negative")
 
     def scaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return values on the scale that they are judged on; NaN stays NaN."""

@@ -63,9 +63,9 @@ class Config:
         if self.panel_size < 1:
             raise ValueError("panel_size: at least 1")
         if not 1.0 < self.smallest_step_ratio < inf:  # nor what is no number
-            raise ValueError("smallest_step_ratio: a finite number above 1")
+            raise ValueError("smallest_step_ratio must be a finite number above 1")
         if not 0.0 <= self.smallest_step_seconds < inf:
-            raise ValueError("smallest_step_seconds: a finite number, not negative")
+            raise ValueError("smallest_step_seconds must be finite and not negative")
         if not _LEAST_BASELINE <= self.baseline // SECOND_NS <= _MOST_BASELINE:
             raise ValueError(f"baseline: 20s to {_MOST_BASELINE}s")
         if not 1 <= self.confirm // SECOND_NS <= 60:  # noqa: PLR2004 - the bound in the message

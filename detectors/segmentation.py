@@ -49,7 +49,7 @@ class Config:
         if not (1.0 < self.smallest_step_ratio < inf and 0.0 < self.penalty < inf):
             raise ValueError("smallest_step_ratio must be above 1, penalty above 0, both finite")
         if not 0.0 <= self.smallest_step_seconds < inf:
-            raise ValueError("smallest_step_seconds: a finite number, not negative")
+            raise ValueError("smallest_step_seconds must be finite and not negative")
         if self.least_rows < 2:  # noqa: PLR2004  # the bound in the message
             raise ValueError("least_rows must be at least 2")
 

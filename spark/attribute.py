@@ -12,6 +12,7 @@ from itertools import count
 
 import numpy as np
 
+from detectors import level_shift
 from detectors.attribution import UNKNOWN, attribute
 from detectors.channels import column_of
 from detectors.incidents import Incident, group, identity, is_recovery, is_regression

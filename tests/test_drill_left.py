@@ -17,13 +17,14 @@ from soak.service import children
 from tests.test_fault_left import alive, groups_of
 from tests.test_lab_drive import until_gone
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 240.0
 PLAN = """
 name: left
 lab: {broker: kafka, drive: {capacity: 1GiB}}
+broker: {kafka: {}}
 topic: {partitions: 1, settings: {flush.messages: 1}}
 load: {rate: 100/s, message_size: 1KiB}
 phases: {warm_up: 2s, soak: 200s, drain: 2s}
@@ -59,7 +60,7 @@ def test_nothing_is_left_of_a_drill(ending: str, code: int, tmp_path: Path) -> N
         deadline = time.monotonic() + LIMIT_SECONDS
         while not groups_of(drill.pid) and time.monotonic() < deadline and drill.poll() is None:
             time.sleep(0.05)
-        is_in_fault = bool(groups_of(drill.pid))
+        assert groups_of(drill.pid), (tmp_path / "said").read_text()
         below = psutil.Process(drill.pid).children(recursive=True)
         os.kill(drill.pid, signal.Signals[ending])
         drill.wait(LIMIT_SECONDS)
@@ -73,7 +74,6 @@ def test_nothing_is_left_of_a_drill(ending: str, code: int, tmp_path: Path) -> N
         time.sleep(0.05)
     throttle.clear()
 
-    assert is_in_fault, (tmp_path / "said").read_text()
     assert (
         len(below) >= 6
     )  # a broker, a producer, a consumer, probes, a conductor, the detector, a drive

@@ -155,7 +155,7 @@ def test_the_declaration_says_what_is_injected_as_people_write_it(tmp_path: Path
     [
         ("begin: -1s", "begin"),
         ("length: -1s", "length"),
-        ("expect: {cause: x, pool_within: .inf}", "pool_within must lie between 0 and 1"),
+        ("expect: {cause: x, pool_within: .inf}", "pool_within: must lie between 0 and 1"),
         ("expect: {cause: x, gone_within: 1s}", "needs a length: nothing goes that is never"),
     ],
 )

@@ -108,7 +108,6 @@ def test_the_reference_shows_every_default() -> None:
         "",
         "detection: {trigger: 5s}",
         "detection: {detectors: {}}",
-        "detection: {detectors: {spikes: {}}}",
     ],
 )
 def test_the_detector_that_every_stream_runs_is_in_every_plan(said: str) -> None:

@@ -153,9 +153,7 @@ def test_a_run_without_enough_soak_is_inconclusive(tmp_path: Path) -> None:
     assert report.write(assemble(folder, read), [], None) == 4
 
 
-@pytest.mark.parametrize(
-    "named", ["", "detection: {detectors: {}}", "detection: {detectors: {spikes: {}}}"]
-)
+@pytest.mark.parametrize("named", ["", "detection: {detectors: {}}"])
 def test_a_run_whose_plan_does_not_name_its_detector_is_judged_all_the_same(
     tmp_path: Path, named: str
 ) -> None:
