@@ -119,11 +119,8 @@ def test_who_begins_a_run_that_is_refused_gets_no_mail_about_it(
 
 
 def test_what_is_not_tried_again_is_told() -> None:
-    """A daemon is started again for ever, unless it refuses its plan, of which the alert daemon tells.
-
-    A run that cannot begin, a report, and the alert daemon that refuses are left to this.
-    """
+    """A daemon is started again for ever; a run that cannot begin, and a report, are not."""
     units = {place.name: text for place, text in rendered().items() if place.suffix == ".service"}
     told = [name for name, text in units.items() if "OnFailure=soak-failed@%N.service" in text]
 
-    assert told == ["soak-alert@.service", "soak-begin@.service", "soak-report@.service"]
+    assert told == ["soak-begin@.service", "soak-report@.service"]
