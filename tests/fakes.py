@@ -134,6 +134,7 @@ class FakeBroker:
 
     def __init__(self, leader: Sequence[int] = (1,)) -> None:
         self.leader = list(leader)
+        self.addresses: dict[int, str] = {}  # of those that their names do not tell
         self.error: Exception | None = None
 
     def leaders(self, topics: Topics) -> NDArray[np.int64]:
@@ -143,6 +144,9 @@ class FakeBroker:
 
     def leader_name(self, number: int) -> str:
         return f"broker{number}:8080"
+
+    def leader_address(self, number: int) -> str:
+        return self.addresses.get(number, self.leader_name(number))
 
     def broker_count(self) -> int:
         if self.error is not None:

@@ -20,11 +20,22 @@ def led(leader: str, after: float) -> Series:
     return channel(name, STAYED, after)
 
 
-def untouched(stepped: str, stayed: Sequence[str], names: Sequence[str]) -> set[str]:
+def untouched(
+    stepped: str, stayed: Sequence[str], names: Sequence[str], told: Sequence[Series] = ()
+) -> set[str]:
     """Return which of these channels are excluded, of those that are watched."""
     latencies = [led(stepped, STEPPED), *(led(leader, STAYED) for leader in stayed)]
-    found = around(*latencies, *(channel(name, 1.0, 1.0) for name in names))
+    found = around(*latencies, *told, *(channel(name, 1.0, 1.0) for name in names))
     return set(_brokers.untouched(names, STEP, found))
+
+
+def at(*addresses: str) -> list[Series]:
+    """Return what a producer tells of where nodes 0, 1, 2 ... are."""
+    names = (
+        f'produce.0@h|leader_info{{leader="{n}",address="{one}"}}'
+        for n, one in enumerate(addresses)
+    )
+    return [channel(name, 1.0, 1.0) for name in names]
 
 
 def on(*hosts: str) -> list[str]:
@@ -55,6 +66,38 @@ def test_ids_are_the_numbers_of_hosts() -> None:
 def test_ids_that_are_not_the_numbers_of_all_hosts_name_no_host(names: list[str]) -> None:
     """Ids 0 to 2 may lie on hosts 1 to 3, and which of these is which is not known."""
     assert untouched("1", "02", names) == set()
+
+
+def test_a_leader_is_on_the_host_that_the_cluster_says() -> None:
+    """Ids from 0 on hosts from 1, or in another order: the numbers of hosts say nothing then."""
+    hosts = on("kafka1", "kafka2", "kafka3")
+    full = at("kafka1.example.com:9092", "kafka2.example.com:9092", "kafka3.example.com:9092")
+    crossed = at("kafka2:9092", "kafka1:9092", "kafka0:9092")
+
+    assert untouched("1", "02", hosts, full) == {hosts[0], hosts[2]}
+    assert untouched("1", "02", on("kafka1", "kafka2", "kafka0"), crossed) == {
+        *on("kafka2", "kafka0")
+    }
+    assert untouched("11", ["10"], on("10.0.0.1", "11.0.0.1")) == set()
+    assert untouched("1", "02", of("kafka2:9404", "kafka3:9404"), full) == {*of("kafka3:9404")}
+
+
+def test_numbers_of_hosts_are_no_ids_where_the_cluster_contradicts() -> None:
+    """It knows the hosts under names that are not those of the probes."""
+    crossed = at("b1.internal:9092", "broker-2.internal:9092", "broker-0.internal:9092")
+    nameless = at("10.0.0.1:9092", "10.0.0.2:9092", "10.0.0.3:9092")
+    hosts = on("kafka0", "kafka1", "kafka2")
+
+    assert untouched("1", "02", hosts, crossed) == set()
+    assert untouched("1", "02", hosts, nameless) == {hosts[0], hosts[2]}
+
+
+def test_nodes_on_one_host_are_told_apart_by_their_ports_alone() -> None:
+    told = at("box:9092", "box:9093", "box:9094")
+
+    assert untouched("1", "02", [*on("box"), *of("box:9094", "box:7071")], told) == {
+        *of("box:9094")
+    }
 
 
 def test_the_drive_of_the_broker_that_slowed_is_named_whatever_its_host_is_called() -> None:

@@ -28,6 +28,7 @@ class Cluster:
         self.connected = 0
         self.asked: Counter[str | None] = Counter()
         self.is_silent = False
+        self.port = 9092
 
     def connect(self, *, error_cb: Note) -> Any:
         self.connected += 1
@@ -41,7 +42,9 @@ class Cluster:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT, "broker transport failure"))
         partitions = {at: SimpleNamespace(leader=7 + at) for at in range(2)}
         there = {topic: SimpleNamespace(partitions=partitions)} if topic in self.topics else {}
-        return SimpleNamespace(topics=there)
+        nodes = {7: SimpleNamespace(host="kafka1", port=self.port)}
+        nodes[8] = SimpleNamespace(host='h",x="1', port=1)
+        return SimpleNamespace(topics=there, brokers=nodes)
 
     def poll(self, _: float) -> None:
         if self.is_silent:
@@ -58,6 +61,20 @@ def test_one_connection_asks_about_our_own_topics_alone() -> None:
     assert found == [[7, 8, 7, 8]] * 3
     assert cluster.connected == 1
     assert cluster.asked == {"a": 3, "b": 3}
+
+
+def test_each_answer_tells_where_the_nodes_are() -> None:
+    """Of one that was never listed nothing, nor of one whose host could be no label."""
+    cluster = Cluster(OURS.names)
+    leaders = KafkaLeaders(cluster.connect, "b1:9092", 3.0)
+    told = [leaders.address(7)]
+    for port in (9092, 9093):
+        cluster.port = port
+        leaders.leaders(OURS)
+        told.append(leaders.address(7))
+
+    assert told == ["", "kafka1:9092", "kafka1:9093"]
+    assert leaders.address(8) == leaders.address(9) == ""
 
 
 def test_a_client_that_failed_is_replaced_and_its_reason_told() -> None:

@@ -12,7 +12,7 @@ from soak.cli._leaders import untold_apart
 from soak.core.errors import BrokerError
 from soak.core.plan import Plan, Topic
 from soak.core.ports import Topics
-from soak.daemons.by_leader import ByLeader
+from soak.daemons.by_leader import LEADER_INFO, ByLeader
 from soak.daemons.leaders import FORGOTTEN_AFTER, MOST_LEADERS, OTHERS, Leaders
 from tests.fakes import FakeBroker
 
@@ -112,6 +112,25 @@ def test_the_others_latency_is_recorded_under_a_name_of_its_own() -> None:
 
     assert len(by_leader.histograms()) == MOST_LEADERS + 1
     assert 'publish_latency_seconds{leader="others"}' in by_leader.histograms()
+
+
+def test_where_a_leader_is_stands_beside_its_latency_where_the_name_does_not_tell() -> None:
+    """Also in a second without a message of its own; a node that was moved is where it was seen last."""
+    broker = FakeBroker([1, 2, 3])
+    broker.addresses = {1: "kafka2:9092", 2: ""}
+    leaders = asked(broker)
+    by_leader = ByLeader("publish_latency_seconds")
+    told = []
+    for address in ("kafka2:9092", "kafka9:9092"):
+        broker.addresses[1] = address
+        by_leader.record_ns(leaders, ALL, np.full(6, 10**6))
+        by_leader = by_leader.following()
+        told += [(at.name, value) for at, value in by_leader.samples() if at.metric == LEADER_INFO]
+
+    assert told == [
+        ('leader_info{leader="broker1:8080",address="kafka2:9092"}', 1.0),
+        ('leader_info{leader="broker1:8080",address="kafka9:9092"}', 1.0),
+    ]
 
 
 @pytest.mark.parametrize(("partitions", "times"), [(100, 1), (MOST_LEADERS, 0)])

@@ -13,6 +13,7 @@ from detectors.channels import MOST_SERIES, column_of, source_of
 from detectors.nearby import Nearby, TimedEvent, between
 from soak.core.model import Change
 
+_INFO = "leader_info"
 _LABELS = ("leader", "broker", "target", "instance", "node", "bookie")
 _NUMBERED = re.compile(r"(.*(?<![a-z])(?:broker|kafka|redpanda|pulsar|node|rp)[-_]?)(\d+)")
 _PORT = re.compile(r":\d+$")
@@ -32,7 +33,7 @@ def untouched(names: Iterable[str], change: Change, nearby: Nearby) -> frozenset
     stayed = {leader for leader, rise in rises.items() if rise < _UNTOUCHED}
     if not stayed or not any(rise >= _TOUCHED for rise in rises.values()):
         return frozenset()
-    known = _known(frozenset(rises), nearby)
+    known = _known(rises, nearby)
     of = {name: _leaders_of(name, known) for name in names}
     return frozenset(name for name, leaders in of.items() if leaders and leaders <= stayed)
 
@@ -81,14 +82,19 @@ def is_host_of_one(series: str, nearby: Nearby) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The leaders, the stems of hosts whose numbers are theirs, and labels that several hosts give."""
+    """Where leaders are, the stems of hosts whose numbers are theirs, and labels that several hosts give."""
 
-    leaders: frozenset[str]
+    addresses: Mapping[str, str]  # by leader, "" where not known
     stems: frozenset[str]
     shared: frozenset[str]
 
 
-def _known(leaders: frozenset[str], nearby: Nearby) -> _Known:
+def _known(leaders: Iterable[str], nearby: Nearby) -> _Known:
+    addresses = {leader: "" if leader.isdigit() else leader.lower() for leader in leaders}
+    for name in nearby.named(_INFO):
+        told = dict(column_of(name).labels)
+        if told.get("leader") in addresses:
+            addresses[told["leader"]] = told.get("address", "").lower()
     hosts: dict[str, set[str]] = {}  # by label
     for name in nearby.series:
         labels, host = _texts(name)
@@ -97,19 +103,26 @@ def _known(leaders: frozenset[str], nearby: Nearby) -> _Known:
     numbers: dict[str, dict[str, set[str]]] = {}  # by stem and number the domains
     for stem, number, domain in _numbered(hosts):
         numbers.setdefault(stem, {}).setdefault(number, set()).add(domain)
+    is_contradicted = any(  # by the names that hosts have in the cluster
+        number != leader for leader, one in addresses.items() for _, number, _ in _numbered([one])
+    )
     return _Known(
-        leaders,
-        frozenset(stem for stem, found in numbers.items() if _are_ids(found, leaders)),
+        addresses,
+        frozenset(
+            stem
+            for stem, found in numbers.items()
+            if not is_contradicted and _are_ids(found, addresses)
+        ),
         frozenset(text for text, found in hosts.items() if len(found) > 1),
     )
 
 
-def _are_ids(numbers: Mapping[str, set[str]], leaders: frozenset[str]) -> bool:
+def _are_ids(numbers: Mapping[str, set[str]], leaders: Mapping[str, str]) -> bool:
     """True when each leader's id is the number of one host, and no number is left.
 
     With a host more, or one fewer, ids from 0 on may lie on hosts from 1 on.
     """
-    return numbers.keys() == leaders and all(
+    return numbers.keys() == leaders.keys() and all(
         len(domains - {""}) <= 1 for domains in numbers.values()
     )
 
@@ -127,17 +140,18 @@ def _leaders_of(series: str, known: _Known) -> frozenset[str]:
 
 
 def _named(texts: Iterable[str], known: _Known) -> frozenset[str]:
-    """Return the leaders of these very names, or those on these hosts or with their numbers."""
-    wanted = {text.lower() for text in texts}
-    exact = frozenset(leader for leader in known.leaders if leader.lower() in wanted)
-    if exact:
-        return exact
-    numbers = {number for stem, number, _ in _numbered(wanted) if stem in known.stems}
-    return frozenset(
+    """Return the leaders of these very names, or those on these hosts, or with their numbers."""
+    wanted = {text.lower() for text in texts if text}
+    exact = {
+        leader for leader, address in known.addresses.items() if {leader.lower(), address} & wanted
+    }
+    there = {
         leader
-        for leader in known.leaders
-        if leader in numbers or any(_is_one_host(_host(leader), _host(text)) for text in wanted)
-    )
+        for leader, address in known.addresses.items()
+        if any(_is_one_host(_host(address), _host(text)) for text in wanted)
+    }
+    numbers = {number for stem, number, _ in _numbered(wanted) if stem in known.stems}
+    return frozenset(exact or there or known.addresses.keys() & numbers)
 
 
 @lru_cache(maxsize=MOST_SERIES)

@@ -6,6 +6,7 @@ in which the interpreter's lock is held beside the sender.
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from soak.core.ports import Topics
 
 TOPICS_A_CALL = 100
 """More topics than these are asked about in turn: each is one question."""
+_ADDRESS = re.compile(r"[\w.:%-]+")  # a cluster may say anything, and this becomes a label
 
 
 class Connect(Protocol):
@@ -40,6 +42,7 @@ class KafkaLeaders:
         self._admin: AdminClient | None = None
         self._cause = Cause()
         self._leaders: dict[str, NDArray[np.int64]] = {}  # by topic
+        self._addresses: dict[int, str] = {}  # by node id
         self._next = 0
 
     def leaders(self, topics: Topics) -> NDArray[np.int64]:
@@ -63,8 +66,17 @@ class KafkaLeaders:
         unknown = np.full(topics.partitions, -1, dtype=np.int64)
         return np.concatenate([self._leaders.get(name, unknown) for name in topics.names])
 
+    def address(self, number: int) -> str:
+        """Return the host and port that a node had when it was last listed, "" of one that never was."""
+        return self._addresses.get(number, "")
+
     def _told(self, admin: AdminClient, topic: str, partitions: int) -> NDArray[np.int64]:
-        there = self._cause.metadata(admin, self._where, self._timeout_seconds, topic).topics
+        answer = self._cause.metadata(admin, self._where, self._timeout_seconds, topic)
+        for number, node in answer.brokers.items():
+            address = f"{node.host}:{node.port}"
+            if _ADDRESS.fullmatch(address):
+                self._addresses[number] = address
+        there = answer.topics
         found = np.full(partitions, -1, dtype=np.int64)
         for partition, told in there[topic].partitions.items() if topic in there else ():
             if partition < partitions:

@@ -268,6 +268,9 @@ class KafkaBroker:
         """Return the node's id, by which Kafka itself calls it."""
         return str(number)
 
+    def leader_address(self, number: int) -> str:
+        return self._leaders.address(number)
+
     def broker_count(self) -> int:
         return len(self._metadata().brokers)
 

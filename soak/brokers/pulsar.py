@@ -224,6 +224,10 @@ class PulsarBroker:
     def leader_name(self, number: int) -> str:
         return self._lookups.name(number)
 
+    def leader_address(self, number: int) -> str:
+        """Return the name: a broker of Pulsar has no other."""
+        return self._lookups.name(number)
+
     def broker_count(self) -> int:
         brokers = self._admin().get("/admin/v2/brokers")
         if not isinstance(brokers, list):

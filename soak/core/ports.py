@@ -179,6 +179,10 @@ class LeaderSource(Protocol):
         """Return the name of a broker that was among the leaders: the same in every process and host."""
         ...
 
+    def leader_address(self, number: int) -> str:
+        """Return host and port at which that broker serves clients; "" where it is not known."""
+        ...
+
     def broker_count(self) -> int:
         """Return how many brokers the cluster has that can lead.
 

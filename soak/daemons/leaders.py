@@ -55,6 +55,13 @@ class Leaders:
         """Return the name under which a leader's latency is recorded."""
         return OTHERS_NAME if number == OTHERS else self._broker.leader_name(number)
 
+    def address_of(self, number: int) -> str:
+        """Return the leader's host and port, "" where its name says it, or nobody knows it."""
+        if number == OTHERS:
+            return ""
+        address = self._broker.leader_address(number)
+        return "" if address == self._broker.leader_name(number) else address
+
     def ask(self) -> None:
         """Take the cluster's answer; keep the last one for a while when it does not give any."""
         try:
