@@ -25,6 +25,11 @@ from soak.core.model import Finding
         ("probe@h|host_cpu_ratio", "host CPU"),
         ("probe@h|retention_deletions", "retention deletions"),
         ('probe@h|retention_deleted_bytes{topic="t"}', "retention deleted bytes (t)"),
+        (
+            'produce.0@h|publish_latency_seconds{leader="2",quantile="0.99"}',
+            "p99 publish latency (leader 2)",
+        ),
+        ('probe@h|drops{topic="t",partition="7"}', "drops (t, partition 7)"),
         ("consume.0@h|lag_messages", "consumer lag"),
         ("", ""),
     ],

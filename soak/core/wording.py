@@ -26,6 +26,7 @@ _PHRASES = (
     ("lag messages", "consumer lag"),
 )
 _KINDS = {"step": "", "drift": "drifting", "spikes": "spiking", "tail": "in its tail"}
+_NUMBER = re.compile(r"[\d.]+")  # says nothing without the name of what it counts
 _CUT = "..."
 # controls, which a terminal obeys; what turns or breaks lines; halves of characters, which no mail holds
 _UNPRINTABLE = re.compile(
@@ -71,14 +72,18 @@ def split(series: str) -> Name:
 
 
 def title(series: str) -> str:
-    """Return words such as `p99 end-to-end latency` or `disk write await (vda)`."""
+    """Return words such as `p99 end-to-end latency`, `... (leader 2)` or `disk write await (vda)`."""
     name = split(series)
     unit = name.unit if name.unit in _SILENT_UNITS else ""
     words = name.metric.removesuffix(f"_{unit}").replace("_", " ")
     for plain, better in _PHRASES:
         words = words.replace(plain, better)
     quantile = _QUANTILES.get(name.quantile, f"p{name.quantile}" if name.quantile else "")
-    others = ", ".join(text for key, text in name.labels if key != "quantile")
+    others = ", ".join(
+        f"{key} {text}" if key == "leader" or _NUMBER.fullmatch(text) else text
+        for key, text in name.labels
+        if key != "quantile"
+    )
     return " ".join(part for part in (quantile, words, f"({others})" if others else "") if part)
 
 
