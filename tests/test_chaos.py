@@ -117,6 +117,17 @@ def test_whatever_is_not_as_it_must_be_is_a_complaint(
     assert complaint in said(world)
 
 
+@pytest.mark.parametrize("fraction_ns", [0, 1, 400_000_000, 999_999_999])
+def test_a_gap_of_one_second_is_the_one_that_was_cut_out(world: World, fraction_ns: int) -> None:
+    """Wherever in a second of the clock the run began: a gap's instant is told without its fraction."""
+    write_run(world.folder, dataclasses.replace(RUN, start_wall_ns=fraction_ns))
+    world.told.kept.truncate(SOURCE, 0)
+    gap = {"source": SOURCE, "from": "1970-01-01T00:00:03Z", "seconds": 1, "why": "no record"}
+    world.summary["coverage"]["gaps"] = [gap]
+
+    assert said(world) == ""
+
+
 def test_what_is_found_while_the_cluster_was_ill_is_true(world: World) -> None:
     """Its broker was killed a moment before."""
     blame(world)

@@ -93,4 +93,5 @@ def _false(folder: RunFolder, findings: Sequence[Mapping[str, Any]], told: Told)
 
 
 def _k(at: str, start_ns: int) -> int:
-    return round(datetime.fromisoformat(at).timestamp() - start_ns / SECOND_NS)
+    """Return the second that begins at an instant which was written without its fraction."""
+    return -((start_ns - round(datetime.fromisoformat(at).timestamp()) * SECOND_NS) // SECOND_NS)
