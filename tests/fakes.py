@@ -146,7 +146,7 @@ class FakeBroker:
         return f"broker{number}:8080"
 
     def leader_address(self, number: int) -> str:
-        return self.addresses.get(number, self.leader_name(number))
+        return self.addresses.get(number, "")
 
     def broker_count(self) -> int:
         if self.error is not None:

@@ -142,16 +142,18 @@ def _leaders_of(series: str, known: _Known) -> frozenset[str]:
 def _named(texts: Iterable[str], known: _Known) -> frozenset[str]:
     """Return the leaders of these very names, or those on these hosts, or with their numbers."""
     wanted = {text.lower() for text in texts if text}
-    exact = {
+    exact = frozenset(
         leader for leader, address in known.addresses.items() if {leader.lower(), address} & wanted
-    }
+    )
+    if exact:
+        return exact
     there = {
         leader
         for leader, address in known.addresses.items()
         if any(_is_one_host(_host(address), _host(text)) for text in wanted)
     }
     numbers = {number for stem, number, _ in _numbered(wanted) if stem in known.stems}
-    return frozenset(exact or there or known.addresses.keys() & numbers)
+    return frozenset(there or known.addresses.keys() & numbers)
 
 
 @lru_cache(maxsize=MOST_SERIES)

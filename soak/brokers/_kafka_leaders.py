@@ -7,7 +7,7 @@ in which the interpreter's lock is held beside the sender.
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from confluent_kafka.admin import AdminClient
@@ -57,7 +57,9 @@ class KafkaLeaders:
         try:
             for step in range(min(TOPICS_A_CALL, len(topics.names))):
                 name = topics.names[(self._next + step) % len(topics.names)]
-                self._leaders[name] = self._told(self._admin, name, topics.partitions)
+                answer = self._answer(self._admin, name)
+                self._leaders[name] = _leaders_of(answer, name, topics.partitions)
+            self._note_addresses(answer)  # each answer lists all nodes
             self._admin.poll(0)  # what it was told meanwhile would else be kept
         except BrokerError:
             self._admin = None
@@ -70,15 +72,20 @@ class KafkaLeaders:
         """Return the host and port that a node had when it was last listed, "" of one that never was."""
         return self._addresses.get(number, "")
 
-    def _told(self, admin: AdminClient, topic: str, partitions: int) -> NDArray[np.int64]:
-        answer = self._cause.metadata(admin, self._where, self._timeout_seconds, topic)
+    def _answer(self, admin: AdminClient, topic: str) -> Any:  # noqa: ANN401  # the client ships no types
+        return self._cause.metadata(admin, self._where, self._timeout_seconds, topic)
+
+    def _note_addresses(self, answer: Any) -> None:  # noqa: ANN401
         for number, node in answer.brokers.items():
             address = f"{node.host}:{node.port}"
             if _ADDRESS.fullmatch(address):
                 self._addresses[number] = address
-        there = answer.topics
-        found = np.full(partitions, -1, dtype=np.int64)
-        for partition, told in there[topic].partitions.items() if topic in there else ():
-            if partition < partitions:
-                found[partition] = told.leader
-        return found
+
+
+def _leaders_of(answer: Any, topic: str, partitions: int) -> NDArray[np.int64]:  # noqa: ANN401
+    found = np.full(partitions, -1, dtype=np.int64)
+    there = answer.topics
+    for partition, told in there[topic].partitions.items() if topic in there else ():
+        if partition < partitions:
+            found[partition] = told.leader
+    return found

@@ -180,7 +180,7 @@ class LeaderSource(Protocol):
         ...
 
     def leader_address(self, number: int) -> str:
-        """Return host and port at which that broker serves clients; "" where it is not known."""
+        """Return host and port where that broker serves clients; "" where its name says it, or nobody."""
         ...
 
     def broker_count(self) -> int:
