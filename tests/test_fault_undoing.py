@@ -368,6 +368,8 @@ def test_every_fault_says_what_it_needs(name: str) -> None:
     [
         ("drive_gc", {"pool": 0}),
         ("drive_gc", {"starved": -1}),
+        ("drive_gc", {"foreground": 0.5}),
+        ("drive_gc", {"foreground": float("inf")}),
         ("drive_delay", {"delay": 0}),
         ("drive_discard", {"kept": 1.1}),
         ("drive_discard", {"per_mib": 0}),

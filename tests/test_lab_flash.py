@@ -22,12 +22,15 @@ def overwrite(flash: Flash, pages: int, now: float) -> float:
     return [flash.write(at % PAGES * PAGE_BYTES, PAGE_BYTES, now) for at in range(pages)][-1]
 
 
-def per_page(flash: Flash, writes: list[tuple[float, int]], rate: float) -> tuple[float, int, int]:
+def per_page(flash: Flash, writes: list[tuple[float, int]]) -> tuple[float, int, int]:
     """Do the same page by page and in steps of a millisecond: erased, stale and valid pages at the end."""
-    erased, stale, valid = flash.erased, 0.0, set(range(PAGES))
+    settings, erased, stale, valid = flash.settings, flash.erased, 0.0, set(range(PAGES))
     now = 0.0
     for at, page in writes:
         while now < at:
+            rate = settings.collected_pages_per_second * (
+                settings.foreground_ratio if erased < 0 else 1
+            )
             collected = min(stale, rate * stale / (stale + len(valid)) * 0.001)
             stale, erased, now = stale - collected, erased + collected, now + 0.001
         stale += page in valid
@@ -53,6 +56,18 @@ def test_those_who_wait_stand_in_one_queue() -> None:
     overwrite(flash, 281, now=0.0)
 
     assert flash.write(0, PAGE_BYTES, 0.0) == pytest.approx(2 * 1282 / 282 / 1000)
+
+
+def test_while_a_write_waits_the_drive_collects_in_the_foreground() -> None:
+    """Three times as fast, until the page is there; what else is collected is collected as before."""
+    flash = aged(collected_pages_per_second=1000.0, foreground_ratio=3.0)
+    overwrite(flash, 280, now=0.0)
+    waited = flash.write(0, PAGE_BYTES, 0.0)
+
+    flash.collect(waited + 0.1)
+
+    assert waited == pytest.approx(1281 / 281 / 3000)
+    assert flash.erased == pytest.approx(0.1 * 1000 * 281 / 1281, rel=0.1)
 
 
 def test_a_new_drive_takes_its_whole_capacity_and_more_before_it_starves() -> None:
@@ -121,13 +136,13 @@ def test_its_own_latencies_are_added() -> None:
     assert flash.write(0, PAGE_BYTES, 0.0) == pytest.approx(0.101, rel=1e-3)
 
 
-@pytest.mark.parametrize("rate", [500.0, 2000.0])
-def test_it_goes_as_page_by_page_in_small_steps(rate: float) -> None:
+@pytest.mark.parametrize(("rate", "foreground"), [(500.0, 1.0), (2000.0, 1.0), (500.0, 4.0)])
+def test_it_goes_as_page_by_page_in_small_steps(rate: float, foreground: float) -> None:
     """Random writes at random times against the definition, with a prime number of them."""
     rng = random.Random(23)
-    flash = aged(collected_pages_per_second=rate)
+    flash = aged(collected_pages_per_second=rate, foreground_ratio=foreground)
     writes = sorted((rng.uniform(0, 2), rng.randrange(PAGES)) for _ in range(347))
-    expected = per_page(aged(collected_pages_per_second=rate), writes, rate)
+    expected = per_page(flash, writes)
 
     for at, page in writes:
         flash.write(page * PAGE_BYTES, PAGE_BYTES, at)

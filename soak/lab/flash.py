@@ -7,6 +7,7 @@ page that is written takes an erased one; what it held before becomes stale, as 
 In the background stale pages are erased, more slowly the fewer of the used pages they are: at
 collected_pages_per_second times stale / (stale + valid), since to erase a block is to move what is valid in
 it. A write that finds no erased page waits until its pages would have been collected; all stand in one queue.
+While one waits the drive may collect faster, as it does nothing else: background and foreground collection.
 
 What is trimmed shares its blocks with pages that stay valid, and those are moved before a block is free: of a
 drive that is valid to the share u, 1 / (1 - u) pages a page (Hu et al. 2009, doi:10.1145/1534530.1534544). So
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 PAGE_BYTES = 4096
 _MIB_PAGES = 2**20 // PAGE_BYTES
 _STEP_SECONDS = 0.1  # of the collection, whose rate changes as it goes
+_LEAST_SECONDS = 0.001
 _MOST_STEPS = 1000
 
 
@@ -32,6 +34,7 @@ class Settings:
     is_full: bool = True  # every logical page was written once, as after a long life without trim
     kept_ratio: float = 0.0  # else: of the logical pages, valid for good, as what others wrote once
     collected_pages_per_second: float = 10_000.0  # as if nothing were valid
+    foreground_ratio: float = 1.0  # so many times as fast while a write waits
     write_seconds: float = 0.0
     flush_seconds: float = 0.0
     starved_seconds: float = 0.0  # longer for each write that finds no erased page
@@ -93,15 +96,20 @@ class Flash:
         left = now - self._at
         step = max(_STEP_SECONDS, left / _MOST_STEPS)
         while left > 0 and self.stale > 0:
-            collected = min(self.stale, self._collected_per_second() * min(step, left))
+            rate, seconds = self._collected_per_second(), min(step, left)
+            if self.erased < 0:
+                seconds = min(seconds, max(-self.erased / rate, _LEAST_SECONDS))
+            collected = min(self.stale, rate * seconds)
             self.stale -= collected
             self.erased += collected
-            left -= step
+            left -= seconds
         self._at = now
 
     def _collected_per_second(self) -> float:
-        """Return the rate now; never 0 where a page is missing: then some are stale."""
+        """Return the rate now, in pages; never 0 where one is missing: then some are stale."""
         rate = self.settings.collected_pages_per_second
+        if self.erased < 0:
+            rate *= self.settings.foreground_ratio
         return rate * self.stale / (self.stale + self.valid)
 
 

@@ -6,6 +6,8 @@ erased pages; lifting the fault trims the drive, as an operator would, and nothi
 
 from __future__ import annotations
 
+import math
+
 from pydantic.dataclasses import dataclass
 
 from soak.core.plan_base import STRICT
@@ -21,6 +23,7 @@ class Config:
     pool: Size = size_bytes("24MiB")  # erased when it begins
     # as if nothing on it were valid: what it can keep up for long is pool / (capacity + pool) of that
     collected_per_second: Size = size_bytes("16MiB")
+    foreground: float = 1.0  # so many times that while a write waits
     starved: Duration = duration_ns("2ms")  # more for each write that finds nothing erased
 
     def __post_init__(self) -> None:
@@ -28,6 +31,8 @@ class Config:
             raise ValueError("pool and collected_per_second must be above 0B")
         if self.starved < 0:
             raise ValueError("starved must not be below 0s")
+        if not 1.0 <= self.foreground < math.inf:
+            raise ValueError("foreground must be a number from 1 on")
 
 
 def inject(target: Target, config: Config) -> Undoing:
@@ -43,6 +48,7 @@ def inject(target: Target, config: Config) -> Undoing:
             Settings(
                 spare_ratio=config.pool / drive.capacity_bytes,
                 collected_pages_per_second=config.collected_per_second / PAGE_BYTES,
+                foreground_ratio=config.foreground,
                 starved_seconds=config.starved / SECOND_NS,
             )
         )
