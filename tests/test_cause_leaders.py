@@ -92,6 +92,33 @@ def test_numbers_of_hosts_are_no_ids_where_the_cluster_contradicts() -> None:
     assert untouched("1", "02", hosts, nameless) == {hosts[0], hosts[2]}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_broker_that_moved_may_be_on_either_host(order: int) -> None:
+    """Whichever was told last: which of them was meant at the onset is not looked up."""
+    moved = [*at("w1:9092", "w2:9092", "w3:9092"), *at("w2:9092", "w1:9092", "w3:9092")]
+
+    assert untouched("1", "02", on("w1", "w2", "w3"), moved[::order]) == {*on("w3")}
+
+
+def test_a_node_whose_latency_nobody_knows_may_be_the_slow_one_on_its_host() -> None:
+    """Node 2 shares a host with node 0, and acknowledges nothing any more."""
+    told = at("box1:9092", "box2:9092", "BOX1:9093")
+
+    assert untouched("1", "0", on("box1", "box2"), told) == set()
+    assert untouched("1", "0", on("box1", "box2"), told[:2]) == {*on("box1")}
+
+
+def test_where_the_address_of_one_leader_alone_is_known_others_are_left() -> None:
+    """What has neither host nor label is nobody's, and no broker is at `localhost` for all."""
+    loads = ["produce.0@h|sent_messages", "consume.0@h|lag_messages"]
+    behind = of("localhost:7071", host="kafka-0") + of("localhost:7071", host="kafka-1")
+    tunnel = at("localhost:9092", "localhost:9093")
+
+    assert untouched("1", "0", loads, at("W1:9092")) == set()
+    assert untouched("1", "0", [*loads, *on("w1")], at("W1:9092")) == {*on("w1")}
+    assert untouched("1", "0", behind, tunnel) == {behind[0]}
+
+
 def test_nodes_on_one_host_are_told_apart_by_their_ports_alone() -> None:
     told = at("box:9092", "box:9093", "box:9094")
 

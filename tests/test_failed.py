@@ -101,12 +101,19 @@ class Away:
 
 @pytest.mark.parametrize(
     ("unit", "status", "mails"),
-    [("soak-begin@p", "2", 0), ("soak-begin@p", "1", 1), ("soak-report@p", "2", 1)],
+    [
+        ("soak-begin@p", "2", 0),
+        ("soak-begin@p", "1", 1),
+        ("soak-report@p", "2", 1),
+        ("soak-alert@p", "2", 1),
+        ("soak-alert@p", "1", 0),
+        ("soak-alert@p", "", 0),
+    ],
 )
-def test_who_begins_a_run_that_is_refused_gets_no_mail_about_it(
+def test_only_what_nobody_knows_is_mailed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, status: str, mails: int
 ) -> None:
-    """The terminal has said it; what fails when nobody looks is told."""
+    """The terminal has said that a run was refused; an alert daemon goes on but for a bad plan."""
     inbox = Inbox()
     for key, value in {**SAID, "MONITOR_EXIT_STATUS": status}.items():
         monkeypatch.setenv(key, value)
@@ -118,9 +125,9 @@ def test_who_begins_a_run_that_is_refused_gets_no_mail_about_it(
     assert len(inbox.mails) == mails
 
 
-def test_what_is_not_tried_again_is_told() -> None:
-    """A daemon is started again for ever; a run that cannot begin, and a report, are not."""
+def test_who_cannot_tell_of_himself_is_told_of() -> None:
+    """A run that cannot begin, a report, and who would tell of the other daemons."""
     units = {place.name: text for place, text in rendered().items() if place.suffix == ".service"}
     told = [name for name, text in units.items() if "OnFailure=soak-failed@%N.service" in text]
 
-    assert told == ["soak-begin@.service", "soak-report@.service"]
+    assert told == ["soak-alert@.service", "soak-begin@.service", "soak-report@.service"]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -32,6 +33,7 @@ from soak.lab.faults import (
     retention_limit,
 )
 from soak.lab.faults._undoing import undoing
+from soak.lab.flash import Settings
 from soak.lab.ports import Target
 from soak.service import children
 from tests.fakes import FakeClock
@@ -353,6 +355,29 @@ def test_a_fault_says_what_it_lacks(name: str, message: str, tmp_path: Path) -> 
 
     with pytest.raises(LabError, match=message):
         fault.inject(bare, fault.Config())
+
+
+def test_a_drive_that_ages_is_told_all_of_it(tmp_path: Path) -> None:
+    """4096 pages and a quarter more, 2048 collected a second, thrice that if need be; then trimmed."""
+    fault = plugins.load("soak.lab.faults", "drive_gc")
+    done: list[object] = []
+    drive = SimpleNamespace(
+        capacity_bytes=2**24, age=done.append, trim=lambda: done.append("trimmed")
+    )
+    broker = SleepingBroker(None, tmp_path)  # type: ignore[arg-type]  # nobody may touch it
+    drives: Any = {1: drive}
+    config = fault.Config(
+        pool=2**22, collected_per_second=2**23, foreground=3.0, starved=SECOND_NS // 200
+    )
+
+    fault.inject(Target(broker, lambda _: None, SystemClock(), drives), config).lift()
+
+    assert done == [
+        Settings(
+            0.25, collected_pages_per_second=2048, foreground_ratio=3.0, starved_seconds=0.005
+        ),
+        "trimmed",
+    ]
 
 
 @pytest.mark.parametrize("name", plugins.names("soak.lab.faults"))

@@ -20,6 +20,7 @@ STAND_IN = """
 import os
 import sys
 from pathlib import Path
+from soak.cli._failed import is_to_be_told
 from soak.service.notify import notifier
 from soak.service.signals import stop_event
 
@@ -27,7 +28,9 @@ home, command = Path("/var/lib/soak/x"), sys.argv[1]
 stop = stop_event()
 if command == "failed":
     result = os.environ.get("MONITOR_SERVICE_RESULT", "nobody knows why")
-    Path("/var/lib/soak/told").write_text(sys.argv[2] + ": " + result)
+    if is_to_be_told(sys.argv[2], os.environ):
+        with Path("/var/lib/soak/told").open("a") as file:
+            file.write(sys.argv[2] + ": " + result + "\\n")
     sys.exit(0)
 with (home / "started").open("a") as file:
     file.write(command + "\\n")
@@ -36,6 +39,8 @@ if command == "begin":
     for name in ("conduct", "consume", "probe", "produce", "detect-stream", "alert"):
         (home / "daemons" / name).touch()
     sys.exit((home / "refuse").exists())
+if command == "alert" and (home / "misread").exists():
+    sys.exit(2)
 manager = notifier()
 manager.ready()
 while not stop.wait(0.2):
@@ -55,7 +60,10 @@ def started(world: World) -> set[str]:
 
 
 def test_nothing_starts_without_a_run_that_began(world: World) -> None:
-    """Neither where beginning it fails, whatever is left of the one before, nor by a daemon on its own."""
+    """Neither where beginning it fails, whatever is left of the one before, nor by a daemon on its own.
+
+    People hear of that once, and of the alert daemon when it will not be started again.
+    """
     told = world.shared / "lib" / "told"
     (world.shared / "lib" / "x" / "refuse").touch()
     world.run("systemctl", "start", "soak@x.target")
@@ -69,8 +77,13 @@ def test_nothing_starts_without_a_run_that_began(world: World) -> None:
     world.run("systemctl", "kill", "-s", "KILL", "soak-alert@x.service")
     unit = "soak-alert@x.service"
     world.until(lambda: world.show(unit, "NRestarts") == "1", "a second life")
+    before = told.read_text()
+    (world.shared / "lib" / "x" / "misread").touch()
+    world.run("systemctl", "kill", "-s", "KILL", unit)
+    world.until(lambda: told.read_text() != before, "people to be told of it")
 
     assert refused == {"begin"}
-    assert told.read_text() == "soak-begin@x: exit-code"
+    assert before == "soak-begin@x: exit-code\n"
+    assert told.read_text() == before + "soak-alert@x: exit-code\n"
     assert "ependency" in alone or "inactive" in alone
     assert after == refused

@@ -29,6 +29,14 @@ from soak.core.model import Finding
             'produce.0@h|publish_latency_seconds{leader="2",quantile="0.99"}',
             "p99 publish latency (leader 2)",
         ),
+        (
+            'produce.0@h|publish_latency_seconds{leader="b1:8080"}',
+            "publish latency (leader b1:8080)",
+        ),
+        (
+            'produce.0@h|publish_latency_seconds{leader="others"}',
+            "publish latency (other leaders)",
+        ),
         ('probe@h|drops{topic="t",partition="7"}', "drops (t, partition 7)"),
         ("consume.0@h|lag_messages", "consumer lag"),
         ("", ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -84,17 +85,19 @@ def is_host_of_one(series: str, nearby: Nearby) -> bool:
 class _Known:
     """Where leaders are, the stems of hosts whose numbers are theirs, and labels that several hosts give."""
 
-    addresses: Mapping[str, str]  # by leader, "" where not known
+    addresses: Mapping[str, AbstractSet[str]]  # by leader: one that moved has had two
     stems: frozenset[str]
     shared: frozenset[str]
 
 
 def _known(leaders: Iterable[str], nearby: Nearby) -> _Known:
-    addresses = {leader: "" if leader.isdigit() else leader.lower() for leader in leaders}
-    for name in nearby.named(_INFO):
+    ids = frozenset(leaders)
+    addresses = {leader: set() if leader.isdigit() else {leader.lower()} for leader in ids}
+    for name in nearby.named(_INFO):  # also of those whose latency nobody knows
         told = dict(column_of(name).labels)
-        if told.get("leader") in addresses:
-            addresses[told["leader"]] = told.get("address", "").lower()
+        address = told.get("address", "").lower()
+        if "leader" in told and address and _host(address) not in _LOCAL:
+            addresses.setdefault(told["leader"], set()).add(address)
     hosts: dict[str, set[str]] = {}  # by label
     for name in nearby.series:
         labels, host = _texts(name)
@@ -104,25 +107,23 @@ def _known(leaders: Iterable[str], nearby: Nearby) -> _Known:
     for stem, number, domain in _numbered(hosts):
         numbers.setdefault(stem, {}).setdefault(number, set()).add(domain)
     is_contradicted = any(  # by the names that hosts have in the cluster
-        number != leader for leader, one in addresses.items() for _, number, _ in _numbered([one])
+        number != leader for leader, ones in addresses.items() for _, number, _ in _numbered(ones)
     )
     return _Known(
         addresses,
         frozenset(
-            stem
-            for stem, found in numbers.items()
-            if not is_contradicted and _are_ids(found, addresses)
+            stem for stem, found in numbers.items() if not is_contradicted and _are_ids(found, ids)
         ),
         frozenset(text for text, found in hosts.items() if len(found) > 1),
     )
 
 
-def _are_ids(numbers: Mapping[str, set[str]], leaders: Mapping[str, str]) -> bool:
+def _are_ids(numbers: Mapping[str, set[str]], leaders: AbstractSet[str]) -> bool:
     """True when each leader's id is the number of one host, and no number is left.
 
     With a host more, or one fewer, ids from 0 on may lie on hosts from 1 on.
     """
-    return numbers.keys() == leaders.keys() and all(
+    return numbers.keys() == leaders and all(
         len(domains - {""}) <= 1 for domains in numbers.values()
     )
 
@@ -141,16 +142,16 @@ def _leaders_of(series: str, known: _Known) -> frozenset[str]:
 
 def _named(texts: Iterable[str], known: _Known) -> frozenset[str]:
     """Return the leaders of these very names, or those on these hosts, or with their numbers."""
-    wanted = {text.lower() for text in texts if text}
+    wanted = {text.lower() for text in texts}
     exact = frozenset(
-        leader for leader, address in known.addresses.items() if {leader.lower(), address} & wanted
+        leader for leader, ones in known.addresses.items() if {leader.lower(), *ones} & wanted
     )
     if exact:
         return exact
     there = {
         leader
-        for leader, address in known.addresses.items()
-        if any(_is_one_host(_host(address), _host(text)) for text in wanted)
+        for leader, ones in known.addresses.items()
+        if any(_is_one_host(_host(one), _host(text)) for one in ones for text in wanted)
     }
     numbers = {number for stem, number, _ in _numbered(wanted) if stem in known.stems}
     return frozenset(there or known.addresses.keys() & numbers)

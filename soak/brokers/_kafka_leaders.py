@@ -19,7 +19,7 @@ from soak.core.ports import Topics
 
 TOPICS_A_CALL = 100
 """More topics than these are asked about in turn: each is one question."""
-_ADDRESS = re.compile(r"[\w.:%-]+")  # a cluster may say anything, and this becomes a label
+_ADDRESS = re.compile(r"[\w.:%-]{1,262}")  # a cluster may say anything, and this becomes a label
 
 
 class Connect(Protocol):

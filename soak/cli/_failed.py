@@ -23,10 +23,16 @@ LASTS_NS = duration_ns("1d")
 """An alert about it ends by itself so long after it."""
 
 
-def is_seen(unit: str, environment: Mapping[str, str]) -> bool:
-    """True for a run that was refused before it began: nobody but a person begins one, and waits for it."""
+def is_to_be_told(unit: str, environment: Mapping[str, str]) -> bool:
+    """False where somebody knows, or hears of it otherwise.
+
+    A run is begun by a person, who waits for it and sees that it was refused. An alert daemon is started
+    again however it ends but for a bad plan, and fails too when no run begins, which is told already.
+    """
     is_refused = environment.get("MONITOR_EXIT_STATUS") == str(EXIT_BAD_PLAN)
-    return unit.startswith("soak-begin@") and is_refused
+    if unit.startswith("soak-begin@"):
+        return not is_refused
+    return is_refused or not unit.startswith("soak-alert@")
 
 
 @dataclass(slots=True)

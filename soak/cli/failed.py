@@ -20,18 +20,18 @@ def failed(
 ) -> None:
     """Send to each sink that a unit failed, and how, as systemd says in MONITOR_SERVICE_RESULT.
 
-    A run that was refused before it began is not told: who began it has seen it. Called again for the same
-    failure, it tells only those who have not got it.
+    A run that was refused before it began is not told: who began it has seen it; nor is an alert daemon that
+    is started again. Called again for the same failure, it tells only those who have not got it.
 
     Exit: 0 nobody waits for it, 1 a sink is to be tried again, 2 bad plan, or one without sinks.
     """
     from soak.cli._alert_test import sinks_of
-    from soak.cli._failed import is_seen, key_of, message, tell, told_so_far
+    from soak.cli._failed import is_to_be_told, key_of, message, tell, told_so_far
     from soak.core.clock import SystemClock
     from soak.daemons.context import host_name
 
-    if is_seen(unit, os.environ):
-        print(f"{unit}: the run was refused, as who began it has been told")
+    if not is_to_be_told(unit, os.environ):
+        print(f"{unit}: not told, as somebody knows or hears of it otherwise")
         return
     name, sinks = sinks_of(plans / f"{unit.partition('@')[2]}.yaml", None)
     now_ns, path = SystemClock().wall_ns(), state / f".{unit}.told.json"

@@ -79,12 +79,14 @@ def title(series: str) -> str:
     for plain, better in _PHRASES:
         words = words.replace(plain, better)
     quantile = _QUANTILES.get(name.quantile, f"p{name.quantile}" if name.quantile else "")
-    others = ", ".join(
-        f"{key} {text}" if key == "leader" or _NUMBER.fullmatch(text) else text
-        for key, text in name.labels
-        if key != "quantile"
-    )
+    others = ", ".join(_label(key, text) for key, text in name.labels if key != "quantile")
     return " ".join(part for part in (quantile, words, f"({others})" if others else "") if part)
+
+
+def _label(key: str, text: str) -> str:
+    if (key, text) == ("leader", "others"):
+        return "other leaders"
+    return f"{key} {text}" if key == "leader" or _NUMBER.fullmatch(text) else text
 
 
 def amount(value: float, unit: str) -> str:

@@ -57,7 +57,7 @@ class Leaders:
 
     def address_of(self, number: int) -> str:
         """Return the leader's host and port, "" where its name says it, or nobody knows it."""
-        return "" if number == OTHERS else self._broker.leader_address(number)
+        return self._broker.leader_address(number)
 
     def ask(self) -> None:
         """Take the cluster's answer; keep the last one for a while when it does not give any."""
