@@ -336,6 +336,23 @@ def test_a_new_drive_that_flushes_and_writes_later_alike_is_slow_and_collects_no
     assert "The drive got no more to do" in texts
 
 
+@pytest.mark.parametrize(("flush", "cause"), [(0.15, "drive_gc"), (0.3, "slow_drive")])
+def test_on_a_drive_that_is_busy_all_the_time_flushes_wait_behind_writes(
+    flush: float, cause: str
+) -> None:
+    """As a starving drive did in a drill: 4.5 to 400 ms a write, and a flush from 0.9 to 150 ms."""
+    busy = [
+        channel(AWAIT, 4.5e-3, 0.4),
+        channel(f"probe@b1|node_disk_write_time_seconds{VDA}", 0.2, 4.0),
+        channel(f"probe@b1|node_disk_io_time_seconds{VDA}", 0.12, 1.0),
+        channel(f"probe@b1|disk_flush_await_seconds{VDA}", 0.9e-3, flush),
+        channel(WRITTEN, 4.5e6, 1.3e6),
+        channel(f"probe@b1|disk_turnover_ratio{VDA}", 0.15, 0.15),
+    ]
+
+    assert causes(around(*busy))[0] == cause
+
+
 def test_a_drive_is_slow_whether_or_not_our_own_flushes_were_probed() -> None:
     seen = slow_throughout(flush=11e-3, turns=0.2).series
     without = [one for name, one in seen.items() if name != FSYNC]

@@ -59,12 +59,15 @@ class Drive:
 
     @property
     def is_slow_throughout(self) -> bool:
-        """True when flushes slowed as much as writes, in seconds or as a ratio: no collection does that."""
+        """True when flushes slowed as much as writes, in seconds or as a ratio: no collection does that.
+
+        On a saturated drive a flush waits behind the writes that stand before it: there seconds count alone.
+        """
         slower, flush = self.risen(WRITE_AWAIT), self.flush
         if slower is None or flush is None or flush.is_calm or flush.delta < 0.0:
             return False
         is_as_late = flush.after - flush.before >= _AS_MUCH * (slower.after - slower.before)
-        return is_as_late or flush.ratio >= slower.ratio
+        return is_as_late or (not self.is_saturated and flush.ratio >= slower.ratio)
 
     @property
     def is_saturated(self) -> bool:

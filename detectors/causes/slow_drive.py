@@ -2,7 +2,7 @@
 
 Method:  on one drive the mean time of a write steps up at the onset, and that of a flush by half as many
          seconds or by the same ratio, while bytes, requests and discards do not grow, and the drive was not
-         written over once.
+         written over once. On a drive that is busy all the time flushes wait for writes: seconds alone count.
 Assumes: garbage collection holds up writes, and what a drive does not promise to have stored can wait. How
          much was written before anybody looked is not known, so that the score is only just enough.
 """
