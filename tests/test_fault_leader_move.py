@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from soak.lab.faults.leader_move import leader_before
+from soak.lab.faults.leader_move import lead_again, leader_before
+from soak.lab.ports import Running, Target
+from tests.fakes import FakeClock
 
 
 @dataclass
@@ -28,3 +30,14 @@ def test_a_partition_that_another_leads_already_is_passed_over() -> None:
     """Its first broker is not the one to end."""
     assert leader_before(1, [Partition(2, [3, 1, 2]), *STRIPED[1:]]) == 3
     assert leader_before(1, [Partition(2, [3, 1, 2])]) is None
+
+
+@pytest.mark.broker
+def test_a_real_kafka_says_when_all_is_led_as_it_was_made(lab_kafka: Running) -> None:
+    """Its one broker leads everything: the first answer will do, and no pause is made."""
+    clock = FakeClock()
+    began_ns = clock.mono_ns()
+
+    lead_again(Target(lab_kafka, lambda _: None, clock))
+
+    assert clock.mono_ns() == began_ns

@@ -20,7 +20,7 @@ from soak.lab.faults._undoing import Undoing, node_of, revive, undoing
 from soak.lab.ports import Target
 
 _TOPICS = "soak-*"
-_ASK_SECONDS, _ELECTION_SECONDS = 20.0, 20.0
+_ASK_SECONDS, _ELECTION_MS = 20.0, 20_000
 _PATIENCE_NS, _AGAIN_NS = 60 * SECOND_NS, SECOND_NS // 2
 
 
@@ -53,7 +53,7 @@ def inject(target: Target, config: Config) -> Undoing:
     with undoing(target) as active:
         ending = _led_before(target, config.onto) if config.onto else config.node
         node = node_of(target, ending)
-        active.on_lift(_lead_again, target)
+        active.on_lift(lead_again, target)
         active.on_lift(revive, node)
         active.did(stopping=ending)  # leaders move while it ends
         node.stop()
@@ -83,13 +83,18 @@ def leader_before(onto: int, partitions: Iterable[Partition]) -> int | None:
     return next((one.leader for one in partitions if one.replicas[:2] == [one.leader, onto]), None)
 
 
-def _lead_again(target: Target) -> None:
+def lead_again(target: Target) -> None:
     """Have every partition led by the first of its brokers, as it was made.
 
     Raises:
         LabError: some are not within the time: the broker's copies are not in step yet.
     """
-    admin = AdminClient({"bootstrap.servers": target.broker.bootstrap_servers})
+    admin = AdminClient(
+        {
+            "bootstrap.servers": target.broker.bootstrap_servers,
+            "socket.timeout.ms": _ELECTION_MS,  # `elect_leaders` takes no other limit, whatever it says
+        }
+    )
     clock = target.clock
     deadline_ns = clock.mono_ns() + _PATIENCE_NS
     while left := _not_elected(admin):
@@ -101,9 +106,7 @@ def _lead_again(target: Target) -> None:
 def _not_elected(admin: AdminClient) -> int:
     """Ask for an election; return how many partitions it left where they were wrong."""
     try:
-        found = admin.elect_leaders(
-            ElectionType.PREFERRED, None, request_timeout=_ELECTION_SECONDS
-        ).result()
+        found = admin.elect_leaders(ElectionType.PREFERRED, None).result()
     except KafkaException as error:
         raise LabError(f"cannot have leaders elected: {error}") from error
     said = [error.code() for error in found.values() if error is not None]
