@@ -44,6 +44,7 @@ class Cluster:
         there = {topic: SimpleNamespace(partitions=partitions)} if topic in self.topics else {}
         nodes = {7: SimpleNamespace(host="kafka1", port=self.port)}
         nodes[8] = SimpleNamespace(host='h",x="1', port=1)
+        nodes[10] = SimpleNamespace(host="a" * 300, port=self.port)
         return SimpleNamespace(topics=there, brokers=nodes)
 
     def poll(self, _: float) -> None:
@@ -74,7 +75,7 @@ def test_each_answer_tells_where_the_nodes_are() -> None:
         told.append(leaders.address(7))
 
     assert told == ["", "kafka1:9092", "kafka1:9093"]
-    assert leaders.address(8) == leaders.address(9) == ""
+    assert [leaders.address(number) for number in (8, 9, 10)] == ["", "", ""]
 
 
 def test_a_client_that_failed_is_replaced_and_its_reason_told() -> None:
