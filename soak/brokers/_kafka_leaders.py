@@ -57,7 +57,7 @@ class KafkaLeaders:
         try:
             for step in range(min(TOPICS_A_CALL, len(topics.names))):
                 name = topics.names[(self._next + step) % len(topics.names)]
-                answer = self._answer(self._admin, name)
+                answer = self._cause.metadata(self._admin, self._where, self._timeout_seconds, name)
                 self._leaders[name] = _leaders_of(answer, name, topics.partitions)
             self._note_addresses(answer)  # each answer lists all nodes
             self._admin.poll(0)  # what it was told meanwhile would else be kept
@@ -71,9 +71,6 @@ class KafkaLeaders:
     def address(self, number: int) -> str:
         """Return the host and port that a node had when it was last listed, "" of one that never was."""
         return self._addresses.get(number, "")
-
-    def _answer(self, admin: AdminClient, topic: str) -> Any:  # noqa: ANN401  # the client ships no types
-        return self._cause.metadata(admin, self._where, self._timeout_seconds, topic)
 
     def _note_addresses(self, answer: Any) -> None:  # noqa: ANN401
         for number, node in answer.brokers.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from soak.core.errors import BrokerError
 from soak.core.plan import Plan
 from soak.core.ports import LeaderSource
-from soak.daemons.leaders import MOST_LEADERS, OTHERS_NAME
+from soak.core.wording import OTHERS_NAME
+from soak.daemons.leaders import MOST_LEADERS
 
 
 def untold_apart(plan: Plan, broker: LeaderSource) -> list[str]:

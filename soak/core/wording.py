@@ -12,6 +12,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from soak.core.model import Finding, Kind, Labels
 from soak.core.units import SECOND_NS
 
+OTHERS_NAME = "others"
+"""Under this name stand in the records all leaders that are not told apart."""
+
 _LABEL = re.compile(r'([^=,{}"]+)="((?:[^"\\]|\\.)*)"')
 _UNITS = ("seconds", "bytes", "messages", "ratio")
 _SILENT_UNITS = frozenset({"seconds", "ratio"})  # a count or a size is named: `deleted bytes`
@@ -84,7 +87,7 @@ def title(series: str) -> str:
 
 
 def _label(key: str, text: str) -> str:
-    if (key, text) == ("leader", "others"):
+    if (key, text) == ("leader", OTHERS_NAME):
         return "other leaders"
     return f"{key} {text}" if key == "leader" or _NUMBER.fullmatch(text) else text
 

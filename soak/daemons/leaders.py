@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from soak.core.errors import BrokerError
 from soak.core.ports import LeaderSource, Topics
+from soak.core.wording import OTHERS_NAME
 
 LOG = logging.getLogger("soak.daemons.leaders")
 
@@ -20,7 +21,6 @@ MOST_LEADERS = 16
 """More are not told apart: a histogram a second and leader is what a record can hold."""
 OTHERS = 2**31
 """Stands for all leaders beyond these: above every number that a broker can have."""
-OTHERS_NAME = "others"
 
 
 class Leaders:
