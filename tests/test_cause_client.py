@@ -126,7 +126,9 @@ def test_what_it_takes_from_a_host_with_a_broker_is_that_broker_s() -> None:
     fsync = Series("probe@h|fsync_latency_seconds", np.arange(160), np.full(160, 0.001))
     beside = replace(found, series={**found.series, fsync.name: fsync})
 
-    assert [e.cause for e in attribute(STEP, beside)] == ["broker_cpu"]
+    explanation = attribute(STEP, beside)[0]
+    assert explanation.cause == "broker_cpu"
+    assert explanation.evidence[0].numbers["series"] == "probe@h|host_cpu_steal_ratio"
 
 
 def stolen(source: str, before: float, after: float) -> Nearby:

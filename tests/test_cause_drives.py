@@ -336,21 +336,48 @@ def test_a_new_drive_that_flushes_and_writes_later_alike_is_slow_and_collects_no
     assert "The drive got no more to do" in texts
 
 
+@pytest.mark.parametrize("before", [0.12, 0.88, 0.95])
 @pytest.mark.parametrize(("flush", "cause"), [(0.15, "drive_gc"), (0.3, "slow_drive")])
 def test_on_a_drive_that_is_busy_all_the_time_flushes_wait_behind_writes(
-    flush: float, cause: str
+    flush: float, cause: str, before: float
 ) -> None:
     """As a starving drive did in a drill: 4.5 to 400 ms a write, and a flush from 0.9 to 150 ms."""
     busy = [
         channel(AWAIT, 4.5e-3, 0.4),
         channel(f"probe@b1|node_disk_write_time_seconds{VDA}", 0.2, 4.0),
-        channel(f"probe@b1|node_disk_io_time_seconds{VDA}", 0.12, 1.0),
+        channel(f"probe@b1|node_disk_io_time_seconds{VDA}", before, 1.0),
         channel(f"probe@b1|disk_flush_await_seconds{VDA}", 0.9e-3, flush),
         channel(WRITTEN, 4.5e6, 1.3e6),
         channel(f"probe@b1|disk_turnover_ratio{VDA}", 0.15, 0.15),
     ]
 
     assert causes(around(*busy))[0] == cause
+
+
+@pytest.mark.parametrize("slow", ["nvme0n1", "nvme1n1"])
+def test_a_volume_flushes_as_late_as_the_slowest_of_its_drives(slow: str) -> None:
+    below = [
+        channel(
+            f'probe@b1|disk_flush_await_seconds{{device="{one}"}}',
+            1e-3,
+            11e-3 if one == slow else 1e-3,
+        )
+        for one in ("nvme0n1", "nvme1n1")
+    ]
+    volume = [
+        replace(one, name=name.replace("vda", "md0"))
+        for name, one in slow_throughout(flush=1e-3, turns=0.2).series.items()
+        if "flush" not in name
+    ]
+
+    assert causes(around(*volume, *below)) == ["slow_drive"]
+
+
+def test_a_drive_has_its_own_flushes_whatever_another_one_does() -> None:
+    beside = channel('probe@b1|disk_flush_await_seconds{device="vdb"}', 1e-3, 0.5)
+    seen = slow_throughout(flush=1e-3, turns=0.2).series.values()
+
+    assert causes(around(*seen, beside)) == ["drive_gc"]
 
 
 def test_a_drive_is_slow_whether_or_not_our_own_flushes_were_probed() -> None:

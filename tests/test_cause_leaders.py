@@ -119,12 +119,27 @@ def test_where_the_address_of_one_leader_alone_is_known_others_are_left() -> Non
     assert untouched("1", "0", behind, tunnel) == {behind[0]}
 
 
-def test_nodes_on_one_host_are_told_apart_by_their_ports_alone() -> None:
-    told = at("box:9092", "box:9093", "box:9094")
+@pytest.mark.parametrize("box", ["box", "127.0.0.1", "localhost"])
+def test_nodes_on_one_host_are_told_apart_by_their_ports_alone(box: str) -> None:
+    told = at(f"{box}:9092", f"{box}:9093", f"{box}:9094")
+    names = [*on(box), *of(f"{box}:9094", f"{box}:7071")]
 
-    assert untouched("1", "02", [*on("box"), *of("box:9094", "box:7071")], told) == {
-        *of("box:9094")
-    }
+    assert untouched("1", "02", names, told) == {*of(f"{box}:9094")}
+
+
+def test_an_address_of_a_host_itself_that_several_hosts_ask_is_nobody_s() -> None:
+    """The load reaches the brokers through tunnels, whose ends have the ports of another one there."""
+    tunnel = at("localhost:9092", "localhost:9093")
+    own = of("localhost:9092", host="kafka-0") + of("localhost:9092", host="kafka-1")
+
+    assert untouched("1", "0", own, tunnel) == {own[0]}
+
+
+def test_a_node_without_latency_counts_among_the_ids() -> None:
+    """Node 0 leads nothing: ids 1 and 2 may be on the second and third of three hosts."""
+    told = at("10.0.0.1:9092", "10.0.0.2:9092", "10.0.0.3:9092")
+
+    assert untouched("1", "2", on("kafka-1", "kafka-2"), told) == set()
 
 
 def test_the_drive_of_the_broker_that_slowed_is_named_whatever_its_host_is_called() -> None:

@@ -96,7 +96,7 @@ def _known(leaders: Iterable[str], nearby: Nearby) -> _Known:
     for name in nearby.named(_INFO):  # also of those whose latency nobody knows
         told = dict(column_of(name).labels)
         address = told.get("address", "").lower()
-        if "leader" in told and address and _host(address) not in _LOCAL:
+        if "leader" in told and address:
             addresses.setdefault(told["leader"], set()).add(address)
     hosts: dict[str, set[str]] = {}  # by label
     for name in nearby.series:
@@ -112,9 +112,11 @@ def _known(leaders: Iterable[str], nearby: Nearby) -> _Known:
     return _Known(
         addresses,
         frozenset(
-            stem for stem, found in numbers.items() if not is_contradicted and _are_ids(found, ids)
+            stem
+            for stem, found in numbers.items()
+            if not is_contradicted and _are_ids(found, addresses.keys())
         ),
-        frozenset(text for text, found in hosts.items() if len(found) > 1),
+        frozenset(text for text, found in hosts.items() if len(found - {""}) > 1),
     )
 
 
@@ -131,11 +133,12 @@ def _are_ids(numbers: Mapping[str, set[str]], leaders: AbstractSet[str]) -> bool
 def _leaders_of(series: str, known: _Known) -> frozenset[str]:
     """Return the leaders that a channel may be of, none where that is not known: by its labels.
 
-    By its probe's host where no label names a host, or one that is as good on every host.
+    By its probe's host where no label names a host, or one that is as good on every host. An address of
+    a host itself that several hosts ask is of each its own, whatever the load finds there.
     """
     labels, host = _texts(series)
-    found = _named(labels, known)
-    if found or any(_host(text) not in _LOCAL and text not in known.shared for text in labels):
+    found = _named((one for one in labels if not (_is_local(one) and one in known.shared)), known)
+    if found or any(not _is_local(text) and text not in known.shared for text in labels):
         return found
     return _named((host,), known)
 
@@ -181,6 +184,12 @@ def _host(text: str) -> str:
 
 def _is_one_host(one: str, other: str) -> bool:
     """True for `h` and `h`, or `h.example.com`."""
-    return bool(one and other) and (
-        one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+    return (
+        bool(one and other)
+        and not (one in _LOCAL or other in _LOCAL)
+        and (one == other or one.startswith(f"{other}.") or other.startswith(f"{one}."))
     )
+
+
+def _is_local(text: str) -> bool:
+    return _host(text) in _LOCAL

@@ -41,7 +41,7 @@ class Drive:
 
     place: Place
     moves: Mapping[str, Move] = field(default_factory=dict)
-    flush: Move | None = None  # of the drive below, which may go by another name
+    flush: Move | None = None  # of this drive, or of one below it, which goes by another name
 
     def risen(self, metric: str, least_ratio: float = 1.0) -> Move | None:
         one = self.moves.get(metric)
@@ -61,18 +61,24 @@ class Drive:
     def is_slow_throughout(self) -> bool:
         """True when flushes slowed as much as writes, in seconds or as a ratio: no collection does that.
 
-        On a saturated drive a flush waits behind the writes that stand before it: there seconds count alone.
+        On one that is always busy a flush waits behind the writes before it: there seconds count alone.
         """
         slower, flush = self.risen(WRITE_AWAIT), self.flush
         if slower is None or flush is None or flush.is_calm or flush.delta < 0.0:
             return False
         is_as_late = flush.after - flush.before >= _AS_MUCH * (slower.after - slower.before)
-        return is_as_late or (not self.is_saturated and flush.ratio >= slower.ratio)
+        return is_as_late or (not self.is_always_busy and flush.ratio >= slower.ratio)
+
+    @property
+    def is_always_busy(self) -> bool:
+        """True when the drive is busy all the time, as it may have been before."""
+        busy = self.moves.get(BUSY)
+        return busy is not None and busy.after >= _SATURATED
 
     @property
     def is_saturated(self) -> bool:
-        busy = self.moves.get(BUSY)
-        return busy is not None and busy.has_risen and busy.after >= _SATURATED
+        """True when the drive has come to be busy all the time."""
+        return self.is_always_busy and self.risen(BUSY) is not None
 
 
 def drives(change: Change, nearby: Nearby) -> list[Drive]:
@@ -87,9 +93,17 @@ def drives(change: Change, nearby: Nearby) -> list[Drive]:
             if moved is not None:
                 found[place][metric] = moved
     flushes = {
-        place_of(one.series)[:2]: one for one in moves("disk_flush_await_seconds", change, nearby)
+        place_of(one.series): one for one in moves("disk_flush_await_seconds", change, nearby)
     }
-    return [Drive(place, known, flushes.get(place[:2])) for place, known in sorted(found.items())]
+    return [
+        Drive(place, known, _flush_of(place, flushes)) for place, known in sorted(found.items())
+    ]
+
+
+def _flush_of(place: Place, flushes: Mapping[Place, Move]) -> Move | None:
+    """Return a drive's own flush; else, as of a volume, that of its host's drives which slowed most."""
+    below = (one for at, one in flushes.items() if at[:2] == place[:2])
+    return flushes.get(place) or max(below, key=lambda one: one.after - one.before, default=None)
 
 
 def surest(

@@ -171,7 +171,12 @@ def told(one: Move, change: Change) -> Evidence:
     return Evidence(
         f"{wording.title(one.series)} of {source_of(one.series)} went from {amounts}, "
         f"{when(one.onset_k - change.onset_k)} of the step.",
-        {"before": one.before, "after": one.after, "onset_k": one.onset_k},
+        {
+            "series": one.series,
+            "before": one.before,
+            "after": one.after,
+            "onset_k": one.onset_k,
+        },
     )
 
 

@@ -13,10 +13,11 @@ from detectors.causes import _drives, _scores
 from detectors.causes._drives import Drive
 from detectors.causes._moves import are_calm, moves, share, told
 from detectors.nearby import Nearby
-from soak.core.model import Change, Explanation
+from soak.core.model import Change, Evidence, Explanation
 
 NEXT = "trim the drive (fstrim), and leave more of it unused"
 
+_LIKE = Evidence("A drive that fails, or one that a cloud throttles, looks the same from its host.")
 _SLOWER = 1.5
 _LEAST_SHARE = 0.2
 
@@ -47,6 +48,5 @@ def _slow(drive: Drive, change: Change, nearby: Nearby) -> Explanation | None:
         told(busier, change),
         _drives.told_work(drive.moves[_drives.WRITTEN]),
     )
-    return Explanation(
-        "drive_gc", _scores.graded(band, part), (*evidence, _drives.told_wear(turns))
-    )
+    wear = (_drives.told_wear(turns), *(() if _drives.is_worn(turns) else (_LIKE,)))
+    return Explanation("drive_gc", _scores.graded(band, part), (*evidence, *wear))
