@@ -37,6 +37,14 @@ def test_the_message_names_unit_host_and_how() -> None:
     assert "journalctl -u soak-begin@p" in told.text
 
 
+def test_without_the_alert_daemon_findings_reach_nobody() -> None:
+    told = message("p", "soak-alert@p", "h1", {**SAID, "MONITOR_EXIT_STATUS": "2"}, 0)
+
+    assert told.subject == "[soakd] p: findings reach nobody, soak-alert@p failed on h1"
+    assert "what is found meanwhile is kept" in told.text
+    assert "report" not in told.text
+
+
 def test_another_try_is_the_same_message() -> None:
     """Who has it already sees by its key that it is no second failure."""
     assert message("p", UNIT, "h1", SAID, 0).key == message("p", UNIT, "h1", SAID, 10**12).key

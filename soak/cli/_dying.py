@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from soak.cli._alert_test import sinks_of
-from soak.cli._failed import LASTS_NS, told_so_far
+from soak.cli._failed import KEPT, LASTS_NS, told_so_far
 from soak.cli._failed import tell as tell_each
 from soak.core.errors import SoakError
 from soak.core.ports import Clock, Message
@@ -60,8 +60,7 @@ def message(plan: str, unit: str, host: str, since: int) -> Message:
         key=key,
         subject=f"[soakd] {plan}: findings reach nobody, {unit} dies again and again on {host}",
         text=f"At {day(since)} {moment(since)} {unit} on {host} had died at {MANY} starts in a row; "
-        "it is tried once a minute.\nThis says nothing about the cluster. The load is "
-        "measured on; what is found meanwhile is kept, and told as soon as the service stays.\n"
+        f"it is tried once a minute.\nThis says nothing about the cluster. {KEPT}\n"
         f"What it said last: journalctl -u {unit} -n 50\n",
         at_wall_ns=since,
         labels={"finding": key, "plan": plan, "source": host, "severity": "warning"},

@@ -21,18 +21,22 @@ from soak.store.run_folder import write_atomically
 
 LASTS_NS = duration_ns("1d")
 """An alert about it ends by itself so long after it."""
+KEPT = "The load is measured on; what is found meanwhile is kept, and told as soon as the service stays."
+"""What becomes of findings without the alert daemon."""
+_ALERT = "soak-alert@"
 
 
 def is_to_be_told(unit: str, environment: Mapping[str, str]) -> bool:
     """False where somebody knows, or hears of it otherwise.
 
     A run is begun by a person, who waits for it and sees that it was refused. An alert daemon is started
-    again however it ends but for a bad plan, and fails too when no run begins, which is told already.
+    again however it ends but for a bad plan (from 254 on systemd asks at each such end), and fails too when
+    no run begins, which is told already.
     """
     is_refused = environment.get("MONITOR_EXIT_STATUS") == str(EXIT_BAD_PLAN)
     if unit.startswith("soak-begin@"):
         return not is_refused
-    return is_refused or not unit.startswith("soak-alert@")
+    return is_refused or not unit.startswith(_ALERT)
 
 
 @dataclass(slots=True)
@@ -83,11 +87,13 @@ def message(
     result = environment.get("MONITOR_SERVICE_RESULT", "failed")
     status = environment.get("MONITOR_EXIT_STATUS", "")
     key, at = key_of(plan, environment, now_wall_ns), f"{day(now_wall_ns)} {moment(now_wall_ns)}"
+    is_alert = unit.startswith(_ALERT)
+    means = KEPT if is_alert else "A run may not go on, or have no report."
     return Message(
         key=key,
-        subject=f"[soakd] {plan}: {unit} failed on {host}",
+        subject=f"[soakd] {plan}: {'findings reach nobody, ' if is_alert else ''}{unit} failed on {host}",
         text=f"systemd on {host} gave {unit} up at {at}: {result} {status}".rstrip()
-        + ".\nThis says nothing about the cluster, but a run may not go on, or have no report.\n"
+        + f".\nThis says nothing about the cluster. {means}\n"
         f"What it said last: journalctl -u {unit} -n 50\n",
         at_wall_ns=now_wall_ns,
         labels={"finding": key, "plan": plan, "source": host, "severity": "warning"},
