@@ -52,6 +52,18 @@ class FakeClock:
         self.advance_ns(max(0, mono_ns - self._mono_ns))
 
 
+class FakeBell:
+    """Nobody rings it."""
+
+    fd = -1
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def wait(self, mono_ns: int) -> None:
+        self._clock.sleep_until(mono_ns)
+
+
 class FakeProducer:
     """A client that acknowledges everything `latency_ns` after it was sent, unless told otherwise."""
 
@@ -63,6 +75,10 @@ class FakeProducer:
         self.payloads: list[tuple[int, bytes]] = []
         self._out: list[tuple[int, int, int]] = []
         self._offsets: dict[int, int] = {}
+
+    def rings(self, bell: int) -> bool:
+        del bell
+        return True
 
     def send(self, messages: Outgoing) -> int:
         if self.is_full:

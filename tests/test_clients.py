@@ -23,7 +23,7 @@ from soak.daemons.produce import ProduceLoop
 from soak.daemons.produce_second import ProduceSecond
 from soak.store.journal_reader import read_source
 from tests.daemon_context import context_of
-from tests.fakes import FakeBroker, FakeClock, FakeProducer
+from tests.fakes import FakeBell, FakeBroker, FakeClock, FakeProducer
 
 PLAN = """
 name: fake
@@ -114,7 +114,9 @@ def process(
     made = [Recorder(clock) for _ in range(clients)]
     messages = Messages(plan.load, topics, instances, 1, 9, broker)
     second = ProduceSecond(instances, 1, topics.total)
-    loop = ProduceLoop(context, 0, made, messages, second, Leaders(broker, topics), clock)
+    loop = ProduceLoop(
+        context, 0, made, messages, second, Leaders(broker, topics), clock, FakeBell(clock)
+    )
     return Process(context, clock, loop, made)
 
 

@@ -26,7 +26,7 @@ from soak.daemons.received import Received, restore
 from soak.daemons.recorder import Samples
 from soak.store.journal_reader import read_source
 from tests.daemon_context import context_of
-from tests.fakes import FakeBroker, FakeClock, FakeConsumer, FakeProducer
+from tests.fakes import FakeBell, FakeBroker, FakeClock, FakeConsumer, FakeProducer
 
 PLAN = """
 name: fake
@@ -70,7 +70,7 @@ def _produce_loop(context: Context, producer: FakeProducer, clock: FakeClock) ->
     messages = Messages(plan.load, topics, [5], inc, 9, broker)
     second = ProduceSecond([5], inc, topics.total)
     leaders = Leaders(broker, topics)
-    return ProduceLoop(context, 0, [producer], messages, second, leaders, clock)
+    return ProduceLoop(context, 0, [producer], messages, second, leaders, clock, FakeBell(clock))
 
 
 def _consume_second(*, is_behind: bool = False) -> ConsumeSecond:
@@ -658,6 +658,47 @@ def test_the_second_in_which_a_restarted_consumer_catches_up_is_not_trusted(tmp_
 
     reasons = [record.trust["reason"] for record, _ in _records(context)]
     assert reasons == ["catching_up", ""]
+
+
+def test_what_is_read_again_has_no_second_latency(tmp_path: Path) -> None:
+    """A log that was cut short is read from its begin: what is as old as the log says nothing of now."""
+    clock = FakeClock()
+    context = _context(tmp_path, clock, "consume.0")
+    batch = _batch(clock, [(at, at) for at in range(100)])
+    again = dataclasses.replace(batch, at_mono_ns=15 * SECOND_NS // 10)
+    later = [dataclasses.replace(batch, heads=[], at_mono_ns=at * SECOND_NS) for at in (1, 2, 3, 3)]
+    batches = [batch, later[0], again, *later[1:]]
+    consumer = FakeConsumer(batches, {0: (0, 100), 1: (0, 0)})
+    received = Received({0: EARLIEST, 1: EARLIEST})
+    loop = ConsumeLoop(context, consumer, received, _consume_second(), clock)
+    for _ in range(6):
+        loop.tick()
+
+    seconds = [(values, record.trust["reason"]) for record, values in _records(context)]
+    values, reason = seconds[1]
+    assert (values["received_messages"], values["reread_messages"]) == (100, 100)
+    assert np.isnan(values['end_to_end_latency_seconds{quantile="0.99"}'])
+    assert reason == "catching_up"
+
+
+def test_who_reads_a_part_of_the_load_has_caught_up_by_his_part_of_it() -> None:
+    """190,000 messages are 19 s of a tenth of 100,000/s, and not two of all."""
+    second = _consume_second(is_behind=True)
+
+    assert second.following(190_000, 10_000.0).reason() == "catching_up"
+    assert second.following(19_000, 10_000.0).reason() == ""
+
+
+@pytest.mark.parametrize(("partitions", "rate"), [((0, 1), 1000.0), ((1,), 500.0)])
+def test_a_consumer_s_load_is_that_of_its_partitions(
+    tmp_path: Path, partitions: tuple[int, ...], rate: float
+) -> None:
+    clock = FakeClock()
+    received = Received(dict.fromkeys(partitions, EARLIEST))
+    consumer, second = FakeConsumer([], {}), _consume_second()
+    loop = ConsumeLoop(_context(tmp_path, clock, "consume.0"), consumer, received, second, clock)
+
+    assert loop._rate(1) == rate
 
 
 def test_a_torn_decision_is_passed_over() -> None:

@@ -28,7 +28,7 @@ from soak.daemons.produce import ProduceLoop
 from soak.daemons.produce_second import ProduceSecond
 from soak.daemons.received import Received
 from tests.daemon_context import context_of
-from tests.fakes import FakeBroker, FakeClock
+from tests.fakes import FakeBell, FakeBroker, FakeClock
 
 pytestmark = [pytest.mark.memory, pytest.mark.timeout(1800)]
 
@@ -70,6 +70,10 @@ class Acknowledger:
         self._clock = clock
         self._next = 0
         self._out: list[NDArray[np.int64]] = []
+
+    def rings(self, bell: int) -> bool:
+        del bell
+        return True
 
     def send(self, messages: Outgoing) -> int:
         size = len(messages.payload)
@@ -140,7 +144,9 @@ def produce_loop(folder: Path, clock: FakeClock, rate: str) -> ProduceLoop:
     messages = Messages(found.plan.load, topics, [5], 1, 9, broker)
     second = ProduceSecond([5], 1, topics.total)
     leaders = Leaders(broker, topics)
-    return ProduceLoop(found, 0, [Acknowledger(clock)], messages, second, leaders, clock)
+    return ProduceLoop(
+        found, 0, [Acknowledger(clock)], messages, second, leaders, clock, FakeBell(clock)
+    )
 
 
 def consume_loop(folder: Path, clock: FakeClock, log: Log) -> ConsumeLoop:

@@ -24,7 +24,7 @@ from soak.daemons.received import Received
 from soak.store.journal_reader import read_source
 from soak.store.profile_file import keep_profile
 from tests.daemon_context import context_of
-from tests.fakes import FakeBroker, FakeClock, FakeConsumer, FakeProducer
+from tests.fakes import FakeBell, FakeBroker, FakeClock, FakeConsumer, FakeProducer
 
 PLAN = """
 name: fake
@@ -47,7 +47,16 @@ def _sent(context: Context, clock: FakeClock, index: int, seconds: int) -> list[
     messages = Messages(plan.load, topics, [5], 1, 9, broker)
     second = ProduceSecond([5], 1, topics.total)
     producer = FakeProducer(clock)
-    loop = ProduceLoop(context, index, [producer], messages, second, Leaders(broker, topics), clock)
+    loop = ProduceLoop(
+        context,
+        index,
+        [producer],
+        messages,
+        second,
+        Leaders(broker, topics),
+        clock,
+        FakeBell(clock),
+    )
     while clock.mono_ns() < context.grid.start_of(seconds):
         loop.tick()
     loop.finish()

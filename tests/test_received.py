@@ -70,6 +70,50 @@ def test_what_a_log_that_was_cut_short_gives_again_is_reread_and_no_duplicate() 
     assert received.positions == {0: 121}
 
 
+def test_what_is_read_again_last_in_a_lot_takes_no_position_back() -> None:
+    """What follows has been read as well: it is no duplicate of the cluster's."""
+    received = Received({0: EARLIEST})
+    _note(received, [(at, at) for at in (*range(100), *range(40, 60))])
+
+    counts = _note(received, [(at, at) for at in range(60, 120)])
+
+    assert (counts.reread, counts.duplicated) == (40, 0)
+    assert received.positions == {0: 120}
+
+
+def test_what_is_new_is_told_in_the_order_of_arrival() -> None:
+    received = Received({0: EARLIEST, 1: EARLIEST})
+    block = header.headers(6, 5, 1, 9)
+    block["sequence"] = [0, 0, 1, 0, 1, 2]
+    partition = np.array([1, 0, 1, 1, 0, 1])
+    offset = np.array([0, 0, 1, 0, 1, 2])
+    counts = received.note(block, np.ones(6, dtype=np.bool_), partition, offset)
+
+    assert counts.is_new.tolist() == [True, True, True, False, True, True]
+
+
+def test_a_cluster_that_lets_us_wait_is_not_asked_each_second() -> None:
+    """Nothing is read meanwhile: the first question takes 5 s, and the next comes 50 s after its answer."""
+    clock, asked = FakeClock(), list[int]()
+
+    class Slow(FakeConsumer):
+        def log_bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+            asked.append(clock.mono_ns() // 10**9)
+            clock.advance(5.0)
+            raise BrokerError(f"no bounds of {partitions}")
+
+    received, consumer = _hole_of_23(), Slow([], {})
+    (told,) = received.take_events(consumer, clock)
+    for at in range(100, 103):
+        _note(received, [(at + 20, at + 20)])
+        told_later = received.take_events(consumer, clock)
+        clock.advance(30.0)
+
+    assert asked == [0, 65]
+    assert told.kind == "unexplained_hole"
+    assert told_later == []
+
+
 def test_a_hole_is_unknown_while_the_broker_does_not_answer() -> None:
     received = _hole_of_23()
 

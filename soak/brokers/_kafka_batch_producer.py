@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -22,6 +23,8 @@ _MOST_EVENTS = 100  # a call of `serve`
 _MOST_HELD = 1000  # reports; their messages take room in the client's queue until these are read
 _NUMBERED = 1024  # rows at a time
 _WAIT_MS = 10
+_RING = (1).to_bytes(8, sys.byteorder)
+_NOBODY = -1
 
 
 class BatchProducer:
@@ -59,6 +62,11 @@ class BatchProducer:
         self._came_ns: list[int] = []
         self._stamped: list[Acks] = []
 
+    def rings(self, bell: int) -> bool:
+        self._library.quick.rd_kafka_queue_io_event_enable(self._queue, bell, _RING, len(_RING))
+        self.serve()  # it rings when the queue is no longer empty: it must have been
+        return True
+
     def send(self, messages: Outgoing) -> int:
         taken = self._send(messages)
         if taken < len(messages.payload) and self._makes_room():
@@ -81,6 +89,7 @@ class BatchProducer:
         return joined(taken)
 
     def close(self, timeout_seconds: float) -> Acks:
+        self.rings(_NOBODY)
         deadline_ns = self._clock.mono_ns() + round(timeout_seconds * 1e9)
         while len(self._client) and self._clock.mono_ns() < deadline_ns:
             event = self._library.long.rd_kafka_queue_poll(self._queue, _WAIT_MS)

@@ -38,7 +38,10 @@ COPY, PER_MESSAGE = 0x2, 0x8  # RD_KAFKA_MSG_F_COPY, RD_KAFKA_MSG_F_PARTITION
 DELIVERED, SAID, WRONG = 0x1, 0x4, 0x8  # RD_KAFKA_EVENT_DR, _LOG, _ERROR
 
 _MAJOR = 2
-_LOWEST, _HIGHEST = np.uint64(4096), np.uint64(2**47)  # no process has anything outside
+_LOWEST, _HIGHEST = (
+    np.uint64(4096),
+    np.uint64(2**48),
+)  # no process has anything outside; on ARM up to there
 _CLIENT_BYTES = 176  # of the binding's clients: behind the object's head comes the library's handle
 _POINTER, _INT, _SIZE, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_char_p
 _CALLS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
@@ -54,6 +57,7 @@ _CALLS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "queue_get_main": (_POINTER, (_POINTER,)),
     "queue_get_partition": (_POINTER, (_POINTER, _TEXT, ctypes.c_int32)),
     "queue_forward": (None, (_POINTER, _POINTER)),
+    "queue_io_event_enable": (None, (_POINTER, _INT, _TEXT, _SIZE)),
     "queue_destroy": (None, (_POINTER,)),
     "queue_poll": (_POINTER, (_POINTER, _INT)),
     "event_type": (_INT, (_POINTER,)),

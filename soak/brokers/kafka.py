@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
-from soak.brokers import _kafka_keys, _kafka_topic_rules, _kafka_topics, _librdkafka
+from soak.brokers import _kafka_acks, _kafka_keys, _kafka_topic_rules, _kafka_topics, _librdkafka
 from soak.brokers._kafka_batch_producer import BatchProducer
 from soak.brokers._kafka_consumer import KafkaConsumer
 from soak.brokers._kafka_fetch import ByBatch, ByMessage
@@ -93,14 +93,12 @@ def producer_settings(
     Without a word about it a producer is idempotent, where its acknowledgements allow that.
     """
     said = {**common, **given}
-    acks = said.get("acks") or said.get("request.required.acks")  # two names of one setting
-    found = dict(given)
-    if acks is None:
-        found["acks"] = acks = "all"
+    acks = _kafka_acks.spelt(said) or {"acks": "all"}
+    found = {**given, **acks}
     if not said.keys() & {"linger.ms", "queue.buffering.max.ms"}:  # two names as well
         found["linger.ms"] = str(linger_ms)
     if "enable.idempotence" not in said:
-        found["enable.idempotence"] = "true" if acks in {"all", "-1"} else "false"
+        found["enable.idempotence"] = "true" if next(iter(acks.values())) == "all" else "false"
     return dict(sorted(found.items()))
 
 
@@ -152,6 +150,7 @@ class KafkaBroker:
             settings = getattr(self._config, where)
             secret.refuse_literals(where, settings, secret.OF_LIBRDKAFKA)
             known.refuse_unknown(where, settings, known.librdkafka())
+            _kafka_acks.refuse_others(where, settings)
             _refuse_ours(where, settings)
         nowhere = Topics(("",), 1)
         self.producer(nowhere).close(0.0)

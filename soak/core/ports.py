@@ -111,7 +111,23 @@ class Batch:
     """When each came, up to `at_mono_ns`; None: all of them then."""
 
 
+class Bell(Protocol):
+    fd: int
+    """An eventfd: eight bytes that are the number 1 ring it."""
+
+    def wait(self, mono_ns: int) -> None:
+        """Return at the first ring since the last call, or at this instant."""
+        ...
+
+
 class Producer(Protocol):
+    def rings(self, bell: int) -> bool:
+        """Ring this descriptor from now on when a report has come; False where nobody would.
+
+        A client that stamps reports by itself need not, and says True.
+        """
+        ...
+
     def send(self, messages: Outgoing) -> int:
         """Hand over messages; return how many the client took before its queue was full.
 

@@ -51,7 +51,8 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     consumer = broker.consumer(topics, subscription, received.positions)
     leaders = Leaders(broker, topics)
     leaders.start()
-    second = ConsumeSecond(header.boot_of(boot_id()), leaders, is_behind=is_restart)
+    is_late = context.grid.k_at(clock.mono_ns()) >= 0  # the load has begun
+    second = ConsumeSecond(header.boot_of(boot_id()), leaders, is_behind=is_restart or is_late)
     loop = ConsumeLoop(context, consumer, received, second, clock)
     spare_collections()
     manager, second_k = notifier(), loop.k
@@ -92,6 +93,7 @@ class ConsumeLoop:
         self._waited_ns = self._digest_ns = clock.mono_ns()  # until when it waited for messages
         self._k = context.grid.k_at(self._waited_ns)
         self._table = table_of(context.plan, context.folder)
+        self._share = len(received.positions) / topics_of(context.plan).total
         self._is_paused = False
         self._catches_up = context.plan.consumers.catches_up(index_of(context.source))
 
@@ -155,8 +157,8 @@ class ConsumeLoop:
         lot = lot_of(self._waiting)
         self._waiting, self._waiting_messages = [], 0
         block, is_ours = header.parse(lot.heads, self._run)
-        self._second.note(block, is_ours, lot)
-        self._second.note_audit(self._received.note(block, is_ours, lot.partition, lot.offset))
+        counts = self._received.note(block, is_ours, lot.partition, lot.offset)
+        self._second.note(block, is_ours, lot, counts)
 
     def _hold(self, *, is_paused: bool) -> None:
         """Let a backlog grow while a catch-up builds one, and read on after it."""
@@ -165,8 +167,9 @@ class ConsumeLoop:
             self._consumer.pause(is_paused=is_paused)
 
     def _rate(self, k: int) -> float:
+        """Return how many messages a second are sent to the partitions that are read here."""
         phases, load = self._context.phase_file.phases, self._context.plan.load
-        return float(next(rates(load, phases, self._table, k, k + 1))[1])
+        return float(next(rates(load, phases, self._table, k, k + 1))[1]) * self._share
 
     def _write(self, k: int, events: Sequence[Event]) -> None:
         """End a second; its record is written piece by piece while the next one is collected."""

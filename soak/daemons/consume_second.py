@@ -16,7 +16,7 @@ from soak.daemons.received import AuditCounts
 PAUSE_UNTRUSTED_SECONDS = 0.050
 """A consumer that was away from its client this long, most of the latency that it saw, measured itself."""
 BEHIND_SECONDS = 2.0
-"""After a restart, latencies count again once the lag is below this much of the load."""
+"""Of who starts late or reads again, latencies count once the lag is below this much of its load."""
 
 
 class ConsumeSecond:
@@ -34,8 +34,17 @@ class ConsumeSecond:
         self._odd = AuditCounts()
         self._pause_ns = 0
 
-    def note(self, block: NDArray[np.void], is_ours: NDArray[np.bool_], lot: Lot) -> None:
-        """Note the headers of a lot, one row a message; those that are not ours are foreign."""
+    def note(
+        self,
+        block: NDArray[np.void],
+        is_ours: NDArray[np.bool_],
+        lot: Lot,
+        counts: AuditCounts,
+    ) -> None:
+        """Note the headers of a lot, one row a message; those that are not ours are foreign.
+
+        What came before has had its latency: read again, it would be as old as the log.
+        """
         block = block[is_ours]
         self._received += block.size
         self._foreign += is_ours.size - block.size
@@ -43,12 +52,11 @@ class ConsumeSecond:
         is_here = block["boot"] == self._boot
         by_mono = lot.at_mono_ns[is_ours] - block["intended_mono_ns"]
         by_wall = lot.at_wall_ns[is_ours] - (block["sent_wall_ns"] - block["delay_ns"])
-        latency_ns = np.where(is_here, by_mono, by_wall)
+        latency_ns = np.where(is_here, by_mono, by_wall)[counts.is_new]
         self.latency.record_ns(latency_ns)
         if self._leaders.several:
-            self.by_leader.record_ns(self._leaders, lot.partition[is_ours], latency_ns)
-
-    def note_audit(self, counts: AuditCounts) -> None:
+            partition = lot.partition[is_ours][counts.is_new]
+            self.by_leader.record_ns(self._leaders, partition, latency_ns)
         self._odd.duplicated += counts.duplicated
         self._odd.reordered += counts.reordered
         self._odd.reread += counts.reread
@@ -58,7 +66,8 @@ class ConsumeSecond:
 
     def following(self, lag: int | None, rate: float) -> ConsumeSecond:
         """Return the next one, empty; `lag` is what is left to be read now, None where nobody knows."""
-        is_behind = self._is_behind and (lag is None or lag > rate * BEHIND_SECONDS)
+        was_behind = self._is_behind or self._odd.reread > 0
+        is_behind = was_behind and (lag is None or lag > rate * BEHIND_SECONDS)
         found = ConsumeSecond(self._boot, self._leaders, is_behind=is_behind)
         found.by_leader = self.by_leader.following()
         return found
@@ -91,7 +100,7 @@ class ConsumeSecond:
 
     def reason(self) -> str:
         """Return why this second says nothing about the cluster, or ""."""
-        if self._is_behind:
+        if self._is_behind or self._odd.reread:
             return "catching_up"
         (latency,) = self.latency.quantiles_seconds((0.99,))
         pause = self._pause_ns / 1e9

@@ -93,14 +93,6 @@ class Pacer:
         at = self._at()  # may work out new ones
         return self._due[at]
 
-    def wake_ns(self, hold_ns: int) -> int:
-        """Return when the last message is due of those that follow the next one within `hold_ns`.
-
-        Who wakes with a message, not between two, wakes less often for the same lag.
-        """
-        at = self._at()
-        return self._due[bisect_right(self._due, self._due[at] + hold_ns, at) - 1]
-
     def last_due_ns(self, until_ns: int) -> int:
         """Return when the last message is due that is due until then; 0 where none is."""
         at = self._at()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from soak.core import header
 from soak.core.phases import LOADED, Phases
-from soak.core.ports import Clock, Producer
+from soak.core.ports import Bell, Clock, Producer
 from soak.core.schedule import NEVER_NS
 from soak.core.units import SECOND_NS
 from soak.daemons.context import (
@@ -30,6 +30,7 @@ from soak.daemons.pacing import AHEAD, LEAST_AHEAD, Pacer
 from soak.daemons.produce_second import ProduceSecond
 from soak.daemons.rate_plan import rate_plan_of
 from soak.daemons.sender import Sender
+from soak.service.bell import EventBell
 from soak.service.lean import spare_collections, wake_on_time
 from soak.service.notify import notifier
 from soak.service.priority import Priority
@@ -43,6 +44,9 @@ MOST_WAITING_SECONDS = 10
 FLUSH_SECONDS = 15.0
 FLUSH_TICK_NS = 2_000_000
 PIECE_NS = 1_000_000  # at most between two pieces of a record
+UNHEARD_NS = (
+    500_000  # so late a report may be noticed; what wakes for it costs more than it is worth
+)
 _DONE = object()
 
 
@@ -60,9 +64,10 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     second = ProduceSecond(instances, inc, topics.total, block_bits=broker.block_bits)
     leaders = Leaders(broker, topics)
     leaders.start()
+    bell = EventBell(clock)
     producers = [broker.producer(topics) for _ in instances]
     adapt = Priority().adapt
-    loop = ProduceLoop(context, index, producers, messages, second, leaders, clock, adapt)
+    loop = ProduceLoop(context, index, producers, messages, second, leaders, clock, bell, adapt)
     if is_first_life(context):
         loop.owe_all()
     spare_collections()
@@ -76,6 +81,7 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
             manager.alive()
     manager.stopping()
     loop.finish()
+    bell.close()
     leaders.close()
     context.writer.close(is_end=not context.recorder.is_suspended)
     return RESTART_CODE if context.recorder.is_suspended else 0
@@ -98,6 +104,7 @@ class ProduceLoop:
         second: ProduceSecond,
         leaders: Leaders,
         clock: Clock,
+        bell: Bell,
         adapt: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`adapt` is told each second how much of a core this thread has used."""
@@ -107,6 +114,9 @@ class ProduceLoop:
         self._writing: Iterator[None] = iter(())  # of the second before
         self._leaders = leaders
         self._clock = clock
+        self._bell = bell
+        rings = [one.rings(bell.fd) for one in producers]  # each of them: no short cut
+        self._are_heard = all(rings)
         now_ns = clock.mono_ns()
         self._rate_plan = rate_plan_of(context, index)
         self._rate_plan.follow(context.phase_file.poll(), context.grid.k_at(now_ns))
@@ -155,7 +165,7 @@ class ProduceLoop:
             self._take()
         elif self._has_written_a_piece():
             next_ns = min(next_ns, now_ns + PIECE_NS)
-        self._clock.sleep_until(min(next_ns, self._end_ns))
+        self._sleep_until(min(next_ns, self._end_ns))
 
     def finish(self) -> None:
         """Wait for what is out, and record the last part of a second; what stays out counts as failed."""
@@ -171,6 +181,16 @@ class ProduceLoop:
             self._second.note_settled(given_up, self._leaders)
         self._write(max(0, self._context.grid.k_at(self._clock.mono_ns())))
         self._finish_writing()
+
+    def _sleep_until(self, mono_ns: int) -> None:
+        """Sleep, and wake for a report: it is stamped when it is looked at, and that may be long after."""
+        soon_ns = self._clock.mono_ns() + UNHEARD_NS
+        if mono_ns <= soon_ns or not self._in_flight():
+            self._clock.sleep_until(mono_ns)
+        elif self._are_heard:
+            self._bell.wait(mono_ns)
+        else:
+            self._clock.sleep_until(soon_ns)
 
     def _roll(self, now_ns: int) -> None:
         k, before = self._context.grid.k_at(now_ns), self._phase in LOADED

@@ -26,6 +26,7 @@ Hole = tuple[int, int, int]
 """Partition, the first offset that is not there, and the next one that is."""
 
 _PARTITIONS = 2**20  # more than a plan may have
+_APART = 10  # after a question in vain reads on ten times as long as that took
 
 
 @dataclass(slots=True)
@@ -35,6 +36,8 @@ class AuditCounts:
     duplicated: int = 0
     reordered: int = 0
     reread: int = 0
+    is_new: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    """Of each message of ours, in order of arrival: it had not been received before."""
 
 
 @dataclass(slots=True)
@@ -48,6 +51,7 @@ class Received:
     _names: dict[int, str] = field(default_factory=dict)  # of lanes, by owner number and partition
     _new: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
     _holes: dict[Hole, bool] = field(default_factory=dict)  # True where recorded as unexplained
+    _ask_again_ns: int = 0
 
     def note(
         self,
@@ -83,11 +87,15 @@ class Received:
         events: list[Event] = []
         if not self._holes:
             return events
-        now_ns = clock.wall_ns()
+        now_ns, asked_ns = clock.wall_ns(), clock.mono_ns()
+        if asked_ns < self._ask_again_ns:
+            return self._unexplained(now_ns)
         try:
             bounds = consumer.log_bounds(sorted({partition for partition, *_ in self._holes}))
-        except BrokerError as error:  # it is asked again with the next second
-            return self._unexplained(now_ns, error)
+        except BrokerError as error:  # nothing was read meanwhile
+            LOG.warning("holes_unexplained holes=%d error=%s", len(self._holes), error)
+            self._ask_again_ns = asked_ns + (1 + _APART) * (clock.mono_ns() - asked_ns)
+            return self._unexplained(now_ns)
         holes, self._holes = self._holes, {}
         for hole, is_told in holes.items():
             partition, begin, end = hole
@@ -100,7 +108,9 @@ class Received:
 
     def final_events(self, consumer: Consumer, clock: Clock) -> list[Event]:
         """Return where reading ended in each partition, and what retention took from the unread."""
+        self._ask_again_ns = 0
         events = self.take_events(consumer, clock)
+        now_ns = clock.wall_ns()  # what is written from now on may be out of sight
         try:
             bounds = consumer.log_bounds(list(self.positions))
         except BrokerError as error:  # what is unread stays unknown
@@ -108,7 +118,7 @@ class Received:
             return events
         for partition, position in self.positions.items():
             low, high = bounds[partition]
-            now_ns, begin = clock.wall_ns(), max(position, 0)
+            begin = max(position, 0)
             if low > begin:
                 events.append(_of_offsets(EXPIRED_EVENT, (partition, begin, low), now_ns))
             fields = {"partition": partition, "position": begin, "log_end": high}
@@ -127,19 +137,17 @@ class Received:
         else:
             self._holes.pop((partition, begin, end), None)
 
-    def _unexplained(self, now_ns: int, error: BrokerError) -> list[Event]:
+    def _unexplained(self, now_ns: int) -> list[Event]:
         new = [hole for hole, is_told in self._holes.items() if not is_told]
-        if new:
-            LOG.warning("holes_unexplained holes=%d error=%s", len(new), error)
         self._holes = dict.fromkeys(self._holes, True)
         return [_of_offsets(HOLE_EVENT, hole, now_ns) for hole in new]
 
     def _advance(self, partition: Ints, offset: Ints) -> dict[int, int]:
         """Move the positions and return the old ones; the arrays are sorted by partition."""
         begins = np.flatnonzero(np.diff(partition, prepend=-1))
-        lasts = np.append(begins[1:], offset.size) - 1
+        highest = np.maximum.reduceat(offset, begins)  # a lot may end with what is read again
         before: dict[int, int] = {}
-        for at, last in zip(partition[begins].tolist(), offset[lasts].tolist(), strict=True):
+        for at, last in zip(partition[begins].tolist(), highest.tolist(), strict=True):
             before[at] = max(self.positions.get(at, EARLIEST), 0)
             self.positions[at] = max(before[at], last + 1)
         following = np.empty_like(offset)
@@ -193,6 +201,8 @@ class Received:
             here = slice(begin, end)
             is_new[here] = _note_each(seen, sequence_[here], offset[here], below, counts)
         self._new.append((lane_[is_new], sequence_[is_new], offset[is_new]))
+        counts.is_new = np.empty_like(is_new)
+        counts.is_new[order] = is_new
 
 
 def _note_each(

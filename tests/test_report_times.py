@@ -1,0 +1,163 @@
+"""A report is stamped when the client is asked, and at ten messages a second nobody would ask for long."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import confluent_kafka
+import numpy as np
+import pytest
+
+from soak.brokers import _librdkafka
+from soak.brokers._kafka_batch_producer import BatchProducer
+from soak.clients.kafka_log import ClientLog
+from soak.core import plan_text
+from soak.core.clock import SystemClock
+from soak.core.phase_plan import planned
+from soak.core.phases import to_line
+from soak.core.ports import FAILED, Acks, Outgoing, Topics
+from soak.core.units import SECOND_NS
+from soak.daemons.context import topics_of
+from soak.daemons.leaders import Leaders
+from soak.daemons.messages import Messages
+from soak.daemons.produce import UNHEARD_NS, ProduceLoop
+from soak.daemons.produce_second import ProduceSecond
+from soak.service.bell import EventBell
+from soak.store.journal_reader import read_source
+from tests.daemon_context import context_of
+from tests.fakes import FakeBell, FakeBroker, FakeClock, FakeProducer
+
+PLAN = """
+name: fake
+broker: {{kafka: {{}}}}
+topic: {{name: soak-x, partitions: 2}}
+load: {{rate: {rate}/s}}
+phases: {{warm_up: 0s, soak: 20s, drain: 5s}}
+"""
+SERVED = 'publish_service_seconds{quantile="0.99"}'
+PATIENCE_NS = 30 * SECOND_NS
+
+
+class AskedProducer(FakeProducer):
+    """Stamps what has come when it is asked, as Kafka's client does."""
+
+    has_bell = True
+
+    def __init__(self, clock: FakeClock, latency_ns: int) -> None:
+        super().__init__(clock, latency_ns)
+        self._stamped: list[Acks] = []
+
+    def rings(self, bell: int) -> bool:
+        del bell
+        return self.has_bell
+
+    def serve(self) -> None:
+        came = super().take()
+        now = np.full(came.token.size, self._clock.mono_ns())
+        self._stamped.append(Acks(came.token, came.offset, now))
+
+    def take(self) -> Acks:
+        taken, self._stamped = self._stamped, []
+        parts = [(one.token, one.offset, one.at_mono_ns) for one in taken]
+        token, offset, at_ns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Acks(token, offset, at_ns)
+
+    def next_ns(self) -> int | None:
+        return min((at for *_, at in self._out), default=None)
+
+
+class PromptBell(FakeBell):
+    """Rings at the moment at which a report comes."""
+
+    def __init__(self, clock: FakeClock, producer: AskedProducer) -> None:
+        super().__init__(clock)
+        self._producer = producer
+
+    def wait(self, mono_ns: int) -> None:
+        rung_ns = self._producer.next_ns()
+        super().wait(mono_ns if rung_ns is None else min(mono_ns, rung_ns))
+
+
+@pytest.mark.parametrize("rate", [10, 50, 200, 1000])
+@pytest.mark.parametrize("latency_ns", [1_500_000, 4_000_000, 9_000_000])
+@pytest.mark.parametrize(("has_bell", "late_ns"), [(True, 0), (False, UNHEARD_NS)])
+def test_a_report_is_stamped_when_it_comes_at_whatever_rate(
+    tmp_path: Path, rate: int, latency_ns: int, late_ns: int, *, has_bell: bool
+) -> None:
+    """Not at the next send: at 50/s that would be 20 ms, whatever the cluster took."""
+    clock = FakeClock()
+    plan = plan_text.load(PLAN.format(rate=rate), "plan").plan
+    steps = planned(plan.phases)
+    phases = "".join(to_line(*one) for one in zip(steps.names, steps.from_k, strict=True))
+    context = context_of(tmp_path, plan, clock, "produce.0", phases)
+    topics, inc, broker = topics_of(plan), context.writer.inc, FakeBroker()
+    producer = AskedProducer(clock, latency_ns)
+    producer.has_bell = has_bell
+    loop = ProduceLoop(
+        context,
+        0,
+        [producer],
+        Messages(plan.load, topics, [5], inc, 9, broker),
+        ProduceSecond([5], inc, topics.total),
+        Leaders(broker, topics),
+        clock,
+        PromptBell(clock, producer),
+    )
+    while clock.mono_ns() < 3 * SECOND_NS:
+        loop.tick()
+    loop.finish()
+    context.writer.close(is_end=True)
+
+    records = read_source(context.folder.journal, context.source)
+    named = [dict(zip((c.name for c in cs), one.values, strict=True)) for one, cs in records]
+    served_ns = named[1][SERVED] * SECOND_NS
+    assert 0.98 * latency_ns <= served_ns <= 1.02 * (latency_ns + late_ns)
+
+
+def test_kafka_s_client_rings_when_a_report_has_come() -> None:
+    """A cluster that librdkafka plays; who waits is called long before he would look."""
+    clock, log = SystemClock(), logging.getLogger("played")
+    settings = {"bootstrap.servers": "127.0.0.1:1", "test.mock.num.brokers": "1"}
+    client = confluent_kafka.Producer(settings, logger=log)
+    library = _librdkafka.load()
+    assert library is not None
+    producer = BatchProducer(library, client, Topics(("t",), 1), clock, ClientLog(log, clock))
+    bell, deadline_ns = EventBell(clock), clock.mono_ns() + PATIENCE_NS
+    reported: list[int] = []
+    assert producer.rings(bell.fd)
+    for token in range(3):
+        producer.send(Outgoing([0], [b"x"], token))
+        while len(reported) == token and clock.mono_ns() < deadline_ns:
+            bell.wait(deadline_ns)
+            producer.serve()
+            reported += producer.take().offset.tolist()
+    before_ns = clock.mono_ns()
+    producer.close(0.0)
+    bell.close()
+
+    assert len(reported) == 3
+    assert FAILED not in reported
+    assert before_ns < deadline_ns
+
+
+def test_a_bell_that_was_rung_before_or_never() -> None:
+    """The ring is not lost, and heard once; without one the wait ends at its time."""
+    clock = SystemClock()
+    bell, far_ns = EventBell(clock), clock.mono_ns() + PATIENCE_NS
+    with open(bell.fd, "wb", buffering=0, closefd=False) as ringer:
+        ringer.write((1).to_bytes(8, "little"))
+        ringer.write((1).to_bytes(8, "little"))
+    bell.wait(far_ns)
+    heard_ns = clock.mono_ns()
+    bell.wait(clock.mono_ns() + 1_000_000)
+    ended_ns = clock.mono_ns()
+    bell.wait(0)
+    bell.close()
+
+    assert heard_ns < far_ns
+    assert ended_ns >= heard_ns + 1_000_000
+
+
+def test_addresses_of_arm_are_in_reach() -> None:
+    assert _librdkafka._everywhere(_librdkafka.MESSAGE.itemsize).size > 0xFFFF_8C00_1000
