@@ -14,7 +14,8 @@ from soak.brokers import (
     kafka,
 )
 from soak.brokers._kafka_settings import Cluster, TopicSettings
-from soak.core import durability
+from soak.cli import _durability
+from soak.core import durability, plan_text
 from soak.core.durability import Durability, Told
 
 NEVER = str(2**63 - 1)
@@ -48,7 +49,7 @@ def on_pulsar(write: int, ack: int, writes: str | None, syncs: str | None) -> Du
     ("acks", "copies", "least", "flush", "level"),
     [
         ("all", 3, "2", "1", 4),
-        ("-1", 3, "3", "0", 4),
+        ("all", 3, "3", "0", 4),
         ("all", 3, "2", NEVER, 3),
         ("all", 3, "2", "2", 3),
         ("all", 2, "2", NEVER, 3),
@@ -58,13 +59,27 @@ def on_pulsar(write: int, ack: int, writes: str | None, syncs: str | None) -> Du
         ("all", 2, "1", "1", 2),
         ("all", 1, "1", "1", 2),
         ("all", 1, "2", "1", 2),
-        ("1", 3, "2", "1", 2),
+        ("1", 3, "2", "1", 1),
+        ("1", 2, "2", "1", 1),
+        ("1", 1, "1", "1", 2),
         ("1", 3, "2", NEVER, 1),
         ("0", 3, "2", "1", 1),
     ],
 )
 def test_the_level_of_kafka(acks: str, copies: int, least: str, flush: str, level: int) -> None:
     assert on_kafka(acks, copies, least, flush).level == level
+
+
+def test_what_the_leader_alone_has_flushed_is_not_sure_to_stay_on_its_disk() -> None:
+    """A follower that has yet to fetch it may lead, and no drive has died: the words and a note say so."""
+    found = on_kafka("1", 3, "2", "1")
+
+    assert durability.local_reason(found) == (
+        "a message is acknowledged before it is sure to be on disk"
+    )
+    assert any("cuts them from its log" in note for note in found.notes)
+    assert not {one.name: one.change for one in found.settings}["flush.messages"]
+    assert not on_kafka("1", 1, "1", "1").notes
 
 
 @pytest.mark.parametrize(
@@ -85,6 +100,37 @@ def test_the_level_of_redpanda(
     acks: str, copies: int, of_topic: str | None, of_cluster: str, level: int
 ) -> None:
     assert on_redpanda(acks, copies, of_topic, of_cluster).level == level
+
+
+@pytest.mark.parametrize(
+    ("of_topic", "of_cluster", "lowest", "highest"),
+    [
+        (None, None, 3, 4),
+        (None, "none", 3, 4),
+        (None, "on", 3, 4),
+        ("on", "false", 3, 4),
+        ("on", "disabled", 4, 4),
+        ("TRUE", "false", 3, 3),
+        ("true", None, 3, 4),
+        ("true", "on", 3, 4),
+        ("false", None, 4, 4),
+    ],
+)
+def test_write_caching_that_is_not_known_leaves_a_range_where_it_matters(
+    of_topic: str | None, of_cluster: str | None, lowest: int, highest: int
+) -> None:
+    """A strange word is not `false`, and a cluster that nobody asked may forbid a topic's `true`."""
+    found = on_redpanda("all", 3, of_topic, of_cluster)
+
+    assert (found.lowest, found.highest) == (lowest, highest)
+
+
+def test_whose_word_is_missing_stands_beside_what_the_topic_says() -> None:
+    caching = on_redpanda("all", 3, "true", None).settings[-1]
+
+    assert caching.told == Told(
+        None, "the test says true, and whether the cluster forbids it is unknown: the test"
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,6 +258,27 @@ def test_a_full_answer_names_what_decides_and_what_would_change_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("found", "axes"),
+    [
+        (on_kafka("1", 1, "1", NEVER), ["replication"]),
+        (on_kafka("all", 1, "1", NEVER), ["replication"]),
+        (on_kafka("1", 3, "2", "1"), ["replication", "local"]),
+        (on_kafka("0", 1, "1", "1"), ["replication", "local"]),
+        (on_redpanda("1", 1, None, "false"), ["replication", "local"]),
+    ],
+    ids=["its one copy", "the same, all", "a leader of several", "nobody", "redpanda"],
+)
+def test_acks_decide_the_local_side_only_where_they_have_a_part_in_it(
+    found: Durability, axes: list[str]
+) -> None:
+    """On Kafka a topic of one copy is flushed or not whoever waits, unless nobody is told anything."""
+    settings = durability.to_json(found)["settings"]
+
+    assert isinstance(settings, list)
+    assert (settings[0]["name"], settings[0]["decides"]) == ("acks", axes)
+
+
+@pytest.mark.parametrize(
     ("one", "other", "may", "word"),
     [
         (on_kafka("all", 3, "2", "1"), on_redpanda("all", 3, None, "false"), True, "comparable: a"),
@@ -241,14 +308,44 @@ def test_of_several_topics_the_weakest_speaks() -> None:
         ({"request.required.acks": "0"}, {"acks": "all"}, "0"),
         ({}, {"acks": "1"}, "1"),
         ({"linger.ms": "1"}, {}, "all"),
+        ({"acks": "ALL"}, {}, "all"),
+        ({"acks": "-1"}, {}, "all"),
+        ({}, {"request.required.acks": "All"}, "all"),
     ],
 )
-def test_acks_are_found_under_both_names(
+def test_acks_are_found_under_both_names_in_one_spelling(
     producer: dict[str, str], common: dict[str, str], value: str
 ) -> None:
     config = kafka.Config(producer=producer, common=common)
 
-    assert _kafka_durability.acks_of(config).value == value
+    assert _kafka_durability.acks_of(config, ()).value == value
+
+
+@pytest.mark.parametrize(
+    ("section", "where"),
+    [
+        ("kafka:", "soakd's default"),
+        ("kafka: {producer: {linger.ms: 5}}", "soakd's default"),
+        ("kafka: {producer: {acks: all}}", "the plan's producer"),
+        ("kafka: {producer: {request.required.acks: 1}}", "the plan's producer"),
+        ("kafka: {common: {acks: 1}}", "the plan's common"),
+        ("redpanda: {bootstrap_servers: 'r:9092'}", "soakd's default"),
+    ],
+)
+def test_acks_are_told_by_whoever_decided_them(section: str, where: str) -> None:
+    """A plan's configuration names every default as if it were the plan's; its text does not."""
+    loaded = plan_text.load(f"name: x\nbroker:\n  {section}\n", "plan.yaml")
+
+    keys = _durability.keys_of_broker(loaded.plan, loaded.document)
+
+    assert _kafka_durability.acks_of(loaded.plan.broker_config, keys).where == where
+
+
+@pytest.mark.parametrize("acks", ["all", "ALL", "-1"])
+def test_who_waits_for_all_is_idempotent_however_that_is_spelt(acks: str) -> None:
+    """The client takes these three for one."""
+    for config in (kafka.Config(producer={"acks": acks}), kafka.Config(common={"acks": acks})):
+        assert config.producer["enable.idempotence"] == "true"
 
 
 @pytest.mark.parametrize("name", ["linger.ms", "queue.buffering.max.ms"])
@@ -256,6 +353,22 @@ def test_how_long_a_batch_waits_is_found_under_both_names(name: str) -> None:
     for config in (kafka.Config(producer={name: "50"}), kafka.Config(common={name: "50"})):
         found = config.common | config.producer
         assert {found.get("linger.ms"), found.get("queue.buffering.max.ms")} == {None, "50"}
+
+
+@pytest.mark.parametrize(
+    ("value", "is_noted"),
+    [("true", True), ("TRUE", True), ("false, true", True), ("false", False), (None, False)],
+)
+def test_unclean_elections_are_noted_where_any_broker_has_them_on(
+    value: str | None, *, is_noted: bool
+) -> None:
+    read = _kafka_durability.Read(
+        told("all"), told("3"), told("2"), told("1"), told(NEVER), told(value)
+    )
+
+    notes = _kafka_durability.judged(read).notes
+
+    assert any("unclean" in note for note in notes) is is_noted
 
 
 def _cluster(*flushes: str | None) -> Cluster:
@@ -279,13 +392,35 @@ def test_of_several_brokers_the_weakest_speaks_and_a_silent_one_leaves_it_open()
 
 
 def test_what_was_set_for_a_topic_goes_before_what_the_brokers_have() -> None:
-    topic = TopicSettings("t", 3, {"flush.messages": "1"}, {"min.insync.replicas": "2"})
+    topic = TopicSettings("t", 3, {"flush.messages": "1"}, {"min.insync.replicas": "1"})
 
     read = _kafka_durability._of_topic(told("all"), topic, _cluster("5", None))
 
     assert read.flush_messages == Told("1", "topic t")
-    assert read.least_in_sync == Told("2", "topic t, as one broker has it")
+    assert read.least_in_sync == Told("1", "topic t, as one broker has it")
     assert read.copies == Told("3", "topic t")
+
+
+@pytest.mark.parametrize(
+    ("whole", "brokers", "lowest", "highest"),
+    [
+        ({"min.insync.replicas": "2", "flush.messages": "1"}, 3, 1, 4),
+        ({"min.insync.replicas": "2", "flush.messages": NEVER}, 3, 1, 3),
+        ({"min.insync.replicas": "1", "flush.messages": "1"}, 3, 1, 2),
+        ({"min.insync.replicas": "2", "flush.messages": "1"}, 1, 2, 2),
+    ],
+    ids=["strong", "never flushed", "one in sync", "there is no other"],
+)
+def test_one_broker_s_word_shows_weakness_alone_where_others_do_not_tell(
+    whole: dict[str, str], brokers: int, lowest: int, highest: int
+) -> None:
+    """Brokers may have different settings, and each answers for the partitions that it leads."""
+    topic = TopicSettings("t", brokers, {}, whole)
+    cluster = Cluster((topic,), {number: {} for number in range(brokers)}, {})
+
+    found = _kafka_durability.judged(_kafka_durability._of_topic(told("all"), topic, cluster))
+
+    assert (found.lowest, found.highest) == (lowest, highest)
 
 
 def test_of_a_topic_that_does_not_tell_nothing_counts_as_strong() -> None:

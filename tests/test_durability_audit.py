@@ -79,9 +79,9 @@ def test_a_cluster_that_does_not_answer_is_a_fault_with_line_and_key(tmp_path: P
 
 def test_a_run_goes_on_when_its_cluster_does_not_tell(tmp_path: Path) -> None:
     text = f"name: x\nbroker: {{kafka: {{bootstrap_servers: '{NOWHERE}', timeout: 50ms}}}}\n"
-    folder = RunFolder(tmp_path)
+    folder, loaded = RunFolder(tmp_path), plan_text.load(text, "plan")
 
-    _durability.record(folder, plan_text.load(text, "plan").plan)
+    _durability.record(folder, loaded.plan, loaded.document)
 
     told = json.loads(folder.durability.read_text())
     assert (told["level"], told["lowest"], told["highest"]) == (None, 1, 4)
@@ -94,6 +94,7 @@ def test_a_run_goes_on_when_its_cluster_does_not_tell(tmp_path: Path) -> None:
         ('{"write_caching_default": "true"}', "true", "write_caching_default of the cluster"),
         ('{"write_caching_default": false}', "false", "write_caching_default of the cluster"),
         ("{}", None, "does not tell: 'write_caching_default'"),
+        ('{"write_caching_default": null}', None, "write_caching_default is null"),
         ("no page", None, "does not tell"),
     ],
 )

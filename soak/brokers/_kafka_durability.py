@@ -8,28 +8,28 @@ followers as on the leader, before it answers, while `flush.ms` is a background 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from confluent_kafka.admin import AdminClient
 
-from soak.brokers import _kafka_settings
+from soak.brokers import _kafka_acks, _kafka_settings
 from soak.brokers._kafka_settings import Cluster, TopicSettings
 from soak.clients import secret
 from soak.clients.kafka_log import Cause, ClientLog
 from soak.core.clock import SystemClock
-from soak.core.durability import Durability, Setting, Told, majority, weakest
+from soak.core.durability import Axis, Durability, Setting, Told, majority, weakest
 from soak.core.plan import Topic
 from soak.core.plan_base import Settings
 from soak.core.units import SECOND_NS
+from soak.core.yaml_text import Place
 
 LOG = logging.getLogger("soak.brokers.kafka")
 
 WANTED_COPIES = 3
-_ACKS_NAMES = ("acks", "request.required.acks")
-_EVERY_COPY = {"all", "-1"}
-_NEVER = {"0"}
+_EVERY_COPY = "all"
+_NEVER = "0"
 
 
 class Config(Protocol):
@@ -57,16 +57,17 @@ class Read:
     unclean_election: Told
 
 
-def read(config: Config, topic: Topic) -> Durability:
+def read(config: Config, topic: Topic, written: Container[Place]) -> Durability:
     """Return what the topics of a plan promise; of several the weakest.
 
-    A topic that does not exist yet is judged as the plan would make it.
+    A topic that does not exist yet is judged as the plan would make it. `written` are the keys that
+    the broker's section of the plan has in its text.
 
     Raises:
         BrokerError: no broker answers.
     """
     cluster = ask(config, topic)
-    acks = acks_of(config)
+    acks = acks_of(config, written)
     existing = [judged(_of_topic(acks, one, cluster)) for one in cluster.topics]
     return weakest(existing or [judged(_of_plan(acks, topic, cluster))])
 
@@ -78,26 +79,17 @@ def judged(read: Read) -> Durability:
     if waits_for_every_copy(read.acks):
         confirmed = None if copies is None or least is None else min(copies, max(least, 1))
     else:
-        confirmed = 0 if read.acks.value in _NEVER else 1
+        confirmed = 0 if read.acks.value == _NEVER else 1
     needed = majority(max(copies or WANTED_COPIES, WANTED_COPIES))
-    is_flushed = None if flush is None else flush <= 1
-    notes = []
-    if waits_for_every_copy(read.acks) and confirmed == 1 and (copies or 0) > 1:
-        notes.append(
-            "while all copies are in sync an acknowledgement waits for each of them; nothing keeps "
-            "it waiting when they fall behind"
-        )
-    if read.unclean_election.value == "true":
-        notes.append(
-            "unclean.leader.election.enable is on: an election may discard what was acknowledged"
-        )
+    is_each_flushed = None if flush is None else flush <= 1
+    is_flushed = False if _may_be_cut(read) else is_each_flushed
     return Durability(
         "kafka",
         copies,
         confirmed,
         is_flushed,
         (
-            acks_setting(read.acks),
+            acks_setting(read.acks, _decided_by_acks(read)),
             copies_setting(read.copies),
             Setting(
                 "min.insync.replicas",
@@ -109,13 +101,33 @@ def judged(read: Read) -> Durability:
                 "flush.messages",
                 read.flush_messages,
                 ("local",),
-                "" if is_flushed else "flush.messages: 1",
+                "" if is_each_flushed else "flush.messages: 1",
             ),
             Setting("flush.ms", read.flush_ms, ()),
             Setting("unclean.leader.election.enable", read.unclean_election, ()),
         ),
-        tuple(notes),
+        tuple(_notes(read, confirmed)),
     )
+
+
+def _notes(read: Read, confirmed: int | None) -> list[str]:
+    """Return what the level does not say of these settings."""
+    notes: list[str] = []
+    if waits_for_every_copy(read.acks) and confirmed == 1 and (read.copies.number or 0) > 1:
+        notes.append(
+            "while all copies are in sync an acknowledgement waits for each of them; nothing keeps "
+            "it waiting when they fall behind"
+        )
+    if confirmed == 1 and _may_be_cut(read):
+        notes.append(
+            f"acks {read.acks.value} waits for the leader alone: a follower may lead before it has fetched "
+            "the last messages, and the old leader then cuts them from its log, flushed or not"
+        )
+    if "true" in (read.unclean_election.value or "").lower().split(", "):  # brokers may differ
+        notes.append(
+            "unclean.leader.election.enable is on: an election may discard what was acknowledged"
+        )
+    return notes
 
 
 def ask(config: Config, topic: Topic) -> Cluster:
@@ -137,20 +149,35 @@ def ask(config: Config, topic: Topic) -> Cluster:
     return _kafka_settings.ask(admin, seen, names, limit)
 
 
-def acks_of(config: Config) -> Told:
-    """Return what the producer waits for; the client's own default is `all`."""
+def acks_of(config: Config, written: Container[Place]) -> Told:
+    """Return what the producer waits for, which its settings always say, and whether the plan did."""
     settings: Mapping[str, str] = {**config.common, **config.producer}
-    given = [value for name, value in settings.items() if name in _ACKS_NAMES]
-    return Told(given[-1], "the plan's producer") if given else Told("all", "the client's default")
+    value = [value for name, value in settings.items() if name in _kafka_acks.NAMES][-1]
+    for section in ("producer", "common"):
+        if any((section, name) in written for name in _kafka_acks.NAMES):
+            return Told(value, f"the plan's {section}")
+    return Told(value, "soakd's default")
 
 
 def waits_for_every_copy(acks: Told) -> bool:
-    return acks.value in _EVERY_COPY
+    return acks.value == _EVERY_COPY
 
 
-def acks_setting(acks: Told) -> Setting:
+def _may_be_cut(read: Read) -> bool:
+    """Return whether a leader that merely restarts may lose what it has flushed: another leads without it."""
+    return not waits_for_every_copy(read.acks) and read.copies.number != 1
+
+
+def _decided_by_acks(read: Read) -> tuple[Axis, ...]:
+    """Return what acks have a part in: a single copy is flushed or not whether they are 1 or all."""
+    if read.copies.number == 1 and read.acks.value != _NEVER:
+        return ("replication",)
+    return ("replication", "local")
+
+
+def acks_setting(acks: Told, decides: tuple[Axis, ...]) -> Setting:
     change = "" if waits_for_every_copy(acks) else "acks: all"
-    return Setting("acks", acks, ("replication", "local"), change)
+    return Setting("acks", acks, decides, change)
 
 
 def copies_setting(copies: Told) -> Setting:
@@ -180,15 +207,26 @@ def _of_topic(acks: Told, topic: TopicSettings, cluster: Cluster) -> Read:
         return Told(topic.own[name], f"topic {topic.name}") if name in topic.own else None
 
     def seen(name: str, of_brokers: Told) -> Told:
-        if of_brokers.value is None and name in topic.whole:  # brokers may be forbidden to tell
-            return Told(topic.whole[name], f"topic {topic.name}, as one broker has it")
-        return of_brokers
+        if of_brokers.value is not None or name not in topic.whole:
+            return of_brokers
+        of_one = Told(topic.whole[name], f"topic {topic.name}, as one broker has it")
+        is_all = len(cluster.brokers) == 1 or _is_weakest(name, of_one)
+        return of_one if is_all else of_brokers
 
     return Read(
         acks,
         copies_of(topic),
         *(told(name) or seen(name, of_brokers) for name, of_brokers in found.items()),
     )
+
+
+def _is_weakest(name: str, told: Told) -> bool:
+    """Return whether no broker that is forbidden to tell could make it weaker than this does."""
+    if name == "min.insync.replicas":
+        return told.number is not None and told.number <= 1
+    if name == "flush.messages":
+        return told.number is not None and told.number > 1
+    return True  # it decides nothing
 
 
 def _of_plan(acks: Told, topic: Topic, cluster: Cluster) -> Read:

@@ -8,7 +8,7 @@ journalSyncData are on, as both are unless it was told otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from soak.core.clock import SystemClock
 from soak.core.durability import Durability, Setting, Told, majority, weakest
 from soak.core.errors import BrokerError
 from soak.core.plan import Topic
+from soak.core.yaml_text import Place
 
 WANTED_COPIES = 3
 _STORED = "persistent://"
@@ -37,7 +38,7 @@ class Read:
     deduplication: Told
 
 
-def read(config: pulsar.Config, topic: Topic) -> Durability:
+def read(config: pulsar.Config, topic: Topic, _written: Container[Place] = ()) -> Durability:
     """Return what the topics of a plan promise; of several the weakest.
 
     A topic that does not exist yet is judged as the plan would make it.

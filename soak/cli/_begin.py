@@ -72,7 +72,7 @@ def prepare(
             is_named_by_us = not (plan_file.plan.topic.name or part.run_id)
             broker = connect(plan, clock)
             _topics.make(plan_file, plan, folder, broker, has_own_names=is_named_by_us)
-        _durability.record(folder, plan)
+        _durability.record(folder, plan, plan_file.document)
         _forecast.record(folder, plan, table_of(plan_file))
     else:
         _await_topics(plan, run, clock)

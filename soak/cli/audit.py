@@ -76,7 +76,7 @@ def _look(path: Path, scale: str) -> Durability:
             )
             stack.callback(lab.stop)
             found = filled(found, "broker", lab.broker.addresses)
-        return _durability.look(found)
+        return _durability.look(found, plan_file.document)
 
 
 def _text(name: str, found: Durability) -> str:

@@ -111,7 +111,7 @@ def _tell(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> None:
     )
     _tell_of_windows(found)
     if found.lab is None:
-        promised = durability.named(_durability.look(found))
+        promised = durability.named(_durability.look(found, plan_file.document))
         print(f"Durability: {promised}; `soak audit {name}` says why.")
         for lacking in (*looked(found, clock), *untold_apart(found, connect(found, clock))):
             print(f"Warning: {lacking}.")

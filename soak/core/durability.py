@@ -48,7 +48,7 @@ class Durability:
     """What holds at the instant of an acknowledgement, whatever fails afterwards.
 
     `confirmed` copies out of `copies` hold the message (0: nothing is ever acknowledged), and each
-    of them `is_flushed` to disk. No copies: nothing is stored. None: it could not be read.
+    of them `is_flushed` to a disk that keeps it. No copies: nothing is stored. None: it could not be read.
     """
 
     system: str
@@ -134,8 +134,8 @@ def local_reason(one: Durability) -> str:
         return _nothing(one)
     if one.is_flushed is None:
         return "it could not be read whether a message is on disk when it is acknowledged"
-    when = "after" if one.is_flushed else "before"
-    return f"a message is acknowledged {when} it is flushed to disk"
+    when = "after it is flushed to disk" if one.is_flushed else "before it is sure to be on disk"
+    return f"a message is acknowledged {when}"
 
 
 def _nothing(one: Durability) -> str:
