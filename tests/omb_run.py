@@ -43,11 +43,17 @@ class KnownRun:
     delay: dict[int, list[Ints]] = field(default_factory=dict)
 
 
-def write_known_run(path: Path, *, gap: Sequence[int] = (), paused: Sequence[int] = ()) -> KnownRun:
-    """Write the run; no source records the seconds of `gap`, consumers read nothing in those of `paused`."""
+def write_known_run(
+    path: Path, *, gap: Sequence[int] = (), paused: Sequence[int] = (), tailing: int = 0
+) -> KnownRun:
+    """Write the run; no source records the seconds of `gap`.
+
+    In those of `paused` consumers read nothing, but for the subscriptions that are tailing.
+    """
     folder = RunFolder(path)
     path.mkdir(parents=True)
-    folder.plan.write_text(plan_text.dump(plan_text.load(PLAN, "plan.yaml").plan))
+    plan = PLAN.replace("subscriptions: 2", f"subscriptions: 2, tailing: {tailing}")
+    folder.plan.write_text(plan_text.dump(plan_text.load(plan, "plan.yaml").plan))
     write_run(folder, Run("known-1", START_WALL_NS, "host", {}, "ended", "known"))
     end_k = WARM_UP + SOAK
     steps = [to_line("warm-up", 0), to_line("soak", WARM_UP), to_line("drain", end_k)]
@@ -58,7 +64,7 @@ def write_known_run(path: Path, *, gap: Sequence[int] = (), paused: Sequence[int
         for k in (k for k in range(end_k + 2) if k not in gap):
             produced.append(_produced(run, k, rng))
             second = _consumed(run, k, rng)
-            consumed.append(_paused(second) if k in paused else second)
+            consumed.append(_paused(second) if k in paused and index >= tailing else second)
         _write(folder, f"produce.{index}@host", produced)
         _write(folder, f"consume.{index}@host", consumed)
     return run

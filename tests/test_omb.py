@@ -259,9 +259,15 @@ def test_a_table_can_be_searched_for_level_shifts(tmp_path: Path) -> None:
             ),
             "aggregatedEndToEndLatencyQuantiles: 'x' is not a percentile",
         ),
-        (
-            '{"publishRate": [1], "consumeRate": [1], "publishLatency99pct": [1], "sampleRateMillis": 0}',
-            "sampleRateMillis: 0 is not above 0",
+        *(
+            (
+                json.dumps(
+                    {key: [1] for key in ("publishRate", "consumeRate", "publishLatency99pct")}
+                    | {"sampleRateMillis": millis}
+                ),
+                f"sampleRateMillis: {millis} is below 1",
+            )
+            for millis in (0, 0.4)
         ),
     ],
 )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import Consumer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from soak.brokers._pulsar_offsets import MOST_IN_A_BATCH
+from soak.brokers._pulsar_settings import converted
 from soak.clients.known import librdkafka
 from soak.core import plugins
 from soak.omb import java_client, java_properties, profile
@@ -30,6 +33,71 @@ def test_a_producer_does_unasked_what_javas_does() -> None:
     assert producer == java_client.PRODUCER_DEFAULTS | java_client.KEYED_DEFAULTS
     one = imported(WORKLOAD, bare.replace("acks=all", "acks=1"))[0].broker_config.producer
     assert (one["acks"], one["enable.idempotence"]) == ("1", "false")
+
+
+def test_what_all_clients_are_told_is_overruled_by_no_default() -> None:
+    """The benchmark gives a producer the common settings first, then its own."""
+    more = "  acks=1\n  linger.ms=10\n  batch.size=1048576\nproducerConfig: |\n  compression.type=none\n"
+    driver = KAFKA.replace(
+        "producerConfig: |\n  acks=all\n  linger.ms=1\n  batch.size=131072\n", more
+    )
+    broker = imported(WORKLOAD, driver)[0].broker_config
+
+    assert broker.common == {"acks": "1", "linger.ms": "10", "batch.size": "1048576"}
+    assert broker.producer == java_client.KEYED_DEFAULTS | {
+        "acks": "1",
+        "compression.type": "none",
+        "enable.idempotence": "false",
+        "max.in.flight.requests.per.connection": "5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("told", "is_idempotent"),
+    [
+        ("max.in.flight.requests.per.connection=5", "true"),
+        ("max.in.flight.requests.per.connection=10", "false"),
+        ("retries=1", "true"),
+        ("retries=0", "false"),
+    ],
+)
+def test_a_producer_is_idempotent_where_javas_is_unasked(told: str, is_idempotent: str) -> None:
+    plan, _ = imported(WORKLOAD, KAFKA.replace("linger.ms=1", told))
+
+    assert plan.broker_config.producer["enable.idempotence"] == is_idempotent
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "ssl.endpoint.identification.algorithm=",
+        "send.buffer.bytes=-1",
+        "receive.buffer.bytes=-1",
+        "connections.max.idle.ms=-1",
+        "batch.size=0",
+        "fetch.max.bytes=0",
+        "fetch.max.bytes=2147483647",
+        "fetch.min.bytes=0",
+        "max.partition.fetch.bytes=2147483647",
+        "max.poll.interval.ms=2147483647",
+        "max.request.size=2147483647",
+        "metadata.max.age.ms=0",
+        "request.timeout.ms=2147483647",
+        "retry.backoff.ms=0",
+        "socket.connection.setup.timeout.ms=0",
+    ],
+)
+def test_what_java_takes_and_librdkafka_refuses_becomes_what_it_takes_and_is_told(
+    told: str,
+) -> None:
+    """The client itself says so: it is made, and asks nobody."""
+    driver = KAFKA.replace("  bootstrap.servers", f"  {told}\n  bootstrap.servers")
+    plan, text = imported(WORKLOAD, driver)
+    common = plan.broker_config.common
+
+    Consumer({"group.id": "a", **common}).close()
+    assert len(common) == 1
+    assert f"commonConfig: {told.replace('=', ': ')}" in text.replace("empty", "")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +155,7 @@ def test_no_secret_gets_into_a_plan() -> None:
     more = (
         '  sasl.jaas.config=org.example.PlainLoginModule required username="me" password="hunter2";\n'
         "  ssl.key.password=hunter2\n  client.id=a-{zone.id}\n"
+        "  sasl.oauthbearer.config=principal=me secret=hunter2\n"
     )
     plan, text = imported(WORKLOAD, KAFKA.replace("producerConfig", f"{more}producerConfig"))
 
@@ -96,7 +165,27 @@ def test_no_secret_gets_into_a_plan() -> None:
         "sasl.password": "${env:SASL_PASSWORD}",
         "ssl.key.password": "${env:SSL_KEY_PASSWORD}",
         "client.id": "a-",
+        "sasl.oauthbearer.config": "${env:SASL_OAUTHBEARER_CONFIG}",
     }
+
+
+@pytest.mark.parametrize(
+    ("told", "user"),
+    [
+        ("me", "me"),
+        ("me;", "me"),
+        ('"big user"', "big user"),
+        ("'big user'", "big user"),
+        (r'"the \\"big\\" one"', 'the "big" one'),
+        ('"$ConnectionString"', "$ConnectionString"),
+    ],
+)
+def test_the_name_of_a_user_is_taken_whole(told: str, user: str) -> None:
+    """A backslash stands for itself twice: in properties, and within the quotes."""
+    line = f"  sasl.jaas.config=org.example.PlainLoginModule required username={told} password='hunter2';\n"
+    plan, _ = imported(WORKLOAD, KAFKA.replace("producerConfig", f"{line}producerConfig"))
+
+    assert plan.broker_config.common["sasl.username"] == user
 
 
 def test_a_redpanda_driver_is_one_of_kafkas_protocol() -> None:
@@ -123,6 +212,19 @@ def test_a_pulsar_driver_fills_broker_and_topic_with_the_benchmarks_defaults() -
     assert broker.consumer == {"receiver_queue_size": "10000", "consumer_type": "Failover"}
     assert plan.topic.settings["bookkeeperAckQuorum"] == "2"
     assert "no namespace is made here" in text
+
+
+def test_a_pulsar_producer_has_the_limits_that_the_benchmark_sets_or_they_are_told() -> None:
+    """None on a batch's messages, on a send's time and, unasked, on what waits: the client has its own."""
+    plan, text = imported(WORKLOAD, PULSAR.replace("producer:\n  pendingQueueSize: 5000\n", ""))
+    producer = plan.broker_config.producer
+
+    assert converted("producer", producer)["send_timeout_millis"] == 0
+    assert producer["batching_max_messages"] == str(MOST_IN_A_BATCH)
+    assert f"batches are of {MOST_IN_A_BATCH} messages at most here" in text
+    assert "max_pending_messages" not in producer
+    assert "producer.pendingQueueSize: 0 is no limit there" in text
+    assert "pendingQueueSize" not in imported(WORKLOAD, PULSAR)[1]
 
 
 @pytest.mark.parametrize(

@@ -98,12 +98,23 @@ def test_rates_counts_and_backlog_are_those_of_all_processes(tmp_path: Path) -> 
 
 
 def test_a_backlog_grows_by_what_is_sent_while_consumers_pause(tmp_path: Path) -> None:
-    """They tell of none then: two subscriptions, 500 messages a sample, none received in the second one."""
-    run = write_known_run(tmp_path / "run", paused=range(WARM_UP + 10, WARM_UP + 20))
+    """They know of none then, nor for five seconds after: 50 messages a second, of which each reads 25."""
+    run = write_known_run(tmp_path / "run", paused=range(WARM_UP + 8, WARM_UP + 16))
     found = collected(run.folder)
 
-    assert found.samples["consume_rate_per_second"].tolist() == [50.0, 0.0, 50.0]
-    assert found.samples["backlog_messages"].tolist() == [28.0, 1028.0, 54.0]
+    assert found.samples["consume_rate_per_second"].tolist() == [40.0, 20.0, 50.0]
+    backlogs = [2 * (12 + 2 * 50), 2 * (12 + 8 * 50 + 4 * (50 - 25)), 2 * 27]
+    assert found.samples["backlog_messages"].tolist() == backlogs
+
+
+def test_a_backlog_of_one_subscription_grows_while_another_reads_on(tmp_path: Path) -> None:
+    """The one that pauses says that it lags by nothing; the tailing one by as much as it does."""
+    paused = range(WARM_UP + 10, WARM_UP + 20)
+    run = write_known_run(tmp_path / "run", paused=paused, tailing=1)
+    found = collected(run.folder)
+
+    assert found.samples["consume_rate_per_second"].tolist() == [50.0, 25.0, 50.0]
+    assert found.samples["backlog_messages"].tolist()[:2] == [14 + 14, 24 + (14 + 10 * 50)]
 
 
 def test_only_the_soak_counts(tmp_path: Path) -> None:

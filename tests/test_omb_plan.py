@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,13 @@ def test_an_unknown_key_is_ignored_and_told_but_refused_by_the_dialect_that_refu
     )
 
 
+def test_a_key_that_two_dialects_have_does_not_make_one_of_them_refuse_another() -> None:
+    """Vanlightly's ignores what it does not know."""
+    _, text = imported(f"{WORKLOAD}sampleRateMillis: 1000\nproducerRat: 4\n")
+
+    assert "producerRat: unknown, ignored as the benchmark does" in text
+
+
 def test_what_has_no_part_here_is_told() -> None:
     more = "payloadFile: 1Kb.data\nkeyDistributor: KEYS\nmessageSize: 10\nrandomizedPayloadPoolSize: 7\n"
     kept = "".join(
@@ -141,6 +149,59 @@ def test_what_has_no_part_here_is_told() -> None:
     assert (plan.load.message_size, plan.load.keys.kind) == (64, "none")
     for key in ("payloadFile", "keyDistributor", "messageSize", "randomizedPayloadPoolSize"):
         assert f": {key}: " in text
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [("subscriptionsPerTopic", 9), ("consumerPerSubscription", 10), ("producersPerTopic", 11)],
+)
+def test_none_of_a_side_is_one_of_it_and_told(key: str, line: int) -> None:
+    before = re.sub(f"{key}: .*", f"{key}: 0", WORKLOAD)
+
+    assert f"# 0.yaml:{line}: {key}: 0 is 1 here: a run sends and reads" in imported(before)[1]
+    assert "a run sends and reads" not in imported(WORKLOAD)[1]
+
+
+@pytest.mark.parametrize("copies", [-1, 0])
+def test_copies_that_are_left_to_the_brokers_are_one_and_told(copies: int) -> None:
+    plan, text = imported(WORKLOAD, KAFKA.replace("Factor: 3", f"Factor: {copies}"))
+
+    assert plan.topic.replication == 1
+    assert f"# 1.yaml:4: replicationFactor: {copies} is 1 here: a plan says how many" in text
+
+
+@pytest.mark.parametrize("topics", ["topics: 0\n", ""])
+def test_a_topic_that_is_there_is_taken_as_the_fork_takes_it(topics: str) -> None:
+    """It is named instead of counted."""
+    text = WORKLOAD.replace("topics: 3\n", topics)
+    plan, notes = imported(f"{text}existingTopicList: [foo]\n")
+
+    assert (plan.topic.names, plan.topic.use_existing) == (("foo",), True)
+    assert plan.load.clients_per_producer == 5
+    assert "existingTopicList: set topic.partitions to as many as it has" in notes
+
+
+@pytest.mark.parametrize(
+    ("lists", "count"),
+    [
+        ("existingTopicList: [a, b]", 2),
+        ("existingProduceTopicList: [a]\nexistingConsumeTopicList: [a]", 1),
+    ],
+)
+def test_topics_that_are_there_and_do_not_fit_are_made_anew_and_told(
+    lists: str, count: int
+) -> None:
+    plan, notes = imported(f"{WORKLOAD.replace('topics: 3', 'topics: 0')}{lists}\n")
+
+    assert (plan.topic.count, plan.topic.use_existing) == (count, False)
+    assert "TopicList: not carried over: " in notes
+
+
+def test_a_list_of_topics_is_nothing_to_a_dialect_without_it() -> None:
+    plan, notes = imported(f"{WORKLOAD}existingTopicList: [foo]\n", dialect="upstream")
+
+    assert (plan.topic.count, plan.topic.use_existing) == (3, False)
+    assert "existingTopicList: unknown, ignored as the benchmark does" in notes
 
 
 def test_without_a_driver_a_lab_kafka_is_taken_and_told() -> None:
@@ -174,8 +235,32 @@ def test_without_a_driver_a_lab_kafka_is_taken_and_told() -> None:
             "0.yaml:3: topics: must be at least 1, not 0",
         ),
         (
+            [f"{WORKLOAD}existingTopicList: [foo]\n"],
+            "0.yaml:3: topics: must be 0 beside existingTopicList, as in the redpanda dialect",
+        ),
+        (
             [KAFKA.replace("bootstrap.servers", "bootstrap.server")],
             "0.yaml:7: commonConfig: names no bootstrap.servers",
+        ),
+        *(
+            (
+                [WORKLOAD.replace("1024", value)],
+                f"0.yaml:6: messageSize: not YAML: the value is no {kind}",
+            )
+            for value, kind in (
+                ("!!int ''", "int"),
+                ("!!float ''", "float"),
+                ("!!bool foo", "bool"),
+                ("!!timestamp foo", "timestamp"),
+                ("2026-02-31", "timestamp"),
+                ("0x" + "f" * 6000, "int"),
+                ("!!float '" + "1:" * 400 + "1'", "float"),
+            )
+        ),
+        ([WORKLOAD.replace("1024", '"\\UFFFFFFFF"')], "0.yaml:1: not YAML: "),
+        (
+            [KAFKA.replace("linger.ms=1", "buffer.memory=\u00b2")],
+            "0.yaml:9: producerConfig: buffer.memory: '\u00b2' is not a number of bytes",
         ),
         ([PULSAR.replace("serviceUrl", "url")], "client.serviceUrl: is missing"),
         ([WORKLOAD.replace("100\n", "99999\n")], "partitions: must be at most 100000"),

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from soak.core.errors import RunFolderError
 from soak.core.phases import Phases
+from soak.omb.journal_amounts import Told
 from soak.omb.run_result import Second, Source
 from soak.store.journal_reader import sources
 from soak.store.merged_reader import MergedReader
@@ -43,7 +44,7 @@ def seconds(folder: RunFolder) -> Iterator[Second]:
     names = [name for name in sources(folder.journal) if name.startswith(_ROLES)]
     found = MergedReader(folder.journal, names).read()
     for k, group in groupby(found, key=lambda one: one.record.k):
-        yield k, [(one.record, one.columns) for one in group]
+        yield k, [Told(one.source, one.record, one.columns) for one in group]
 
 
 def _measured(phases: Phases, folder: RunFolder) -> tuple[int, int]:

@@ -54,7 +54,7 @@ def parse(text: str, name: str) -> Document:
         raise PlanError(f"{name}:{line}: not YAML: {error.problem or error.context}") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise PlanError(f"{name}:1: not YAML: {error}") from error
-    except ValueError as error:  # a scalar such as an impossible date
+    except (ValueError, OverflowError) as error:  # an escape that is no character
         raise PlanError(f"{name}:1: not YAML: {error}") from error
     finally:
         if loader is not None:
@@ -80,7 +80,22 @@ def _build(
             _build(loader, child, (*place, index), lines, name)
             for index, child in enumerate(node.value)
         ]
-    return loader.construct_object(node)
+    return _scalar(loader, node, place, name)
+
+
+def _scalar(loader: yaml.SafeLoader, node: yaml.Node, place: Place, name: str) -> object:
+    """Return what a text stands for; its tag may ask for what it is not, as may a date that never was."""
+    try:
+        value: object = loader.construct_object(node)
+        if isinstance(value, int):
+            float(
+                value
+            )  # beyond that nobody can reckon with it, and 4,300 digits cannot even be shown
+    except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        where = Document(name, None, {place: node.start_mark.line + 1})
+        kind = node.tag.rpartition(":")[2]
+        raise where.error(place, f"not YAML: the value is no {kind}") from error
+    return value
 
 
 def _mapping(

@@ -30,7 +30,7 @@ def lines(start_wall_ns: int, seconds: Iterable[Second]) -> Iterator[str]:
     yield '"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"\n'
     for k, told in seconds:
         for metric, tag in TAGS.items():
-            texts = [text for record, _ in told for text in histograms(record, metric)]
+            texts = [text for one in told for text in histograms(one.record, metric)]
             if texts:
                 yield from _line(k, tag, texts)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from soak.clients.known import librdkafka
 from soak.core.plugins import close_to
-from soak.omb import java_properties
+from soak.omb import java_properties, java_values
 from soak.omb.draft import Draft
 from soak.omb.source_file import SourceFile
 
@@ -23,6 +23,7 @@ KEYED_DEFAULTS = {"partitioner": "murmur2_random"}
 """The same where messages have keys: librdkafka takes CRC32 of them."""
 BATCH_SIZE_HERE = 1_000_000
 """librdkafka's own."""
+_MOST_IN_FLIGHT = 5  # of an idempotent producer, there and here
 
 _RENAMED = {
     "max.request.size": "message.max.bytes",
@@ -33,14 +34,16 @@ _RENAMED = {
 _BUFFER = "buffer.memory"  # in bytes there, in KiB here
 _BUFFER_HERE = "queue.buffering.max.kbytes"
 _JAAS = "sasl.jaas.config"
-_JAAS_USER = re.compile(r'username\s*=\s*"?(?P<user>[^"\s;]+)')
+_JAAS_USER = re.compile(
+    r"""username\s*=\s*(?:(?P<mark>["'])(?P<quoted>(?:\\.|(?!(?P=mark))[^\\])+)(?P=mark)|(?P<plain>[^"'\s;]+))"""
+)
 _NEEDLESS = {
     "key.serializer": "messages are bytes here",
     "value.serializer": "messages are bytes here",
     "key.deserializer": "messages are bytes here",
     "value.deserializer": "messages are bytes here",
 }
-_SECRET = re.compile(r"password|secret|passphrase|\.pem$|\.jwt$")
+_SECRET = re.compile(r"password|secret|passphrase|\.pem$|\.jwt$|^sasl\.oauthbearer\.config$")
 
 
 def section(source: SourceFile, key: str, draft: Draft) -> dict[str, str]:
@@ -58,28 +61,42 @@ def section(source: SourceFile, key: str, draft: Draft) -> dict[str, str]:
     return found
 
 
-def with_defaults(producer: Mapping[str, str], draft: Draft, name: str) -> dict[str, str]:
-    """Return a producer's settings with the defaults of Java's client where nothing else is said."""
+def with_defaults(
+    producer: Mapping[str, str], common: Mapping[str, str], draft: Draft, name: str
+) -> dict[str, str]:
+    """Return a producer's settings with the defaults of Java's client where nothing else is said.
+
+    What is `common` is said, too: the benchmark gives it to its producers first.
+    """
     kind = draft.body.get("load", {}).get("keys", {}).get("kind", "none")
     defaults = PRODUCER_DEFAULTS | (KEYED_DEFAULTS if kind != "none" else {})
-    acks = producer.get("acks", producer.get("request.required.acks", "all"))
-    is_plain = producer.get("enable.idempotence") == "false"
-    if acks not in ("all", "-1") or is_plain:
+    said = {**common, **producer}
+    if _cannot_be_idempotent(said):
         defaults["enable.idempotence"] = "false"
-    added = {key: value for key, value in defaults.items() if key not in producer}
+    added = {key: value for key, value in defaults.items() if key not in said}
     if added:
-        said = ", ".join(f"{key} {value}" for key, value in added.items())
-        draft.notes.append(f"{name}: producerConfig: as Java's client does unasked: {said}")
-    found = {**producer, **added}
-    _note_small_batches(found, draft, name)
-    return found
+        listed = ", ".join(f"{key} {value}" for key, value in added.items())
+        draft.notes.append(f"{name}: producerConfig: as Java's client does unasked: {listed}")
+    _note_small_batches({**said, **added}, draft, name)
+    return {**producer, **added}
+
+
+def _cannot_be_idempotent(producer: Mapping[str, str]) -> bool:
+    """Say whether Java's client, unasked, is not: by acknowledgements, retries or requests in flight."""
+    acks = producer.get("acks", producer.get("request.required.acks", "all"))
+    in_flight = java_values.whole(producer.get("max.in.flight.requests.per.connection", ""))
+    return (
+        acks not in ("all", "-1")
+        or java_values.whole(producer.get("retries", "")) == 0
+        or (in_flight is not None and in_flight > _MOST_IN_FLIGHT)
+    )
 
 
 def _note_small_batches(producer: Mapping[str, str], draft: Draft, name: str) -> None:
-    size = producer["batch.size"]
-    if producer["enable.idempotence"] != "true" or not size.isdigit():
+    size = java_values.whole(producer["batch.size"])
+    if producer["enable.idempotence"] != "true" or size is None:
         return
-    if int(size) < BATCH_SIZE_HERE:
+    if size < BATCH_SIZE_HERE:
         draft.notes.append(
             f"{name}: producerConfig: batch.size {size}: at full speed an idempotent librdkafka took "
             f"13 us of CPU a message with 131072 and 4.7 with its own {BATCH_SIZE_HERE}: leave it out "
@@ -100,7 +117,10 @@ def _one(source: SourceFile, key: str, name: str, value: str, draft: Draft) -> d
     if "{zone.id}" in value:
         value = value.replace("{zone.id}", "")
         _note(source, key, name, "{zone.id} is left out: there are no zones here", draft)
-    return {here: value}
+    taken, why = java_values.taken(here, value)
+    if why:
+        _note(source, key, name, why, draft)
+    return {here: taken}
 
 
 def _from_jaas(source: SourceFile, key: str, value: str, draft: Draft) -> dict[str, str]:
@@ -113,13 +133,15 @@ def _from_jaas(source: SourceFile, key: str, value: str, draft: Draft) -> dict[s
     _note(
         source, key, _JAAS, f"a secret stands in no plan: put the password into {reference}", draft
     )
-    return {"sasl.username": match["user"], "sasl.password": reference}
+    user = match["plain"] or re.sub(r"\\(.)", r"\1", match["quoted"])
+    return {"sasl.username": user, "sasl.password": reference}
 
 
 def _kibibytes(source: SourceFile, key: str, value: str) -> str:
-    if not value.strip().isdigit():
+    size = java_values.whole(value)
+    if size is None or size < 0:
         raise source.error(key, f"{_BUFFER}: {value!r} is not a number of bytes")
-    return str(max(1, int(value) // 1024))
+    return str(max(1, size // 1024))
 
 
 def _note(source: SourceFile, key: str, name: str, message: str, draft: Draft) -> None:

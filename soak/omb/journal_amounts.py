@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from soak.core.model import Column, Record
 
-Told = tuple[Record, tuple[Column, ...]]
 _Places = dict[tuple[str, str], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A source's record of one second, and what its values mean."""
+
+    source: str
+    record: Record
+    columns: tuple[Column, ...]
 
 
 class Amounts:
@@ -26,9 +35,9 @@ class Amounts:
         return max(self._values(told, metric, name), default=math.nan)
 
     def _values(self, told: Told, metric: str, quantile: str) -> list[float]:
-        record, columns = told
+        record = told.record
         if record.columns_id not in self._places:
-            self._places[record.columns_id] = _places(columns)
+            self._places[record.columns_id] = _places(told.columns)
         places = self._places[record.columns_id].get((metric, quantile), ())
         return [record.values[at] for at in places if not math.isnan(record.values[at])]
 

@@ -125,10 +125,10 @@ def _measured_totals(found: _Sorted) -> dict[str, float]:
 
 def _step_seconds(facts: Mapping[str, str | int | float], name: str) -> float:
     millis = facts.get("sampleRateMillis", profile.NOMINAL_STEP_MILLIS)
-    step_seconds = number(millis, name, "sampleRateMillis") / 1e3
-    if not step_seconds > 0:
-        raise PlanError(f"{name}: sampleRateMillis: {millis!r} is not above 0")
-    return step_seconds
+    step_millis = number(millis, name, "sampleRateMillis")
+    if not step_millis >= 1:  # whole ones there; ends of samples are kept to a millisecond
+        raise PlanError(f"{name}: sampleRateMillis: {millis!r} is below 1")
+    return step_millis / 1e3
 
 
 def _remarks_on_times(facts: dict[str, str | int | float], name: str) -> list[str]:

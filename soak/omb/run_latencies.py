@@ -56,7 +56,7 @@ class RunLatencies:
 
     def _take(self, told: Told, family: Family) -> None:
         merged, metric = self._merged[family], _METRICS[family]
-        for text in histograms(told[0], metric):
+        for text in histograms(told.record, metric):
             merged.add(text)
         merged.note_max(self._amounts.quantile(told, metric, "max"))
         overflow = self._amounts.count(told, "overflow_messages")

@@ -19,12 +19,11 @@ from soak.core.units import SECOND_NS
 from soak.omb.journal_amounts import Amounts, Told
 from soak.omb.merged import Cells
 from soak.omb.profile import NOMINAL_STEP_MILLIS
-from soak.omb.result import Floats, Result
+from soak.omb.result import Result
 from soak.omb.run_facts import facts
 from soak.omb.run_latencies import RunLatencies
 from soak.omb.run_sample import RunSample
 
-_BACKLOG = "backlog_messages"
 STEP = NOMINAL_STEP_MILLIS // 1_000
 
 Second = tuple[int, Sequence[Told]]
@@ -52,7 +51,8 @@ def collect(source: Source, seconds: Iterable[Second]) -> Result:
         RunFolderError: there is none of these seconds.
     """
     cells, amounts = Cells(), Amounts()
-    sample, whole = RunSample(cells, amounts), RunLatencies(cells, amounts)
+    sample = RunSample(source.plan.consumers, cells, amounts)
+    whole = RunLatencies(cells, amounts)
     rows: list[dict[str, float]] = []
     late, last_k = 0, source.begin_k - 1
     for k, told in seconds:
@@ -66,8 +66,7 @@ def collect(source: Source, seconds: Iterable[Second]) -> Result:
             whole.absorb(sample.latencies)
             sample.clear()
         last_k = k
-        for one in told:
-            sample.add(one)
+        sample.add(k, told)
     if last_k < source.begin_k:
         raise RunFolderError(f"the run {source.name} has no record of its soak yet")
     rows.append(sample.values())
@@ -94,22 +93,11 @@ def _result(
         },
         step_seconds=float(STEP),
         seconds=STEP * np.arange(1.0, len(rows) + 1),
-        samples={name: np.array([row[name] for row in rows]) for name in rows[0]}
-        | {_BACKLOG: _backlogs(rows, source.plan.consumers.subscriptions)},
+        samples={name: np.array([row[name] for row in rows]) for name in rows[0]},
         totals=whole.statistics(),
         distributions=whole.distributions(),
         remarks=tuple(remarks),
     )
-
-
-def _backlogs(rows: list[dict[str, float]], subscriptions: int) -> Floats:
-    """Return the backlog of each sample: while consumers pause they know none, and what is sent is added."""
-    found: list[float] = []
-    for row in rows:
-        is_paused = row["consume_rate_per_second"] == 0.0 and bool(found)
-        grown = found[-1] + subscriptions * row["sent_messages"] if is_paused else 0.0
-        found.append(grown if is_paused else row[_BACKLOG])
-    return np.array(found)
 
 
 def _moment(wall_ns: int) -> str:

@@ -47,6 +47,13 @@ class SourceFile:
             raise self.error(key, f"{value!r} is not a whole number")
         return value
 
+    def count(self, draft: Draft, key: str, why: str) -> int:
+        """Return how many there are, 1 where nothing is said; fewer than 1 are 1, and it is told why."""
+        value = self.whole(key, 1)
+        if value < 1:
+            self.note(draft, key, f"{value} is 1 here: {why}")
+        return max(1, value)
+
     def number(self, key: str, default: float) -> float:
         value = self.values.get(key)
         if value is None:

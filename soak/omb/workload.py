@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from fractions import Fraction
 
 from soak.core import plugins
@@ -21,6 +22,7 @@ _MOST_CLIENTS = 1000  # of one producer process
 _MOST_CONSUMERS = 100
 _MESSAGES_A_PROCESS = 200_000  # a second, on a core: docs/load.md
 _SPEED = f"a process sends or reads some {_MESSAGES_A_PROCESS // 1000}k/s"
+_BOTH_SIDES = "a run sends and reads"
 _TELLING = {
     "backlogDrainRatio": "upstream",
     "warmupProducerRate": "vanlightly",
@@ -29,10 +31,10 @@ _TELLING = {
     "existingTopicList": "redpanda",
     "existingProduceTopicList": "redpanda",
     "existingConsumeTopicList": "redpanda",
-    "sampleRateMillis": "redpanda",
     "consumerOnly": "confluent",
+    "sampleRateMillis": "vanlightly",  # and Redpanda's, which refuses what it does not know
 }
-"""Keys that one dialect alone has, the surest first."""
+"""Keys that one dialect alone has, the surest first; the last one two have, and the milder stands."""
 
 _NO_PART = {
     "randomizedPayloadPoolSize": "every message has random bytes of its own here",
@@ -44,6 +46,7 @@ _NO_PART = {
     "existingProduceTopicList": "one topic is used for both; name it in existingTopicList",
     "existingConsumeTopicList": "one topic is used for both; name it in existingTopicList",
 }
+_EXISTING = ("existingTopicList", "existingProduceTopicList", "existingConsumeTopicList")
 _UNSET: tuple[object, ...] = (None, -1, 0, [], "")
 
 
@@ -68,7 +71,7 @@ def take(source: SourceFile, draft: Draft, dialect: str | None) -> None:
         if key in known.workload_keys and source.values.get(key) not in _UNSET:
             source.note(draft, key, f"not carried over: {why}")
     draft.put("name", plan_name(source.text("name")))
-    _take_topics(source, draft)
+    _take_topics(source, draft, known.workload_keys)
     _take_messages(source, draft)
     _take_rate(source, draft)
     _take_clients(source, draft)
@@ -84,20 +87,32 @@ def plan_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.") or "omb"
 
 
-def _take_topics(source: SourceFile, draft: Draft) -> None:
+def _take_topics(source: SourceFile, draft: Draft, known: Collection[str]) -> None:
+    """Take topics to make, or one that is there: beside such a list neither number says anything there."""
+    lists = [key for key in _EXISTING if key in known and source.values.get(key)]
+    least = 0 if lists else 1
     for key, ours in (("topics", "topic.count"), ("partitionsPerTopic", "topic.partitions")):
-        count = source.whole(key, 1)
-        if count < 1:
-            raise source.error(key, f"must be at least 1, not {count}")
-        draft.put(ours, count)
-    existing = source.values.get("existingTopicList") or []
+        count = source.whole(key, least)
+        if count < least:
+            raise source.error(key, f"must be at least {least}, not {count}")
+        draft.put(ours, max(1, count))
+    if lists:
+        if source.whole("topics", 0):
+            raise source.error("topics", f"must be 0 beside {lists[0]}, as in the redpanda dialect")
+        _take_existing(source, draft)
+
+
+def _take_existing(source: SourceFile, draft: Draft) -> None:
+    existing = source.values.get(_EXISTING[0]) or []
     if not isinstance(existing, list):
-        raise source.error("existingTopicList", "must be a list of topics")
+        raise source.error(_EXISTING[0], "must be a list of topics")
     if len(existing) == 1:
         draft.put("topic.name", str(existing[0]))
         draft.put("topic.use_existing", value=True)
+        source.note(draft, _EXISTING[0], "set topic.partitions to as many as it has")
     elif existing:
-        source.note(draft, "existingTopicList", "not carried over: a plan names one topic")
+        draft.put("topic.count", len(existing))
+        source.note(draft, _EXISTING[0], "not carried over: a plan names one topic")
 
 
 def _take_messages(source: SourceFile, draft: Draft) -> None:
@@ -132,9 +147,9 @@ def _take_rate(source: SourceFile, draft: Draft) -> None:
 
 def _take_clients(source: SourceFile, draft: Draft) -> None:
     """Both count by topic there; here a process serves all topics, and there are enough for the rate."""
-    rate, topics = source.whole("producerRate", 0), max(1, source.whole("topics", 1))
+    rate, topics = source.whole("producerRate", 0), draft.body["topic"]["count"]
     for_rate = -(-max(0, rate) // _MESSAGES_A_PROCESS)
-    producers = topics * max(1, source.whole("producersPerTopic", 1))
+    producers = topics * source.count(draft, "producersPerTopic", _BOTH_SIDES)
     processes = max(-(-producers // _MOST_CLIENTS), for_rate)
     each = -(-producers // processes)
     if processes * each > producers:
@@ -142,7 +157,8 @@ def _take_clients(source: SourceFile, draft: Draft) -> None:
         source.note(draft, "producersPerTopic", f"{text}: {_SPEED}")
     draft.put("load.producers", processes)
     draft.put("load.clients_per_producer", each)
-    draft.put("consumers.subscriptions", max(1, source.whole("subscriptionsPerTopic", 1)))
+    subscriptions = source.count(draft, "subscriptionsPerTopic", _BOTH_SIDES)
+    draft.put("consumers.subscriptions", subscriptions)
     _take_readers(source, draft, topics, for_rate)
     if rate <= 0:
         source.note(draft, "producerRate", f"add load.producers and consumers: {_SPEED}")
@@ -154,7 +170,7 @@ def _take_clients(source: SourceFile, draft: Draft) -> None:
 
 def _take_readers(source: SourceFile, draft: Draft, topics: int, for_rate: int) -> None:
     key = "consumerPerSubscription"
-    asked = max(1, source.whole(key, 1))
+    asked = source.count(draft, key, _BOTH_SIDES)
     processes = min(max(asked, for_rate), _MOST_CONSUMERS)
     if processes < asked:
         source.note(draft, key, f"{asked} are {processes} here: each is a process")
@@ -179,7 +195,7 @@ def _take_times(source: SourceFile, draft: Draft, warm_up_minutes: int, *, is_to
     draft.put("phases.soak", format_duration(minutes * _MINUTE_NS) if minutes > 0 else _ENDLESS)
     backlog = source.whole("consumerBacklogSizeGB", 0)
     if backlog > 0:
-        subscriptions = max(1, source.whole("subscriptionsPerTopic", 1))
+        subscriptions = draft.body["consumers"]["subscriptions"]
         draft.put("phases.catch_up.backlog_size", format_size(-(-backlog * _GIB // subscriptions)))
         if subscriptions > 1:
             text = f"of {subscriptions} subscriptions together there, of the slowest here: a share"

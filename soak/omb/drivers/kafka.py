@@ -21,6 +21,7 @@ KEYS = frozenset(
     }
 )
 _SERVERS = "bootstrap.servers"
+_REPLICATION = "a plan says how many copies there are, and leaves it to no broker"
 
 
 def take(source: SourceFile, draft: Draft) -> None:
@@ -31,7 +32,7 @@ def take(source: SourceFile, draft: Draft) -> None:
 
 def fill(source: SourceFile, draft: Draft, kind: str) -> None:
     """Put what all drivers of Kafka's protocol say into the plan's broker of this kind."""
-    draft.put("topic.replication", max(1, source.whole("replicationFactor", 1)))
+    draft.put("topic.replication", source.count(draft, "replicationFactor", _REPLICATION))
     topic = java_properties.parse(source.text("topicConfig"))
     if topic:
         draft.put("topic.settings", topic)
@@ -42,7 +43,7 @@ def fill(source: SourceFile, draft: Draft, kind: str) -> None:
     if not servers:
         raise source.error("commonConfig", f"names no {_SERVERS}")
     draft.put(f"broker.{kind}.bootstrap_servers", servers[0])
-    producer = java_client.with_defaults(producer, draft, source.document.name)
+    producer = java_client.with_defaults(producer, common, draft, source.document.name)
     for part, settings in (("common", common), ("producer", producer), ("consumer", consumer)):
         if settings:
             draft.put(f"broker.{kind}.{part}", settings)

@@ -38,6 +38,8 @@ _PRODUCER_KEYS = frozenset(
     }
 )
 _CONSUMER_KEYS = frozenset({"receiverQueueSize", "subscriptionType"})
+MOST_IN_A_BATCH = 4096
+"""What `soak check` takes, as an offset has so much room for a place in a batch."""
 _ORDERED = ("Exclusive", "Failover")
 _TOKEN = "AuthenticationToken"  # noqa: S105  # the name of a class
 _TOKEN_SECRET = "${env:PULSAR_TOKEN}"  # noqa: S105  # where it is, not what
@@ -112,8 +114,11 @@ def _take_persistence(persistence: SourceFile, draft: Draft) -> None:
 def _take_producer(producer: SourceFile, draft: Draft) -> None:
     producer.note_unknown(draft, _PRODUCER_KEYS)
     is_batching = producer.flag("batchingEnabled", default=True)
-    settings = {"batching_enabled": str(is_batching).lower()}
+    settings = {"batching_enabled": str(is_batching).lower(), "send_timeout_millis": "0"}
     if is_batching:
+        settings["batching_max_messages"] = str(MOST_IN_A_BATCH)
+        text = f"batches are of {MOST_IN_A_BATCH} messages at most here, of any number there"
+        producer.note(draft, "batchingEnabled", text)
         delay_ms = producer.whole("batchingMaxPublishDelayMs", 1)
         settings["batching_max_publish_delay_ms"] = str(delay_ms)
         size = producer.whole("batchingMaxBytes", 2**20)
@@ -121,6 +126,11 @@ def _take_producer(producer: SourceFile, draft: Draft) -> None:
     pending = producer.whole("pendingQueueSize", 0)
     if pending > 0:
         settings["max_pending_messages"] = str(pending)
+    else:
+        text = (
+            f"{pending} is no limit there; here a partition's queue has one: max_pending_messages"
+        )
+        producer.note(draft, "pendingQueueSize", text)
     if "blockIfQueueFull" in producer.values:
         producer.note(
             draft, "blockIfQueueFull", "not carried over: no queue holds the schedule up here"
