@@ -21,8 +21,9 @@ def listen(*_):
     if not os.path.exists(f"/proc/self/cwd/.attach_pid{os.getpid()}"):
         return
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
+    listener.bind(address + ".tmp")
     listener.listen()
+    os.rename(address + ".tmp", address)  # whoever sees it can connect
     while os.path.exists(address):
         connection, _ = listener.accept()
         asked = connection.recv(100)
