@@ -111,6 +111,25 @@ def test_a_false_alarm_before_the_fault_fails_the_drill_that_found_it(
     assert {check.subject for check in checks if not check.is_met} == missed
 
 
+@pytest.mark.parametrize(
+    ("cause", "series", "missed"),
+    [
+        ("broker_cpu", "probe@a|host_cpu_steal_ratio", set()),
+        ("broker_cpu", "probe@a|host_cpu_ratio", {"before"}),
+        ("slow_drive", "probe@a|host_cpu_steal_ratio", {"before"}),  # the theft is its second thought
+    ],
+)
+def test_cpu_that_the_hypervisor_took_before_the_fault_was_so_and_is_no_false_alarm(
+    cause: str, series: str, missed: set[str]
+) -> None:
+    run = summary()
+    evidence = [{"cause": "broker_cpu", "text": "", "numbers": {"series": series}}]
+    early = {"cause": cause, "at": "2027-01-15T07:59:00Z", "evidence": evidence}
+    run["findings"].append({**run["findings"][0], **early})
+
+    assert failing(run) == missed
+
+
 def test_a_warning_and_a_step_back_down_are_not_what_was_expected() -> None:
     """The second is named `unknown`, as what nobody has a name for is."""
     expect = Expectation(cause="unknown")
