@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -55,9 +56,15 @@ def _weather(
 ) -> dict[str, Any]:
     """Go through all of it; return the figures and the oracle's complaints."""
     began = time.monotonic()
-    around, post = Surroundings(home), Post()
-    broker = kafka.start(home / "kafka", {})
-    try:
+    with contextlib.ExitStack() as left:
+        broker = kafka.start(
+            home / "kafka", {}
+        )  # which may have to be fetched, while names are known
+        left.callback(broker.stop)
+        around = Surroundings(home)
+        left.callback(around.close)
+        post = Post()
+        left.callback(post.close)
         post.open()
         storm = Storm(home, around, broker, post, seed)
         try:
@@ -72,10 +79,6 @@ def _weather(
             storm.close()
             if logs is not None:
                 shutil.copytree(storm.folder.logs, logs, dirs_exist_ok=True)
-    finally:
-        broker.stop()
-        post.close()
-        around.close()
     figures = {
         "seconds": round(time.monotonic() - began),
         "kills": dict(sorted(storm.kills.items())),
