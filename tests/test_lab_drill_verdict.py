@@ -116,7 +116,7 @@ def test_a_false_alarm_before_the_fault_fails_the_drill_that_found_it(
     [
         ("broker_cpu", "probe@a|host_cpu_steal_ratio", set()),
         ("broker_cpu", "probe@a|host_cpu_ratio", {"before"}),
-        ("slow_drive", "probe@a|host_cpu_steal_ratio", {"before"}),  # the theft is its second thought
+        ("slow_drive", "probe@a|host_cpu_steal_ratio", {"before"}),  # a second thought
     ],
 )
 def test_cpu_that_the_hypervisor_took_before_the_fault_was_so_and_is_no_false_alarm(

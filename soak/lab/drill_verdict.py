@@ -161,7 +161,7 @@ def after_lifting(
 
 
 def _is_stolen(one: Mapping[str, Any]) -> bool:
-    """True for a finding explained by CPU that a hypervisor gave to others: no drill does that, and it was so."""
+    """True for a finding explained by CPU that a hypervisor took: no drill does that, and it was so."""
     cause = one.get("cause")
     return any(
         evidence.get("cause") == cause
