@@ -16,9 +16,9 @@ from soak.core import plan_text
 from soak.core.clock import SystemClock
 from soak.core.phase_plan import planned
 from soak.core.phases import to_line
-from soak.core.ports import FAILED, Acks, Outgoing, Topics
+from soak.core.ports import FAILED, Acks, Bell, Outgoing, Topics
 from soak.core.units import SECOND_NS
-from soak.daemons.context import topics_of
+from soak.daemons.context import Context, topics_of
 from soak.daemons.leaders import Leaders
 from soak.daemons.messages import Messages
 from soak.daemons.produce import UNHEARD_NS, ProduceLoop
@@ -73,10 +73,33 @@ class PromptBell(FakeBell):
     def __init__(self, clock: FakeClock, producer: AskedProducer) -> None:
         super().__init__(clock)
         self._producer = producer
+        self.waits = 0
 
     def wait(self, mono_ns: int) -> None:
         rung_ns = self._producer.next_ns()
         super().wait(mono_ns if rung_ns is None else min(mono_ns, rung_ns))
+        self.waits += 1
+
+
+def loop_of(
+    folder: Path, rate: int, clock: FakeClock, producer: AskedProducer, bell: Bell | None = None
+) -> tuple[Context, ProduceLoop]:
+    plan = plan_text.load(PLAN.format(rate=rate), "plan").plan
+    steps = planned(plan.phases)
+    phases = "".join(to_line(*one) for one in zip(steps.names, steps.from_k, strict=True))
+    context = context_of(folder, plan, clock, "produce.0", phases)
+    topics, inc, broker = topics_of(plan), context.writer.inc, FakeBroker()
+    loop = ProduceLoop(
+        context,
+        0,
+        [producer],
+        Messages(plan.load, topics, [5], inc, 9, broker),
+        ProduceSecond([5], inc, topics.total),
+        Leaders(broker, topics),
+        clock,
+        bell or PromptBell(clock, producer),
+    )
+    return context, loop
 
 
 @pytest.mark.parametrize("rate", [10, 50, 200, 1000])
@@ -87,23 +110,9 @@ def test_a_report_is_stamped_when_it_comes_at_whatever_rate(
 ) -> None:
     """Not at the next send: at 50/s that would be 20 ms, whatever the cluster took."""
     clock = FakeClock()
-    plan = plan_text.load(PLAN.format(rate=rate), "plan").plan
-    steps = planned(plan.phases)
-    phases = "".join(to_line(*one) for one in zip(steps.names, steps.from_k, strict=True))
-    context = context_of(tmp_path, plan, clock, "produce.0", phases)
-    topics, inc, broker = topics_of(plan), context.writer.inc, FakeBroker()
     producer = AskedProducer(clock, latency_ns)
     producer.has_bell = has_bell
-    loop = ProduceLoop(
-        context,
-        0,
-        [producer],
-        Messages(plan.load, topics, [5], inc, 9, broker),
-        ProduceSecond([5], inc, topics.total),
-        Leaders(broker, topics),
-        clock,
-        PromptBell(clock, producer),
-    )
+    context, loop = loop_of(tmp_path, rate, clock, producer)
     while clock.mono_ns() < 3 * SECOND_NS:
         loop.tick()
     loop.finish()
@@ -113,6 +122,30 @@ def test_a_report_is_stamped_when_it_comes_at_whatever_rate(
     named = [dict(zip((c.name for c in cs), one.values, strict=True)) for one, cs in records]
     served_ns = named[1][SERVED] * SECOND_NS
     assert 0.98 * latency_ns <= served_ns <= 1.02 * (latency_ns + late_ns)
+
+
+def test_who_is_held_up_by_a_full_queue_does_not_wake_for_each_report(tmp_path: Path) -> None:
+    """Each would cost a wake-up; at full speed that took 6 % more CPU a message."""
+    clock = FakeClock()
+    producer = AskedProducer(clock, 3_000_000)
+    bell = PromptBell(clock, producer)
+    context, loop = loop_of(tmp_path, 1000, clock, producer, bell)
+    while clock.mono_ns() < SECOND_NS:
+        loop.tick()
+    before = bell.waits
+    producer.is_full = True
+    while clock.mono_ns() < SECOND_NS + 10_000_000:  # until all is reported that is out
+        loop.tick()
+    producer.is_full = False
+    held = bell.waits - before
+    while clock.mono_ns() < 2 * SECOND_NS:
+        loop.tick()
+    loop.finish()
+    context.writer.close(is_end=True)
+
+    assert before > 500
+    assert held <= 1
+    assert bell.waits - before > 500
 
 
 def test_kafka_s_client_rings_when_a_report_has_come() -> None:

@@ -183,9 +183,13 @@ class ProduceLoop:
         self._finish_writing()
 
     def _sleep_until(self, mono_ns: int) -> None:
-        """Sleep, and wake for a report: it is stamped when it is looked at, and that may be long after."""
+        """Sleep, and wake for a report: it is stamped when it is looked at, and that may be long after.
+
+        Who is held up goes on when there is room, which is soon: to wake for each report only takes CPU.
+        """
         soon_ns = self._clock.mono_ns() + UNHEARD_NS
-        if mono_ns <= soon_ns or not self._in_flight():
+        is_held = any(one.is_held for one in self._senders)
+        if mono_ns <= soon_ns or is_held or not self._in_flight():
             self._clock.sleep_until(mono_ns)
         elif self._are_heard:
             self._bell.wait(mono_ns)

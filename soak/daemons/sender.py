@@ -35,7 +35,7 @@ class Sender:
         self._messages = messages
         self._clock = clock
         self._block: Block | None = None  # the next to be sent, laid out up to 10 ms ahead
-        self._is_held = False  # behind the schedule because the cluster took no more
+        self.is_held = False  # behind the schedule because the cluster took no more
 
     def follow(self, pacer: Pacer) -> None:
         """Go by this pacer from now on: another one, or the same when its schedule was extended."""
@@ -46,8 +46,8 @@ class Sender:
     def begin(self, now_ns: int) -> int:
         """Send the first block of what is due, and return how much; what is too old for that is missed."""
         due = self.pacer.due(now_ns)
-        if self._is_held:
-            self._is_held = now_ns - self.pacer.next_due_ns() > LAG_UNTRUSTED_NS
+        if self.is_held:
+            self.is_held = now_ns - self.pacer.next_due_ns() > LAG_UNTRUSTED_NS
         if due.missed:
             self.second.missed += due.missed
             self.follow(self.pacer)
@@ -70,7 +70,7 @@ class Sender:
         if taken < count:
             self.second.queue_full += count - taken
             self.left = 0
-            self._is_held = True
+            self.is_held = True
             self.drop_block()  # another partition may take them
             self.next_ns = now_ns + FULL_NS
         elif not self.left:
@@ -101,5 +101,5 @@ class Sender:
             delay_ns = delay_ns[:taken]
         block.sent += taken
         self.second.note_sent(delay_ns)
-        self.second.held_back += taken if self._is_held else 0
+        self.second.held_back += taken if self.is_held else 0
         return taken
