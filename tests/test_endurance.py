@@ -51,8 +51,19 @@ pytestmark = [
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     with booted(tmp_path) as world:
-        yield Machine(world)
+        machine = Machine(world)
+        yield machine
+        keep_runs(machine)
     shutil.rmtree(tmp_path / "lib", ignore_errors=True)  # checkpoints of Spark
+
+
+def keep_runs(machine: Machine) -> None:
+    """Copy the run folders beside the samples: what is wrong after hours is looked into there."""
+    shutil.rmtree(BUILD / "runs", ignore_errors=True)
+    for name in machine.runs():
+        shutil.copytree(
+            machine.home / name, BUILD / "runs" / name, ignore=shutil.ignore_patterns("checkpoint")
+        )
 
 
 def test_hours_of_kills_are_a_run_like_any_other(machine: Machine, lab_kafka: Kafka) -> None:
