@@ -13,6 +13,7 @@ from soak.core.model import Column
 
 FLOOR_SECONDS = 1e-6  # the histograms' own resolution; a zero has no logarithm
 _FLOOR = log10(FLOOR_SECONDS) + 1e-6  # with float32's rounding
+_LEFT = 0.2  # of the logarithm of a change: after a hundredfold step a level 2.5 times the old one is back
 _LEAST_BY_UNIT = {"ratio": 0.05, "messages": 1.0}  # what nobody would call a change
 
 
@@ -86,3 +87,15 @@ def is_step(
     if logarithmic:
         lower = max(lower, FLOOR_SECONDS)
     return change > 0.0 and change >= max(least_change, (step.ratio - 1.0) * lower)
+
+
+def is_back(before: float, after: float, level: float, *, logarithmic: bool) -> bool:
+    """True when next to nothing is left of a change from `before` to `after`, in the series' own unit.
+
+    Of latencies a fifth of the logarithm may be left: after a second nobody waits for 17 ms to be 9 again,
+    and a short baseline does not know the one from the other.
+    """
+    if not logarithmic:
+        return (level - before) * (after - before) <= 0.0
+    start, end, now = (log10(max(one, FLOOR_SECONDS)) for one in (before, after, level))
+    return (now - start) * (end - start) <= _LEFT * (end - start) ** 2

@@ -185,6 +185,19 @@ def test_all_steps_of_a_long_stair_are_gone_once_the_level_is_back() -> None:
     assert sorted(gone) == ups
 
 
+@pytest.mark.parametrize(("left", "expected"), [(2.0, ["gone"]), (4.0, [])])
+def test_a_large_step_is_gone_though_a_little_is_left_of_it(
+    left: float, expected: list[str]
+) -> None:
+    """A hundredfold step; a fifth of its logarithm, 2.5 times the old level, may be left."""
+    values = latencies(3, 400)
+    values[100:150] *= 100.0
+    values[150:] *= left
+    found = [change for _, change in run(values) if change.direction == "up"]
+
+    assert [change.state for change in found[2:]] == expected
+
+
 def test_a_step_that_stays_is_never_gone() -> None:
     states = [change.state for _, change in run(latencies(3, 900, onset=100))]
 
