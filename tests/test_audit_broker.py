@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from soak.brokers import kafka
@@ -104,6 +104,26 @@ def test_what_came_before_a_late_consumer_of_a_topic_that_was_there_is_no_loss(
 
     assert run.verdict() == {"received": acked}
     assert run.total("foreign_messages") == foreign
+
+
+def test_what_lies_behind_somebody_else_s_open_transaction_is_read(
+    lab_kafka: Running, make_run: Make
+) -> None:
+    """A client that asks for committed records alone would stop before it, and call 1,009 lost."""
+    run = make_run(lab_kafka, partitions=1)
+    stranger = Producer(
+        {"bootstrap.servers": lab_kafka.bootstrap_servers, "transactional.id": run.topic}
+    )
+    stranger.init_transactions(30)
+    stranger.begin_transaction()
+    stranger.produce(run.topic, b"x", partition=0)
+    assert stranger.flush(30) == 0
+
+    acked = run.produce(1_009)
+    run.consume(acked)
+    stranger.abort_transaction(30)
+
+    assert run.verdict() == {"received": acked}
 
 
 def test_what_retention_deleted_before_it_was_read_is_expired(

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from soak.core import header
-from soak.core.audit import EXPIRED_EVENT, Audit
+from soak.core.audit import EXPIRED_EVENT, FINAL_EVENT, Audit
 from soak.core.model import Event, Record, Span
 from soak.core.ports import EARLIEST
 from soak.core.units import SECOND_NS
@@ -69,6 +69,25 @@ def test_ten_million_messages_leave_nothing_behind() -> None:
     assert audit.verdict()["lost"] == 0
     assert audit.cost == 2 * PARTITIONS * CLIENTS
     assert sizes[-1] - sizes[len(sizes) // 10] < SLACK_BYTES
+
+
+def test_a_consumer_that_was_started_anew_leaves_nothing_behind() -> None:
+    """It said a last word after ten seconds and read on; offsets have holes, as Pulsar's, so none join."""
+    audit, costs = Audit(), []
+    spans = _sparse(0)
+    for k in range(1, 10_000):
+        before, spans = spans, _sparse(k)
+        audit.add(Record(k, 1, k * SECOND_NS, 0, "", (), acknowledged=spans), ())
+        end = {"partition": 0, "position": k * 1000, "log_end": k * 1000}
+        events = (Event(FINAL_EVENT, k * SECOND_NS, 0, end),) if k == 10 else ()
+        audit.add(Record(k, 1, k * SECOND_NS, 0, "", (), received=before, events=events), ())
+        costs.append(audit.cost)
+
+    assert max(costs[20:]) == costs[20] <= 4
+
+
+def _sparse(k: int) -> dict[str, tuple[Span, ...]]:
+    return {LANES[0]: ((k * 100, k * 100 + 99, k * 1000, k * 1000 + 500),)}
 
 
 def _week() -> Iterator[tuple[Record, int]]:

@@ -142,6 +142,7 @@ def test_without_acknowledgements_loss_is_not_known() -> None:
         'producer: {acks: "0"}',
         'producer: {request.required.acks: "0"}',
         'common: {acks: "0"}, producer: {linger.ms: 1}',
+        'common: {acks: all}, producer: {request.required.acks: "0"}',
     ):
         assert not is_loss_known(plan_text.load(_plan(kafka=f"{{{settings}}}"), "p").plan)
     assert is_loss_known(plan_text.load(_plan(), "p").plan)

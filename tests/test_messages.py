@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -119,6 +120,23 @@ def test_a_key_always_goes_to_the_partition_that_the_client_would_choose() -> No
     assert list(chunk.key) == [f"key-{turn // 2 % 3}".encode() for turn in range(12)]
     assert [at // 5 for at in chunk.partition] == [0, 1] * 6
     assert all(at % 5 == sum(key) % 5 for at, key in zip(chunk.partition, chunk.key, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["round_robin", "random"])
+def test_what_was_dropped_had_no_turn(kind: Literal["round_robin", "random"]) -> None:
+    """A full queue takes 20 of each block: all 64 keys, or topics, have their turn all the same."""
+    is_turns = kind == "round_robin"
+    topics = Topics(("t",) if is_turns else tuple(f"t{at}" for at in range(64)), 1)
+    messages = _messages(Load(keys=Keys(kind=kind, count=64)), topics)
+    sent: Counter[object] = Counter()
+    for turn in range(160):
+        block = messages.block(0, turn + np.arange(LARGEST_BLOCK), 0)
+        sent.update((block.key or ())[:20] if is_turns else block.partition[:20])
+        block.sent = 20
+        messages.drop(block)
+
+    assert set(sent.values()) == {50}
+    assert len(sent) == 64
 
 
 def test_zipf_gives_the_first_key_its_share() -> None:

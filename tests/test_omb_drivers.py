@@ -156,6 +156,7 @@ def test_no_secret_gets_into_a_plan() -> None:
         '  sasl.jaas.config=org.example.PlainLoginModule required username="me" password="hunter2";\n'
         "  ssl.key.password=hunter2\n  client.id=a-{zone.id}\n"
         "  sasl.oauthbearer.config=principal=me secret=hunter2\n"
+        "  sasl.oauthbearer.token.endpoint.url=https://me:hunter2@idp.example.org/token\n"
     )
     plan, text = imported(WORKLOAD, KAFKA.replace("producerConfig", f"{more}producerConfig"))
 
@@ -166,6 +167,7 @@ def test_no_secret_gets_into_a_plan() -> None:
         "ssl.key.password": "${env:SSL_KEY_PASSWORD}",
         "client.id": "a-",
         "sasl.oauthbearer.config": "${env:SASL_OAUTHBEARER_CONFIG}",
+        "sasl.oauthbearer.token.endpoint.url": "${env:SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL}",
     }
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -192,6 +193,20 @@ def test_a_schedule_that_ends_at_rate_zero_is_never_due_again() -> None:
 
     assert (schedule.due_ns(9), schedule.due_ns(10)) == (900_000_000, NEVER_NS)
     assert schedule.first_at_or_after(10**15) == 10
+
+
+@given(st.integers(1, 1000), st.integers(0, 5000))
+def test_what_is_due_in_centuries_is_never_due_and_nothing_wraps(of: int, first: int) -> None:
+    """The least rate that a plan takes, shared by up to a thousand clients."""
+    schedule = Schedule(0, Fraction(1, 10**6)).share(of - 1, of)
+
+    due = schedule.due_many_ns(first, 4096)
+
+    assert due.size == 4096
+    assert (np.diff(due) >= 0).all()
+    for at in range(0, 4096, 511):
+        exact = schedule.due_ns(first + at)
+        assert due[at] == exact or (due[at] == NEVER_NS and exact > 2**62)
 
 
 def test_a_negative_rate_is_refused() -> None:

@@ -112,3 +112,16 @@ def test_what_lies_in_deleted_offsets_for_certain_is_taken_out() -> None:
     taken = unsettled.take_inside(IntervalSet([(0, 20), (40, 70)]))
 
     assert (taken, list(unsettled)) == ([(0, 9)], [(20, 29, 50, 80)])
+
+
+def test_many_pieces_of_unknown_place_are_joined_and_settle_all_the_same() -> None:
+    """Without acknowledgements nobody says where a message lies; 23 of 20,000 seconds are received."""
+    unsettled = Unsettled()
+    for k in range(20_000):
+        unsettled.add(placed((k * 10, k * 10 + 9, -1, -1)))
+    kept = len(unsettled)
+    for k in range(500, 523):
+        unsettled.settle((k * 10, k * 10 + 9, k * 10, k * 10 + 9))
+
+    assert kept <= MOST_PIECES
+    assert sum(last - first + 1 for first, last, _, _ in unsettled) == 200_000 - 230

@@ -47,6 +47,8 @@ _CONSUMER = {
     "enable.auto.commit": "false",
     "auto.offset.reset": "earliest",
     "fetch.wait.max.ms": "100",
+    # The default would stop before what somebody else's open transaction holds back, and call it lost.
+    "isolation.level": "read_uncommitted",
     # With its queue full the client stops fetching for so long: a second of it halves the throughput.
     "fetch.queue.backoff.ms": "2",
 }
@@ -56,6 +58,10 @@ _OURS: Mapping[str, tuple[frozenset[str], str]] = {
     "auto.offset.reset": (
         frozenset({"earliest", "smallest", "beginning"}),
         "what a reader passes over would count as lost",
+    ),
+    "isolation.level": (
+        frozenset({"read_uncommitted"}),
+        "what lies behind somebody else's open transaction would count as lost",
     ),
     "delivery.report.only.error": (frozenset({"false"}), "every message's report is measured"),
     "transactional.id": (frozenset({""}), "nothing is sent in transactions"),

@@ -18,6 +18,7 @@ OF_LIBRDKAFKA = (
     "ssl.key.password",
     "ssl.key.pem",
     "ssl.keystore.password",
+    "sasl.oauthbearer.config",
     "sasl.oauthbearer.client.credentials.client.secret",
     "sasl.oauthbearer.client.secret",
     "sasl.oauthbearer.assertion.private.key.passphrase",
@@ -44,6 +45,9 @@ def refuse_literals(where: str, settings: Mapping[str, str], secret: Collection[
         text = settings.get(name, "")
         if text and not _REFERENCE.fullmatch(text):
             raise SettingError((where, name), f"a secret must not stand in a plan: {HOW}")
+    for name, text in settings.items():
+        if is_in_url(name, text):
+            raise SettingError((where, name), "holds a password, which must not stand in a plan")
 
 
 def refuse_in_addresses(where: str, addresses: Iterable[str]) -> None:
@@ -51,6 +55,11 @@ def refuse_in_addresses(where: str, addresses: Iterable[str]) -> None:
     for one in addresses:
         if "@" in one or is_in_query(one):
             raise ValueError(f"{where} holds a password, which must not stand in a plan")
+
+
+def is_in_url(name: str, text: str) -> bool:
+    """True when a setting is a URL that names a user or a password, or in its query a secret."""
+    return name.endswith(".url") and ("@" in text or is_in_query(text))
 
 
 def is_in_query(url: str) -> bool:

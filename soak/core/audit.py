@@ -94,10 +94,7 @@ class Audit:
             lane.note_written(record.at_ns, spans)
             for subscription_ in self._subscriptions if self._has_end else ():
                 self._note_written((subscription_, _partition(name)), record.at_ns, spans)
-        for name, spans in record.received.items():
-            reading = self._lane(name).readings[subscription]
-            for span in spans:
-                self._counts[subscription]["reread"] += reading.receive(span)
+        self._receive(record, subscription)
         if self._with_gap:
             self._close_gaps(record, subscription)
         for name, following in record.sent_next.items():
@@ -161,6 +158,15 @@ class Audit:
         """Return how many intervals are kept, of 80 to 220 bytes each."""
         lanes = sum(lane.cost for lane in self._lanes.values())
         return lanes + sum(log.cost for log in self._logs.values())
+
+    def _receive(self, record: Record, subscription: int) -> None:
+        for name, spans in record.received.items():
+            reading = self._lane(name).readings[subscription]
+            for span in spans:
+                self._counts[subscription]["reread"] += reading.receive(span)
+            place = subscription, _partition(name)
+            if self._has_end and place in self._logs:
+                self._logs[place].note_received(reading.highest)
 
     def _count(self, record: Record, columns: tuple[Column, ...], subscription: int) -> None:
         for at, count in self._count_columns.of(columns):

@@ -12,6 +12,7 @@ class ReadLog:
     __slots__ = (
         "_final",
         "_gap_begin",
+        "_is_read_on",
         "_late",
         "_unrecorded",
         "deleted",
@@ -25,6 +26,7 @@ class ReadLog:
         self.explained = IntervalSet()  # of these, it has by now
         self._unrecorded = IntervalSet()
         self._late = IntervalSet()  # written after the reader's last look
+        self._is_read_on = False  # beyond the last word: what is late after it tells nothing
         self._gap_begin: int | None = None
         self._final = (0, -1, 0)  # at_ns, position, log end
 
@@ -38,13 +40,18 @@ class ReadLog:
         """Note a last word of the consumer; the newest counts, and only what was written after it is late."""
         word = at_ns, position, log_end
         if word > self._final:
-            self._final, self._late = word, IntervalSet()
+            self._final, self._late, self._is_read_on = word, IntervalSet(), False
 
     def note_written(self, at_ns: int, first: int, last: int) -> None:
         """Note offsets acknowledged by a record of `at_ns`: beyond the last look they may be out of sight."""
         seen_ns, _, log_end = self._final
-        if 0 < seen_ns < at_ns and last >= log_end:
+        if not self._is_read_on and 0 < seen_ns < at_ns and last >= log_end:
             self._late.add(max(first, log_end), last)
+
+    def note_received(self, highest: int) -> None:
+        """Note the highest offset received: a consumer that reads on has not said its last word."""
+        if highest >= self._final[1] and not self._is_read_on:
+            self._is_read_on, self._late = True, IntervalSet()
 
     def open_gap(self, begin: int) -> None:
         """Note that a record is missing: nobody knows what was received from offset `begin` on."""

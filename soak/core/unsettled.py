@@ -72,7 +72,7 @@ class Unsettled:
         joined = [self._pieces[0]]
         for at, piece in enumerate(self._pieces[1:]):
             before = joined[-1]
-            is_next = before[1] + 1 == piece[0] and before[3] < piece[2]
+            is_next = before[1] + 1 == piece[0] and _is_behind(before, piece)
             if is_next and at % 2 == 0:
                 joined[-1] = _joined(before, piece)
             else:
@@ -123,6 +123,11 @@ def _is_dense(before: Span, after: Span) -> bool:
     begin, end, begin_offset, end_offset = after
     is_next = last + 1 == begin and high + 1 == begin_offset
     return is_next and high - low == last - first and end_offset - begin_offset == end - begin
+
+
+def _is_behind(before: Span, after: Span) -> bool:
+    """True where the second lies behind the first in the log, or nobody knows where either lies."""
+    return before[3] < after[2] or before[3] == after[3] == NO_END
 
 
 def _joined(before: Span, after: Span) -> Span:

@@ -115,8 +115,10 @@ class Messages:
         return Block(client, partition, key, lane, sequence, due_ns, laid)
 
     def drop(self, block: Block) -> None:
-        """Give the numbers of what is left of a client's newest block to its next one."""
+        """Give the numbers and the turn of what is left of a client's newest block to its next one."""
         np.subtract.at(self._next, block.lane[block.sent :], 1)
+        if self._keyed:
+            self._keyed[block.client].give_back(block.left)
 
     def _number(self, lane: Ints) -> Ints:
         """Return the next sequence number of each message in its lane, in order."""
@@ -169,3 +171,7 @@ class _Keyed:
         return topic * topics.partitions + known.partition[number], [
             names[at] for at in number.tolist()
         ]
+
+    def give_back(self, count: int) -> None:
+        """Have the last turns again: what only blocks had that were dropped would never be sent."""
+        self._next -= count

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from soak.clients.known import librdkafka
+from soak.clients.secret import is_in_url
 from soak.core.plugins import close_to
 from soak.omb import java_properties, java_values
 from soak.omb.draft import Draft
@@ -42,6 +43,7 @@ _NEEDLESS = {
     "value.serializer": "messages are bytes here",
     "key.deserializer": "messages are bytes here",
     "value.deserializer": "messages are bytes here",
+    "isolation.level": "everything is read, also before a transaction ends",
 }
 _SECRET = re.compile(r"password|secret|passphrase|\.pem$|\.jwt$|^sasl\.oauthbearer\.config$")
 
@@ -110,7 +112,8 @@ def _one(source: SourceFile, key: str, name: str, value: str, draft: Draft) -> d
         hint = close_to(name, sorted(librdkafka()))
         _note(source, key, name, f"left out: librdkafka has no such setting{hint}", draft)
         return {}
-    if _SECRET.search(here) and not value.startswith("${"):
+    is_secret = bool(_SECRET.search(here)) or is_in_url(here, value)
+    if is_secret and not value.startswith("${"):
         reference = "${env:" + here.upper().replace(".", "_") + "}"
         _note(source, key, name, f"a secret stands in no plan: put it into {reference}", draft)
         return {here: reference}

@@ -60,5 +60,5 @@ class RunLatencies:
             merged.add(text)
         merged.note_max(self._amounts.quantile(told, metric, "max"))
         overflow = self._amounts.count(told, "overflow_messages")
-        if overflow > 0 and family is not DELAY:
+        if overflow > 0 and family is END_TO_END:  # a producer's are of latencies from the due time
             merged.add_overflow(int(overflow))
