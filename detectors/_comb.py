@@ -19,8 +19,6 @@ _LEAST_ROWS = 6.0
 _ENDS = 3  # bursts at either end that may be no part of the comb
 _LEAST_FILLED = 0.75  # of the ticks
 _MOST_CHANCE = 0.5  # of a burst to hit a tick by chance
-SILENT_TICKS = 20.0  # that a comb hides in noise at most
-_LEAST_FOLLOWED = 0.4  # of the bursts since it began, by another a period later
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +56,6 @@ def judged(starts: NDArray[np.int64] | NDArray[np.float64]) -> Comb | None:
     )
     period, last = _fitted(times[hits[at]], float(periods[at]))
     return Comb(period, surprise - log(periods.size), hits[at], last)
-
-
-def began(starts: NDArray[np.float64], first: float, period: float) -> float:
-    """Return since when a comb is there whose first known hit is `first`, by the bursts before; in rows.
-
-    A phase that shifts, as with a restart, breaks a comb in two that is one; so each burst is asked alone
-    whether another follows it a period later.
-    """
-    width = EARLY_ROWS + EARLY_RATIO * period
-    onset = last = first
-    followed = 0
-    for bursts, at in enumerate(starts[starts < first][::-1].tolist(), 1):
-        if last - at > SILENT_TICKS * period:
-            break
-        if np.any(np.abs(starts - at - period) <= width):
-            followed, last = followed + 1, at
-            if followed >= _LEAST_FOLLOWED * bursts:
-                onset = at
-    return onset
 
 
 def _candidates(

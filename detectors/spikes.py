@@ -3,12 +3,9 @@
 Method:  a burst begins where a value lies both the smallest step and five robust sd above the median of the
          last minute, and ends after two calm rows. With each burst the last 24 are held against combs
          (`_comb`); one is told when it is rarer than the threshold, and gone after three ticks without a
-         burst on them, or when one of another period is told. It began with the first of the bursts, the 48
-         before them included, that others follow a period later: the newest alone would date a comb that had
-         hidden in noise to today.
+         burst on them, or when one of another period is told.
 Assumes: bursts of at most 20 s or two rows, six rows to hours apart; a minute is one of rows of a second.
-         A comb that is there from the start of a watch, or as far as is remembered, is how the cluster is,
-         no news.
+         A comb that is there from the start of a watch is how the cluster is, no news.
 """
 
 from __future__ import annotations
@@ -32,8 +29,7 @@ _SDS = 5.0
 _CALM = 2  # rows that end a burst
 _LONGEST = 20  # seconds, or two rows
 _MOST = 24  # bursts held against combs
-_MOST_EARLIER = 48  # before them, that tell only since when
-_SILENT_TICKS = 3.5  # that end a comb that stands
+_SILENT_TICKS = 3.5
 _SLACK = 3  # seconds
 _SAME_PERIOD = 0.05
 _FOLLOWED = 0.25  # of how early or late a burst is: a period is never known exactly
@@ -57,7 +53,6 @@ class Watch:
     now: Burst | None = None
     bar: float = 0.0  # what a value must pass to belong to it
     bursts: list[Burst] = field(default_factory=list)
-    earlier_k: list[int] = field(default_factory=list)  # when the bursts before these began
     standing: Change | None = None
     spacing: int = 1  # seconds from row to row
 
@@ -80,9 +75,7 @@ class Watch:
             self.now = first, k - first + self.spacing, max(top, y)
         if ended is None or ended[1] > max(_LONGEST, 2 * self.spacing):
             return changes
-        self.bursts.append(ended)
-        self.earlier_k = [*self.earlier_k, *(at for at, _, _ in self.bursts[:-_MOST])]
-        del self.bursts[:-_MOST], self.earlier_k[:-_MOST_EARLIER]
+        self.bursts = [*self.bursts, ended][-_MOST:]
         return changes + self._told(series, k, recent.level, config)
 
     def note_step(self, onset_k: int) -> None:
@@ -91,7 +84,7 @@ class Watch:
 
     def start_anew(self) -> None:
         """Forget the bursts: what comes does not follow them."""
-        self.now, self.bursts, self.earlier_k, self.tick_k = None, [], [], None
+        self.now, self.bursts, self.tick_k = None, [], None
 
     def _told(self, series: str, k: int, level: float, config: Config) -> list[Change]:
         """Return a comb that is news, and the end of the one that stood until then."""
@@ -99,7 +92,6 @@ class Watch:
         if combed is None:
             return []
         change, tick_k = combed
-        change = self._dated(change)
         if old is not None and _is_same(change.period_seconds, old.period_seconds):
             self.tick_k = tick_k
             self.calm_rows = min(self.calm_rows, round((k - tick_k) / self.spacing))
@@ -125,25 +117,10 @@ class Watch:
             self.tick_k = tick_k + _FOLLOWED * (k - tick_k)
         return is_hit
 
-    def _dated(self, change: Change) -> Change:
-        """Return a comb with the onset that the bursts before those on its ticks give it."""
-        period = change.period_seconds or 0.0
-        starts = np.array([*self.earlier_k, *(first for first, _, _ in self.bursts)], np.float64)
-        rows = starts / self.spacing
-        first, period_rows = change.onset_k / self.spacing, period / self.spacing
-        onset_k = round(_comb.began(rows, first, period_rows) * self.spacing)
-        return replace(change, onset_k=onset_k, interval=_interval(onset_k, period))
-
     def _is_known(self, change: Change) -> bool:
-        """Return whether a comb was there all along, or came with a step; note its period when so."""
+        """Return whether a comb was there from the start, or came with a step; note its period when so."""
         period, onset_k = change.period_seconds or 0.0, change.onset_k
-        is_old = self.known_until_k is not None and (
-            onset_k <= self.known_until_k + period
-            or (
-                len(self.earlier_k) == _MOST_EARLIER
-                and onset_k <= self.earlier_k[0] + _comb.SILENT_TICKS * period
-            )
-        )
+        is_old = self.known_until_k is not None and onset_k <= self.known_until_k + period
         if is_old or any(
             -_STEP_SECONDS <= onset_k - step_k <= _STEP_SECONDS + period
             for step_k in self.stepped_k
@@ -157,7 +134,7 @@ class Watch:
             return []
         if self.calm_rows * self.spacing < _SILENT_TICKS * change.period_seconds:
             return []
-        self.standing, self.bursts, self.earlier_k = None, [], []
+        self.standing, self.bursts = None, []
         return [replace(change, state="gone", gone_k=k)]
 
     @classmethod
@@ -173,7 +150,6 @@ class Watch:
             None if now is None else _burst(now),
             state["bar"],
             [_burst(one) for one in state["bursts"]],
-            state["earlier_k"],
             change_of(state["standing"]),
             state["spacing"],
         )
@@ -218,7 +194,7 @@ def _combed(
         series=series,
         raised_k=first,
         onset_k=first,
-        interval=_interval(first, period),
+        interval=(max(0, first - round(period)), first + _SLACK),
         before=config.unscaled(level),
         after=config.unscaled(float(np.median([top for _, _, top in hits]))),
         state="confirmed",
@@ -228,10 +204,6 @@ def _combed(
         burst_seconds=float(np.median([seconds for _, seconds, _ in hits])),
     )
     return change, comb.tick * spacing
-
-
-def _interval(onset_k: int, period: float) -> tuple[int, int]:
-    return max(0, onset_k - round(period)), onset_k + _SLACK
 
 
 def _is_same(period: float | None, known: float | None) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detectors._comb import began, judged
+from detectors._comb import judged
 from detectors._recent import Recent
 from detectors.spikes import Config, Watch, detect, words_of
 from soak.core.model import Change, Series
@@ -197,38 +197,3 @@ def test_another_comb_ends_the_one_that_stands() -> None:
         ("gone", 52),
         ("confirmed", 20),
     ]
-
-
-def comb_in_noise(rng: np.random.Generator, first: int, rows: int) -> NDArray[np.float64]:
-    """Return a comb of 13.4 s of which noise hides every third burst; at times its phase shifts."""
-    y, at = rng.normal(0.0, 0.08, rows), float(first)
-    while at < rows:
-        y[int(at)] += max(0.0, rng.normal(0.5, 0.15))
-        at += 13.4 + (rng.random() < 0.02) * rng.uniform(0.0, 13.4)
-    return y
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_comb_from_the_start_is_no_news_however_late_it_shows(seed: int) -> None:
-    """The collections of a broker's garbage: of the newest bursts alone each would be a comb of today."""
-    rng = np.random.default_rng(seed)
-
-    assert watched(comb_in_noise(rng, 10, 5000)) == []
-
-
-@pytest.mark.parametrize("seed", [4, 6, 10])
-def test_a_comb_that_shows_late_is_dated_to_when_it_began(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    found = watched(np.append(rng.normal(0.0, 0.08, 1000), comb_in_noise(rng, 0, 4000)))[0]
-
-    assert 1000 <= found.onset_k <= 1060
-    assert found.raised_k > found.onset_k + 24 * 13.4
-    assert found.interval == (found.onset_k - 13, found.onset_k + 3)
-
-
-def test_the_bursts_before_date_a_comb_over_a_missed_tick_and_a_shift() -> None:
-    ticks = [*range(100, 300, 20), *range(307, 500, 20)]
-    starts = np.array([17.0, *(float(tick) for tick in ticks if tick != 240)])
-
-    assert began(starts, 447.0, 20.0) == 100.0
-    assert began(starts, 100.0, 20.0) == 100.0
