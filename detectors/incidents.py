@@ -154,9 +154,15 @@ def is_recovery(incident: Incident, known: Iterable[Change], step_ratio: float) 
         one.direction == "down"
         and up.onset_k - DIP_SECONDS <= one.onset_k < up.onset_k
         and up.after < step_ratio * one.before
-        and not any(_stood(rise, one.onset_k) for rise in rises)
+        and not any(_stood(rise, one.onset_k) or _ends(one, rise, step_ratio) for rise in rises)
         for one in own
     )
+
+
+def _ends(fall: Change, rise: Change, step_ratio: float) -> bool:
+    """True when a fall takes what was left of an earlier rise, which may be a step of its own."""
+    is_earlier = rise.onset_k < fall.onset_k
+    return is_earlier and fall.after < step_ratio * rise.before <= fall.before
 
 
 def _stood(rise: Change, k: int) -> bool:

@@ -147,6 +147,7 @@ class FakeBroker:
     """A cluster of which only the leaders and the partitioner matter."""
 
     block_bits = 0
+    wait_ns = 260_000
 
     def __init__(self, leader: Sequence[int] = (1,)) -> None:
         self.leader = list(leader)

@@ -133,6 +133,7 @@ class KafkaBroker:
     """A cluster as the plan names it; every client is made where it is asked for."""
 
     block_bits = 0
+    wait_ns = 260_000  # three messages a wake-up at 10,000/s
 
     def __init__(
         self, config: Config, clock: Clock, library: _librdkafka.Library | None = None

@@ -133,10 +133,11 @@ def _is_kept(wanted: dict[str, int], state: Path) -> bool:
 
 def _write(state: Path, page: Path) -> None:
     from soak.lab import matrix
+    from soak.store.run_folder import write_atomically
 
     text = page.read_text(encoding="utf-8") if page.exists() else "# Drills\n"
     tables = matrix.tables([_with_broker(one) for one in matrix.read(state)])
-    page.write_text(matrix.with_tables(text, tables), encoding="utf-8")
+    write_atomically(page, matrix.with_tables(text, tables), 0o644)
 
 
 def _with_broker(one: Result) -> Result:

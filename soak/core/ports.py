@@ -218,6 +218,9 @@ class Broker(LeaderSource, Partitioner, Protocol):
     block_bits: int
     """0: the offsets of a partition are dense. Else the bits of an offset from this one up name a block
     that retention deletes as a whole (a ledger); offsets rise, with holes that mean nothing."""
+    wait_ns: int
+    """So long a message waits for others that go to the client with it: the schedule lag is that and what a
+    wake-up is late."""
 
     def check_settings(self) -> None:
         """Raise `BrokerError` when the client does not know its settings; asks no cluster."""

@@ -36,7 +36,7 @@ from soak.service.notify import notifier
 from soak.service.priority import Priority
 from soak.store.journal import segments
 
-TICK_NS = 260_000  # so long a message waits for others: the lag is that and what a wake-up is late
+WAIT_NS = 260_000
 IDLE_NS = 20_000_000
 DIGEST_NS = SECOND_NS // 10  # acknowledgements are noted at once, and counted so often
 DIGEST_MESSAGES = 1 << 14  # or when so many were sent: what counts them long holds up the schedule
@@ -68,6 +68,7 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     producers = [broker.producer(topics) for _ in instances]
     adapt = Priority().adapt
     loop = ProduceLoop(context, index, producers, messages, second, leaders, clock, bell, adapt)
+    loop.wait_ns = broker.wait_ns
     if is_first_life(context):
         loop.owe_all()
     spare_collections()
@@ -131,6 +132,7 @@ class ProduceLoop:
         self._cpu = CpuMeter(clock)
         self._busy = CpuMeter(clock, thread_time)
         self._adapt = adapt
+        self.wait_ns = WAIT_NS  # see `Broker.wait_ns`
         self._digest_ns = self._served_ns = now_ns
 
     @property
@@ -158,7 +160,7 @@ class ProduceLoop:
         next_ns = now_ns + IDLE_NS
         if self._phase in LOADED:
             self._send_due(now_ns)
-            next_ns = min(max(self._wake_ns(), now_ns + TICK_NS), next_ns)
+            next_ns = min(max(self._wake_ns(), now_ns + self.wait_ns), next_ns)
         self._serve()
         if now_ns >= self._digest_ns or self._uncounted >= DIGEST_MESSAGES:
             self._digest_ns = now_ns + DIGEST_NS
@@ -259,7 +261,7 @@ class ProduceLoop:
         first_ns = NEVER_NS
         for one in self._senders:
             first_ns = min(first_ns, one.next_ns)
-        until_ns, last_ns = first_ns + TICK_NS, first_ns
+        until_ns, last_ns = first_ns + self.wait_ns, first_ns
         for one in self._senders:
             if one.next_ns <= until_ns:
                 last_ns = max(last_ns, one.pacer.last_due_ns(until_ns))

@@ -29,6 +29,7 @@ from soak.lab.drill_verdict import (
 from soak.lab.origin import Origin
 
 NONE = "no finding"
+_MOST_UNTRUSTED = 0.1  # of the seconds of a run, as for a verdict
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -84,6 +85,11 @@ def of(
     evidence = found.get("evidence") or [{}]
     onset, coverage = moments.onset_wall_ns, summary.get("coverage", {})
     is_judged = "detector" not in {gap.get("source") for gap in coverage.get("gaps", ())}
+    if (
+        drill.expect.cause == NOTHING
+    ):  # what no detector looked at is no proof that nothing was there
+        untrusted = float(coverage.get("untrusted_seconds", 0))
+        is_judged &= untrusted <= _MOST_UNTRUSTED * float(coverage.get("seconds", 0))
     return Result(
         drill=drill.name,
         seed=seed,
