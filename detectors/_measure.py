@@ -89,7 +89,7 @@ def is_step(
     return change > 0.0 and change >= max(least_change, (step.ratio - 1.0) * lower)
 
 
-def is_back(before: float, after: float, level: float, *, logarithmic: bool) -> bool:
+def is_undone(before: float, after: float, level: float, *, logarithmic: bool) -> bool:
     """True when next to nothing is left of a change from `before` to `after`, in the series' own unit.
 
     Of latencies a fifth of the logarithm may be left: after a second nobody waits for 17 ms to be 9 again,

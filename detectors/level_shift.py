@@ -25,7 +25,7 @@ from pydantic.dataclasses import dataclass
 
 from detectors import _block, _codec, _learning, _measure, _rows, _scores
 from detectors._block import Block, Book, Pending
-from detectors._measure import Step, is_back, is_step, is_watched, unscaled
+from detectors._measure import Step, is_step, is_undone, is_watched, unscaled
 from detectors._onset import Onset, locate
 from detectors._windows import AFTER, ROWS
 from soak.core.model import Change, Column
@@ -307,7 +307,7 @@ class Panel:
 
     def _is_back(self, block: Block, i: int, change: Change, level: float) -> bool:
         """True when a level is back where a change began, or beyond: of steps up a stair all are gone."""
-        if is_back(change.before, change.after, level, logarithmic=bool(block.logarithmic[i])):
+        if is_undone(change.before, change.after, level, logarithmic=bool(block.logarithmic[i])):
             return True
         is_nearer = abs(level - change.before) < abs(level - change.after)
         return is_nearer and not self._is_step(block, i, change.before, level)

@@ -53,13 +53,18 @@ def refuse_literals(where: str, settings: Mapping[str, str], secret: Collection[
 def refuse_in_addresses(where: str, addresses: Iterable[str]) -> None:
     """Raise `ValueError` when an address names a user or a password, or in its query a secret."""
     for one in addresses:
-        if "@" in one or is_in_query(one):
+        if is_in_address(one):
             raise ValueError(f"{where} holds a password, which must not stand in a plan")
 
 
 def is_in_url(name: str, text: str) -> bool:
-    """True when a setting is a URL that names a user or a password, or in its query a secret."""
-    return name.endswith(".url") and ("@" in text or is_in_query(text))
+    """True when a setting is a URL, and no reference to one, that names a secret."""
+    return name.endswith(".url") and not is_reference(text) and is_in_address(text)
+
+
+def is_in_address(address: str) -> bool:
+    """True when an address names a user or a password, or in its query a secret."""
+    return "@" in address or is_in_query(address)
 
 
 def is_in_query(url: str) -> bool:

@@ -164,9 +164,8 @@ class Audit:
             reading = self._lane(name).readings[subscription]
             for span in spans:
                 self._counts[subscription]["reread"] += reading.receive(span)
-            place = subscription, _partition(name)
-            if self._has_end and place in self._logs:
-                self._logs[place].note_received(reading.highest)
+            if self._has_end:
+                self._note_received((subscription, _partition(name)), reading.highest)
 
     def _count(self, record: Record, columns: tuple[Column, ...], subscription: int) -> None:
         for at, count in self._count_columns.of(columns):
@@ -201,6 +200,10 @@ class Audit:
     def _note_written(self, place: Place, at_ns: int, spans: Sequence[Span]) -> None:
         for _, _, first, last in spans if place in self._logs else ():
             self._logs[place].note_written(at_ns, first, last)
+
+    def _note_received(self, place: Place, highest: int) -> None:
+        if place in self._logs:
+            self._logs[place].note_received(highest)
 
     def _close_gaps(self, record: Record, subscription: int) -> None:
         lowest: dict[Place, int] = {}

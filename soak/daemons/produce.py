@@ -36,7 +36,7 @@ from soak.service.notify import notifier
 from soak.service.priority import Priority
 from soak.store.journal import segments
 
-WAIT_NS = 260_000
+WAIT_NS = 260_000  # so long a message waits for others, unless the broker says otherwise
 IDLE_NS = 20_000_000
 DIGEST_NS = SECOND_NS // 10  # acknowledgements are noted at once, and counted so often
 DIGEST_MESSAGES = 1 << 14  # or when so many were sent: what counts them long holds up the schedule

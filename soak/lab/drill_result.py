@@ -85,9 +85,8 @@ def of(
     evidence = found.get("evidence") or [{}]
     onset, coverage = moments.onset_wall_ns, summary.get("coverage", {})
     is_judged = "detector" not in {gap.get("source") for gap in coverage.get("gaps", ())}
-    if (
-        drill.expect.cause == NOTHING
-    ):  # what no detector looked at is no proof that nothing was there
+    if drill.expect.cause == NOTHING:
+        # what no detector looked at is no proof that nothing was there
         untrusted = float(coverage.get("untrusted_seconds", 0))
         is_judged &= untrusted <= _MOST_UNTRUSTED * float(coverage.get("seconds", 0))
     return Result(

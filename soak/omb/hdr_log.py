@@ -33,23 +33,25 @@ def lines(start_wall_ns: int, seconds: Iterable[Second]) -> Iterator[str]:
     yield '"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"\n'
     for k, told in seconds:
         for metric, tag in TAGS.items():
-            own = [one for one in told if histograms(one.record, metric)]
+            own = [(one, texts) for one in told if (texts := histograms(one.record, metric))]
             if own:
                 yield from _line(k, metric, tag, own, amounts)
 
 
-def _line(k: int, metric: str, tag: str, told: Sequence[Told], amounts: Amounts) -> Iterator[str]:
-    texts = [text for one in told for text in histograms(one.record, metric)]
+def _line(
+    k: int, metric: str, tag: str, told: Sequence[tuple[Told, list[str]]], amounts: Amounts
+) -> Iterator[str]:
+    texts = [text for _, own in told for text in own]
     one = decode(texts[0])
     if len(texts) > 1:
         one = empty()
         for text in texts:
             one.decode_and_add(text.encode("ascii"))
-    counts = [amounts.count(source, "overflow_messages") for source in told]
+    counts = [amounts.count(source, "overflow_messages") for source, _ in told]
     overflow = int(sum(count for count in counts if count > 0))
     largest_us = float(one.get_max_value()) if one.get_total_count() else 0.0
     if overflow:
-        exact = [amounts.quantile(source, metric, "max") for source in told]
+        exact = [amounts.quantile(source, metric, "max") for source, _ in told]
         largest_us = max(largest_us, *(1e6 * value for value in exact if not math.isnan(value)))
         yield f"#[{tag} at {k:.3f}: {overflow} more above 1 h]\n"
     if one.get_total_count() or overflow:
