@@ -139,6 +139,14 @@ def test_what_was_dropped_had_no_turn(kind: Literal["round_robin", "random"]) ->
     assert len(sent) == 64
 
 
+def test_a_turn_that_is_passed_over_goes_to_the_next_key() -> None:
+    messages = _messages(Load(keys=Keys(kind="round_robin", count=3)), Topics(("t",), 2))
+    messages.drop(messages.block(0, np.arange(5), 0))
+    messages.pass_over(0)
+
+    assert list(messages.block(0, np.arange(2), 0).key or ()) == [b"key-1", b"key-2"]
+
+
 def test_zipf_gives_the_first_key_its_share() -> None:
     """With exponent 1 and 10 keys the first has 1 / (1 + 1/2 + ... + 1/10) = 34.1 % of the messages."""
     messages = _messages(Load(keys=Keys(kind="zipf", count=10)), Topics(("t",), 1))

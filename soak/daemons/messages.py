@@ -120,6 +120,11 @@ class Messages:
         if self._keyed:
             self._keyed[block.client].give_back(block.left)
 
+    def pass_over(self, client: int) -> None:
+        """Leave out the turn that a client was refused: one full partition must not hold up the others."""
+        if self._keyed:
+            self._keyed[client].give_back(-1)
+
     def _number(self, lane: Ints) -> Ints:
         """Return the next sequence number of each message in its lane, in order."""
         order = np.argsort(lane, kind="stable")

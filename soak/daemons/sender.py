@@ -72,6 +72,7 @@ class Sender:
             self.left = 0
             self.is_held = True
             self.drop_block()  # another partition may take them
+            self._messages.pass_over(self._client)
             self.next_ns = now_ns + FULL_NS
         elif not self.left:
             self.next_ns = self.pacer.next_due_ns()
