@@ -160,9 +160,10 @@ def is_recovery(incident: Incident, known: Iterable[Change], step_ratio: float) 
 
 
 def _ends(fall: Change, rise: Change, step_ratio: float) -> bool:
-    """True when a fall takes what was left of an earlier rise, which may be a step of its own."""
+    """True when a fall takes what was left of an earlier rise, back to the level from which that began."""
     is_earlier = rise.onset_k < fall.onset_k
-    return is_earlier and fall.after < step_ratio * rise.before <= fall.before
+    is_back = rise.before <= step_ratio * fall.after and fall.after < step_ratio * rise.before
+    return is_earlier and is_back and step_ratio * rise.before <= fall.before
 
 
 def _stood(rise: Change, k: int) -> bool:

@@ -67,10 +67,13 @@ class FakeBell:
 class FakeProducer:
     """A client that acknowledges everything `latency_ns` after it was sent, unless told otherwise."""
 
+    has_queue_a_partition = False
+
     def __init__(self, clock: FakeClock, latency_ns: int = 1_000_000) -> None:
         self._clock = clock
         self.latency_ns = latency_ns
         self.is_full = False
+        self.full_partition: int | None = None
         self.is_stalled = False
         self.payloads: list[tuple[int, bytes]] = []
         self._out: list[tuple[int, int, int]] = []
@@ -87,6 +90,8 @@ class FakeProducer:
         for number, (at, payload) in enumerate(
             zip(messages.partition, messages.payload, strict=True)
         ):
+            if at == self.full_partition:
+                return number
             offset = self._offsets.get(at, 0)
             self._offsets[at] = offset + 1
             self.payloads.append((at, bytes(payload)))

@@ -229,6 +229,28 @@ def test_who_is_full_holds_up_nobody_else(tmp_path: Path) -> None:
     assert made.total("missed_messages") == pytest.approx(1000, abs=20)
 
 
+@pytest.mark.parametrize("keys", ["round_robin", "random", "zipf", "none"])
+def test_a_partition_that_takes_no_more_holds_up_no_other(tmp_path: Path, keys: str) -> None:
+    """For 3 s; clients with a queue a partition refuse its messages alone. All is sent all the same."""
+    made = process(tmp_path, 1, 1000, partitions=12, keys=keys)
+    (client,) = made.clients
+    client.has_queue_a_partition = True
+    made.run(0.5)
+    client.full_partition = full = client.payloads[0][0]
+    before = len(client.payloads)
+    made.run(3.0)
+    during = client.payloads[before:]
+    client.full_partition = None
+    made.run(3.0)
+
+    assert full not in {at for at, _ in during}
+    assert len(during) == pytest.approx(3000, abs=20)
+    assert len({at for at, _ in during}) == len({at for at, _ in client.payloads}) - 1
+    assert len(client.payloads) == pytest.approx(6500, abs=5)
+    assert client.heads["delay_ns"].max() <= 20_000_000
+    assert made.total("missed_messages") == 0
+
+
 def test_each_client_goes_through_all_keys_by_itself(tmp_path: Path) -> None:
     """Round robin: had they one turn between them, each would see the same few keys for ever."""
     clients = process(tmp_path, 4, 4000, partitions=12, keys="round_robin").run(1.0)

@@ -66,6 +66,8 @@ class Memory:
 class Acknowledger:
     """A client that takes everything and has acknowledged it by the next question; all in numpy."""
 
+    has_queue_a_partition = False
+
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self._next = 0

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
-from detectors.incidents import group, is_recovery
+from detectors.incidents import Incident, group, is_recovery
 from soak.core.model import Change
 from tests.panel_world import latencies, run
 
 RATIO = 1.5
+SERIES = "consume-1|end_to_end_latency_seconds{quantile=0.99}"
+
+
+def change(
+    onset_k: int,
+    before: float,
+    after: float,
+    state: Literal["confirmed", "gone"] = "confirmed",
+    gone_k: int | None = None,
+) -> Change:
+    near = (onset_k - 2, onset_k + 2)
+    return Change(SERIES, onset_k + 10, onset_k, near, before, after, state, 0.99, gone_k=gone_k)
 
 
 def last_rise(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[Change, bool]:
     """Return the newest rise, and whether it is called a recovery."""
-    changes = [change for _, change in run(values)]
-    known = {(change.series, change.raised_k): change for change in changes}
+    changes = [one for _, one in run(values)]
+    known = {(one.series, one.raised_k): one for one in changes}
     ups = [one for one in group(changes) if one.direction == "up" and one.state != "warning"]
     newest = max(ups, key=lambda one: one.raised_k)
     return newest.headline, is_recovery(newest, known.values(), RATIO)
@@ -30,9 +44,9 @@ def test_a_step_after_the_rest_of_an_earlier_one_went_away_is_news(seed: int, ri
     values[150:330] *= 2.4
     values[500:] *= rise
 
-    change, is_called_recovery = last_rise(values)
+    found, is_called_recovery = last_rise(values)
 
-    assert abs(change.onset_k - 500) <= 20
+    assert abs(found.onset_k - 500) <= 20
     assert not is_called_recovery
 
 
@@ -42,7 +56,24 @@ def test_the_end_of_a_dip_is_no_news_though_there_was_a_rise_before(seed: int) -
     values[100:150] *= 100.0
     values[330:500] /= 3.0
 
-    change, is_called_recovery = last_rise(values)
+    found, is_called_recovery = last_rise(values)
 
-    assert abs(change.onset_k - 500) <= 20
+    assert abs(found.onset_k - 500) <= 20
     assert is_called_recovery
+
+
+def is_called_recovery_after_a_fall_to(lowest: float) -> bool:
+    """Return what a step back to 5 is called; long ago a rise from 1 to 50 was gone, at 5."""
+    older = change(100, 1.0, 50.0, state="gone", gone_k=160)
+    fall, back = change(9000, 5.0, lowest), change(9120, lowest, 5.0)
+    return is_recovery(Incident((back,)), (older, fall, back), RATIO)
+
+
+@pytest.mark.parametrize("lowest", [0.1, 0.5])
+def test_a_fall_far_below_the_foot_of_an_older_rise_is_a_dip(lowest: float) -> None:
+    assert is_called_recovery_after_a_fall_to(lowest)
+
+
+@pytest.mark.parametrize("lowest", [0.9, 1.0, 1.4])
+def test_a_fall_to_the_foot_of_an_older_rise_is_its_end(lowest: float) -> None:
+    assert not is_called_recovery_after_a_fall_to(lowest)

@@ -114,6 +114,17 @@ def test_what_lies_in_deleted_offsets_for_certain_is_taken_out() -> None:
     assert (taken, list(unsettled)) == ([(0, 9)], [(20, 29, 50, 80)])
 
 
+def test_joined_pieces_without_an_end_lie_where_either_may() -> None:
+    """One that begins at offset 500 or above, and then one of which nobody says anything."""
+    unsettled = Unsettled()
+    for at in range(MOST_PIECES + 1):
+        low = 500 if at % 2 == 0 else 0
+        unsettled.add((at * 10, at * 10 + 9, low, NO_END))
+
+    assert len(unsettled) <= MOST_PIECES
+    assert {low for first, last, low, _ in unsettled if last - first > 9} == {0}
+
+
 def test_many_pieces_of_unknown_place_are_joined_and_settle_all_the_same() -> None:
     """Without acknowledgements nobody says where a message lies; 23 of 20,000 seconds are received."""
     unsettled = Unsettled()

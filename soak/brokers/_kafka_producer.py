@@ -22,6 +22,8 @@ _ATTEMPTS_A_SERVE = 4
 class KafkaProducer:
     """One client; delivery reports are stamped a lot at a time, when the lot is fetched."""
 
+    has_queue_a_partition = False
+
     def __init__(self, client: confluent_kafka.Producer, topics: Topics, clock: Clock) -> None:
         self._client = client
         self._where = [topics.split(at) for at in range(topics.total)]

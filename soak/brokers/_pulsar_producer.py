@@ -36,6 +36,8 @@ _NOTE = struct.Struct("=5q")
 class PulsarProducer:
     """One client with a producer a partition, in the order of the running numbers."""
 
+    has_queue_a_partition = True
+
     def __init__(
         self, client: pulsar.Client, producers: Sequence[pulsar.Producer], clock: Clock
     ) -> None:

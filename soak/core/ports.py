@@ -121,6 +121,11 @@ class Bell(Protocol):
 
 
 class Producer(Protocol):
+    @property
+    def has_queue_a_partition(self) -> bool:
+        """True where the queue of one partition may be full while the others take more."""
+        ...
+
     def rings(self, bell: int) -> bool:
         """Ring this descriptor from now on when a report has come; False where nobody would.
 

@@ -164,11 +164,11 @@ class Schedule:
         ahead = (number * one.parts - one.whole) * one.period_ns
         begin_ns, rest = divmod(ahead, one.parts * one.per)
         step_ns, step_rest = divmod(one.period_ns * self._of, one.per)
-        fits = (_LARGEST - one.from_ns - begin_ns) // (step_ns + 1)
-        if fits <= 0:  # due in centuries, for which int64 has no number
+        room_ns = _LARGEST - one.from_ns - begin_ns
+        if room_ns < 0:  # due in centuries, for which int64 has no number
             return np.full(count, NEVER_NS)
-        steps = np.arange(min(count, fits), dtype=np.int64)
-        due: NDArray[np.int64] = steps * step_ns + (one.from_ns + begin_ns)
+        steps = np.arange(min(count, 1 + room_ns // (step_ns + 1)), dtype=np.int64)
+        due: NDArray[np.int64] = steps * min(step_ns, _LARGEST) + (one.from_ns + begin_ns)
         if step_rest:
             # floor((x + n) / m) = floor((floor(x) + n) / m): so all of it fits in int64
             due += (steps * step_rest + rest // one.parts) // one.per

@@ -131,4 +131,4 @@ def _is_behind(before: Span, after: Span) -> bool:
 
 
 def _joined(before: Span, after: Span) -> Span:
-    return before[0], after[1], before[2], after[3]
+    return before[0], after[1], min(before[2], after[2]), after[3]

@@ -73,7 +73,8 @@ class Sender:
             self.is_held = True
             self.drop_block()  # another partition may take them
             self._messages.pass_over(self._client)
-            self.next_ns = now_ns + FULL_NS
+            has_room = taken > 0 and self.producer.has_queue_a_partition
+            self.next_ns = now_ns if has_room else now_ns + FULL_NS
         elif not self.left:
             self.next_ns = self.pacer.next_due_ns()
         return taken
