@@ -73,6 +73,8 @@ def test_a_wrong_cause_fails_on_all_that_belongs_to_the_finding() -> None:
         ("network", "unknown", "2027-01-15T08:00:04Z", set()),
         ("network", "leader_move", "2027-01-15T08:00:41Z", set()),  # as the fault was lifted
         ("client", "unknown", "2027-01-15T08:00:04Z", {"cause", "state", "onset"}),
+        ("network", "client", "2027-01-15T08:00:04Z", {"cause", "state", "onset"}),
+        ("network", "client", "2027-01-15T08:00:41Z", set()),
     ],
 )
 def test_who_blames_another_cause_too_has_not_found_it(
@@ -81,7 +83,7 @@ def test_who_blames_another_cause_too_has_not_found_it(
     """However near the right one lies; and where the client is to blame the cluster is not."""
     run = summary(finding={"cause": cause, "is_about_cluster": cause != "client"})
     run["findings"].append(
-        {**run["findings"][0], "cause": other, "is_about_cluster": True, "at": at}
+        {**run["findings"][0], "cause": other, "is_about_cluster": other != "client", "at": at}
     )
     moments = Moments(FIRST_NS, FIRST_NS + 40 * SECOND_NS)
 
@@ -128,6 +130,20 @@ def test_cpu_that_the_hypervisor_took_before_the_fault_was_so_and_is_no_false_al
     run["findings"].append({**run["findings"][0], **early})
 
     assert failing(run) == missed
+
+
+def test_the_client_may_be_blamed_for_cpu_that_the_hypervisor_took() -> None:
+    """While the fault is at work, beside the right finding."""
+    numbers = {"series": "probe@a|host_cpu_steal_ratio"}
+    client = {
+        "cause": "client",
+        "is_about_cluster": False,
+        "evidence": [{"cause": "client", "text": "", "numbers": numbers}],
+    }
+    run = summary()
+    run["findings"].append({**run["findings"][0], **client})
+
+    assert failing(run) == set()
 
 
 def test_a_warning_and_a_step_back_down_are_not_what_was_expected() -> None:

@@ -119,6 +119,21 @@ def test_a_trim_is_more_work_the_fuller_the_drive(kept: float, seconds: float) -
     assert flash.trim(0, CAPACITY, 0.0) == 0
 
 
+def test_what_is_kept_makes_room_for_what_is_written() -> None:
+    """900 of 1000 pages are kept, and all 1000 are written; then 100 of them are trimmed."""
+    flash = aged(is_full=False, kept_ratio=0.9, trim_seconds_per_mib=256.0)
+    flash.write(0, CAPACITY, 0.0)
+
+    assert (flash.valid, flash.stale, flash.erased) == (1000, 900, -620)
+    assert flash.trim(0, 100 * PAGE_BYTES, 0.0) == pytest.approx(100 * 1280 / 380)
+
+
+def test_a_trim_on_a_full_drive_without_spare_pages_moves_all_the_others() -> None:
+    flash = aged(spare_ratio=0.0, trim_seconds_per_mib=256.0)
+
+    assert flash.trim(0, 100 * PAGE_BYTES, 0.0) == pytest.approx(100 * 1000 / 100)
+
+
 def test_a_trim_costs_nothing_unless_told() -> None:
     """And two MiB cost twice as much as one, where it is told."""
     flash = aged(trim_seconds_per_mib=1e-6, spare_ratio=1e9)  # valid pages are few among so many

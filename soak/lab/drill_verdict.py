@@ -82,22 +82,25 @@ def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> 
 
 
 def relevant(expect: Expectation, findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return those that count: confirmed ones about the cluster, or of the cause that is expected.
+    """Return those that count: confirmed ones about the cluster, or that blame what did it, or the client.
 
-    A step back down is `unknown` and about nobody, so that cause alone is not enough.
+    Where nothing was done the client may be blamed, as it may for CPU that a hypervisor took. A step back
+    down is `unknown` and about nobody, so that cause alone is not enough.
     """
-    return [
-        one
-        for one in findings
-        if one.get("state") != "warning"
-        and (one.get("is_about_cluster") or one.get("cause") == expect.cause != UNKNOWN)
-    ]
+
+    def counts(one: Mapping[str, Any]) -> bool:
+        cause = one.get("cause")
+        if one.get("is_about_cluster") or cause == expect.cause != UNKNOWN:
+            return True
+        return cause == CLIENT and expect.cause != NOTHING and not _is_stolen(one)
+
+    return [one for one in findings if one.get("state") != "warning" and counts(one)]
 
 
 def wrong(
     expect: Expectation, findings: Sequence[Mapping[str, Any]], moments: Moments
 ) -> list[Mapping[str, Any]]:
-    """Return those of a fault's that blame another cause, or the cluster where the client is to blame.
+    """Return those of a fault's that blame another cause, the client too, or the cluster for the client's.
 
     What comes of the lifting, as when a broker is started again, is no blame for the fault.
     """

@@ -51,6 +51,7 @@ class Flash:
         self.valid = logical if settings.is_full else round(logical * settings.kept_ratio)
         self._at = now
         self.stale = 0.0
+        self._logical = logical
         self._pages = logical * (1 + settings.spare_ratio)
         self.erased = self._pages - self.valid
         self.written_pages = 0
@@ -63,7 +64,8 @@ class Flash:
         self.collect(now)
         first, last = _pages(offset, count)
         pages = last - first
-        fresh = self._is_valid.count(0, first, last)
+        # Beside what is kept for good there may be no room: then some of that goes.
+        fresh = min(self._is_valid.count(0, first, last), self._logical - self.valid)
         self._is_valid[first:last] = b"\x01" * pages
         self.valid += fresh
         self.stale += pages - fresh
