@@ -14,6 +14,7 @@ from soak.core.model import Column
 FLOOR_SECONDS = 1e-6  # the histograms' own resolution; a zero has no logarithm
 _FLOOR = log10(FLOOR_SECONDS) + 1e-6  # with float32's rounding
 _LEFT = 0.2  # of the logarithm of a change: after a hundredfold step a level 2.5 times the old one is back
+_MOST_LEFT = log10(2.5)
 _LEAST_BY_UNIT = {"ratio": 0.05, "messages": 1.0}  # what nobody would call a change
 
 
@@ -92,10 +93,11 @@ def is_step(
 def is_undone(before: float, after: float, level: float, *, logarithmic: bool) -> bool:
     """True when next to nothing is left of a change from `before` to `after`, in the series' own unit.
 
-    Of latencies a fifth of the logarithm may be left: after a second nobody waits for 17 ms to be 9 again,
-    and a short baseline does not know the one from the other.
+    Of latencies a fifth of the logarithm may be left, up to 2.5 times the level before: after a second nobody
+    waits for 17 ms to be 9 again, and a short baseline does not know the one from the other.
     """
     if not logarithmic:
         return (level - before) * (after - before) <= 0.0
     start, end, now = (log10(max(one, FLOOR_SECONDS)) for one in (before, after, level))
-    return (now - start) * (end - start) <= _LEFT * (end - start) ** 2
+    span, left = abs(end - start), (now - start) * (1.0 if end > start else -1.0)
+    return left <= min(_LEFT * span, _MOST_LEFT)

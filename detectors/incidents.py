@@ -15,6 +15,9 @@ DIP_SECONDS = 600
 """What was lower for longer is how the cluster is by now."""
 _SLOW = frozenset[Kind]({"drift", "spikes"})
 """Kinds without an instant: what belongs together is told by its course, not by ten seconds."""
+_LEVELS = frozenset[Kind]({"step", "drift"})
+"""Kinds that leave a level behind from which, or to which, a series may fall."""
+_FOUND = frozenset({"confirmed", "gone"})
 _SAME_PERIOD = 1.05
 _RANK = {"warning": 0, "confirmed": 1, "gone": 2, "withdrawn": 2}
 
@@ -148,7 +151,11 @@ def is_recovery(incident: Incident, known: Iterable[Change], step_ratio: float) 
     is news.
     """
     up = incident.headline
-    own = [one for one in known if one.series == up.series and one.state in {"confirmed", "gone"}]
+    own = [
+        one
+        for one in known
+        if one.series == up.series and one.state in _FOUND and one.kind in _LEVELS
+    ]
     rises = [one for one in own if one.direction == "up"]
     return any(
         one.direction == "down"
@@ -160,8 +167,11 @@ def is_recovery(incident: Incident, known: Iterable[Change], step_ratio: float) 
 
 
 def _ends(fall: Change, rise: Change, step_ratio: float) -> bool:
-    """True when a fall takes what was left of an earlier rise, back to the level from which that began."""
-    is_earlier = rise.onset_k < fall.onset_k
+    """True when a fall takes what was left of a rise that went away, back to the level from which it began.
+
+    What was left for longer is how the cluster was by then.
+    """
+    is_earlier = rise.gone_k is not None and 0 <= fall.onset_k - rise.gone_k <= DIP_SECONDS
     is_back = rise.before <= step_ratio * fall.after and fall.after < step_ratio * rise.before
     return is_earlier and is_back and step_ratio * rise.before <= fall.before
 

@@ -226,7 +226,7 @@ def _state(source: _Source) -> dict[str, Any]:
             name: {
                 "recent": one.recent.to_state(),
                 "drift": dataclasses.asdict(one.drift),
-                "spikes": dataclasses.asdict(one.spikes),
+                "spikes": one.spikes.to_state(),
             }
             for name, one in source.series.items()
         },

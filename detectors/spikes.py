@@ -11,13 +11,14 @@ Assumes: bursts of at most 20 s or two rows, six rows to hours apart; a minute i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import log
 from typing import Any
 
 import numpy as np
 
 from detectors import _comb
+from detectors._crossings import Crossings
 from detectors._recent import MINUTE, Recent
 from detectors._worth import Config
 from detectors.drift import change_of
@@ -55,10 +56,13 @@ class Watch:
     bursts: list[Burst] = field(default_factory=list)
     standing: Change | None = None
     spacing: int = 1  # seconds from row to row
+    crossings: Crossings = field(default_factory=Crossings)  # while no comb stands
 
     def take(self, series: str, k: int, y: float, recent: Recent, config: Config) -> list[Change]:
         """Take the next value, with the level before it; return a comb that is found, or its end."""
         changes = self._gone(k)
+        if self.standing is None:
+            self.crossings.take(k, (y - recent.level) / config.reach(recent.level))
         ended = None
         if self.now is not None and k > self.now[0] + self.now[1] + (_CALM - 1) * self.spacing:
             ended, self.now = self.now, None
@@ -96,7 +100,7 @@ class Watch:
             self.tick_k = tick_k
             self.calm_rows = min(self.calm_rows, round((k - tick_k) / self.spacing))
             return []
-        if self._is_known(change):
+        if self._is_known(change) or self._was_so(change, level, config):
             return []
         self.standing, self.tick_k = replace(change, raised_k=k), tick_k
         self.calm_rows = round((k - tick_k) / self.spacing)
@@ -128,6 +132,18 @@ class Watch:
             self.known_period = period
         return _is_same(period, self.known_period)
 
+    def _was_so(self, change: Change, level: float, config: Config) -> bool:
+        """Return whether the series rose as high, as often, before: noise hid that it was a comb."""
+        if self.known_until_k is None:  # looking back, nobody is told
+            return False
+        top = float(config.scaled(np.array([change.after]))[0])
+        every_rows = (change.period_seconds or 0.0) / self.spacing
+        steps = (top - level) / config.reach(level)
+        if not self.crossings.were_as_often(steps, every_rows, change.onset_k):
+            return False
+        self.known_period = change.period_seconds
+        return True
+
     def _gone(self, k: int) -> list[Change]:
         change = self.standing
         if change is None or change.period_seconds is None:
@@ -137,9 +153,13 @@ class Watch:
         self.standing, self.bursts = None, []
         return [replace(change, state="gone", gone_k=k)]
 
+    def to_state(self) -> dict[str, Any]:
+        """Return the state for JSON."""
+        return {**asdict(self), "crossings": self.crossings.to_state()}
+
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Watch:
-        """Return what `dataclasses.asdict` described, once through JSON."""
+        """Return what `to_state` described, once through JSON."""
         now = state["now"]
         return cls(
             state["known_until_k"],
@@ -152,6 +172,7 @@ class Watch:
             [_burst(one) for one in state["bursts"]],
             change_of(state["standing"]),
             state["spacing"],
+            Crossings.of(state["crossings"]),
         )
 
 

@@ -67,13 +67,13 @@ class FakeBell:
 class FakeProducer:
     """A client that acknowledges everything `latency_ns` after it was sent, unless told otherwise."""
 
-    has_queue_a_partition = False
+    refused_by_partition = False
 
     def __init__(self, clock: FakeClock, latency_ns: int = 1_000_000) -> None:
         self._clock = clock
         self.latency_ns = latency_ns
         self.is_full = False
-        self.full_partition: int | None = None
+        self.full: set[int] = set()  # partitions
         self.is_stalled = False
         self.payloads: list[tuple[int, bytes]] = []
         self._out: list[tuple[int, int, int]] = []
@@ -85,12 +85,14 @@ class FakeProducer:
 
     def send(self, messages: Outgoing) -> int:
         if self.is_full:
+            self.refused_by_partition = False
             return 0
         due_ns = self._clock.mono_ns() + self.latency_ns
         for number, (at, payload) in enumerate(
             zip(messages.partition, messages.payload, strict=True)
         ):
-            if at == self.full_partition:
+            if at in self.full:
+                self.refused_by_partition = True
                 return number
             offset = self._offsets.get(at, 0)
             self._offsets[at] = offset + 1

@@ -82,15 +82,15 @@ class Process:
             self.loop.tick()
         return self.clients
 
-    def total(self, metric: str) -> int:
-        """End it; return the sum of a count over all its records."""
+    def total(self, *metrics: str) -> int:
+        """End it; return the sum of counts over all its records."""
         self.loop.finish()
         self.context.writer.close(is_end=True)
         return sum(
             int(value)
             for record, columns in read_source(self.context.folder.journal, self.context.source)
             for column, value in zip(columns, record.values, strict=True)
-            if column.metric == metric
+            if column.metric in metrics
         )
 
 
@@ -229,26 +229,38 @@ def test_who_is_full_holds_up_nobody_else(tmp_path: Path) -> None:
     assert made.total("missed_messages") == pytest.approx(1000, abs=20)
 
 
+@pytest.mark.parametrize("full", [{5}, {1, 5, 9}, set(range(9))])
 @pytest.mark.parametrize("keys", ["round_robin", "random", "zipf", "none"])
-def test_a_partition_that_takes_no_more_holds_up_no_other(tmp_path: Path, keys: str) -> None:
-    """For 3 s; clients with a queue a partition refuse its messages alone. All is sent all the same."""
-    made = process(tmp_path, 1, 1000, partitions=12, keys=keys)
-    (client,) = made.clients
-    client.has_queue_a_partition = True
-    made.run(0.5)
-    client.full_partition = full = client.payloads[0][0]
-    before = len(client.payloads)
-    made.run(3.0)
+def test_partitions_that_take_no_more_hold_up_no_others(
+    tmp_path: Path, keys: str, full: set[int]
+) -> None:
+    """For 2 s; clients with a queue a partition refuse its messages alone. All is sent all the same."""
+    made = process(tmp_path, 1, 5000, partitions=12, keys=keys)
+    (client,) = made.run(0.5)
+    before, partitions = len(client.payloads), {at for at, _ in client.payloads}
+    client.full = full
+    made.run(2.0)
     during = client.payloads[before:]
-    client.full_partition = None
-    made.run(3.0)
+    client.full = set()
+    made.run(1.0)
 
-    assert full not in {at for at, _ in during}
-    assert len(during) == pytest.approx(3000, abs=20)
-    assert len({at for at, _ in during}) == len({at for at, _ in client.payloads}) - 1
-    assert len(client.payloads) == pytest.approx(6500, abs=5)
+    assert {at for at, _ in during} == partitions - full
+    assert len(during) == pytest.approx(10_000, abs=50)
     assert client.heads["delay_ns"].max() <= 20_000_000
-    assert made.total("missed_messages") == 0
+    assert len(client.payloads) == pytest.approx(17_500, abs=10)
+    assert {at for at, _ in client.payloads[-4000:]} == partitions
+    assert made.total("missed_messages", "held_back_messages") == 0
+
+
+def test_while_no_partition_takes_anything_few_are_tried(tmp_path: Path) -> None:
+    """Each once in 10 ms, and any one every 2 ms."""
+    made = process(tmp_path, 1, 5000, partitions=12, keys="round_robin")
+    (client,) = made.run(0.5)
+    client.full = set(range(12))
+    before = len(client.calls)
+    made.run(1.0)
+
+    assert len(client.calls) - before <= 100 * (12 + 5) + 12
 
 
 def test_each_client_goes_through_all_keys_by_itself(tmp_path: Path) -> None:

@@ -292,6 +292,25 @@ def test_an_alarm_of_something_else_after_the_lifting_is_counted() -> None:
     assert (found.cause, found.late_alarms, found.false_alarms) == ("drive_gc", 2, 0)
 
 
+@pytest.mark.parametrize(
+    ("coverage", "is_judged"),
+    [
+        ({"seconds": 200, "ratio": 0.95, "untrusted_seconds": 20}, True),
+        ({"seconds": 200, "ratio": 0.95, "untrusted_seconds": 21}, False),
+        ({"seconds": 200, "ratio": 0.85, "untrusted_seconds": 0}, False),
+        ({"seconds": 0, "ratio": 0.0, "untrusted_seconds": 0}, False),
+    ],
+)
+def test_a_quiet_run_of_which_little_was_seen_proves_nothing(
+    coverage: dict[str, float], *, is_judged: bool
+) -> None:
+    drill = Drill("d", "", Path("p"), "quiet", None, Expectation(cause="nothing"))
+
+    found = drill_result.of(drill, 1, {"findings": [], "coverage": coverage}, Moments(0), [])
+
+    assert (found.is_judged, found.is_passed) == (is_judged, is_judged)
+
+
 def test_a_run_whose_detector_never_wrote_proves_nothing() -> None:
     """It says so and has not passed, whatever was expected."""
     drill = Drill("d", "", Path("p"), "quiet", None, Expectation(cause="nothing"))

@@ -66,7 +66,7 @@ class Memory:
 class Acknowledger:
     """A client that takes everything and has acknowledged it by the next question; all in numpy."""
 
-    has_queue_a_partition = False
+    refused_by_partition = False
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock

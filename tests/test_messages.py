@@ -139,12 +139,31 @@ def test_what_was_dropped_had_no_turn(kind: Literal["round_robin", "random"]) ->
     assert len(sent) == 64
 
 
-def test_a_turn_that_is_passed_over_goes_to_the_next_key() -> None:
-    messages = _messages(Load(keys=Keys(kind="round_robin", count=3)), Topics(("t",), 2))
-    messages.drop(messages.block(0, np.arange(5), 0))
-    messages.pass_over(0)
+def test_turns_of_a_partition_that_is_left_out_go_to_the_others() -> None:
+    """For 10 ms; what was dropped of the block that met it has its turns again."""
+    messages = _messages(Load(keys=Keys(kind="round_robin", count=5)), Topics(("t",), 3))
+    block = messages.block(0, np.arange(9), 0)
+    keys, partition = list(block.key or ()), list(block.partition)
+    block.sent, full = 2, partition[2]
+    messages.drop(block)
+    is_others_left = messages.leave_out(0, full, 0)
+    after = messages.block(0, np.arange(4), 9_999_999)
+    expected = [one for one, at in zip(keys[2:] * 2, partition[2:] * 2, strict=True) if at != full]
+    messages.drop(after)
 
-    assert list(messages.block(0, np.arange(2), 0).key or ()) == [b"key-1", b"key-2"]
+    assert is_others_left
+    assert list(after.key or ()) == expected[:4]
+    assert full in messages.block(0, np.arange(9), 10_000_000).partition
+
+
+def test_who_finds_no_other_partition_waits() -> None:
+    """Told so when all are left out, or the one that is met was; then what is due is tried as it comes."""
+    messages = _messages(Load(keys=Keys(kind="round_robin", count=5)), Topics(("t",), 2))
+
+    assert messages.leave_out(0, 0, 0)
+    assert not messages.leave_out(0, 0, 5)
+    assert not messages.leave_out(0, 1, 5)
+    assert len(messages.block(0, np.arange(4), 6).partition) == 4
 
 
 def test_zipf_gives_the_first_key_its_share() -> None:

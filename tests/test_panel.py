@@ -185,13 +185,16 @@ def test_all_steps_of_a_long_stair_are_gone_once_the_level_is_back() -> None:
     assert sorted(gone) == ups
 
 
-@pytest.mark.parametrize(("left", "expected"), [(2.0, ["gone"]), (4.0, [])])
+@pytest.mark.parametrize(
+    ("step", "left", "expected"),
+    [(100.0, 2.0, ["gone"]), (100.0, 4.0, []), (20.0, 2.3, []), (10_000.0, 3.5, [])],
+)
 def test_a_large_step_is_gone_though_a_little_is_left_of_it(
-    left: float, expected: list[str]
+    step: float, left: float, expected: list[str]
 ) -> None:
-    """A hundredfold step; a fifth of its logarithm, 2.5 times the old level, may be left."""
+    """A fifth of its logarithm may be left, and never more than 2.5 times the old level."""
     values = latencies(3, 400)
-    values[100:150] *= 100.0
+    values[100:150] *= step
     values[150:] *= left
     found = [change for _, change in run(values) if change.direction == "up"]
 

@@ -242,8 +242,10 @@ def test_notes_tell_acknowledged_from_repeated_from_failed() -> None:
     notes.note(1, result.Ok, Id(7, 3, 2))
     notes.note(2, result.Ok, nowhere)
     notes.note(3, result.Timeout, nowhere)
-    was_full = notes.is_full
-    notes.note(4, result.ProducerQueueIsFull, nowhere)
+    refused = [(notes.refused, notes.was_queue)]
+    for token, why in ((4, result.ProducerQueueIsFull), (5, result.MemoryBufferIsFull)):
+        notes.note(token, why, nowhere)
+        refused.append((notes.refused, notes.was_queue))
 
     assert len(notes) == 3
     assert notes.take().tolist() == [
@@ -252,4 +254,5 @@ def test_notes_tell_acknowledged_from_repeated_from_failed() -> None:
         [3, FAILED, 0, 0, 2],
     ]
     assert notes.take().shape == (0, 5)
-    assert (was_full, notes.is_full, notes.said) == (False, True, "Timeout")
+    assert refused == [(-1, False), (4, True), (5, False)]
+    assert notes.said == "Timeout"

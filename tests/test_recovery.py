@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import pytest
 
 from detectors.incidents import Incident, group, is_recovery
-from soak.core.model import Change
+from soak.core.model import Change, Kind
 from tests.panel_world import latencies, run
 
 RATIO = 1.5
@@ -62,18 +63,30 @@ def test_the_end_of_a_dip_is_no_news_though_there_was_a_rise_before(seed: int) -
     assert is_called_recovery
 
 
-def is_called_recovery_after_a_fall_to(lowest: float) -> bool:
-    """Return what a step back to 5 is called; long ago a rise from 1 to 50 was gone, at 5."""
-    older = change(100, 1.0, 50.0, state="gone", gone_k=160)
+def is_called_recovery_after_a_fall_to(lowest: float, *others: Change, gone_k: int = 8900) -> bool:
+    """Return what a step back to 5 is called; a rise from 1 to 50 was gone, at 5, in a second before."""
+    older = change(100, 1.0, 50.0, state="gone", gone_k=gone_k)
     fall, back = change(9000, 5.0, lowest), change(9120, lowest, 5.0)
-    return is_recovery(Incident((back,)), (older, fall, back), RATIO)
+    return is_recovery(Incident((back,)), (older, fall, back, *others), RATIO)
 
 
 @pytest.mark.parametrize("lowest", [0.1, 0.5])
-def test_a_fall_far_below_the_foot_of_an_older_rise_is_a_dip(lowest: float) -> None:
+def test_a_fall_far_below_the_foot_of_an_earlier_rise_is_a_dip(lowest: float) -> None:
     assert is_called_recovery_after_a_fall_to(lowest)
 
 
 @pytest.mark.parametrize("lowest", [0.9, 1.0, 1.4])
-def test_a_fall_to_the_foot_of_an_older_rise_is_its_end(lowest: float) -> None:
+def test_a_fall_to_the_foot_of_an_earlier_rise_is_its_end(lowest: float) -> None:
     assert not is_called_recovery_after_a_fall_to(lowest)
+
+
+def test_what_a_rise_left_behind_for_long_is_how_the_cluster_is() -> None:
+    """A fall from there is a dip like any other, though it ends where the rise began."""
+    assert is_called_recovery_after_a_fall_to(1.0, gone_k=200)
+
+
+@pytest.mark.parametrize("kind", ["spikes", "tail"])
+def test_what_is_no_level_makes_no_news_of_the_end_of_a_dip(kind: Kind) -> None:
+    beside = replace(change(1000, 5.0, 9.0), kind=kind)
+
+    assert is_called_recovery_after_a_fall_to(0.5, beside)

@@ -33,7 +33,7 @@ class BatchProducer:
     The client's own `poll` and `flush` must not be called: the binding takes tokens for addresses.
     """
 
-    has_queue_a_partition = False
+    refused_by_partition = False
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ _ATTEMPTS_A_SERVE = 4
 class KafkaProducer:
     """One client; delivery reports are stamped a lot at a time, when the lot is fetched."""
 
-    has_queue_a_partition = False
+    refused_by_partition = False
 
     def __init__(self, client: confluent_kafka.Producer, topics: Topics, clock: Clock) -> None:
         self._client = client

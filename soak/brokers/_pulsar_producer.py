@@ -26,7 +26,8 @@ from soak.core.units import SECOND_NS
 LOG = logging.getLogger("soak.brokers.pulsar")
 
 _OK = _pulsar.Result.Ok
-_FULL = (_pulsar.Result.ProducerQueueIsFull, _pulsar.Result.MemoryBufferIsFull)
+_FULL = _pulsar.Result.ProducerQueueIsFull
+_NO_MEMORY = _pulsar.Result.MemoryBufferIsFull  # of the client, for all partitions
 _POLL_NS = SECOND_NS // 200
 
 _NOTE = struct.Struct("=5q")
@@ -35,8 +36,6 @@ _NOTE = struct.Struct("=5q")
 
 class PulsarProducer:
     """One client with a producer a partition, in the order of the running numbers."""
-
-    has_queue_a_partition = True
 
     def __init__(
         self, client: pulsar.Client, producers: Sequence[pulsar.Producer], clock: Clock
@@ -53,19 +52,22 @@ class PulsarProducer:
         del bell
         return True
 
+    @property
+    def refused_by_partition(self) -> bool:
+        return self._notes.was_queue
+
     def send(self, messages: Outgoing) -> int:
         producers, notes, note = self._producers, self._notes, self._notes.note
         builder_of, token = _pulsar.MessageBuilder, messages.first_token
         keys = messages.key
-        count = 0
+        notes.refused, count = -1, 0
         for at, payload in zip(messages.partition, messages.payload, strict=True):
             builder = builder_of()
             builder.content(bytes(payload))
             if keys is not None:
                 builder.partition_key(keys[count].decode("latin-1"))
             producers[at].send_async(builder.build(), partial(note, token + count))
-            if notes.is_full:  # said at once, by a call from within the one above
-                notes.is_full = False
+            if notes.refused == token + count:  # said at once, by a call from within the one above
                 break
             count += 1
         self._outstanding += count
@@ -104,7 +106,8 @@ class _Notes:
     """What the client's thread noted. `note` is a closure over one append: nothing else runs a message."""
 
     def __init__(self, mono_ns: Callable[[], int]) -> None:
-        self.is_full = False
+        self.refused = -1  # the token of the last message for which there was no room
+        self.was_queue = False  # of its partition, not the client's memory
         self.said = ""
         self._mono_ns = mono_ns
         self._notes: list[bytes] = []
@@ -139,8 +142,8 @@ class _Notes:
         return note
 
     def _odd(self, token: int, result: Any) -> None:  # noqa: ANN401  # the client's type
-        if result in _FULL:
-            self.is_full = True
+        if result in (_FULL, _NO_MEMORY):
+            self.refused, self.was_queue = token, result == _FULL
             return
         if result != _OK:
             self.said = result.name

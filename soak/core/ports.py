@@ -122,8 +122,8 @@ class Bell(Protocol):
 
 class Producer(Protocol):
     @property
-    def has_queue_a_partition(self) -> bool:
-        """True where the queue of one partition may be full while the others take more."""
+    def refused_by_partition(self) -> bool:
+        """True where what `send` refused last found its partition's own queue full: others may take more."""
         ...
 
     def rings(self, bell: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,10 @@ from soak.daemons.payloads import Laid, bodies, payloads_of
 from soak.daemons.walk import Walk
 
 LARGEST_BLOCK = 256
+LEFT_OUT_NS = 10_000_000  # so long a partition whose queue was full is left out
+MOST_FULL = 32  # partitions that are: to find out costs 50 us each
+
+_LOOK_AHEAD = 4  # so many turns for one, where some are passed over
 
 Ints = NDArray[np.int64]
 
@@ -76,6 +80,7 @@ class Messages:
         self._next = np.zeros(len(instances) * topics.total, dtype=np.int64)
         self._payloads = payloads_of(bodies(load, rng), LARGEST_BLOCK, len(instances))
         self._walks = [Walk(topics.total, instance) for instance in instances]
+        self._full: list[dict[int, int]] = [{} for _ in instances]  # by partition, until when
         self._keyed: list[_Keyed] = []
         if load.keys.kind != "none":
             known = _Known(load.keys, topics, broker)
@@ -91,26 +96,33 @@ class Messages:
     def block(self, client: int, due_ns: Ints, now_ns: int) -> Block:
         """Lay out what is due before the client's partition changes; at least one, at most LARGEST_BLOCK.
 
-        `due_ns`, shape (n,), says when its next messages are due. Its next block is laid out when this one
-        is sent, or has been dropped.
+        Partitions that were left out have no part in it, unless there are no others. `due_ns`, shape (n,),
+        says when its next messages are due. Its next block is laid out when this one is sent, or has been
+        dropped.
         """
-        payloads, walk = self._payloads[client], self._walks[client]
+        payloads, walk, full = self._payloads[client], self._walks[client], self._full[client]
+        if full:
+            full = {at: until_ns for at, until_ns in full.items() if until_ns > now_ns}
+            self._full[client] = full
         due_ns = due_ns[: payloads.most]
         count = max(1, int(np.searchsorted(due_ns, walk.until_ns(now_ns))))
-        due_ns = due_ns[:count]
         first = client * self._total
         key: Sequence[bytes] | None = None
         partition: Sequence[int]
         if not self._keyed:
             at = walk.partition(now_ns)
+            for _ in full:
+                at = walk.skip() if at in full else at
             begin = int(self._next[first + at])
             sequence = np.arange(begin, begin + count)
             self._next[first + at] = begin + count
             partition, lane = [at] * count, np.full(count, first + at)
         else:
-            at_many, key = self._keyed[client].choose(count)
+            at_many, key = self._keyed[client].choose(count, full)
+            count = at_many.size
             partition, lane = at_many.tolist(), first + at_many
             sequence = self._number(lane)
+        due_ns = due_ns[:count]
         laid = payloads.lay(self._templates[client], sequence, due_ns)
         return Block(client, partition, key, lane, sequence, due_ns, laid)
 
@@ -120,10 +132,12 @@ class Messages:
         if self._keyed:
             self._keyed[block.client].give_back(block.left)
 
-    def pass_over(self, client: int) -> None:
-        """Leave out the turn that a client was refused: one full partition must not hold up the others."""
-        if self._keyed:
-            self._keyed[client].give_back(-1)
+    def leave_out(self, client: int, partition: int, now_ns: int) -> bool:
+        """Send nothing to a partition whose queue is full for a while; False where that leaves too few."""
+        full = self._full[client]
+        is_new = partition not in full
+        full[partition] = now_ns + LEFT_OUT_NS
+        return is_new and len(full) < min(self._total, MOST_FULL)
 
     def _number(self, lane: Ints) -> Ints:
         """Return the next sequence number of each message in its lane, in order."""
@@ -158,25 +172,33 @@ class _Keyed:
         self._known = known
         self._rng = rng
         self._next = int(begin * len(known.names)) * len(known.topics.names)
+        self._turn = np.zeros(0, dtype=np.int64)  # of what was chosen last
 
-    def choose(self, count: int) -> tuple[Ints, list[bytes]]:
-        """Return running partition numbers and keys; topics take turns."""
+    def choose(self, count: int, full: Collection[int] = ()) -> tuple[Ints, list[bytes]]:
+        """Return running partition numbers and keys, at least one of each; topics take turns.
+
+        Turns of `full` partitions are passed over, as far as others come soon.
+        """
         known, names, topics = self._known, self._known.names, self._known.topics
-        turn = np.arange(self._next, self._next + count)
-        self._next += count
+        turn = np.arange(self._next, self._next + (_LOOK_AHEAD * count if full else count))
         if known.kind == "round_robin":
             # The same key goes to every topic before the next one comes.
             number = turn // len(topics.names) % len(names)
         elif known.kind == "random":
-            number = self._rng.integers(len(names), size=count)
+            number = self._rng.integers(len(names), size=turn.size)
         else:
-            number = np.searchsorted(known.cumulated, self._rng.random(count), side="right")
+            number = np.searchsorted(known.cumulated, self._rng.random(turn.size), side="right")
             number = np.minimum(number, len(names) - 1)
-        topic = turn % len(topics.names)
-        return topic * topics.partitions + known.partition[number], [
-            names[at] for at in number.tolist()
-        ]
+        partition = turn % len(topics.names) * topics.partitions + known.partition[number]
+        if full:
+            is_open = ~np.isin(partition, list(full))
+            kept = np.flatnonzero(is_open if is_open.any() else ~is_open)[:count]
+            turn, number, partition = turn[kept], number[kept], partition[kept]
+        self._turn = turn
+        self._next = int(turn[-1]) + 1
+        return partition, [names[at] for at in number.tolist()]
 
     def give_back(self, count: int) -> None:
         """Have the last turns again: what only blocks had that were dropped would never be sent."""
-        self._next -= count
+        if count:
+            self._next = int(self._turn[-count])

@@ -190,7 +190,7 @@ class ProduceLoop:
         Who is held up goes on when there is room, which is soon: to wake for each report only takes CPU.
         """
         soon_ns = self._clock.mono_ns() + UNHEARD_NS
-        is_held = any(one.is_held for one in self._senders)
+        is_held = any(one.is_held and one.next_ns < NEVER_NS for one in self._senders)
         if mono_ns <= soon_ns or is_held or not self._in_flight():
             self._clock.sleep_until(mono_ns)
         elif self._are_heard:

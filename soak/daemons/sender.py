@@ -68,16 +68,23 @@ class Sender:
         if taken == ready:
             self._block = None
         if taken < count:
-            self.second.queue_full += count - taken
-            self.left = 0
-            self.is_held = True
-            self.drop_block()  # another partition may take them
-            self._messages.pass_over(self._client)
-            has_room = taken > 0 and self.producer.has_queue_a_partition
-            self.next_ns = now_ns if has_room else now_ns + FULL_NS
+            self._refused(block, count - taken, now_ns)
         elif not self.left:
             self.next_ns = self.pacer.next_due_ns()
         return taken
+
+    def _refused(self, block: Block, count: int, now_ns: int) -> None:
+        """Go on with other partitions at once, or wait for room."""
+        self.drop_block()
+        if self.producer.refused_by_partition:
+            self.second.queue_full += 1
+            if self._messages.leave_out(self._client, block.partition[block.sent], now_ns):
+                return
+        else:
+            self.second.queue_full += count
+        self.left = 0
+        self.is_held = True
+        self.next_ns = now_ns + FULL_NS
 
     def drop_block(self) -> None:
         if self._block is not None:
@@ -87,6 +94,7 @@ class Sender:
     def give_up(self, until_ns: int) -> None:
         """Count as missed what was due up to and at an instant and was not sent."""
         self.second.missed += self.pacer.give_up(until_ns)
+        self.is_held = False
         self.follow(self.pacer)
 
     def _hand_over(self, block: Block, count: int) -> int:

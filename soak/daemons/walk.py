@@ -38,6 +38,11 @@ class Walk:
             self._step()
         return self._partition
 
+    def skip(self) -> int:
+        """Leave the partition of this slot; return the one that takes its place."""
+        self._step()
+        return self._partition
+
     def _step(self) -> None:
         if self._at == self._order.size:
             self._rng.shuffle(self._order)

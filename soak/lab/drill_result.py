@@ -29,7 +29,8 @@ from soak.lab.drill_verdict import (
 from soak.lab.origin import Origin
 
 NONE = "no finding"
-_MOST_UNTRUSTED = 0.1  # of the seconds of a run, as for a verdict
+_MOST_UNTRUSTED = 0.1  # of the seconds of a run
+_LEAST_RECORDED = 0.9  # of those of all sources
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -87,8 +88,9 @@ def of(
     is_judged = "detector" not in {gap.get("source") for gap in coverage.get("gaps", ())}
     if drill.expect.cause == NOTHING:
         # what no detector looked at is no proof that nothing was there
-        untrusted = float(coverage.get("untrusted_seconds", 0))
-        is_judged &= untrusted <= _MOST_UNTRUSTED * float(coverage.get("seconds", 0))
+        seconds, untrusted = (coverage.get(name, 0) for name in ("seconds", "untrusted_seconds"))
+        is_judged &= seconds > 0 and untrusted <= _MOST_UNTRUSTED * seconds
+        is_judged &= coverage.get("ratio", 1.0) >= _LEAST_RECORDED
     return Result(
         drill=drill.name,
         seed=seed,

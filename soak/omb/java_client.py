@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from soak.clients.known import librdkafka
-from soak.clients.secret import is_in_url
+from soak.clients.secret import is_in_url, is_reference
 from soak.core.plugins import close_to
 from soak.omb import java_properties, java_values
 from soak.omb.draft import Draft
@@ -113,7 +113,7 @@ def _one(source: SourceFile, key: str, name: str, value: str, draft: Draft) -> d
         _note(source, key, name, f"left out: librdkafka has no such setting{hint}", draft)
         return {}
     is_secret = bool(_SECRET.search(here)) or is_in_url(here, value)
-    if is_secret and not value.startswith("${"):
+    if is_secret and not is_reference(value):
         reference = "${env:" + here.upper().replace(".", "_") + "}"
         _note(source, key, name, f"a secret stands in no plan: put it into {reference}", draft)
         return {here: reference}
