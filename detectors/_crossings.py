@@ -1,6 +1,6 @@
 """How often a series rose so far above its level before: what was so all along is no news.
 
-Method:  each rise past one of 16 heights counts once, in blocks of two minutes at first. When there are
+Method:  each rise past one of 18 heights counts once, in blocks of two minutes at first. When there are
          eight, each two become one, up to 16 minutes; from then on the oldest goes. Heights are counted in
          smallest steps above the median of the last minute, so a new level is one rise, not many.
 Assumes: a row a second or fewer; what was not measured has no block.
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Any
 
-HEIGHTS = 16
-_LOG_RATIO = log(1.3)  # of a height to the one below it
+HEIGHTS = 18
+_LOG_RATIO = log(1.2)  # of a height to the one below it
 _BLOCKS = 8
 _SHORTEST, _LONGEST = 120, 960  # seconds
 _MOST = 255
-_PART_HEIGHT = 0.85  # of a rise: as high as it
+_PART_HEIGHT = 0.8  # of a rise, or the next height above that: as high as it
 _PART_OFTEN = 0.4  # of how often it comes now
 _PART_BLOCKS = 2 / 3
 
@@ -51,7 +51,9 @@ class Crossings:
 
     def were_as_often(self, steps: float, every_rows: float, before_k: int) -> bool:
         """True when rises so high were about as frequent in most blocks that ended before a second."""
-        at = _height(_PART_HEIGHT * steps) - 1
+        at = _height(_PART_HEIGHT * steps)
+        if at >= HEIGHTS:  # higher than what is counted
+            return False
         ended = [
             block
             for block, following in zip(self.blocks, self.blocks[1:], strict=False)
@@ -60,7 +62,12 @@ class Crossings:
         often = [
             block.counts[at] >= max(1.0, _PART_OFTEN * block.rows / every_rows) for block in ended
         ]
-        return at >= 0 and bool(ended) and sum(often) >= _PART_BLOCKS * len(ended)
+        return bool(ended) and sum(often) >= _PART_BLOCKS * len(ended)
+
+    def forget(self, from_k: int) -> None:
+        """Leave out the blocks that did not end before this second."""
+        followed = zip(self.blocks, self.blocks[1:], strict=False)
+        self.blocks = [block for block, following in followed if following.first_k <= from_k]
 
     def to_state(self) -> dict[str, Any]:
         """Return the state for JSON."""

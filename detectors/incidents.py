@@ -151,6 +151,8 @@ def is_recovery(incident: Incident, known: Iterable[Change], step_ratio: float) 
     is news.
     """
     up = incident.headline
+    if up.kind not in _LEVELS:  # nothing is back where it was
+        return False
     own = [
         one
         for one in known

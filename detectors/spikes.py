@@ -27,12 +27,14 @@ from soak.core.model import Change, Series
 __all__ = ["Config", "Watch", "detect", "words_of"]
 
 _SDS = 5.0
+_CLEAR_SDS = 3.0  # a rise that is no noise, though it need not be a burst
 _CALM = 2  # rows that end a burst
 _LONGEST = 20  # seconds, or two rows
 _MOST = 24  # bursts held against combs
 _SILENT_TICKS = 3.5
 _SLACK = 3  # seconds
 _SAME_PERIOD = 0.05
+_SAME_HEIGHT = 1.2  # in smallest steps above the level
 _FOLLOWED = 0.25  # of how early or late a burst is: a period is never known exactly
 _LENIENT = 1.5  # a burst of the standing comb may be so much earlier or later: ticks are less sure
 _STEP_SECONDS = 60  # before a step and after it, in which a comb that begins is the step's
@@ -57,12 +59,15 @@ class Watch:
     standing: Change | None = None
     spacing: int = 1  # seconds from row to row
     crossings: Crossings = field(default_factory=Crossings)  # while no comb stands
+    hidden: tuple[float, float] | None = None  # period and height of a comb that was so before
 
     def take(self, series: str, k: int, y: float, recent: Recent, config: Config) -> list[Change]:
         """Take the next value, with the level before it; return a comb that is found, or its end."""
         changes = self._gone(k)
         if self.standing is None:
-            self.crossings.take(k, (y - recent.level) / config.reach(recent.level))
+            rise = y - recent.level
+            is_clear = rise > _CLEAR_SDS * recent.sd
+            self.crossings.take(k, rise / config.reach(recent.level) if is_clear else 0.0)
         ended = None
         if self.now is not None and k > self.now[0] + self.now[1] + (_CALM - 1) * self.spacing:
             ended, self.now = self.now, None
@@ -103,6 +108,7 @@ class Watch:
         if self._is_known(change) or self._was_so(change, level, config):
             return []
         self.standing, self.tick_k = replace(change, raised_k=k), tick_k
+        self.crossings.forget(change.onset_k)  # else it would be known when it comes back
         self.calm_rows = round((k - tick_k) / self.spacing)
         ended = [] if old is None else [replace(old, state="gone", gone_k=k)]
         return [*ended, self.standing]
@@ -139,9 +145,13 @@ class Watch:
         top = float(config.scaled(np.array([change.after]))[0])
         every_rows = (change.period_seconds or 0.0) / self.spacing
         steps = (top - level) / config.reach(level)
+        if self.hidden is not None:
+            period, highest = self.hidden
+            if _is_same(change.period_seconds, period) and steps <= _SAME_HEIGHT * highest:
+                return True
         if not self.crossings.were_as_often(steps, every_rows, change.onset_k):
             return False
-        self.known_period = change.period_seconds
+        self.hidden = change.period_seconds or 0.0, steps
         return True
 
     def _gone(self, k: int) -> list[Change]:
@@ -173,6 +183,7 @@ class Watch:
             change_of(state["standing"]),
             state["spacing"],
             Crossings.of(state["crossings"]),
+            None if state["hidden"] is None else (state["hidden"][0], state["hidden"][1]),
         )
 
 

@@ -21,6 +21,7 @@ from soak.daemons.leaders import Leaders
 from soak.daemons.messages import Messages
 from soak.daemons.produce import ProduceLoop
 from soak.daemons.produce_second import ProduceSecond
+from soak.daemons.sender import MOST_TRIES
 from soak.store.journal_reader import read_source
 from tests.daemon_context import context_of
 from tests.fakes import FakeBell, FakeBroker, FakeClock, FakeProducer
@@ -252,15 +253,30 @@ def test_partitions_that_take_no_more_hold_up_no_others(
     assert made.total("missed_messages", "held_back_messages") == 0
 
 
-def test_while_no_partition_takes_anything_few_are_tried(tmp_path: Path) -> None:
-    """Each once in 10 ms, and any one every 2 ms."""
-    made = process(tmp_path, 1, 5000, partitions=12, keys="round_robin")
-    (client,) = made.run(0.5)
-    client.full = set(range(12))
-    before = len(client.calls)
+@pytest.mark.parametrize("keys", ["random", "none"])
+def test_while_no_partition_takes_anything_few_are_tried(tmp_path: Path, keys: str) -> None:
+    """Of 96 each client tries one every 2 ms, and lays out little for it."""
+    made = process(tmp_path, 4, 20_000, partitions=96, keys=keys)
+    made.run(0.5)
+    before = [len(client.calls) for client in made.clients]
+    for client in made.clients:
+        client.full = set(range(96))
     made.run(1.0)
 
-    assert len(client.calls) - before <= 100 * (12 + 5) + 12
+    calls = [client.calls[at:] for client, at in zip(made.clients, before, strict=True)]
+    assert all(400 <= len(own) <= 500 + MOST_TRIES + 1 for own in calls)
+
+
+def test_a_partition_that_has_room_again_is_found_soon(tmp_path: Path) -> None:
+    made = process(tmp_path, 1, 5000, partitions=12, keys="random")
+    (client,) = made.run(0.5)
+    client.full = set(range(12))
+    made.run(1.0)
+    client.full = set(range(11))
+    before = len(client.payloads)
+    made.run(0.2)
+
+    assert {at for at, _ in client.payloads[before:]} == {11}
 
 
 def test_each_client_goes_through_all_keys_by_itself(tmp_path: Path) -> None:

@@ -25,12 +25,19 @@ def rises(count: int, every: int, height: float) -> list[float]:
 
 @pytest.mark.parametrize(
     ("height", "every", "were"),
-    [(3.0, 20, True), (3.0, 9, True), (3.0, 7, False), (3.4, 20, True), (4.5, 20, False)],
+    [
+        (3.0, 20, True),
+        (3.0, 9, True),
+        (3.0, 7, False),
+        (3.7, 20, True),
+        (3.8, 20, False),
+        (30.0, 20, False),
+    ],
 )
 def test_what_rose_as_high_and_nearly_as_often_was_so_before(
     height: float, every: int, *, were: bool
 ) -> None:
-    """Rises of 3 smallest steps every 20 rows: a comb may be 2.5 times as frequent, and a little higher."""
+    """Rises of 3 smallest steps every 20 rows: a comb may be 2.5 times as frequent, and a quarter higher."""
     crossings = taken(rises(3600, 20, 3.0))
 
     assert crossings.were_as_often(height, every, 3600) is were
@@ -42,6 +49,20 @@ def test_most_of_the_time_before_counts_and_nothing_of_what_came_after() -> None
     assert not taken([*calm, *often]).were_as_often(3.0, 20, 3600)
     assert not taken([*calm, *often[:1200], *calm[:1200]]).were_as_often(3.0, 20, 6000)
     assert taken([*often, *calm[:1200]]).were_as_often(3.0, 20, 4800)
+
+
+def test_higher_than_what_is_counted_was_never_so() -> None:
+    """It would be taken for the highest that is."""
+    assert not taken(rises(3600, 20, 60.0)).were_as_often(60.0, 20, 3600)
+
+
+def test_what_is_forgotten_counts_for_nothing() -> None:
+    """The blocks since a second, and the one that had not ended then."""
+    crossings = taken([*[0.0] * 1200, *rises(3600, 20, 3.0)])
+    crossings.forget(1200)
+
+    assert not crossings.were_as_often(3.0, 20, 10_000)
+    assert max(block.first_k + block.rows for block in crossings.blocks) <= 1200
 
 
 def test_a_new_level_is_one_rise() -> None:
@@ -61,7 +82,7 @@ def test_it_takes_room_for_two_hours_and_no_more() -> None:
     assert len(crossings.blocks) <= 8
     assert crossings.seconds == 960
     assert sum(one.counts[HEIGHTS - 1] for one in crossings.blocks) == 350
-    assert len(json.dumps(taken(rises(50_000, 2, 3.0)).to_state())) <= 420
+    assert len(json.dumps(taken(rises(50_000, 2, 3.0)).to_state())) <= 450
 
 
 @given(

@@ -90,3 +90,11 @@ def test_what_is_no_level_makes_no_news_of_the_end_of_a_dip(kind: Kind) -> None:
     beside = replace(change(1000, 5.0, 9.0), kind=kind)
 
     assert is_called_recovery_after_a_fall_to(0.5, beside)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("step", True), ("spikes", False), ("tail", False)])
+def test_only_a_level_comes_back(kind: Kind, *, expected: bool) -> None:
+    """Spikes that begin after a fall are no end of a dip, however high."""
+    fall, up = change(9000, 5.0, 1.0), replace(change(9120, 1.0, 5.0), kind=kind)
+
+    assert is_recovery(Incident((up,)), (fall, up), RATIO) is expected

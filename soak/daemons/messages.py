@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from soak.daemons.walk import Walk
 
 LARGEST_BLOCK = 256
 LEFT_OUT_NS = 10_000_000  # so long a partition whose queue was full is left out
-MOST_FULL = 32  # partitions that are: to find out costs 50 us each
+MOST_LEFT_OUT = 32  # partitions of a client
 
 _LOOK_AHEAD = 4  # so many turns for one, where some are passed over
 
@@ -80,7 +81,7 @@ class Messages:
         self._next = np.zeros(len(instances) * topics.total, dtype=np.int64)
         self._payloads = payloads_of(bodies(load, rng), LARGEST_BLOCK, len(instances))
         self._walks = [Walk(topics.total, instance) for instance in instances]
-        self._full: list[dict[int, int]] = [{} for _ in instances]  # by partition, until when
+        self._left_out = [_LeftOut(topics.total) for _ in instances]
         self._keyed: list[_Keyed] = []
         if load.keys.kind != "none":
             known = _Known(load.keys, topics, broker)
@@ -100,10 +101,8 @@ class Messages:
         says when its next messages are due. Its next block is laid out when this one is sent, or has been
         dropped.
         """
-        payloads, walk, full = self._payloads[client], self._walks[client], self._full[client]
-        if full:
-            full = {at: until_ns for at, until_ns in full.items() if until_ns > now_ns}
-            self._full[client] = full
+        payloads, walk = self._payloads[client], self._walks[client]
+        left_out = self._left_out[client].at(now_ns)
         due_ns = due_ns[: payloads.most]
         count = max(1, int(np.searchsorted(due_ns, walk.until_ns(now_ns))))
         first = client * self._total
@@ -111,14 +110,16 @@ class Messages:
         partition: Sequence[int]
         if not self._keyed:
             at = walk.partition(now_ns)
-            for _ in full:
-                at = walk.skip() if at in full else at
+            for _ in left_out.until_ns:
+                at = walk.skip() if left_out.mask[at] else at
             begin = int(self._next[first + at])
             sequence = np.arange(begin, begin + count)
             self._next[first + at] = begin + count
             partition, lane = [at] * count, np.full(count, first + at)
         else:
-            at_many, key = self._keyed[client].choose(count, full)
+            at_many, key = self._keyed[client].choose(
+                count, left_out.mask if left_out.until_ns else None
+            )
             count = at_many.size
             partition, lane = at_many.tolist(), first + at_many
             sequence = self._number(lane)
@@ -134,10 +135,9 @@ class Messages:
 
     def leave_out(self, client: int, partition: int, now_ns: int) -> bool:
         """Send nothing to a partition whose queue is full for a while; False where that leaves too few."""
-        full = self._full[client]
-        is_new = partition not in full
-        full[partition] = now_ns + LEFT_OUT_NS
-        return is_new and len(full) < min(self._total, MOST_FULL)
+        left_out = self._left_out[client]
+        is_new = left_out.add(partition, now_ns + LEFT_OUT_NS)
+        return is_new and len(left_out.until_ns) < min(self._total, MOST_LEFT_OUT)
 
     def _number(self, lane: Ints) -> Ints:
         """Return the next sequence number of each message in its lane, in order."""
@@ -149,6 +149,27 @@ class Messages:
         sequence: Ints = self._next[lane] + rank
         self._next[lanes] += length
         return sequence
+
+
+class _LeftOut:
+    """Partitions that one client sends nothing to, and until when; `mask` has all, shape (partitions,)."""
+
+    def __init__(self, partitions: int) -> None:
+        self.until_ns: dict[int, int] = {}
+        self.mask = np.zeros(partitions, dtype=np.bool_)
+
+    def at(self, now_ns: int) -> Self:
+        """Let those in again whose time is over."""
+        for partition in [one for one, until_ns in self.until_ns.items() if until_ns <= now_ns]:
+            del self.until_ns[partition]
+            self.mask[partition] = False
+        return self
+
+    def add(self, partition: int, until_ns: int) -> bool:
+        """Return whether it was not there yet."""
+        is_new = partition not in self.until_ns
+        self.until_ns[partition], self.mask[partition] = until_ns, True
+        return is_new
 
 
 class _Known:
@@ -174,13 +195,15 @@ class _Keyed:
         self._next = int(begin * len(known.names)) * len(known.topics.names)
         self._turn = np.zeros(0, dtype=np.int64)  # of what was chosen last
 
-    def choose(self, count: int, full: Collection[int] = ()) -> tuple[Ints, list[bytes]]:
+    def choose(self, count: int, is_left_out: NDArray[np.bool_] | None) -> tuple[Ints, list[bytes]]:
         """Return running partition numbers and keys, at least one of each; topics take turns.
 
-        Turns of `full` partitions are passed over, as far as others come soon.
+        Turns of partitions that are left out, of all, are passed over, as far as others come soon.
         """
         known, names, topics = self._known, self._known.names, self._known.topics
-        turn = np.arange(self._next, self._next + (_LOOK_AHEAD * count if full else count))
+        turn = np.arange(
+            self._next, self._next + (count if is_left_out is None else _LOOK_AHEAD * count)
+        )
         if known.kind == "round_robin":
             # The same key goes to every topic before the next one comes.
             number = turn // len(topics.names) % len(names)
@@ -190,8 +213,8 @@ class _Keyed:
             number = np.searchsorted(known.cumulated, self._rng.random(turn.size), side="right")
             number = np.minimum(number, len(names) - 1)
         partition = turn % len(topics.names) * topics.partitions + known.partition[number]
-        if full:
-            is_open = ~np.isin(partition, list(full))
+        if is_left_out is not None:
+            is_open = ~is_left_out[partition]
             kept = np.flatnonzero(is_open if is_open.any() else ~is_open)[:count]
             turn, number, partition = turn[kept], number[kept], partition[kept]
         self._turn = turn

@@ -5,12 +5,14 @@ from __future__ import annotations
 from soak.core.ports import Clock, Producer
 from soak.core.units import SECOND_NS
 from soak.daemons.in_flight import InFlight
-from soak.daemons.messages import Block, Messages
+from soak.daemons.messages import LARGEST_BLOCK, Block, Messages
 from soak.daemons.pacing import Pacer
 from soak.daemons.produce_second import LAG_UNTRUSTED_SECONDS, ProduceSecond
 
 LAG_UNTRUSTED_NS = round(LAG_UNTRUSTED_SECONDS * SECOND_NS)
 FULL_NS = 2_000_000  # after a send that the client's queue refused: to try at once costs more than it sends
+LEAST_TRIED = 8  # messages that are laid out for a partition that may be full
+MOST_TRIES = 16  # of partitions one after the other that take nothing: then one every 2 ms
 
 
 class Sender:
@@ -34,6 +36,8 @@ class Sender:
         self._client = client
         self._messages = messages
         self._clock = clock
+        self._most = LARGEST_BLOCK  # messages that are laid out at once
+        self._tries = 0  # of partitions, since one took something
         self._block: Block | None = None  # the next to be sent, laid out up to 10 ms ahead
         self.is_held = False  # behind the schedule because the cluster took no more
 
@@ -58,15 +62,18 @@ class Sender:
         """Send of what is left what lies in one block, and return how much: one call of the client's."""
         block = self._block
         if block is None:
-            ahead_ns = self.pacer.ahead_ns()
+            ahead_ns = self.pacer.ahead_ns()[: self._most]
             block = self._block = self._messages.block(self._client, ahead_ns, now_ns)
         ready = block.left
         count = min(self.left, ready)
         taken = self._hand_over(block, count)
         self.pacer.sent(taken)
         self.left -= taken
+        if taken:
+            self._tries = 0
         if taken == ready:
             self._block = None
+            self._most = min(2 * self._most, LARGEST_BLOCK)
         if taken < count:
             self._refused(block, count - taken, now_ns)
         elif not self.left:
@@ -78,7 +85,12 @@ class Sender:
         self.drop_block()
         if self.producer.refused_by_partition:
             self.second.queue_full += 1
-            if self._messages.leave_out(self._client, block.partition[block.sent], now_ns):
+            self._tries += 1
+            self._most = max(LEAST_TRIED, min(2 * block.sent, LARGEST_BLOCK))
+            is_rest_open = self._messages.leave_out(
+                self._client, block.partition[block.sent], now_ns
+            )
+            if is_rest_open and self._tries < MOST_TRIES:
                 return
         else:
             self.second.queue_full += count

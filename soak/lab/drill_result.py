@@ -86,7 +86,7 @@ def of(
     evidence = found.get("evidence") or [{}]
     onset, coverage = moments.onset_wall_ns, summary.get("coverage", {})
     is_judged = "detector" not in {gap.get("source") for gap in coverage.get("gaps", ())}
-    if drill.expect.cause == NOTHING:
+    if drill.expect.cause == NOTHING and not about:
         # what no detector looked at is no proof that nothing was there
         seconds, untrusted = (coverage.get(name, 0) for name in ("seconds", "untrusted_seconds"))
         is_judged &= seconds > 0 and untrusted <= _MOST_UNTRUSTED * seconds
