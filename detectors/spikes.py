@@ -34,6 +34,7 @@ _MOST = 24  # bursts held against combs
 _SILENT_TICKS = 3.5
 _SLACK = 3  # seconds
 _SAME_PERIOD = 0.05
+_HIDDEN_SECONDS = 7200  # so long a comb that was so is remembered
 _SAME_HEIGHT = 1.2  # in smallest steps above the level
 _FOLLOWED = 0.25  # of how early or late a burst is: a period is never known exactly
 _LENIENT = 1.5  # a burst of the standing comb may be so much earlier or later: ticks are less sure
@@ -59,7 +60,7 @@ class Watch:
     standing: Change | None = None
     spacing: int = 1  # seconds from row to row
     crossings: Crossings = field(default_factory=Crossings)  # while no comb stands
-    hidden: tuple[float, float] | None = None  # period and height of a comb that was so before
+    hidden: tuple[int, float, float] | None = None  # a comb that was so: when last, period, height
 
     def take(self, series: str, k: int, y: float, recent: Recent, config: Config) -> list[Change]:
         """Take the next value, with the level before it; return a comb that is found, or its end."""
@@ -105,7 +106,7 @@ class Watch:
             self.tick_k = tick_k
             self.calm_rows = min(self.calm_rows, round((k - tick_k) / self.spacing))
             return []
-        if self._is_known(change) or self._was_so(change, level, config):
+        if self._is_known(change) or self._was_so(k, change, level, config):
             return []
         self.standing, self.tick_k = replace(change, raised_k=k), tick_k
         self.crossings.forget(change.onset_k)  # else it would be known when it comes back
@@ -138,21 +139,25 @@ class Watch:
             self.known_period = period
         return _is_same(period, self.known_period)
 
-    def _was_so(self, change: Change, level: float, config: Config) -> bool:
+    def _was_so(self, k: int, change: Change, level: float, config: Config) -> bool:
         """Return whether the series rose as high, as often, before: noise hid that it was a comb."""
         if self.known_until_k is None:  # looking back, nobody is told
             return False
         top = float(config.scaled(np.array([change.after]))[0])
         every_rows = (change.period_seconds or 0.0) / self.spacing
         steps = (top - level) / config.reach(level)
-        if self.hidden is not None:
-            period, highest = self.hidden
-            if _is_same(change.period_seconds, period) and steps <= _SAME_HEIGHT * highest:
-                return True
-        if not self.crossings.were_as_often(steps, every_rows, change.onset_k):
-            return False
-        self.hidden = change.period_seconds or 0.0, steps
-        return True
+        is_hidden = self.crossings.were_as_often(steps, every_rows, change.onset_k)
+        if not is_hidden and self.hidden is not None:
+            last_k, period, highest = self.hidden
+            is_hidden = (
+                _is_same(change.period_seconds, period)
+                and steps <= _SAME_HEIGHT * highest
+                and k <= last_k + _HIDDEN_SECONDS
+            )
+            steps = highest  # it does not grow by so much time and again
+        if is_hidden:
+            self.hidden = k, change.period_seconds or 0.0, steps
+        return is_hidden
 
     def _gone(self, k: int) -> list[Change]:
         change = self.standing
@@ -183,7 +188,7 @@ class Watch:
             change_of(state["standing"]),
             state["spacing"],
             Crossings.of(state["crossings"]),
-            None if state["hidden"] is None else (state["hidden"][0], state["hidden"][1]),
+            None if state["hidden"] is None else tuple(state["hidden"]),
         )
 
 

@@ -36,7 +36,7 @@ load:
   message_size: {size}B
   producers: {producers}
   clients_per_producer: {clients}
-  keys: {{kind: {keys}, count: 12}}
+  keys: {{kind: {keys}, count: {count}}}
 """
 LINGER_NS, MOST = 1_000_000, 128
 
@@ -104,10 +104,17 @@ def process(
     partitions: int = 288,
     size: int = 1024,
     keys: str = "none",
+    count: int = 12,
 ) -> Process:
     path.mkdir(exist_ok=True)
     text = PLAN.format(
-        clients=clients, rate=rate, producers=producers, partitions=partitions, size=size, keys=keys
+        clients=clients,
+        rate=rate,
+        producers=producers,
+        partitions=partitions,
+        size=size,
+        keys=keys,
+        count=count,
     )
     plan, clock, broker = plan_text.load(text, "plan").plan, FakeClock(), FakeBroker()
     context = context_of(path, plan, clock, "produce.0", to_line("soak", 0))
@@ -251,6 +258,17 @@ def test_partitions_that_take_no_more_hold_up_no_others(
     assert len(client.payloads) == pytest.approx(17_500, abs=10)
     assert {at for at, _ in client.payloads[-4000:]} == partitions
     assert made.total("missed_messages", "held_back_messages") == 0
+
+
+def test_a_third_of_many_partitions_holds_up_no_others(tmp_path: Path) -> None:
+    """One broker of three leads fifty of 150."""
+    made = process(tmp_path, 1, 20_000, partitions=150, keys="random", count=3000)
+    (client,) = made.run(0.5)
+    client.full = set(range(50))
+    made.run(1.0)
+
+    assert len(client.payloads) == pytest.approx(30_000, abs=50)
+    assert client.heads["delay_ns"].max() <= 20_000_000
 
 
 @pytest.mark.parametrize("keys", ["random", "none"])

@@ -16,7 +16,6 @@ from soak.daemons.walk import Walk
 
 LARGEST_BLOCK = 256
 LEFT_OUT_NS = 10_000_000  # so long a partition whose queue was full is left out
-MOST_LEFT_OUT = 32  # partitions of a client
 
 _LOOK_AHEAD = 4  # so many turns for one, where some are passed over
 
@@ -134,10 +133,10 @@ class Messages:
             self._keyed[block.client].give_back(block.left)
 
     def leave_out(self, client: int, partition: int, now_ns: int) -> bool:
-        """Send nothing to a partition whose queue is full for a while; False where that leaves too few."""
+        """Send nothing to a partition whose queue is full for a while; False where that leaves none."""
         left_out = self._left_out[client]
         is_new = left_out.add(partition, now_ns + LEFT_OUT_NS)
-        return is_new and len(left_out.until_ns) < min(self._total, MOST_LEFT_OUT)
+        return is_new and len(left_out.until_ns) < self._total
 
     def _number(self, lane: Ints) -> Ints:
         """Return the next sequence number of each message in its lane, in order."""

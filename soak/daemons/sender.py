@@ -12,7 +12,7 @@ from soak.daemons.produce_second import LAG_UNTRUSTED_SECONDS, ProduceSecond
 LAG_UNTRUSTED_NS = round(LAG_UNTRUSTED_SECONDS * SECOND_NS)
 FULL_NS = 2_000_000  # after a send that the client's queue refused: to try at once costs more than it sends
 LEAST_TRIED = 8  # messages that are laid out for a partition that may be full
-MOST_TRIES = 16  # of partitions one after the other that take nothing: then one every 2 ms
+MOST_TRIES = 32  # of partitions one after the other that take nothing: then one every 2 ms
 
 
 class Sender:
