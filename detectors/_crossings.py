@@ -54,11 +54,7 @@ class Crossings:
         at = _height(_PART_HEIGHT * steps)
         if at >= HEIGHTS:  # higher than what is counted
             return False
-        ended = [
-            block
-            for block, following in zip(self.blocks, self.blocks[1:], strict=False)
-            if following.first_k <= before_k
-        ]
+        ended = self._ended(before_k)
         often = [
             block.counts[at] >= max(1.0, _PART_OFTEN * block.rows / every_rows) for block in ended
         ]
@@ -66,8 +62,7 @@ class Crossings:
 
     def forget(self, from_k: int) -> None:
         """Leave out the blocks that did not end before this second."""
-        followed = zip(self.blocks, self.blocks[1:], strict=False)
-        self.blocks = [block for block, following in followed if following.first_k <= from_k]
+        self.blocks = self._ended(from_k)
 
     def to_state(self) -> dict[str, Any]:
         """Return the state for JSON."""
@@ -87,6 +82,10 @@ class Crossings:
             for at, (first_k, rows) in enumerate(state["blocks"])
         ]
         return cls(state["seconds"], state["height"], blocks)
+
+    def _ended(self, by_k: int) -> list[_Block]:
+        followed = zip(self.blocks, self.blocks[1:], strict=False)
+        return [block for block, following in followed if following.first_k <= by_k]
 
     def _begin(self, k: int) -> None:
         if len(self.blocks) == _BLOCKS and self.seconds < _LONGEST:

@@ -38,6 +38,10 @@ class Config:
             return np.asarray(values, dtype=np.float64)
         return np.asarray(np.log10(np.maximum(values, FLOOR_SECONDS)))
 
+    def scaled_one(self, value: float) -> float:
+        """Return one value on that scale."""
+        return float(self.scaled(np.array([value]))[0])
+
     def unscaled(self, y: float) -> float:
         return unscaled(y, logarithmic=self.scale == "log")
 

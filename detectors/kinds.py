@@ -27,7 +27,9 @@ def told(series: Series, steps: Sequence[Change], config: Config) -> list[Change
     y = config.scaled(series.values)
     places = [int(np.searchsorted(series.k, step.onset_k)) for step in steps]
     jumps = _jumps(y, places)
-    sizes = np.array([_scaled(step.after, config) - _scaled(step.before, config) for step in steps])
+    sizes = np.array(
+        [config.scaled_one(step.after) - config.scaled_one(step.before) for step in steps]
+    )
     is_sharp = jumps * np.sign(sizes) >= _SHARP * np.abs(sizes)
     flat = _flattened(series, y, places, np.where(is_sharp, jumps, 0.0), config)
     drifts, combs = drift.detect(flat, config), spikes.detect(series, config)
@@ -87,10 +89,6 @@ def _flattened(
     flat = y - np.cumsum(moved)
     values = flat if config.scale == "linear" else 10.0**flat
     return Series(series.name, series.k, values)
-
-
-def _scaled(value: float, config: Config) -> float:
-    return float(config.scaled(np.array([value]))[0])
 
 
 def _is_in(change: Change, drifts: Sequence[Change], *, either: bool = False) -> bool:

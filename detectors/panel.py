@@ -153,7 +153,7 @@ class Panel:
         self, known: _Source, name: str, k: int, value: float, config: _worth.Config
     ) -> list[Change]:
         """Return what one value says of drift and spikes."""
-        y = float(config.scaled(np.array([value]))[0])
+        y = config.scaled_one(value)
         if not np.isfinite(y):
             return []
         one = known.series.get(name)

@@ -143,9 +143,8 @@ class Watch:
         """Return whether the series rose as high, as often, before: noise hid that it was a comb."""
         if self.known_until_k is None:  # looking back, nobody is told
             return False
-        top = float(config.scaled(np.array([change.after]))[0])
         every_rows = (change.period_seconds or 0.0) / self.spacing
-        steps = (top - level) / config.reach(level)
+        steps = (config.scaled_one(change.after) - level) / config.reach(level)
         is_hidden = self.crossings.were_as_often(steps, every_rows, change.onset_k)
         if not is_hidden and self.hidden is not None:
             last_k, period, highest = self.hidden
