@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from soak.brokers import kafka
 from soak.clients.kafka_log import MOST_KINDS, Cause, ClientLog
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, ProbeError
+from soak.core.ports import Topics
 from soak.core.units import SECOND_NS
 from tests.fakes import FakeClock
 
@@ -136,6 +138,25 @@ def test_between_two_attempts_to_connect_lies_a_second_at_most_unless_the_plan_s
 
     with pytest.raises(BrokerError, match=r"`reconnect\.backoff\.max\.ms` must be"):
         kafka.connect(kafka.Config(common=longer), SystemClock()).check_settings()
+
+
+def test_a_request_that_is_never_answered_is_told_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    """What listens there takes the connection and says nothing."""
+    caplog.set_level(logging.INFO)
+    impatient = {"api.version.request.timeout.ms": "100"}
+    clock = SystemClock()
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        where = f"127.0.0.1:{mute.getsockname()[1]}"
+        broker = kafka.connect(kafka.Config(bootstrap_servers=where, common=impatient), clock)
+        broker.check_settings()
+        assert not caplog.records
+
+        consumer = broker.consumer(Topics(("t",), 1), "", {0: 0})
+        end_ns = clock.mono_ns() + 30 * SECOND_NS
+        while "Timed out ApiVersionRequest in flight" not in caplog.text:
+            assert clock.mono_ns() < end_ns
+            consumer.receive(1, 0.1)
+        consumer.close()
 
 
 def test_a_probe_keeps_nothing_of_what_its_client_is_told_while_the_broker_is_away() -> None:

@@ -39,7 +39,7 @@ LOG = logging.getLogger("soak.brokers.kafka")
 
 _CLIENT = {
     "client.id": "soakd",  # of commands; a daemon's own: `named`
-    "log_level": "3",  # librdkafka's own lines: errors and worse
+    "log_level": "5",  # librdkafka's own lines, down to a request that was never answered
     "reconnect.backoff.max.ms": "1000",  # its 10 s would make a restart of a broker look longer
 }
 _PRODUCER = {"message.max.bytes": str(17 * 2**20)}  # what the cluster takes is the cluster's to say
@@ -159,9 +159,12 @@ class KafkaBroker:
             known.refuse_unknown(where, settings, known.librdkafka())
             _kafka_acks.refuse_others(where, settings)
             _refuse_ours(where, settings)
+        # That the lab's broker has no address yet is no news.
+        common = {"log_level": "3", **self._config.common}
+        quiet = KafkaBroker(replace(self._config, common=common), self._clock, self._library)
         nowhere = Topics(("",), 1)
-        self.producer(nowhere).close(0.0)
-        self.consumer(nowhere, "", {}).close()
+        quiet.producer(nowhere).close(0.0)
+        quiet.consumer(nowhere, "", {}).close()
 
     def check(self) -> None:
         """Check the settings, and reach the cluster.
