@@ -26,6 +26,7 @@ def _shown(path: Path, **changes: object) -> str:
         "ratio": 14.9,
         "cause": "unknown",
         "state": "confirmed",
+        "is_about_cluster": True,
         "evidence": [{"text": "why"}],
         **changes,
     }
@@ -50,6 +51,13 @@ def test_a_finding_is_told_in_the_words_of_mail_and_report(tmp_path: Path) -> No
         "finding: p99 end-to-end latency 4.1 ms -> 61 ms (x15) of consume.0@h "
         "at 2026-09-21T14:15:12Z, cause unknown, confirmed\n  - why\n"
     ) in _shown(tmp_path)
+
+
+def test_a_finding_that_is_not_held_against_the_cluster_says_so(tmp_path: Path) -> None:
+    """As a fall back to the old level, which has no cause and needs none."""
+    assert ("cause unknown, confirmed, not counted against the cluster\n  - why\n") in _shown(
+        tmp_path, is_about_cluster=False
+    )
 
 
 def test_the_verdict_is_told_with_what_it_rests_on(tmp_path: Path) -> None:

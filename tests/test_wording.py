@@ -137,6 +137,16 @@ def test_a_finding_of_another_day_than_its_run_has_its_day() -> None:
     assert "since 00:00:00Z, " in wording.finding(dataclasses.replace(found, onset_k=0), 0)
 
 
+def test_a_finding_that_is_not_held_against_the_cluster_says_so_while_it_runs() -> None:
+    found = Finding(
+        "r-1", "r", 9, 0, (0, 1), "s|lag_messages", "step", 9, 1, "confirmed", 0.99, True
+    )
+    fall = dataclasses.replace(found, is_about_cluster=False)
+
+    assert wording.finding(found, 0).endswith(", cause unknown")
+    assert wording.finding(fall, 0).endswith(", cause unknown, not counted against the cluster")
+
+
 def test_a_sparkline_shows_peaks_and_leaves_gaps_open() -> None:
     """One column stands for several values by its largest; a gap is a space."""
     values = [0.004, 0.004, math.nan, math.nan, 0.004, 0.06, 0.06, 0.0]

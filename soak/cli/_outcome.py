@@ -61,7 +61,8 @@ def _show_finding(console: Console, found: dict[str, Any]) -> None:
     _line(
         console,
         f"finding: {wording.title(series)} {moved} of {source} at {found['at']}, "
-        f"cause {found['cause']}, {found['state']}",
+        f"cause {found['cause']}, {found['state']}"
+        + wording.held_against(is_about_cluster=found["is_about_cluster"]),
     )
     for item in found["evidence"]:
         _line(console, f"  - {item['text'] if isinstance(item, dict) else item}")

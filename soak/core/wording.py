@@ -168,7 +168,14 @@ def finding(found: Finding, start_wall_ns: int) -> str:
     """Return a finding of a run that began then, in one line."""
     since = later(start_wall_ns + found.onset_k * SECOND_NS, start_wall_ns)
     what = f"{found.state}: {title(found.series)} {moved(found)}"
-    return printable(f"{what} since {since}, cause {found.cause}")
+    return printable(
+        f"{what} since {since}, cause {found.cause}{held_against(is_about_cluster=found.is_about_cluster)}"
+    )
+
+
+def held_against(*, is_about_cluster: bool) -> str:
+    """Return what to add to a finding that makes no run a regressed one, as a fall back to the old level."""
+    return "" if is_about_cluster else ", not counted against the cluster"
 
 
 def moment(wall_ns: int) -> str:
