@@ -67,6 +67,7 @@ class Block:
     absent: dict[str, int] = field(default_factory=dict)  # series and when last there, oldest first
     left: dict[str, list[Change]] = field(default_factory=dict)  # what stood of series forgotten
     # derived
+    place: dict[str, int] = field(default_factory=dict)  # of each name, in the arrays
     logarithmic: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     least: NDArray[np.float64] = field(default_factory=_none)
     unit: NDArray[np.float64] = field(default_factory=_none)  # a score of 1 on the series' scale
@@ -92,6 +93,12 @@ class Block:
         """Return how many rows each series has in the ring, shape (n,)."""
         total: NDArray[np.int64] = self.counts[-1]
         return total
+
+    def close_books(self) -> None:
+        """Keep no book that says nothing, so that what is resumed has the same ones in the same order."""
+        self.books = {
+            name: book for name, book in self.books.items() if book.pending or book.standing
+        }
 
 
 def empty(columns: tuple[Column, ...]) -> Block:

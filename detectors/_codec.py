@@ -41,7 +41,6 @@ def encode(blocks: dict[str, Block]) -> bytes:
                     "standing": [*map(_packed, book.standing)],
                 }
                 for name, book in block.books.items()
-                if book.pending or book.standing
             },
         }
         for source, block in blocks.items()

@@ -34,6 +34,7 @@ def begin(block: Block, step: Step) -> None:
     block.logarithmic = _measure.is_log(block.columns)
     block.least = _measure.least(block.columns, step)
     n = len(block.names)
+    block.place = {name: i for i, name in enumerate(block.names)}
     block.narrow, block.wide, block.here = (np.zeros((ROWS, n), np.int32) for _ in range(3))
     block.sums = np.zeros((SUMMED.size, n), np.int64)
     block.counts = np.zeros_like(block.sums)

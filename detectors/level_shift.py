@@ -174,6 +174,7 @@ class Panel:
             if book.pending is not None:
                 changes.append(_withdrawn(source, name, book.pending))
             book.pending = None
+        block.close_books()
         block.y[:] = np.nan
         block.cells.clear(np.arange(len(block.columns)))
         block.edge_k = min(block.edge_k, k)
@@ -202,7 +203,7 @@ class Panel:
     def _waiting(self, block: Block) -> NDArray[np.bool_]:
         waiting = np.zeros(len(block.names), np.bool_)
         for name, book in block.books.items():
-            waiting[block.names.index(name)] = book.pending is not None
+            waiting[block.place[name]] = book.pending is not None
         return waiting
 
     def _relearn(self, block: Block, best: NDArray[np.float64]) -> None:
@@ -238,10 +239,10 @@ class Panel:
 
     def _settle(self, source: str, block: Block, ratios: NDArray[np.float64]) -> list[Change]:
         changes, thresholds = [], self._thresholds(block)
-        for name, book in list(block.books.items()):
+        for name, book in block.books.items():
             if book.pending is None:
                 continue
-            i, pending = block.names.index(name), book.pending
+            i, pending = block.place[name], book.pending
             is_above = bool(ratios[self._lasting, i].max() > thresholds[i])
             change = self._confirmed(source, block, i, pending) if is_above else None
             if change is not None:
@@ -252,6 +253,8 @@ class Panel:
             elif self._is_over(block, i, pending):
                 book.pending = None
                 changes.append(_withdrawn(source, name, pending))
+        if changes:
+            block.close_books()
         return changes
 
     def _is_over(self, block: Block, i: int, pending: Pending) -> bool:
@@ -294,7 +297,7 @@ class Panel:
         for name, book in block.books.items():
             if not book.standing or book.pending is not None:
                 continue
-            i = block.names.index(name)
+            i = block.place[name]
             newest = block.y[_block.ordered(block)[-_GONE_ROWS:], i]
             newest = newest[np.isfinite(newest)]
             if newest.size < _GONE_ROWS // 2:
@@ -303,6 +306,8 @@ class Panel:
             gone = [change for change in book.standing if self._is_back(block, i, change, level)]
             book.standing = [change for change in book.standing if change not in gone]
             changes += [replace(change, state="gone", gone_k=k) for change in gone]
+        if changes:
+            block.close_books()
         return changes
 
     def _is_back(self, block: Block, i: int, change: Change, level: float) -> bool:

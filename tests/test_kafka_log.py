@@ -55,6 +55,20 @@ def test_every_kind_of_line_is_heard_at_once(caplog: pytest.LogCaptureFixture) -
     assert len(caplog.records) == 3
 
 
+def test_partitions_are_no_kinds_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that dies says the same of a thousand partitions, each at an offset of its own."""
+    log = ClientLog(logging.getLogger("soak.brokers.kafka"), FakeClock())
+
+    for number in range(1000):
+        say(
+            log,
+            f"soak [{number}]: offset reset (at offset {number} (leader epoch 0), broker 1) to END",
+        )
+    say(log, "soak [7]: offset reset (at offset 7 (leader epoch 0), broker 1) to BEGINNING")
+
+    assert [record.getMessage().split()[-2] for record in caplog.records] == ["END'", "BEGINNING'"]
+
+
 def test_what_is_remembered_of_lines_has_a_bound() -> None:
     """Lines that never repeat, twice as many as there is room for."""
     log = ClientLog(logging.getLogger("nowhere"), FakeClock())

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from detectors.level_shift import Config, Panel
 from soak.core.model import Change, Column
 from soak.core.units import SECOND_NS
+from tests.bench.detect import feed as feeding
 from tests.panel_world import BASELINE, P99, confirmed, latencies, run
 
 
@@ -93,6 +94,23 @@ def test_a_panel_that_is_stored_and_resumed_goes_on_bit_for_bit(seed: int, cuts:
         blob, last = panel.to_bytes(), cut
 
     assert (found, blob) == fed_at_once(seed)
+
+
+def test_what_many_series_say_in_one_row_keeps_its_order_when_resumed() -> None:
+    """Thirty series, each raised and taken back time and again, several in one row."""
+    columns = [Column("x", (("i", str(i)),)) for i in range(30)]
+    values = 1000.0 + np.random.default_rng(5).standard_normal((600, 30))
+    config = feeding.config(60.0)
+
+    def said(*, resumed: bool) -> tuple[list[Change], bytes]:
+        panel, found = Panel(config), []
+        for k, row in enumerate(values):
+            if resumed and k % 7 == 0:
+                panel = Panel.from_bytes(panel.to_bytes(), config)
+            found += panel.update("s", columns, k, row, True, "soak")
+        return found, panel.to_bytes()
+
+    assert said(resumed=True) == said(resumed=False)
 
 
 def test_the_order_of_series_does_not_matter() -> None:

@@ -6,6 +6,7 @@ While a broker is down a consumer's client says so twenty times a second.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -20,7 +21,8 @@ from soak.core.units import SECOND_NS
 PERIOD_NS = 10 * SECOND_NS
 MOST_KINDS = 100
 Note: TypeAlias = Callable[[KafkaError], None]
-_DETAILS = " (after "  # how long it took, in which state, how often: of the line, not of its kind
+# Of the line, not of its kind: which partition, at which offset, how long it took, in which state, how often.
+_DETAILS = re.compile(r"\[\d+\]| \(at [^)]*| \(after .*")
 
 
 class ClientLog:
@@ -37,7 +39,7 @@ class ClientLog:
 
     def log(self, level: int, form: str, *words: str) -> None:
         """Take a line as librdkafka's binding gives it: facility, client's name, text."""
-        kind = words[0], words[-1].partition(_DETAILS)[0]
+        kind = words[0], _DETAILS.sub("", words[-1])
         now_ns = self._clock.mono_ns()
         told_ns = self._told.get(kind)
         if told_ns is not None and now_ns - told_ns < PERIOD_NS:

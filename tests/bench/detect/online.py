@@ -8,6 +8,7 @@ from time import process_time
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
 from tests.bench.detect import delays, false_alarms, injected, naive, traces
 from tests.bench.detect.extension import RECORDED, WITHIN_TWO, read
@@ -99,15 +100,13 @@ def on_delays(size: Size) -> list[Figure]:
 
 
 def on_noises(size: Size) -> list[Figure]:
-    return [
-        figure(
-            f"{one.noise}, one in {one.every_seconds / false_alarms.HOUR:g} h: confirmed",
-            one.confirmed,
-            one.allowed,
-            WITHIN_TWO,
-        )
-        for one in false_alarms.measure(size.rows, size.series, seed=3)
-    ]
+    """Count at one an hour and at one a day; a line each as it is known, for it takes hours."""
+    console, found = Console(), []
+    for one in false_alarms.measure(size.rows, size.series, seed=3):
+        name = f"{one.noise}, one in {one.every_seconds / false_alarms.HOUR:g} h: confirmed"
+        console.print(f"{name} {one.confirmed}, allowed {one.allowed:.0f}")
+        found.append(figure(name, one.confirmed, one.allowed, WITHIN_TWO))
+    return found
 
 
 def beside_naive(size: Size) -> list[Figure]:
