@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from soak.cli import _lab_drill, _lab_drills, main
+from soak.cli import _lab_drill, _lab_drill_list, _lab_drills, main
+from soak.lab import drill_result
 from soak.lab.drill_result import Result
 
 ONE = Result(
@@ -55,6 +58,25 @@ def test_a_drill_that_cannot_run_here_is_no_miss(
     assert told == "soak: the drill cpu_hog cannot run here: cpu_hog needs two processors\n"
 
 
+@pytest.mark.parametrize("drills", [1, 2])
+def test_a_narrow_terminal_has_a_line_for_each_part_of_an_outcome(drills: int) -> None:
+    """No word is broken, and what is not there takes no line."""
+    found = replace(ONE, drill="drive_gc", cause="drive_gc", told_seconds=21.0, why="it [red]rose")
+    console = Console(width=80, file=StringIO())
+    console.print(_lab_drill_list.outcome([drill_result.row(found)] * drills, console.width))
+
+    told = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]  # a StringIO
+    one = [
+        "drill     drive_gc",
+        "injected  nothing",
+        "found     drive_gc",
+        "when      told after 21 s",
+        "why       it [red]rose",
+        "verdict   ok",
+    ]
+    assert told == ([*one, "", *one] if drills > 1 else one)
+
+
 @pytest.mark.parametrize(
     ("codes", "code"), [([0, 0], 0), ([0, 1, 4], 1), ([0, 4], 4), ([4], 4), ([], 5)]
 )
@@ -71,7 +93,7 @@ def test_an_interrupt_leaves_what_came_out_so_far(
     done: list[str] = []
 
     def run(name: str, _seed: int, _folder: Path) -> Result:
-        if done:
+        if len(done) > 1:
             raise KeyboardInterrupt
         done.append(name)
         return replace(ONE, drill=name, why="it [red]rose")
@@ -80,6 +102,6 @@ def test_an_interrupt_leaves_what_came_out_so_far(
         _lab_drills.run_all(tmp_path, run)
 
     told = capsys.readouterr().out
-    assert told.count("it [red]rose") == 2
-    below = told[told.index("drills  ") :].splitlines()
-    assert f"{done[0]} " in "".join(below)
+    assert told.count("it [red]rose") == 4
+    below = told[told.index("drills  ") :]
+    assert all(f"{name} " in below for name in done)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
@@ -16,6 +16,10 @@ if TYPE_CHECKING:  # a command imports what it needs when it is called
 
     from soak.core.plan import Plan
     from soak.lab.drill import Drill
+
+
+_OUTCOME = ("drill", "injected", "found", "when", "why", "verdict")
+_WIDE = 120
 
 
 class Listing(TyperCommand):
@@ -49,15 +53,29 @@ def listed() -> Table:
     return table
 
 
-def outcome(rows: Iterable[Sequence[str]]) -> Table:
-    """Return what was injected and found, as rows of `drill_result.row`."""
+def outcome(rows: Sequence[Sequence[str]], width: int) -> Table:
+    """Return what was injected and found, as rows of `drill_result.row`, for a terminal so many columns wide.
+
+    One drill, or a terminal too narrow for six columns: a line for each cell that says something.
+    """
     from rich.text import Text
 
     from soak.core import wording
 
-    table = _table("drills", ("drill", "injected", "found", "when", "why", ""))
-    for row in rows:
-        table.add_row(*(Text(wording.printable(cell)) for cell in row))  # a log's line is no markup
+    shown = [[Text(wording.printable(cell)) for cell in row] for row in rows]  # a log is no markup
+    if len(rows) > 1 and width >= _WIDE:
+        table = _table("drills", (*_OUTCOME[:-1], ""))
+        for cells in shown:
+            table.add_row(*cells)
+        return table
+    table = _table("", ("", ""))
+    table.show_header = False
+    for cells in shown:
+        if table.row_count:
+            table.add_row()
+        for heading, cell in zip(_OUTCOME, cells, strict=True):
+            if cell:
+                table.add_row(heading, cell)
     return table
 
 

@@ -47,7 +47,7 @@ def run_all(run_dir: Path | None, run: Run | None = None) -> int:
             codes += [] if code == _lab_drill.NOT_HERE else [code]
             rows.append(row)
     finally:  # an interrupt too leaves what came out so far
-        console.print(_lab_drill_list.outcome(rows))
+        console.print(_lab_drill_list.outcome(rows, console.width))
     return exit_code_of_all(codes)
 
 

@@ -32,6 +32,7 @@ def render(page: Page) -> Markup:
         ("p99", "p99"),
         ("p999", "p99.9"),
         ("swatch-onset", "onset of a step, its 95 % interval shaded"),
+        ("swatch-gone", "gone again"),
         ("level", "level before and after"),
         ("swatch-deletion", "deletion by retention"),
         ("swatch-phase", "phase that is not judged"),

@@ -52,8 +52,12 @@ def measure(
     A process a core works them out, each with `rows` x `series` values of its own.
     """
     jobs = [(noise, rows, series, seed, every) for noise in NOISES for every in every_seconds]
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+    with _pool() as pool:
         yield from pool.map(_measured, jobs)
+
+
+def _pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(os.cpu_count(), get_context("spawn"))
 
 
 def _measured(job: tuple[str, int, int, int, float]) -> FalseAlarms:
@@ -65,9 +69,12 @@ def _measured(job: tuple[str, int, int, int, float]) -> FalseAlarms:
 
 def quiet_panels(panels: int, series: int, rows: int, seed: int) -> int:
     """Return the confirmed alarms of panels without a change, at one in thirty days over each panel."""
-    makes, confirmed = list(NOISES.values())[:4], 0
-    for panel in range(panels):
-        rng = np.random.default_rng([seed, panel])
-        values = FAR + makes[panel % len(makes)](rng, rows, series)
-        confirmed += count(feed(values, config(30 * DAY, series)), "confirmed")
-    return confirmed
+    with _pool() as pool:
+        return sum(pool.map(_on_panel, [(panel, series, rows, seed) for panel in range(panels)]))
+
+
+def _on_panel(job: tuple[int, int, int, int]) -> int:
+    panel, series, rows, seed = job
+    makes = list(NOISES.values())[:4]
+    values = FAR + makes[panel % len(makes)](np.random.default_rng([seed, panel]), rows, series)
+    return count(feed(values, config(30 * DAY, series)), "confirmed")
