@@ -84,14 +84,15 @@ def _shown(member: Member, cut: Cut) -> Shown:
 
 def _may_join(one: Shown, group: Sequence[Shown], k: NDArray[np.int64], apart: int) -> bool:
     lead = group[0]
-    is_near = max(k[one.first] - k[lead.last], k[lead.first] - k[one.last]) <= apart
-    is_nearest = all(
+    if one.cut.is_up != lead.cut.is_up or any(other.member is one.member for other in group):
+        return False
+    if max(k[one.first] - k[lead.last], k[lead.first] - k[one.last]) > apart:
+        return False
+    return all(
         abs(int(this.member.places[cut.at]) - other.at) >= abs(one.at - lead.at)
         for this, other in ((one, lead), (lead, one))
         for cut in this.member.cuts
     )
-    is_free = all(other.member is not one.member for other in group)
-    return bool(is_near) and is_nearest and is_free and one.cut.is_up == lead.cut.is_up
 
 
 def _beside(many: Sequence[Member], group: Sequence[Shown], at: int) -> Iterator[Shown]:

@@ -1,4 +1,4 @@
-"""The best cut of many rows into segments, by least squares, at the price of 1 a cut.
+"""The best cut of many rows into segments, by least squares; a cut costs 1 and what chance gives for it.
 
 Candidates come from windows of 3, 6, 12, ... rows: a cut that pays shows at least a quarter of its price in
 the window that fits the shorter of its two segments. Among them the best set is found exactly (optimal
@@ -20,11 +20,15 @@ _ROUNDS = 4  # of moving cuts
 _REACH = 300  # rows that a cut moves at most in a round
 
 
-def best(features: NDArray[np.float32], least_rows: int) -> list[int]:
-    """Return the first row of each segment but the first; `features` has shape (n, d)."""
+def best(features: NDArray[np.float32], least_rows: int, by_chance: float = 0.0) -> list[int]:
+    """Return the first row of each segment but the first; `features` has shape (n, d).
+
+    So much a cut gives `by_chance`, wherever it is.
+    """
     sums = np.zeros((features.shape[0] + 1, features.shape[1]))
     np.cumsum(features, axis=0, dtype=np.float64, out=sums[1:])
-    return _moved(sums, _chosen(sums, _candidates(sums, least_rows), least_rows), least_rows)
+    candidates = _candidates(sums, least_rows, by_chance + _SHOWN)
+    return _moved(sums, _chosen(sums, candidates, least_rows, 1.0 + by_chance), least_rows)
 
 
 def gain(
@@ -41,8 +45,8 @@ def gain(
     return found * (at - low) * (high - at) / (high - low)
 
 
-def _candidates(sums: NDArray[np.float64], least_rows: int) -> NDArray[np.int64]:
-    """Return the rows at which windows of some length differ most, one each half window."""
+def _candidates(sums: NDArray[np.float64], least_rows: int, shown: float) -> NDArray[np.int64]:
+    """Return the rows at which windows of some length differ most, and by so much, one each half window."""
     n, window = sums.shape[0] - 1, least_rows
     worth = np.zeros(n + 1)
     while 2 * window <= n:
@@ -54,7 +58,7 @@ def _candidates(sums: NDArray[np.float64], least_rows: int) -> NDArray[np.int64]
         contrast += sums[: n - 2 * window + 1 : apart]
         found = np.einsum("ij,ij->i", contrast, contrast) / (2.0 * window)
         tops = _tops(found, ceil(window / 2 / apart))
-        tops = tops[found[tops] > _SHOWN]
+        tops = tops[found[tops] > shown]
         worth[at[tops]] = np.maximum(worth[at[tops]], found[tops])
         window *= 2
     strongest = np.argsort(-worth, kind="stable")[:_MOST_CANDIDATES]
@@ -69,7 +73,9 @@ def _tops(values: NDArray[np.float64], block: int) -> NDArray[np.int64]:
     return np.asarray(padded.reshape(blocks, block).argmax(axis=1) + block * np.arange(blocks))
 
 
-def _chosen(sums: NDArray[np.float64], candidates: NDArray[np.int64], least_rows: int) -> list[int]:
+def _chosen(
+    sums: NDArray[np.float64], candidates: NDArray[np.int64], least_rows: int, price: float
+) -> list[int]:
     ends = np.concatenate([[0], candidates, [sums.shape[0] - 1]])
     at_ends = sums[ends]
     worth, previous = np.zeros(ends.size), np.zeros(ends.size, np.int64)
@@ -81,7 +87,7 @@ def _chosen(sums: NDArray[np.float64], candidates: NDArray[np.int64], least_rows
         is_long = rows >= least_rows
         if is_long.any():
             top = int(np.argmax(np.where(is_long, total, -np.inf)))
-            worth[j], previous[j] = total[top] - 1.0, open_starts[top]
+            worth[j], previous[j] = total[top] - price, open_starts[top]
             open_starts = open_starts[(total >= worth[j]) | ~is_long]
             open_starts = np.append(open_starts, j)
     cuts, j = [], int(previous[-1])

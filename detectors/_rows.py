@@ -59,13 +59,14 @@ def _with_absent(
 ) -> tuple[tuple[Column, ...], dict[str, int]]:
     present = {column.name for column in columns}
     seen = {column.name: block.absent.get(column.name, block.last_k) for column in block.columns}
-    left = sorted(
-        (seen[column.name], column.name, column)
+    away = [
+        column
         for column in block.columns
         if column.name not in present and seen[column.name] >= since_k
-    )[-MOST_ABSENT:]
-    whole = (*columns, *(column for _, _, column in left))
-    return whole, {name: last_k for last_k, name, _ in left}
+    ]
+    # those that have been away as long stay as they are, also when a panel that was stored comes here again
+    left = sorted(away, key=lambda column: seen[column.name])[-MOST_ABSENT:]
+    return (*columns, *left), {column.name: seen[column.name] for column in left}
 
 
 def _shelved(

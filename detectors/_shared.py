@@ -1,9 +1,10 @@
 """Cuts that several series pay for together where none pays alone: short steps that all of them take.
 
-Their features stand side by side, so what each would give for a cut adds up. What is nearly a copy of
-another adds nothing: with C the correlations of the series' changes from row to row, in sign, to the power of
-`_POWER`, their weights are those w with C w = 1 (the magnitude of a metric space: Leinster 2013, Documenta
-Mathematica 18). Two copies weigh as much as one, and series that differ 1 each.
+Their features stand side by side, so what each would give for a cut adds up; what noise gives by chance adds
+up too, and is part of the price. What is nearly a copy of another adds nothing: with C the correlations of
+the series' changes from row to row, in sign, to the power of `_POWER`, their weights are those w with C w = 1
+(the magnitude of a metric space: Leinster 2013, Documenta Mathematica 18). Two copies weigh as much as one,
+and series that differ 1 each.
 """
 
 from __future__ import annotations
@@ -45,9 +46,8 @@ def _starts(many: Sequence[Member], rows: int, least_rows: int, piece: int) -> l
     found: list[int] = []
     for first in range(0, max(rows - 2 * margin, 1), piece - 2 * margin):
         end = min(first + piece, rows)
-        starts = _partition.best(
-            _side_by_side(many, shares, [at[first:end] for at in last]), least_rows
-        )
+        features = _side_by_side(many, shares, [at[first:end] for at in last])
+        starts = _partition.best(features, least_rows, _by_chance(features))
         low, high = margin * (first > 0), piece - margin * (end < rows)
         found += [first + start for start in starts if low <= start < high]
     return found
@@ -63,6 +63,12 @@ def _side_by_side(
             for member, share, at in zip(many, shares, rows, strict=True)
         ]
     )
+
+
+def _by_chance(features: NDArray[np.float32]) -> float:
+    """Return what a cut anywhere in independent noise gives: half the squared distance of two rows."""
+    change = np.diff(features, axis=0)
+    return 0.5 * float(np.einsum("ij,ij->", change, change)) / max(len(change), 1)
 
 
 def weights(many: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -107,8 +107,9 @@ def test_where_neither_side_has_any_the_ratio_is_one() -> None:
     assert found == [1.0, math.inf]
 
 
-def test_a_ratio_with_nothing_is_null_in_json(tmp_path: Path) -> None:
-    found = figures.figures([Spec("a", "", Goal())], [({"a": 3.0}, {"a": 0.0})])
+@pytest.mark.parametrize("peer", [0.0, math.nan], ids=["none", "not measured"])
+def test_a_ratio_with_nothing_is_null_in_json(peer: float, tmp_path: Path) -> None:
+    found = figures.figures([Spec("a", "", Goal())], [({"a": 3.0}, {"a": peer})])
     figures.write(tmp_path / "bench.json", found)
 
     (read,) = json.loads((tmp_path / "bench.json").read_text(), parse_constant=pytest.fail)

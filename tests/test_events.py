@@ -202,6 +202,15 @@ def test_what_none_pays_for_alone_all_pay_for_together() -> None:
     assert [step[0].onset_k for step in detect_together(many, ANY_STEP)] == [100, 106]
 
 
+def test_a_hundred_series_of_noise_pay_for_nothing_together() -> None:
+    """What chance gives for a cut adds up over them to more than its price in one."""
+    rng, k = np.random.default_rng(5), np.arange(200)
+    many = 0.01 * np.exp(rng.normal(0.0, 0.05, (100, k.size)))
+    config = Config(smallest_step_ratio=1.005, smallest_step_seconds=0.0)
+
+    assert detect_together([Series(f"s{i}", k, each) for i, each in enumerate(many)], config) == []
+
+
 def test_copies_weigh_as_much_as_one_and_what_stands_still_nothing() -> None:
     rng = np.random.default_rng(3)
     one, other = rng.normal(0.0, 1.0, (2, 5000))

@@ -60,13 +60,14 @@ def test_partitions_are_no_kinds_of_their_own(caplog: pytest.LogCaptureFixture) 
     log = ClientLog(logging.getLogger("soak.brokers.kafka"), FakeClock())
 
     for number in range(1000):
-        say(
-            log,
-            f"soak [{number}]: offset reset (at offset {number} (leader epoch 0), broker 1) to END",
-        )
-    say(log, "soak [7]: offset reset (at offset 7 (leader epoch 0), broker 1) to BEGINNING")
+        at = f"(at offset {number} (leader epoch 0), broker 1)"
+        say(log, f"soak [{number}]: offset reset {at} to END")
+        say(log, f"soak [{number}]: offset reset {at} to cached BEGINNING offset {7 * number}")
 
-    assert [record.getMessage().split()[-2] for record in caplog.records] == ["END'", "BEGINNING'"]
+    assert [record.getMessage().partition(" to ")[2][:6] for record in caplog.records] == [
+        "END' l",
+        "cached",
+    ]
 
 
 def test_what_is_remembered_of_lines_has_a_bound() -> None:

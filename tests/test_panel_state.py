@@ -113,6 +113,26 @@ def test_what_many_series_say_in_one_row_keeps_its_order_when_resumed() -> None:
     assert said(resumed=True) == said(resumed=False)
 
 
+def test_series_that_are_away_keep_their_order_when_a_clock_that_was_set_back_makes_them_equal() -> (
+    None
+):
+    config, columns = Config(baseline=BASELINE), {name: Column(name) for name in "abcd"}
+    values = np.random.default_rng(1).standard_normal((70, 4))
+
+    def state(*, resumed: bool) -> bytes:
+        panel = Panel(config)
+        for row, each in enumerate(values):
+            if resumed and row == 65:
+                panel = Panel.from_bytes(panel.to_bytes(), config)
+            names = "abcd" if row < 40 else "abc" if row < 50 else "ac"
+            inc, k = (0, 1000 + row) if row < 60 else (1, 440 + row)
+            here = [columns[name] for name in names]
+            panel.update("s", here, k, each[: len(here)], True, "soak", inc=inc)
+        return panel.to_bytes()
+
+    assert state(resumed=True) == state(resumed=False)
+
+
 def test_the_order_of_series_does_not_matter() -> None:
     values = table(2)
     forwards = feed(Panel(Config(baseline=BASELINE)), range(420), values)

@@ -22,7 +22,7 @@ PERIOD_NS = 10 * SECOND_NS
 MOST_KINDS = 100
 Note: TypeAlias = Callable[[KafkaError], None]
 # Of the line, not of its kind: which partition, at which offset, how long it took, in which state, how often.
-_DETAILS = re.compile(r"\[\d+\]| \(at [^)]*| \(after .*")
+_DETAILS = re.compile(r"\[\d+\]|\boffset -?\d+| \(at [^)]*| \(after .*")
 
 
 class ClientLog:

@@ -158,12 +158,12 @@ def _short(number: float) -> str:
 
 
 def write(path: Path, found: Sequence[Figure]) -> None:
-    """Write the figures as JSON, which has no infinity: where there is no ratio it is null."""
+    """Write the figures as JSON, which has neither NaN nor infinity: where there is no number it is null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     named = [
         {
             **asdict(one),
-            "ratio": _finite(one.ratio),
+            **{name: _finite(getattr(one, name)) for name in ("ours", "peer", "ratio")},
             "spread": [_finite(ratio) for ratio in one.spread],
         }
         for one in found
@@ -171,5 +171,5 @@ def write(path: Path, found: Sequence[Figure]) -> None:
     path.write_text(json.dumps(named, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _finite(ratio: float) -> float | None:
-    return ratio if math.isfinite(ratio) else None
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

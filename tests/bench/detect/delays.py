@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log, sqrt
+from math import inf, log, log10, sqrt
 
 import numpy as np
 
+from detectors.level_shift import Config
 from tests.bench.detect.feed import FAR, config, feed
 from tests.bench.detect.noises import autocorrelated
 
@@ -48,3 +49,17 @@ def measure(
         confirmed=confirmed,
         missed=series - len(waits["confirmed"]),
     )
+
+
+def in_a_plan(ratio: float, series: int, history: int, seed: int) -> float:
+    """Return the median rows until a plan without settings confirms that 10 ms step up so many times.
+
+    Noise of 0.02 on log10, far below the smallest step. Infinite where half is missed.
+    """
+    y = np.random.default_rng(seed).normal(-2.0, 0.02, (history + _MOST_ROWS, series))
+    y[history:] += log10(ratio)
+    waits = dict.fromkeys(range(series), inf)
+    for one in feed(10.0**y, Config(), "seconds"):
+        if one.row >= history and one.change.state == "confirmed":
+            waits[one.series] = min(waits[one.series], one.row - history + 1)
+    return float(np.median([*waits.values()]))

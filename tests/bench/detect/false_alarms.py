@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from tests.bench.detect.feed import FAR, config, count, feed
 from tests.bench.detect.noises import NOISES
 
 HOUR, DAY = 3600.0, 86_400.0
+_TABLES = 4  # that the greediest noise holds at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,15 @@ def measure(
     A process a core works them out, each with `rows` x `series` values of its own.
     """
     jobs = [(noise, rows, series, seed, every) for noise in NOISES for every in every_seconds]
-    with _pool() as pool:
+    with _pool(rows * series) as pool:
         yield from pool.map(_measured, jobs)
 
 
-def _pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(os.cpu_count(), get_context("spawn"))
+def _pool(values: int) -> ProcessPoolExecutor:
+    """Return a process a core, or as many as have room for the making of as many values each."""
+    room = psutil.virtual_memory().available // (_TABLES * values * np.dtype(np.float64).itemsize)
+    most = max(1, min(len(os.sched_getaffinity(0)), room))
+    return ProcessPoolExecutor(most, get_context("spawn"))
 
 
 def _measured(job: tuple[str, int, int, int, float]) -> FalseAlarms:
@@ -69,7 +74,7 @@ def _measured(job: tuple[str, int, int, int, float]) -> FalseAlarms:
 
 def quiet_panels(panels: int, series: int, rows: int, seed: int) -> int:
     """Return the confirmed alarms of panels without a change, at one in thirty days over each panel."""
-    with _pool() as pool:
+    with _pool(rows * series) as pool:
         return sum(pool.map(_on_panel, [(panel, series, rows, seed) for panel in range(panels)]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from time import process_time
 
@@ -16,6 +17,7 @@ from tests.bench.detect.feed import FAR, config, feed
 from tests.bench.detect.noises import NOISES
 from tests.bench.figures import Figure, Goal, ratio_of
 
+IN_A_PLAN = (1.5, 1.55, 1.6, 1.8, 2.0, 3.0, 10.0)  # times the level before
 DELAYS = ((0.0, 1.25), (0.6, 1.5))  # autocorrelation, and how many times the bound is allowed
 FOUND = ((2.0, 0.80), (3.0, 0.95), (5.0, 0.99))  # size, and the share that must be found
 LEAST_ROWS = 600  # of a quiet stretch
@@ -94,8 +96,14 @@ def on_delays(size: Size) -> list[Figure]:
         for sd in (0.5, 1.0, 2.0):
             series, history = min(size.series, 200), min(size.rows, 14_400)
             one = delays.measure(correlation, sd, series, history, seed=2)
-            name = f"autocorrelation {correlation:g}, step of {sd:g} long-run sd: rows"
-            found.append(figure(name, one.confirmed, one.bound, Goal(ratio_most=most)))
+            name = f"autocorrelation {correlation:g}, step of {sd:g} long-run sd"
+            found.append(figure(f"{name}: rows", one.confirmed, one.bound, Goal(ratio_most=most)))
+            found.append(figure(f"{name}: missed of {series}", one.missed, nan, Goal()))
+    for ratio in IN_A_PLAN:
+        rows = delays.in_a_plan(ratio, min(size.series, 200), min(size.rows, 600), seed=2)
+        found.append(
+            figure(f"a plan's defaults, 10 ms to {ratio:g} times: rows", rows, nan, Goal())
+        )
     return found
 
 
