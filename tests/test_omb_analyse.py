@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +23,10 @@ from tests.omb_catch_up import CatchUp, result
 RECORDED = Path(__file__).parent / "recorded" / "omb"
 PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "data" / "omb-results"
 DRAINS = {"two-samples": 51, "one-sample": 36}
+RUN = RECORDED / "catch_up" / "one-sample.json.gz"
+ITS_NOTES = ["end_to_end_latency: 11 of 48 samples missing"]
+CAP_NOTE = "reach the recorder's cap of 60 s; the true values may be greater"
+LATENCIES = ("publishLatency", "endToEndLatency")
 
 
 def load(path: Path) -> Result:
@@ -149,3 +156,127 @@ def test_a_file_that_is_no_result_is_named_and_nothing_is_printed(tmp_path: Path
     assert isinstance(done.exception, PlanError)
     assert "workload.yaml" in str(done.exception)
     assert done.stdout == ""
+
+
+def changed(folder: Path, change: Callable[[int, Any], Any], *stems: str) -> str:
+    """Write a real result with every entry of some lists made another; return its path."""
+    body = packed_text.parse_json(packed_text.read(RUN), "a")
+    assert isinstance(body, dict)
+    for key, row in body.items():
+        if isinstance(row, list) and key.startswith(stems):
+            body[key] = [change(at, value) for at, value in enumerate(row)]
+    path = folder / "changed.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(body).encode()))
+    return str(path)
+
+
+def notes(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("  note: ")]
+
+
+@pytest.mark.parametrize("output", ["text", "jsonl"])
+@pytest.mark.parametrize(
+    ("change", "stems"),
+    [
+        (lambda *_: None, ("",)),
+        (lambda *_: None, LATENCIES),
+        (lambda *_: 0, LATENCIES),
+        (lambda _, value: -abs(value), LATENCIES),
+        (
+            lambda *_: 0,
+            tuple(f"{stem}{at}" for stem in LATENCIES for at in ("50", "99", "999")),
+        ),
+    ],
+    ids=["all null", "null", "zero", "negative", "zero below a maximum"],
+)
+def test_a_run_whose_latency_was_not_measured_is_refused_before_anything_is_printed(
+    tmp_path: Path, change: Callable[[int, Any], Any], stems: tuple[str, ...], output: str
+) -> None:
+    """Nothing measured is no clean run; the file beside it, which has a finding, is not printed either."""
+    path = changed(tmp_path, change, *stems)
+    done = CliRunner().invoke(
+        build(["omb"]), ["omb", "analyse", "--format", output, str(RUN), path]
+    )
+
+    assert isinstance(done.exception, PlanError)
+    assert str(done.exception) == (
+        f"{path}: no latency was measured: publishLatency and endToEndLatency (50pct, 99pct, 999pct)"
+        " hold no value above 0 in 48 samples"
+    )
+    assert done.output == ""
+
+
+def test_a_result_without_a_sample_is_refused(tmp_path: Path) -> None:
+    body = json.loads((RECORDED / "upstream.json").read_text())
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({k: [] if isinstance(v, list) else v for k, v in body.items()}))
+    done = CliRunner().invoke(build(["omb"]), ["omb", "analyse", str(path)])
+
+    assert isinstance(done.exception, PlanError)
+    assert "no value above 0 in 0 samples" in str(done.exception)
+
+
+def test_a_run_of_which_samples_are_missing_is_analysed_and_it_is_said(tmp_path: Path) -> None:
+    path = changed(tmp_path, lambda at, value: None if at % 8 == 0 else value, "publishLatency")
+    text = printed(path)
+
+    assert "from sample 36 (6 min) until sample 37, cause catch_up_read" in text
+    assert "  note: publish_latency: 6 of 48 samples missing" in notes(text)
+    assert "  note: end_to_end_latency: 11 of 48 samples missing" in notes(text)
+
+
+def test_samples_that_are_negative_are_counted_and_told(tmp_path: Path) -> None:
+    """They are left out of what is searched, which without a word looks like a whole run."""
+    path = changed(tmp_path, lambda at, value: -1.0 if at % 8 == 0 else value, "publishLatency")
+
+    assert (
+        "  note: publish_latency: 6 samples hold values of 0 or below: kept as told, "
+        "no step is looked for in those values" in notes(printed(path))
+    )
+
+
+@pytest.mark.parametrize(
+    "stems",
+    [("publishLatency",), ("publishLatency5", "publishLatency9")],
+    ids=["all", "quantiles alone"],
+)
+def test_a_rise_to_the_cap_of_the_recorder_is_told_with_the_cap(
+    tmp_path: Path, stems: tuple[str, ...]
+) -> None:
+    path = changed(tmp_path, lambda at, _: 60_000.0 if at > 23 else 5.0, *stems)
+    text = printed(path)
+
+    assert "5 ms to 60 s from sample 24" in text
+    assert f"  note: publish_latency: 24 samples {CAP_NOTE}" in notes(text)
+
+
+def test_a_file_whose_end_to_end_latency_is_not_there_says_so(tmp_path: Path) -> None:
+    body = json.loads((RECORDED / "upstream.json").read_text())
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({k: v for k, v in body.items() if not k.startswith("endToEnd")}))
+
+    assert "  note: end_to_end_latency: no values in the file" in notes(printed(str(path)))
+
+
+def test_for_people_a_file_has_the_notes_that_its_import_has() -> None:
+    path = str(RECORDED / "upstream.json")
+    imported = CliRunner().invoke(build(["omb"]), ["omb", "import", path])
+
+    assert len(notes(imported.stdout)) > 3
+    assert notes(printed(path)) == notes(imported.stdout)
+
+
+def test_a_finding_for_programs_holds_the_remarks_on_its_file() -> None:
+    (row,) = [json.loads(line) for line in printed("--format", "jsonl", str(RUN)).splitlines()]
+
+    assert row["remarks"] == list(load(RUN).remarks)
+    assert row["remarks"][1:] == ITS_NOTES
+
+
+def test_for_programs_a_file_without_a_finding_has_its_notes_beside_the_objects() -> None:
+    """One object a finding is the contract: what belongs to none goes to stderr."""
+    path = RECORDED / "upstream.json"
+    done = CliRunner().invoke(build(["omb"]), ["omb", "analyse", "--format", "jsonl", str(path)])
+
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [f"note: {path}: {text}" for text in load(path).remarks]

@@ -11,8 +11,9 @@ from detectors import bursts, episodes
 from detectors.attribution import attribute
 from detectors.nearby import Nearby
 from detectors.segmentation import Config, detect_together
-from soak.cli._omb_text import Imported
+from soak.cli._omb_text import Imported, notes
 from soak.core import wording
+from soak.core.errors import PlanError
 from soak.core.model import Change, Explanation, Series
 from soak.omb import series
 from soak.omb.result import Result
@@ -35,6 +36,19 @@ class Found:
     change: Change
     beside: tuple[str, ...]
     causes: tuple[Explanation, ...]
+
+
+def check_measured(path: Path, result: Result) -> None:
+    """Refuse a result of which nothing can be said: that nothing rose would be taken for a clean run.
+
+    Raises:
+        PlanError: no sample has a latency in which steps are looked for.
+    """
+    if not series.latencies(result):
+        raise PlanError(
+            f"{path}: no latency was measured: publishLatency and endToEndLatency (50pct, 99pct, 999pct)"
+            f" hold no value above 0 in {result.seconds.size} samples"
+        )
 
 
 def findings(result: Result) -> list[Found]:
@@ -77,8 +91,9 @@ def _steps(latencies: Mapping[str, Series]) -> list[tuple[Change, ...]]:
     return sorted(steps, key=lambda changes: changes[0].onset_k)
 
 
-def json_rows(path: Path, found: Sequence[Found]) -> Iterator[str]:
+def json_rows(imported: Imported, found: Sequence[Found]) -> Iterator[str]:
     """Give one object a finding; `until` is the sample in which the level was back, null if it stayed."""
+    path, result = imported
     for one in found:
         change = one.change
         yield json.dumps(
@@ -96,12 +111,13 @@ def json_rows(path: Path, found: Sequence[Found]) -> Iterator[str]:
                     {"cause": why.cause, "score": round(why.score, 3)} for why in one.causes
                 ],
                 "confidence": round(change.confidence, 4),
+                "remarks": result.remarks,
             }
         )
 
 
 def summary(imported: Imported, found: Sequence[Found]) -> Iterator[str]:
-    """Give a sentence a finding, and the reasons for its cause below it."""
+    """Give a sentence a finding, the reasons for its cause below it, and the notes on the file."""
     path, result = imported
     if not found:
         yield f"{path}: no rise of latency in {result.seconds.size} samples"
@@ -118,6 +134,7 @@ def summary(imported: Imported, found: Sequence[Found]) -> Iterator[str]:
             yield f"  with {', '.join(one.beside)}"
         for evidence in (text for why in one.causes for text in why.evidence):
             yield f"  {evidence.text}"
+    yield from notes(result)
 
 
 def _causes(result: Result, change: Change, panel: Nearby) -> list[Explanation]:

@@ -52,6 +52,11 @@ def summary(path: Path, result: Result) -> Iterator[str]:
         line = _latency(result, family)
         if line:
             yield f"  {family.name.replace('_', ' ')}: {line}"
+    yield from notes(result)
+
+
+def notes(result: Result) -> Iterator[str]:
+    """Give a line for each thing that must be known of the numbers."""
     for remark in result.remarks:
         yield f"  note: {remark}"
 

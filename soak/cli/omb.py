@@ -99,7 +99,7 @@ def analyse(
 ) -> None:
     """Find the steps of latency in result files of any dialect, and say what caused them.
 
-    Exit: 0, or 2 when a file is not a result; nothing is printed then.
+    Exit: 0, or 2 when a file is not a result or no latency was measured; nothing is printed then.
     """
     from soak.cli import _omb_files, _omb_findings
     from soak.core.errors import PlanError
@@ -107,12 +107,12 @@ def analyse(
     results, sources = _omb_files.sort_out(files)
     if sources:
         raise PlanError(f"{sources[0].document.name}: not a benchmark result")
+    for imported in results:
+        _omb_findings.check_measured(*imported)
+    is_text = output is Findings.text
+    lines_of = _omb_findings.summary if is_text else _omb_findings.json_rows
     for path, result in results:
-        found = _omb_findings.findings(result)
-        lines = (
-            _omb_findings.json_rows(path, found)
-            if output is Findings.jsonl
-            else _omb_findings.summary((path, result), found)
-        )
-        for line in lines:
+        for line in lines_of((path, result), _omb_findings.findings(result)):
             print(line)
+        for remark in () if is_text else result.remarks:  # a file may have no finding to hold them
+            print(f"note: {path}: {remark}", file=sys.stderr)
