@@ -38,6 +38,7 @@ _RUN_ROWS = 1800
 _LEAD_ROWS = 400  # before a step
 _NEAR_ROWS = 60  # to it, at most, of the interval of a change that is the step
 _SIZES = 14
+_LEAST_COPIES = 2  # of each size
 _SMALLEST_SD, _LARGEST_SD = 0.1, 8.0  # sizes tried, in standard deviations of a second
 _LARGEST_STEPS = 8.0  # and in smallest steps, on the scale of the series
 _TAILS = (0.15, 0.85)
@@ -54,12 +55,19 @@ class FalseAlarms:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """The level before a step, and the nearest above it that is told in time; None: none that was tried."""
+    """The level before a step, and the nearest above it that is told in time; None: none that was tried.
+
+    Steps of a time are factors, so of a level that is not above zero nothing `is_known`.
+    """
 
     series: str
     unit: str
     before: float
     after: tuple[float | None, ...]  # one for each time
+
+    @property
+    def is_known(self) -> bool:
+        return self.unit != "seconds" or self.before > 0.0
 
     def ratio(self, at: int) -> float | None:
         after = self.after[at]
@@ -97,7 +105,7 @@ def power(
     _check(many)
     rng = np.random.default_rng([seed, 2])
     rows = _LEAD_ROWS + max(within_rows)
-    copies = max(2, values // (rows * len(many) * _SIZES))
+    copies = max(_LEAST_COPIES, values // (rows * len(many) * _SIZES))
     sizes = [_sizes(one, config) for one in many]
     tables = []
     for one, tried in zip(many, sizes, strict=True):
@@ -117,6 +125,11 @@ def power(
         after_steps = tuple(None if size is None else _moved(one, size) for size in seen)
         found.append(Power(one.series, one.unit, one.level, after_steps))
     return found
+
+
+def least_values(series: int, within_rows: int) -> int:
+    """Return how many values `power` of so many series is made of at least."""
+    return (_LEAD_ROWS + within_rows) * series * _SIZES * _LEAST_COPIES
 
 
 def _is_the_step(change: Change) -> bool:

@@ -18,7 +18,7 @@ from detectors._seen_fit import size_seen
 from detectors.level_shift import Config
 from detectors.segmentation import Config as Cuts
 from detectors.segmentation import detect
-from soak.cli import _calibration_text
+from soak.cli import _calibration_text, calibrate
 from soak.cli._calibration_text import Calibrated
 from soak.cli.main import build
 from soak.core.errors import NotAvailableError, PlanError
@@ -172,16 +172,22 @@ def test_a_calibration_is_told_in_sentences() -> None:
         10.0,
         (60, 3600),
         calibration.FalseAlarms(rungs, Ratio(0.01, 0.1, 0.5)),
-        [calibration.Power("s|p99", "seconds", 0.02, (None, 0.06))],
+        [
+            calibration.Power("s|p99", "seconds", 0.0, (None, None)),
+            calibration.Power("s|p99", "seconds", 0.02, (None, 0.06)),
+        ],
     )
 
     lines = list(_calibration_text.text(found))
+    unknown, _, known, _ = [json.loads(line) for line in _calibration_text.jsonl(found)][1:]
 
     assert lines[1].startswith("false alarms to expect: 3 a month over a panel of 100")
     assert lines[1].endswith("(95 %: 0.3 to 15); 1 per 1d is set")
     assert lines[4].startswith("  of the kind step: drift, spikes")
     assert lines[2] == "  counted at 1 per 50 min: 1000 allowed, 3 confirmed, 7 warned"
     assert lines[-1].endswith("within 1 min none that was tried; within 1 h 20 ms -> 60 ms (x3)")
+    assert lines[-2].endswith("not known: steps up are factors, and the level is not above zero")
+    assert (unknown["is_known"], known["is_known"]) == (False, True)
 
 
 def test_rows_of_a_csv_that_lie_apart_are_counted_in_its_time(tmp_path: Path) -> None:
@@ -227,6 +233,8 @@ def test_a_latency_without_a_unit_is_said_to_be_in_seconds(
     ("rows", "rate", "error", "words"),
     [
         (900, "often", PlanError, "--false-alarms"),
+        (900, "1 per 0s", PlanError, "--false-alarms: 1 per 0s is too often"),
+        (100, "10 per 0.0000000001s", PlanError, "--false-alarms: 1 per 0s is too often"),
         (100, "1 per 1d", NotAvailableError, "quiet rows"),
     ],
 )
@@ -256,3 +264,56 @@ def test_rows_more_than_an_hour_apart_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(PlanError, match="rows 7200 s apart; an hour is the most"):
         CliRunner().invoke(build(arguments), arguments, catch_exceptions=False)
+
+
+def test_a_seed_below_zero_is_refused(tmp_path: Path) -> None:
+    arguments = ["calibrate", str(csv_file(tmp_path, latencies(100))), "--seed", "-1"]
+    result = CliRunner().invoke(build(arguments), arguments)
+
+    assert result.exit_code == 2
+    assert "--seed" in result.stderr
+
+
+def test_a_column_is_not_for_a_run(tmp_path: Path) -> None:
+    arguments = ["calibrate", str(write_synthetic_run(tmp_path / "run").path), "--value", "x"]
+
+    with pytest.raises(PlanError, match="is a folder of a run: --value is for files"):
+        CliRunner().invoke(build(arguments), arguments, catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("spacing", "values", "within", "noted"),
+    [
+        (1.0, 100_000, [60, 600, 3600], ""),
+        (3600.0, 100_000, [3600], ""),
+        (0.1, 100_000, [60], "note: left out: 10 min of rows 0.1 s apart takes --values 358400"),
+        (
+            0.001,
+            4_000_000,
+            [60],
+            "left out: 1 h of rows 0.001 s apart takes --values 201622400",
+        ),
+    ],
+)
+def test_times_that_the_values_do_not_pay_for_are_left_out(
+    spacing: float,
+    values: int,
+    within: list[int],
+    noted: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An hour of seconds needs no more than the fewest values."""
+    assert calibrate._within(1, spacing, values) == within
+    assert noted in capsys.readouterr().err
+    assert calibration.least_values(1, 600) == 28_000
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_rows_that_no_time_can_be_paid_for_are_refused(tmp_path: Path, unit: str) -> None:
+    path = tmp_path / "a.csv"
+    step = 1e-9 if unit == "s" else 1e-6
+    rows = "".join(f"{row * step!r},{value}\n" for row, value in enumerate(latencies(700)))
+    path.write_text(f"t_{unit},p99_s\n{rows}")
+
+    with pytest.raises(PlanError, match="1 min of rows 1e-09 s apart takes --values 3360000022400"):
+        CliRunner().invoke(build(["calibrate"]), ["calibrate", str(path)], catch_exceptions=False)

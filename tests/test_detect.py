@@ -222,6 +222,18 @@ def test_for_people_a_step_of_several_columns_is_a_sentence(tmp_path: Path) -> N
     assert " at 300 s (between 300 and 300 s), row 300; with " in told[0]
 
 
+def test_for_people_no_digit_of_a_time_is_lost_and_no_name_moves_the_cursor(tmp_path: Path) -> None:
+    """Rows a quarter of a second apart in a year of ten digits, and a red name of two lines."""
+    path = tmp_path / "a.csv"
+    values = enumerate(latencies(3, 600, onset=301))
+    rows = [f"{1_700_000_000 + row / 4!r},{value:.6g}" for row, value in values]
+    path.write_text("\n".join(['t,"\x1b[31mp99\nx_ms"', *rows, ""]))
+    (told,) = CliRunner().invoke(build(["detect"]), ["detect", str(path)]).output.splitlines()
+
+    assert told.startswith(" [31mp99 x_ms: ")
+    assert " at 1700000075.25 s (between 1700000075.25 and 1700000075.25 s), row 301" in told
+
+
 def test_columns_that_are_named_are_looked_at_and_no_others(tmp_path: Path) -> None:
     path = both_latencies(tmp_path)
     (alone,) = printed(path, "--value", "publish_latency_seconds")

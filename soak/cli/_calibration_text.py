@@ -56,6 +56,8 @@ def text(found: Calibrated) -> Iterator[str]:
             f"within {wording.span(seconds)} {_step(seen, at)}"
             for at, seconds in enumerate(found.within_seconds)
         ]
+        if not seen.is_known:
+            times = ["not known: steps up are factors, and the level is not above zero"]
         yield f"  {_title(seen.series)}: {'; '.join(times)}"
 
 
@@ -91,6 +93,7 @@ def jsonl(found: Calibrated) -> Iterator[str]:
                     "before": seen.before,
                     "after": seen.after[at],
                     "ratio": seen.ratio(at),
+                    "is_known": seen.is_known,
                 }
             )
 
@@ -101,4 +104,4 @@ def _step(seen: calibration.Power, at: int) -> str:
 
 
 def _title(series: str) -> str:
-    return wording.title(series) if "|" in series else series
+    return wording.printable(wording.title(series) if "|" in series else series)

@@ -1,9 +1,8 @@
-"""Reads series from a CSV file: a header, a time column first (seconds), value columns."""
+"""Reads series from a CSV file, packed or not: a header, a time column first, value columns."""
 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import re
 from collections.abc import Iterator, Sequence
@@ -13,12 +12,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from soak.core import wording
 from soak.core.errors import PlanError
 from soak.core.plugins import nearest
+from soak.omb import packed_text
 
 _LATENCY = re.compile(r"latency|duration|(^|_)(seconds|ms|us|ns|s|rtt)$", re.IGNORECASE)
 _UNIT = re.compile(r"(?:^|_)(seconds|ms|us|ns|s)$", re.IGNORECASE)
-_UNIT_SECONDS = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_A_SECOND = {"seconds": 1, "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_WHOLE = re.compile(r"\d{1,30}")
+_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+_MOST_SECONDS = 2.5e11  # of a time since 1970, the year 9892: beyond it the unit is another one
+_LEAST_SPACING_SECONDS = 0.5e-9  # what is nearer rounds to no nanosecond
+_RENAME = "let the name of its column end in its unit: _ms, _us or _ns"
+_SHOWN = 40  # characters of a wrong cell
 
 Line = tuple[int, list[str]]
 """Where it stands in the file, and its cells."""
@@ -48,8 +55,7 @@ class CsvSeries:
     @property
     def unit_seconds(self) -> float:
         """Return what a latency is multiplied by to be in seconds: 1 where its name ends in no unit."""
-        unit = _UNIT.search(self.name)
-        return 1.0 if unit is None else _UNIT_SECONDS[unit[1].lower()]
+        return 1.0 / _a_second(self.name)
 
 
 def read(path: Path, value: str | None) -> CsvSeries:
@@ -59,7 +65,7 @@ def read(path: Path, value: str | None) -> CsvSeries:
         PlanError: the file cannot be read, or a cell is not what it must be; names file, line and column.
     """
     header, lines = _opened(path)
-    at = 1 if value is None else _place(path, header, value)
+    at = 1 if value is None else _column(path, header, value)
     (series,) = _read(path, header, lines, [at])
     return series
 
@@ -71,45 +77,72 @@ def read_together(path: Path, names: Sequence[str]) -> list[CsvSeries]:
         PlanError: as `read`.
     """
     header, lines = _opened(path)
-    places = [_place(path, header, name) for name in dict.fromkeys(names)]
+    places = [_column(path, header, name) for name in dict.fromkeys(names)]
     return _read(path, header, lines, places or _by_default(header))
 
 
 def _opened(path: Path) -> tuple[list[str], Iterator[Line]]:
     """Return the header of a file and the lines below it that are not empty."""
+    lines = _lines(path, packed_text.read(path))
+    _, cells = next(lines, (1, []))
+    header = [cell.strip() for cell in cells]
+    if len(header) < 2:  # noqa: PLR2004  # time and value
+        found = [name for one, name in _SEPARATORS.items() if one in "".join(header)]
+        hint = (
+            f"; this one is parted by {' and '.join(found)}, commas are expected" if found else ""
+        )
+        raise PlanError(f"{path}:1: a header with a time column and a value column is needed{hint}")
+    if _is_number(header[0]):
+        raise PlanError(
+            f"{path}:1: a header is needed: {header[0]!r} is a time and names no column"
+        )
+    return header, ((line, row) for line, row in lines if row)
+
+
+def _lines(path: Path, text: str) -> Iterator[Line]:
+    """Give the rows of a text; one with line breaks in quotes stands where it begins."""
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    line = 1
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
-    except OSError as error:
-        raise PlanError(f"cannot read {path}: {error.strerror or error}") from error
-    except (EOFError, ValueError) as error:
-        raise PlanError(f"{path} is not UTF-8 text: {error}") from error
-    rows = csv.reader(io.StringIO(text, newline=""))
-    header = next(rows, None)
-    if not header or len(header) < 2:  # noqa: PLR2004  # time and value
-        raise PlanError(f"{path}:1: a header with a time column and a value column is needed")
-    return header, ((rows.line_num, row) for row in rows if row)
+        for row in rows:
+            yield line, row
+            line = rows.line_num + 1
+    except csv.Error as error:
+        raise PlanError(f"{path}:{line}: not CSV; is a quote not closed? {error}") from error
 
 
 def _read(
     path: Path, header: list[str], lines: Iterator[Line], places: Sequence[int]
 ) -> list[CsvSeries]:
+    _check_names(path, header, [0, *places])
+    a_second = _a_second(header[0])
     seconds: list[float] = []
     values: list[list[float]] = [[] for _ in places]
     for line, row in lines:
         if len(row) != len(header):
             raise PlanError(f"{path}:{line}: {len(row)} columns, the header has {len(header)}")
-        seconds.append(_number(path, line, header[0], row[0]))
+        seconds.append(_seconds(path, line, header[0], row[0], a_second))
         if len(seconds) > 1 and seconds[-1] <= seconds[-2]:
-            raise PlanError(f"{path}:{line}:{header[0]}: time must grow from row to row")
+            raise _wrong(path, line, header[0], "time must grow from row to row")
         for column, at in zip(values, places, strict=True):
             cell = row[at]
             column.append(_number(path, line, header[at], cell) if cell.strip() else float("nan"))
     times = np.array(seconds)
-    return [
+    many = [
         CsvSeries(header[at], times, np.array(column))
         for column, at in zip(values, places, strict=True)
     ]
+    if many[0].spacing_seconds < _LEAST_SPACING_SECONDS:
+        raise PlanError(
+            f"{path}: rows {many[0].spacing_seconds:g} s apart; a nanosecond is the least"
+        )
+    return many
+
+
+def _check_names(path: Path, header: list[str], places: Sequence[int]) -> None:
+    for name in (header[at] for at in places):
+        if name and header.count(name) > 1:
+            raise PlanError(f"{path}:1: {header.count(name)} columns are named {name!r}")
 
 
 def _by_default(header: Sequence[str]) -> list[int]:
@@ -123,19 +156,48 @@ def _is_latency(name: str) -> bool:
     return _LATENCY.search(name) is not None
 
 
-def _place(path: Path, header: list[str], value: str) -> int:
-    if value not in header[1:]:
-        raise PlanError(f"{path}:1: no column {value!r}{nearest(value, header[1:])}")
-    return header.index(value, 1)
+def _a_second(name: str) -> int:
+    """Return how much of the unit that a name ends in is a second: 1 where it ends in none."""
+    unit = _UNIT.search(name)
+    return 1 if unit is None else _A_SECOND[unit[1].lower()]
+
+
+def _column(path: Path, header: list[str], value: str) -> int:
+    name = value.strip()
+    if name not in header[1:]:
+        known = [wording.printable(one) for one in header[1:]]
+        raise PlanError(f"{path}:1: no column {name!r}{nearest(name, known)}")
+    return header.index(name, 1)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _seconds(path: Path, line: int, column: str, cell: str, a_second: int) -> float:
+    number = _number(path, line, column, cell)
+    # A whole number is divided as one: of nanoseconds since 1970 a float loses hundreds.
+    seconds = (int(cell) if _WHOLE.fullmatch(cell) else number) / a_second
+    if abs(seconds) > _MOST_SECONDS:
+        said = f"{cell[:_SHOWN]!r} lies beyond the year 9999; {_RENAME}"
+        raise _wrong(path, line, column, said)
+    return seconds
 
 
 def _number(path: Path, line: int, column: str, cell: str) -> float:
     try:
         number = float(cell)
     except ValueError as error:
-        raise PlanError(f"{path}:{line}:{column}: {cell!r} is not a number") from error
+        raise _wrong(path, line, column, f"{cell[:_SHOWN]!r} is not a number") from error
     if not np.isfinite(number):
-        raise PlanError(
-            f"{path}:{line}:{column}: {cell!r} is not finite; leave it empty if missing"
-        )
+        said = f"{cell[:_SHOWN]!r} is not finite; leave it empty if missing"
+        raise _wrong(path, line, column, said)
     return number
+
+
+def _wrong(path: Path, line: int, column: str, said: str) -> PlanError:
+    return PlanError(f"{path}:{line}:{wording.printable(column)}: {said}")

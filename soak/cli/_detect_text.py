@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from soak.core import wording
 from soak.core.model import Change
 
 _KINDS = {"step": "", "drift": "drift ", "spikes": "spikes ", "tail": "tail "}
@@ -26,18 +27,23 @@ class Rows:
 def text(changes: Sequence[Change], rows: Rows) -> str:
     """Return a sentence: what the clearest series did and when, then what the others did."""
     first, *others = changes
-    low, high = (rows.seconds[k] for k in first.interval)
+    low, high = (_time(rows, k) for k in first.interval)
     period = _period_seconds(first, rows)
     every = "" if period is None else f", every {period:.4g} s"
     beside = "".join(
         f"{', ' if at else '; with '}{other.series}: {_levels(other)}"
         for at, other in enumerate(others)
     )
-    return (
+    return wording.printable(
         f"{first.series}: {_KINDS[first.kind]}{_levels(first)} at "
-        f"{rows.seconds[first.onset_k]:.10g} s (between {low:.10g} and {high:.10g} s), "
+        f"{_time(rows, first.onset_k)} s (between {low} and {high} s), "
         f"row {first.onset_k}{every}{beside}"
     )
+
+
+def nothing(names: str, rows: Rows) -> str:
+    """Return a sentence: none of these series has a change."""
+    return wording.printable(f"{names}: no change in {rows.seconds.size} rows")
 
 
 def jsonl(changes: Sequence[Change], raised: int | None, rows: Rows) -> str:
@@ -61,6 +67,11 @@ def jsonl(changes: Sequence[Change], raised: int | None, rows: Rows) -> str:
             {"series": one.series, "before": one.before, "after": one.after} for one in changes
         ]
     return json.dumps(fields)
+
+
+def _time(rows: Rows, k: int) -> str:
+    """Return the fewest digits that tell this time from every other one, without an exponent."""
+    return np.format_float_positional(rows.seconds[k], trim="-")
 
 
 def _levels(change: Change) -> str:

@@ -39,14 +39,14 @@ def calibrate(
     ] = None,
     value: Annotated[str | None, typer.Option(help="Value column of a CSV.")] = None,
     values: Annotated[int, typer.Option(help="Values to simulate.", min=100_000)] = VALUES,
-    seed: Annotated[int, typer.Option(help="Of the blocks that are drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the blocks that are drawn.", min=0)] = 0,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
 ) -> None:
     """Say how many false alarms to expect on noise like this, and the smallest step that will be seen.
 
     The quiet seconds, without steps and untrusted ones, are shuffled in blocks of two minutes and more and
     put through the online detector of steps. Drift, spikes and shares of slow messages are not simulated.
-    A latency of a CSV is in seconds, unless the name of its column ends in _ms, _us or _ns.
+    A latency of a CSV is in seconds, as is its time, unless the name of the column ends in _ms, _us or _ns.
 
     Exit: 0, 1 when there is too little quiet data, 2 when the rate or the file is not what it should be.
     """
@@ -55,13 +55,13 @@ def calibrate(
     from soak.core.errors import NotAvailableError
 
     set_ns = None if false_alarms is None else _rate(false_alarms)
-    many, config, spacing = _run(target) if target.is_dir() else _file(target, value)
-    set_ns = set_ns or config.false_alarms
+    many, config, spacing = _run(target, value) if target.is_dir() else _file(target, value)
+    set_ns = config.false_alarms if set_ns is None else set_ns
+    _check(set_ns, spacing)
     if not many:
         raise NotAvailableError(f"{target}: no series has {calibration.LEAST_ROWS} quiet rows")
-    _check(set_ns, spacing)
     config = replace(config, false_alarms=round(set_ns / spacing))
-    within = [seconds for seconds in WITHIN_SECONDS if seconds >= spacing]
+    within = _within(len(many), spacing, values)
     rows = [round(seconds / spacing) for seconds in within]
     found = _calibration_text.Calibrated(
         many,
@@ -101,14 +101,37 @@ def _check(set_ns: int, spacing: float) -> None:
         )
 
 
-def _run(path: Path) -> tuple[list[Quiet], Config, float]:
+def _within(series: int, spacing: float, values: int) -> list[int]:
+    """Return the times no shorter than a row that `values` pay for; an hour of seconds is free."""
+    from detectors.calibration import least_values
+    from soak.core import wording
+    from soak.core.errors import PlanError
+
+    most = max(values // 2, least_values(series, WITHIN_SECONDS[-1]))
+    paid = []
+    for seconds in (one for one in WITHIN_SECONDS if one >= spacing):
+        cost = least_values(series, round(seconds / spacing))
+        takes = f"{wording.span(seconds)} of rows {spacing:g} s apart takes --values {2 * cost}"
+        if cost <= most:
+            paid.append(seconds)
+        elif not paid:
+            raise PlanError(takes)
+        else:
+            print(f"note: left out: {takes}", file=sys.stderr)
+    return paid
+
+
+def _run(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
     """Return the quiet latencies of a run, its detector's settings, and the seconds between two rows."""
+    from soak.core.errors import PlanError
     from soak.core.plan import STREAM_DETECTOR
     from soak.store.history import History
     from soak.store.phases_file import read_phases
     from soak.store.run_folder import RunFolder, read_plan
     from spark.quiet import quiet_seconds
 
+    if value is not None:
+        raise PlanError(f"{path} is a folder of a run: --value is for files")
     folder = RunFolder(path.absolute())
     config = read_plan(folder).detection.detectors[STREAM_DETECTOR]
     history = History(folder.journal)
@@ -126,6 +149,7 @@ def _file(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
     from detectors.calibration import LEAST_ROWS
     from detectors.level_shift import Config
     from soak.cli import _csv_series
+    from soak.core import wording
     from soak.core.errors import PlanError
     from soak.core.model import Series
 
@@ -133,9 +157,8 @@ def _file(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
     if csv.spacing_seconds > WITHIN_SECONDS[-1]:
         raise PlanError(f"{path}: rows {csv.spacing_seconds:g} s apart; an hour is the most")
     if csv.is_latency and not csv.is_unit_named:
-        print(
-            f"note: {csv.name} is taken to be in seconds: its name ends in no unit", file=sys.stderr
-        )
+        name = wording.printable(csv.name)
+        print(f"note: {name} is taken to be in seconds: its name ends in no unit", file=sys.stderr)
     here = np.flatnonzero(np.isfinite(csv.values))
     whole = Series(csv.name, here.astype(np.int64), csv.unit_seconds * csv.values[here])
     steps = segmentation.Config(

@@ -44,7 +44,7 @@ class Format(StrEnum):
 def detect(
     target: Annotated[
         Path,
-        typer.Argument(help="CSV with a header, time in seconds first; or the folder of a run."),
+        typer.Argument(help="CSV with a header, time first; or the folder of a run."),
     ],
     value: Annotated[
         list[str] | None,
@@ -59,7 +59,8 @@ def detect(
 
     Several columns are looked at together: what several did at one time is one step. Online each is
     followed by itself. An empty value is a missing one; its row counts. Columns named as latencies are judged
-    on log10, no lower than a microsecond: in seconds, unless a name ends in _ms, _us or _ns.
+    on log10, no lower than a microsecond. They and the time are in seconds, unless the name of the column
+    ends in _ms, _us or _ns.
 
     Of a run the latencies of its soak are looked back at as its report does, beyond two hours in rows of ten
     seconds; what is printed as a row is a second of the run.
@@ -77,7 +78,7 @@ def detect(
         )
         print(line)
     if not found and output is Format.text:
-        print(f"{', '.join(many) or target}: no change in {rows.seconds.size} rows")
+        print(_detect_text.nothing(", ".join(many) or str(target), rows))
 
 
 def offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
