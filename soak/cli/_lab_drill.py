@@ -192,6 +192,7 @@ def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Inj
         origin.here(put_in.clock.wall_ns()),
     )
     (ended.folder.lab / "drill.json").write_text(drill_result.line(result))
+    console.print()
     console.print(_lab_drill_list.outcome([drill_result.row(result)], console.width))
     return result
 
