@@ -113,9 +113,8 @@ def test_what_many_series_say_in_one_row_keeps_its_order_when_resumed() -> None:
     assert said(resumed=True) == said(resumed=False)
 
 
-def test_series_that_are_away_keep_their_order_when_a_clock_that_was_set_back_makes_them_equal() -> (
-    None
-):
+def test_series_that_are_away_keep_their_order_over_a_clock_that_was_set_back() -> None:
+    """Which makes them equally long away; the panel is stored in between."""
     config, columns = Config(baseline=BASELINE), {name: Column(name) for name in "abcd"}
     values = np.random.default_rng(1).standard_normal((70, 4))
 
