@@ -75,7 +75,7 @@ LENGTH ?= 2h
 EVERY ?= 5min
 .PHONY: test-endurance
 test-endurance: $(STAMP) ## two hours under a real systemd manager, a daemon killed every five minutes; LENGTH=30min EVERY=2min
-	@ENDURANCE_LENGTH=$(LENGTH) ENDURANCE_KILL_EVERY=$(EVERY) $(BIN)/pytest -m endurance -s
+	@ENDURANCE_LENGTH=$(LENGTH) ENDURANCE_KILL_EVERY=$(EVERY) $(BIN)/pytest -m endurance -s -rs
 
 .PHONY: chaos
 chaos: $(STAMP) ## fifty kills of a run's processes and twenty troubles: nothing lost, nobody blamed (15 minutes); ARGS=--help
