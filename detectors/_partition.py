@@ -1,6 +1,6 @@
 """The best cut of many rows into segments, by least squares; a cut costs 1 and what chance gives for it.
 
-Candidates come from windows of 3, 6, 12, ... rows: a cut that pays shows at least a quarter of its price in
+Candidates come from windows of 3, 6, 12, ... rows: a cut that pays shows a quarter and what chance gives in
 the window that fits the shorter of its two segments. Among them the best set is found exactly (optimal
 partitioning with PELT's pruning: Killick et al. 2012, doi:10.1080/01621459.2012.737745); at last each cut is
 moved to the best row near it. So the time hardly depends on how much happens.

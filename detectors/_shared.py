@@ -46,29 +46,34 @@ def _starts(many: Sequence[Member], rows: int, least_rows: int, piece: int) -> l
     found: list[int] = []
     for first in range(0, max(rows - 2 * margin, 1), piece - 2 * margin):
         end = min(first + piece, rows)
-        features = _side_by_side(many, shares, [at[first:end] for at in last])
-        starts = _partition.best(features, least_rows, _by_chance(features))
+        rows_of = [at[first:end] for at in last]
+        features = _features(many, shares, rows_of)
+        by_chance = sum(_by_chance(*one) for one in zip(features, rows_of, strict=True))
+        starts = _partition.best(np.hstack(features), least_rows, by_chance)
         low, high = margin * (first > 0), piece - margin * (end < rows)
         found += [first + start for start in starts if low <= start < high]
     return found
 
 
-def _side_by_side(
+def _features(
     many: Sequence[Member], shares: NDArray[np.float64], rows: Sequence[NDArray[np.int64]]
-) -> NDArray[np.float32]:
+) -> list[NDArray[np.float32]]:
     """Return the weighed features of these rows of each, shape (n, d)."""
-    return np.hstack(
-        [
-            np.float32(sqrt(share)) * _energy.features(member.track.y, member.track.penalty)[at]
-            for member, share, at in zip(many, shares, rows, strict=True)
-        ]
-    )
+    return [
+        np.float32(sqrt(share)) * _energy.features(member.track.y, member.track.penalty)[at]
+        for member, share, at in zip(many, shares, rows, strict=True)
+    ]
 
 
-def _by_chance(features: NDArray[np.float32]) -> float:
-    """Return what a cut anywhere in independent noise gives: half the squared distance of two rows."""
-    change = np.diff(features, axis=0)
-    return 0.5 * float(np.einsum("ij,ij->", change, change)) / max(len(change), 1)
+def _by_chance(features: NDArray[np.float32], rows: NDArray[np.int64]) -> float:
+    """Return what a cut anywhere in independent noise gives: half the squared distance of two rows.
+
+    A row that stands for those that are missing after it counts as often.
+    """
+    own = np.flatnonzero(np.diff(rows, prepend=-1))
+    change = np.diff(features[own], axis=0)
+    of_two = 0.5 * float(np.einsum("ij,ij->", change, change)) / max(len(change), 1)
+    return of_two * rows.size / own.size
 
 
 def weights(many: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

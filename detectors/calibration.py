@@ -123,7 +123,8 @@ def power(
         tries = delay.reshape(_SIZES, copies)
         seen = [size_seen(tried, tries <= limit, PROBABILITY) for limit in within_rows]
         after_steps = tuple(None if size is None else _moved(one, size) for size in seen)
-        found.append(Power(one.series, one.unit, one.level, after_steps))
+        power = Power(one.series, one.unit, one.level, after_steps)
+        found.append(power if power.is_known else replace(power, after=(None,) * len(seen)))
     return found
 
 

@@ -6,9 +6,9 @@ import re
 from functools import lru_cache
 
 from soak.core.model import Column
+from soak.core.wording import WAITING
 
 LATENCIES = ("end_to_end_latency_seconds", "publish_latency_seconds")
-WAITING = "publish_waiting_seconds"
 QUANTILES = ("0.99", "0.999", "0.5")  # in the order in which a finding is named after them
 MOST_SERIES = 8192  # whose names are taken apart once
 _LABEL = re.compile(r'(\w+)="([^"]*)"')

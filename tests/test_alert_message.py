@@ -59,7 +59,7 @@ SUBJECT = Subject(FINDING, "confirmed", "demo", REPORT, START_WALL_NS, (CHANGE,)
 CONFIRMED = """\
 what      p99 end-to-end latency 4.1 ms -> 61 ms (x15)
 since     2026-09-21 14:15:12Z, between 14:15:11Z and 14:15:13Z
-seen by   consume.0@host, confidence 99.90%
+seen by   consume.0@host, confidence 99.90% that it moved
 
   ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█████████████████████████
   14:13:32Z                                14:16:51Z  4 ms to 60 ms
@@ -73,7 +73,7 @@ also possible
   - slow_fsync 0.31: fsync p99 of /data rose 1.2 times.
 
 also moved
-  p99 publish latency  3 ms -> 40 ms (x13)
+  p99 publish latency of produce.0@host  3 ms -> 40 ms (x13)
 
 more      on h1: soak report /runs/r1
 finding   run1-118
@@ -230,7 +230,7 @@ def test_of_a_name_that_is_too_long_the_end_stays() -> None:
     text = compose(dataclasses.replace(SUBJECT, finding=finding, changes=(change,)), None, 0).text
 
     (line,) = [line for line in text.splitlines() if "node-2" in line]
-    assert line.endswith("/node-2/data)  3 ms -> 40 ms (x13)")
+    assert line.endswith("/node-2/data) of probe@h  3 ms -> 40 ms (x13)")
     assert line.startswith("  p99 fsync latency")
     assert len(line) == COLUMNS
 
@@ -329,6 +329,32 @@ def test_much_to_say_stays_within_forty_lines_of_78_columns(kind: str, gone_k: i
     assert max(map(len, lines)) <= COLUMNS
     assert "  and 96 more" in lines
     assert len(message.subject) <= 200
+
+
+def test_the_window_of_a_drift_ends_where_it_could_be_seen() -> None:
+    """It began an hour before: the first minutes of it show nothing."""
+    drift = dataclasses.replace(FINDING, kind="drift", raised_k=4000)
+
+    assert bounds(drift, is_gone=False) == (3220, 4120)
+
+
+def test_what_is_not_acknowledged_is_waited_for_longer_than_can_be_told() -> None:
+    waiting = dataclasses.replace(
+        FINDING, series="produce.0@h|publish_waiting_seconds", before=0.0, after=5.477
+    )
+    message = compose(dataclasses.replace(SUBJECT, finding=waiting, window=None), None, 7)
+
+    assert (
+        "wait of the oldest unacknowledged message 0 s -> 5.48 s and longer since"
+        in message.subject
+    )
+
+
+def test_of_a_series_that_stepped_twice_the_step_beside_the_finding_is_told() -> None:
+    before = dataclasses.replace(CHANGE, onset_k=70, after=0.009)
+    message = compose(dataclasses.replace(SUBJECT, changes=(before, CHANGE)), None, 7)
+
+    assert "3 ms -> 40 ms" in message.text
 
 
 def test_the_window_is_read_from_the_journals_with_its_gaps_and_deletions(tmp_path: Path) -> None:

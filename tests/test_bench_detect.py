@@ -9,6 +9,7 @@ from soak.cli._csv_series import CsvSeries
 from tests.bench.detect import (
     coverage,
     delays,
+    drains,
     false_alarms,
     injected,
     kinds_alarms,
@@ -110,3 +111,11 @@ def test_clear_steps_are_found_and_their_onsets_lie_in_their_intervals() -> None
     assert (len(found.errors), found.held >= 17) == (20, True)
     assert (whole.steps, whole.share) == (23, found.share)
     assert coverage.median_error(found)[0] <= coverage.median_error(found)[1]
+
+
+def test_drains_are_counted_by_what_was_found_of_them() -> None:
+    found = drains.measure(runs=6, seed=1)
+
+    assert found == drains.measure(runs=6, seed=1)
+    assert found.runs == 6 >= found.found >= found.named >= 5
+    assert found.crowded == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench.detect import extension, naive
+from tests.bench.detect import extension, naive, recorded
 from tests.bench.detect.extension import Noise
 from tests.bench.detect.noises import independent
 
@@ -39,7 +39,7 @@ def test_the_line_of_quiet_noise_is_a_figure_with_its_interval(tmp_path: Path) -
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_an_hour_of_each_series_was_recorded(broker: str) -> None:
-    paths = sorted(extension.RECORDED.glob(f"{broker}_*.csv.gz"))
+    paths = sorted(recorded.FOLDER.glob(f"{broker}_*.csv.gz"))
 
     assert len(paths) == 9
     assert sum(path.stat().st_size for path in paths) < 300_000
@@ -49,7 +49,7 @@ def test_an_hour_of_each_series_was_recorded(broker: str) -> None:
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_what_was_recorded_of_latency_has_quiet_stretches(broker: str) -> None:
-    found = extension.read(extension.RECORDED / f"{broker}_publish_p99_seconds.csv.gz")
+    found = recorded.read(recorded.FOLDER / f"{broker}_publish_p99_seconds.csv.gz")
 
     assert found.values.size > 1000
     assert found.left.max() <= found.values.size

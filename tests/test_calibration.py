@@ -302,10 +302,10 @@ def test_times_that_the_values_do_not_pay_for_are_left_out(
     noted: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """An hour of seconds needs no more than the fewest values."""
     assert calibrate._within(1, spacing, values) == within
-    assert noted in capsys.readouterr().err
-    assert calibration.least_values(1, 600) == 28_000
+    err = capsys.readouterr().err
+    assert noted in err
+    assert bool(noted) == bool(err)
 
 
 @pytest.mark.parametrize("unit", ["s", "ms"])

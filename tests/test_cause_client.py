@@ -118,7 +118,7 @@ def test_what_a_hypervisor_takes_from_the_load_s_host_is_the_client(
 
     assert explanation.cause == ("client" if is_named else "unknown")
     if is_named:
-        assert "of probe@h went from 0.14 to 0.27" in explanation.evidence[0].text
+        assert "of probe@h went from 14% to 27%" in explanation.evidence[0].text
 
 
 def test_what_it_takes_from_a_host_with_a_broker_is_that_broker_s() -> None:
@@ -145,5 +145,5 @@ def test_what_else_changed_is_told_when_no_cause_passes() -> None:
 
     assert explanation.cause == "unknown"
     assert [e.text for e in explanation.evidence] == [
-        "host CPU of probe@h went from 0.2 to 0.9, 2 s before the onset of the step."
+        "host CPU of probe@h went from 20% to 90%, 2 s before the onset of the step."
     ]

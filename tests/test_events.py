@@ -211,6 +211,17 @@ def test_a_hundred_series_of_noise_pay_for_nothing_together() -> None:
     assert detect_together([Series(f"s{i}", k, each) for i, each in enumerate(many)], config) == []
 
 
+def test_nor_do_they_where_each_has_a_tenth_of_the_rows() -> None:
+    rng, k = np.random.default_rng(5), np.arange(2000)
+    many = [
+        Series(f"s{i}", k[i % 10 :: 10], 0.01 * np.exp(rng.normal(0.0, 0.05, 200)))
+        for i in range(100)
+    ]
+    config = Config(smallest_step_ratio=1.005, smallest_step_seconds=0.0)
+
+    assert detect_together(many, config) == []
+
+
 def test_copies_weigh_as_much_as_one_and_what_stands_still_nothing() -> None:
     rng = np.random.default_rng(3)
     one, other = rng.normal(0.0, 1.0, (2, 5000))

@@ -70,7 +70,7 @@ def test_a_narrow_terminal_has_a_line_for_each_part_of_an_outcome(drills: int) -
         "drill     drive_gc",
         "injected  nothing",
         "found     drive_gc",
-        "when      told after 21 s",
+        "when      told 21 s after the fault",
         "why       it [red]rose",
         "verdict   ok",
     ]

@@ -114,7 +114,7 @@ def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
     text = matrix.tables(runs)
 
     assert "Detected: 4 of 5." in text
-    assert "Cause right: 2 of 4; wrong: 1 of 5; `unknown`: 1 of 4." in text
+    assert "Cause right: 2 of 4; wrong: 1 of 5; `unknown` instead: 1 of 4." in text
     assert "\n- quiet, with a finding, at most 0%: 0 of 1, holds\n" in text
     assert "may be found, with a finding, at most 0%: 1 of 1, DOES NOT HOLD\n" in text
     assert "In time: onset 4 of 5; told 3 of 5; gone 3 of 4. " in text
@@ -234,7 +234,7 @@ def test_a_result_is_made_of_the_finding_nearest_to_the_fault() -> None:
     assert found.series == 'publish_latency_seconds{quantile="0.5"}'
     assert drill_result.row(found)[2:4] == (
         "network: p50 publish latency 1 ms -> 2 ms (x2)",
-        "onset +3.0 s, told after 9 s",
+        "onset 3.0 s after the fault, told 9 s after the fault",
     )
     assert drill_result.parse(drill_result.line(found)) == found
 

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from soak.cli._omb_findings import Found, findings
+from soak.cli._omb_findings import findings
 from soak.cli.main import build
 from soak.core.errors import PlanError
 from soak.omb import packed_text, read_result
 from soak.omb.result import Result
+from tests.bench.detect.drains import near
 from tests.omb_catch_up import CatchUp, result
 
 RECORDED = Path(__file__).parent / "recorded" / "omb"
@@ -38,15 +39,10 @@ def without_backlog(found: Result) -> Result:
     return replace(found, samples=samples)
 
 
-def drains(found: list[Found], sample: int) -> list[Found]:
-    """Return those at the begin of the drain, give or take a sample."""
-    return [one for one in found if abs(one.change.onset_k - sample) <= 1]
-
-
 @pytest.mark.parametrize("name", DRAINS)
 def test_a_recorded_catch_up_read_is_found_where_the_drain_began(name: str) -> None:
     found = findings(load(RECORDED / "catch_up" / f"{name}.json.gz"))
-    (drain,) = drains(found, DRAINS[name])
+    (drain,) = near(found, DRAINS[name])
 
     assert drain.causes[0].cause == "catch_up_read"
     assert len(found) <= 2
@@ -56,7 +52,7 @@ def test_a_recorded_catch_up_read_is_found_where_the_drain_began(name: str) -> N
 def test_without_its_backlog_the_same_run_has_no_known_cause(name: str) -> None:
     found = findings(without_backlog(load(RECORDED / "catch_up" / f"{name}.json.gz")))
 
-    assert drains(found, DRAINS[name])
+    assert near(found, DRAINS[name])
     assert {one.causes[0].cause for one in found} == {"unknown"}
 
 
@@ -82,7 +78,7 @@ def test_every_catch_up_read_is_one_finding_until_it_is_over(catch_up: CatchUp) 
     for seed in (1, 2):
         run = result(catch_up, np.random.default_rng(seed))
         found = findings(run)
-        (drain,) = drains(found, catch_up.drain)
+        (drain,) = near(found, catch_up.drain)
 
         assert drain.causes[0].cause == "catch_up_read"
         assert len(found) <= 2

@@ -382,8 +382,11 @@ def _split(path: Path, at: int) -> None:
     path.with_name("000001.jsonl").write_bytes(b"".join([head, *lines[at:]]))
 
 
-def test_the_heat_map_counts_the_messages_of_all_consumers(tmp_path: Path) -> None:
-    """A second consumer received all of its messages in the slowest band."""
+@pytest.mark.parametrize(("waited", "top"), [(1.0, 1.0), (200.0, 100.0)])
+def test_the_heat_map_counts_the_messages_of_all_consumers(
+    waited: float, top: float, tmp_path: Path
+) -> None:
+    """A second consumer received all of its messages in the slowest band, or above all bands."""
     found = timeline(tmp_path, Shape(fault_k=None))
     columns, series = dict(found.columns), dict(found.series)
     slow = Column("end_to_end_latency_above_messages", (("threshold", "1"),), "messages")
@@ -391,7 +394,7 @@ def test_the_heat_map_counts_the_messages_of_all_consumers(tmp_path: Path) -> No
         if name.startswith(CONSUMER) and column.metric == slow.metric:
             other = name.replace(CONSUMER, "consume.1@host")
             k = found.series[name][0]
-            is_slow = float(dict(column.labels)["threshold"]) <= 1.0
+            is_slow = float(dict(column.labels)["threshold"]) <= waited
             columns[other], series[other] = column, (k, np.full(k.size, 400.0 * is_slow))
     both = replace(found, columns=columns, series=series)
 
@@ -400,6 +403,7 @@ def test_the_heat_map_counts_the_messages_of_all_consumers(tmp_path: Path) -> No
     assert alone is not None
     assert together is not None
     assert max(alone[1]) < 1.0
+    assert max(together[1]) >= top
     assert together[2][-1][100] == pytest.approx(0.5, abs=0.02)
     assert together[2].sum(axis=0)[100] == pytest.approx(1.0)
 

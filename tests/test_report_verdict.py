@@ -121,7 +121,10 @@ def test_a_run_that_is_still_going_on_can_be_reported(tmp_path: Path) -> None:
     folder = write_synthetic_run(tmp_path / "run", Shape(is_ended=False, fault_k=None))
     as_planned(folder, state="running", soak="36h")
 
-    assert report.write(assemble(folder, read), [], None) == 0
+    found = assemble(folder, read)
+
+    assert report.write(found, [], None) == 0
+    assert "So far: Clean" in found.folder.report.read_text()
 
 
 @pytest.mark.parametrize("state", ["running", "ended", "failed"])

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from probes import _diskstats, _name_map, pressure
 from soak.core import wording
 from soak.core.model import Finding
 
@@ -78,9 +79,9 @@ def test_a_series_falls_into_its_parts() -> None:
         (0.0009997, "seconds", "1 ms"),
         (0.0999, "seconds", "99.9 ms"),
         (4.12e-3, "seconds", "4.12 ms"),
-        (0.0000123, "ratio", "0.0000123"),
-        (0.234, "ratio", "0.234"),
-        (0.0, "ratio", "0"),
+        (0.0000123, "ratio", "0.00123%"),
+        (0.234, "ratio", "23.4%"),
+        (0.0, "ratio", "0%"),
         (math.nan, "seconds", "-"),
         (math.inf, "seconds", "-"),
     ],
@@ -181,3 +182,25 @@ def test_a_step_has_a_factor_only_where_there_is_one(
 ) -> None:
     """No empty brackets."""
     assert wording.step(before, after, "seconds") == text
+
+
+def test_a_name_tells_seconds_from_seconds_spent_a_second() -> None:
+    """50 ms of a second that a drive was busy are 5 %, and no wait of 50 ms."""
+    known = {one.metric: one.unit for one in (*_diskstats.OWN, *_diskstats.OF_DRIVE)}
+    known |= dict.fromkeys(pressure._METRICS.values(), "ratio")
+    for path in _name_map.FOLDER.glob("*.toml"):
+        known |= {entry.name: entry.unit for entry in _name_map.load([path.stem])}
+    of_time = {
+        name: unit
+        for name, unit in known.items()
+        if name.endswith("_seconds") and unit in {"seconds", "ratio"}
+    }
+
+    assert len(of_time) > 20
+    assert {name: wording.split(f"s|{name}").unit for name in of_time} == of_time
+
+
+def test_a_series_is_placed_where_it_was_measured() -> None:
+    assert wording.placed('probe@b1|disk_write_await_seconds{device="vda"}') == (
+        "disk write await (vda) of probe@b1"
+    )

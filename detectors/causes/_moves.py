@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.causes import _brokers
-from detectors.channels import column_of, source_of
+from detectors.channels import column_of
 from detectors.nearby import Nearby, between, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Series
@@ -155,21 +155,27 @@ def are_calm(found: Iterable[Move]) -> bool:
 
 
 def share(one: Move, change: Change) -> float:
-    """Return how much of a step a channel can account for: by its ratio, or by its own seconds."""
+    """Return how much of a step a channel can account for: by its ratio, or by its own seconds.
+
+    Time spent a second is none of a message's: half a second of it would account for any step.
+    """
     floor = _FLOORS["seconds"]
     step = log(max(change.after, floor) / max(change.before, floor))
     found = [log(one.ratio) / step] if step > 0.0 else []
-    if column_of(one.series).metric.endswith("_seconds") and change.after > change.before:
+    if wording.split(one.series).unit == "seconds" and change.after > change.before:
         found.append((one.after - one.before) / (change.after - change.before))
     return max(0.0, min(1.0, max(found, default=0.0)))
 
 
 def told(one: Move, change: Change) -> Evidence:
     """Return a move as a sentence that stands alone."""
-    unit = wording.split(one.series).unit
-    amounts = f"{wording.amount(one.before, unit)} to {wording.amount(one.after, unit)}"
+    name = wording.split(one.series)
+    before, after = (
+        wording.amount(value, name.unit) + "/s" * name.is_a_second
+        for value in (one.before, one.after)
+    )
     return Evidence(
-        f"{wording.title(one.series)} of {source_of(one.series)} went from {amounts}, "
+        f"{wording.placed(one.series)} went from {before} to {after}, "
         f"{when(one.onset_k - change.onset_k)} of the step.",
         {
             "series": one.series,

@@ -104,4 +104,4 @@ def _step(seen: calibration.Power, at: int) -> str:
 
 
 def _title(series: str) -> str:
-    return wording.printable(wording.title(series) if "|" in series else series)
+    return wording.printable(wording.placed(series) if "|" in series else series)

@@ -77,8 +77,8 @@ def read_together(path: Path, names: Sequence[str]) -> list[CsvSeries]:
         PlanError: as `read`.
     """
     header, lines = _opened(path)
-    places = [_column(path, header, name) for name in dict.fromkeys(names)]
-    return _read(path, header, lines, places or _by_default(header))
+    places = dict.fromkeys(_column(path, header, name) for name in names)
+    return _read(path, header, lines, list(places) or _by_default(header))
 
 
 def _opened(path: Path) -> tuple[list[str], Iterator[Line]]:

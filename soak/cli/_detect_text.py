@@ -29,7 +29,11 @@ def text(changes: Sequence[Change], rows: Rows) -> str:
     first, *others = changes
     low, high = (_time(rows, k) for k in first.interval)
     period = _period_seconds(first, rows)
-    every = "" if period is None else f", every {period:.4g} s"
+    every = (
+        ""
+        if period is None
+        else f", every {np.format_float_positional(period, precision=3, trim='-')} s"
+    )
     beside = "".join(
         f"{', ' if at else '; with '}{other.series}: {_levels(other)}"
         for at, other in enumerate(others)

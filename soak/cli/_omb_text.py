@@ -58,7 +58,7 @@ def summary(path: Path, result: Result) -> Iterator[str]:
 def notes(result: Result) -> Iterator[str]:
     """Give a line for each thing that must be known of the numbers."""
     for remark in result.remarks:
-        yield f"  note: {remark}"
+        yield f"  note: {wording.printable(remark)}"
 
 
 def json_rows(path: Path, result: Result) -> Iterator[str]:

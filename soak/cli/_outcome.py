@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from soak.core import wording
 from soak.core.model import Column
@@ -48,7 +49,8 @@ def show_checks(console: Console, title: str, rows: list[tuple[str, str, str, bo
     for heading in ("", "expected", "found", ""):
         table.add_column(heading, overflow="fold")
     for subject, expected, found, is_met in rows:
-        table.add_row(subject, expected, found, "ok" if is_met else "MISSED")
+        cells = (subject, expected, found, "ok" if is_met else "MISSED")
+        table.add_row(*map(Text, cells))  # what failed may hold brackets, which are no markup
     console.print(table)
 
 

@@ -23,6 +23,11 @@ VALUES = 4_000_000
 """Half a minute of work; an option, as more narrows the intervals."""
 
 
+MOST_VALUES = 400_000_000
+"""They are held at once, as 3 GB."""
+LONGEST_BETWEEN_NS = 1000 * 365 * 86_400 * 10**9
+
+
 class Format(StrEnum):
     """Sentences for people, or one object a line."""
 
@@ -38,7 +43,9 @@ def calibrate(
         str | None, typer.Option(help="Rate to set, such as '1 per 30d'; default the run's own.")
     ] = None,
     value: Annotated[str | None, typer.Option(help="Value column of a CSV.")] = None,
-    values: Annotated[int, typer.Option(help="Values to simulate.", min=100_000)] = VALUES,
+    values: Annotated[
+        int, typer.Option(help="Values to simulate.", min=100_000, max=MOST_VALUES)
+    ] = VALUES,
     seed: Annotated[int, typer.Option(help="Of the blocks that are drawn.", min=0)] = 0,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
 ) -> None:
@@ -82,9 +89,12 @@ def _rate(text: str) -> int:
     from soak.core.units import per_duration_ns
 
     try:
-        return per_duration_ns(text)
+        found = per_duration_ns(text)
     except ValueError as error:
         raise PlanError(f"--false-alarms: {error}") from error
+    if found > LONGEST_BETWEEN_NS:
+        raise PlanError("--false-alarms: one in a thousand years is the least")
+    return found
 
 
 def _check(set_ns: int, spacing: float) -> None:
@@ -93,7 +103,7 @@ def _check(set_ns: int, spacing: float) -> None:
     from soak.core.errors import PlanError
     from soak.core.units import SECOND_NS, format_per_duration
 
-    least_ns = ceil(LEAST_ROWS_BETWEEN * spacing) * SECOND_NS
+    least_ns = ceil(LEAST_ROWS_BETWEEN * spacing * SECOND_NS)
     if set_ns < least_ns:
         raise PlanError(
             f"--false-alarms: {format_per_duration(set_ns)} is too often for rows {spacing:g} s apart; "
@@ -112,6 +122,8 @@ def _within(series: int, spacing: float, values: int) -> list[int]:
     for seconds in (one for one in WITHIN_SECONDS if one >= spacing):
         cost = least_values(series, round(seconds / spacing))
         takes = f"{wording.span(seconds)} of rows {spacing:g} s apart takes --values {2 * cost}"
+        if 2 * cost > MOST_VALUES:
+            takes = f"{takes}, {MOST_VALUES} are the most: leave rows out"
         if cost <= most:
             paid.append(seconds)
         elif not paid:

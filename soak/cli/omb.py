@@ -102,6 +102,7 @@ def analyse(
     Exit: 0, or 2 when a file is not a result or no latency was measured; nothing is printed then.
     """
     from soak.cli import _omb_files, _omb_findings
+    from soak.core import wording
     from soak.core.errors import PlanError
 
     results, sources = _omb_files.sort_out(files)
@@ -115,4 +116,4 @@ def analyse(
         for line in lines_of((path, result), _omb_findings.findings(result)):
             print(line)
         for remark in () if is_text else result.remarks:  # a file may have no finding to hold them
-            print(f"note: {path}: {remark}", file=sys.stderr)
+            print(wording.printable(f"note: {path}: {remark}"), file=sys.stderr)

@@ -15,9 +15,18 @@ from soak.core.units import SECOND_NS
 OTHERS_NAME = "others"
 """Under this name stand in the records all leaders that are not told apart."""
 
+WAITING = "publish_waiting_seconds"
+"""How long the oldest message waits for its acknowledgement, counted up to 10 s."""
+
 _LABEL = re.compile(r'([^=,{}"]+)="((?:[^"\\]|\\.)*)"')
 _UNITS = ("seconds", "bytes", "messages", "ratio")
 _SILENT_UNITS = frozenset({"seconds", "ratio"})  # a count or a size is named: `deleted bytes`
+# of these a second's worth is kept: seconds of it spent a second
+_TIME_SPENT = re.compile(
+    r"node_disk_\w*time(_weighted)?_seconds|node_pressure_\w+_seconds|jvm_gc_collection_seconds"
+    r"|vectorized_scheduler_starvetime_seconds"
+)
+_A_SECOND = re.compile(r"node_disk_(read|written)_bytes")
 _QUANTILES = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
 _PHRASES = (
     ("end to end", "end-to-end"),
@@ -38,7 +47,7 @@ _UNPRINTABLE = re.compile(
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _LEAST_SPAN = math.log(10)  # of a sparkline: noise of a few percent stays flat
 _ROUNDED_UP = 0.9995  # of a scale: with three digits 999.6 us is 1 ms
-_SYMBOLS = {"seconds": "s", "bytes": "B", "ratio": ""}
+_SYMBOLS = {"seconds": "s", "bytes": "B"}
 _SCALES = {
     "seconds": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
     "bytes": (
@@ -62,9 +71,16 @@ class Name:
 
     @property
     def unit(self) -> str:
-        """Return the unit that the metric's name ends with, or ""."""
+        """Return the unit that the metric's name ends with, or ""; of time that is spent "ratio"."""
+        if _TIME_SPENT.fullmatch(self.metric):
+            return "ratio"
         last = self.metric.rpartition("_")[2]
         return last if last in _UNITS else ""
+
+    @property
+    def is_a_second(self) -> bool:
+        """True for bytes that are counted a second, which no unit tells."""
+        return bool(_A_SECOND.fullmatch(self.metric))
 
 
 def split(series: str) -> Name:
@@ -78,12 +94,21 @@ def title(series: str) -> str:
     """Return words such as `p99 end-to-end latency`, `... (leader 2)` or `disk write await (vda)`."""
     name = split(series)
     unit = name.unit if name.unit in _SILENT_UNITS else ""
-    words = name.metric.removesuffix(f"_{unit}").replace("_", " ")
+    words = name.metric.removesuffix(f"_{unit}" if unit else "")
+    if unit == "ratio":
+        words = words.removesuffix("_seconds")
+    words = words.replace("_", " ")
     for plain, better in _PHRASES:
         words = words.replace(plain, better)
     quantile = _QUANTILES.get(name.quantile, f"p{name.quantile}" if name.quantile else "")
     others = ", ".join(_label(key, text) for key, text in name.labels if key != "quantile")
     return " ".join(part for part in (quantile, words, f"({others})" if others else "") if part)
+
+
+def placed(series: str) -> str:
+    """Return the title and whose it is: `disk write await (vda) of probe@b1`."""
+    source = split(series).source
+    return f"{title(series)} of {source}" if source else title(series)
 
 
 def _label(key: str, text: str) -> str:
@@ -93,15 +118,17 @@ def _label(key: str, text: str) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Return a value in base units as people write it: three digits, whole numbers in full."""
+    """Return a value in base units as people do: three digits, whole numbers in full, a ratio in percent."""
     if not math.isfinite(value):
         return "-"
     if value == 0:
-        return f"0 {_SYMBOLS.get(unit, unit)}".strip()
+        return "0%" if unit == "ratio" else f"0 {_SYMBOLS.get(unit, unit)}".strip()
     for scale, name in _SCALES.get(unit, ()):
         if abs(value) >= _ROUNDED_UP * scale or name in {"us", "B"}:
             return f"{_short(value / scale)} {name}"
-    if unit in {"", "ratio"}:
+    if unit == "ratio":
+        return f"{_short(100.0 * value)}%"
+    if unit == "":
         return _short(value)
     shown = _short(value)
     return f"{shown} {unit.removesuffix('s') if shown == '1' else unit}"
@@ -155,8 +182,11 @@ def step(before: float, after: float, unit: str) -> str:
 
 
 def moved(found: Finding) -> str:
-    """Return what a finding's level did."""
-    return course(found.kind, found.before, found.after, split(found.series).unit)
+    """Return what a finding's level did; what is still waited for lasts longer than can be told."""
+    name = split(found.series)
+    did = course(found.kind, found.before, found.after, name.unit)
+    is_waiting = name.metric == WAITING and found.after > found.before
+    return f"{did} and longer" if is_waiting else did
 
 
 def course(kind: Kind, before: float, after: float, unit: str) -> str:

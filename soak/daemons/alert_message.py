@@ -110,6 +110,7 @@ def _labels(subject: Subject) -> dict[str, str]:
     finding = subject.finding
     name = wording.split(finding.series)
     return {
+        "about": "latency",
         "finding": finding.key,
         "plan": subject.plan,
         "run": finding.run,
@@ -190,7 +191,7 @@ def _what(subject: Subject) -> list[str]:
         over = f"by {subject.later(finding.gone_k)}, after {lasted}{_now(subject, '; now ')}"
         facts.append(("over", over))
     source = wording.shortened(wording.split(finding.series).source, _LONGEST_SOURCE)
-    facts.append(("seen by", f"{source}, confidence {finding.confidence:.2%}"))
+    facts.append(("seen by", f"{source}, confidence {finding.confidence:.2%} that it moved"))
     if subject.beside:
         facts.append(("beside", _beside(subject)))
     return [line for key, text in facts for line in _fact(key, text)]
@@ -253,15 +254,17 @@ def _moved(subject: Subject) -> list[str]:
 
 
 def _moved_line(subject: Subject, series: str) -> str:
-    name = wording.title(series)
+    is_elsewhere = wording.split(series).source != wording.split(subject.finding.series).source
+    name = wording.placed(series) if is_elsewhere else wording.title(series)
     known = [
-        change
-        for change in subject.changes
-        if change.series == series and abs(change.onset_k - subject.finding.onset_k) <= 60  # noqa: PLR2004  # the same minute
+        (apart, at)
+        for at, change in enumerate(subject.changes)
+        if change.series == series
+        and (apart := abs(change.onset_k - subject.finding.onset_k)) <= 60  # noqa: PLR2004  # the same minute
     ]
     if not known:
         return f"  {wording.shortened(name, COLUMNS - 2)}"
-    change = known[0]
+    change = subject.changes[min(known)[1]]
     unit = wording.split(series).unit
     step = wording.step(change.before, change.after, unit)
     return f"  {wording.shortened(name, COLUMNS - 4 - len(step))}  {step}"

@@ -25,7 +25,7 @@ _AFAR = (
 )
 _BACK = "The run has again what it lacked. What was not recorded is a gap."
 _BACK_AFAR = "What these record on other hosts comes here again, with what waited there."
-_MOST_NAMED = 3
+_MOST_NAMED = _MOST_LOOKS = 3
 _LASTS_NS = duration_ns("1d")
 
 
@@ -47,6 +47,7 @@ def compose(silence: Silence, kind: OutboxKind, about: About, now_wall_ns: int) 
         follows=f"{silence.key}.missed" if is_over else "",
         at_wall_ns=now_wall_ns,
         labels={
+            "about": "soakd",
             "finding": silence.key,
             "plan": about.plan,
             "run": about.run,
@@ -106,7 +107,8 @@ def _body(silence: Silence, about: About, *, is_over: bool) -> str:
             "The run goes on without a part of it, which does nothing, or dies again and again.",
             *dict.fromkeys(_MEANING.get(one, _GAP) for one in silence.daemons),
         ]
-        facts.append(("look", _look(silence, silence.daemons[0])))
+        looks = dict.fromkeys(_look(silence, one) for one in silence.daemons)
+        facts += [("look", look) for look in list(looks)[:_MOST_LOOKS]]
     if not silence.is_afar:
         opening.append("This says nothing about the cluster.")
     if not is_over and silence.until_wall_ns is not None:  # the sink was away

@@ -17,6 +17,7 @@ DELETION_EVENT = "retention_deletion"
 _QUANTILES = ("0.5", "0.99", "0.999")
 _LEAD_SECONDS = 120
 _LONGEST_SECONDS = 900
+_SLOW = frozenset({"drift", "spikes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,9 @@ def bounds(finding: Finding, is_gone: bool) -> tuple[int, int]:  # noqa: FBT001 
     """Return the seconds to show: the onset with what came before, or the return to normal."""
     if is_gone and finding.gone_k is not None:
         end = finding.gone_k + _LEAD_SECONDS
+        return max(finding.onset_k - _LEAD_SECONDS, end - _LONGEST_SECONDS), end
+    if finding.kind in _SLOW:  # it began long before it could be seen
+        end = finding.raised_k + _LEAD_SECONDS
         return max(finding.onset_k - _LEAD_SECONDS, end - _LONGEST_SECONDS), end
     return finding.onset_k - _LEAD_SECONDS, finding.onset_k + 2 * _LEAD_SECONDS
 

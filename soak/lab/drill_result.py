@@ -160,11 +160,11 @@ def step(result: Result) -> str:
 def row(result: Result) -> tuple[str, ...]:
     """Return the cells of a table: drill, injected, found, when, why, verdict."""
     when = [
-        f"{name} {value:+.1f} s" if name == "onset" else f"{name} after {value:.0f} s"
-        for name, value in (
-            ("onset", result.onset_seconds),
-            ("told", result.told_seconds),
-            ("gone", result.gone_seconds),
+        f"{name} {abs(value):.{decimals}f} s {'after' if value >= 0 else 'before'} {edge}"
+        for name, value, decimals, edge in (
+            ("onset", result.onset_seconds, 1, "the fault"),
+            ("told", result.told_seconds, 0, "the fault"),
+            ("gone", result.gone_seconds, 0, "its end"),
         )
         if value is not None
     ]

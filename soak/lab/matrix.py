@@ -135,10 +135,11 @@ def _sentence(faults: Sequence[Result]) -> str:
     after = [one for one in faults if one.late_alarms is not None]
     late = _share(after, lambda one: bool(one.late_alarms))
     wrong = _share(faults, is_wrong)
+    unknown = _share(named, lambda one: one.cause == UNKNOWN and not is_right(one))
     return (
         f"Detected: {_share(faults, lambda one: one.is_detected)}. "
         f"Cause right: {_share(named, is_right)}; wrong: {wrong}; "
-        f"`unknown`: {_share(named, lambda one: one.cause == UNKNOWN)}. In time: "
+        f"`unknown` instead: {unknown}. In time: "
         + "; ".join(f"{subject} {_in_time(faults, subject)}" for subject in _TIMES)
         + f". With a finding about the cluster before the fault: {false}; "
         f"with one of another cause that begins after the lifting: {late}. "
@@ -173,4 +174,5 @@ def _span(values: Sequence[float | None]) -> str:
     if not there:
         return "-"
     middle = statistics.median(there)
-    return f"{middle:.0f} ({there[0]:.0f} to {there[-1]:.0f})"
+    shown, least, most = (round(value) for value in (middle, there[0], there[-1]))
+    return f"{shown} ({least} to {most})"

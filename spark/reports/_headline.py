@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from soak.core import wording
+from spark.coverage import LEAST_COVERAGE, MOST_UNTRUSTED
 from spark.reports._page import Page
-
-_WORDS = {
-    "clean": "Clean: the cluster kept its latency.",
-    "inconclusive": "Inconclusive: too little was recorded, or this client was the bottleneck too often.",
-}
 
 
 def headline(page: Page) -> str:
     """Return the verdict and what it rests on: losses, the first finding that counts, or every doubt."""
+    so_far = "So far: " if page.timeline.is_running else ""
     if page.verdict == "regressed":
-        return f"Regressed: {'; '.join(_regression(page))}."
-    if page.verdict == "inconclusive" and page.covered.doubts:
-        # what came and went is told once; the coverage has each of its times
-        doubts = dict.fromkeys(f"{gap.source}: {gap.why}" for gap in page.covered.doubts)
-        return f"Inconclusive: {'; '.join(doubts)}."
-    return _WORDS[page.verdict]
+        return f"{so_far}Regressed: {'; '.join(_regression(page))}."
+    if page.verdict == "inconclusive":
+        return f"{so_far}Inconclusive: {'; '.join(dict.fromkeys(_doubts(page)))}."
+    return f"{so_far}Clean: the cluster kept its latency."
+
+
+def _doubts(page: Page) -> Iterator[str]:
+    covered = page.covered
+    if covered.ratio < LEAST_COVERAGE:
+        yield f"{wording.share_down(covered.ratio, 2)} of the expected records are there, 97 % are needed"
+    if covered.untrusted_ratio > MOST_UNTRUSTED:
+        share = wording.share_up(covered.untrusted_ratio, 1)
+        yield f"the client was the bottleneck in {share} of the soak's seconds, 10 % are allowed"
+    # what came and went is told once; the coverage has each of its times
+    yield from (f"{gap.source}: {gap.why}" for gap in covered.doubts)
 
 
 def _regression(page: Page) -> Iterator[str]:

@@ -17,7 +17,7 @@ from spark.reports._page import Page, joined, tag
 
 WIDTH = 960
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 24
-_SHORT_UNITS = frozenset({"seconds", "bytes"})  # the others stand in the heading
+_SHORT_UNITS = frozenset({"seconds", "bytes", "ratio"})  # the others stand in the heading
 _MOST_MOMENTS = 9
 _STEPS = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 _FEW_DECADES, _TALL = 10**2.5, 200  # up to here 1, 2 and 5 of a decade have room for their labels

@@ -50,9 +50,9 @@ def _power(many: list[Quiet], config: Config) -> Markup:
     times = [f"within {wording.span(seconds)}" for seconds in WITHIN_SECONDS]
     rows = [
         (
-            wording.title(one.series),
+            wording.placed(one.series),
             wording.amount(one.before, one.unit),
-            *("-" if after is None else wording.amount(after, one.unit) for after in one.after),
+            *(_nearest(one, after) for after in one.after),
         )
         for one in found
     ]
@@ -62,3 +62,9 @@ def _power(many: list[Quiet], config: Config) -> Markup:
             table(("latency", "level", *times), rows, numeric=1),
         ]
     )
+
+
+def _nearest(one: calibration.Power, after: float | None) -> str:
+    if not one.is_known:
+        return "not known"
+    return "none that was tried" if after is None else wording.amount(after, one.unit)

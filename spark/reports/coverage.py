@@ -7,12 +7,19 @@ from collections import Counter
 from markupsafe import Markup
 
 from soak.core import wording
+from spark.gaps import Gap
 from spark.reports._page import Page, joined, table, tag
 
 ORDER = 70
 TITLE = "Coverage"
 
 MOST_ROWS = 200
+
+
+def _missing(gap: Gap) -> str:
+    """Return how long there is no record; "-" for what happened in a moment."""
+    seconds = gap.to_k - gap.from_k
+    return f"{seconds} s" if seconds else "-"
 
 
 def render(page: Page) -> Markup:
@@ -23,7 +30,7 @@ def render(page: Page) -> Markup:
         "(10 % are allowed)."
     )
     rows = [
-        (gap.source, page.moment(gap.from_k), f"{gap.to_k - gap.from_k} s", gap.why)
+        (gap.source, page.moment(gap.from_k), _missing(gap), gap.why)
         for gap in covered.gaps[:MOST_ROWS]
     ]
     reasons = Counter(

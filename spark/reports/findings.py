@@ -36,11 +36,16 @@ def _finding(page: Page, one: Judged) -> Markup:
     gone = "" if found.gone_k is None else f" Gone again at {page.moment(found.gone_k)}."
     text = (
         f"Since {page.moment(found.onset_k)}; with 95 % confidence between {page.moment(low)} and "
-        f"{page.moment(high)}. {found.state.capitalize()}; confidence {found.confidence:.2%}. "
+        f"{page.moment(high)}. {found.state.capitalize()}; confidence {found.confidence:.2%} that it moved. "
         f"Seen {_SEEN[one.found]}.{gone}{about}"
     )
     in_step = {change.series for change in one.step}
-    others = [wording.title(series) for series in found.changes if series not in in_step]
+    here = wording.split(found.series).source
+    others = [
+        wording.title(series) if wording.split(series).source == here else wording.placed(series)
+        for series in found.changes
+        if series not in in_step
+    ]
     shown = ", ".join(others[:_MOST_SERIES])
     more = f" and {len(others) - _MOST_SERIES} more" if len(others) > _MOST_SERIES else ""
     parts = [

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from soak.core import wording
+from soak.core.histogram import THRESHOLDS_SECONDS
 from spark.reports._page import Page, joined, tag
 from spark.reports._plot import WIDTH, Plot
 
@@ -38,15 +39,16 @@ def render(page: Page) -> Markup:
                 for at in hit
             )
             if path:
-                text = f"{wording.amount(thresholds[band], 'seconds')} to "
-                text += wording.amount(thresholds[band + 1], "seconds")
+                text = _extent(thresholds[band], thresholds[band + 1])
                 cells.append(tag("path", tag("title", text), d=path, class_=f"heat{shade}"))
     plot._below += cells  # noqa: SLF001  # cells lie below the axes, as bands do
     for one in page.told:
         plot.mark(one.finding.onset_k, "onset", f"{page.moment(one.finding.onset_k)}")
     keys = ((1, "below 1 %"), (2, "1-3 %"), (3, "3-10 %"), (4, "10-30 %"), (5, "30 % and more"))
     legend = [tag("span", joined([tag("i", class_=f"swatch heat{n}"), text])) for n, text in keys]
-    note = "Share of a moment's messages in each band of latency, eight bands a decade."
+    note = (
+        "Share of a moment's messages from 100 us on in each band of latency, eight bands a decade."
+    )
     return joined(
         [tag("p", note), tag("p", joined(legend), class_="legend"), plot.svg("Heat map of latency")]
     )
@@ -57,7 +59,7 @@ def shares(
 ) -> tuple[NDArray[np.int64], list[float], NDArray[np.float64]] | None:
     """Return bucket starts, thresholds, and the share of messages between two of them: (bands, buckets).
 
-    Messages of all consumers count together.
+    Messages of all consumers count together; above the highest threshold they belong to the topmost band.
     """
     timeline = page.timeline
     by_threshold = defaultdict(list)
@@ -75,12 +77,20 @@ def shares(
             keep = (k >= 0) & (k < buckets.size * step)
             np.add.at(above[row], k[keep] // step, counts[keep])
     between = above[:-1] - above[1:]
+    between[-1] += above[-1]  # nobody tells these apart
     used = np.flatnonzero(between.sum(axis=1))
     if used.size == 0:
         return None
     first, last = int(used[0]), int(used[-1])
     total = np.maximum(above[0], 1.0)
     return buckets, thresholds[first : last + 2], between[first : last + 1] / total
+
+
+def _extent(low: float, high: float) -> str:
+    above = wording.amount(low, "seconds")
+    if high == THRESHOLDS_SECONDS[-1]:
+        return f"{above} and more"
+    return f"{above} to {wording.amount(high, 'seconds')}"
 
 
 def _shade(share: NDArray[np.float64]) -> NDArray[np.int64]:

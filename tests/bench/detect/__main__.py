@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import nan
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +13,7 @@ from rich.console import Console
 from tests.bench.detect import (
     attribution,
     coverage,
+    drains,
     extension,
     kinds_alarms,
     looking_back,
@@ -25,9 +28,9 @@ from tests.bench.figures import Figure, Goal, table, write
 SHARED = Path("../shared/data")
 RESULT = Path("build/bench/detect.json")
 PICTURE = Path("build/bench/extension.svg")
-_QUICK_SEEDS, _SEEDS = 2, 50
 _TABLE_WIDTH = 140
 _HELD = 0.95  # of the onsets, by their intervals
+_STEPS_A_DRAIN = 10  # a result of a benchmark costs as much as so many series with a step
 _SOURCES = 40  # series of other parts that cost as much as a source of all kinds
 _MOST_ROWS, _MOST_SERIES = 14_400, 500  # of a noise and rate, for the lines
 
@@ -39,17 +42,16 @@ def on_traces(_: Size, shared: Path) -> list[Figure]:
 
 
 def on_attribution(size: Size, _: Path) -> list[Figure]:
-    seeds = _SEEDS if size == FULL else _QUICK_SEEDS
     found = []
     for name, variant in attribution.VARIANTS.items():
-        rates = attribution.rates(list(attribution.plain(variant, seeds)))
+        rates = attribution.rates(list(attribution.plain(variant, size.seeds)))
         found.append(figure(f"{name}: first cause right", rates.right, 0.90, Goal(ratio_least=1.0)))
         found.append(figure(f"{name}: first cause wrong", rates.wrong, 0.05, Goal(ratio_most=1.0)))
     return found
 
 
 def on_offline(size: Size, _: Path) -> list[Figure]:
-    return offline.alone(size.rows) + offline.beside(size.rows // 20, 3 if size == FULL else 1)
+    return offline.alone(size.rows) + offline.beside(size.rows // 20, size.rounds)
 
 
 def on_coverage(size: Size, _: Path) -> list[Figure]:
@@ -65,6 +67,16 @@ def on_coverage(size: Size, _: Path) -> list[Figure]:
         figure(f"onset within its interval: {whole.steps} steps", whole.share, _HELD, held),
         figure("steps found", len(whole.errors), whole.steps, Goal()),
         figure("rows beside the onset, median", error, allowed, Goal(ratio_most=1.0)),
+    ]
+
+
+def on_drains(size: Size, _: Path) -> list[Figure]:
+    one = drains.measure(size.steps // _STEPS_A_DRAIN, seed=11)
+    kept = Goal(ratio_least=1.0)
+    return [
+        figure("drains begun within a sample of a finding", one.found, one.runs, kept),
+        figure("that finding's first cause is the catch-up read", one.named, one.found, kept),
+        figure("runs with more than one other finding", one.crowded, nan, Goal(ours_most=0.0)),
     ]
 
 
@@ -101,6 +113,8 @@ SHORT: Mapping[str, Part] = {
     "attribution": on_attribution,
     "offline": on_offline,
     "coverage": on_coverage,
+    "drains": on_drains,
+    "recorded": lambda size, _: online.on_recorded(size),
     "speed": lambda size, _: online.on_speed(size),
 }
 LONG: Mapping[str, Part] = {
@@ -117,13 +131,17 @@ def main() -> None:
     parser.add_argument("--part", action="append", choices=parts, help="one part; may be repeated")
     parser.add_argument("--quick", action="store_true", help="small sizes: whether it works")
     parser.add_argument("--all", action="store_true", help="the long parts too: hours")
+    parser.add_argument("--series", type=int, metavar="N", help="series of a noise, instead of 800")
     parser.add_argument("--shared", type=Path, default=SHARED, help="folder of labelled traces")
     parser.add_argument("--json", type=Path, default=RESULT)
     args = parser.parse_args()
+    size = QUICK if args.quick else FULL
+    if args.series is not None:
+        size = replace(size, series=args.series)
     console = Console(width=max(Console().width, _TABLE_WIDTH))
     found = []
     for name in args.part or (parts if args.all else SHORT):
-        figures = parts[name](QUICK if args.quick else FULL, args.shared)
+        figures = parts[name](size, args.shared)
         shown = table(name, figures) if figures else f"{name}: skipped, no traces in {args.shared}"
         console.print(shown)
         found += figures

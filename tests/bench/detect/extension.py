@@ -7,8 +7,6 @@ holds an alarm back.
 
 from __future__ import annotations
 
-import csv
-import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,22 +16,20 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from numpy.typing import NDArray
 
-from detectors import segmentation
-from detectors._quiet import LEAST_LEVEL_ROWS, Quiet, drawn, quiet
+from detectors._quiet import Quiet, drawn
 from detectors._rate_fit import Ratio, Rung, extended
 from detectors.level_shift import Config, Panel
-from soak.core.model import Column, Series
+from soak.core.model import Column
 from soak.core.units import SECOND_NS
+from tests.bench.detect import recorded
 from tests.bench.detect.noises import NOISES, Make
 from tests.bench.figures import Figure, Goal
 
-RECORDED = Path(__file__).resolve().parents[2] / "recorded" / "noise"
 RATES = (300, 1_200, 4_800, 19_200)
 SET_SECONDS = 30 * 86_400 * 100
 WITHIN_TWO = Goal(ratio_least=0.5, ratio_most=2.0)
 _FAR = 1000.0  # the level of generated noise, so that no ratio of levels is odd
 _LEARNT = 120
-_STEP = 1.5  # what is cut out of recorded noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +54,23 @@ def every_noise() -> Iterator[Noise]:
     for name, make in NOISES.items():
         yield Noise(name, "", partial(_far, make))
     for broker in ("kafka", "pulsar"):
-        many = [read(path) for path in sorted(RECORDED.glob(f"{broker}_*_seconds.csv.gz"))]
+        paths = sorted(recorded.FOLDER.glob(broker + recorded.SECONDS))
+        many = [recorded.read(path) for path in paths]
         if many:
             yield Noise(f"recorded, {broker}", "seconds", partial(_mixed, many))
 
 
-def read(path: Path) -> Quiet:
-    """Return a recorded series of seconds without its steps and missing values."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        head, *rows = csv.reader(file)
-    here = [(int(k), float(value)) for k, value in rows if value and float(value) > 0.0]
-    k, values = (np.array(column) for column in zip(*here, strict=True))
-    series = Series(head[1], k.astype(np.int64), values)
-    config = segmentation.Config(
-        smallest_step_ratio=_STEP, smallest_step_seconds=0.0, least_rows=LEAST_LEVEL_ROWS
-    )
-    return quiet(series, "seconds", segmentation.detect(series, config))
+def every_recorded() -> Iterator[Noise]:
+    """Yield each recorded series in blocks of its own."""
+    for path in sorted(recorded.FOLDER.glob("*.csv.gz")):
+        one = recorded.read(path)
+        yield Noise(path.name.partition(".")[0], one.unit, partial(_mixed, [one]))
 
 
 def measure(noise: Noise, rows: int, series: int, seed: int) -> Extended:
     """Count at each rate and draw the line; `rows` seconds of `series` series a rate."""
     rungs = tuple(
-        _counted(noise, every, rows, series, np.random.default_rng([seed, every]))
-        for every in RATES
+        counted(noise, every, rows, series, np.random.default_rng([seed, every])) for every in RATES
     )
     return Extended(noise.name, rungs, extended(rungs, SET_SECONDS))
 
@@ -124,7 +114,8 @@ def draw(found: Sequence[Extended], path: Path) -> None:
     drawing.savefig(path, metadata={"Date": None})
 
 
-def _counted(noise: Noise, every: int, rows: int, series: int, rng: np.random.Generator) -> Rung:
+def counted(noise: Noise, every: int, rows: int, series: int, rng: np.random.Generator) -> Rung:
+    """Count at one in `every` seconds, after a baseline, in `rows` seconds of `series` series."""
     config = Config(
         false_alarms=every * SECOND_NS,
         panel_size=1,

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from tests.bench.detect import delays, false_alarms, injected, naive, traces
-from tests.bench.detect.extension import RECORDED, WITHIN_TWO, read
+from tests.bench.detect import delays, extension, false_alarms, injected, naive, recorded, traces
+from tests.bench.detect.extension import WITHIN_TWO
 from tests.bench.detect.feed import FAR, config, feed
 from tests.bench.detect.noises import NOISES
 from tests.bench.figures import Figure, Goal, ratio_of
@@ -32,10 +32,12 @@ class Size:
     series: int
     steps: int
     panels: int
+    seeds: int  # of each generated panel with a cause
+    rounds: int  # beside peers
 
 
-FULL = Size(rows=129_600, series=800, steps=2000, panels=20)
-QUICK = Size(rows=1_200, series=20, steps=40, panels=1)
+FULL = Size(rows=129_600, series=800, steps=2000, panels=20, seeds=50, rounds=3)
+QUICK = Size(rows=1_200, series=20, steps=40, panels=1, seeds=2, rounds=1)
 
 
 def on_traces(shared: Path) -> list[Figure]:
@@ -60,7 +62,8 @@ def on_steps(shared: Path, size: Size) -> list[Figure]:
     labelled = [traces.read(path) for path in sorted(shared.glob("latency-traces/real-*.csv.gz"))]
     noise = injected.quiet_stretches(labelled, LEAST_ROWS)
     noise += injected.omb_series(shared / "omb-results", LEAST_ROWS)
-    noise += [np.log10(read(path).values) for path in sorted(RECORDED.glob("*_seconds.csv.gz"))]
+    paths = sorted(recorded.FOLDER.glob(recorded.SECONDS))
+    noise += [np.log10(recorded.read(path).values) for path in paths]
     usable = [y for y in noise if y.size >= _PIECE]
     if not usable:
         return []
@@ -129,6 +132,18 @@ def beside_naive(size: Size) -> list[Figure]:
         found.append(
             figure(f"{noise}, one in 1 h: a naive GLR", ours, theirs, Goal(ratio_most=1.0))
         )
+    return found
+
+
+def on_recorded(size: Size) -> list[Figure]:
+    """Count at one an hour in two hours of 20 series of blocks of each recorded series."""
+    rows, series = min(size.rows, 7_200), min(size.series, 20)
+    found = []
+    for noise in extension.every_recorded():
+        rng = np.random.default_rng(10)
+        one = extension.counted(noise, int(false_alarms.HOUR), rows, series, rng)
+        name = f"{noise.name} in blocks, one in 1 h: confirmed"
+        found.append(figure(name, one.confirmed, one.allowed, WITHIN_TWO))
     return found
 
 

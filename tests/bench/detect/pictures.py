@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 
 from detectors.segmentation import Config, detect
 from soak.core.model import Change, Series
-from tests.bench.detect.extension import RECORDED
 from tests.bench.detect.noises import autocorrelated
+from tests.bench.detect.recorded import FOLDER
 
 INTO = Path("docs")
-_RECORDED = "kafka_publish_p99_seconds.csv.gz"
+_FOLDER = "kafka_publish_p99_seconds.csv.gz"
 _HOUR = 3600
 _ANY_STEP = Config(smallest_step_ratio=1.005, smallest_step_seconds=0.0)
 _TENTH = Config(smallest_step_ratio=1.1, smallest_step_seconds=0.0)
@@ -80,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--into", type=Path, default=INTO)
     args = parser.parse_args()
-    draw_recorded(recorded(RECORDED / _RECORDED), args.into / "offline-recorded.png")
+    draw_recorded(recorded(FOLDER / _FOLDER), args.into / "offline-recorded.png")
     draw_failing(args.into / "offline-failing.png")
 
 
