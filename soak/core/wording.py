@@ -111,6 +111,11 @@ def placed(series: str) -> str:
     return f"{title(series)} of {source}" if source else title(series)
 
 
+def placed_beside(series: str, other: str) -> str:
+    """Return the title, and whose it is where that is not whose the other series is."""
+    return title(series) if split(series).source == split(other).source else placed(series)
+
+
 def _label(key: str, text: str) -> str:
     if (key, text) == ("leader", OTHERS_NAME):
         return "other leaders"

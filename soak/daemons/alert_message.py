@@ -254,8 +254,7 @@ def _moved(subject: Subject) -> list[str]:
 
 
 def _moved_line(subject: Subject, series: str) -> str:
-    is_elsewhere = wording.split(series).source != wording.split(subject.finding.series).source
-    name = wording.placed(series) if is_elsewhere else wording.title(series)
+    name = wording.placed_beside(series, subject.finding.series)
     known = [
         (apart, at)
         for at, change in enumerate(subject.changes)

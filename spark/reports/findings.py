@@ -40,9 +40,8 @@ def _finding(page: Page, one: Judged) -> Markup:
         f"Seen {_SEEN[one.found]}.{gone}{about}"
     )
     in_step = {change.series for change in one.step}
-    here = wording.split(found.series).source
     others = [
-        wording.title(series) if wording.split(series).source == here else wording.placed(series)
+        wording.placed_beside(series, found.series)
         for series in found.changes
         if series not in in_step
     ]

@@ -6,8 +6,6 @@ python -m tests.bench.detect.pictures [--into docs]
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,23 +15,14 @@ from matplotlib.figure import Figure
 
 from detectors.segmentation import Config, detect
 from soak.core.model import Change, Series
+from tests.bench.detect import recorded
 from tests.bench.detect.noises import autocorrelated
-from tests.bench.detect.recorded import FOLDER
 
 INTO = Path("docs")
-_FOLDER = "kafka_publish_p99_seconds.csv.gz"
+_RECORDED = "kafka_publish_p99_seconds.csv.gz"
 _HOUR = 3600
 _ANY_STEP = Config(smallest_step_ratio=1.005, smallest_step_seconds=0.0)
 _TENTH = Config(smallest_step_ratio=1.1, smallest_step_seconds=0.0)
-
-
-def recorded(path: Path) -> Series:
-    """Return a recorded series of seconds as it is, without its missing rows."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        head, *rows = csv.reader(file)
-    here = [(int(k), float(value)) for k, value in rows if value and float(value) > 0.0]
-    k, values = (np.array(column) for column in zip(*here, strict=True))
-    return Series(head[1], k.astype(np.int64), values)
 
 
 def draw_recorded(series: Series, path: Path) -> None:
@@ -80,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--into", type=Path, default=INTO)
     args = parser.parse_args()
-    draw_recorded(recorded(FOLDER / _FOLDER), args.into / "offline-recorded.png")
+    draw_recorded(recorded.series(recorded.FOLDER / _RECORDED), args.into / "offline-recorded.png")
     draw_failing(args.into / "offline-failing.png")
 
 
