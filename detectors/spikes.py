@@ -34,6 +34,8 @@ _MOST = 24  # bursts held against combs
 _SILENT_TICKS = 3.5
 _SLACK = 3  # seconds
 _SAME_PERIOD = 0.05
+_BEAT_RATIO = 4 / 3  # faster or slower, a comb of about the height is the one that was there
+_BEAT_STEPS = 1.7  # by so many smallest steps it may have grown: latency by a factor of 2
 _HIDDEN_SECONDS = 7200  # so long a comb that was so is remembered
 _SAME_HEIGHT = 1.2  # in smallest steps above the level
 _FOLLOWED = 0.25  # of how early or late a burst is: a period is never known exactly
@@ -51,7 +53,7 @@ class Watch:
 
     known_until_k: int | None = None  # a comb that is there by this second is no news
     stepped_k: list[int] = field(default_factory=list)  # nor is one that begins about a step
-    known_period: float | None = None  # of such a comb
+    known: tuple[float, float] | None = None  # of such a comb: period, and height as in `hidden`
     calm_rows: int = 0  # since the standing comb had a burst
     tick_k: float | None = None  # when it last had; None where any burst may be one, behind a gap
     now: Burst | None = None
@@ -106,7 +108,8 @@ class Watch:
             self.tick_k = tick_k
             self.calm_rows = min(self.calm_rows, round((k - tick_k) / self.spacing))
             return []
-        if self._is_known(change) or self._was_so(k, change, level, config):
+        steps = (config.scaled_one(change.after) - level) / config.reach(level)
+        if self._is_known(change, steps) or self._was_so(k, change, steps):
             return []
         self.standing, self.tick_k = replace(change, raised_k=k), tick_k
         self.crossings.forget(change.onset_k)  # else it would be known when it comes back
@@ -128,23 +131,33 @@ class Watch:
             self.tick_k = tick_k + _FOLLOWED * (k - tick_k)
         return is_hit
 
-    def _is_known(self, change: Change) -> bool:
-        """Return whether a comb was there from the start, or came with a step; note its period when so."""
+    def _is_known(self, change: Change, steps: float) -> bool:
+        """Return whether a comb was there from the start, or came with a step; note it when so.
+
+        A collector's beat changes with its heap, and its pauses grow: about as high and about as often is
+        the same comb.
+        """
         period, onset_k = change.period_seconds or 0.0, change.onset_k
         is_old = self.known_until_k is not None and onset_k <= self.known_until_k + period
         if is_old or any(
             -_STEP_SECONDS <= onset_k - step_k <= _STEP_SECONDS + period
             for step_k in self.stepped_k
         ):
-            self.known_period = period
-        return _is_same(period, self.known_period)
+            self.known = period, steps
+        if self.known is None:
+            return False
+        known_period, known_steps = self.known
+        is_alike = (
+            1.0 / _BEAT_RATIO <= period / known_period <= _BEAT_RATIO
+            and steps <= known_steps + _BEAT_STEPS
+        )
+        return is_alike or _is_same(period, known_period)
 
-    def _was_so(self, k: int, change: Change, level: float, config: Config) -> bool:
+    def _was_so(self, k: int, change: Change, steps: float) -> bool:
         """Return whether the series rose as high, as often, before: noise hid that it was a comb."""
         if self.known_until_k is None:  # looking back, nobody is told
             return False
         every_rows = (change.period_seconds or 0.0) / self.spacing
-        steps = (config.scaled_one(change.after) - level) / config.reach(level)
         is_hidden = self.crossings.were_as_often(steps, every_rows, change.onset_k)
         if not is_hidden and self.hidden is not None:
             last_k, period, highest = self.hidden
@@ -178,7 +191,7 @@ class Watch:
         return cls(
             state["known_until_k"],
             state["stepped_k"],
-            state["known_period"],
+            None if state["known"] is None else tuple(state["known"]),
             state["calm_rows"],
             state["tick_k"],
             None if now is None else _burst(now),

@@ -269,3 +269,29 @@ def test_a_comb_among_bursts_by_chance_is_news_unless_they_were_as_high_and_as_f
         y[tick : tick + 2] += height
 
     assert bool(confirmed(watched(y))) is (height > 0.4)
+
+
+def of_collector(periods: tuple[float, float], tops: tuple[float, float]) -> NDArray[np.float64]:
+    """Return two hours of p99 at 4.6 ms, in which a broker's collections show; both change at second 5700."""
+    rng, rows = np.random.default_rng(2), 7200
+    y = rng.normal(np.log10(0.46), 0.05, rows)
+    at = 7.0
+    while at < rows - 1:
+        is_late = at >= 5700
+        y[int(at)] = np.log10(100.0 * tops[is_late]) + rng.normal(0.0, 0.12)
+        at += periods[is_late] + rng.normal(0.0, 0.1)
+    return y
+
+
+@pytest.mark.parametrize("late", [13.9, 15.7, 11.0])
+def test_a_collector_whose_beat_changes_is_no_news(late: float) -> None:
+    """As of a real broker: every 13.9 s to 17 ms until its heap grew, then every 15.7 s to 31 ms."""
+    assert watched(of_collector((13.9, late), (0.017, 0.031))) == []
+
+
+@pytest.mark.parametrize(("late", "top"), [(15.7, 0.1), (30.0, 0.031)])
+def test_a_comb_much_higher_or_of_another_beat_is_news(late: float, top: float) -> None:
+    (found,) = watched(of_collector((13.9, late), (0.017, top)))
+
+    assert abs(found.onset_k - 5700) <= 60
+    assert found.period_seconds == pytest.approx(late, rel=0.02)
