@@ -58,22 +58,26 @@ def _starts(many: Sequence[Member], rows: int, least_rows: int, piece: int) -> l
 def _features(
     many: Sequence[Member], shares: NDArray[np.float64], rows: Sequence[NDArray[np.int64]]
 ) -> list[NDArray[np.float32]]:
-    """Return the weighed features of these rows of each, shape (n, d)."""
+    """Return the weighed features of these rows of each, shape (n, d); what is repeated counts once."""
     return [
-        np.float32(sqrt(share)) * _energy.features(member.track.y, member.track.penalty)[at]
+        np.float32(sqrt(share / _repeats(at)))
+        * _energy.features(member.track.y, member.track.penalty)[at]
         for member, share, at in zip(many, shares, rows, strict=True)
     ]
 
 
 def _by_chance(features: NDArray[np.float32], rows: NDArray[np.int64]) -> float:
-    """Return what a cut anywhere in independent noise gives: half the squared distance of two rows.
-
-    A row that stands for those that are missing after it counts as often.
-    """
+    """Return what a cut anywhere in independent noise gives: half the squared distance of two rows."""
     own = np.flatnonzero(np.diff(rows, prepend=-1))
     change = np.diff(features[own], axis=0)
     of_two = 0.5 * float(np.einsum("ij,ij->", change, change)) / max(len(change), 1)
-    return of_two * rows.size / own.size
+    return of_two * _repeats(rows)
+
+
+def _repeats(rows: NDArray[np.int64]) -> float:
+    """Return by how much more the squares of sums vary where a row stands for those missing after it."""
+    times = np.diff(np.flatnonzero(np.diff(rows, prepend=-1)), append=rows.size)
+    return float((times**2).sum()) / rows.size
 
 
 def weights(many: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

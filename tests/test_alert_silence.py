@@ -529,3 +529,15 @@ def test_the_digest_names_who_is_missed(world: World) -> None:
 def as_service(folder: RunFolder) -> None:
     """Make it the current run of a plan's home."""
     Home(folder.path.parent).point_to(folder)
+
+
+def test_it_says_where_each_missed_daemon_says_why() -> None:
+    daemons = tuple(
+        f"{role}@h" for role in ("conduct", "consume.0", "detect", "probe", "produce.0")
+    )
+    missed = Silence("k", daemons, 10**18, host="h", logs="/l")
+    text = compose(missed, "confirmed", About("r", "p"), 10**18).text
+
+    assert [line for line in text.splitlines() if line.startswith("look")] == [
+        f"look      on h: tail /l/{name.removesuffix('@h')}.log" for name in daemons
+    ]

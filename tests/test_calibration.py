@@ -258,6 +258,22 @@ def test_a_rate_that_the_rows_are_too_far_apart_for_is_refused(tmp_path: Path) -
         CliRunner().invoke(build(arguments), arguments, catch_exceptions=False)
 
 
+@pytest.mark.parametrize(("spacing", "least"), [(0.1, "6s"), (0.3, "18s")])
+def test_the_shortest_time_between_two_alarms_is_a_round_one(
+    tmp_path: Path, spacing: float, least: str
+) -> None:
+    """Seconds of the epoch hold a tenth of one inexactly."""
+    path = tmp_path / "a.csv"
+    rows = "".join(
+        f"{1_700_000_000 + row * spacing!r},{value}\n" for row, value in enumerate(latencies(900))
+    )
+    path.write_text(f"t_s,p99_s\n{rows}")
+    arguments = ["calibrate", str(path), "--false-alarms", "1 per 1s"]
+
+    with pytest.raises(PlanError, match=f"rows {spacing} s apart; 1 per {least} is the most"):
+        CliRunner().invoke(build(arguments), arguments, catch_exceptions=False)
+
+
 def test_rows_more_than_an_hour_apart_are_refused(tmp_path: Path) -> None:
     path = csv_file(tmp_path, latencies(900, 0.1), spacing=7200)
     arguments = ["calibrate", str(path), "--values", "100000"]

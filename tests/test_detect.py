@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from detectors import level_shift
 from detectors.segmentation import Config, detect
+from soak.cli import _detect_text
 from soak.cli.main import build
 from soak.core.errors import PlanError
-from soak.core.model import Series
+from soak.core.model import Change, Series
 from spark.latency_changes import changes_together
 from spark.look_back import offline_changes
 from spark.timeline import assemble, digest_rows
@@ -343,3 +344,22 @@ def test_an_empty_series_has_no_change(tmp_path: Path) -> None:
     path.write_text("s,latency\n")
 
     assert printed(path) == printed(path, "--mode", "online") == []
+
+
+def test_a_period_is_told_in_four_digits_however_close_the_rows_are() -> None:
+    spikes = Change(
+        series="p99",
+        raised_k=900,
+        onset_k=520,
+        interval=(468, 523),
+        before=0.01,
+        after=0.05,
+        state="confirmed",
+        confidence=0.99,
+        kind="spikes",
+        period_seconds=52.1,
+    )
+    rows = _detect_text.Rows(np.arange(2000) * 1e-5, 1e-5, are_shared=False)
+
+    assert ", every 0.000521 s" in _detect_text.text([spikes], rows)
+    assert json.loads(_detect_text.jsonl([spikes], None, rows))["period_seconds"] == 0.000521

@@ -211,15 +211,19 @@ def test_a_hundred_series_of_noise_pay_for_nothing_together() -> None:
     assert detect_together([Series(f"s{i}", k, each) for i, each in enumerate(many)], config) == []
 
 
-def test_nor_do_they_where_each_has_a_tenth_of_the_rows() -> None:
-    rng, k = np.random.default_rng(5), np.arange(2000)
-    many = [
-        Series(f"s{i}", k[i % 10 :: 10], 0.01 * np.exp(rng.normal(0.0, 0.05, 200)))
-        for i in range(100)
-    ]
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_nor_do_they_where_each_has_but_a_share_of_the_rows(share: float) -> None:
+    """Every tenth at first, or each by chance: what stands for missing rows is no news each time."""
     config = Config(smallest_step_ratio=1.005, smallest_step_seconds=0.0)
+    for seed in range(6):
+        rng, k = np.random.default_rng(seed), np.arange(1000)
+        many = []
+        for i in range(60):
+            rows = k[i % 10 :: 10] if share == 0.1 else k[rng.random(k.size) < share]
+            noise = rng.normal(0.0, 0.05, rows.size)
+            many.append(Series(f"s{i}", rows, 0.01 * np.exp(noise)))
 
-    assert detect_together(many, config) == []
+        assert detect_together(many, config) == []
 
 
 def test_copies_weigh_as_much_as_one_and_what_stands_still_nothing() -> None:

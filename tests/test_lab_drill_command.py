@@ -105,3 +105,12 @@ def test_an_interrupt_leaves_what_came_out_so_far(
     assert told.count("it [red]rose") == 4
     below = told[told.index("drills  ") :]
     assert all(f"{name} " in below for name in done)
+
+
+def test_nothing_is_before_its_own_moment() -> None:
+    """Neither once it is rounded."""
+    found = replace(ONE, onset_seconds=-0.04, told_seconds=-0.3, gone_seconds=-1.2)
+
+    assert drill_result.row(found)[3] == (
+        "onset 0.0 s after the fault, told 0 s after the fault, gone 1 s before its end"
+    )

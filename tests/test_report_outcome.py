@@ -48,7 +48,7 @@ def _shown(path: Path, **changes: object) -> str:
 
 def test_a_finding_is_told_in_the_words_of_mail_and_report(tmp_path: Path) -> None:
     assert (
-        "finding: p99 end-to-end latency 4.1 ms -> 61 ms (x15) of consume.0@h "
+        "finding: p99 end-to-end latency of consume.0@h 4.1 ms -> 61 ms (x15) "
         "at 2026-09-21T14:15:12Z, cause unknown, confirmed\n  - why\n"
     ) in _shown(tmp_path)
 
@@ -72,7 +72,9 @@ def test_a_count_that_nobody_knows_is_told_as_in_the_report(tmp_path: Path) -> N
 
 def test_a_drift_is_called_one(tmp_path: Path) -> None:
     """As in the mail: it did not step."""
-    assert "p99 end-to-end latency drifting 4.1 ms -> 61 ms" in _shown(tmp_path, kind="drift")
+    assert "p99 end-to-end latency of consume.0@h drifting 4.1 ms -> 61 ms" in _shown(
+        tmp_path, kind="drift"
+    )
 
 
 def test_evidence_cannot_order_the_terminal_about(tmp_path: Path) -> None:
@@ -85,4 +87,4 @@ def test_evidence_cannot_order_the_terminal_about(tmp_path: Path) -> None:
 
 def test_a_finding_without_numbers_is_told_too(tmp_path: Path) -> None:
     """JSON has no infinity: what is none is null."""
-    assert "latency - -> 61 ms of" in _shown(tmp_path, before=None, ratio=None)
+    assert "latency of consume.0@h - -> 61 ms at" in _shown(tmp_path, before=None, ratio=None)

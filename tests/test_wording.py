@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from probes import _diskstats, _name_map, pressure
+from probes import _diskstats, _name_map, host, pressure
 from soak.core import wording
 from soak.core.model import Finding
 
@@ -184,20 +184,53 @@ def test_a_step_has_a_factor_only_where_there_is_one(
     assert wording.step(before, after, "seconds") == text
 
 
+def entries() -> list[_name_map.Entry]:
+    files = sorted(_name_map.FOLDER.glob("*.toml"))
+    return [entry for path in files for entry in _name_map.load([path.stem])]
+
+
 def test_a_name_tells_seconds_from_seconds_spent_a_second() -> None:
-    """50 ms of a second that a drive was busy are 5 %, and no wait of 50 ms."""
+    """50 ms of a second that a drive was busy are 5 %, and no wait of 50 ms; of a CPU 0.05 cores."""
     known = {one.metric: one.unit for one in (*_diskstats.OWN, *_diskstats.OF_DRIVE)}
     known |= dict.fromkeys(pressure._METRICS.values(), "ratio")
-    for path in _name_map.FOLDER.glob("*.toml"):
-        known |= {entry.name: entry.unit for entry in _name_map.load([path.stem])}
-    of_time = {
-        name: unit
-        for name, unit in known.items()
-        if name.endswith("_seconds") and unit in {"seconds", "ratio"}
-    }
+    known |= {entry.name: entry.unit for entry in entries()}
+    of_time = {name: unit for name, unit in known.items() if name.endswith("_seconds")}
 
     assert len(of_time) > 20
     assert {name: wording.split(f"s|{name}").unit for name in of_time} == of_time
+
+
+def test_bytes_that_are_counted_a_second_are_told_so() -> None:
+    rates = {one.metric for one in _diskstats.OWN if one.unit == "bytes"}
+    rates |= {
+        metric
+        for metric, unit in (*host._SWAP.values(), *host._NETWORK.values())
+        if unit == "bytes"
+    }
+    rates |= {one.name for one in entries() if one.kind == "counter" and one.unit == "bytes"}
+    levels = {one.name for one in entries() if one.kind == "gauge" and one.unit == "bytes"}
+    named = {name for name in rates | levels if name.endswith("_bytes")}
+
+    assert {name for name in named if wording.split(f"s|{name}").is_a_second} == rates & named
+    assert wording.amount_of("s|host_swap_in_bytes", 2048.0) == "2 KiB/s"
+    assert wording.amount_of("s|jvm_memory_used_bytes", 2048.0) == "2 KiB"
+
+
+def test_cpu_time_is_told_in_cores() -> None:
+    series = 'probe@b1|node_cpu_seconds{mode="user"}'
+
+    assert wording.title(series) == "CPU (user)"
+    assert wording.amount_of(series, 1.6) == "1.6 cores"
+    assert wording.amount_of(series, 1.0) == "1 core"
+
+
+@pytest.mark.parametrize(
+    ("after", "text"), [(5.48, "0 s -> 5.48 s and longer"), (0.0, "5 s -> 0 s")]
+)
+def test_what_is_still_waited_for_lasts_longer_than_can_be_told(after: float, text: str) -> None:
+    before = 5.0 if after == 0.0 else 0.0
+
+    assert wording.course(f"produce.0@h|{wording.WAITING}", "step", before, after) == text
 
 
 def test_a_series_is_placed_where_it_was_measured() -> None:

@@ -169,11 +169,7 @@ def share(one: Move, change: Change) -> float:
 
 def told(one: Move, change: Change) -> Evidence:
     """Return a move as a sentence that stands alone."""
-    name = wording.split(one.series)
-    before, after = (
-        wording.amount(value, name.unit) + "/s" * name.is_a_second
-        for value in (one.before, one.after)
-    )
+    before, after = (wording.amount_of(one.series, value) for value in (one.before, one.after))
     return Evidence(
         f"{wording.placed(one.series)} went from {before} to {after}, "
         f"{when(one.onset_k - change.onset_k)} of the step.",

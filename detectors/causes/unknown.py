@@ -28,7 +28,8 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     evidence = [
         Evidence(
             f"{wording.title(other.series)} of {source_of(other.series)} went from "
-            f"{_amount(other, other.before)} to {_amount(other, other.after)}, "
+            f"{wording.amount_of(other.series, other.before)} to "
+            f"{wording.amount_of(other.series, other.after)}, "
             f"{when(other.onset_k - change.onset_k)} of the step.",
             {"onset_k": other.onset_k, "before": other.before, "after": other.after},
         )
@@ -42,7 +43,3 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
             )
         ]
     return Explanation("unknown", 0.0, tuple(evidence))
-
-
-def _amount(change: Change, value: float) -> str:
-    return wording.amount(value, wording.split(change.series).unit)

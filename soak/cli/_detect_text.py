@@ -32,7 +32,7 @@ def text(changes: Sequence[Change], rows: Rows) -> str:
     every = (
         ""
         if period is None
-        else f", every {np.format_float_positional(period, precision=3, trim='-')} s"
+        else f", every {np.format_float_positional(period, precision=4, fractional=False, trim='-')} s"
     )
     beside = "".join(
         f"{', ' if at else '; with '}{other.series}: {_levels(other)}"
@@ -65,7 +65,7 @@ def jsonl(changes: Sequence[Change], raised: int | None, rows: Rows) -> str:
     }
     period = _period_seconds(first, rows)
     if period is not None:
-        fields["period_seconds"] = round(period, 3)
+        fields["period_seconds"] = float(f"{period:.6g}")
     if rows.are_shared:
         fields["moved"] = [
             {"series": one.series, "before": one.before, "after": one.after} for one in changes

@@ -59,10 +59,10 @@ def _show_finding(console: Console, found: dict[str, Any]) -> None:
     source = labels.pop("source", "")
     series = f"{source}|{Column(found['metric'], tuple(labels.items())).name}"
     before, after = _number(found["before"]), _number(found["after"])
-    moved = wording.course(found["kind"], before, after, wording.split(series).unit)
+    moved = wording.course(series, found["kind"], before, after)
     _line(
         console,
-        f"finding: {wording.title(series)} {moved} of {source} at {found['at']}, "
+        f"finding: {wording.placed(series)} {moved} at {found['at']}, "
         f"cause {found['cause']}, {found['state']}"
         + wording.held_against(is_about_cluster=found["is_about_cluster"]),
     )

@@ -23,8 +23,8 @@ VALUES = 4_000_000
 """Half a minute of work; an option, as more narrows the intervals."""
 
 
-MOST_VALUES = 400_000_000
-"""They are held at once, as 3 GB."""
+MOST_VALUES = 100_000_000
+"""Half of them are held at once, at up to 54 bytes each where the shortest time is a minute: 2.7 GB."""
 LONGEST_BETWEEN_NS = 1000 * 365 * 86_400 * 10**9
 
 
@@ -101,12 +101,13 @@ def _check(set_ns: int, spacing: float) -> None:
     from math import ceil
 
     from soak.core.errors import PlanError
-    from soak.core.units import SECOND_NS, format_per_duration
+    from soak.core.units import format_per_duration
 
-    least_ns = ceil(LEAST_ROWS_BETWEEN * spacing * SECOND_NS)
+    # in whole milliseconds: a spacing is a difference of two floats
+    least_ns = ceil(LEAST_ROWS_BETWEEN * spacing * 1000.0 - 0.1) * 10**6
     if set_ns < least_ns:
         raise PlanError(
-            f"--false-alarms: {format_per_duration(set_ns)} is too often for rows {spacing:g} s apart; "
+            f"--false-alarms: {format_per_duration(set_ns)} is too often for rows {spacing:.4g} s apart; "
             f"{format_per_duration(least_ns)} is the most"
         )
 

@@ -19,14 +19,20 @@ WAITING = "publish_waiting_seconds"
 """How long the oldest message waits for its acknowledgement, counted up to 10 s."""
 
 _LABEL = re.compile(r'([^=,{}"]+)="((?:[^"\\]|\\.)*)"')
-_UNITS = ("seconds", "bytes", "messages", "ratio")
-_SILENT_UNITS = frozenset({"seconds", "ratio"})  # a count or a size is named: `deleted bytes`
+_UNITS = ("seconds", "bytes", "messages", "ratio", "cores")
+# a count or a size is named: `deleted bytes`
+_SILENT_UNITS = frozenset({"seconds", "ratio", "cores"})
 # of these a second's worth is kept: seconds of it spent a second
 _TIME_SPENT = re.compile(
     r"node_disk_\w*time(_weighted)?_seconds|node_pressure_\w+_seconds|jvm_gc_collection_seconds"
     r"|vectorized_scheduler_starvetime_seconds"
 )
-_A_SECOND = re.compile(r"node_disk_(read|written)_bytes")
+_CPU_TIME = re.compile(r"(process|node|redpanda)_cpu(_busy)?_seconds")
+_A_SECOND = re.compile(
+    r"node_disk_(read|written)_bytes|(node|host)_network_\w+_bytes|host_swap_(in|out)_bytes"
+    r"|vectorized_io_queue_total_(read|write)_bytes|vectorized_storage_log_written_bytes"
+    r"|redpanda_kafka_request_bytes|pulsar_in_bytes"
+)
 _QUANTILES = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
 _PHRASES = (
     ("end to end", "end-to-end"),
@@ -71,9 +77,11 @@ class Name:
 
     @property
     def unit(self) -> str:
-        """Return the unit that the metric's name ends with, or ""; of time that is spent "ratio"."""
+        """Return the unit at the end of the metric's name, or ""; of time spent "ratio", of a CPU "cores"."""
         if _TIME_SPENT.fullmatch(self.metric):
             return "ratio"
+        if _CPU_TIME.fullmatch(self.metric):
+            return "cores"
         last = self.metric.rpartition("_")[2]
         return last if last in _UNITS else ""
 
@@ -95,7 +103,7 @@ def title(series: str) -> str:
     name = split(series)
     unit = name.unit if name.unit in _SILENT_UNITS else ""
     words = name.metric.removesuffix(f"_{unit}" if unit else "")
-    if unit == "ratio":
+    if unit in {"ratio", "cores"}:
         words = words.removesuffix("_seconds")
     words = words.replace("_", " ")
     for plain, better in _PHRASES:
@@ -137,6 +145,12 @@ def amount(value: float, unit: str) -> str:
         return _short(value)
     shown = _short(value)
     return f"{shown} {unit.removesuffix('s') if shown == '1' else unit}"
+
+
+def amount_of(series: str, value: float) -> str:
+    """Return a value of a series as people do, `/s` behind what is counted a second."""
+    name = split(series)
+    return amount(value, name.unit) + "/s" * name.is_a_second
 
 
 def printable(text: str) -> str:
@@ -188,15 +202,14 @@ def step(before: float, after: float, unit: str) -> str:
 
 def moved(found: Finding) -> str:
     """Return what a finding's level did; what is still waited for lasts longer than can be told."""
-    name = split(found.series)
-    did = course(found.kind, found.before, found.after, name.unit)
-    is_waiting = name.metric == WAITING and found.after > found.before
-    return f"{did} and longer" if is_waiting else did
+    return course(found.series, found.kind, found.before, found.after)
 
 
-def course(kind: Kind, before: float, after: float, unit: str) -> str:
+def course(series: str, kind: Kind, before: float, after: float) -> str:
     """Return what a level did: `4.1 ms -> 61 ms (x15)`, with its kind where it is no step."""
-    return f"{_KINDS[kind]} {step(before, after, unit)}".lstrip()
+    name = split(series)
+    did = f"{_KINDS[kind]} {step(before, after, name.unit)}".lstrip()
+    return f"{did} and longer" if name.metric == WAITING and after > before else did
 
 
 def finding(found: Finding, start_wall_ns: int) -> str:

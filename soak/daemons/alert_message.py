@@ -264,8 +264,7 @@ def _moved_line(subject: Subject, series: str) -> str:
     if not known:
         return f"  {wording.shortened(name, COLUMNS - 2)}"
     change = subject.changes[min(known)[1]]
-    unit = wording.split(series).unit
-    step = wording.step(change.before, change.after, unit)
+    step = wording.course(series, "step", change.before, change.after)
     return f"  {wording.shortened(name, COLUMNS - 4 - len(step))}  {step}"
 
 

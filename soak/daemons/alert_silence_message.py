@@ -25,7 +25,7 @@ _AFAR = (
 )
 _BACK = "The run has again what it lacked. What was not recorded is a gap."
 _BACK_AFAR = "What these record on other hosts comes here again, with what waited there."
-_MOST_NAMED = _MOST_LOOKS = 3
+_MOST_NAMED = 3
 _LASTS_NS = duration_ns("1d")
 
 
@@ -108,7 +108,7 @@ def _body(silence: Silence, about: About, *, is_over: bool) -> str:
             *dict.fromkeys(_MEANING.get(one, _GAP) for one in silence.daemons),
         ]
         looks = dict.fromkeys(_look(silence, one) for one in silence.daemons)
-        facts += [("look", look) for look in list(looks)[:_MOST_LOOKS]]
+        facts += [("look", look) for look in looks]
     if not silence.is_afar:
         opening.append("This says nothing about the cluster.")
     if not is_over and silence.until_wall_ns is not None:  # the sink was away

@@ -153,14 +153,14 @@ def step(result: Result) -> str:
     if result.before is None or result.after is None:
         return ""
     series = f"|{result.series}"
-    moved = wording.step(result.before, result.after, wording.split(series).unit)
+    moved = wording.course(series, "step", result.before, result.after)
     return f"{wording.title(series)} {moved}"
 
 
 def row(result: Result) -> tuple[str, ...]:
     """Return the cells of a table: drill, injected, found, when, why, verdict."""
     when = [
-        f"{name} {abs(value):.{decimals}f} s {'after' if value >= 0 else 'before'} {edge}"
+        f"{name} {_beside(round(value, decimals), decimals)} {edge}"
         for name, value, decimals, edge in (
             ("onset", result.onset_seconds, 1, "the fault"),
             ("told", result.told_seconds, 0, "the fault"),
@@ -174,6 +174,11 @@ def row(result: Result) -> tuple[str, ...]:
     injected = "nothing" if result.expected == NOTHING else result.fault
     found = ": ".join(part for part in (result.cause, step(result)) if part)
     return result.drill, injected, found, ", ".join(when), result.why, verdict
+
+
+def _beside(seconds: float, decimals: int) -> str:
+    """Return such as `0.3 s before`, of rounded seconds: nothing is before its own moment."""
+    return f"{abs(seconds):.{decimals}f} s {'after' if seconds >= 0 else 'before'}"
 
 
 def _shown(

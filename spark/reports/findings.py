@@ -66,9 +66,9 @@ def _step(page: Page, step: Sequence[Change]) -> Markup:
     )
     rows = []
     for change in step[:_MOST_SERIES]:
-        name = wording.split(change.series)
-        moved = wording.step(change.before, change.after, name.unit)
-        rows.append((wording.title(change.series), name.source, moved))
+        moved = wording.course(change.series, "step", change.before, change.after)
+        source = wording.split(change.series).source
+        rows.append((wording.title(change.series), source, moved))
     left = len(step) - _MOST_SERIES
     more = tag("p", f"And {left} more.") if left > 0 else ""
     return joined([tag("p", text), table(("latency", "source", "moved"), rows), more])
