@@ -8,6 +8,7 @@ moved to the best row near it. So the time hardly depends on how much happens.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -15,48 +16,72 @@ from numpy.typing import NDArray
 
 _SHOWN = 0.25  # of the price, in the window that shows a cut best
 _PLACES = 6  # looked at a window
+_AT_ONCE = 200_000  # numbers, of the features
 _MOST_CANDIDATES = 3_000
 _ROUNDS = 4  # of moving cuts
 _REACH = 300  # rows that a cut moves at most in a round
 
+Rows = NDArray[np.int64]
 
-def best(features: NDArray[np.float32], least_rows: int, by_chance: float = 0.0) -> list[int]:
-    """Return the first row of each segment but the first; `features` has shape (n, d).
 
-    So much a cut gives `by_chance`, wherever it is.
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Running sums of the features, shape (n + 1, k, d), and of the rows that each series has, (n + 1, k)."""
+
+    features: NDArray[np.float64]
+    rows: NDArray[np.float64]
+
+
+def best(
+    features: NDArray[np.float32],
+    least_rows: int,
+    by_chance: float = 0.0,
+    is_there: NDArray[np.bool_] | None = None,
+) -> list[int]:
+    """Return the first row of each segment but the first, of k series with shape (n, k, d).
+
+    What `is_there`, shape (n, k), is not tells nothing of a series. So much a cut gives `by_chance`,
+    wherever it is.
     """
-    sums = np.zeros((features.shape[0] + 1, features.shape[1]))
-    np.cumsum(features, axis=0, dtype=np.float64, out=sums[1:])
+    n, series = features.shape[:2]
+    sums = _Sums(np.zeros((n + 1, *features.shape[1:])), np.zeros((n + 1, series)))
+    if is_there is None:
+        np.cumsum(features, axis=0, dtype=np.float64, out=sums.features[1:])
+        sums.rows[:] = np.arange(n + 1.0)[:, np.newaxis]
+    else:
+        there = features * is_there[:, :, np.newaxis]
+        np.cumsum(there, axis=0, dtype=np.float64, out=sums.features[1:])
+        np.cumsum(is_there, axis=0, out=sums.rows[1:])
     candidates = _candidates(sums, least_rows, by_chance + _SHOWN)
     return _moved(sums, _chosen(sums, candidates, least_rows, 1.0 + by_chance), least_rows)
 
 
-def gain(
-    sums: NDArray[np.float64], low: int, at: NDArray[np.int64], high: int
-) -> NDArray[np.float64]:
+def _gain(sums: _Sums, low: Rows | int, at: Rows, high: Rows | int) -> NDArray[np.float64]:
     """Return what cutting rows `low` to `high` at each row of `at` takes off the sum of squares."""
-    before, after = (at - low)[:, np.newaxis], (high - at)[:, np.newaxis]
-    there = sums[at]
-    contrast = (sums[high] - there) / after
-    there -= sums[low]
-    there /= before
+    before, after = sums.rows[at] - sums.rows[low], sums.rows[high] - sums.rows[at]
+    there = sums.features[at]
+    contrast = sums.features[high] - there
+    contrast /= np.maximum(after, 1.0)[:, :, np.newaxis]
+    there -= sums.features[low]
+    there /= np.maximum(before, 1.0)[:, :, np.newaxis]
     contrast -= there
-    found: NDArray[np.float64] = np.einsum("ij,ij->i", contrast, contrast)
-    return found * (at - low) * (high - at) / (high - low)
+    found: NDArray[np.float64] = np.einsum("ijk,ijk->ij", contrast, contrast)
+    found *= before * after / np.maximum(before + after, 1.0)
+    whole: NDArray[np.float64] = found.sum(axis=1)
+    return whole
 
 
-def _candidates(sums: NDArray[np.float64], least_rows: int, shown: float) -> NDArray[np.int64]:
+def _candidates(sums: _Sums, least_rows: int, shown: float) -> Rows:
     """Return the rows at which windows of some length differ most, and by so much, one each half window."""
-    n, window = sums.shape[0] - 1, least_rows
+    n, window = sums.rows.shape[0] - 1, least_rows
     worth = np.zeros(n + 1)
+    parts = max(1, ceil(sums.features.size / _AT_ONCE))
     while 2 * window <= n:
         apart = max(1, window // _PLACES)
         at = np.arange(window, n - window + 1, apart)
-        middle = sums[window : n - window + 1 : apart]
-        contrast = sums[2 * window :: apart] - middle
-        contrast -= middle
-        contrast += sums[: n - 2 * window + 1 : apart]
-        found = np.einsum("ij,ij->i", contrast, contrast) / (2.0 * window)
+        found = np.concatenate(
+            [_gain(sums, part - window, part, part + window) for part in np.array_split(at, parts)]
+        )
         tops = _tops(found, ceil(window / 2 / apart))
         tops = tops[found[tops] > shown]
         worth[at[tops]] = np.maximum(worth[at[tops]], found[tops])
@@ -65,7 +90,7 @@ def _candidates(sums: NDArray[np.float64], least_rows: int, shown: float) -> NDA
     return np.sort(strongest[worth[strongest] > 0.0])
 
 
-def _tops(values: NDArray[np.float64], block: int) -> NDArray[np.int64]:
+def _tops(values: NDArray[np.float64], block: int) -> Rows:
     """Return the place of the largest value in each block."""
     blocks = ceil(values.size / block)
     padded = np.full(blocks * block, -1.0)
@@ -73,18 +98,17 @@ def _tops(values: NDArray[np.float64], block: int) -> NDArray[np.int64]:
     return np.asarray(padded.reshape(blocks, block).argmax(axis=1) + block * np.arange(blocks))
 
 
-def _chosen(
-    sums: NDArray[np.float64], candidates: NDArray[np.int64], least_rows: int, price: float
-) -> list[int]:
-    ends = np.concatenate([[0], candidates, [sums.shape[0] - 1]])
-    at_ends = sums[ends]
+def _chosen(sums: _Sums, candidates: Rows, least_rows: int, price: float) -> list[int]:
+    ends = np.concatenate([[0], candidates, [sums.rows.shape[0] - 1]])
+    at_ends, rows_at_ends = sums.features[ends], sums.rows[ends]
     worth, previous = np.zeros(ends.size), np.zeros(ends.size, np.int64)
     open_starts = np.zeros(1, np.int64)
     for j in range(1, ends.size):
         change = at_ends[j] - at_ends[open_starts]
-        rows = ends[j] - ends[open_starts]
-        total = worth[open_starts] + np.einsum("ij,ij->i", change, change) / rows
-        is_long = rows >= least_rows
+        rows = rows_at_ends[j] - rows_at_ends[open_starts]
+        squares = np.einsum("ijk,ijk->ij", change, change) / np.maximum(rows, 1.0)
+        total = worth[open_starts] + squares.sum(axis=1)
+        is_long = ends[j] - ends[open_starts] >= least_rows
         if is_long.any():
             top = int(np.argmax(np.where(is_long, total, -np.inf)))
             worth[j], previous[j] = total[top] - price, open_starts[top]
@@ -97,8 +121,8 @@ def _chosen(
     return cuts[::-1]
 
 
-def _moved(sums: NDArray[np.float64], cuts: list[int], least_rows: int) -> list[int]:
-    bounds = [0, *cuts, sums.shape[0] - 1]
+def _moved(sums: _Sums, cuts: list[int], least_rows: int) -> list[int]:
+    bounds = [0, *cuts, sums.rows.shape[0] - 1]
     best_there: set[tuple[int, int, int]] = set()  # cuts between neighbours, looked at before
     for _ in range(_ROUNDS):
         before = list(bounds)
@@ -113,7 +137,7 @@ def _moved(sums: NDArray[np.float64], cuts: list[int], least_rows: int) -> list[
     return bounds[1:-1]
 
 
-def _best_near(sums: NDArray[np.float64], low: int, at: int, high: int, least_rows: int) -> int:
+def _best_near(sums: _Sums, low: int, at: int, high: int, least_rows: int) -> int:
     first = max(low + least_rows, at - _REACH)
     rows = np.arange(first, min(high - least_rows, at + _REACH) + 1)
-    return int(rows[np.argmax(gain(sums, low, rows, high))])
+    return int(rows[np.argmax(_gain(sums, low, rows, high))])

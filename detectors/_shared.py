@@ -40,44 +40,37 @@ def _starts(many: Sequence[Member], rows: int, least_rows: int, piece: int) -> l
 
     Of what two pieces tell, each tells its half: the ends of a piece are no cuts, and hide what is near them.
     """
-    last = [_last(member, rows) for member in many]
-    shares = weights([member.track.y[at] for member, at in zip(many, last, strict=True)])
+    shares = weights([member.track.y[_last(member, rows)] for member in many])
     margin = 0 if rows <= piece else max(1, int(_OVERLAP * piece) // 2)
     found: list[int] = []
     for first in range(0, max(rows - 2 * margin, 1), piece - 2 * margin):
         end = min(first + piece, rows)
-        rows_of = [at[first:end] for at in last]
-        features = _features(many, shares, rows_of)
-        by_chance = sum(_by_chance(*one) for one in zip(features, rows_of, strict=True))
-        starts = _partition.best(np.hstack(features), least_rows, by_chance)
+        features, is_there = _features(many, shares, first, end)
+        by_chance = sum(_by_chance(features[is_there[:, at], at]) for at in range(len(many)))
+        starts = _partition.best(features, least_rows, by_chance, is_there)
         low, high = margin * (first > 0), piece - margin * (end < rows)
         found += [first + start for start in starts if low <= start < high]
     return found
 
 
 def _features(
-    many: Sequence[Member], shares: NDArray[np.float64], rows: Sequence[NDArray[np.int64]]
-) -> list[NDArray[np.float32]]:
-    """Return the weighed features of these rows of each, shape (n, d); what is repeated counts once."""
-    return [
-        np.float32(sqrt(share / _repeats(at)))
-        * _energy.features(member.track.y, member.track.penalty)[at]
-        for member, share, at in zip(many, shares, rows, strict=True)
-    ]
+    many: Sequence[Member], shares: NDArray[np.float64], first: int, end: int
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return the weighed features of these common rows, shape (n, k, d), and which each has, (n, k)."""
+    features = np.zeros((end - first, len(many), _energy.THRESHOLDS), np.float32)
+    is_there = np.zeros(features.shape[:2], np.bool_)
+    for at, (member, share) in enumerate(zip(many, shares, strict=True)):
+        low, high = np.searchsorted(member.places, (first, end))
+        rows = member.places[low:high] - first
+        own = _energy.features(member.track.y, member.track.penalty)[low:high]
+        features[rows, at], is_there[rows, at] = np.float32(sqrt(share)) * own, True
+    return features, is_there
 
 
-def _by_chance(features: NDArray[np.float32], rows: NDArray[np.int64]) -> float:
+def _by_chance(features: NDArray[np.float32]) -> float:
     """Return what a cut anywhere in independent noise gives: half the squared distance of two rows."""
-    own = np.flatnonzero(np.diff(rows, prepend=-1))
-    change = np.diff(features[own], axis=0)
-    of_two = 0.5 * float(np.einsum("ij,ij->", change, change)) / max(len(change), 1)
-    return of_two * _repeats(rows)
-
-
-def _repeats(rows: NDArray[np.int64]) -> float:
-    """Return by how much more the squares of sums vary where a row stands for those missing after it."""
-    times = np.diff(np.flatnonzero(np.diff(rows, prepend=-1)), append=rows.size)
-    return float((times**2).sum()) / rows.size
+    change = np.diff(features, axis=0)
+    return 0.5 * float(np.einsum("ij,ij->", change, change)) / max(len(change), 1)
 
 
 def weights(many: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

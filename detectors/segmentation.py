@@ -100,7 +100,8 @@ def _member(series: Series, k: NDArray[np.int64], config: Config) -> Member:
         least_rows=config.least_rows,
         penalty=config.penalty,
     )
-    starts = _partition.best(_energy.features(y, config.penalty), config.least_rows)
+    features = _energy.features(y, config.penalty)[:, np.newaxis]
+    starts = _partition.best(features, config.least_rows)
     return Member(series.name, track, np.searchsorted(k, series.k), settled(starts, track))
 
 

@@ -359,7 +359,7 @@ def test_a_period_is_told_in_four_digits_however_close_the_rows_are() -> None:
         kind="spikes",
         period_seconds=52.1,
     )
-    rows = _detect_text.Rows(np.arange(2000) * 1e-5, 1e-5, are_shared=False)
+    rows = _detect_text.Rows(np.arange(2000.0) * 1e-5, 1e-5, are_shared=False)
 
     assert ", every 0.000521 s" in _detect_text.text([spikes], rows)
     assert json.loads(_detect_text.jsonl([spikes], None, rows))["period_seconds"] == 0.000521
