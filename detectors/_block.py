@@ -71,7 +71,7 @@ class Block:
     logarithmic: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     least: NDArray[np.float64] = field(default_factory=_none)
     unit: NDArray[np.float64] = field(default_factory=_none)  # a score of 1 on the series' scale
-    plain: NDArray[np.float64] = field(default_factory=_none)  # 1: no bursts, independent rows
+    spared: NDArray[np.float64] = field(default_factory=_none)  # of the threshold
     narrow_limit: NDArray[np.float64] = field(default_factory=_none)  # of a score
     wide_limit: NDArray[np.float64] = field(default_factory=_none)
     narrow: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _measure, _memory, _spread
+from detectors import _excursions, _measure, _memory, _spread
 from detectors._block import Block, memories
 from detectors._cells import CELLS
 from detectors._measure import Step
-from detectors._memory import SCALES, Memory
+from detectors._memory import Memory
 from detectors._spread import Spread
 from detectors._windows import AFTER, BEFORE, BEFORE_CELLS, LONG, ROWS, SHORT
 
@@ -40,7 +40,7 @@ def begin(block: Block, step: Step) -> None:
     block.counts = np.zeros_like(block.sums)
     block.older, block.older_counts = np.zeros((OLDER.size, n)), np.zeros((OLDER.size, n))
     block.noise, block.freedom = np.ones((AFTER.size, n)), np.ones((AFTER.size, n))
-    block.unit, block.plain = np.ones(n), np.zeros(n)
+    block.unit, block.spared = np.ones(n), np.zeros(n)
     block.narrow_limit, block.wide_limit = np.full(n, _spread.NARROW), np.full(n, _spread.WIDE)
     block.narrow_memory, block.wide_memory = memories(n), memories(n)
     rescore(block, np.arange(n), step)
@@ -102,8 +102,7 @@ def _judge(block: Block, at: NDArray[np.int64], step: Step) -> None:
     wide_limit = (_spread.WIDE + calm * (_spread.CALM - _spread.WIDE)) * np.sqrt(together)
     block.wide_limit[at] = wide_limit
     block.narrow_limit[at] = _spread.NARROW + calm * (wide_limit - _spread.NARROW)
-    # the more rows hang together, the more is to be known of how they do
-    block.plain[at] = calm * wide.variance / _memory.of_mean(wide, SCALES[-1])
+    block.spared[at] = _excursions.spared(spread, wide, calm)
     after = AFTER[:, np.newaxis]
     before = np.clip(spread.span - after, LEAST_BEFORE, BEFORE[:, np.newaxis])
     for memory, part in ((narrow, slice(None, LAST)), (wide, slice(LAST, None))):

@@ -22,6 +22,8 @@ _CALM_SHARE = 0.001  # of rows so far off, up to which noise is calm
 _WILD_SHARE = 0.003  # and from which on it is not at all
 _PRIOR_SHARE, _PRIOR_ROWS = 0.0067, 300.0  # as if so many rows had been seen before any are
 _FAR_MEMORY_ROWS = 3600.0
+EXPECTED = 4.3 / 3600.0
+"""So often a row the ratio of independent noise passes the level of `_excursions`."""
 _LEAST_PRESENT = 0.75  # of the rows of two neighbouring means
 _MOST_SQUARED = 9.0  # a difference counts at most so many times what is expected
 
@@ -40,6 +42,9 @@ class Spread:
     wide: NDArray[np.float64]  # of those of long ones, (4, n)
     seen: NDArray[np.float64]  # rows that have taught each of them, (4, n)
     far: NDArray[np.float64]  # share of rows beyond `_FAR`
+    # of `_excursions`
+    passed: NDArray[np.float64]  # how often a row
+    below: NDArray[np.float64]  # rows since then
 
     @classmethod
     def empty(cls, n: int) -> Spread:
@@ -54,6 +59,8 @@ class Spread:
             wide=scales,
             seen=np.zeros_like(scales),
             far=np.full(n, _PRIOR_SHARE),
+            passed=np.full(n, EXPECTED),
+            below=np.zeros(n),
         )
 
     def take(self, at: NDArray[np.int64]) -> Spread:

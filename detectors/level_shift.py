@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from detectors import _block, _codec, _learning, _measure, _rows, _scores
+from detectors import _block, _codec, _excursions, _learning, _measure, _rows, _scores
 from detectors._block import Block, Book, Pending
 from detectors._measure import Step, is_step, is_undone, is_watched, unscaled
 from detectors._onset import Onset, locate
@@ -41,7 +41,6 @@ _NEWEST_ROWS = 3
 _STAYS = 1.0 / 3.0  # of the raised change, so that a burst is not confirmed by the noise after it
 _ABSENT_SECONDS = 600  # for which a series without a column keeps its level
 _PER_RARITY, _OFFSET = 1.0, 1.14  # docs/detection-bench.md
-_RESERVE = 1.9  # of the threshold, for what may not be known of noise: plain noise does without
 _MOST_STANDING = 12  # changes of one series that may still go away
 _DAY = 86_400
 
@@ -189,6 +188,7 @@ class Panel:
         is_here = block.here[(block.rows - 1) % ROWS] > 0  # an absent series has no news
         is_free = (block.spread.rows >= self._baseline) & ~block.stale & ~waiting
         best = ratios.max(axis=0)
+        _excursions.learn(block.spread, best, is_free & is_here)
         crossed = is_free & is_here & (best > self._thresholds(block))
         return [
             change
@@ -197,7 +197,7 @@ class Panel:
         ]
 
     def _thresholds(self, block: Block) -> NDArray[np.float64]:
-        whole: NDArray[np.float64] = self._threshold - _RESERVE * block.plain
+        whole: NDArray[np.float64] = self._threshold - block.spared
         return whole
 
     def _waiting(self, block: Block) -> NDArray[np.bool_]:
