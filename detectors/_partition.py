@@ -40,18 +40,14 @@ def best(
 ) -> list[int]:
     """Return the first row of each segment but the first, of k series with shape (n, k, d).
 
-    What `is_there`, shape (n, k), is not tells nothing of a series. So much a cut gives `by_chance`,
-    wherever it is.
+    Where `is_there`, shape (n, k), is not they are zero, and tell nothing of a series. So much a cut gives
+    `by_chance`, wherever it is.
     """
     n, series = features.shape[:2]
     sums = _Sums(np.zeros((n + 1, *features.shape[1:])), np.zeros((n + 1, series)))
-    if is_there is None:
-        np.cumsum(features, axis=0, dtype=np.float64, out=sums.features[1:])
-        sums.rows[:] = np.arange(n + 1.0)[:, np.newaxis]
-    else:
-        there = features * is_there[:, :, np.newaxis]
-        np.cumsum(there, axis=0, dtype=np.float64, out=sums.features[1:])
-        np.cumsum(is_there, axis=0, out=sums.rows[1:])
+    np.cumsum(features, axis=0, dtype=np.float64, out=sums.features[1:])
+    there = np.ones((n, series), np.bool_) if is_there is None else is_there
+    np.cumsum(there, axis=0, out=sums.rows[1:])
     candidates = _candidates(sums, least_rows, by_chance + _SHOWN)
     return _moved(sums, _chosen(sums, candidates, least_rows, 1.0 + by_chance), least_rows)
 
@@ -75,13 +71,12 @@ def _candidates(sums: _Sums, least_rows: int, shown: float) -> Rows:
     """Return the rows at which windows of some length differ most, and by so much, one each half window."""
     n, window = sums.rows.shape[0] - 1, least_rows
     worth = np.zeros(n + 1)
-    parts = max(1, ceil(sums.features.size / _AT_ONCE))
+    numbers = sums.features[0].size
     while 2 * window <= n:
         apart = max(1, window // _PLACES)
         at = np.arange(window, n - window + 1, apart)
-        found = np.concatenate(
-            [_gain(sums, part - window, part, part + window) for part in np.array_split(at, parts)]
-        )
+        parts = np.array_split(at, ceil(at.size * numbers / _AT_ONCE))
+        found = np.concatenate([_gain(sums, part - window, part, part + window) for part in parts])
         tops = _tops(found, ceil(window / 2 / apart))
         tops = tops[found[tops] > shown]
         worth[at[tops]] = np.maximum(worth[at[tops]], found[tops])

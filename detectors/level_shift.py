@@ -123,9 +123,10 @@ class Panel:
         taken[: watched.size] = np.asarray(values, dtype=np.float64)[watched]
         _rows.push(block, k, _measure.scaled(taken, block.logarithmic), self._step)
         ratios = _scores.ratios(block)
-        changes += self._raise(source, block, k, ratios)
+        best = ratios.max(axis=0)
+        changes += self._raise(source, block, k, best)
         changes += self._settle(source, block, ratios)
-        self._relearn(block, ratios.max(axis=0))
+        self._relearn(block, best)
         if block.books and block.rows % _EDGE == 0:
             changes += self._ended(block, k)
         return changes
@@ -181,13 +182,10 @@ class Panel:
         _scores.rescore(block, np.arange(len(block.columns)), self._step)
         return changes
 
-    def _raise(
-        self, source: str, block: Block, k: int, ratios: NDArray[np.float64]
-    ) -> list[Change]:
+    def _raise(self, source: str, block: Block, k: int, best: NDArray[np.float64]) -> list[Change]:
         waiting = self._waiting(block)
         is_here = block.here[(block.rows - 1) % ROWS] > 0  # an absent series has no news
         is_free = (block.spread.rows >= self._baseline) & ~block.stale & ~waiting
-        best = ratios.max(axis=0)
         _excursions.learn(block.spread, best, is_free & is_here)
         crossed = is_free & is_here & (best > self._thresholds(block))
         return [

@@ -201,12 +201,15 @@ def step(before: float, after: float, unit: str) -> str:
 
 
 def moved(found: Finding) -> str:
-    """Return what a finding's level did; what is still waited for lasts longer than can be told."""
+    """Return what a finding's level did."""
     return course(found.series, found.kind, found.before, found.after)
 
 
 def course(series: str, kind: Kind, before: float, after: float) -> str:
-    """Return what a level did: `4.1 ms -> 61 ms (x15)`, with its kind where it is no step."""
+    """Return what a level did: `4.1 ms -> 61 ms (x15)`, with its kind where it is no step.
+
+    What is still waited for lasts longer than can be told.
+    """
     name = split(series)
     did = f"{_KINDS[kind]} {step(before, after, name.unit)}".lstrip()
     return f"{did} and longer" if name.metric == WAITING and after > before else did
