@@ -71,7 +71,8 @@ class Block:
     logarithmic: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     least: NDArray[np.float64] = field(default_factory=_none)
     unit: NDArray[np.float64] = field(default_factory=_none)  # a score of 1 on the series' scale
-    spared: NDArray[np.float64] = field(default_factory=_none)  # of the threshold
+    calm: NDArray[np.float64] = field(default_factory=_none)  # 0 to 1: how far noise does not burst
+    tied: NDArray[np.float64] = field(default_factory=_none)  # of `_excursions`
     narrow_limit: NDArray[np.float64] = field(default_factory=_none)  # of a score
     wide_limit: NDArray[np.float64] = field(default_factory=_none)
     narrow: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))

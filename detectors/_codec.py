@@ -17,7 +17,7 @@ from detectors._spread import Spread
 from detectors._windows import ROWS
 from soak.core.model import Change, Column
 
-VERSION = 7
+VERSION = 8
 _HEAD = struct.Struct("<BI")
 _STANDING = struct.Struct("<qiiiddd")
 

@@ -19,7 +19,7 @@ _LOG_RATIO = log(1.2)  # of a height to the one below it
 _BLOCKS = 8
 _SHORTEST, _LONGEST = 120, 960  # seconds
 _MOST = 255
-_PART_HEIGHT = 0.8  # of a rise, or the next height above that: as high as it
+_PART_HEIGHT = 0.65  # of a rise, or the next height above that: as high as it
 _PART_OFTEN = 0.4  # of how often it comes now
 _PART_BLOCKS = 2 / 3
 

@@ -17,16 +17,19 @@ _SOFTNESS = 0.001  # width of a threshold, log10
 _TYPICAL_RANGE = 0.08  # log10, where the weight of a series' range is one
 
 
-def features(y: NDArray[np.float64], penalty: float) -> NDArray[np.float32]:
-    """Return the features of a series on log10, shape (n, THRESHOLDS); all zero where nothing varies."""
+def features(
+    y: NDArray[np.float64], penalty: float, rows: slice = slice(None)
+) -> NDArray[np.float32]:
+    """Return the features of some rows of a series on log10, (n, THRESHOLDS); zero where nothing varies."""
+    part = y[rows]
     lowest, highest = np.quantile(y, [0.002, 0.99])
     width = float(highest - lowest)
     if width <= 0.0:  # all values equal, or nearly all
-        return np.zeros((y.size, THRESHOLDS), np.float32)
+        return np.zeros((part.size, THRESHOLDS), np.float32)
     thresholds = np.linspace(lowest, highest, THRESHOLDS)
     weight = width / THRESHOLDS / sqrt(width / _TYPICAL_RANGE) / _price(y, penalty)
     # rounding to 32 bits is far below the width of a threshold, once the values are near zero
-    near, edges = ((x - lowest) / _SOFTNESS for x in (y, thresholds))
+    near, edges = ((x - lowest) / _SOFTNESS for x in (part, thresholds))
     below: NDArray[np.float32] = edges.astype(np.float32) - near.astype(np.float32)[:, np.newaxis]
     np.clip(below, -50.0, 50.0, out=below)
     np.exp(below, out=below)

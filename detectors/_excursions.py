@@ -15,39 +15,49 @@ from detectors._spread import EXPECTED, Spread
 
 LEVEL = 6.0
 APART_ROWS = 60.0
-"""Below the level before it is passed again."""
+"""Below the level, then an excursion above it is over."""
 _PRIOR_ROWS, _MEMORY_ROWS = 3600.0, 36_000.0
 _RESERVE = 1.9  # of the threshold, for what may not be known: independent noise does without
 _LEAST_SPARED, _MOST_SPARED = -1.0, 2.6
 _TAIL = 2.5  # what passes the level more often than expected comes higher yet by this power
-# the factor by which means of minutes vary more than independent ones: from which on the most is less,
-_TIED = 20.0
-# and rows until the measure counts: at least, and times its square
+_TIED = 20.0  # from which on the most is less
+# rows until the measure counts: at least, and times the square of how tied
 _LEAST_ROWS, _ROWS_EACH = 7200.0, 12.0
 _NEVER = 1e-9
 
 
 def learn(spread: Spread, best: NDArray[np.float64], counts: NDArray[np.bool_]) -> None:
-    """Take the largest ratio of each series in a row; only those that could alarm in it count."""
-    is_above = best > LEVEL
-    passes = is_above & (spread.below >= APART_ROWS)
+    """Take the largest ratio of each series in a row; only those that could alarm in it count.
+
+    An excursion counts once it is over, so no step holds itself back.
+    """
+    below = np.where(best > LEVEL, 0.0, spread.below + 1.0)
+    is_over = np.where(below == APART_ROWS, 1.0, 0.0)
     rows = np.minimum(spread.seen[-1] + _PRIOR_ROWS, _MEMORY_ROWS)
-    spread.passed += np.where(counts, (passes - spread.passed) / rows, 0.0)
-    below = np.where(is_above, 0.0, spread.below + 1.0)
+    spread.passed += np.where(counts, (is_over - spread.passed) / rows, 0.0)
     spread.below = np.where(counts, below, spread.below)
 
 
-def spared(spread: Spread, memory: Memory, calm: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return by how much the threshold of each series is lower than the one that holds for any noise.
+def how_tied(memory: Memory) -> NDArray[np.float64]:
+    """Return how many times the variance of means of 80 rows is that of independent ones, at least 1."""
+    whole: NDArray[np.float64] = _memory.of_mean(memory, SCALES[-1]) / memory.variance
+    return np.maximum(whole, 1.0)
 
-    At first by what is known of bursts and of how rows hang together: the more they do, the longer it
-    takes to know how often the level is passed.
+
+def thresholds(
+    whole: float, spread: Spread, tied: NDArray[np.float64], calm: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the threshold of each series, where `whole` is the one that holds for any noise.
+
+    It is lower at first by what is known of bursts, `calm` from 0 to 1, and of how rows hang together: the
+    more they do, the longer it takes to know how often the level is passed. What is measured lowers it to
+    the level at most, as alarms would hide what passes that.
     """
-    factor = np.maximum(_memory.of_mean(memory, SCALES[-1]) / memory.variance, 1.0)
-    first = calm * _RESERVE / factor
+    first = calm * _RESERVE / tied
     often = np.log(np.maximum(spread.passed, _NEVER) / EXPECTED)
-    most = _MOST_SPARED * np.minimum(1.0, _TIED / factor)
+    most = _MOST_SPARED * np.minimum(1.0, _TIED / tied)
+    most = np.minimum(most, np.maximum(whole - LEVEL, first))
     measured = np.clip(_RESERVE - np.maximum(often, _TAIL * often), _LEAST_SPARED, most)
-    known = spread.seen[-1] / np.maximum(_LEAST_ROWS, _ROWS_EACH * factor**2) - 1.0
-    found: NDArray[np.float64] = first + np.clip(known, 0.0, 1.0) * (measured - first)
+    known = spread.seen[-1] / np.maximum(_LEAST_ROWS, _ROWS_EACH * tied**2) - 1.0
+    found: NDArray[np.float64] = whole - first - np.clip(known, 0.0, 1.0) * (measured - first)
     return found

@@ -40,7 +40,7 @@ def begin(block: Block, step: Step) -> None:
     block.counts = np.zeros_like(block.sums)
     block.older, block.older_counts = np.zeros((OLDER.size, n)), np.zeros((OLDER.size, n))
     block.noise, block.freedom = np.ones((AFTER.size, n)), np.ones((AFTER.size, n))
-    block.unit, block.spared = np.ones(n), np.zeros(n)
+    block.unit, block.calm, block.tied = np.ones(n), np.zeros(n), np.ones(n)
     block.narrow_limit, block.wide_limit = np.full(n, _spread.NARROW), np.full(n, _spread.WIDE)
     block.narrow_memory, block.wide_memory = memories(n), memories(n)
     rescore(block, np.arange(n), step)
@@ -102,7 +102,7 @@ def _judge(block: Block, at: NDArray[np.int64], step: Step) -> None:
     wide_limit = (_spread.WIDE + calm * (_spread.CALM - _spread.WIDE)) * np.sqrt(together)
     block.wide_limit[at] = wide_limit
     block.narrow_limit[at] = _spread.NARROW + calm * (wide_limit - _spread.NARROW)
-    block.spared[at] = _excursions.spared(spread, wide, calm)
+    block.calm[at], block.tied[at] = calm, _excursions.how_tied(wide)
     after = AFTER[:, np.newaxis]
     before = np.clip(spread.span - after, LEAST_BEFORE, BEFORE[:, np.newaxis])
     for memory, part in ((narrow, slice(None, LAST)), (wide, slice(LAST, None))):

@@ -22,7 +22,7 @@ from detectors._events import Member
 
 _POWER = 8
 _SINGULAR = 1e-6  # of the largest eigenvalue
-_MOST_ROWS = 300_000  # of all series in a piece: the search takes some 750 bytes each
+_MOST_ROWS = 300_000  # of all series in a piece: the search takes some 500 bytes each
 _OVERLAP = 0.1  # of a piece, half of it told by the piece before
 
 
@@ -62,7 +62,7 @@ def _features(
     for at, (member, share) in enumerate(zip(many, shares, strict=True)):
         low, high = np.searchsorted(member.places, (first, end))
         rows = member.places[low:high] - first
-        own = _energy.features(member.track.y, member.track.penalty)[low:high]
+        own = _energy.features(member.track.y, member.track.penalty, slice(low, high))
         features[rows, at], is_there[rows, at] = np.float32(sqrt(share)) * own, True
     return features, is_there
 

@@ -42,9 +42,9 @@ class Spread:
     wide: NDArray[np.float64]  # of those of long ones, (4, n)
     seen: NDArray[np.float64]  # rows that have taught each of them, (4, n)
     far: NDArray[np.float64]  # share of rows beyond `_FAR`
-    # of `_excursions`
-    passed: NDArray[np.float64]  # how often a row
-    below: NDArray[np.float64]  # rows since then
+    # of `_excursions`: how often a row, and rows that could alarm since then; inf before there was one
+    passed: NDArray[np.float64]
+    below: NDArray[np.float64]
 
     @classmethod
     def empty(cls, n: int) -> Spread:
@@ -60,7 +60,7 @@ class Spread:
             seen=np.zeros_like(scales),
             far=np.full(n, _PRIOR_SHARE),
             passed=np.full(n, EXPECTED),
-            below=np.zeros(n),
+            below=np.full(n, np.inf),
         )
 
     def take(self, at: NDArray[np.int64]) -> Spread:

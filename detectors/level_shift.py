@@ -7,7 +7,7 @@ Method:  per source the last 128 trusted seconds of each series, and means of 40
          where noise is known not to burst, and believed sooner if nor does it hang together. Over 25 starts
          up to five minutes ago the likelihood ratio of two unknown levels (after Siegmund and Venkatraman
          1995, doi:10.1214/aos/1176324466), with the noise of means learnt from how neighbouring means differ.
-         An exact scan dates the onset.
+         The threshold follows how often each series passes a lower one. An exact scan dates the onset.
 Assumes: noise that an AR(1), independent noise and a slow wandering describe within minutes. A slow drift
          is followed, not reported; steps that take longer than five minutes to show are not seen.
 """
@@ -124,8 +124,11 @@ class Panel:
         _rows.push(block, k, _measure.scaled(taken, block.logarithmic), self._step)
         ratios = _scores.ratios(block)
         best = ratios.max(axis=0)
-        changes += self._raise(source, block, k, best)
-        changes += self._settle(source, block, ratios)
+        can_alarm = self._can_alarm(block)
+        _excursions.learn(block.spread, best, can_alarm)
+        thresholds = _excursions.thresholds(self._threshold, block.spread, block.tied, block.calm)
+        changes += self._raise(source, block, k, np.flatnonzero(can_alarm & (best > thresholds)))
+        changes += self._settle(source, block, ratios, thresholds)
         self._relearn(block, best)
         if block.books and block.rows % _EDGE == 0:
             changes += self._ended(block, k)
@@ -182,21 +185,15 @@ class Panel:
         _scores.rescore(block, np.arange(len(block.columns)), self._step)
         return changes
 
-    def _raise(self, source: str, block: Block, k: int, best: NDArray[np.float64]) -> list[Change]:
-        waiting = self._waiting(block)
+    def _can_alarm(self, block: Block) -> NDArray[np.bool_]:
         is_here = block.here[(block.rows - 1) % ROWS] > 0  # an absent series has no news
-        is_free = (block.spread.rows >= self._baseline) & ~block.stale & ~waiting
-        _excursions.learn(block.spread, best, is_free & is_here)
-        crossed = is_free & is_here & (best > self._thresholds(block))
-        return [
-            change
-            for i in np.flatnonzero(crossed)
-            if (change := self._raised(source, block, int(i), k)) is not None
-        ]
+        is_free = (block.spread.rows >= self._baseline) & ~block.stale & ~self._waiting(block)
+        can_alarm: NDArray[np.bool_] = is_here & is_free
+        return can_alarm
 
-    def _thresholds(self, block: Block) -> NDArray[np.float64]:
-        whole: NDArray[np.float64] = self._threshold - block.spared
-        return whole
+    def _raise(self, source: str, block: Block, k: int, at: NDArray[np.int64]) -> list[Change]:
+        found = (self._raised(source, block, int(i), k) for i in at)
+        return [change for change in found if change is not None]
 
     def _waiting(self, block: Block) -> NDArray[np.bool_]:
         waiting = np.zeros(len(block.names), np.bool_)
@@ -235,8 +232,14 @@ class Panel:
         book.pending = Pending(k, block.rows - 1, found.row, found.k, found.before, found.after)
         return self._change(source, block, i, k, found)
 
-    def _settle(self, source: str, block: Block, ratios: NDArray[np.float64]) -> list[Change]:
-        changes, thresholds = [], self._thresholds(block)
+    def _settle(
+        self,
+        source: str,
+        block: Block,
+        ratios: NDArray[np.float64],
+        thresholds: NDArray[np.float64],
+    ) -> list[Change]:
+        changes = []
         for name, book in block.books.items():
             if book.pending is None:
                 continue

@@ -25,7 +25,7 @@ from detectors.channels import is_headline, latency_of
 from soak.core.model import Change, Column
 from soak.core.units import SECOND_NS
 
-VERSION = 133
+VERSION = 134
 """First byte of a state that has all kinds; a state of steps alone begins with `level_shift`'s own."""
 LAYOUT = f"{VERSION}.{_codec.VERSION}"
 """Of the whole state: what differs in it cannot be read."""

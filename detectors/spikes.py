@@ -4,7 +4,7 @@ Method:  a burst begins where a value lies both the smallest step and five robus
          last minute, and ends after two calm rows. With each burst the last 24 are held against combs
          (`_comb`); one is told when it is rarer than the threshold, and gone after three ticks without a
          burst on them, or when one of another period is told.
-Assumes: bursts of at most 20 s or two rows, six rows to hours apart; a minute is one of rows of a second.
+Assumes: bursts of at most 20 s or two rows, six rows to two hours apart; a minute is one of rows of a second.
          A comb that is there from the start of a watch is how the cluster is, no news.
 """
 
@@ -35,8 +35,8 @@ _SILENT_TICKS = 3.5
 _SLACK = 3  # seconds
 _SAME_PERIOD = 0.05
 _BEAT_RATIO = 4 / 3  # faster or slower, a comb of about the height is the one that was there
-_BEAT_STEPS = 1.7  # by so many smallest steps it may have grown: latency by a factor of 2
-_HIDDEN_SECONDS = 7200  # so long a comb that was so is remembered
+_BEAT_STEPS = 1.7  # by so many smallest steps it may have grown: of 1.5 x, by a factor of 2
+_REMEMBERED_SECONDS = 7200  # a burst; a comb that was so, or whose beat changes
 _SAME_HEIGHT = 1.2  # in smallest steps above the level
 _FOLLOWED = 0.25  # of how early or late a burst is: a period is never known exactly
 _LENIENT = 1.5  # a burst of the standing comb may be so much earlier or later: ticks are less sure
@@ -53,7 +53,7 @@ class Watch:
 
     known_until_k: int | None = None  # a comb that is there by this second is no news
     stepped_k: list[int] = field(default_factory=list)  # nor is one that begins about a step
-    known: tuple[float, float] | None = None  # of such a comb: period, and height as in `hidden`
+    known: tuple[float, float, float] | None = None  # of such a comb: last tick, period, top
     calm_rows: int = 0  # since the standing comb had a burst
     tick_k: float | None = None  # when it last had; None where any burst may be one, behind a gap
     now: Burst | None = None
@@ -62,7 +62,8 @@ class Watch:
     standing: Change | None = None
     spacing: int = 1  # seconds from row to row
     crossings: Crossings = field(default_factory=Crossings)  # while no comb stands
-    hidden: tuple[int, float, float] | None = None  # a comb that was so: when last, period, height
+    # a comb that was so: when last, period, height in smallest steps above the level
+    hidden: tuple[int, float, float] | None = None
 
     def take(self, series: str, k: int, y: float, recent: Recent, config: Config) -> list[Change]:
         """Take the next value, with the level before it; return a comb that is found, or its end."""
@@ -87,6 +88,8 @@ class Watch:
             self.now = first, k - first + self.spacing, max(top, y)
         if ended is None or ended[1] > max(_LONGEST, 2 * self.spacing):
             return changes
+        if self.bursts and ended[0] > self.bursts[-1][0] + _REMEMBERED_SECONDS:
+            self.bursts = []
         self.bursts = [*self.bursts, ended][-_MOST:]
         return changes + self._told(series, k, recent.level, config)
 
@@ -109,7 +112,7 @@ class Watch:
             self.calm_rows = min(self.calm_rows, round((k - tick_k) / self.spacing))
             return []
         steps = (config.scaled_one(change.after) - level) / config.reach(level)
-        if self._is_known(change, steps) or self._was_so(k, change, steps):
+        if self._is_known(change, tick_k, config) or self._was_so(k, change, steps):
             return []
         self.standing, self.tick_k = replace(change, raised_k=k), tick_k
         self.crossings.forget(change.onset_k)  # else it would be known when it comes back
@@ -131,27 +134,32 @@ class Watch:
             self.tick_k = tick_k + _FOLLOWED * (k - tick_k)
         return is_hit
 
-    def _is_known(self, change: Change, steps: float) -> bool:
+    def _is_known(self, change: Change, tick_k: float, config: Config) -> bool:
         """Return whether a comb was there from the start, or came with a step; note it when so.
 
-        A collector's beat changes with its heap, and its pauses grow: about as high and about as often is
-        the same comb.
+        A collector's beat changes with its heap, and its pauses grow: about as high and about as often,
+        not long after, is the same comb.
         """
         period, onset_k = change.period_seconds or 0.0, change.onset_k
+        top = config.scaled_one(change.after)
         is_old = self.known_until_k is not None and onset_k <= self.known_until_k + period
         if is_old or any(
             -_STEP_SECONDS <= onset_k - step_k <= _STEP_SECONDS + period
             for step_k in self.stepped_k
         ):
-            self.known = period, steps
+            self.known = tick_k, period, top
         if self.known is None:
             return False
-        known_period, known_steps = self.known
+        last_k, known_period, known_top = self.known
         is_alike = (
             1.0 / _BEAT_RATIO <= period / known_period <= _BEAT_RATIO
-            and steps <= known_steps + _BEAT_STEPS
+            and top <= known_top + _BEAT_STEPS * config.reach(known_top)
+            and tick_k <= last_k + _REMEMBERED_SECONDS
         )
-        return is_alike or _is_same(period, known_period)
+        if not is_alike and not _is_same(period, known_period):
+            return False
+        self.known = tick_k, known_period, known_top
+        return True
 
     def _was_so(self, k: int, change: Change, steps: float) -> bool:
         """Return whether the series rose as high, as often, before: noise hid that it was a comb."""
@@ -164,7 +172,7 @@ class Watch:
             is_hidden = (
                 _is_same(change.period_seconds, period)
                 and steps <= _SAME_HEIGHT * highest
-                and k <= last_k + _HIDDEN_SECONDS
+                and k <= last_k + _REMEMBERED_SECONDS
             )
             steps = highest  # it does not grow by so much time and again
         if is_hidden:

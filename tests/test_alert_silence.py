@@ -541,3 +541,11 @@ def test_it_says_where_each_missed_daemon_says_why() -> None:
     assert [line for line in text.splitlines() if line.startswith("look")] == [
         f"look      on h: tail /l/{name.removesuffix('@h')}.log" for name in daemons
     ]
+
+
+def test_a_mail_on_very_many_missed_daemons_stays_short() -> None:
+    missed = Silence("k", tuple(f"produce.{i}@h" for i in range(60)), 10**18, host="h", logs="/l")
+    lines = compose(missed, "confirmed", About("r", "p"), 10**18).text.splitlines()
+
+    assert sum(line.startswith("look") for line in lines) == 8
+    assert "          and so on for 52 more" in lines

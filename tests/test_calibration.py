@@ -183,7 +183,7 @@ def test_a_calibration_is_told_in_sentences() -> None:
 
     assert lines[1].startswith("false alarms to expect: 3 a month over a panel of 100")
     assert lines[1].endswith("(95 %: 0.3 to 15); 1 per 1d is set")
-    assert lines[4].startswith("  of the kind step: drift, spikes")
+    assert lines[5].startswith("  of the kind step: drift, spikes")
     assert lines[2] == "  counted at 1 per 50 min: 1000 allowed, 3 confirmed, 7 warned"
     assert lines[-1].endswith("within 1 min none that was tried; within 1 h 20 ms -> 60 ms (x3)")
     assert lines[-2].endswith("not known: steps up are factors, and the level is not above zero")
@@ -258,7 +258,7 @@ def test_a_rate_that_the_rows_are_too_far_apart_for_is_refused(tmp_path: Path) -
         CliRunner().invoke(build(arguments), arguments, catch_exceptions=False)
 
 
-@pytest.mark.parametrize(("spacing", "least"), [(0.1, "6s"), (0.3, "18s")])
+@pytest.mark.parametrize(("spacing", "least"), [(0.1, "6s"), (0.2, "12s"), (0.3, "18s")])
 def test_the_shortest_time_between_two_alarms_is_a_round_one(
     tmp_path: Path, spacing: float, least: str
 ) -> None:
@@ -272,6 +272,9 @@ def test_the_shortest_time_between_two_alarms_is_a_round_one(
 
     with pytest.raises(PlanError, match=f"rows {spacing} s apart; 1 per {least} is the most"):
         CliRunner().invoke(build(arguments), arguments, catch_exceptions=False)
+
+    arguments = ["calibrate", str(path), "--false-alarms", f"1 per {least}", "--values", "100000"]
+    assert CliRunner().invoke(build(arguments), arguments).exit_code == 0
 
 
 def test_rows_more_than_an_hour_apart_are_refused(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def text(found: Calibrated) -> Iterator[str]:
             f"{rung.warned} warned"
         )
     yield "  extended from there to the set rate on a straight line in the logs of both"
+    yield "  counted in half hours: some hours later the threshold follows the noise, towards the set rate"
     yield f"  of the kind {calibration.KIND}: drift, spikes and shares of slow messages are not simulated"
     yield f"smallest step up that is confirmed with {calibration.PROBABILITY:.0%} probability:"
     for seen in found.power:

@@ -60,6 +60,7 @@ def calibrate(
     from detectors import calibration
     from soak.cli import _calibration_text
     from soak.core.errors import NotAvailableError
+    from soak.core.units import SECOND_NS
 
     set_ns = None if false_alarms is None else _rate(false_alarms)
     many, config, spacing = _run(target, value) if target.is_dir() else _file(target, value)
@@ -67,7 +68,9 @@ def calibrate(
     _check(set_ns, spacing)
     if not many:
         raise NotAvailableError(f"{target}: no series has {calibration.LEAST_ROWS} quiet rows")
-    config = replace(config, false_alarms=round(set_ns / spacing))
+    # at least, as a spacing is a difference of two floats
+    rate = max(LEAST_ROWS_BETWEEN * SECOND_NS, round(set_ns / spacing))
+    config = replace(config, false_alarms=rate)
     within = _within(len(many), spacing, values)
     rows = [round(seconds / spacing) for seconds in within]
     found = _calibration_text.Calibrated(
@@ -103,8 +106,8 @@ def _check(set_ns: int, spacing: float) -> None:
     from soak.core.errors import PlanError
     from soak.core.units import format_per_duration
 
-    # in whole milliseconds: a spacing is a difference of two floats
-    least_ns = ceil(LEAST_ROWS_BETWEEN * spacing * 1000.0 - 0.1) * 10**6
+    # in whole milliseconds
+    least_ns = max(1, ceil(LEAST_ROWS_BETWEEN * spacing * 1000.0 - 0.1)) * 10**6
     if set_ns < least_ns:
         raise PlanError(
             f"--false-alarms: {format_per_duration(set_ns)} is too often for rows {spacing:.4g} s apart; "

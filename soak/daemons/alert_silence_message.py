@@ -26,6 +26,7 @@ _AFAR = (
 _BACK = "The run has again what it lacked. What was not recorded is a gap."
 _BACK_AFAR = "What these record on other hosts comes here again, with what waited there."
 _MOST_NAMED = 3
+_MOST_LOOKS = 8
 _LASTS_NS = duration_ns("1d")
 
 
@@ -107,8 +108,10 @@ def _body(silence: Silence, about: About, *, is_over: bool) -> str:
             "The run goes on without a part of it, which does nothing, or dies again and again.",
             *dict.fromkeys(_MEANING.get(one, _GAP) for one in silence.daemons),
         ]
-        looks = dict.fromkeys(_look(silence, one) for one in silence.daemons)
-        facts += [("look", look) for look in looks]
+        looks = list(dict.fromkeys(_look(silence, one) for one in silence.daemons))
+        facts += [("look", look) for look in looks[:_MOST_LOOKS]]
+        if len(looks) > _MOST_LOOKS:
+            facts.append(("", f"and so on for {len(looks) - _MOST_LOOKS} more"))
     if not silence.is_afar:
         opening.append("This says nothing about the cluster.")
     if not is_over and silence.until_wall_ns is not None:  # the sink was away

@@ -42,7 +42,8 @@ def _false_alarms(many: list[Quiet], config: Config) -> str:
         panel of {config.panel_size} like these it would take noise for a step {middle} times a month
         (95 %: {low} to {high}); {format_per_duration(config.false_alarms)} is set. Rates this low cannot
         be counted: they are extended on a straight line from rates that can, and the interval holds what that
-        leaves open. Drift, spikes and shares of slow messages are not simulated."""
+        leaves open. Counted are half hours: some hours later the threshold follows the noise, towards the set
+        rate. Drift, spikes and shares of slow messages are not simulated."""
 
 
 def _power(many: list[Quiet], config: Config) -> Markup:
