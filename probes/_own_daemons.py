@@ -19,6 +19,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
 LOOK_NS = 30 * SECOND_NS  # between two looks for new processes
+SOON_NS = 2 * SECOND_NS  # and after one has gone: its daemon is started again, and starts others
 
 Samples = list[tuple[Column, float]]
 
@@ -82,6 +83,7 @@ class OwnDaemons:
         self._ask = ask
         self._names: Mapping[int, str] = {}
         self._next_look_ns = 0
+        self._soon_until_ns = 0
         self._deltas: Deltas[int] = Deltas()
 
     def samples(self) -> Samples:
@@ -89,9 +91,12 @@ class OwnDaemons:
         now_ns = self._clock.mono_ns()
         if now_ns >= self._next_look_ns:
             self._names = self._look()
-            self._next_look_ns = now_ns + LOOK_NS
+            self._next_look_ns = now_ns + (SOON_NS if now_ns < self._soon_until_ns else LOOK_NS)
         asked = {pid: self._ask(pid) for pid in self._names}
         found = {pid: one for pid, one in asked.items() if one is not None}
+        if len(found) < len(asked) and now_ns >= self._soon_until_ns:
+            self._soon_until_ns = now_ns + LOOK_NS
+            self._next_look_ns = now_ns + SOON_NS
         spent = {pid: one.cpu_seconds for pid, one in found.items()}
         grown = self._deltas.take(spent, now_ns)
         cores: dict[str, float] = defaultdict(float)

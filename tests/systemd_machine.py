@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.systemd_world import World
 SOAK = str(Path(sys.prefix) / "bin" / "soak")
 DAEMONS = ("produce", "consume", "probe", "conduct", "detect", "alert", "finish")
 
+_DAEMON = re.compile(r'"host_daemon_cpu_cores","labels":\{"daemon":"([^"]+)"')
 DOWN = "tests-down.target"
 DOWN_UNIT = """
 [Unit]
@@ -64,6 +66,11 @@ class Machine:
         """Return how many bytes a daemon has written."""
         files = self.folder().journal.glob(f"{daemon}@*/*.jsonl")
         return sum(path.stat().st_size for path in files)
+
+    def seen_by_probe(self) -> set[str]:
+        """Return the daemons whose CPU the probe has read."""
+        files = self.folder().journal.glob("probe@*/*.jsonl")
+        return {name for path in files for name in _DAEMON.findall(path.read_text())}
 
     def await_records(self, daemon: str = "produce.0") -> None:
         before = self.recorded(daemon)

@@ -121,6 +121,40 @@ def test_what_a_hypervisor_takes_from_the_load_s_host_is_the_client(
         assert "of probe@h went from 14% to 27%" in explanation.evidence[0].text
 
 
+def started_again(daemon: str, cores: float, host: str = "h", seconds: int = 24) -> Nearby:
+    """Return a daemon that is gone at second 100, and takes so many of two cores for a while from 104 on."""
+    k = np.concatenate([np.arange(100), np.arange(104, 160)])
+    name = f'probe@{host}|host_daemon_cpu_cores{{daemon="{daemon}"}}'
+    took = np.where((k >= 104) & (k < 104 + seconds), cores, 0.05)
+    count = Series(f"probe@{host}|host_cpu_count", np.arange(160), np.full(160, 2.0))
+    own = Series(P99, np.arange(160), np.full(160, 0.004))
+    return Nearby(0, 160, {one.name: one for one in (Series(name, k, took), count, own)})
+
+
+@pytest.mark.parametrize(
+    ("found", "is_named"),
+    [
+        (started_again("detect-stream", 1.0), True),
+        (started_again("detect-stream", 0.4), False),
+        (started_again("detect-stream", 1.0, seconds=8), False),
+        (started_again("detect-stream", 1.0, host="b1"), False),
+        (started_again("produce.0", 1.0), False),
+        (started_again("lab", 1.0), False),
+    ],
+)
+def test_what_a_daemon_that_only_watches_takes_from_the_load_s_host_is_the_client(
+    found: Nearby, *, is_named: bool
+) -> None:
+    """A step at second 100, as the detector is started again; what the load takes may follow the cluster."""
+    (explanation,) = attribute(STEP, found)
+
+    assert explanation.cause == ("client" if is_named else "unknown")
+    if is_named:
+        assert explanation.evidence[0].text.startswith(
+            "detect-stream of soakd itself took 0.894 cores of the 2 processors of h in the 30 s after"
+        )
+
+
 def test_what_it_takes_from_a_host_with_a_broker_is_that_broker_s() -> None:
     found = stolen("probe@h", 0.14, 0.27)
     fsync = Series("probe@h|fsync_latency_seconds", np.arange(160), np.full(160, 0.001))

@@ -78,6 +78,18 @@ def test_a_process_that_is_gone_is_left_out() -> None:
     assert not any("alert" in name for name in found[-1])
 
 
+def test_one_that_is_started_again_is_found_within_seconds() -> None:
+    """The next look would be half a minute after the first."""
+    gone, back = {1: Usage(1.0, 10)}, {1: Usage(1.0, 10), 9: Usage(3.0, 10)}
+    uses = [{1: Usage(1.0, 10), 7: Usage(5.0, 10)}, gone, gone, back, {**gone, 9: Usage(4.0, 10)}]
+    found = samples([{1: "probe", 7: "detect-stream"}, {1: "probe", 9: "detect-stream"}], uses)
+
+    assert [one.get('host_daemon_cpu_cores{daemon="detect-stream"}') for one in found] == [
+        *[None] * 4,
+        1.0,
+    ]
+
+
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """A process that looks like a daemon which has started another process."""

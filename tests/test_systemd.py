@@ -96,6 +96,7 @@ def test_a_run_goes_on_through_kills_a_hang_and_a_power_cut(
     run = read_run(machine.folder())
 
     assert len(machine.runs()) == 1
+    assert machine.seen_by_probe() >= {"produce", "consume", "detect-stream", "probe"}
     assert (summary["run"], run.state) == (run.id, "interrupted")
     assert (summary["audit"]["lost"], summary["audit"]["duplicated"]) == (0, 0)
     assert [found["metric"] for found in summary["findings"] if found["cause"] != "client"] == []

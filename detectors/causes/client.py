@@ -4,7 +4,8 @@ Method:  latency counts from the intended time of sending, so schedule lag is pa
          compared with the step, but for seconds in which a full queue held the sending back. So is how long a
          producer could note no acknowledgement, and a consumer take no message. All these are a part of the
          latency, so they may have risen anywhere in the interval of its onset. Beside them, the share of
-         seconds that a daemon marked as untrusted, and the CPU that a hypervisor took from its host.
+         seconds that a daemon marked as untrusted, the CPU that a hypervisor took from its host, and what
+         those of our daemons took of it that only watch: those of the load follow what the cluster does.
 Assumes: our own records of the minute before and after the onset. A producer's latency is its own: what
          another process did is no part of it; end to end every producer may be.
 """
@@ -28,6 +29,10 @@ _SECONDS = 30  # before and after the onset
 _LEAST = 5
 _UNTRUSTED_RATIO = 0.5
 _UNTRUSTED_SCORE = 0.8
+_WATCHING = frozenset(
+    {"alert", "conduct", "detect-stream", "finish", "probe", "receive", "ship"}
+)  # names of daemons
+_LEAST_WATCHING = 0.25  # of the host's processors
 _PRODUCER, _END_TO_END = "produce.", "end_to_end_latency_seconds"
 _LAG = "schedule_lag_seconds"
 _HELD = "held_back_messages"
@@ -47,8 +52,8 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return what our own daemons have to do with a step of latency; None when nothing."""
     if change.direction == "down":
         return None
-    parts = (_late(change, nearby), _untrusted(change, nearby), _stolen(change, nearby))
-    found = [part for part in parts if part]
+    parts = (_late, _untrusted, _stolen, _watched)
+    found = [found for part in parts if (found := part(change, nearby))]
     if not found:
         return None
     return Explanation(
@@ -143,7 +148,7 @@ def _untrusted(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
 
 def _stolen(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
     """Return what a hypervisor took from the host of a daemon whose latency this is: broker's hosts apart."""
-    hosts = {_host(source) for source in map(source_of, nearby.series) if _is_part(source, change)}
+    hosts = _hosts(change, nearby)
     found = [
         one
         for one in moves(broker_cpu.STOLEN.metric, change, nearby)
@@ -156,6 +161,38 @@ def _stolen(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
     if worst is None:
         return None
     return _scores.graded(_scores.LIKELY, worst.after - worst.before), told(worst, change)
+
+
+def _watched(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
+    """Return what a daemon that only watches began to take of such a host: it may have been started again."""
+    (low, high), hosts = change.interval, _hosts(change, nearby)
+    processors = {
+        _host(source_of(name)): float(np.median(series.values))
+        for name, series in nearby.named("host_cpu_count").items()
+    }
+    found = []
+    for name, series in nearby.named("host_daemon_cpu_cores").items():
+        host, daemon = _host(source_of(name)), dict(column_of(name).labels).get("daemon", "")
+        before = between(series, low - _SECONDS, low)
+        after = between(series, high, min(high + _SECONDS, nearby.soak_end(change.onset_k)))
+        is_one = daemon in _WATCHING and host in hosts and host in processors
+        if is_one and min(before.size, after.size) >= _LEAST:
+            was, became = float(before.mean()), float(after.mean())
+            found.append(((became - was) / processors[host], daemon, host, was, became))
+    share, daemon, host, was, became = max(found, default=(0.0, "", "", 0.0, 0.0))
+    if share < _LEAST_WATCHING:
+        return None
+    return _scores.graded(_scores.LIKELY, share), Evidence(
+        f"{daemon} of soakd itself took {wording.amount(became, 'cores')} of the "
+        f"{processors[host]:g} processors of {host} in the {_SECONDS} s after the onset of the step, and "
+        f"{wording.amount(was, 'cores')} in those before.",
+        {"daemon": daemon, "before": was, "after": became},
+    )
+
+
+def _hosts(change: Change, nearby: Nearby) -> set[str]:
+    """Return the hosts of the daemons whose latency this is."""
+    return {_host(source) for source in map(source_of, nearby.series) if _is_part(source, change)}
 
 
 def _host(source: str) -> str:
