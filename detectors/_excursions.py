@@ -15,7 +15,7 @@ from detectors._spread import EXPECTED, Spread
 
 LEVEL = 6.0
 APART_ROWS = 60.0
-"""Below the level, then an excursion above it is over."""
+"""Below the level before it is passed again."""
 _PRIOR_ROWS, _MEMORY_ROWS = 3600.0, 36_000.0
 _RESERVE = 1.9  # of the threshold, for what may not be known: independent noise does without
 _LEAST_SPARED, _MOST_SPARED = -1.0, 2.6
@@ -27,14 +27,12 @@ _NEVER = 1e-9
 
 
 def learn(spread: Spread, best: NDArray[np.float64], counts: NDArray[np.bool_]) -> None:
-    """Take the largest ratio of each series in a row; only those that could alarm in it count.
-
-    An excursion counts once it is over, so no step holds itself back.
-    """
-    below = np.where(best > LEVEL, 0.0, spread.below + 1.0)
-    is_over = np.where(below == APART_ROWS, 1.0, 0.0)
+    """Take the largest ratio of each series in a row; only those that could alarm in it count."""
+    is_above = best > LEVEL
+    passes = is_above & (spread.below >= APART_ROWS)
+    below = np.where(is_above, 0.0, spread.below + 1.0)
     rows = np.minimum(spread.seen[-1] + _PRIOR_ROWS, _MEMORY_ROWS)
-    spread.passed += np.where(counts, (is_over - spread.passed) / rows, 0.0)
+    spread.passed += np.where(counts, (passes - spread.passed) / rows, 0.0)
     spread.below = np.where(counts, below, spread.below)
 
 
