@@ -79,14 +79,16 @@ def test_before_two_hours_it_goes_by_what_is_known_of_bursts() -> None:
     assert 0.0 < spared_of(known(0.5, rows=9000.0)) < 1.0
 
 
-@pytest.mark.parametrize(("tied", "rows"), [(1.0, 14_400), (20.0, 10_800), (40.0, 28_800)])
-def test_the_more_rows_hang_together_the_longer_it_takes(tied: float, rows: float) -> None:
+@pytest.mark.parametrize(
+    ("tied", "rows", "share"), [(1.0, 14_400, 1.0), (20.0, 10_800, 0.5), (40.0, 28_800, 0.5)]
+)
+def test_the_more_rows_hang_together_the_longer_it_takes(
+    tied: float, rows: float, share: float
+) -> None:
     """Two hours to four; where means vary 40 times as much as independent ones five hours to eleven."""
     late = spared_of(known(0.0, rows=40_000.0), tied)
 
-    assert spared_of(known(0.0, rows), tied) == pytest.approx(
-        late * {1.0: 1.0, 20.0: 0.5, 40.0: 0.5}[tied]
-    )
+    assert spared_of(known(0.0, rows), tied) == pytest.approx(share * late)
 
 
 def test_the_more_rows_hang_together_the_less_is_spared() -> None:

@@ -67,10 +67,7 @@ def busy_with_us(change: Change, nearby: Nearby) -> set[str]:
 
     A client that is answered nothing may spin.
     """
-    counts = {
-        source_of(name): float(np.median(series.values))
-        for name, series in nearby.named("host_cpu_count").items()
-    }
+    counts = processors(nearby)
     cores: dict[str, float] = {}
     for one in moves("host_daemon_cpu_cores", change, nearby):
         source = source_of(one.series)
@@ -80,6 +77,14 @@ def busy_with_us(change: Change, nearby: Nearby) -> set[str]:
         for one in moves(_HOST_CPU, change, nearby)
         if (source := source_of(one.series)) in counts
         and cores.get(source, 0.0) > _MOST_OURS * (one.after - one.before) * counts[source] > 0.0
+    }
+
+
+def processors(nearby: Nearby) -> dict[str, float]:
+    """Return how many processors each host has, by what watches it."""
+    return {
+        source_of(name): float(np.median(series.values))
+        for name, series in nearby.named("host_cpu_count").items()
     }
 
 

@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors.causes import _brokers, _scores, broker_cpu
+from detectors.causes._innocence import processors
 from detectors.causes._moves import move, moves, told
 from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby, between
@@ -95,16 +97,11 @@ def _is_part(source: str, change: Change) -> bool:
 
 
 def _delayed(name: str, text: str, change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
-    low, high = change.interval
     own = _own(nearby.series[name], nearby, source_of(name))
-    before = between(own, low - _SECONDS, low)
-    after = between(own, high, min(high + _SECONDS, nearby.soak_end(change.onset_k)))
-    if min(before.size, after.size) < _LEAST:
+    around, moved = _around(own, change, nearby), move(own, change, nearby)
+    if around is None or moved is None or not moved.has_risen_with(change):
         return None
-    moved = move(own, change, nearby)
-    if moved is None or not moved.has_risen_with(change):
-        return None
-    was, became = float(np.median(before)), float(np.median(after))
+    was, became = (float(np.median(part)) for part in around)
     share = max(0.0, min(1.0, (became - was) / (change.after - change.before)))
     if share == 0.0:
         return None
@@ -114,6 +111,16 @@ def _delayed(name: str, text: str, change: Change, nearby: Nearby) -> tuple[floa
         f"{share:.0%} of the step.",
         {"before": was, "after": became, "explained_ratio": share},
     )
+
+
+def _around(
+    series: Series, change: Change, nearby: Nearby
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Return the values of the half minute before the onset and after it; None when too few are known."""
+    low, high = change.interval
+    before = between(series, low - _SECONDS, low)
+    after = between(series, high, min(high + _SECONDS, nearby.soak_end(change.onset_k)))
+    return (before, after) if min(before.size, after.size) >= _LEAST else None
 
 
 def _own(lag: Series, nearby: Nearby, source: str) -> Series:
@@ -165,26 +172,31 @@ def _stolen(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
 
 def _watched(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
     """Return what a daemon that only watches began to take of such a host: it may have been started again."""
-    (low, high), hosts = change.interval, _hosts(change, nearby)
-    processors = {
-        _host(source_of(name)): float(np.median(series.values))
-        for name, series in nearby.named("host_cpu_count").items()
-    }
-    found = []
-    for name, series in nearby.named("host_daemon_cpu_cores").items():
-        host, daemon = _host(source_of(name)), dict(column_of(name).labels).get("daemon", "")
-        before = between(series, low - _SECONDS, low)
-        after = between(series, high, min(high + _SECONDS, nearby.soak_end(change.onset_k)))
-        is_one = daemon in _WATCHING and host in hosts and host in processors
-        if is_one and min(before.size, after.size) >= _LEAST:
-            was, became = float(before.mean()), float(after.mean())
-            found.append(((became - was) / processors[host], daemon, host, was, became))
-    share, daemon, host, was, became = max(found, default=(0.0, "", "", 0.0, 0.0))
+    hosts, counts = _hosts(change, nearby), processors(nearby)
+    found = [
+        one
+        for name, series in nearby.named("host_daemon_cpu_cores").items()
+        if _host(source_of(name)) in hosts
+        and dict(column_of(name).labels).get("daemon") in _WATCHING
+        and (one := _taken(series, counts.get(source_of(name)), change, nearby)) is not None
+    ]
+    return max(found, key=lambda one: one[0], default=None)
+
+
+def _taken(
+    cores: Series, count: float | None, change: Change, nearby: Nearby
+) -> tuple[float, Evidence] | None:
+    around = _around(cores, change, nearby)
+    if around is None or count is None:
+        return None
+    was, became = (float(part.mean()) for part in around)
+    share = (became - was) / count
     if share < _LEAST_WATCHING:
         return None
+    daemon = dict(column_of(cores.name).labels)["daemon"]
     return _scores.graded(_scores.LIKELY, share), Evidence(
-        f"{daemon} of soakd itself took {wording.amount(became, 'cores')} of the "
-        f"{processors[host]:g} processors of {host} in the {_SECONDS} s after the onset of the step, and "
+        f"{daemon} of soakd itself took {wording.amount(became, 'cores')} of the {count:g} processors "
+        f"of {_host(source_of(cores.name))} in the {_SECONDS} s after the onset of the step, and "
         f"{wording.amount(was, 'cores')} in those before.",
         {"daemon": daemon, "before": was, "after": became},
     )
