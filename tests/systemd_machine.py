@@ -62,6 +62,11 @@ class Machine:
     def active(self, unit: str) -> str:
         return self.world.show(f"soak-{unit}@t.service", "ActiveState")
 
+    def group_of(self, unit: str) -> str:
+        """Return how the kernel weighs the session of a daemon: `/autogroup-5 nice 19`."""
+        pid = self.world.show(f"soak-{unit}@t.service", "MainPID")
+        return self.world.run("cat", f"/proc/{pid}/autogroup")
+
     def recorded(self, daemon: str = "produce.0") -> int:
         """Return how many bytes a daemon has written."""
         files = self.folder().journal.glob(f"{daemon}@*/*.jsonl")

@@ -19,6 +19,7 @@ from tests.systemd_world import World, booted, why_not
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 MOST_EXPOSED = 2.0
+NICENESS = {"produce": "0", "detect": "19", "alert": "10"}  # beside other services
 PLANNED_SECONDS = 5 + 20 + 20
 PLAN = """
 name: t
@@ -81,20 +82,22 @@ def test_a_run_goes_on_through_kills_a_hang_and_a_power_cut(
     machine.await_records()
     for name in DAEMONS:
         machine.ctl("kill", "-s", "KILL", f"soak-{name}@t.service")
-    for name in DAEMONS:
-        machine.await_restart(name, 1)
-    machine.await_records()
+    machine.await_restart("conduct", 1)
     machine.ctl("kill", "-s", "STOP", "soak-conduct@t.service")
-    machine.await_restart("conduct", 2)
+    for name in DAEMONS:
+        machine.await_restart(name, 2 if name == "conduct" else 1)
+    machine.await_records()
     world.run("cp", "-a", "/etc", "/srv/etc")
     world.cut_power()
     world.boot()
     machine.await_records()
     machine.await_records("consume.0")
+    groups = {name: machine.group_of(name) for name in ("produce", "detect", "alert")}
     world.run(SOAK, "stop", "/var/lib/soak/t/current")
     summary = machine.await_report()
     run = read_run(machine.folder())
 
+    assert {name: group.split()[-1] for name, group in groups.items()} == NICENESS
     assert len(machine.runs()) == 1
     assert machine.seen_by_probe() >= {"produce", "consume", "detect-stream", "probe"}
     assert (summary["run"], run.state) == (run.id, "interrupted")

@@ -13,6 +13,7 @@ import typer
 import soak.cli
 from soak.core.clock import SystemClock
 from soak.core.errors import PlanError, SoakError
+from soak.service import niceness
 from soak.service.again import keep_apart
 from soak.service.journal_lines import complain, is_journal, set_up
 from soak.service.lean import one_thread_for_numpy
@@ -64,6 +65,7 @@ def run() -> None:
     one_thread_for_numpy()
     set_up()
     try:
+        niceness.spread(SystemClock())
         keep_apart(SystemClock())
         build(sys.argv[1:])(prog_name="soak")
     except PlanError as error:
