@@ -40,10 +40,13 @@ LIMIT_SECONDS = 120
 class Main:
     """The host that receives, under another name: takes lines into a folder and announces its run."""
 
-    def __init__(self, path: Path, run_id: str, ship: Ship, seconds: int) -> None:
+    def __init__(
+        self, path: Path, run_id: str, ship: Ship, seconds: int, ahead_seconds: int = 20
+    ) -> None:
         self.clock = SystemClock()
         self.folder = RunFolder(path / run_id)
-        self.run = Run(run_id, self.clock.wall_ns() + 20 * SECOND_NS, "main", {}, "running", "x")
+        start_ns = self.clock.wall_ns() + ahead_seconds * SECOND_NS
+        self.run = Run(run_id, start_ns, "main", {}, "running", "x")
         write_run(self.folder, self.run)
         write_atomically(self.folder.phases, to_line("soak", 0) + to_line("end", seconds))
         self._ship = ship
