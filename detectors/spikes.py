@@ -4,8 +4,9 @@ Method:  a burst begins where a value lies both the smallest step and five robus
          last minute, and ends after two calm rows. With each burst the last 24 are held against combs
          (`_comb`); one is told when it is rarer than the threshold, and gone after three ticks without a
          burst on them, or when one of another period is told.
-Assumes: bursts of at most 20 s or two rows, six rows to two hours apart; a minute is one of rows of a second.
-         A comb that is there from the start of a watch is how the cluster is, no news.
+Assumes: bursts of at most 20 s or two rows, six rows to two hours apart, two of three ticks hidden at most; a
+         minute is one of rows of a second. A comb that is there from the start of a watch is how the cluster
+         is, no news.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SLACK = 3  # seconds
 _SAME_PERIOD = 0.05
 _BEAT_RATIO = 4 / 3  # faster or slower, a comb of about the height is the one that was there
 _BEAT_STEPS = 1.7  # by so many smallest steps it may have grown: of 1.5 x, by a factor of 2
-_REMEMBERED_SECONDS = 7200  # a burst; a comb that was so, or whose beat changes
+_REMEMBERED_SECONDS = 7200  # at least a burst; a comb that was so, or whose beat changes
 _SAME_HEIGHT = 1.2  # in smallest steps above the level
 _FOLLOWED = 0.25  # of how early or late a burst is: a period is never known exactly
 _LENIENT = 1.5  # a burst of the standing comb may be so much earlier or later: ticks are less sure
@@ -88,7 +89,7 @@ class Watch:
             self.now = first, k - first + self.spacing, max(top, y)
         if ended is None or ended[1] > max(_LONGEST, 2 * self.spacing):
             return changes
-        if self.bursts and ended[0] > self.bursts[-1][0] + _REMEMBERED_SECONDS:
+        if self.bursts and ended[0] > self.bursts[-1][0] + self._longest_gap():
             self.bursts = []
         self.bursts = [*self.bursts, ended][-_MOST:]
         return changes + self._told(series, k, recent.level, config)
@@ -119,6 +120,13 @@ class Watch:
         self.calm_rows = round((k - tick_k) / self.spacing)
         ended = [] if old is None else [replace(old, state="gone", gone_k=k)]
         return [*ended, self.standing]
+
+    def _longest_gap(self) -> float:
+        """Return how many seconds after a burst the next one may come and follow it: noise may hide ticks."""
+        gaps = np.diff([first for first, *_ in self.bursts])
+        return max(
+            _REMEMBERED_SECONDS, _SILENT_TICKS * float(np.median(gaps)) if gaps.size else 0.0
+        )
 
     def _is_on_tick(self, k: int) -> bool:
         """Return whether a burst is the standing comb's, whose ticks follow it by a part when it is."""

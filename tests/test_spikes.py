@@ -33,6 +33,16 @@ def test_a_comb_is_told_with_its_period(period: float, rows: int) -> None:
     assert found.gone_k is None
 
 
+def test_a_slow_comb_is_told_though_noise_hides_a_tick() -> None:
+    """Every 75 min: a hidden tick leaves two and a half hours without a burst."""
+    y = comb(45_000, 1000, 4500.0)
+    y[1000 + 3 * 4500 : 1003 + 3 * 4500] -= 0.5
+    (found,) = detect(series_of(y), Config())
+
+    assert found.onset_k == 1000
+    assert found.period_seconds == pytest.approx(4500.0, abs=1.0)
+
+
 def test_the_words_are_those_of_an_engineer() -> None:
     (found,) = detect(series_of(comb(3600, 1000, 52.1)), Config())
 
