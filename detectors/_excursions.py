@@ -22,7 +22,7 @@ _LEAST_SPARED, _MOST_SPARED = -1.0, 2.6
 _TAIL = 2.5  # what passes the level more often than expected comes higher yet by this power
 _TIED = 20.0  # from which on the most is less
 # rows until the measure counts: at least, and times the square of how tied
-_LEAST_ROWS, _ROWS_EACH = 7200.0, 12.0
+LEAST_ROWS, _ROWS_EACH = 7200.0, 12.0
 _NEVER = 1e-9
 
 
@@ -56,6 +56,6 @@ def thresholds(
     most = _MOST_SPARED * np.minimum(1.0, _TIED / tied)
     most = np.minimum(most, np.maximum(whole - LEVEL, first))
     measured = np.clip(_RESERVE - np.maximum(often, _TAIL * often), _LEAST_SPARED, most)
-    known = spread.seen[-1] / np.maximum(_LEAST_ROWS, _ROWS_EACH * tied**2) - 1.0
+    known = spread.seen[-1] / np.maximum(LEAST_ROWS, _ROWS_EACH * tied**2) - 1.0
     found: NDArray[np.float64] = whole - first - np.clip(known, 0.0, 1.0) * (measured - first)
     return found

@@ -34,7 +34,7 @@ MONTH_NS = 30 * 86_400 * SECOND_NS
 SHORTEST_SECONDS = 300  # between two false alarms, of the rates that are counted
 _LADDER = tuple(SHORTEST_SECONDS * 4**i for i in range(5))
 _LEAST_ALLOWED = 40  # alarms, for a rate to be worth counting
-_RUN_ROWS = 1800
+RUN_ROWS = 1800
 _LEAD_ROWS = 400  # before a step
 _NEAR_ROWS = 60  # to it, at most, of the interval of a change that is the step
 _SIZES = 14
@@ -147,11 +147,11 @@ def _counted(
     values: int,
 ) -> Rung:
     lead = config.baseline // SECOND_NS
-    copies = max(1, values // ((_RUN_ROWS + lead) * len(many)))
-    tables = [drawn(rng, one, _RUN_ROWS + lead, copies) for one in many]
+    copies = max(1, values // ((RUN_ROWS + lead) * len(many)))
+    tables = [drawn(rng, one, RUN_ROWS + lead, copies) for one in many]
     short = replace(config, false_alarms=allowed_seconds * SECOND_NS, panel_size=1)
     states = [change.state for _, _, change in _said(short, tables, many)]
-    seconds = float(_RUN_ROWS * copies * len(many))
+    seconds = float(RUN_ROWS * copies * len(many))
     return Rung(allowed_seconds, seconds, states.count("warning"), states.count("confirmed"))
 
 

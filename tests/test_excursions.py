@@ -105,24 +105,20 @@ def test_no_threshold_falls_below_the_level_by_what_alarms_would_hide(
     assert 7.0 - spared_of(known(0.0), calm=calm, whole=7.0) == pytest.approx(lowest)
 
 
-@pytest.fixture
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured counts from ten minutes on, in place of four hours."""
-    monkeypatch.setattr(_excursions, "_LEAST_ROWS", 300.0)
-
-
 def said(*, every: int = 0, often: float | None = None) -> tuple[list[Change], bytes]:
     """Return what a panel says of independent noise at one alarm in half an hour, and its state at the end.
 
-    It is stored and resumed `every` so many rows. The level is taken to be passed so many times as `often`,
-    whatever the noise does.
+    It is stored and resumed `every` so many rows. From ten minutes on what is measured counts, as if there
+    had been hours before. The level is taken to be passed so many times as `often`, whatever the noise does.
     """
     columns = [Column("x", (("i", str(i)),)) for i in range(30)]
     values = 1000.0 + np.random.default_rng(11).standard_normal((2400, 30))
     panel, config = Panel(feeding.config(1800.0)), feeding.config(1800.0)
     found = []
     for k, row in enumerate(values):
-        if every and k % every == 0:
+        if k == 600:
+            panel._blocks["s"].spread.seen[-1] += 4 * _excursions.LEAST_ROWS
+        if k == 600 or (every and k % every == 0):
             panel = Panel.from_bytes(panel.to_bytes(), config)
         if often is not None and k:
             panel._blocks["s"].spread.passed[:] = often * EXPECTED
@@ -130,12 +126,10 @@ def said(*, every: int = 0, often: float | None = None) -> tuple[list[Change], b
     return found, panel.to_bytes()
 
 
-@pytest.mark.usefixtures("_soon")
 def test_a_panel_whose_threshold_measures_itself_resumes_bit_for_bit() -> None:
     assert said(every=7) == said()
 
 
-@pytest.mark.usefixtures("_soon")
 def test_what_was_measured_moves_the_alarms() -> None:
     """Of noise that passed the level ten times as often fewer are told, and of one that never did more."""
     often, as_expected, never = (

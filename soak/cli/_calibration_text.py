@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from detectors import calibration
+from detectors import _excursions, calibration
 from detectors._quiet import Quiet
 from detectors.level_shift import Config
 from soak.core import wording
@@ -49,7 +49,14 @@ def text(found: Calibrated) -> Iterator[str]:
             f"{rung.warned} warned"
         )
     yield "  extended from there to the set rate on a straight line in the logs of both"
-    yield "  counted in half hours: some hours later the threshold follows the noise, towards the set rate"
+    piece, known = (
+        wording.span(rows * found.spacing_seconds)
+        for rows in (calibration.RUN_ROWS, _excursions.LEAST_ROWS)
+    )
+    yield (
+        f"  counted in pieces of {piece}: from {known} of rows on the threshold comes to follow the noise, "
+        "towards the set rate"
+    )
     yield f"  of the kind {calibration.KIND}: drift, spikes and shares of slow messages are not simulated"
     yield f"smallest step up that is confirmed with {calibration.PROBABILITY:.0%} probability:"
     for seen in found.power:
