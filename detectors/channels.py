@@ -29,6 +29,11 @@ def source_of(series: str) -> str:
     return series.partition("|")[0]
 
 
+def host_of(source: str) -> str:
+    """Return the part of `daemon@host` after the at, "" without one."""
+    return source.partition("@")[2]
+
+
 @lru_cache(maxsize=MOST_SERIES)
 def column_of(series: str) -> Column:
     """Return metric and labels from `source|column name`; the name does not hold the unit."""

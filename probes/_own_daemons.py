@@ -21,6 +21,8 @@ from soak.core.units import SECOND_NS
 LOOK_NS = 30 * SECOND_NS  # between two looks for new processes
 SOON_NS = 2 * SECOND_NS  # and after one has gone: its daemon is started again, and starts others
 
+_OF_A_RUN = frozenset({"--run-dir", "--home", "--owed"})
+
 Samples = list[tuple[Column, float]]
 
 
@@ -31,11 +33,14 @@ class Usage:
 
 
 def daemon_of(command: Sequence[str]) -> str:
-    """Return the daemon's name, as the run's journals have it, or "" for any other command line."""
+    """Return the daemon's name, as the run's journals have it, or "" for any other command line.
+
+    Who makes a report is one, too: it starts a JVM.
+    """
     for at, word in enumerate(command[:-1]):
         if word == "soak.cli.main" or PurePath(word).name == "soak":
             rest = list(command[at + 1 :])
-            if "--run-dir" not in rest:
+            if rest[0] != "report" and not _OF_A_RUN.intersection(rest):
                 return ""
             index = rest.index("--index") + 1 if "--index" in rest else len(rest)
             return ".".join([rest[0], *rest[index : index + 1]])
@@ -94,9 +99,9 @@ class OwnDaemons:
             self._next_look_ns = now_ns + (SOON_NS if now_ns < self._soon_until_ns else LOOK_NS)
         asked = {pid: self._ask(pid) for pid in self._names}
         found = {pid: one for pid, one in asked.items() if one is not None}
-        if len(found) < len(asked) and now_ns >= self._soon_until_ns:
+        if len(found) < len(asked):
             self._soon_until_ns = now_ns + LOOK_NS
-            self._next_look_ns = now_ns + SOON_NS
+            self._next_look_ns = min(self._next_look_ns, now_ns + SOON_NS)
         spent = {pid: one.cpu_seconds for pid, one in found.items()}
         grown = self._deltas.take(spent, now_ns)
         cores: dict[str, float] = defaultdict(float)

@@ -121,38 +121,89 @@ def test_what_a_hypervisor_takes_from_the_load_s_host_is_the_client(
         assert "of probe@h went from 14% to 27%" in explanation.evidence[0].text
 
 
-def started_again(daemon: str, cores: float, host: str = "h", seconds: int = 24) -> Nearby:
-    """Return a daemon that is gone at second 100, and takes so many of two cores for a while from 104 on."""
-    k = np.concatenate([np.arange(100), np.arange(104, 160)])
+def started_again(
+    daemon: str = "detect-stream",
+    cores: float = 1.0,
+    host: str = "h",
+    seconds: int = 24,
+    away: tuple[int, int] = (97, 102),
+    until: int = 126,
+    processors: float = 2.0,
+) -> Nearby:
+    """Return a daemon that is away, then takes so many cores; p99 is high from 100 to `until`."""
+    every = np.arange(200)
+    k = every[(every < away[0]) | (every >= away[1])]
     name = f'probe@{host}|host_daemon_cpu_cores{{daemon="{daemon}"}}'
-    took = np.where((k >= 104) & (k < 104 + seconds), cores, 0.05)
-    count = Series(f"probe@{host}|host_cpu_count", np.arange(160), np.full(160, 2.0))
-    own = Series(P99, np.arange(160), np.full(160, 0.004))
-    return Nearby(0, 160, {one.name: one for one in (Series(name, k, took), count, own)})
+    took = np.where((k >= away[1]) & (k < away[1] + seconds), cores, 0.05)
+    count = Series(f"probe@{host}|host_cpu_count", every, np.full(200, processors))
+    own = Series(P99, every, np.where((every >= 100) & (every < until), 0.06, 0.004))
+    return Nearby(0, 200, {one.name: one for one in (Series(name, k, took), count, own)})
 
 
 @pytest.mark.parametrize(
     ("found", "is_named"),
     [
-        (started_again("detect-stream", 1.0), True),
-        (started_again("detect-stream", 0.4), False),
-        (started_again("detect-stream", 1.0, seconds=8), False),
-        (started_again("detect-stream", 1.0, host="b1"), False),
-        (started_again("produce.0", 1.0), False),
-        (started_again("lab", 1.0), False),
+        (started_again(), True),
+        (started_again("report"), True),
+        (started_again(cores=0.4), False),
+        (started_again(seconds=8), False),
+        (started_again(seconds=8, away=(60, 102)), False),
+        (started_again(away=(60, 102)), True),
+        (started_again(away=(97, 115)), False),
+        (started_again(until=200), False),
+        (started_again(host="b1"), False),
+        (started_again("produce.0"), False),
+        (started_again("ship"), False),
+        (started_again("lab"), False),
+        (started_again(processors=0.0), False),
+    ],
+    ids=[
+        "restart",
+        "report",
+        "little",
+        "short",
+        "short, after long away",
+        "after long away",
+        "long after the onset",
+        "the step lasts",
+        "a broker's host",
+        "load",
+        "a client of the cluster",
+        "no name of ours",
+        "no processors",
     ],
 )
 def test_what_a_daemon_that_only_watches_takes_from_the_load_s_host_is_the_client(
     found: Nearby, *, is_named: bool
 ) -> None:
-    """A step at second 100, as the detector is started again; what the load takes may follow the cluster."""
+    """A step at second 100, as one is started again; what the load takes may follow the cluster."""
     (explanation,) = attribute(STEP, found)
 
     assert explanation.cause == ("client" if is_named else "unknown")
     if is_named:
-        assert explanation.evidence[0].text.startswith(
-            "detect-stream of soakd itself took 0.894 cores of the 2 processors of h in the 30 s after"
+        text = explanation.evidence[0].text
+        assert (
+            "soakd itself took 0.81 cores of the 2 processors of h in 30 s from 2 s after" in text
         )
+
+
+def test_a_restart_within_a_wide_onset_is_the_client() -> None:
+    """A tail is dated to tens of seconds, and may be over before they are."""
+    tail = replace(STEP, kind="tail", interval=(65, 104))
+    found = started_again(away=(66, 70), until=100)
+
+    assert attribute(tail, found)[0].cause == "client"
+    assert attribute(replace(tail, kind="spikes"), found)[0].cause == "unknown"
+
+
+def test_what_was_measured_comes_before_a_restart_of_ours() -> None:
+    found = started_again()
+    steal = Series(
+        "probe@h|host_cpu_steal_ratio", np.arange(200), np.where(np.arange(200) < 100, 0.14, 0.27)
+    )
+    both = replace(found, series={**found.series, steal.name: steal})
+
+    assert "from 14% to 27%" in attribute(STEP, both)[0].evidence[0].text
 
 
 def test_what_it_takes_from_a_host_with_a_broker_is_that_broker_s() -> None:

@@ -81,11 +81,12 @@ def busy_with_us(change: Change, nearby: Nearby) -> set[str]:
 
 
 def processors(nearby: Nearby) -> dict[str, float]:
-    """Return how many processors each host has, by what watches it."""
-    return {
+    """Return how many processors each host has, by what watches it, where that is known."""
+    counts = {
         source_of(name): float(np.median(series.values))
         for name, series in nearby.named("host_cpu_count").items()
     }
+    return {source: count for source, count in counts.items() if count > 0.0}
 
 
 def _is_guilty(one: Move) -> bool:

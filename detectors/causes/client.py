@@ -5,7 +5,7 @@ Method:  latency counts from the intended time of sending, so schedule lag is pa
          producer could note no acknowledgement, and a consumer take no message. All these are a part of the
          latency, so they may have risen anywhere in the interval of its onset. Beside them, the share of
          seconds that a daemon marked as untrusted, the CPU that a hypervisor took from its host, and what
-         those of our daemons took of it that only watch: those of the load follow what the cluster does.
+         those of our daemons took of it that only watch (`_watchers`).
 Assumes: our own records of the minute before and after the onset. A producer's latency is its own: what
          another process did is no part of it; end to end every producer may be.
 """
@@ -17,10 +17,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _brokers, _scores, broker_cpu
-from detectors.causes._innocence import processors
+from detectors.causes import _brokers, _scores, _watchers, broker_cpu
 from detectors.causes._moves import move, moves, told
-from detectors.channels import column_of, source_of
+from detectors.channels import column_of, host_of, source_of
 from detectors.nearby import Nearby, between
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation, Series
@@ -31,10 +30,6 @@ _SECONDS = 30  # before and after the onset
 _LEAST = 5
 _UNTRUSTED_RATIO = 0.5
 _UNTRUSTED_SCORE = 0.8
-_WATCHING = frozenset(
-    {"alert", "conduct", "detect-stream", "finish", "probe", "receive", "ship"}
-)  # names of daemons
-_LEAST_WATCHING = 0.25  # of the host's processors
 _PRODUCER, _END_TO_END = "produce.", "end_to_end_latency_seconds"
 _LAG = "schedule_lag_seconds"
 _HELD = "held_back_messages"
@@ -159,7 +154,7 @@ def _stolen(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
     found = [
         one
         for one in moves(broker_cpu.STOLEN.metric, change, nearby)
-        if _host(source_of(one.series)) in hosts
+        if host_of(source_of(one.series)) in hosts
         and one.has_risen_with(change)
         and broker_cpu.STOLEN.is_exceeded(one)
         and not _brokers.is_host_of_one(one.series, nearby)
@@ -171,41 +166,10 @@ def _stolen(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
 
 
 def _watched(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
-    """Return what a daemon that only watches began to take of such a host: it may have been started again."""
-    hosts, counts = _hosts(change, nearby), processors(nearby)
-    found = [
-        one
-        for name, series in nearby.named("host_daemon_cpu_cores").items()
-        if _host(source_of(name)) in hosts
-        and dict(column_of(name).labels).get("daemon") in _WATCHING
-        and (one := _taken(series, counts.get(source_of(name)), change, nearby)) is not None
-    ]
-    return max(found, key=lambda one: one[0], default=None)
-
-
-def _taken(
-    cores: Series, count: float | None, change: Change, nearby: Nearby
-) -> tuple[float, Evidence] | None:
-    around = _around(cores, change, nearby)
-    if around is None or count is None:
-        return None
-    was, became = (float(part.mean()) for part in around)
-    share = (became - was) / count
-    if share < _LEAST_WATCHING:
-        return None
-    daemon = dict(column_of(cores.name).labels)["daemon"]
-    return _scores.graded(_scores.LIKELY, share), Evidence(
-        f"{daemon} of soakd itself took {wording.amount(became, 'cores')} of the {count:g} processors "
-        f"of {_host(source_of(cores.name))} in the {_SECONDS} s after the onset of the step, and "
-        f"{wording.amount(was, 'cores')} in those before.",
-        {"daemon": daemon, "before": was, "after": became},
-    )
+    """Return what a daemon that only watches began to take of such a host."""
+    return _watchers.taken(change, nearby, _hosts(change, nearby))
 
 
 def _hosts(change: Change, nearby: Nearby) -> set[str]:
     """Return the hosts of the daemons whose latency this is."""
-    return {_host(source) for source in map(source_of, nearby.series) if _is_part(source, change)}
-
-
-def _host(source: str) -> str:
-    return source.partition("@")[2]
+    return {host_of(source) for source in map(source_of, nearby.series) if _is_part(source, change)}

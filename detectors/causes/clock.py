@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from detectors.causes import _scores
 from detectors.causes._moves import are_calm, moves, near
-from detectors.channels import column_of, source_of
+from detectors.channels import column_of, host_of, source_of
 from detectors.nearby import Nearby, TimedEvent, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
@@ -28,14 +28,14 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         return None
     first, last = near(change)
     hosts = {
-        _host(source) for source in map(source_of, nearby.series) if _takes_part(source, change)
+        host_of(source) for source in map(source_of, nearby.series) if _takes_part(source, change)
     }
     steps = [
         one
         for one in nearby.events
         if one.event.kind == KIND
         and first <= one.k <= last
-        and (not one.source or _host(one.source) in hosts)
+        and (not one.source or host_of(one.source) in hosts)
     ]
     if not steps:
         return None
@@ -56,10 +56,6 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
 def _takes_part(source: str, change: Change) -> bool:
     """True for the consumer whose latency this is, and for every producer."""
     return source == source_of(change.series) or source.startswith("produce.")
-
-
-def _host(source: str) -> str:
-    return source.partition("@")[2]
 
 
 def _size(step: TimedEvent) -> float:
