@@ -2,41 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from detectors.causes import _brokers
+from detectors.causes import _brokers, _scores
 from detectors.incidents import Incident
 from detectors.nearby import Nearby
 from detectors.spikes import words_of
 from soak.core import plugins, wording
 from soak.core.model import Change, Evidence, Explanation
 
-BAR = 0.5
+BAR = _scores.SO_FAR
 PACKAGE = "detectors.causes"
 UNKNOWN = "unknown"
 
 
-def attribute(found: Change | Incident, nearby: Nearby) -> list[Explanation]:
+def attribute(
+    found: Change | Incident, nearby: Nearby, *, is_last: bool = False
+) -> list[Explanation]:
     """Return the causes that pass the bar, best first; `unknown` alone when there is none.
 
-    A step down is `unknown`: causes say what makes latency worse. So is a drift, which has no instant that a
-    cause could share. Of spikes the period is said too.
+    The last word has none that waits for seconds to come. A step down is `unknown`: causes say what makes
+    latency worse. So is a drift, which has no instant that a cause could share. Of spikes the period is said
+    too.
     """
     change = found.headline if isinstance(found, Incident) else found
-    causes = _asked(change, replace(nearby, events=_brokers.events_of_touched(change, nearby)))
+    touched = replace(nearby, events=_brokers.events_of_touched(change, nearby))
+    causes = _asked(change, touched, is_last=is_last)
     if change.kind != "spikes" or change.period_seconds is None:
         return causes
     first, *others = causes
     return [replace(first, evidence=(*first.evidence, _comb(change))), *others]
 
 
-def _asked(change: Change, nearby: Nearby) -> list[Explanation]:
+def is_so_far(causes: Sequence[Explanation]) -> bool:
+    """True where there is no word yet, or one that the seconds to come may take back."""
+    return not causes or causes[0].score == _scores.SO_FAR
+
+
+def _asked(change: Change, nearby: Nearby, *, is_last: bool) -> list[Explanation]:
     told = [
         plugins.load(PACKAGE, name).explain(change, nearby)
         for name in plugins.names(PACKAGE)
         if name != UNKNOWN and change.direction == "up" and change.kind != "drift"
     ]
-    passing = [explanation for explanation in told if explanation and explanation.score >= BAR]
+    passing = [
+        one for one in told if one and one.score >= BAR and not (is_last and is_so_far([one]))
+    ]
     if passing:
         return sorted(passing, key=lambda explanation: (-explanation.score, explanation.cause))
     return [plugins.load(PACKAGE, UNKNOWN).explain(change, nearby)]

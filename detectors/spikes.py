@@ -4,9 +4,9 @@ Method:  a burst begins where a value lies both the smallest step and five robus
          last minute, and ends after two calm rows. With each burst the last 24 are held against combs
          (`_comb`); one is told when it is rarer than the threshold, and gone after three ticks without a
          burst on them, or when one of another period is told.
-Assumes: bursts of at most 20 s or two rows, six rows to two hours apart, two of three ticks hidden at most; a
-         minute is one of rows of a second. A comb that is there from the start of a watch is how the cluster
-         is, no news.
+Assumes: bursts of at most 20 s or two rows, six rows to two hours apart, of which noise hides two in a row
+         and a quarter of all at most; a minute is one of rows of a second. A comb that is there from the
+         start of a watch is how the cluster is, no news.
 """
 
 from __future__ import annotations
@@ -124,9 +124,8 @@ class Watch:
     def _longest_gap(self) -> float:
         """Return how many seconds after a burst the next one may come and follow it: noise may hide ticks."""
         gaps = np.diff([first for first, *_ in self.bursts])
-        return max(
-            _REMEMBERED_SECONDS, _SILENT_TICKS * float(np.median(gaps)) if gaps.size else 0.0
-        )
+        period = min(float(np.median(gaps)) if gaps.size else 0.0, _REMEMBERED_SECONDS)
+        return max(_SILENT_TICKS * period, _REMEMBERED_SECONDS)
 
     def _is_on_tick(self, k: int) -> bool:
         """Return whether a burst is the standing comb's, whose ticks follow it by a part when it is."""

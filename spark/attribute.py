@@ -13,18 +13,19 @@ from itertools import count
 import numpy as np
 
 from detectors import level_shift
-from detectors.attribution import UNKNOWN, attribute
-from detectors.channels import column_of
+from detectors.attribution import UNKNOWN, attribute, is_so_far
+from detectors.channels import column_of, host_of
 from detectors.incidents import Incident, group, identity, is_recovery, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
 from soak.core.phases import Phases
 from soak.core.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
 from soak.store.findings import FindingsStore
 from soak.store.history import MOST_SECONDS, History, Window
 from soak.store.phases_file import read_phases
-from soak.store.run_folder import RunFolder
+from soak.store.run_folder import RunFolder, read_run
 
 BEFORE_SECONDS = 600  # looked at around an onset
 AFTER_SECONDS = 300
@@ -42,10 +43,13 @@ class Attribution:
     plan: Plan
     clock: Clock
     history: History = field(init=False)
+    _host: str = field(init=False)  # the one that this process is on
+    _own: tuple[int, int] = (-1, 0)  # the newest second of its sources, and since when it is that
     _is_settled: bool = False  # all findings are
 
     def __post_init__(self) -> None:
         self.history = History(self.folder.journal)
+        self._host = read_run(self.folder).host
 
     def advance(self, changes: Sequence[Change]) -> None:
         """Take the changes of a batch, which may be none, and judge what can be judged by now."""
@@ -73,7 +77,7 @@ class Attribution:
             for key in stored.keys() - {incident.key for incident in incidents}:
                 store.drop_warning(key)
             self._is_settled = True
-            latest = self.history.latest() if incidents else {}
+            latest = self._latest() if incidents else {}
             for incident in incidents:
                 before = stored.get(incident.key)
                 finding = finding_of(self.run, incident, before)
@@ -97,14 +101,14 @@ class Attribution:
         if finding.state != "warning" and not is_settled:
             last_k = finding.onset_k + AFTER_SECONDS
             newest_k = max(latest.values(), default=0)
-            is_open = not causes
+            is_open = is_so_far(causes)
             is_soon = is_open and incident.direction == "up"  # a step down has no cause
             is_soon = is_soon and self._has_passed(finding.onset_k + SOON_SECONDS, latest)
             is_all_there = is_open and self._is_all_there(finding, latest)
             is_last = is_over or newest_k >= last_k
             if is_soon or is_all_there or is_last:
                 nearby = self._nearby(finding, known, newest_k + 1)
-                found = attribute(incident, nearby)
+                found = attribute(incident, nearby, is_last=newest_k >= last_k)
                 if found[0].cause != UNKNOWN or is_all_there or is_last:
                     causes = found
             is_settled = newest_k >= last_k or (is_over and self._is_run_over())
@@ -135,6 +139,22 @@ class Attribution:
         if not latest:
             return False
         return min(latest.values()) >= k or max(latest.values()) >= k + PATIENCE_SECONDS
+
+    def _latest(self) -> dict[str, int]:
+        """Return how far each source has come, none of another host further than those of this one.
+
+        The run goes by this host's clock, and another's may be ahead; unless all of this host are silent.
+        """
+        found = self.history.latest()
+        newest = max(
+            (k for source, k in found.items() if host_of(source) == self._host), default=-1
+        )
+        now_ns = self.clock.mono_ns()
+        if newest > self._own[0]:
+            self._own = newest, now_ns
+        if newest < 0 or now_ns - self._own[1] > PATIENCE_SECONDS * SECOND_NS:
+            return found
+        return {source: min(k, newest) for source, k in found.items()}
 
     def _nearby(self, finding: Finding, known: Sequence[Change], end_k: int) -> Nearby:
         k0, k1 = seconds_around(finding, end_k)

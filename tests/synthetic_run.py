@@ -45,6 +45,7 @@ class Shape:
     gaps: tuple[tuple[str, range], ...] = ()  # sources and the seconds that they lack
     untrusted: range = range(0)
     damaged_k: int | None = None  # the producer's line of this second is overwritten
+    busy: range = range(0)  # seconds in which the detector takes one of two processors
     lost: int = 0  # so many acknowledged messages never arrive
     missed: int = 0  # of the rate, in each second: the cluster takes no more
     is_read: bool = True  # the consumer may read
@@ -208,6 +209,12 @@ def _probed(shape: Shape, k: int, rng: np.random.Generator) -> tuple[Samples, Re
         (Column("retention_deleted_bytes", topic, "bytes", 60.0), deletions * 2**20),
         (Column("host_cpu_ratio", (), "ratio"), 0.4 + 0.05 * rng.random()),
     ]
+    if shape.busy:
+        daemon = Column("host_daemon_cpu_cores", (("daemon", "detect-stream"),), "cores")
+        samples += [
+            (Column("host_cpu_count", (), "processors"), 2.0),
+            (daemon, 1.0 if k in shape.busy else 0.05),
+        ]
     end_ns = START_WALL_NS + (k + 1) * SECOND_NS
     events = tuple(
         Event(

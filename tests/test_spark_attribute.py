@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,6 +102,42 @@ def test_that_no_cause_is_known_is_told_later(tmp_path: Path) -> None:
     assert findings(folder)[0].cause == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("lifted_k", "causes", "told"),
+    [
+        (228, ["client"] * 3, []),
+        (None, ["client", "unknown", "unknown"], [("mail", "confirmed")]),
+    ],
+    ids=["over with the restart", "lasts"],
+)
+def test_a_step_as_our_detector_starts_is_ours_until_it_outlasts_that(
+    tmp_path: Path, lifted_k: int | None, causes: list[str], told: list[tuple[str, str]]
+) -> None:
+    """People hear of one that lasts as soon as the detector is calm again, not minutes later."""
+    shape = Shape(
+        seconds=600,
+        deletions_k=None,
+        fault_k=ONSET,
+        lifted_k=lifted_k,
+        busy=range(204, 228),
+        sinks=SINKS,
+        is_ended=False,
+    )
+    restarted = write_synthetic_run(tmp_path / "restarted", shape)
+    folder = begun(restarted, tmp_path / "r")
+    judge = attribution(folder)
+    found = []
+    for end in (ONSET + SOON_SECONDS + 1, 240, ONSET + AFTER_SECONDS + 1):
+        grow(restarted, folder, end)
+        judge.advance([STEP])
+        found.append(findings(folder)[0].cause)
+        if end == 240:
+            soon = messages(folder)
+
+    assert found == causes
+    assert soon == messages(folder) == told
+
+
 def test_a_silent_source_is_not_waited_for_without_end(whole: RunFolder, tmp_path: Path) -> None:
     """The consumer died at the onset."""
     folder = begun(whole, tmp_path / "r")
@@ -111,6 +148,37 @@ def test_a_silent_source_is_not_waited_for_without_end(whole: RunFolder, tmp_pat
     attribution(folder).advance([STEP])
 
     assert findings(folder)[0].cause == "retention_cliff"
+
+
+def test_a_host_whose_clock_is_ahead_hurries_nobody(whole: RunFolder, tmp_path: Path) -> None:
+    """By minutes: what it sends is no sign that the others have said all that they had to."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, ONSET + 10)
+    shutil.copytree(whole.journal / PROBE, folder.journal / "probe@b1")
+    judge = attribution(folder)
+    judge.advance([STEP])
+    (early,) = findings(folder)
+    grow(whole, folder, ONSET + SOON_SECONDS + 1)
+    judge.advance([])
+
+    assert (early.causes, early.is_settled) == ((), False)
+    assert findings(folder)[0].cause == "retention_cliff"
+    assert messages(folder) == [("mail", "confirmed")]
+
+
+def test_of_a_host_that_has_fallen_silent_nothing_is_waited_for(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """Others go on, and what they say is all that there will be."""
+    folder, clock = begun(whole, tmp_path / "r"), FakeClock()
+    grow(whole, folder, ONSET + 10)
+    shutil.copytree(whole.journal / PROBE, folder.journal / "probe@b1")
+    judge = replace(attribution(folder), clock=clock)
+    judge.advance([STEP])
+    clock.advance(PATIENCE_SECONDS + 1)
+    judge.advance([])
+
+    assert findings(folder)[0].is_settled
 
 
 def test_a_run_that_ends_early_is_judged_by_what_is_known(whole: RunFolder, tmp_path: Path) -> None:

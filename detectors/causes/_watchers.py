@@ -1,10 +1,12 @@
 """What a daemon of ours that only watches took of a host: one that is started again takes a core for a while.
 
 Method:  the CPU seconds of such a daemon in the half minute from a second on in which it began to take more,
-         in the interval of the onset or just after it. Where its host was measured and it was not, it was
-         away. A step that is still there when the daemon is calm again is none of its making.
-Assumes: a step, or a tail that grew: what comes again and again, or slowly, has another reason. Daemons that
-         are clients of the cluster are left out: what those take follows what it does.
+         in the interval of the onset or just beside it. Where its host was measured and it was not, it was
+         away. Latency must be worse than half-way in a quarter of the seconds in which it was busy, and in
+         at most half as many of the first calm ones after: until those are known it is a word for now.
+Assumes: a step, or a tail that grew: what comes again and again, or slowly, has another reason. Of the
+         daemons only those count that are no clients of the cluster, as what such a one takes follows what
+         the cluster does, and that start a JVM or draw.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.causes import _scores
 from detectors.causes._innocence import processors
 from detectors.causes._moves import spacing_of
 from detectors.channels import column_of, host_of, source_of
@@ -24,12 +27,12 @@ from soak.core.model import Change, Evidence, Series
 _WATCHING = frozenset({"alert", "detect-stream", "report"})
 _KINDS = frozenset({"step", "tail"})
 _SECONDS = 30
-_LATE = (
-    5  # after the interval of the onset: two for a new process to be seen, one for its first value
-)
+_BESIDE = 5  # seconds about the interval of the onset: one for a process to be seen, one for its first value
 _LEAST_RATIO = 0.25  # of the host's processors, all those seconds
 _LEAST_VALUES = 5
-_SCORE = 0.5  # whatever else was measured comes first
+_CALM_ROWS = 3  # after a busy one
+_BAD_RATIO = 0.25  # of the busy seconds, at least
+_SCORE = 0.52  # whatever else was measured comes first
 
 
 def taken(change: Change, nearby: Nearby, hosts: Collection[str]) -> tuple[float, Evidence] | None:
@@ -38,17 +41,13 @@ def taken(change: Change, nearby: Nearby, hosts: Collection[str]) -> tuple[float
         return None
     counts = processors(nearby)
     known = {source_of(name): one.k for name, one in nearby.named("host_cpu_count").items()}
-    found = [
-        one
-        for name, cores in nearby.named("host_daemon_cpu_cores").items()
-        if (source := source_of(name)) in counts
-        and host_of(source) in hosts
-        and dict(column_of(name).labels).get("daemon") in _WATCHING
-        and (one := _burst(_whole(cores, known[source]), counts[source], change, nearby))
-        is not None
-    ]
-    worst = max(found, key=lambda one: one[0], default=None)
-    return None if worst is None else (_SCORE, worst[1])
+    found = []
+    for name, cores in nearby.named("host_daemon_cpu_cores").items():
+        source, daemon = source_of(name), dict(column_of(name).labels).get("daemon")
+        if source in counts and host_of(source) in hosts and daemon in _WATCHING:
+            found.append(_burst(_whole(cores, known[source]), counts[source], change, nearby))
+    worst = max(filter(None, found), key=lambda one: one[0], default=None)
+    return None if worst is None else worst[1:]
 
 
 def _whole(cores: Series, k: NDArray[np.int64]) -> Series:
@@ -60,42 +59,58 @@ def _whole(cores: Series, k: NDArray[np.int64]) -> Series:
 
 def _burst(
     cores: Series, count: float, change: Change, nearby: Nearby
-) -> tuple[float, Evidence] | None:
-    """Return the CPU seconds that it took beside what it took before, and the words for them."""
-    low, high = change.interval
-    before = between(cores, low - _SECONDS, low)
+) -> tuple[float, float, Evidence] | None:
+    """Return the CPU seconds that it took beside what it took before, the score, and the words for them."""
+    first, last = change.interval[0] - _BESIDE, change.interval[1] + _BESIDE
+    before = between(cores, first - _SECONDS, first)
     if before.size < _LEAST_VALUES:
         return None
-    was, end = float(before.mean()), nearby.soak_end(change.onset_k)
-    least = was + _LEAST_RATIO * count
-    starts = cores.k[(cores.k >= low) & (cores.k <= high + _LATE) & (cores.values >= least)]
-    taken_after = [between(cores, int(k), min(int(k) + _SECONDS, end)) for k in starts]
-    extra = [spacing_of(cores) * float((part - was).sum()) for part in taken_after]
-    at = max(range(len(extra)), key=extra.__getitem__, default=-1)
-    if at < 0 or extra[at] < _LEAST_RATIO * count * _SECONDS:
+    was, end = float(np.median(before)), nearby.soak_end(change.onset_k)
+    is_busy = cores.values >= was + _LEAST_RATIO * count
+    begins = is_busy & ~np.append(True, is_busy[:-1]) & (cores.k >= first) & (cores.k <= last)
+    parts = {int(k): between(cores, int(k), min(int(k) + _SECONDS, end)) for k in cores.k[begins]}
+    spacing = spacing_of(cores)
+    extra = {k: spacing * float((part - was).sum()) for k, part in parts.items()}
+    start = max(extra, key=extra.__getitem__, default=-1)
+    if start < 0 or extra[start] < _LEAST_RATIO * count * _SECONDS:
         return None
-    start, part = int(starts[at]), taken_after[at]
-    if _lasts(cores, start + _SECONDS, least, change, nearby):
+    since = (cores.k >= start) & (cores.k < end)
+    score = _score(cores.k[since], is_busy[since], change, nearby)
+    if score is None:
         return None
-    daemon = dict(column_of(cores.name).labels)["daemon"]
-    off = start - change.onset_k
-    became = float(part.mean())
-    return extra[at], Evidence(
+    daemon, off = dict(column_of(cores.name).labels)["daemon"], start - change.onset_k
+    became = float(parts[start].mean())
+    evidence = Evidence(
         f"{daemon} of soakd itself took {wording.amount(became, 'cores')} of the {count:g} processors "
-        f"of {host_of(source_of(cores.name))} in {part.size * spacing_of(cores)} s from "
-        f"{abs(off)} s {'before' if off < 0 else 'after'} the onset of the step on, and "
-        f"{wording.amount(was, 'cores')} in the {_SECONDS} s before.",
-        {"daemon": daemon, "before": was, "after": became, "cpu_seconds": extra[at]},
+        f"of {host_of(source_of(cores.name))} in {parts[start].size * spacing} s from "
+        f"{abs(off)} s {'before' if off < 0 else 'after'} the onset on, and "
+        f"{wording.amount(was, 'cores')} in the {_SECONDS} s before what may be the onset.",
+        {"daemon": daemon, "before": was, "after": became, "cpu_seconds": extra[start]},
     )
+    return extra[start], score, evidence
 
 
-def _lasts(cores: Series, since: int, least: float, change: Change, nearby: Nearby) -> bool:
-    """True when latency is no better in the seconds after the burst in which the daemon was calm."""
+def _score(
+    k: NDArray[np.int64], is_busy: NDArray[np.bool_], change: Change, nearby: Nearby
+) -> float | None:
+    """Return how sure it is that latency was bad because a daemon was busy; None when it was not."""
     own = nearby.series.get(change.series)
     if own is None:
-        return False
-    is_after = (cores.k >= since) & (cores.k < since + _SECONDS) & (cores.values < least)
-    values = own.values[np.isin(own.k, cores.k[is_after])]
-    if values.size < _LEAST_VALUES:
-        return False
-    return bool(np.median(values) > (change.before + change.after) / 2.0)
+        return None
+    last_busy = np.maximum.accumulate(np.where(is_busy, np.arange(k.size), 0))
+    is_calm = np.arange(k.size) - last_busy >= _CALM_ROWS
+    bad, bad_after = (
+        own.values[np.isin(own.k, part)] > _half_way(change)
+        for part in (k[is_busy], k[is_calm][:_SECONDS])
+    )
+    if bad.size < _LEAST_VALUES or bad.mean() < _BAD_RATIO:
+        return None
+    if bad_after.size < _LEAST_VALUES:
+        return _scores.SO_FAR
+    return _SCORE if bad.mean() >= 2.0 * bad_after.mean() else None
+
+
+def _half_way(change: Change) -> float:
+    """Return what lies between both levels, as latencies are judged: on log10 where both are above 0."""
+    low, high = change.before, change.after
+    return float(np.sqrt(low * high)) if min(low, high) > 0.0 else (low + high) / 2.0
