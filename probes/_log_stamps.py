@@ -22,6 +22,7 @@ _CALENDAR = re.compile(
     re.ASCII,
 )
 _UPTIME = re.compile(r"\[(?P<whole>\d{1,9})(?:[.,](?P<fraction>\d{3}))?(?P<unit>s|ms)\]", re.ASCII)
+_FIRST_YEAR, _LAST_YEAR = 1678, 2261  # whose nanoseconds 64 bits hold
 
 
 class Stamps:
@@ -46,6 +47,8 @@ class Stamps:
 
     def _of_calendar(self, match: re.Match[str], now_ns: int, *, is_fresh: bool) -> int | None:
         year, month, day, hour, minute, second = map(int, match.groups()[:6])
+        if not _FIRST_YEAR <= year <= _LAST_YEAR:
+            return None
         try:
             there = datetime(year, month, day, hour, minute, second, tzinfo=_zone(match["zone"]))
             seconds = there.timestamp()

@@ -1,13 +1,13 @@
 """What soakd's own daemons use on this machine, each with all processes that it started.
 
-A daemon is known by its command line; what it started shares its session, such as the detector's JVM.
+A daemon is known by its command line; what it started, such as the detector's JVM, by its parent or session.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -18,8 +18,8 @@ from soak.core.model import Column
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
-LOOK_NS = 30 * SECOND_NS  # between two looks for new processes
-SOON_NS = 2 * SECOND_NS  # and after one has gone: its daemon is started again, and starts others
+LOOK_NS = 30 * SECOND_NS  # between two looks at all processes: a number may come again
+NEW_NS = 3 * SECOND_NS  # a process is looked at again for so long
 
 _OF_A_RUN = frozenset({"--run-dir", "--home", "--owed"})
 
@@ -47,22 +47,17 @@ def daemon_of(command: Sequence[str]) -> str:
     return ""
 
 
-def processes() -> dict[int, str]:
-    """Return the process ids of all daemons and of what they started, with the daemon's name."""
-    names: dict[int, str] = {}
-    sessions: dict[int, list[int]] = defaultdict(list)
-    for process in psutil.process_iter():
-        try:
-            names[process.pid] = daemon_of(process.cmdline())
-            sessions[os.getsid(process.pid)].append(process.pid)
-        except (psutil.Error, OSError):  # it has ended
-            continue
-    return {
-        member: name
-        for pid, name in names.items()
-        if name
-        for member in {pid, *sessions.get(pid, ())}
-    }
+def name_of(pid: int, known: Mapping[int, str]) -> str:
+    """Return the daemon that a process is, or that started it; "" for any other, and for one that is gone."""
+    try:
+        process = psutil.Process(pid)
+        name = daemon_of(process.cmdline())
+        leader = os.getsid(pid)
+        # who begins a session of its own is no part of its parent: a lab's broker, a daemon of a run
+        kin = () if leader == pid else (process.ppid(), leader)
+    except (psutil.Error, OSError):
+        return ""
+    return name or next((known[one] for one in kin if known.get(one)), "")
 
 
 def usage(pid: int) -> Usage | None:
@@ -80,28 +75,25 @@ class OwnDaemons:
         self,
         clock: Clock,
         *,
-        look: Callable[[], Mapping[int, str]] = processes,
+        pids: Callable[[], Iterable[int]] = psutil.pids,
+        look: Callable[[int, Mapping[int, str]], str] = name_of,
         ask: Callable[[int], Usage | None] = usage,
     ) -> None:
         self._clock = clock
+        self._pids = pids
         self._look = look
         self._ask = ask
-        self._names: Mapping[int, str] = {}
+        self._seen_ns: dict[int, int] = {}  # when each process was first seen
+        self._names: dict[int, str] = {}
         self._next_look_ns = 0
-        self._soon_until_ns = 0
         self._deltas: Deltas[int] = Deltas()
 
     def samples(self) -> Samples:
         """Return memory at once, and CPU from the second look at a process on."""
         now_ns = self._clock.mono_ns()
-        if now_ns >= self._next_look_ns:
-            self._names = self._look()
-            self._next_look_ns = now_ns + (SOON_NS if now_ns < self._soon_until_ns else LOOK_NS)
-        asked = {pid: self._ask(pid) for pid in self._names}
+        self._find(now_ns)
+        asked = {pid: self._ask(pid) for pid, name in self._names.items() if name}
         found = {pid: one for pid, one in asked.items() if one is not None}
-        if len(found) < len(asked):
-            self._soon_until_ns = now_ns + LOOK_NS
-            self._next_look_ns = min(self._next_look_ns, now_ns + SOON_NS)
         spent = {pid: one.cpu_seconds for pid, one in found.items()}
         grown = self._deltas.take(spent, now_ns)
         cores: dict[str, float] = defaultdict(float)
@@ -115,6 +107,18 @@ class OwnDaemons:
             *_columns("host_daemon_cpu_cores", "cores", cores),
             *_columns("host_daemon_resident_bytes", "bytes", resident),
         ]
+
+    def _find(self, now_ns: int) -> None:
+        """Look at processes that are new, or were a moment ago: a child begins as its parent's image."""
+        is_due = now_ns >= self._next_look_ns
+        if is_due:
+            self._next_look_ns = now_ns + LOOK_NS
+        pids = sorted(self._pids())
+        self._seen_ns = {pid: self._seen_ns.get(pid, now_ns) for pid in pids}
+        self._names = {pid: self._names.get(pid, "") for pid in pids}
+        for pid, seen_ns in self._seen_ns.items():
+            if is_due or now_ns - seen_ns <= NEW_NS:
+                self._names[pid] = self._look(pid, self._names)
 
 
 def _columns(metric: str, unit: str, values: Mapping[str, float]) -> Samples:

@@ -1,8 +1,8 @@
 """The host under the broker, or under the load: CPU with steal, memory, swap, network, load, our own daemons.
 
 Source:   psutil: /proc/stat, meminfo, vmstat, net/dev and loadavg; stat and statm of our daemons' processes.
-Overhead: five reads of /proc a second and two a process of ours; every 30 s a look at all command lines,
-          and every 2 s for half a minute after a process of ours has gone.
+Overhead: five reads of /proc a second and two a process of ours; a look at the command lines
+          of processes that are new, and every 30 s of all.
 Caveats:  Steal is what a hypervisor tells; in a container, CPU and memory are those of the whole host.
           Network is the sum over interfaces but loopback: traffic of a bond or bridge counts at each layer,
           and an interface counts from its second look on.

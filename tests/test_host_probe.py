@@ -37,7 +37,7 @@ def readings(
     clock = FakeClock()
     pairs = zip(counters, interfaces, strict=True)
     waiting = [Snapshot(each, nics, 23 * 2**30, 2**20, 1.5, 4) for each, nics in pairs]
-    alone = OwnDaemons(clock, look=dict)
+    alone = OwnDaemons(clock, pids=list)
     probe = Host(Config(), clock, ask=lambda: waiting.pop(0), daemons=alone)
     found = []
     for _ in counters:

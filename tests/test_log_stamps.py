@@ -36,7 +36,14 @@ def test_stamps_of_every_writer_are_read(stamp: str, meant: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "at x.y", "[2026-13-45 00:00:00,000] x", "[9999-99-99", "  2026-09-22 00:53:20,250"],
+    [
+        "",
+        "at x.y",
+        "[2026-13-45 00:00:00,000] x",
+        "[9999-99-99",
+        "[9999-12-31 23:59:59,000] x",
+        "  2026-09-22 00:53:20,250",
+    ],
 )
 def test_what_is_no_stamp_is_none(text: str) -> None:
     """A month 13 as well."""
