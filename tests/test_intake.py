@@ -103,6 +103,24 @@ def test_what_is_no_line_of_a_journal_is_refused_and_counted(tmp_path: Path, lin
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here"]
 
 
+def test_a_second_that_no_clock_has_reached_is_refused(tmp_path: Path) -> None:
+    """A run of years would be made of one line."""
+    here = folder_of(tmp_path / "here")
+    lines = [
+        Line(SOURCE, encode(one)[:-1])
+        for one in (columns_line([A]), record(-1), record(5), record(10**9), record(6))
+    ]
+
+    intake = taken(here, lines)
+
+    assert intake.refused == 2
+    assert [one.k for one, _ in read_source(here.journal, SOURCE)] == [5, 6]
+
+
+def record(k: int) -> Record:
+    return Record(k, 1, 0, 0, columns_line([A]).id, (1.0,))
+
+
 def test_a_source_that_goes_on_after_the_run_ends_with_the_run(tmp_path: Path) -> None:
     """A host that only probes hears of no phases: the detector would wait for its end."""
     _, lines = sent(tmp_path, 23, is_end=False)

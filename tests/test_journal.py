@@ -95,6 +95,18 @@ def test_a_damaged_line_is_refused_never_misread(
             decode(damaged)
 
 
+RECORD = (
+    '{"t": "r", "c": "x", "k": %s, "inc": 1, "at_ns": 0, "length_ns": 0, "v": [], '
+    '"trust": %s, "e": %s}'
+)
+
+
+def test_a_record_by_hand_is_one() -> None:
+    raw = (RECORD % ("1", "{}", "[]")).encode()
+
+    assert decode(raw + b"\t%08x\n" % zlib.crc32(raw)) == Record(1, 1, 0, 0, "x", ())
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -102,6 +114,19 @@ def test_a_damaged_line_is_refused_never_misread(
         '{"t": "r", "k": 1e999}',
         "[" * 100_000,
         '{"t": "r", "v": [Infinity]}',
+        RECORD % ("9223372036854775808", "{}", "[]"),
+        RECORD.replace('"v": []', '"v": [1e999]') % ("1", "{}", "[]"),
+        RECORD.replace('"c": "x"', '"c": "\\ud800"') % ("1", "{}", "[]"),
+        RECORD % ("1", '{"lag_seconds": 1e999}', "[]"),
+        '{"t": "end", "inc": 1e30}',
+        (
+            '{"t": "c", "version": 1, "id": "x", "columns": [{"metric": "m", "labels": {}, "unit": "", '
+            '"lag_seconds": 1e999}]}'
+        ),
+        RECORD % ("1", '["x"]', "[]"),
+        RECORD % ("1", '{"reason": ["x"]}', "[]"),
+        RECORD % ("1", "{}", '[{"kind": "x", "at_ns": 0, "since_ns": 0, "fields": [1]}]'),
+        RECORD % ("1", "{}", '[{"kind": "x", "at_ns": "y", "since_ns": 0, "fields": {}}]'),
         "7",
     ],
 )

@@ -63,11 +63,17 @@ def decode(raw: bytes) -> Line:
     try:
         if int(crc, 16) != zlib.crc32(body):
             raise DamagedLineError("crc does not match")
-        return _parse(json.loads(body, parse_constant=_refuse_constant))
+        found = json.loads(body, parse_constant=_refuse_constant)
+        if _ESCAPE in body:
+            json.dumps(found, ensure_ascii=False).encode()  # half a character is no text
+        return _parse(found)
     except _NOT_A_LINE as error:
         raise DamagedLineError(str(error)) from error
 
 
+_ESCAPE = b"\\u"
+_LARGEST = 2**63 - 1
+_PLAIN = (str, int, float, bool)
 _NOT_A_LINE = (
     ValueError,
     KeyError,
@@ -143,7 +149,7 @@ def _parse(body: dict[str, object]) -> Line:
         case "c":
             return _parse_columns(body)
         case "end":
-            return End(int(body["inc"]))  # type: ignore[call-overload]  # checked by ValueError
+            return End(_integer(body["inc"]))
         case other:
             raise DamagedLineError(f"unknown line type {other!r}")
 
@@ -160,7 +166,7 @@ def _parse_columns(body: dict[str, object]) -> Columns:
             str(item["metric"]),
             tuple(sorted((str(key), str(value)) for key, value in item["labels"].items())),
             str(item["unit"]),
-            float(item["lag_seconds"]),
+            _finite(float(item["lag_seconds"])),
         )
         for item in listed
     )
@@ -170,27 +176,55 @@ def _parse_columns(body: dict[str, object]) -> Columns:
 def _parse_record(raw: dict[str, object]) -> Record:
     body: dict[str, dict[str, object]] = raw  # type: ignore[assignment]  # shapes raise below
     values = tuple(math.nan if value is None else float(value) for value in raw["v"])  # type: ignore[attr-defined]  # as above
+    if any(map(math.isinf, values)):
+        raise ValueError("a value is infinite")
     return Record(
-        k=int(raw["k"]),  # type: ignore[call-overload]  # as above
-        inc=int(raw["inc"]),  # type: ignore[call-overload]  # as above
-        at_ns=int(raw["at_ns"]),  # type: ignore[call-overload]  # as above
-        length_ns=int(raw["length_ns"]),  # type: ignore[call-overload]  # as above
+        k=_integer(raw["k"]),
+        inc=_integer(raw["inc"]),
+        at_ns=_integer(raw["at_ns"]),
+        length_ns=_integer(raw["length_ns"]),
         columns_id=str(raw["c"]),
         values=values,
         histograms={key: str(text) for key, text in body.get("h", {}).items()},
         acknowledged=_parse_spans(body.get("a", {})),
         received=_parse_spans(body.get("g", {})),
-        sent_next={lane: int(at) for lane, at in body.get("n", {}).items()},  # type: ignore[call-overload]  # as above
-        events=tuple(
-            Event(event["kind"], event["at_ns"], event["since_ns"], event["fields"])
-            for event in raw.get("e", ())  # type: ignore[attr-defined]  # as above
-        ),
-        trust=body.get("trust", {}),  # type: ignore[arg-type]  # as above
+        sent_next={lane: _integer(at) for lane, at in body.get("n", {}).items()},
+        events=tuple(map(_parse_event, raw.get("e", ()))),  # type: ignore[call-overload]  # as above
+        trust=_plain(body.get("trust", {})),
     )
+
+
+def _parse_event(event: dict[str, object]) -> Event:
+    fields = _plain(event["fields"])
+    return Event(str(event["kind"]), _integer(event["at_ns"]), _integer(event["since_ns"]), fields)
+
+
+def _plain(found: object) -> dict[str, str | int | float | bool]:
+    """Return words and numbers by their names; ValueError for anything else."""
+    if not isinstance(found, dict) or not all(isinstance(one, _PLAIN) for one in found.values()):
+        raise ValueError(f"{found!r:.100} are no words and numbers by name")
+    for one in found.values():
+        if isinstance(one, float):
+            _finite(one)
+    return found
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no number of a record")
+    return number
+
+
+def _integer(value: object) -> int:
+    """Return a whole number that 64 bits hold; OverflowError for a larger one."""
+    number: int = int(value)  # type: ignore[call-overload]  # ValueError
+    if abs(number) > _LARGEST:
+        raise OverflowError(f"{number:.3g} is too large for a record")
+    return number
 
 
 def _parse_spans(lanes: dict[str, object]) -> dict[str, tuple[Span, ...]]:
     return {
-        lane: tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in spans)  # type: ignore[attr-defined]  # ValueError
+        lane: tuple((_integer(a), _integer(b), _integer(c), _integer(d)) for a, b, c, d in spans)  # type: ignore[attr-defined]  # ValueError
         for lane, spans in lanes.items()
     }

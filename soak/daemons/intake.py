@@ -16,12 +16,13 @@ from soak.core.units import SECOND_NS
 from soak.daemons.context import PhaseFile
 from soak.store.journal import JournalWriter, segments
 from soak.store.journal_reader import columns_behind, last_record
-from soak.store.run_folder import RunFolder
+from soak.store.run_folder import RunFolder, read_run
 from soak.store.samples_topic import Line
 from soak.store.sender import known_sender
 
 LOG = logging.getLogger("soak.daemons.intake")
 MOST_SOURCES = 10_000
+MOST_AHEAD_SECONDS = 7200  # of this host's clock: who reads a run has room for each second of it
 MOST_COLUMNS = 8  # columns lines of a source held, the newest
 IDLE_NS = 60 * SECOND_NS  # then a source's files are closed
 _ALIKE = "two hosts are called alike"
@@ -49,6 +50,7 @@ class Intake:
         self._folder = folder
         self._clock = clock
         self._host = host
+        self._start_wall_ns = read_run(folder).start_wall_ns
         self._own_sender = ""
         self._phase_file = PhaseFile(folder.phases)
         self._sources: dict[str, _Source] = {}
@@ -143,6 +145,10 @@ class Intake:
             and line.sender not in ("", source.sender)
         ):
             self._refuse(line, _ALIKE)
+            return
+        own_k = (self._clock.wall_ns() - self._start_wall_ns) // SECOND_NS
+        if not 0 <= record.k <= own_k + MOST_AHEAD_SECONDS:
+            self._refuse(line, f"its second {record.k} is none of the run by now: a clock is wrong")
             return
         end_k = self._phase_file.poll().end_k
         if end_k is not None and record.k >= end_k:  # it goes on, and the run does not
