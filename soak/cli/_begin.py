@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
@@ -22,15 +21,14 @@ from soak.daemons.begin import keep_begin
 from soak.daemons.context import connect, host_name
 from soak.daemons.free_space import folders_of
 from soak.lab.lab import Lab
-from soak.store.run_folder import Run, RunFolder
+from soak.store.run_folder import Run, RunFolder, own_versions
 
 
 def new_run(plan: Plan, part: Part, clock: SystemClock) -> Run:
     """Return a run with an id, which its topics' names and its folder carry: its own unless it is shared."""
     now = datetime.fromtimestamp(clock.wall_ns() / SECOND_NS, UTC)
     run_id = part.run_id or f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    versions = {"python": sys.version.split()[0]}
-    return Run(run_id, part.start_wall_ns, host_name(), versions, "running", plan.name)
+    return Run(run_id, part.start_wall_ns, host_name(), own_versions(), "running", plan.name)
 
 
 def resolved(plan: Plan, lab: Lab | None, run: Run) -> Plan:

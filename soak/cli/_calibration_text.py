@@ -54,8 +54,8 @@ def text(found: Calibrated) -> Iterator[str]:
         for rows in (calibration.RUN_ROWS, _excursions.LEAST_ROWS)
     )
     yield (
-        f"  counted in pieces of {piece}: from {known} of rows on the threshold comes to follow the noise, "
-        "towards the set rate"
+        f"  counted in pieces of {piece}: from {known} of rows on, or later where rows hang together, the "
+        "threshold comes to follow the noise, towards the set rate"
     )
     yield f"  of the kind {calibration.KIND}: drift, spikes and shares of slow messages are not simulated"
     yield f"smallest step up that is confirmed with {calibration.PROBABILITY:.0%} probability:"

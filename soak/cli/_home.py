@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from soak.cli import _checks, _no_room, _topics
+from soak.cli import _checks, _no_room, _right_clock, _topics
 from soak.cli._begin import check_drives, new_run, prepare, resolved
 from soak.cli._excess import refuse_excess
 from soak.cli._load_checks import keep_load
@@ -16,7 +16,7 @@ from soak.core.errors import NotNowError, PlanError, RunFolderError, SoakError
 from soak.core.plan import Plan
 from soak.core.plan_text import PlanFile
 from soak.core.units import SECOND_NS, format_duration
-from soak.daemons.context import PhaseFile, connect
+from soak.daemons.context import PhaseFile, connect, has_grid, host_name
 from soak.daemons.free_space import folders_of
 from soak.store.home import Home, units_of
 from soak.store.made_topics import read_made
@@ -43,7 +43,8 @@ def begin_run(path: Path, home: Home, clock: SystemClock) -> None:
 
     Raises:
         PlanError: before the first side effect, or when the cluster refuses what the plan asks.
-        SoakError: there is no room, the cluster does not answer, or the run that is there cannot go on.
+        SoakError: there is no room, the cluster does not answer, or the run that is there cannot go on, as
+            when this host's clock is behind what it recorded.
     """
     try:
         with _no_room.told(home.path, BEGIN_NEEDS):
@@ -66,6 +67,9 @@ def _begin_run(path: Path, home: Home, clock: SystemClock) -> None:
             print(f"run {read_run(folder).id} begins in {folder.path}")
         else:
             plan = _plan_of(folder)
+            if not has_grid(folder, read_run(folder)):
+                own = [f"{name}@{host_name()}" for name in plan.measuring]  # another's may be ahead
+                _right_clock.await_it(folder, own, clock)
             _topics.check_same(folder, plan, connect(plan, clock))
             print(f"run {read_run(folder).id} goes on in {folder.path}, as its own plan.yaml says")
         home.want(units_of(_plan_of(folder)))

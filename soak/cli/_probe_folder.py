@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from soak.store.run_folder import (
     Run,
     RunFolder,
     exclusive,
+    own_versions,
     read_run,
     write_plan,
     write_run,
@@ -28,8 +28,7 @@ from soak.store.run_folder import (
 
 
 def new_run(run_id: str, start_wall_ns: int, plan: ProbePlan) -> Run:
-    versions = {"python": sys.version.split()[0]}
-    return Run(run_id, start_wall_ns, host_name(), versions, "running", plan.name)
+    return Run(run_id, start_wall_ns, host_name(), own_versions(), "running", plan.name)
 
 
 def probe_in(

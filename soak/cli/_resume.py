@@ -6,6 +6,7 @@ from pathlib import Path
 
 from soak.core.errors import PlanError, RunFolderError
 from soak.core.plan import Plan
+from soak.store.home import is_of_service
 from soak.store.run_folder import Run, RunFolder, is_held, read_run
 
 
@@ -44,8 +45,14 @@ def _named(plan: Plan, folder: RunFolder) -> RunFolder:
         raise PlanError(
             f"--run-dir {folder.path}: run {run.id} does not go on, its state is {run.state}"
         )
+    if is_of_service(folder):
+        raise PlanError(
+            f"--run-dir {folder.path}: run {run.id} is a service's, and goes on with `systemctl start "
+            f"soak@{folder.path.parent.name}.target`"
+        )
     return folder
 
 
 def _is_cut_short(folder: RunFolder, run: Run) -> bool:
-    return run.state == "running" and not is_held(folder.path / "run.lock")
+    is_free = not is_of_service(folder) and not is_held(folder.path / "run.lock")
+    return run.state == "running" and is_free

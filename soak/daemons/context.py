@@ -17,7 +17,7 @@ from soak.core.plan_probe import AnyPlan, ProbePlan
 from soak.core.ports import Broker, Clock, Topics
 from soak.daemons.recorder import Journal, Recorder
 from soak.service.metrics import Page, publish
-from soak.store.anchor import anchored
+from soak.store.anchor import anchored, is_anchored
 from soak.store.journal import JournalWriter
 from soak.store.journal_thread import JournalThread
 from soak.store.phases_file import damage_told
@@ -52,8 +52,16 @@ def topics_of(plan: Plan) -> Topics:
 
 def grid_of(folder: RunFolder, run: Run, clock: Clock) -> Grid:
     """Return the run's seconds on this boot's monotonic clock, the same for all daemons of this host."""
-    kept = folder.anchors / f"{host_name()}.json"
-    return anchored(kept, boot_id(), run.start_wall_ns, clock)
+    return anchored(_anchor(folder), boot_id(), run.start_wall_ns, clock)
+
+
+def has_grid(folder: RunFolder, run: Run) -> bool:
+    """True when `grid_of` asks no wall clock: a daemon of this boot has done so."""
+    return is_anchored(_anchor(folder), boot_id(), run.start_wall_ns)
+
+
+def _anchor(folder: RunFolder) -> Path:
+    return folder.anchors / f"{host_name()}.json"
 
 
 @dataclass(slots=True)

@@ -3,7 +3,8 @@
 The kernel groups processes by session and shares the processor between groups first (sched(7), autogroup). A
 service is a session of its own, so its niceness counts within it alone until its group is given the same.
 `CPUWeight=` would do that too, but makes groups in which a kernel that has `CONFIG_RT_GROUP_SCHED` leaves no
-time for real-time threads: the load would lose its priority.
+time for real-time threads: the load would lose its priority. Where another service has such a group, this
+changes nothing.
 """
 
 from __future__ import annotations

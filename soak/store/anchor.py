@@ -30,6 +30,11 @@ def anchored(path: Path, boot: str, start_wall_ns: int, clock: Clock) -> Grid:
     return grid
 
 
+def is_anchored(path: Path, boot: str, start_wall_ns: int) -> bool:
+    """True when a daemon of this boot has kept where the run's start lies: no clock is asked any more."""
+    return _kept(path, boot, start_wall_ns) is not None
+
+
 def _kept(path: Path, boot: str, start_wall_ns: int) -> int | None:
     """Return the run's start on CLOCK_BOOTTIME; None of another boot, or where the file is damaged."""
     try:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from soak.core import plan_text
@@ -126,14 +128,27 @@ def write_run(folder: RunFolder, run: Run) -> None:
     write_atomically(folder.run_json, json.dumps(body, indent=2) + "\n")
 
 
+def own_versions() -> dict[str, str]:
+    """Return what a run is begun with, as `Run.versions` has it."""
+    return {"soakd": version("soakd"), "python": platform.python_version()}
+
+
 def read_run(folder: RunFolder) -> Run:
     """Return what `run.json` says.
 
     Raises:
-        RunFolderError: this is not a run folder, or the file is damaged or cannot be read.
+        RunFolderError: this is not a run folder, a newer program wrote it, or the file is damaged or cannot
+            be read.
     """
     try:
-        return Run(**json.loads(folder.run_json.read_text()))
+        body = json.loads(folder.run_json.read_text())
+        newer = sorted(set(body) - set(Run.__slots__))
+        if newer:
+            raise RunFolderError(
+                f"{folder.run_json} says {', '.join(newer)}, which this program does not know: a newer one "
+                "wrote it, or it is damaged"
+            )
+        return Run(**body)
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder.path} is not a run folder: it has no run.json") from error
     except OSError as error:
