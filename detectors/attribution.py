@@ -46,12 +46,14 @@ def _asked(change: Change, nearby: Nearby, *, is_last: bool) -> list[Explanation
         for name in plugins.names(PACKAGE)
         if name != UNKNOWN and change.direction == "up" and change.kind != "drift"
     ]
-    passing = [
-        one for one in told if one and one.score >= BAR and not (is_last and is_so_far([one]))
-    ]
+    passing = [one for one in told if one and _passes(one.score, is_last=is_last)]
     if passing:
         return sorted(passing, key=lambda explanation: (-explanation.score, explanation.cause))
     return [plugins.load(PACKAGE, UNKNOWN).explain(change, nearby)]
+
+
+def _passes(score: float, *, is_last: bool) -> bool:
+    return score > BAR or (score == BAR and not is_last)
 
 
 def _comb(change: Change) -> Evidence:

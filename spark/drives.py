@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.channels import host_of, source_of
 from soak.core.drive_check import Measured, to_json, warnings
 from soak.store import drive_checks
 from spark.timeline import Timeline
@@ -45,14 +46,14 @@ def _written(timeline: Timeline) -> Mapping[str, Mapping[str, float]]:
     for name, column in timeline.columns.items():
         if column.metric != _TURNED:
             continue
-        source = name.partition("|")[0]
+        source = source_of(name)
         device = dict(column.labels)["device"]
         _, turned = timeline.series[name]
         capacity = timeline.series.get(f'{source}|{_CAPACITY}{{device="{device}"}}')
         if turned.size < 2 or capacity is None or not capacity[1].size:  # noqa: PLR2004  # a difference
             continue
         turns = _grown(turned)
-        host = source.partition("@")[2]
+        host = host_of(source)
         found[f"{host}:{device}"] = {"turns": turns, "bytes": turns * float(capacity[1][-1])}
     return found
 

@@ -58,10 +58,9 @@ def await_wait(world: World, plan: str) -> None:
     name = unit(plan)
 
     def waits() -> bool:
-        has_begun = world.show(name, "SubState") == "start" and "waits" in world.show(
-            name, "StatusText"
-        )
-        return has_begun and int(world.show(name, "NRestarts")) >= LONG_AFTER
+        state, status = world.show(name, "SubState"), world.show(name, "StatusText")
+        restarts = int(world.show(name, "NRestarts"))
+        return state == "start" and "waits" in status and restarts >= LONG_AFTER
 
     world.until(waits, "a long wait", 120)
 

@@ -22,9 +22,8 @@ pytestmark = [
 ]
 
 UNIT = "soak-host@x.service"
-LATEST_SECOND = (
-    6  # of a run that begins in eight: seven until all have been heard, and the start of a probe
-)
+LATEST_SECOND = 6
+"""Of a run that begins in eight: seven until all have been heard, and the start of a probe."""
 PLAN = """
 name: x
 probes: {{pressure: {{}}}}

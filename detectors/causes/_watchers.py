@@ -75,7 +75,7 @@ def _burst(
     if start < 0 or extra[start] < _LEAST_RATIO * count * _SECONDS:
         return None
     since = (cores.k >= start) & (cores.k < end)
-    score = _score(cores.k[since], is_busy[since], change, nearby)
+    score = _sureness(cores.k[since], is_busy[since], change, nearby)
     if score is None:
         return None
     daemon, off = dict(column_of(cores.name).labels)["daemon"], start - change.onset_k
@@ -90,7 +90,7 @@ def _burst(
     return extra[start], score, evidence
 
 
-def _score(
+def _sureness(
     k: NDArray[np.int64], is_busy: NDArray[np.bool_], change: Change, nearby: Nearby
 ) -> float | None:
     """Return how sure it is that latency was bad because a daemon was busy; None when it was not."""

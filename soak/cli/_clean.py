@@ -9,9 +9,9 @@ from soak.cli._topics import own_topics
 from soak.core.errors import RunFolderError
 from soak.core.plan import Plan
 from soak.core.ports import Broker
-from soak.store.home import is_of_service
+from soak.store.home import is_taken
 from soak.store.made_topics import read_made
-from soak.store.run_folder import RunFolder, is_held, read_run
+from soak.store.run_folder import RunFolder, read_run
 
 _A_CALL = 20
 
@@ -35,8 +35,7 @@ def refuse_unended(folder: RunFolder) -> None:
     if run.state == "running":
         how = f"`soak stop {folder.path}` ends it once it goes on"
         raise RunFolderError(f"run {run.id} is not over, its topics stay: {how}")
-    is_to_go_on = is_of_service(folder) or is_held(folder.path / "run.lock")
-    if run.state == "beginning" and is_to_go_on:
+    if run.state == "beginning" and is_taken(folder):
         raise RunFolderError(f"run {run.id} is being begun, or the next start goes on with it")
 
 

@@ -66,12 +66,12 @@ def _begin_run(path: Path, home: Home, clock: SystemClock) -> None:
             folder = _begun(_checks.load_plan(path), home, clock)
             print(f"run {read_run(folder).id} begins in {folder.path}")
         else:
-            plan = _plan_of(folder)
-            if not has_grid(folder, read_run(folder)):
+            plan, run = _plan_of(folder), read_run(folder)
+            if not has_grid(folder, run):
                 own = [f"{name}@{host_name()}" for name in plan.measuring]  # another's may be ahead
                 _right_clock.await_it(folder, own, clock)
             _topics.check_same(folder, plan, connect(plan, clock))
-            print(f"run {read_run(folder).id} goes on in {folder.path}, as its own plan.yaml says")
+            print(f"run {run.id} goes on in {folder.path}, as its own plan.yaml says")
         home.want(units_of(_plan_of(folder)))
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from soak.core.errors import PlanError, RunFolderError
 from soak.core.plan import Plan
-from soak.store.home import is_of_service
-from soak.store.run_folder import Run, RunFolder, is_held, read_run
+from soak.store.home import is_of_service, is_taken
+from soak.store.run_folder import Run, RunFolder, read_run
 
 
 def unfinished(plan: Plan, run_dir: Path | None, run_id: str = "") -> RunFolder:
@@ -54,5 +54,4 @@ def _named(plan: Plan, folder: RunFolder) -> RunFolder:
 
 
 def _is_cut_short(folder: RunFolder, run: Run) -> bool:
-    is_free = not is_of_service(folder) and not is_held(folder.path / "run.lock")
-    return run.state == "running" and is_free
+    return run.state == "running" and not is_taken(folder)

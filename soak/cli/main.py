@@ -65,8 +65,9 @@ def run() -> None:
     one_thread_for_numpy()
     set_up()
     try:
-        niceness.spread(SystemClock())
-        keep_apart(SystemClock())
+        clock = SystemClock()
+        niceness.spread(clock)
+        keep_apart(clock)
         build(sys.argv[1:])(prog_name="soak")
     except PlanError as error:
         complain(f"soak: {error}")

@@ -73,7 +73,6 @@ def decode(raw: bytes) -> Line:
 
 _ESCAPE = b"\\u"
 _LARGEST = 2**63 - 1
-_PLAIN = (str, int, float, bool)
 _NOT_A_LINE = (
     ValueError,
     KeyError,
@@ -200,13 +199,14 @@ def _parse_event(event: dict[str, object]) -> Event:
 
 
 def _plain(found: object) -> dict[str, str | int | float | bool]:
-    """Return words and numbers by their names; ValueError for anything else."""
-    if not isinstance(found, dict) or not all(isinstance(one, _PLAIN) for one in found.values()):
+    """Return words and finite numbers by their names; ValueError for anything else."""
+    if not isinstance(found, dict) or not all(map(_is_plain, found.values())):
         raise ValueError(f"{found!r:.100} are no words and numbers by name")
-    for one in found.values():
-        if isinstance(one, float):
-            _finite(one)
     return found
+
+
+def _is_plain(one: object) -> bool:
+    return isinstance(one, str | int) or (isinstance(one, float) and math.isfinite(one))
 
 
 def _finite(number: float) -> float:

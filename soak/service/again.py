@@ -16,7 +16,7 @@ from pathlib import Path
 
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.service.notify import notifier
+from soak.service.notify import is_main, notifier
 
 LOG = logging.getLogger("soak.service.again")
 FIRST_NS = 2 * SECOND_NS
@@ -33,10 +33,9 @@ def keep_apart(clock: Clock, environment: Mapping[str, str] | None = None) -> No
     """Wait, in the main process of a service alone, until this start is far enough from those before."""
     if environment is None:
         environment = os.environ
-    # A child has the same environment, and who starts it again keeps its starts apart.
-    is_main = environment.get("SYSTEMD_EXEC_PID") == str(os.getpid())
     folder = environment.get("RUNTIME_DIRECTORY", "")
-    if not (is_main and folder and "NOTIFY_SOCKET" in environment):
+    # who starts a child again keeps its starts apart
+    if not (is_main(environment) and folder and "NOTIFY_SOCKET" in environment):
         return
     note = Path(folder) / _NOTE
     now_ns = clock.mono_ns()

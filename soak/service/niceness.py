@@ -16,6 +16,7 @@ from pathlib import Path
 
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.service.notify import is_main
 
 LOG = logging.getLogger("soak.service.niceness")
 OWN_GROUP = Path("/proc/self/autogroup")
@@ -29,7 +30,7 @@ def spread(
     if environment is None:
         environment = os.environ
     niceness = os.getpriority(os.PRIO_PROCESS, 0)  # nice() would set it, which a service may not
-    if environment.get("SYSTEMD_EXEC_PID") != str(os.getpid()) or niceness <= 0:
+    if not is_main(environment) or niceness <= 0:
         return
     for _ in range(_TRIES):
         try:

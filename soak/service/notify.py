@@ -11,6 +11,11 @@ PATIENCE_SECONDS = 10.0
 """What is said once is waited for so long: the kernel holds few datagrams, on some machines ten."""
 
 
+def is_main(environment: Mapping[str, str]) -> bool:
+    """True in the process that systemd started for a service: a child has the same environment."""
+    return environment.get("SYSTEMD_EXEC_PID") == str(os.getpid())
+
+
 class Notifier:
     """Datagrams to a socket; without an address, as outside of systemd, nothing happens."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from soak.core.errors import RunFolderError
 from soak.core.plan import Plan
-from soak.store.run_folder import RunFolder, read_run
+from soak.store.run_folder import RunFolder, is_held, read_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,11 @@ class Home:
 def is_of_service(folder: RunFolder) -> bool:
     """True for the current run of a plan whose daemons a service manager starts."""
     return Home(folder.path.parent).current.resolve() == folder.path.resolve()
+
+
+def is_taken(folder: RunFolder) -> bool:
+    """True for a run that is a service manager's, or that `soak run` has in hand."""
+    return is_of_service(folder) or is_held(folder.path / "run.lock")
 
 
 def units_of(plan: Plan) -> tuple[str, ...]:

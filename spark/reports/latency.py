@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
-from detectors.channels import is_headline
+from detectors.channels import host_of, is_headline
 from soak.core import wording
 from spark.reports._page import Page, joined, tag
 from spark.reports._plot import Plot, log_range, shade
@@ -54,7 +54,7 @@ def deletions(page: Page) -> list[float]:
 
 def _clocks(timeline: Timeline) -> Iterator[str]:
     """Say how far the hosts' clocks may have been off, where messages went from one host to another."""
-    hosts = {name.partition("@")[2] for name in timeline.seconds if name.startswith(_CLIENTS)}
+    hosts = {host_of(name) for name in timeline.seconds if name.startswith(_CLIENTS)}
     if len(hosts) < 2:  # noqa: PLR2004  # on one host the monotonic clock is used
         return
     told = [f"{host} {_bound(timeline, host)}" for host in sorted(hosts)]
