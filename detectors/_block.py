@@ -86,6 +86,9 @@ class Block:
     older_counts: NDArray[np.float64] = field(default_factory=_none)
     noise: NDArray[np.float64] = field(default_factory=_none)  # of the contrast of each window
     freedom: NDArray[np.float64] = field(default_factory=_none)  # degrees of it
+    moved: NDArray[np.float64] = field(
+        default_factory=_none
+    )  # score of each window by `_slope` alone
     narrow_memory: Memory = field(default_factory=lambda: memories(0))
     wide_memory: Memory = field(default_factory=lambda: memories(0))
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors._slope import Slope
+
 CELL = 40
 """Rows in a cell."""
 CELLS = 48
@@ -25,6 +27,7 @@ class Cells:
     count: NDArray[np.uint8]
     rows: int  # that went into the unfinished one, with or without a value
     k: int  # second of its first row
+    slope: Slope  # of the whole ones
 
     @classmethod
     def empty(cls, n: int) -> Cells:
@@ -37,12 +40,14 @@ class Cells:
             count=np.zeros(n, np.uint8),
             rows=0,
             k=0,
+            slope=Slope.empty(n),
         )
 
     def put(self, at: NDArray[np.int64], other: Cells, old: NDArray[np.int64]) -> None:
         """Take all of `other`, of which the series at `old` become those at `at`."""
         self.level[:, at], self.counts[:, at] = other.level[:, old], other.counts[:, old]
         self.sum[at], self.count[at] = other.sum[old], other.count[old]
+        self.slope.put(at, other.slope, old)
         self.first_k[:] = other.first_k
         self.whole, self.rows, self.k = other.whole, other.rows, other.k
 
@@ -57,6 +62,7 @@ class Cells:
             return False
         at = self.whole % CELLS
         self.level[at], self.counts[at], self.first_k[at] = self.mean(), self.count, self.k
+        self.slope.learn(self.mean(), CELL, self.count >= CELL // 2)
         self.whole += 1
         self.sum[:], self.count[:], self.rows = 0.0, 0, 0
         return True
@@ -78,6 +84,8 @@ class Cells:
 
     def forget(self, series: int, first: int, stop: int) -> None:
         """Drop what began at row `first` or later and before `stop`, counted from the source's first."""
+        if first == 0:  # up to now it was another level
+            self.slope.clear(series)
         newest = np.arange(max(0, self.whole - CELLS), self.whole)
         lost = newest[(newest * CELL >= first) & (newest * CELL < stop)]
         self.counts[lost % CELLS, series] = 0
@@ -87,3 +95,4 @@ class Cells:
     def clear(self, at: NDArray[np.int64]) -> None:
         """Forget all rows of these series."""
         self.counts[:, at], self.sum[at], self.count[at] = 0, 0.0, 0
+        self.slope.clear(at)

@@ -13,11 +13,12 @@ import numpy as np
 
 from detectors import _block
 from detectors._block import Block, Book, Pending
+from detectors._slope import Slope
 from detectors._spread import Spread
 from detectors._windows import ROWS
 from soak.core.model import Change, Column
 
-VERSION = 8
+VERSION = 9
 _HEAD = struct.Struct("<BI")
 _STANDING = struct.Struct("<qiiiddd")
 
@@ -96,7 +97,8 @@ def _arrays(block: Block) -> list[np.ndarray[Any, np.dtype[Any]]]:
     """Return what is stored whole, in its order."""
     spread, cells = block.spread, block.cells
     learnt = [getattr(spread, name) for name in Spread.__slots__]
-    return [*learnt, cells.level, cells.counts, cells.first_k, cells.sum, cells.count]
+    moves = [getattr(cells.slope, name) for name in Slope.__slots__]
+    return [*learnt, cells.level, cells.counts, cells.first_k, cells.sum, cells.count, *moves]
 
 
 def _little(array: np.ndarray[Any, np.dtype[Any]]) -> str:

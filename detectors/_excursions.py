@@ -18,7 +18,7 @@ APART_ROWS = 60.0
 """Below the level before it is passed again."""
 _PRIOR_ROWS, _MEMORY_ROWS = 3600.0, 36_000.0
 _RESERVE = 1.9  # of the threshold, for what may not be known: independent noise does without
-_LEAST_SPARED, _MOST_SPARED = -1.0, 2.6
+_LEAST_SPARED, MOST_SPARED = -1.0, 2.6
 _TAIL = 2.5  # what passes the level more often than expected comes higher yet by this power
 _TIED = 20.0  # from which on the most is less
 # rows until the measure counts: at least, and times the square of how tied
@@ -43,19 +43,24 @@ def how_tied(memory: Memory) -> NDArray[np.float64]:
 
 
 def thresholds(
-    whole: float, spread: Spread, tied: NDArray[np.float64], calm: NDArray[np.float64]
+    whole: float,
+    spread: Spread,
+    tied: NDArray[np.float64],
+    calm: NDArray[np.float64],
+    at: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """Return the threshold of each series, where `whole` is the one that holds for any noise.
+    """Return the threshold of the series `at`, where `whole` is the one that holds for any noise.
 
     It is lower at first by what is known of bursts, `calm` from 0 to 1, and of how rows hang together: the
     more they do, the longer it takes to know how often the level is passed. What is measured lowers it to
-    the level at most, as alarms would hide what passes that.
+    the level at most, as alarms would hide what passes that. All in all by `MOST_SPARED` at most.
     """
+    passed, seen, tied, calm = spread.passed[at], spread.seen[-1, at], tied[at], calm[at]
     first = calm * _RESERVE / tied
-    often = np.log(np.maximum(spread.passed, _NEVER) / EXPECTED)
-    most = _MOST_SPARED * np.minimum(1.0, _TIED / tied)
+    often = np.log(np.maximum(passed, _NEVER) / EXPECTED)
+    most = MOST_SPARED * np.minimum(1.0, _TIED / tied)
     most = np.minimum(most, np.maximum(whole - LEVEL, first))
     measured = np.clip(_RESERVE - np.maximum(often, _TAIL * often), _LEAST_SPARED, most)
-    known = spread.seen[-1] / np.maximum(LEAST_ROWS, _ROWS_EACH * tied**2) - 1.0
+    known = seen / np.maximum(LEAST_ROWS, _ROWS_EACH * tied**2) - 1.0
     found: NDArray[np.float64] = whole - first - np.clip(known, 0.0, 1.0) * (measured - first)
     return found

@@ -40,6 +40,7 @@ def begin(block: Block, step: Step) -> None:
     block.counts = np.zeros_like(block.sums)
     block.older, block.older_counts = np.zeros((OLDER.size, n)), np.zeros((OLDER.size, n))
     block.noise, block.freedom = np.ones((AFTER.size, n)), np.ones((AFTER.size, n))
+    block.moved = np.zeros((AFTER.size, n))
     block.unit, block.calm, block.tied = np.ones(n), np.zeros(n), np.ones(n)
     block.narrow_limit, block.wide_limit = np.full(n, _spread.NARROW), np.full(n, _spread.WIDE)
     block.narrow_memory, block.wide_memory = memories(n), memories(n)
@@ -105,6 +106,7 @@ def _judge(block: Block, at: NDArray[np.int64], step: Step) -> None:
     block.calm[at], block.tied[at] = calm, _excursions.how_tied(wide)
     after = AFTER[:, np.newaxis]
     before = np.clip(spread.span - after, LEAST_BEFORE, BEFORE[:, np.newaxis])
+    block.moved[:, at] = 0.5 * (after + before) * block.cells.slope.a_row()[at] / block.unit[at]
     for memory, part in ((narrow, slice(None, LAST)), (wide, slice(LAST, None))):
         block.noise[part, at] = _memory.of_contrast(memory, after[part], before[part])
         block.freedom[part, at] = _freedom(spread, memory, after[part])
@@ -150,6 +152,7 @@ def ratios(block: Block) -> NDArray[np.float64]:
     after /= m
     before /= n
     after -= before
+    after -= block.moved
     after *= after
     noise = np.divide(1.0, m, out=m)
     noise += np.divide(1.0, n, out=n)

@@ -126,9 +126,9 @@ class Panel:
         best = ratios.max(axis=0)
         can_alarm = self._can_alarm(block)
         _excursions.learn(block.spread, best, can_alarm)
-        thresholds = _excursions.thresholds(self._threshold, block.spread, block.tied, block.calm)
-        changes += self._raise(source, block, k, np.flatnonzero(can_alarm & (best > thresholds)))
-        changes += self._settle(source, block, ratios, thresholds)
+        near = np.flatnonzero(can_alarm & (best > self._threshold - _excursions.MOST_SPARED))
+        changes += self._raise(source, block, k, near[best[near] > self._thresholds(block, near)])
+        changes += self._settle(source, block, ratios)
         self._relearn(block, best)
         if block.books and block.rows % _EDGE == 0:
             changes += self._ended(block, k)
@@ -185,6 +185,9 @@ class Panel:
         _scores.rescore(block, np.arange(len(block.columns)), self._step)
         return changes
 
+    def _thresholds(self, block: Block, at: NDArray[np.int64]) -> NDArray[np.float64]:
+        return _excursions.thresholds(self._threshold, block.spread, block.tied, block.calm, at)
+
     def _can_alarm(self, block: Block) -> NDArray[np.bool_]:
         is_here = block.here[(block.rows - 1) % ROWS] > 0  # an absent series has no news
         is_free = (block.spread.rows >= self._baseline) & ~block.stale & ~self._waiting(block)
@@ -232,19 +235,14 @@ class Panel:
         book.pending = Pending(k, block.rows - 1, found.row, found.k, found.before, found.after)
         return self._change(source, block, i, k, found)
 
-    def _settle(
-        self,
-        source: str,
-        block: Block,
-        ratios: NDArray[np.float64],
-        thresholds: NDArray[np.float64],
-    ) -> list[Change]:
+    def _settle(self, source: str, block: Block, ratios: NDArray[np.float64]) -> list[Change]:
         changes = []
         for name, book in block.books.items():
             if book.pending is None:
                 continue
             i, pending = block.place[name], book.pending
-            is_above = bool(ratios[self._lasting, i].max() > thresholds[i])
+            threshold = self._thresholds(block, np.array([i]))[0]
+            is_above = bool(ratios[self._lasting, i].max() > threshold)
             change = self._confirmed(source, block, i, pending) if is_above else None
             if change is not None:
                 book.pending = None

@@ -26,7 +26,7 @@ def known(often: float, rows: float = DAY) -> Spread:
 
 def spared_of(spread: Spread, tied: float = 1.0, calm: float = 0.0, whole: float = 20.0) -> float:
     """Return by how much the threshold is lower than the one that holds for any noise."""
-    found = thresholds(whole, spread, np.array([tied]), np.array([calm]))
+    found = thresholds(whole, spread, np.array([tied]), np.array([calm]), np.arange(1))
     return whole - float(found[0])
 
 
