@@ -322,8 +322,11 @@ FAULTS = {
     "broker_cpu": Fault(broker_cpu, ("host_cpu_ratio", "node_pressure_cpu")),
     "gc_pause": Fault(gc_pause, ("gc_", "jvm_gc"), instead=("unknown", "broker_pause")),
     "leader_move": Fault(leader_move, ("leader_change",)),
-    "broker_down": Fault(
-        broker_down, ("up", "isr_shrink", "kafka_"), ("leader_move",), ("unknown", "leader_move")
+    "broker_down": Fault(  # acknowledgements that stop, and then leaders that move, tell of it still
+        broker_down,
+        ("up", "isr_shrink", "kafka_"),
+        ("leader_move",),
+        ("unknown", "leader_move", "broker_down"),
     ),
     "broker_pause": Fault(broker_pause, ("scrape_", "retention_poll")),
     "network": Fault(network, ("node_netstat", "host_network")),

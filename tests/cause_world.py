@@ -18,7 +18,8 @@ from soak.core.units import SECOND_NS
 Values = NDArray[np.float64]
 
 SECONDS, ONSET = 901, 600
-PRODUCER, CONSUMER, PROBE = "produce.0@load", "consume.0@load", "probe@b1"
+PRODUCER, CONSUMER, PROBE = "produce.0@load", "consume.0@load2", "probe@b1"
+"""It is received on another host than it is sent on: else no clock that is set would be felt."""
 RATE = 1000.0
 _MEMORY = 64  # seconds after which nothing of a shock is left
 LATENCIES = ("publish", "end_to_end")

@@ -19,8 +19,8 @@ LATE = channel("probe@b1|retention_poll_age_seconds", 0.1, 0.3)
 CALM = (channel(FSYNC, 0.002, 0.002), channel(TRIP, 5e-4, 5e-4))
 
 
-def causes(*series: Series) -> list[str]:
-    return [one.cause for one in attribute(STEP, around(*series))]
+def causes(*series: Series, events: tuple[TimedEvent, ...] = ()) -> list[str]:
+    return [one.cause for one in attribute(STEP, around(*series, events=events))]
 
 
 def test_a_broker_stands_still_though_our_own_producer_spins_meanwhile() -> None:
@@ -88,6 +88,25 @@ def test_rolls_all_the_time_are_named_before_the_cpu_that_they_take() -> None:
     rolls = told("segment_roll", *range(ONSET, END), topic="t")
 
     assert beside_busy_processors(rolls) == ["segment_roll", "broker_cpu"]
+
+
+def test_cpu_that_runs_short_is_named_before_the_collections_that_it_makes_longer() -> None:
+    """By a page 60 ms a second, where it was 20; by a log a pause of 20 ms in each second."""
+    pauses = told("gc_pause", *range(ONSET, END), pause_seconds=0.02)
+    page = channel('probe@b1|jvm_gc_collection_seconds{target="b1"}', 0.02, 0.06)
+
+    assert causes(page, CALM[0], channel(CPU, 0.3, 0.97)) == ["broker_cpu", "gc_pause"]
+    assert beside_busy_processors(pauses) == ["broker_cpu", "gc_pause"]
+
+
+def test_a_page_that_counts_what_stops_nobody_is_not_believed_before_the_log() -> None:
+    """As of a collector that works beside the others: 300 ms a second, and pauses of 20 us."""
+    page = channel('probe@b1|jvm_gc_collection_seconds{target="b1"}', 0.05, 0.3)
+    short = told("gc_pause", *range(3, END, 4), pause_seconds=2e-5)
+    busy = channel(CPU, 0.3, 0.97)
+
+    assert causes(page, CALM[0], busy) == ["gc_pause", "broker_cpu"]
+    assert causes(page, CALM[0], busy, events=short) == ["broker_cpu", "gc_pause"]
 
 
 def beside_busy_processors(events: tuple[TimedEvent, ...]) -> list[str]:

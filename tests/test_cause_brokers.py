@@ -126,6 +126,28 @@ def test_the_time_in_collections_of_a_page_counts_where_there_is_no_log() -> Non
     assert causes(around(channel(name, 0.002, 0.006))) == ["unknown"]
 
 
+def test_collections_that_take_far_less_than_the_step_do_not_explain_it() -> None:
+    """A step of almost a second, and no pause in a second is longer than all of them together."""
+    name = 'probe@b1|jvm_gc_collection_seconds{target="b1"}'
+    second = replace(STEP, before=0.02, after=1.0)
+
+    assert causes(around(channel(name, 0.01, 0.15)), second) == ["unknown"]
+    assert causes(around(channel(name, 0.01, 0.4)), second) == ["gc_pause"]
+
+
+@pytest.mark.parametrize(("many", "cause"), [(8, "unknown"), (40, "gc_pause")])
+def test_short_pauses_matter_together_where_they_take_much_of_a_second(
+    many: int, cause: str
+) -> None:
+    """So many of 4 ms in two seconds of three, told one by one and as their sum."""
+    ks = [k for k in range(ONSET, END) if k % 3 != 1]
+    short = pauses(*sorted(ks * many), seconds=0.004)
+    name = 'probe@b1|jvm_gc_pause_seconds{log="gc.log"}'
+    stopped = silent(name, 0.004 * many, *set(range(END)) - set(ks))
+
+    assert causes(around(stepped(ks), stopped, events=short)) == [cause]
+
+
 def test_leaders_that_move_at_the_onset() -> None:
     (found,) = attribute(STEP, around(events=told("leader_change", ONSET, topic="t", partition=3)))
 
@@ -149,6 +171,15 @@ def test_a_broker_that_does_not_answer_any_more() -> None:
 
 def test_a_page_that_alone_is_silent_is_no_broker_s_end() -> None:
     assert causes(around(silent(UP, 1.0, *range(ONSET, END)))) == ["unknown"]
+
+
+@pytest.mark.parametrize(("seconds", "cause"), [(1, "unknown"), (4, "broker_down")])
+def test_beside_a_silent_page_a_second_without_acknowledgements_is_no_broker_s_end(
+    seconds: int, cause: str
+) -> None:
+    page = silent(UP, 1.0, *range(ONSET, END))
+
+    assert causes(around(page, *missing(1.0, seconds))) == [cause]
 
 
 def test_copies_leaders_and_acknowledgements_together_are_a_broker_s_end() -> None:
@@ -239,26 +270,47 @@ def test_innocent_brokers_alone_do_not_make_it_the_network() -> None:
 
 
 def test_a_clock_set_by_as_much_as_end_to_end_latency_steps() -> None:
+    """Sent on one host and received on another."""
     change = replace(STEP, series=E2E)
     event = told("clock_step", ONSET, seconds=0.055)
+    sent = P99.replace("@h|", "@h2|")
 
-    assert causes(around(channel(P99, 0.004, 0.004), events=event), change) == ["clock"]
-    assert causes(around(channel(P99, 0.004, 0.06), events=event), change) == ["unknown"]
+    assert causes(around(channel(sent, 0.004, 0.004), events=event), change) == ["clock"]
+    assert causes(around(channel(sent, 0.004, 0.06), events=event), change) == ["unknown"]
     assert causes(around(channel(P99, 0.004, 0.004), events=event)) == ["unknown"]  # publishing
     assert causes(around(events=told("clock_step", ONSET, seconds=5.0)), change) == ["unknown"]
 
 
+def test_no_clock_that_is_set_is_felt_by_what_is_sent_and_received_on_one_host() -> None:
+    """There both ends read one clock that nobody sets; one producer elsewhere is enough."""
+    change = replace(STEP, series=E2E)
+    event = told("clock_step", ONSET, seconds=0.055)
+    here = channel(P99, 0.004, 0.004)
+    elsewhere = channel("produce.1@h2|sent_messages", 200.0, 200.0)
+
+    assert causes(around(here, events=event), change) == ["unknown"]
+    assert causes(around(here, elsewhere, events=event), change) == ["clock"]
+
+
 @pytest.mark.parametrize(
-    ("source", "cause"),
+    ("source", "forward", "cause"),
     [
-        ("produce.1@h2", "clock"),
-        ("consume.0@h", "clock"),
-        ("probe@h2", "clock"),
-        ("probe@b1", "unknown"),
+        ("produce.1@h2", -0.055, "clock"),
+        ("produce.1@h2", 0.055, "unknown"),
+        ("probe@h2", -0.055, "clock"),
+        ("consume.0@h", 0.055, "clock"),
+        ("consume.0@h", -0.055, "unknown"),
+        ("probe@h", 0.055, "clock"),
+        ("probe@b1", 0.055, "unknown"),
+        ("probe@b1", -0.055, "unknown"),
+        ("", -0.055, "clock"),
     ],
 )
-def test_only_a_clock_that_takes_part_in_a_latency_may_step_it(source: str, cause: str) -> None:
-    (event,) = told("clock_step", ONSET, seconds=0.055)
+def test_a_clock_steps_a_latency_set_forward_where_it_is_received_or_back_where_it_is_sent(
+    source: str, forward: float, cause: str
+) -> None:
+    """Of a source that nobody knows it may be either; a host that takes no part may do as it likes."""
+    (event,) = told("clock_step", ONSET, seconds=forward)
     sent = channel("produce.1@h2|sent_messages", 200.0, 200.0)
     found = around(channel(P99, 0.004, 0.004), sent, events=(replace(event, source=source),))
 

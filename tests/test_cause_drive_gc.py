@@ -55,6 +55,17 @@ def test_a_drive_never_written_over_is_named_with_less() -> None:
     assert never.score < often.score - 0.2
 
 
+def test_how_often_the_probe_s_own_drive_was_written_over_says_nothing_of_a_page_s() -> None:
+    """It reads the page of another host, whose drive slows."""
+    page = [
+        replace(one, name=one.name.replace("}", ',target="b2:9100"}')) for one in starving()[:3]
+    ]
+    (found,) = attribute(STEP, around(*page, channel(SENT, 200.0, 200.0), turned(2.0)))
+
+    assert (found.cause, found.score <= 0.65) == ("drive_gc", True)
+    assert found.evidence[3].text == "How often the drive was written over is not known."
+
+
 def test_a_drive_that_got_more_to_do_is_not_collecting_garbage() -> None:
     assert "drive_gc" not in causes(around(*starving(written=30e6)))
 

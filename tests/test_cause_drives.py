@@ -134,6 +134,25 @@ def test_flushes_alone_may_be_a_slow_drive() -> None:
     assert causes(around(channel(FSYNC, 0.002, 0.1))) == ["unknown"]
 
 
+def elsewhere(*series: Series) -> list[Series]:
+    return [replace(one, name=one.name.replace("@b1|", "@b2|")) for one in series]
+
+
+def test_a_device_of_another_host_says_nothing_of_flushes() -> None:
+    """Neither where it is innocent, nor where others write to it."""
+    flushes = channel(FSYNC, 0.002, 0.1)
+
+    assert causes(around(flushes, *elsewhere(*innocent()))) == ["unknown"]
+    assert "slow_fsync" in causes(around(flushes, *innocent(), *elsewhere(*busy()[:3])))
+
+
+def test_a_page_that_tells_of_a_journal_does_not_tell_where_its_device_is_watched() -> None:
+    name = 'probe@b1|bookie_journal_JOURNAL_SYNC_seconds{target="b:8000",quantile="0.99"}'
+    journal = channel(name, 0.002, 0.1)
+
+    assert causes(around(journal, *elsewhere(*innocent()))) == ["slow_fsync"]
+
+
 def test_flushes_that_are_only_started_late_are_the_cpu_s() -> None:
     late = [channel(FSYNC, 0.002, 0.1), channel(FSYNC_LAG, 0.001, 0.09)]
 
@@ -214,6 +233,19 @@ def test_a_compaction_that_goes_on_is_not_taken_for_a_neighbour() -> None:
     assert causes(seen) == ["compaction"]
 
 
+@pytest.mark.parametrize(("later_k", "is_named"), [((), True), ((ONSET + 40,), False)])
+def test_a_compaction_that_comes_again_is_not_taken_for_a_neighbour(
+    later_k: tuple[int, ...], *, is_named: bool
+) -> None:
+    """One was told a minute before, so that none can be said to have begun; one at the onset may have."""
+    ks = np.arange(END, dtype=np.int64)
+    counted = np.isin(ks, [ONSET - 60, *later_k]).astype(float)
+    runs = Series('probe@b1|bookie_MINOR_COMPACTIONS{target="b"}', ks, counted)
+    seen = replace(around(*busy(), runs), k1=END + 60)
+
+    assert ("noisy_neighbour" in causes(seen)) is is_named
+
+
 def test_a_backlog_that_begins_to_drain_at_the_onset() -> None:
     (found,) = attribute(STEP, around(draining(), channel(SENT, 200.0, 200.0)))
 
@@ -229,6 +261,18 @@ def test_a_backlog_that_drains_from_another_time_on_is_not_the_cause(from_k: int
 
 def test_a_backlog_of_a_second_is_none() -> None:
     assert causes(around(draining(seconds=2.0), channel(SENT, 200.0, 200.0))) == ["unknown"]
+
+
+@pytest.mark.parametrize("name", [LAG, 'probe@b1|pulsar_subscription_back_log{target="b1"}'])
+@pytest.mark.parametrize(("seconds", "cause"), [(3, "unknown"), (30, "catch_up_read")])
+def test_a_backlog_that_nobody_can_weigh_takes_its_time_to_drain(
+    name: str, seconds: int, cause: str
+) -> None:
+    """What is sent is not known, or it is counted in entries: 500 of them may be half a second's."""
+    k = np.arange(END, dtype=np.int64)
+    values = np.interp(k, [0, ONSET, ONSET + seconds], [0.0, 500.0, 0.0])
+
+    assert causes(around(Series(name, k, values))) == [cause]
 
 
 def test_a_backlog_below_zero_is_none() -> None:

@@ -1,12 +1,14 @@
-"""How much of a step events make, alone and beside another cause."""
+"""How much of a step events make: alone, beside another cause, and where nothing can be compared."""
 
 from __future__ import annotations
 
 import pytest
 
+from detectors.attribution import attribute
 from detectors.causes._locking import Locking
 from detectors.causes._repeated import explained_ratio
 from soak.core.model import Change
+from tests.cause_panels import END, ONSET, around, channel, told
 
 SERIES = 'produce.0@h|publish_latency_seconds{quantile="0.99"}'
 STEP = Change(SERIES, 106, 100, (99, 101), 0.004, 0.124, "confirmed", 0.999)
@@ -34,3 +36,19 @@ def test_a_step_down_is_not_explained() -> None:
     down = Change(SERIES, 106, 100, (99, 101), 0.1, 0.01, "confirmed", 0.999)
 
     assert explained_ratio(down, locking(0.124, 0.004)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("retention_deletion", "retention_cliff"),
+        ("segment_roll", "segment_roll"),
+        ("gc_pause", "gc_pause"),
+    ],
+)
+def test_events_in_every_second_may_make_all_of_a_step(kind: str, cause: str) -> None:
+    """No second is without one to compare it with, whatever they are."""
+    events = told(kind, *range(ONSET, END), pause_seconds=0.1)
+    (found,) = attribute(STEP, around(channel(SERIES, 0.004, 0.124), events=events))
+
+    assert (found.cause, found.score) == (cause, 0.85)

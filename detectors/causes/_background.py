@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors.causes._moves import moves, near, risen
 from detectors.channels import column_of
@@ -35,7 +36,7 @@ def is_at_work(change: Change, nearby: Nearby) -> bool:
         return True
     if copying(change, nearby):
         return True
-    return bool(compactions(change, nearby)) or not _is_compaction_known(change, nearby)
+    return _is_compacting(change, nearby) or not _is_compaction_known(change, nearby)
 
 
 def has_begun(kinds: Iterable[str], change: Change, nearby: Nearby) -> bool:
@@ -70,7 +71,24 @@ def tells_compactions(nearby: Nearby) -> bool:
 
 def compactions(change: Change, nearby: Nearby) -> tuple[int, ...]:
     """Return the seconds from the onset on in which a compaction was told, if none was told before it."""
+    ks = _compactions_told(nearby)
+    if np.any(ks < near(change)[0]):
+        return ()
+    return tuple(int(k) for k in _since_onset(ks, change))
+
+
+def _is_compacting(change: Change, nearby: Nearby) -> bool:
+    """True when one was told from the onset on, whatever was told before: it may be another one."""
+    return _since_onset(_compactions_told(nearby), change).size > 0
+
+
+def _since_onset(ks: NDArray[np.int64], change: Change) -> NDArray[np.int64]:
     first, last = near(change)
+    return ks[(ks >= first) & (ks <= last + _LATER)]
+
+
+def _compactions_told(nearby: Nearby) -> NDArray[np.int64]:
+    """Return the seconds in which bookies told of a compaction, ascending, each once."""
     told = [
         series.k[series.values > 0.0] for m in _COMPACTIONS for series in nearby.named(m).values()
     ]
@@ -84,15 +102,12 @@ def compactions(change: Change, nearby: Nearby) -> tuple[int, ...]:
             np.int64,
         )
     )
-    ks = np.unique(np.concatenate(told))
-    if np.any(ks < first):
-        return ()
-    return tuple(int(k) for k in ks[(ks >= first) & (ks <= last + _LATER)])
+    return np.unique(np.concatenate(told))
 
 
 def _is_compaction_known(change: Change, nearby: Nearby) -> bool:
     """True for a cluster without bookies, and once those that say what they compact would have said it."""
-    metrics = {name.partition("|")[2] for name in nearby.series}
+    metrics = {column_of(name).metric for name in nearby.series}
     has_bookies = any(metric.startswith(_BOOKIE) for metric in metrics)
     has_bookies |= bool(
         nearby.event_ks("ledger_created").size or nearby.event_ks("ledger_roll").size

@@ -1,7 +1,7 @@
 """A backlog that begins to drain at the onset: its peak lies there, and it falls from then on.
 
 Method:  the peak of a backlog is dated; from it the backlog must fall in four of five values, by a third at
-         least, and be worth five seconds of the load where that is known.
+         least, and be worth five seconds of the load or, where that is not known, fall for as long.
 Assumes: a backlog told in every value; one that is told late is looked for as late as its channel lags.
 """
 
@@ -60,9 +60,11 @@ def _drain(name: str, change: Change, nearby: Nearby) -> Drain | None:
         return None
     for at, from_k in _begins(k, values):
         falling = _falling(values[at:], peak)
-        is_there = first - spacing <= from_k <= last
-        if is_there and falling.size and peak >= _LEAST_SECONDS * _rate(name, nearby):
-            seconds = int(k[at + falling.size - 1]) - from_k
+        if not falling.size or not first - spacing <= from_k <= last:
+            continue
+        seconds = int(k[at + falling.size - 1]) - from_k
+        rate = _rate(name, nearby)
+        if (peak / rate if rate > 0.0 else seconds) >= _LEAST_SECONDS:
             return Drain(name, peak, float(falling[-1]), from_k, seconds)
     return None
 
@@ -99,7 +101,7 @@ def _falling(values: NDArray[np.float64], peak: float) -> NDArray[np.float64]:
 
 
 def _rate(name: str, nearby: Nearby) -> float:
-    """Return the messages sent a second, all producers together; 0 where the backlog is in another unit."""
+    """Return the messages sent a second by all producers; 0 where nobody knows, or the unit is another."""
     if not name.endswith("_messages"):
         return 0.0
     return sum(

@@ -117,7 +117,7 @@ def surest(
 
 
 def turnover(place: Place, change: Change, nearby: Nearby) -> float | None:
-    """Return how often the drives of this host were written over by the onset; None where it is not known.
+    """Return how often the drives of this host, as told there, were written over by the onset, or None.
 
     The larger of what the kernel counted and what the probe saw: both begin too late.
     """
@@ -125,7 +125,7 @@ def turnover(place: Place, change: Change, nearby: Nearby) -> float | None:
         float(series.values[series.k <= change.interval[1]][-1])
         for metric in TURNOVERS
         for name, series in nearby.named(metric).items()
-        if source_of(name) == place[0] and np.any(series.k <= change.interval[1])
+        if place_of(name)[:2] == place[:2] and np.any(series.k <= change.interval[1])
     ]
     return max(ratios, default=None)
 

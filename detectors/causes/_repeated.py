@@ -47,11 +47,15 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """What repeated events have to do with a step: a score in the bands of `_scores`, and why."""
+    """What repeated events have to do with a step: a score in the bands of `_scores`, and why.
+
+    `is_dense`: nothing could be compared, as nearly every second lies close after one; they may explain all.
+    """
 
     score: float
     explained: float
     evidence: tuple[Evidence, ...]
+    is_dense: bool = False
 
 
 def repeated(
@@ -89,7 +93,12 @@ def repeated(
         band = _scores.CERTAIN if start is not None else _scores.LIKELY
     else:
         band = _scores.STRONG if is_dense else _scores.WEAK
-    return Repeated(band, explained, (told,) if start is None else (start, told))
+    return Repeated(
+        band,
+        1.0 if is_dense else explained,
+        (told,) if start is None else (start, told),
+        is_dense=is_dense,
+    )
 
 
 def _first(

@@ -3,8 +3,8 @@
 Method:  the CPU of a broker's host, its steal, the time that tasks wait for CPU, or the busiest core of a
          broker steps up at the onset to a level at which work has to wait.
          A host whose CPU rose with that of soakd's own daemons there is not short of it for a broker's work.
-         Where a JVM pauses for garbage all the time, or a segment rolls with each message, that is what took
-         the CPU, and is said first.
+         Where a JVM pauses for garbage much of the time, or a segment rolls with each message, that is what
+         took the CPU, and is said first.
 Assumes: a host of which drive, flushes or a broker's log are watched is a broker's.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from detectors.causes import _brokers, _innocence, _scores, gc_pause, segment_roll
 from detectors.causes._moves import Move, moves, told
-from detectors.channels import source_of
+from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby
 from soak.core.model import Change, Explanation
 
@@ -55,7 +55,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     found = [*short(change, nearby), *idle]
     if not found:
         return None
-    is_told_twice = len({_metric(one) for one in found}) > 1
+    is_told_twice = len({column_of(one.series).metric for one in found}) > 1
     is_own_work = _is_own_work(change, nearby)
     band = _scores.STRONG if is_told_twice and not is_own_work else _scores.LIKELY
     strongest = max(min(1.0, abs(one.after - one.before)) for one in found)
@@ -79,10 +79,10 @@ def short(change: Change, nearby: Nearby) -> list[Move]:
 
 
 def _is_own_work(change: Change, nearby: Nearby) -> bool:
-    """True when something that brokers do themselves, and which takes CPU, explains the step."""
+    """True when something that brokers do themselves, and which takes CPU, surely explains the step.
+
+    Latency is locked to it, or it goes on all the time; pauses must take much of that, for on a CPU that runs
+    short usual ones last longer, too.
+    """
     told = (cause.explain(change, nearby) for cause in _OWN_WORK)
     return any(one is not None and one.score > _scores.LIKELY for one in told)
-
-
-def _metric(one: Move) -> str:
-    return one.series.partition("|")[2].partition("{")[0]

@@ -1,9 +1,9 @@
 """A broker went down: it answers nobody any more, and the others take over what it led.
 
 Method:  a broker's page stops answering at the onset and does not come back within half a minute, and with
-         it acknowledgements stop, sends fail, copies fall behind or leaders move; or leaders move after a
-         quarter of the acknowledgements was missing for three seconds, more surely when they move two
-         seconds after that began: at an orderly end they move first.
+         it a quarter of the acknowledgements is missing for three seconds, sends fail, copies fall behind or
+         leaders move; or leaders move after such three seconds, more surely when they move two seconds after
+         these began: at an orderly end they move first.
 Assumes: a page that alone is silent says more of the page than of the broker, so it is not enough.
 """
 
@@ -31,7 +31,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     gone = [one for one in _stalls.unreachable(change, nearby) if one.seconds >= _LONG_SECONDS]
     copies = _background.copying(change, nearby) or _has(change, nearby, "isr_shrink")
     led = _has(change, nearby, "leader_change")
-    stopped = _stalls.unacknowledged(change, nearby)
+    stopped = _stopped(change, nearby)
     beside = [
         text
         for holds, text in (
@@ -44,11 +44,17 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     ]
     if gone and beside:
         band = _scores.CERTAIN if led or copies else _scores.STRONG
-    elif led and stopped is not None and stopped.seconds >= _STOPPED_SECONDS:
+    elif led and stopped is not None:
         band = _scores.STRONG if copies or _is_unled(stopped, nearby) else _scores.LIKELY
     else:
         return None
     return Explanation("broker_down", _scores.graded(band, 1.0), _evidence(gone, beside, change))
+
+
+def _stopped(change: Change, nearby: Nearby) -> Silence | None:
+    """Return the lack of acknowledgements around the onset; None where it was short."""
+    found = _stalls.unacknowledged(change, nearby)
+    return found if found is not None and found.seconds >= _STOPPED_SECONDS else None
 
 
 def _is_unled(stopped: Silence, nearby: Nearby) -> bool:

@@ -1,11 +1,14 @@
 """A clock was set: between hosts end-to-end latency is told by wall clocks, and these moved.
 
-Method:  the clock of a producer's or the consumer's host steps at the onset by about as much as end-to-end
-         latency does, and the latency of publishing, which one clock measures, stays.
-Assumes: producers and consumers on different hosts; on one host no clock step is seen in latency at all.
+Method:  at the onset the clock of the consumer's host is set forward, or that of a producer's host back, by
+         about as much as end-to-end latency rises, and the latency of publishing, which one clock measures,
+         stays. On one host latency is told by a clock that nobody sets.
+Assumes: what is set is told by a daemon or a probe of that host; of a source that is not known either counts.
 """
 
 from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
 
 from detectors.causes import _scores
 from detectors.causes._moves import are_calm, moves, near
@@ -18,6 +21,7 @@ NEXT = "see who set a host's clock: chronyc tracking, timedatectl"
 
 KIND = "clock_step"
 _END_TO_END, _PUBLISH = "end_to_end_latency_seconds", "publish_latency_seconds"
+_PRODUCER = "produce."
 _LEAST_RATIO, _MOST_RATIO = 0.5, 2.0
 
 
@@ -27,15 +31,13 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     if column.metric != _END_TO_END:
         return None
     first, last = near(change)
-    hosts = {
-        host_of(source) for source in map(source_of, nearby.series) if _takes_part(source, change)
-    }
+    here, senders = host_of(source_of(change.series)), _senders(nearby)
+    if senders == {here}:
+        return None
     steps = [
         one
         for one in nearby.events
-        if one.event.kind == KIND
-        and first <= one.k <= last
-        and (not one.source or host_of(one.source) in hosts)
+        if one.event.kind == KIND and first <= one.k <= last and _raises(one, here, senders)
     ]
     if not steps:
         return None
@@ -53,13 +55,27 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     )
 
 
-def _takes_part(source: str, change: Change) -> bool:
-    """True for the consumer whose latency this is, and for every producer."""
-    return source == source_of(change.series) or source.startswith("produce.")
+def _senders(nearby: Nearby) -> set[str]:
+    """Return the hosts of the producers."""
+    return {
+        host_of(source) for source in map(source_of, nearby.series) if source.startswith(_PRODUCER)
+    }
+
+
+def _raises(step: TimedEvent, here: str, senders: AbstractSet[str]) -> bool:
+    """True for a clock set forward where is received, or back where is sent, or nobody knows where."""
+    host, forward = host_of(step.source), _forward(step)
+    is_ours = forward > 0.0 if host == here else forward < 0.0 and host in senders
+    return is_ours or not step.source
+
+
+def _forward(step: TimedEvent) -> float:
+    """Return the seconds that a clock was set forward by, below 0 where it was set back."""
+    return float(step.event.fields.get("seconds", 0.0))
 
 
 def _size(step: TimedEvent) -> float:
-    return abs(float(step.event.fields.get("seconds", 0.0)))
+    return abs(_forward(step))
 
 
 def _stepped(step: TimedEvent, change: Change) -> Evidence:
@@ -67,5 +83,5 @@ def _stepped(step: TimedEvent, change: Change) -> Evidence:
         f"A clock was set by {wording.amount(_size(step), 'seconds')} {when(step.k - change.onset_k)} of the "
         f"step, which is {wording.amount(change.after - change.before, 'seconds')}: end-to-end latency "
         f"between hosts is a difference of their clocks.",
-        {"clock_step_seconds": float(step.event.fields.get("seconds", 0.0))},
+        {"clock_step_seconds": _forward(step)},
     )

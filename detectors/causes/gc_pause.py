@@ -1,20 +1,26 @@
 """A broker's JVM stops to collect garbage, and whoever waits for it waits as long.
 
 Method:  pauses long enough to matter (a quarter of the step, 5 ms at least) begin at the onset, or come
-         there three times as often, and latency is locked to them (`_repeated.py`). Where only their time a
-         second is known, as of a metrics page, that must step at the onset.
-Assumes: the log is a broker's. Concurrent collectors tell of threads that wait for memory as `gc_stall`.
+         there three times as often, and latency is locked to them (`_repeated.py`). Shorter ones matter
+         together where they take much of a second. Where only the time a second is known, as of a metrics
+         page, that must step at the onset, by a quarter of the step at least: no pause is longer than it.
+         On a CPU that runs short usual pauses last longer, too: what latency is not locked to is sure
+         only where it takes more of the time than G1 allows itself.
+Assumes: the log is a broker's. Concurrent collectors tell of threads that wait for memory as `gc_stall`; of
+         these a page may count work that stops nobody, so it is not sure beside a log of pauses too short.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.causes import _scores
-from detectors.causes._moves import moves, risen, told
+from detectors.causes._moves import end_of, moves, risen, told
 from detectors.causes._repeated import Words, repeated
-from detectors.nearby import Nearby
+from detectors.nearby import Nearby, between
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 
@@ -23,38 +29,81 @@ NEXT = "see the broker's GC log: heap, collector, what allocates"
 KINDS = ("gc_pause", "gc_stall")
 _WORDS = Words("a long pause", "pauses", "long pauses of the JVM", "long pause of the JVM")
 _SUMS = ("jvm_gc_pause_seconds", "jvm_gc_stall_seconds")  # of a log, by second
-_SHARES = (*_SUMS, "jvm_gc_collection_seconds")
+_COLLECTIONS = "jvm_gc_collection_seconds"  # of a page
 _OF_STEP = 0.25
 _LEAST_SECONDS = 0.005
 _LEAST_SHARE = 0.03  # of a second, stopped
+_MUCH = 1.0 / 13.0  # of the time: beyond it G1 asks for a larger heap (-XX:GCTimeRatio=12)
 _ROSE = 2.0
+_UNSURE = 0.55  # the score then: below what tells of the CPU
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """A pause that a log told of by itself."""
+
+    k: int
+    seconds: float
+    log: tuple[str, str]  # host and name: of one JVM
 
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return what pauses for garbage have to do with a step; None when nothing."""
-    longest = _long_pauses(change, nearby)
+    pauses = _pauses(nearby)
+    longest = _long_pauses(pauses, change, nearby)
     ks = np.array(sorted(longest), np.int64)
     found = repeated(ks, _WORDS, change, nearby)
-    if found is not None:
-        evidence = (*found.evidence, _lengths(ks, longest, change))
-        return Explanation("gc_pause", _scores.graded(found.score, found.explained), evidence)
-    return None if ks.size else _stopped(change, nearby)
+    if found is None:
+        return None if ks.size else _stopped(pauses, change, nearby)
+    score = _scores.graded(found.score, found.explained)
+    if found.is_dense and not _are_much(pauses, change, nearby):
+        score = _UNSURE
+    return Explanation("gc_pause", score, (*found.evidence, _lengths(ks, longest, change)))
 
 
-def _long_pauses(change: Change, nearby: Nearby) -> dict[int, float]:
+def _pauses(nearby: Nearby) -> list[_Pause]:
+    return [
+        _Pause(
+            one.k,
+            float(one.event.fields.get("pause_seconds", 0.0)),
+            (one.source, str(one.event.fields.get("log", ""))),
+        )
+        for one in nearby.events
+        if one.event.kind in KINDS
+    ]
+
+
+def _long_pauses(pauses: list[_Pause], change: Change, nearby: Nearby) -> dict[int, float]:
     """Return second to the longest pause in it, or their sum, of those long enough to matter."""
     least = max(_LEAST_SECONDS, _OF_STEP * (change.after - change.before))
     found: dict[int, float] = {}
-    for one in nearby.events:
-        seconds = float(one.event.fields.get("pause_seconds", 0.0))
-        if one.event.kind in KINDS and seconds >= least:
-            found[one.k] = max(seconds, found.get(one.k, 0.0))
-    for metric in _SUMS if not found else ():
+    for one in pauses:
+        if one.seconds >= least:
+            found[one.k] = max(one.seconds, found.get(one.k, 0.0))
+    if found:
+        return found
+    least = max(least, _MUCH) if pauses else least  # each is known to be too short
+    for metric in _SUMS:
         for series in nearby.named(metric).values():
             is_long = series.values >= least
             for k, seconds in zip(series.k[is_long], series.values[is_long], strict=True):
                 found[int(k)] = max(float(seconds), found.get(int(k), 0.0))
     return found
+
+
+def _are_much(pauses: list[_Pause], change: Change, nearby: Nearby) -> bool:
+    """True when the pauses of one JVM took so much of the time since the onset as usual ones never do."""
+    first, end = change.onset_k, end_of(change, nearby)
+    stopped: dict[tuple[str, str], float] = {}
+    for one in pauses:
+        if first <= one.k < end:
+            stopped[one.log] = stopped.get(one.log, 0.0) + one.seconds
+    sums = [
+        float(between(series, first, end).sum())
+        for metric in (() if stopped else _SUMS)
+        for series in nearby.named(metric).values()
+    ]
+    return max([*stopped.values(), *sums], default=0.0) >= _MUCH * (end - first)
 
 
 def _lengths(ks: NDArray[np.int64], longest: dict[int, float], change: Change) -> Evidence:
@@ -67,11 +116,18 @@ def _lengths(ks: NDArray[np.int64], longest: dict[int, float], change: Change) -
     )
 
 
-def _stopped(change: Change, nearby: Nearby) -> Explanation | None:
-    """Return what the time stopped a second tells by itself."""
-    found = [one for metric in _SHARES for one in moves(metric, change, nearby)]
-    worst = risen((one for one in found if one.after >= _LEAST_SHARE), _ROSE)
+def _stopped(pauses: list[_Pause], change: Change, nearby: Nearby) -> Explanation | None:
+    """Return what the time in collections a second tells by itself."""
+    found = [
+        one
+        for one in moves(_COLLECTIONS, change, nearby)
+        if one.after >= _LEAST_SHARE
+        and one.after - one.before >= _OF_STEP * (change.after - change.before)
+    ]
+    worst = risen(found, _ROSE)
     if worst is None:
         return None
-    score = _scores.graded(_scores.STRONG, worst.after / _LEAST_SHARE / 10.0)
+    is_sure = worst.after >= _MUCH and not pauses
+    share = worst.after / _LEAST_SHARE / 10.0
+    score = _scores.graded(_scores.STRONG, share) if is_sure else _UNSURE
     return Explanation("gc_pause", score, (told(worst, change),))

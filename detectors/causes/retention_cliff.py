@@ -42,8 +42,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     )
     if found is None:
         return None
-    is_compared = found.score != _scores.STRONG  # else nearly every second lies close after one
-    score = _scores.graded(found.score, found.explained if is_compared else 1.0)
+    score = _scores.graded(found.score, found.explained)
     return Explanation("retention_cliff", score, found.evidence)
 
 

@@ -7,7 +7,8 @@ Method:  the latency of fsync, or of a bookie's journal sync, steps up at the on
          than half of what the flushes did, which must be three times slower. What a busy CPU adds
          (`fsync_schedule_lag_seconds`) does not count; where the CPU of the flush's own host ran short, for
          which a flush waits too, what took it is said first.
-Assumes: the device's own numbers are known; without them nothing tells this from a slow drive.
+Assumes: the device's own numbers are known; without them nothing tells this from a slow drive. Those of
+         another host are none, but for a bookie's page, which does not say what host it is of.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from soak.core.model import Change, Evidence, Explanation
 
 NEXT = "see limits on IO (cgroups) and the filesystem above the drive"
 
+_PROBED = "fsync_latency_seconds"
 _METRICS = (
-    "fsync_latency_seconds",
+    _PROBED,
     "bookie_journal_JOURNAL_SYNC_floor_seconds",
     "bookie_journal_JOURNAL_SYNC_seconds",
 )
@@ -47,7 +49,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     lag = risen(moves("fsync_schedule_lag_seconds", change, nearby))
     if lag is not None and lag.after - lag.before >= _OF_FLUSH * (flush.after - flush.before):
         return None
-    known = [drive for drive in _drives.drives(change, nearby) if drive.is_known]
+    known = _below(flush, change, nearby)
     slower = [drive for drive in known if _innocence.is_guilty(drive)]
     is_deleting = _background.has_begun(_background.DELETIONS, change, nearby)
     guilty = [drive for drive in slower if is_deleting or not _is_trifle(drive, flush)]
@@ -70,6 +72,17 @@ def _flushes(change: Change, nearby: Nearby) -> Iterable[Move]:
         for one in moves(metric, change, nearby):
             if one.label.get("quantile") in _QUANTILES:
                 yield one
+
+
+def _below(flush: Move, change: Change, nearby: Nearby) -> list[Drive]:
+    """Return the drives that may lie below a flush, as far as they are known.
+
+    A page does not tell which host its bookie is on.
+    """
+    known = [drive for drive in _drives.drives(change, nearby) if drive.is_known]
+    if column_of(flush.series).metric != _PROBED:
+        return known
+    return [drive for drive in known if drive.place[0] == source_of(flush.series)]
 
 
 def _is_short_of_cpu(flush: Move, change: Change, nearby: Nearby) -> bool:
