@@ -24,7 +24,10 @@ def features(
     part = y[rows]
     lowest, highest = np.quantile(y, [0.002, 0.99])
     width = float(highest - lowest)
-    if width <= 0.0:  # all values equal, or nearly all
+    if width <= 0.0:  # nearly all values are equal
+        lowest, highest = y.min(), y.max()
+        width = float(highest - lowest)
+    if width <= 0.0:
         return np.zeros((part.size, THRESHOLDS), np.float32)
     thresholds = np.linspace(lowest, highest, THRESHOLDS)
     weight = width / THRESHOLDS / sqrt(width / _TYPICAL_RANGE) / _price(y, penalty)

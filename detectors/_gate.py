@@ -26,6 +26,8 @@ class Gate:
 
     def counts(self, k: int, inc: int, phase: str, *, is_trusted: bool) -> bool:
         """Take a second that is new; return whether its values count."""
+        if self.is_apart(k):
+            self.edge_k = min(self.edge_k, k)  # it was of the seconds before
         self.last_k, self.inc = k, inc
         if phase != self.phase:
             if self.phase:

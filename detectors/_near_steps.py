@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from detectors.channels import latency_of
+from detectors.channels import latency_of, source_of
 from soak.core.model import Change
 
 _SECONDS = 60  # a step of the same latency raised so near tells it already
@@ -27,6 +27,11 @@ class NearSteps:
             self.waiting_k.pop(step.series, None)
         if step.state == "confirmed":
             self.told_k[latency_of(step.series)] = step.raised_k
+
+    def forget(self, source: str) -> None:
+        """Forget what was told of a source whose clock was set back: it would lie in what is to come."""
+        told = self.told_k.items()
+        self.told_k = {name: k for name, k in told if source_of(name) != source}
 
     def beside(self, latency: str, onset_k: int) -> Literal["told", "waiting", "none"]:
         """Return whether a step of a latency was raised about this second or later."""

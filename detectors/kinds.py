@@ -7,7 +7,8 @@ a drift of its direction, or on a tick of spikes, is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +32,9 @@ def told(series: Series, steps: Sequence[Change], config: Config) -> list[Change
         [config.scaled_one(step.after) - config.scaled_one(step.before) for step in steps]
     )
     is_sharp = jumps * np.sign(sizes) >= _SHARP * np.abs(sizes)
-    flat = _flattened(series, y, places, np.where(is_sharp, jumps, 0.0), config)
-    drifts, combs = drift.detect(flat, config), spikes.detect(series, config)
+    moved = _moved(y.size, places, np.where(is_sharp, jumps, 0.0))
+    drifts = _of_flattened(drift.detect, series, moved, config)
+    combs = spikes.detect(series, config)
     kept = [
         step
         for step, sharp in zip(steps, is_sharp, strict=True)
@@ -40,7 +42,7 @@ def told(series: Series, steps: Sequence[Change], config: Config) -> list[Change
     ]
     tails = [
         one
-        for one in tail.detect(flat, config)
+        for one in _of_flattened(tail.detect, series, moved, config)
         if all(abs(one.onset_k - step.onset_k) > _NEAR for step in kept)
         and not _is_in(one, drifts, either=True)
     ]
@@ -74,21 +76,38 @@ def _jumps(y: NDArray[np.float64], places: Sequence[int]) -> NDArray[np.float64]
     return np.array(jumps)
 
 
-def _flattened(
-    series: Series,
-    y: NDArray[np.float64],
-    places: Sequence[int],
-    jumps: NDArray[np.float64],
-    config: Config,
-) -> Series:
-    """Return the series with these jumps taken out: at the level that it began with."""
-    if not np.any(jumps):
-        return series
-    moved = np.zeros(y.size)
+def _moved(rows: int, places: Sequence[int], jumps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return by how much all jumps up to each row have moved the level; one after the last moves none."""
+    moved = np.zeros(rows + 1)
     np.add.at(moved, np.array(places, dtype=np.int64), jumps)
-    flat = y - np.cumsum(moved)
+    return np.cumsum(moved)[:rows]
+
+
+def _of_flattened(
+    detect: Callable[[Series, Config], list[Change]],
+    series: Series,
+    moved: NDArray[np.float64],
+    config: Config,
+) -> list[Change]:
+    """Return what is found in a series without what moved its level, at the levels that it really had.
+
+    These must differ by the smallest step, not those at the level that it began with.
+    """
+    if not np.any(moved):
+        return detect(series, config)
+    flat = config.scaled(series.values) - moved
     values = flat if config.scale == "linear" else 10.0**flat
-    return Series(series.name, series.k, values)
+    found = []
+    for one in detect(
+        Series(series.name, series.k, values), replace(config, smallest_step_seconds=0.0)
+    ):
+        by = float(moved[min(int(np.searchsorted(series.k, one.onset_k)), moved.size - 1)])
+        before, after = (
+            config.unscaled(config.scaled_one(level) + by) for level in (one.before, one.after)
+        )
+        if config.is_worth(before, after):
+            found.append(replace(one, before=before, after=after))
+    return found
 
 
 def _is_in(change: Change, drifts: Sequence[Change], *, either: bool = False) -> bool:

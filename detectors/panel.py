@@ -92,9 +92,12 @@ class Panel:
         if not known.gate.is_new(k, inc):
             return changes
         if known.gate.is_apart(k):
+            is_back = k <= known.gate.last_k
+            if is_back:
+                self._near.forget(source)
             for one in known.series.values():
                 one.recent = Recent()
-                one.spikes.start_anew()
+                one.spikes.start_anew(is_back=is_back)
         counts = known.gate.counts(k, inc, phase, is_trusted=trusted)
         busy = {change.series for change in changes if change.raised_k == k}
         for change in changes:
@@ -130,15 +133,14 @@ class Panel:
         config: level_shift.Config,
         watched: Callable[[Column], bool] = is_headline,
     ) -> Panel:
-        """Return the panel that `to_bytes` described; from a state of steps alone the other kinds start anew.
+        """Return the panel that `to_bytes` described.
 
         Raises:
-            ValueError: the bytes are of no version known here.
+            ValueError: the bytes are damaged or of another version.
         """
+        if len(blob) < _HEAD.size or blob[0] != VERSION:
+            raise ValueError(f"not the state of a panel, version {VERSION}: {blob[:8]!r}")
         panel = cls(config, watched)
-        if not blob or blob[0] != VERSION:
-            panel._steps = level_shift.Panel.from_bytes(blob, config)
-            return panel
         _, steps, odds, text = _HEAD.unpack_from(blob)
         at = _HEAD.size
         panel._steps = level_shift.Panel.from_bytes(blob[at : at + steps], config)

@@ -98,9 +98,11 @@ class Watch:
         """Leave a comb that begins about this second to the step."""
         self.stepped_k = [*self.stepped_k, onset_k][-_MOST_STEPS:]
 
-    def start_anew(self) -> None:
-        """Forget the bursts: what comes does not follow them."""
+    def start_anew(self, *, is_back: bool = False) -> None:
+        """Forget the bursts: what comes does not follow them, or `is_back` in seconds that they had."""
         self.now, self.bursts, self.tick_k = None, [], None
+        if is_back:
+            self.crossings = Crossings()
 
     def _told(self, series: str, k: int, level: float, config: Config) -> list[Change]:
         """Return a comb that is news, and the end of the one that stood until then."""

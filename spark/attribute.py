@@ -106,12 +106,12 @@ class Attribution:
             is_soon = is_soon and self._has_passed(finding.onset_k + SOON_SECONDS, latest)
             is_all_there = is_open and self._is_all_there(finding, latest)
             is_last = is_over or newest_k >= last_k
+            is_settled = newest_k >= last_k or (is_over and self._is_run_over())
             if is_soon or is_all_there or is_last:
                 nearby = self._nearby(finding, known, newest_k + 1)
-                found = attribute(incident, nearby, is_last=newest_k >= last_k)
+                found = attribute(incident, nearby, is_last=is_settled)
                 if found[0].cause != UNKNOWN or is_all_there or is_last:
                     causes = found
-            is_settled = newest_k >= last_k or (is_over and self._is_run_over())
             self._is_settled &= is_settled
         is_about_cluster = is_regression(incident, causes) and not is_recovery(
             incident, known, smallest_step_ratio(self.plan)

@@ -210,7 +210,7 @@ def _findings(
             timeline.phases,
             history.earlier_events(k0),
         )
-        causes = tuple(attribute(incident, nearby))
+        causes = tuple(attribute(incident, nearby, is_last=not timeline.is_running))
         key = f"{finding.key}-offline"
         about = is_regression(incident, causes) and not is_recovery(
             incident, (*steps, *changes), smallest_step_ratio(timeline.plan)

@@ -90,11 +90,19 @@ def test_gaps_in_k_stay_gaps() -> None:
     assert change.onset_k == 1000
 
 
-def test_a_long_series_is_thinned_and_dated_at_the_full_rate() -> None:
-    """25,000 rows: searched on medians of 3, yet within a row of the truth."""
+def test_a_long_series_is_dated_to_the_row() -> None:
     (change,) = detect(series_of(latencies(5, 25_000, onset=12_346)), Config())
 
     assert abs(change.onset_k - 12_346) <= 1
+
+
+@pytest.mark.parametrize("before", [0.0, 2.0])
+def test_a_level_of_few_rows_in_a_constant_series_is_found(before: float) -> None:
+    """Fewer than one in a hundred: partitions without a leader, or whole milliseconds."""
+    values = np.full(3600, before)
+    values[2000:2030] = 8.0
+
+    assert [change.onset_k for change in detect(series_of(values), Config())] == [2000, 2030]
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0] * 500])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from detectors import segmentation
@@ -40,6 +43,37 @@ def test_a_step_upon_a_drift_is_told_beside_it() -> None:
 
     assert sorted(change.kind for change in found) == ["drift", "step"]
     assert any(change.kind == "step" and abs(change.onset_k - 4000) <= 2 for change in found)
+
+
+def test_a_drift_after_a_step_has_the_levels_of_the_file() -> None:
+    """And they must differ by the smallest step, not those that it had without the step before it."""
+    y = noise(9000) + 0.3 * np.clip((np.arange(9000) - 4000) / 3600, 0.0, 1.0)
+    y[1000:] += 1.0
+    series = series_of(y)
+    steps = segmentation.detect(series, STEPS)
+    (drift,) = [one for one in told(series, steps, ANY) if one.kind == "drift"]
+    apart = drift.after - drift.before
+    least = [
+        Config(smallest_step_ratio=1.05, smallest_step_seconds=times * apart)
+        for times in (0.9, 1.1)
+    ]
+
+    assert (drift.before, drift.after) == pytest.approx((0.1, 0.2), rel=0.1)
+    assert ["drift" in {one.kind for one in told(series, steps, each)} for each in least] == [
+        True,
+        False,
+    ]
+
+
+def test_a_step_of_other_series_behind_the_last_row_is_none_of_this_one() -> None:
+    """Their onset is that of all: a series may have ended before it."""
+    y = noise(400)
+    y[200:] += 0.5
+    series = series_of(y)
+    (step,) = segmentation.detect(series, STEPS)
+    late = replace(step, onset_k=400, interval=(399, 400), before=step.after, after=2 * step.after)
+
+    assert late in told(series, [step, late], ANY)
 
 
 def test_a_row_of_true_steps_is_no_drift() -> None:

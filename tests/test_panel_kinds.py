@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from detectors import drift, level_shift, spikes
+from detectors._gate import Gate
 from detectors._recent import Recent
 from detectors.level_shift import Config
 from detectors.panel import Panel, _in_turn, _is_name_taken, _Source, _Watched
@@ -112,15 +114,38 @@ def test_a_state_that_is_stored_and_read_changes_nothing() -> None:
     assert fed(rows, resumed=(1, 127, 301, 613, 1205, 1606)) == fed(rows)
 
 
-def test_a_state_of_steps_alone_is_taken_up() -> None:
-    """As an earlier version wrote it."""
+def test_a_state_of_steps_alone_is_refused() -> None:
+    """Another version wrote it; the journals have all that it was made of."""
     old = level_shift.Panel(CONFIG)
-    rows = latencies(noise(200))
-    for k, row in enumerate(rows[:150]):
+    for k, row in enumerate(latencies(noise(150))):
         old.update("s", COLUMNS, k, row, True, "soak")
-    panel = Panel.from_bytes(old.to_bytes(), CONFIG)
 
-    assert panel.update("s", COLUMNS, 150, rows[150], True, "soak") == []
+    for blob in (old.to_bytes(), b""):
+        with pytest.raises(ValueError, match="not the state of a panel"):
+            Panel.from_bytes(blob, CONFIG)
+
+
+def test_a_clock_set_back_hides_nothing_that_comes_after_it() -> None:
+    """Beside a step that was told in seconds that come again, or before a phase began in these."""
+    y = noise(400)
+    y[200:] += 0.4
+    rows, panel = latencies(y), Panel(CONFIG)
+    found = [
+        change
+        for k, row in enumerate(rows)
+        for change in panel.update("s", COLUMNS, 1000 + k, row, True, "soak")
+    ]
+    latency = f"s|{COLUMNS[1].metric}"
+    before = panel._near.beside(latency, 1200)
+    panel.update("s", COLUMNS, 1100, rows[0], True, "soak", inc=1)
+    gate = Gate()
+    for k, phase in ((5000, "catch-up"), (5001, "soak")):
+        gate.counts(k, 0, phase, is_trusted=True)
+
+    assert told(found) == {("step", P99)}
+    assert (before, panel._near.beside(latency, 1200)) == ("told", "none")
+    assert not gate.counts(5002, 0, "soak", is_trusted=True)
+    assert gate.counts(4000, 1, "soak", is_trusted=True)
 
 
 def test_the_state_of_the_kinds_is_small() -> None:
