@@ -50,7 +50,10 @@ def test_records_that_come_after_a_later_one_are_counted(tmp_path: Path) -> None
 def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
     tmp_path: Path,
 ) -> None:
-    """A message that waits tells nobody anything; nor is anybody told of what is the client's."""
+    """A message that waits tells nobody anything; nor is anybody told of what is the client's.
+
+    Of one that came back the last time counts, and none while it is up.
+    """
     folder = RunFolder(tmp_path)
     write_run(folder, Run("r", 0, "h", {}, "ended", "x"))
     change = Change("s", 20, 10, (9, 11), 1.0, 2.0, "confirmed", 0.9)
@@ -80,5 +83,17 @@ def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
         of_client = replace(finding, key="b", is_about_cluster=False, state="gone", gone_k=40)
         store.save_finding(of_client, ["mail"], 500)
 
+    gone = drill_run.told(folder)
+    with FindingsStore(folder.findings) as store:
+        for row in store.due(10**6):
+            store.mark_sent(row, 600)
+        store.save_finding(finding, ["mail", "webhook"], 700)
+        again = drill_run.told(folder)
+        for row in store.due(10**6):
+            store.mark_sent(row, 800)
+        store.save_finding(replace(finding, state="gone", gone_k=90), ["mail", "webhook"], 900)
+
     assert before == ({}, {})
-    assert drill_run.told(folder) == ({"a": 200}, {"a": 400, "b": 40 * SECOND_NS})
+    assert gone == ({"a": 200}, {"a": 400, "b": 40 * SECOND_NS})
+    assert again == ({"a": 200}, {"b": 40 * SECOND_NS})
+    assert drill_run.told(folder) == ({"a": 200}, {"a": 900, "b": 40 * SECOND_NS})

@@ -130,6 +130,7 @@ def test_cpu_that_the_hypervisor_took_before_the_fault_was_so_and_is_no_false_al
     run["findings"].append({**run["findings"][0], **early})
 
     assert failing(run) == missed
+    assert bool(drill_verdict.before_fault(run["findings"], Moments(FIRST_NS))) == bool(missed)
 
 
 def test_the_client_may_be_blamed_for_cpu_that_the_hypervisor_took() -> None:

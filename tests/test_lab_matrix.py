@@ -311,10 +311,11 @@ def test_a_quiet_run_of_which_little_was_seen_proves_nothing(
     assert (found.is_judged, found.is_passed) == (is_judged, is_judged)
 
 
-def test_a_false_alarm_counts_however_little_was_seen() -> None:
+@pytest.mark.parametrize("gap", [{}, {"source": "detector", "why": "ended early"}])
+def test_a_false_alarm_counts_however_little_was_seen(gap: dict[str, str]) -> None:
     drill = Drill("d", "", Path("p"), "quiet", None, Expectation(cause="nothing"))
     finding = {"cause": "unknown", "state": "gone", "is_about_cluster": True}
-    coverage = {"seconds": 200, "ratio": 0.5, "untrusted_seconds": 100}
+    coverage = {"seconds": 200, "ratio": 0.5, "untrusted_seconds": 100, "gaps": [gap]}
 
     found = drill_result.of(drill, 1, {"findings": [finding], "coverage": coverage}, Moments(0), [])
 

@@ -13,7 +13,7 @@ from soak.core import wording
 from soak.core.model import Column
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS
-from soak.lab.drill import NOTHING, Cell, Drill
+from soak.lab.drill import CLIENT, NOTHING, Cell, Drill
 from soak.lab.drill_verdict import (
     Check,
     Moments,
@@ -68,7 +68,8 @@ class Result:
 
     @property
     def is_detected(self) -> bool:
-        return self.cause != NONE
+        """True for a finding about the cluster, or about the client where that is what was expected."""
+        return self.cause != NONE and (self.cause != CLIENT or self.expected == CLIENT)
 
 
 def of(
@@ -86,7 +87,9 @@ def of(
     evidence = found.get("evidence") or [{}]
     onset, coverage = moments.onset_wall_ns, summary.get("coverage", {})
     is_judged = "detector" not in {gap.get("source") for gap in coverage.get("gaps", ())}
-    if drill.expect.cause == NOTHING and not about:
+    if drill.expect.cause == NOTHING and about:
+        is_judged = True  # a false alarm is one, however little was looked at
+    elif drill.expect.cause == NOTHING:
         # what no detector looked at is no proof that nothing was there
         seconds, untrusted = (coverage.get(name, 0) for name in ("seconds", "untrusted_seconds"))
         is_judged &= seconds > 0 and untrusted <= _MOST_UNTRUSTED * seconds

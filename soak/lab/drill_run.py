@@ -13,7 +13,7 @@ from soak.store.run_folder import RunFolder, read_run
 
 
 def told(folder: RunFolder) -> tuple[dict[str, int], dict[str, int]]:
-    """Return, by finding, when people were first told of it, and when it was noticed to be gone.
+    """Return, by finding, when people were first told of it, and when it was noticed to be gone for good.
 
     Nobody is told that something is gone that was not held against the cluster: then the second counts.
     """
@@ -23,7 +23,10 @@ def told(folder: RunFolder) -> tuple[dict[str, int], dict[str, int]]:
     with FindingsStore(folder.findings) as store:
         outbox, findings = store.outbox(run.id), store.findings(run.id)
     sent = [row for row in outbox if row.kind == "confirmed" and row.state == "sent"]
-    gone = [row for row in outbox if row.kind == "gone"]
+    turns: dict[str, int] = {}
+    for row in outbox:
+        turns[row.key] = max(row.turn, turns.get(row.key, row.turn))
+    gone = [row for row in outbox if row.kind == "gone" and row.turn == turns[row.key]]
     seconds = {
         one.key: run.start_wall_ns + one.gone_k * SECOND_NS
         for one in findings

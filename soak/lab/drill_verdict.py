@@ -71,7 +71,7 @@ def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> 
     return [
         Check("cause", expect.cause, causes, found is not None),
         Check("state", expect.state, state, state == expect.state),
-        _quiet([one for one in before_fault(about, moments) if not _is_stolen(one)], "before"),
+        _quiet(before_fault(about, moments), "before"),
         _onset(expect, found, moments.onset_wall_ns),
         *_soon("told", expect.alert_within, moments.onset_wall_ns, told),
         *_soon("gone", expect.gone_within, moments.lifted_wall_ns, gone, early=not expect.lasts),
@@ -102,7 +102,8 @@ def wrong(
 ) -> list[Mapping[str, Any]]:
     """Return those of a fault's that blame another cause, the client too, or the cluster for the client's.
 
-    What comes of the lifting, as when a broker is started again, is no blame for the fault.
+    What comes of the lifting, as when a broker is started again, is no blame for the fault, unless that was
+    so short that its own findings may still begin.
     """
     begin_ns, end_ns = moments.onset_wall_ns, moments.lifted_wall_ns
     if begin_ns is None:
@@ -126,7 +127,10 @@ def of_fault(findings: Sequence[Mapping[str, Any]], moments: Moments) -> list[Ma
 def before_fault(
     findings: Sequence[Mapping[str, Any]], moments: Moments
 ) -> list[Mapping[str, Any]]:
-    """Return the findings about the cluster that began before the fault could be felt: false alarms."""
+    """Return the findings about the cluster that began before the fault could be felt: false alarms.
+
+    CPU that a hypervisor took is none: it was so.
+    """
     begin_ns = moments.onset_wall_ns
     if begin_ns is None:
         return []
@@ -135,7 +139,11 @@ def before_fault(
         away = _away_seconds(one, begin_ns)
         return away is not None and away * SECOND_NS < -EARLY_NS
 
-    return [one for one in findings if one.get("is_about_cluster") and is_early(one)]
+    return [
+        one
+        for one in findings
+        if one.get("is_about_cluster") and is_early(one) and not _is_stolen(one)
+    ]
 
 
 def after_lifting(
