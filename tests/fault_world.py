@@ -40,8 +40,9 @@ SETTINGS = {
     "drive_error": {"node": 3},
     "drive_gc": {"node": 2},
     "drive_hang": {"node": 4},
+    "noisy_neighbour": {"bytes_per_second": 2**20},
 }
-"""Each is for a broker where it keeps no other from doing its work."""
+"""Each is for a broker where it keeps no other from doing its work; a small drive must not fill up."""
 
 BROKERS = 5
 WITH_DRIVE = range(1, 5)

@@ -30,6 +30,10 @@ class SleepingBroker:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
     def stop(self) -> None:
         children.stop(self.process, 5)
 

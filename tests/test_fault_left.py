@@ -64,7 +64,8 @@ def test_nothing_is_left(ending: str, code: int, tmp_path: Path) -> None:
     deadline = time.monotonic() + LIMIT_SECONDS
     while alive(below) and time.monotonic() < deadline:
         time.sleep(0.05)
-    throttle.clear()
+    if ending == "SIGKILL":  # every other end lifts it itself
+        throttle.clear()
 
     assert there >= 20  # brokers, daemons, writers, a hog, the relay, three a drive
     assert world.returncode == code

@@ -29,6 +29,7 @@ from soak.lab.faults import (
     consumer_pause,
     consumer_slow,
     cpu_hog,
+    noisy_neighbour,
     quiet,
     retention_limit,
 )
@@ -307,6 +308,42 @@ def test_a_process_that_ended_under_a_hog_is_left_alone(
     assert Path(f"/proc/{pid}/task") not in asked
 
 
+def test_a_neighbour_that_could_not_write_is_told_of_when_it_is_lifted(
+    broker: SleepingBroker, target: Target
+) -> None:
+    """With the last that it said: nothing was there to be found, so the detector missed nothing."""
+    known = {child.pid for child in psutil.Process().children()}
+    broker.data_directory = broker.data_directory / "gone"
+    active = noisy_neighbour.inject(target, noisy_neighbour.Config(writers=2))
+    writers = {child.pid for child in psutil.Process().children()} - known
+    for pid in writers:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    with pytest.raises(LabError, match="ended by itself with status 1: FileNotFoundError"):
+        active.lift()
+
+    assert len(writers) == 2
+    assert not writers & {child.pid for child in psutil.Process().children()}
+
+
+def test_a_hog_that_died_is_told_of_and_the_broker_has_its_processors_again(
+    broker: SleepingBroker, target: Target
+) -> None:
+    """One step that fails keeps none back."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one processor only")
+    known = {child.pid for child in psutil.Process().children()}
+    active = cpu_hog.inject(target, cpu_hog.Config(hogs=1))
+    (hog,) = [child for child in psutil.Process().children() if child.pid not in known]
+    hog.kill()
+    os.waitid(os.P_PID, hog.pid, os.WEXITED | os.WNOWAIT)
+
+    with pytest.raises(LabError, match="ended by itself with status -9: it said nothing"):
+        active.lift()
+
+    assert os.sched_getaffinity(broker.pid) == os.sched_getaffinity(0)
+
+
 def test_a_killed_broker_is_started_again_when_the_fault_is_lifted(
     broker: SleepingBroker, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +364,29 @@ def test_a_broker_that_runs_is_not_started_again(broker: SleepingBroker) -> None
     _undoing.revive(broker)
 
     assert broker.process.poll() is None
+
+
+class Renumbered(SleepingBroker):
+    """A broker whose number another process has by now."""
+
+    @property
+    def pid(self) -> int:
+        return os.getpid()
+
+    def restart(self) -> None:
+        self.addresses["was"] = "started"
+
+
+def test_a_broker_that_ended_is_started_again_whoever_has_its_number(
+    broker: SleepingBroker,
+) -> None:
+    """It was waited for, so the kernel may give its number to another."""
+    broker.kill()
+    ended = Renumbered(broker.process, broker.data_directory)
+
+    _undoing.revive(ended)
+
+    assert ended.addresses == {"was": "started"}
 
 
 @pytest.mark.parametrize(

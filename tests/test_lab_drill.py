@@ -90,6 +90,7 @@ def test_the_retention_cliff_stands_in_four_cells_of_one_table() -> None:
             "kind: deletion_stal",
             "3: fault.kind: unknown fault; did you mean",
         ),
+        ("cause: retention_cliff", "cause: retention_clif", "6: expect.cause: unknown cause; "),
         ("stall: 40ms", "stal: 40ms", "4: fault.stal: unknown key; did you mean 'stall'"),
         ("stall: 40ms", "stall: 40 blinks", "4: fault.stall: "),
         ("stall: 40ms", "stall: 240ms", "4: fault.stall: must be at most half of every"),
@@ -111,6 +112,15 @@ def test_a_wrong_drill_file_is_refused_with_line_and_key(
         drill.load(path)
 
     assert str(caught.value).startswith(f"{path}:{message}")
+
+
+def test_a_drill_file_that_is_no_text_is_refused_by_its_name(tmp_path: Path) -> None:
+    """As a plan is."""
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(b"description: \xff\n")
+
+    with pytest.raises(PlanError, match=r"mine\.yaml: cannot read the drill: 'utf-8' codec"):
+        drill.load(path)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
@@ -17,6 +20,7 @@ from typer.testing import CliRunner
 from soak.cli import _lab_drill, _lab_drill_list, _lab_drills, main
 from soak.lab import drill_result
 from soak.lab.drill_result import Result
+from tests.test_lab_injection import Stuck
 
 ONE = Result(
     drill="quiet", seed=0, fault="quiet", expected="nothing", cause="no finding", is_passed=True
@@ -34,6 +38,7 @@ def test_the_drills_are_listed_with_what_they_do_need_and_take(words: list[str])
     assert "every write and flush of the drive takes 10 ms longer" in lines["drive_delay"]
     assert "root, FUSE" in lines["drive_delay"]
     assert lines["drive_delay"].rstrip().endswith("3 min 55 s")
+    assert lines["never_drains"].rstrip().endswith("5 min 10 s")  # with its catch-up
 
 
 def test_the_help_says_what_every_exit_code_means() -> None:
@@ -56,6 +61,20 @@ def test_a_drill_that_cannot_run_here_is_no_miss(
     assert ended.value.exit_code == 5
     told = capsys.readouterr().err
     assert told == "soak: the drill cpu_hog cannot run here: cpu_hog needs two processors\n"
+
+
+def test_what_could_not_be_undone_is_told_on_every_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where nobody judges the run any more: all that is left of it then is its stack."""
+    lab = SimpleNamespace(folder=tmp_path, broker=None, drives={})
+    started: Any = SimpleNamespace(lab=lab, run=SimpleNamespace(start_wall_ns=0), pids=dict)
+    with ExitStack() as stack:
+        put_in = _lab_drill._injected(_lab_drill.find("quiet"), started, {}, stack)
+        put_in.injection._active = Stuck("the broker did not come back")
+
+    told = capsys.readouterr().err
+    assert told == "soak: the fault was not undone in order: the broker did not come back\n"
 
 
 @pytest.mark.parametrize("drills", [1, 2])

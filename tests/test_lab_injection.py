@@ -157,28 +157,70 @@ def test_what_is_felt_after_the_lifting_is_undone_when_the_run_is_over(
     assert undone == ["when lifted", "at the end"]
 
 
+class Stuck:
+    """A fault that cannot be undone."""
+
+    onset_wall_ns = 23
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def lift(self) -> None:
+        raise LabError(self._why)
+
+    close = lift
+
+
 def test_a_fault_that_cannot_be_undone_ends_no_run(
     lines: list[Mapping[str, object]], daemon: int
 ) -> None:
-    """It is noted, and the drill's verdict has a line of it."""
-
-    class Stuck:
-        onset_wall_ns = 23
-
-        def lift(self) -> None:
-            raise LabError("the broker did not come back")
-
-        close = lift
-
+    """It is noted in the log, and the drill's verdict has a line of it."""
     made = injection(DRILL, FakeClock(), lines, daemon)
-    made._active = Stuck()
+    made._active = Stuck("the broker did not come back")
 
     made.lift()
 
     assert made.failure == "the broker did not come back"
+    assert lines[-2]["not_undone"] == "the broker did not come back"
     assert lines[-1]["lifted"] is False
     quiet_run = Expectation(cause="nothing")
     checks = judge(quiet_run, {}, Moments(23, 24, failure=made.failure))
     assert [(one.found, one.is_met) for one in checks if one.subject == "lifted"] == [
         ("the broker did not come back", False)
     ]
+
+
+def test_whatever_cannot_be_undone_is_in_the_log(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
+    """Each time, what is given too; the first is told."""
+    made = injection(DRILL, FakeClock(), lines, daemon)
+    made._active = Stuck("the fault")
+    made._given = [Stuck("what is given")]
+
+    made.close()
+
+    told = [line["not_undone"] for line in lines if "not_undone" in line]
+    assert told == ["the fault", "the fault", "what is given"]
+    assert made.failure == "the fault"
+
+
+def test_a_log_that_takes_nothing_keeps_nothing_from_being_undone() -> None:
+    """As when the drive of the run is full."""
+    undone: list[str] = []
+
+    def refuse(_: Mapping[str, object]) -> None:
+        raise OSError(28, "No space left on device")
+
+    broker = SleepingBroker.__new__(SleepingBroker)  # nobody does anything with it
+    target = Target(broker, refuse, FakeClock())
+    made = Injection(DRILL, target, 0)
+    with undoing(target) as given:
+        given.on_lift(undone.append, "what is given")
+    made._active = Stuck("the fault")
+    made._given = [given]
+
+    with pytest.raises(OSError, match="No space left"):
+        made.close()
+
+    assert undone == ["what is given"]

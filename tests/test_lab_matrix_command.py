@@ -77,9 +77,9 @@ def test_a_matrix_of_which_nothing_can_run_here_fails(
 def test_a_run_that_comes_to_no_end_is_a_row_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which says where to look, and of what it was."""
+    """Which says where to look, and of what it was; also where the folder of results is not there yet."""
     monkeypatch.setattr(sys, "executable", "false")
-    state = tmp_path / "state"
+    state = tmp_path / "a new" / "folder" / "state"
 
     with pytest.raises(typer.Exit) as ended:
         _lab_matrix.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from soak.lab.lock import parse
 from soak.lab.relay import Network
 
 PORTS = files.Ports(1, 2, 3, 4)
+TAKEN = LabError("ended with status 1: java.net.BindException: Address already in use")
 
 
 def test_settings_reach_broker_and_bookie_but_not_those_that_the_lab_decides() -> None:
@@ -68,6 +70,74 @@ def test_the_lock_holds_one_version_of_each_jar() -> None:
     modules = [(one.group, one.name, one.classifier) for one in pinned]
 
     assert len(set(modules)) == len(modules) == 329
+
+
+@dataclass
+class Starts:
+    """How starts end, one after another, and what each found; each leaves data that knows its ports."""
+
+    ends: list[BaseException | None] = field(default_factory=list)
+    found: list[list[str]] = field(default_factory=list)
+
+    def begin(self, broker: pulsar.Pulsar) -> None:
+        data = broker.data_directory
+        self.found.append(sorted(path.name for path in data.iterdir()))
+        (data / "cookie").write_text((data.parent / "ports.json").read_text())
+        end = self.ends.pop(0)
+        if end is not None:
+            raise end
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
+    """No JVM is started, and nothing is fetched."""
+    made = Starts()
+
+    def restart(broker: pulsar.Pulsar) -> None:
+        made.begin(broker)
+
+    monkeypatch.setattr(pulsar.Pulsar, "restart", restart)
+    monkeypatch.setattr("soak.lab.artifacts.fetch", lambda _: Path("jars"))
+    return made
+
+
+def test_a_first_start_that_was_cut_short_keeps_its_ports(tmp_path: Path, starts: Starts) -> None:
+    """What it left would be refused under others."""
+    starts.ends = [KeyboardInterrupt(), None]
+    with pytest.raises(KeyboardInterrupt):
+        pulsar.start(tmp_path, {})
+    known = (tmp_path / "data" / "cookie").read_text()
+    pulsar.start(tmp_path, {})
+
+    assert starts.found == [[], ["cookie"]]
+    assert (tmp_path / "ports.json").read_text() == known
+
+
+def test_a_new_standalone_whose_port_was_taken_begins_anew_with_others(
+    tmp_path: Path, starts: Starts
+) -> None:
+    """Nothing is there that knows the first ones, also after the last try."""
+    starts.ends = [TAKEN, None, *[TAKEN] * 3]
+    pulsar.start(tmp_path / "once", {})
+    with pytest.raises(LabError, match="already in use"):
+        pulsar.start(tmp_path / "always", {})
+
+    assert starts.found == [[]] * 5
+    cookie = tmp_path / "once" / "data" / "cookie"
+    assert cookie.read_text() == (tmp_path / "once" / "ports.json").read_text()
+    assert [path.name for path in (tmp_path / "always").iterdir()] == ["standalone.conf"]
+
+
+def test_what_lay_in_a_folder_before_its_first_start_stays_there(
+    tmp_path: Path, starts: Starts
+) -> None:
+    """Whoever has its port."""
+    starts.ends = [TAKEN, None]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "theirs").touch()
+    pulsar.start(tmp_path, {})
+
+    assert starts.found == [["theirs"], ["cookie", "theirs"]]
 
 
 @pytest.mark.broker

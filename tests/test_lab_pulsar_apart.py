@@ -49,6 +49,34 @@ def test_more_than_one_broker_is_refused(tmp_path: Path) -> None:
         pulsar_apart.start(tmp_path, {}, nodes=2)
 
 
+@pytest.mark.parametrize("before", [[], ["theirs"]], ids=["new", "not new"])
+def test_what_a_first_start_left_that_was_cut_short_is_removed(
+    before: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows other ports; but nothing that lay there before, and nothing of one that came up."""
+    found: list[tuple[bool, list[str]]] = []
+
+    def begin(cluster: pulsar_apart.Apart, *, is_new: bool) -> None:
+        ledgers = cluster.data_directory
+        found.append((is_new, sorted(path.name for path in ledgers.iterdir())))
+        (ledgers / "cookie").touch()
+        if len(found) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(pulsar_apart.Apart, "begin", begin)
+    monkeypatch.setattr("soak.lab.artifacts.fetch", lambda _: Path("jars"))
+    (tmp_path / "ledgers").mkdir()
+    for name in before:
+        (tmp_path / "ledgers" / name).touch()
+    with pytest.raises(KeyboardInterrupt):
+        pulsar_apart.start(tmp_path, {})
+    for _ in range(2):
+        pulsar_apart.start(tmp_path, {})
+
+    left = ["cookie", *before] if before else []
+    assert found == [(True, before), (True, left), (False, ["cookie", *before])]
+
+
 @pytest.mark.broker
 @pytest.mark.timeout(600)
 def test_it_serves_and_its_journal_lies_where_it_was_put(tmp_path: Path) -> None:

@@ -304,6 +304,52 @@ def test_what_a_daemon_started_dies_with_it(
     _until(lambda: _is_gone(grandchild))
 
 
+def test_what_a_daemon_started_ends_with_it_when_it_is_stopped(
+    tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
+) -> None:
+    """In order, and not only once all is closed: its number may be another's by then."""
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    roles = [Role("probe", ("parent",))]
+    supervisor = Supervisor(folder, FakeClock(), roles=roles, on_death=print, program=program)
+    make.append(supervisor)
+    supervisor.start()
+    _until((tmp_path / "run" / "up.parent").exists)
+    grandchild = int((tmp_path / "run" / "grandchild").read_text())
+
+    supervisor.stop()
+
+    _until(lambda: _is_gone(grandchild))
+
+
+def test_who_ended_long_ago_is_killed_by_its_number_no_more(
+    tmp_path: Path,
+    program: tuple[str, str],
+    deaths: list[str],
+    make: list[Supervisor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others may have the numbers by then; who still runs is killed all the same, once."""
+    roles = [Role("ends", ("ends",), is_measuring=True), Role("waits", ("waits",))]
+    supervisor = _supervisor(tmp_path, program, deaths, *roles)
+    make.append(supervisor)
+    supervisor.start()
+    _until(supervisor.poll)
+    left = supervisor.pids()
+    killed: list[int] = []
+    killpg = os.killpg
+
+    def kill(pid: int, number: int) -> None:
+        killed.append(pid)
+        killpg(pid, number)
+
+    monkeypatch.setattr(os, "killpg", kill)
+    supervisor.close()
+    supervisor.close()
+
+    assert killed == list(left.values())
+
+
 def test_no_child_outlives_a_supervisor_that_is_killed(
     tmp_path: Path, program: tuple[str, str]
 ) -> None:

@@ -45,8 +45,9 @@ def drill(
     4 when the run proves nothing, as the detector did not read it all; 5 when this machine cannot make it;
     130 when it was interrupted.
     """
-    from soak.cli import _lab_drill_list, _lab_drills
+    from soak.cli import _checks, _lab_drill_list, _lab_drills
     from soak.cli._session import EXIT_INTERRUPTED
+    from soak.lab import drill_fit
 
     if not name:
         _lab_drill_list.show()
@@ -54,11 +55,13 @@ def drill(
     if name == "all":
         raise typer.Exit(_lab_drills.run_all(run_dir))
     found = find(name)
-    lack = missing(found)
+    plan_file = _checks.load_plan(found.plan)
+    drill_fit.check(found, plan_file)
+    lack = lacking(found, plan_file.plan.lab)
     if lack:
         print(f"soak: the drill {found.name} cannot run here: {lack}", file=sys.stderr)
         raise typer.Exit(NOT_HERE)
-    result = _run(found, run_dir, seed)
+    result = _run(found, plan_file, run_dir, seed)
     raise typer.Exit(EXIT_INTERRUPTED if result is None else exit_code(result))
 
 
@@ -89,14 +92,14 @@ def find(name: str) -> Drill:
     return drills.load(path)
 
 
-def _run(found: Drill, run_dir: Path | None, seed: int) -> Result | None:
+def _run(found: Drill, plan_file: PlanFile, run_dir: Path | None, seed: int) -> Result | None:
     """Run a drill and show how it went; None when it was interrupted."""
     from rich.console import Console
 
-    from soak.cli import _checks, _outcome
+    from soak.cli import _outcome
     from soak.cli._session import EXIT_INTERRUPTED, Company, execute
 
-    found, plan_file = moved(found, _checks.load_plan(found.plan), seed)
+    found, plan_file = moved(found, plan_file, seed)
     console = Console()
     console.print(
         f"DRILL {found.name}: {found.description} The fault `{found.fault_kind}` is injected into this "
@@ -154,7 +157,6 @@ def _injected(
     found: Drill, started: Started, environment: Mapping[str, str], stack: ExitStack
 ) -> Injected:
     from soak.core.clock import SystemClock
-    from soak.core.errors import PlanError
     from soak.lab import drill as drills
     from soak.lab.fault_log import FaultLog
     from soak.lab.injection import Injection
@@ -162,16 +164,21 @@ def _injected(
     from soak.lab.ports import Target
 
     lab, clock = started.lab, SystemClock()
-    if lab is None:
-        raise PlanError(f"{found.plan}: a drill needs a plan with a lab")
+    assert lab is not None  # `drill_fit` refuses a plan without one
     log = FaultLog(lab.folder)
     stack.callback(log.close)
     log.record(drills.declaration(found, at_wall_ns=clock.wall_ns()))
     target = Target(lab.broker, log.record, clock, lab.drives, started.pids, environment)
     injection = Injection(found, target, started.run.start_wall_ns)
+    stack.callback(_tell_failure, injection)  # once it is closed, on every way out
     stack.callback(injection.close)
     pool = Pool(lab.drives[found.fault.node]) if found.expect.pool_within else None
     return Injected(injection, log, pool, clock)
+
+
+def _tell_failure(injection: Injection) -> None:
+    if injection.failure:
+        print(f"soak: the fault was not undone in order: {injection.failure}", file=sys.stderr)
 
 
 def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Injected) -> Result:

@@ -96,8 +96,11 @@ def _needs(found: Drill, plan: Plan) -> str:
 
 
 def _takes(plan: Plan) -> str:
-    from soak.core import wording
+    """Return how long the phases last; what depends on data counts at its longest, but for a ramp."""
+    from soak.core import phase_plan, wording
+    from soak.core.phases import Phases
     from soak.core.units import SECOND_NS
 
-    phases = plan.phases
-    return wording.span((phases.warm_up + phases.soak + phases.drain) / SECOND_NS)
+    load_seconds = phase_plan.drain_k(Phases(), plan.phases)
+    longest = wording.span(load_seconds + plan.phases.drain / SECOND_NS)
+    return f"{longest}, and a ramp" if plan.phases.ramp else longest

@@ -85,6 +85,7 @@ def _run(wanted: dict[str, int], state: Path, page: Path, run_dir: Path) -> bool
     missing = matrix.left(wanted, matrix.read(state))
     if missing:
         exit_on_sigterm()
+        state.parent.mkdir(parents=True, exist_ok=True)  # else the first result would be lost
     lacks = {
         name: _lab_drill.missing(_lab_drill.find(name)) for name in {name for name, _ in missing}
     }

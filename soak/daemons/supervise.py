@@ -98,6 +98,7 @@ class _Child:
     process: subprocess.Popen[bytes]
     is_finished: bool = False
     is_hung: bool = False  # and was killed for it
+    is_session_killed: bool = False  # what it had started too
     deaths_ns: list[int] = field(default_factory=list)
     again_ns: int | None = None  # when it is to be started again
 
@@ -199,7 +200,10 @@ class Supervisor:
     def close(self) -> None:
         """Kill whatever is left: on every way out."""
         for child in self._children.values():
-            _kill_session(child.process)
+            _kill_session(child)
+            # One that hangs in the kernel dies when it can.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(10)
 
     def _start_due(self) -> None:
         for role in self._roles:
@@ -253,7 +257,7 @@ class Supervisor:
         return ours if self._watch is None else self._watch.environment(ours, role.silence_ns)
 
     def _ended(self, child: _Child) -> None:
-        _kill_session(child.process)  # what it started must not live on without it
+        _kill_session(child)  # what it started must not live on without it
         code = child.process.returncode
         is_over = self._phase_file.poll().end_k is not None
         if code == 0 and is_over:
@@ -284,7 +288,7 @@ class Supervisor:
     def _start_again(self, child: _Child) -> None:
         child.again_ns = None
         try:
-            child.process = self._spawn(child.role)
+            child.process, child.is_session_killed = self._spawn(child.role), False
         except OSError as error:  # its log cannot be opened: the drive is read-only, or full
             LOG.warning("cannot_start daemon=%s error=%s", child.role.name, error)
             child.again_ns = self._clock.mono_ns() + SECOND_NS
@@ -318,15 +322,17 @@ class Supervisor:
         child = self._children.get(name)
         if child is not None and not child.is_finished:
             children.stop(child.process, grace_ns / SECOND_NS)
+            _kill_session(child)
             child.is_finished = True
 
 
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill the child and everything in the session that it leads; a session outlives its leader."""
+def _kill_session(child: _Child) -> None:
+    """Kill the child and everything in the session that it leads, which outlives its leader.
+
+    Once, as soon as it has ended: when nothing is left of the session its number may be another's.
+    """
+    if child.is_session_killed:
+        return
+    child.is_session_killed = True
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    if process.poll() is None:
-        with contextlib.suppress(
-            subprocess.TimeoutExpired
-        ):  # hung in the kernel: it dies when it can
-            process.wait(10)
+        os.killpg(child.process.pid, signal.SIGKILL)

@@ -20,6 +20,8 @@ from soak.core.units import SECOND_NS, Duration
 from soak.core.yaml_text import Document, Place, parse
 
 _FAULTS = "soak.lab.faults"
+_CAUSES = "detectors.causes"
+_NO_FILE = Document("", None, {})
 
 
 NOTHING = "nothing"
@@ -75,7 +77,7 @@ class _File:
             raise ValueError("expect.gone_within needs a length: nothing goes that is never lifted")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Drill:
     """A drill file as loaded; `plan` is a path that exists."""
 
@@ -89,6 +91,7 @@ class Drill:
     length_ns: int = 0
     cell: Cell | None = None
     given: tuple[tuple[str, Any], ...] = ()  # kinds and Configs of what is there before the load
+    document: Document = dataclasses.field(default=_NO_FILE, repr=False, compare=False)
 
 
 def load(path: Path) -> Drill:
@@ -98,19 +101,21 @@ def load(path: Path) -> Drill:
         PlanError: with file, line and key of the first fault.
     """
     try:
-        document = parse(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise PlanError(f"cannot read the drill {path}: {error.strerror}") from error
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: cannot read the drill: {error}") from error
+    document = parse(text, str(path))
     if not isinstance(document.value, dict):
         raise document.error((), "a drill is a mapping with the keys plan, fault and expect")
     file: _File = typed(_File, document.value, document, ())
+    _check_cause(file.expect.cause, document)
     plan = path.parent / file.plan
     if not plan.is_file():
         raise document.error(("plan",), f"there is no file {plan}")
     kind, config = _fault(file.fault, document, ("fault",))
     given = tuple(_fault(one, document, ("given", at)) for at, one in enumerate(file.given))
     about = path.stem, file.description, plan, kind, config, file.expect
-    return Drill(*about, file.begin, file.length, file.cell, given)
+    return Drill(*about, file.begin, file.length, file.cell, given, document)
 
 
 def declaration(drill: Drill, *, at_wall_ns: int) -> dict[str, object]:
@@ -122,6 +127,13 @@ def declaration(drill: Drill, *, at_wall_ns: int) -> dict[str, object]:
         "given": [{"fault": kind, "config": _written(config)} for kind, config in drill.given],
         "at_wall_ns": at_wall_ns,
     }
+
+
+def _check_cause(cause: str, document: Document) -> None:
+    known = [NOTHING, *plugins.names(_CAUSES)]
+    if cause not in known:
+        hint = plugins.nearest(cause, known)
+        raise document.error(("expect", "cause"), f"unknown cause{hint}")
 
 
 def _written(config: Any) -> object:  # noqa: ANN401  # a fault's own

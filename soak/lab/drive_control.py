@@ -33,7 +33,6 @@ class Said:
     trimmed_bytes: int = 0
     waited_seconds: float = 0.0  # of all requests together
     erased_pages: float = 0.0  # below 0: writes wait for so many
-    stale_pages: float = 0.0
     valid_pages: int = 0
     starved_writes: int = 0
     aged_written_bytes: int | None = None  # written by when it was told of its pages

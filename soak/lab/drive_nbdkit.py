@@ -132,7 +132,6 @@ class Drive:
             if flash is not None:
                 flash.collect(time.monotonic())
                 self._said["erased_pages"] = flash.erased
-                self._said["stale_pages"] = flash.stale
                 self._said["valid_pages"] = flash.valid
                 self._said["starved_writes"] = flash.starved_writes
             text = json.dumps(self._said)

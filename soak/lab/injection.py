@@ -5,6 +5,7 @@ From the main thread, which may start brokers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,6 @@ class Injection:
         self._start_wall_ns = start_wall_ns
         self._active: Active | None = None
         self._given: list[Active] = []
-        self._is_closed = False
         self.lifted_wall_ns: int | None = None
         self.failure = ""
 
@@ -63,12 +63,12 @@ class Injection:
 
     def close(self) -> None:
         """Undo the fault, what outlasts it and all that was given; may be called twice."""
-        self.lift()
-        if self._active is not None and not self._is_closed:
-            self._is_closed = True
-            self._undo(self._active.close)
-        while self._given:
-            self._undo(self._given.pop().close)
+        with contextlib.ExitStack() as steps:  # one that fails keeps none back
+            for given in self._given:
+                steps.callback(self._undo, given.close)
+            if self._active is not None:
+                steps.callback(self._undo, self._active.close)
+            steps.callback(self.lift)
 
     def _injected(self, kind: str, config: Any) -> Active:  # noqa: ANN401  # a fault's own
         fault = plugins.load("soak.lab.faults", kind)
@@ -83,3 +83,5 @@ class Injection:
             step()
         except LabError as error:
             self.failure = self.failure or str(error)
+            at_wall_ns = self._target.clock.wall_ns()
+            self._target.record({"at_wall_ns": at_wall_ns, "not_undone": str(error)})

@@ -32,6 +32,11 @@ class Node(Protocol):
         """Return the process id; another one after a restart."""
         ...
 
+    @property
+    def is_running(self) -> bool:
+        """Return whether this process is there, whoever has its number by now."""
+        ...
+
     def stop(self) -> None:
         """End it in order; nothing happens when it has ended already."""
         ...

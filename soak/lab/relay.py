@@ -7,7 +7,6 @@ and all that was sent after it waits too.
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
+from soak.lab.brokers._surroundings import listens
 from soak.service import children
 
 RESEND_SECONDS = 0.2
@@ -58,7 +58,7 @@ class Relay:
         self._process = children.spawn(command, log_path=self._folder / "relay.log")
         clock = SystemClock()
         deadline_ns = clock.mono_ns() + _START_SECONDS * SECOND_NS
-        while not all(map(_listens, self._ports)):
+        while not all(map(listens, self._ports)):
             if self._process.poll() is not None or clock.mono_ns() > deadline_ns:
                 said = children.log_tail(self._folder / "relay.log")
                 self.stop()
@@ -75,8 +75,3 @@ class Relay:
     def stop(self) -> None:
         if self._process is not None:
             children.stop(self._process, _STOP_SECONDS)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -41,6 +41,10 @@ class KafkaNode:
             raise LabError("the lab's Kafka was not started")
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def stop(self) -> None:
         if self._process is not None:
             children.stop(self._process, self._machine.patience_seconds(_STOP_SECONDS))

@@ -77,6 +77,10 @@ class PulsarNode:
             raise LabError(f"the lab's {self._program.name} was not started")
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def stop(self) -> None:
         if self._process is not None:
             children.stop(self._process, _STOP_SECONDS)

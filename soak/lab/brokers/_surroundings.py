@@ -49,6 +49,12 @@ def properties(pairs: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in pairs.items())
 
 
+def listens(port: int) -> bool:
+    """Return whether somebody listens on a port of loopback."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports that nobody listens on now.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -20,6 +21,7 @@ from soak.lab.brokers import _pulsar_files as files
 from soak.lab.brokers._pulsar_node import Program, PulsarNode
 from soak.lab.brokers._surroundings import free_ports
 from soak.lab.relay import Relay
+from soak.store.run_folder import write_atomically
 
 MOST_NODES = 1  # a standalone
 
@@ -55,12 +57,12 @@ def start(
         raise LabError(f"the lab's Pulsar has one node, not {nodes}")
     jars = artifacts.fetch(LOCK)
     folder = folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
     data = drives.get(1, folder) / "data"
-    for path in (folder, data):
-        path.mkdir(parents=True, exist_ok=True)
     known = folder / "ports.json"
     for last in (False,) * (_TRIES - 1) + (True,):
-        is_new = not known.exists()
+        data.mkdir(parents=True, exist_ok=True)
+        is_new, is_empty = not known.exists(), not any(data.iterdir())
         ports = new_ports() if is_new else files.Ports(**json.loads(known.read_text()))
         if relayed:
             ports = replace(ports, relay=free_ports(1)[0])
@@ -68,13 +70,19 @@ def start(
         (folder / "standalone.conf").write_text(text, encoding="utf-8")
         token = settings.get(_OWN_TOKEN, "").removeprefix("token:")
         broker = Pulsar(folder, data, jars, ports, token)
+        # Before the start, which may be cut short and leave data that is known by them.
+        write_atomically(known, json.dumps(asdict(replace(ports, relay=0))))
         try:
             broker.restart()
         except LabError as error:
-            if last or not is_new or not _TAKEN.search(str(error)):
+            is_taken = is_new and _TAKEN.search(str(error)) is not None
+            if is_taken:  # what is there knows these ports, and the next try takes others
+                known.unlink()
+                if is_empty:
+                    shutil.rmtree(data)
+            if last or not is_taken:
                 raise
         else:
-            known.write_text(json.dumps(asdict(replace(ports, relay=0))))
             break
     return broker
 

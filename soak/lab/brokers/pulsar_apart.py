@@ -7,7 +7,7 @@ journal and `drives[2]`, or else `drives[1]` too, the ledgers. It takes three ti
 from __future__ import annotations
 
 import json
-import socket
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +18,8 @@ from soak.lab import artifacts
 from soak.lab.brokers import _pulsar_apart_files as files
 from soak.lab.brokers import pulsar
 from soak.lab.brokers._pulsar_node import Program, PulsarNode, run_once
-from soak.lab.brokers._surroundings import free_ports
+from soak.lab.brokers._surroundings import free_ports, listens
+from soak.store.run_folder import write_atomically
 
 MOST_NODES = 1  # one bookie and one broker
 LOCK = pulsar.LOCK
@@ -37,7 +38,8 @@ def start(
 ) -> Apart:
     """Start the three below `folder`, and return when topics are served; from the main thread.
 
-    A folder that they were started in before keeps its data and its ports.
+    A folder that they were started in before keeps its data and its ports. What a first start left
+    that was cut short is removed.
 
     Raises:
         LabError: one could not be fetched or started; none is left running.
@@ -46,19 +48,26 @@ def start(
         raise LabError("the lab's Pulsar in parts has one broker, and no relay")
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    known = folder / "ports.json"
+    known, unfinished = folder / "ports.json", folder / "unfinished"
     is_new = not known.exists()
     ports = files.Ports(*free_ports(5)) if is_new else files.Ports(**json.loads(known.read_text()))
     ledgers = drives.get(2, drives.get(1, folder))
     folders = files.Folders(
         folder / "metadata", drives.get(1, folder) / "journal", ledgers / "ledgers"
     )
-    for path in (folders.metadata, folders.journal, folders.ledgers):
+    paths = folders.metadata, folders.journal, folders.ledgers
+    is_left = is_new and unfinished.exists()  # half a cluster, which knows itself by other ports
+    for path in paths:
+        if is_left and path.exists():
+            shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
+    if is_new and not any(any(path.iterdir()) for path in paths):
+        unfinished.touch()  # else it is not ours to remove
     cluster = Apart(folder, artifacts.fetch(LOCK), ports, folders)
     cluster.write(settings)
     cluster.begin(is_new=is_new)
-    known.write_text(json.dumps(asdict(ports)))
+    write_atomically(known, json.dumps(asdict(ports)))
+    unfinished.unlink(missing_ok=True)
     return cluster
 
 
@@ -79,7 +88,6 @@ class Apart:
         self.admin_url = f"http://127.0.0.1:{ports.web}"
         self.service_url = f"pulsar://127.0.0.1:{ports.service}"
         self.bookie_url = f"http://127.0.0.1:{ports.bookie_web}"
-        self.journal_directory = folders.journal
         bookie, broker = (folder / name / f"{name}.conf" for name in ("bookie", "broker"))
         zookeeper = folder / "zookeeper" / "zoo.cfg"
         self._parts = (
@@ -87,7 +95,7 @@ class Apart:
                 1,
                 self._program("bookie", files.BOOKIE, "--conf", str(bookie)),
                 folders.ledgers,
-                lambda: _listens(ports.bookie),
+                lambda: listens(ports.bookie),
             ),
             PulsarNode(
                 2,
@@ -99,7 +107,7 @@ class Apart:
                 3,
                 self._program("zookeeper", files.ZOOKEEPER, str(zookeeper)),
                 folders.metadata,
-                lambda: _listens(ports.zookeeper),
+                lambda: listens(ports.zookeeper),
             ),
         )
         self._configurations: dict[Path, Callable[[Mapping[str, str]], str]] = {
@@ -171,8 +179,3 @@ class Apart:
 
     def _program(self, name: str, main_class: str, *arguments: str) -> Program:
         return Program(name, self._folder / name, self._jars, main_class, arguments)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

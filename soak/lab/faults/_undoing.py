@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 from soak.core.errors import LabError
 from soak.lab.drive import Drive
+from soak.lab.faults._lacking import NO_RELAY, no_drive
 from soak.lab.ports import Node, Target
 from soak.lab.relay import Relay
-from soak.lab.standing import start_ticks
 from soak.lab.trouble import TROUBLE
 
 
@@ -112,7 +112,7 @@ def drive_of(target: Target, number: int) -> Drive:
         LabError: its data lies on no such drive.
     """
     if number not in target.drives:
-        raise LabError(f"broker {number} has no injected drive: name it in `lab.drive` of the plan")
+        raise LabError(no_drive(number))
     return target.drives[number]
 
 
@@ -124,11 +124,11 @@ def relay_of(target: Target) -> Relay:
     """
     relay = getattr(target.broker, "relay", None)
     if not isinstance(relay, Relay):
-        raise LabError("the lab has no relay: set `lab.relayed` of the plan")
+        raise LabError(NO_RELAY)
     return relay
 
 
 def revive(node: Node) -> None:
     """Start a broker again if it has ended; from the main thread."""
-    if start_ticks(node.pid) is None:
+    if not node.is_running:
         node.restart()

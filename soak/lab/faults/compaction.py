@@ -14,10 +14,12 @@ import urllib.request
 from pydantic.dataclasses import dataclass
 
 from soak.core.errors import LabError
+from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns
 from soak.lab import page_cache
 from soak.lab.faults import _half_wanted
+from soak.lab.faults._lacking import lacking_drive
 from soak.lab.faults._stopped import Stopping
 from soak.lab.faults._undoing import drive_of
 from soak.lab.ports import Target
@@ -38,6 +40,11 @@ class Config:
             raise ValueError("every must be above 0s")
         if min(self.after, self.fill, self.per_mib) < 0:
             raise ValueError("after, fill and per_mib must not be below 0")
+
+
+def lacks(lab: Lab, config: Config) -> str:
+    """Return what the lab of a plan lacks, or ""."""
+    return lacking_drive(lab, 1) if config.per_mib else ""
 
 
 def inject(target: Target, config: Config) -> Stopping:

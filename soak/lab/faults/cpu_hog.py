@@ -17,8 +17,8 @@ from pydantic.dataclasses import dataclass
 from soak.core.errors import LabError
 from soak.core.plan_base import STRICT
 from soak.lab.faults._undoing import Undoing, node_of, undoing
+from soak.lab.faults._workers import spawned
 from soak.lab.ports import Target
-from soak.service import children
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -59,8 +59,7 @@ def inject(target: Target, config: Config) -> Undoing:
             _hold(pid, processors[:1])
         log = node.log_path.with_name("hog.log")
         for _ in range(config.hogs):
-            hog = children.spawn([sys.executable, "-c", "while True: pass"], log_path=log)
-            active.on_lift(children.kill, hog)
+            hog = spawned(active, [sys.executable, "-c", "while True: pass"], log)
             _hold(hog.pid, processors[:1])
         active.did(hogs=config.hogs, of=config.of)
     return active

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
 
+from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, duration_ns
+from soak.lab.faults._lacking import lacking_drive
 from soak.lab.faults._undoing import Undoing, drive_of, undoing
 from soak.lab.ports import Target
 
@@ -21,6 +23,11 @@ class Config:
     def __post_init__(self) -> None:
         if self.delay <= 0:
             raise ValueError("delay must be above 0s")
+
+
+def lacks(lab: Lab, config: Config) -> str:
+    """Return what the lab of a plan lacks, or ""."""
+    return lacking_drive(lab, config.node)
 
 
 def inject(target: Target, config: Config) -> Undoing:

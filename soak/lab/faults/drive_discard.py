@@ -11,8 +11,10 @@ from dataclasses import replace
 
 from pydantic.dataclasses import dataclass
 
+from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, duration_ns
+from soak.lab.faults._lacking import lacking_drive
 from soak.lab.faults._undoing import Undoing, drive_of, undoing
 from soak.lab.flash import Settings
 from soak.lab.ports import Target
@@ -32,6 +34,11 @@ class Config:
             raise ValueError("kept must lie between 0 and 1")
         if self.per_mib <= 0:
             raise ValueError("per_mib must be above 0s")
+
+
+def lacks(lab: Lab, config: Config) -> str:
+    """Return what the lab of a plan lacks, or ""."""
+    return lacking_drive(lab, config.node)
 
 
 def inject(target: Target, config: Config) -> Undoing:

@@ -10,7 +10,9 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
+from soak.lab.faults._lacking import lacking_drive
 from soak.lab.faults._undoing import Undoing, drive_of, node_of, undoing
 from soak.lab.ports import Target
 
@@ -19,6 +21,11 @@ from soak.lab.ports import Target
 class Config:
     node: int = 1  # whose drive, from 1
     error: Literal["EIO", "ENOSPC"] = "EIO"
+
+
+def lacks(lab: Lab, config: Config) -> str:
+    """Return what the lab of a plan lacks, or ""."""
+    return lacking_drive(lab, config.node)
 
 
 def inject(target: Target, config: Config) -> Undoing:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
 
+from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
+from soak.lab.faults._lacking import lacking_drive
 from soak.lab.faults._undoing import Undoing, drive_of, undoing
 from soak.lab.ports import Target
 
@@ -15,6 +17,11 @@ from soak.lab.ports import Target
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     node: int = 1  # whose drive, from 1
+
+
+def lacks(lab: Lab, config: Config) -> str:
+    """Return what the lab of a plan lacks, or ""."""
+    return lacking_drive(lab, config.node)
 
 
 def inject(target: Target, config: Config) -> Undoing:

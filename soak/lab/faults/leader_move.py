@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from pydantic.dataclasses import dataclass
 
 from soak.core.errors import LabError
+from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS
 from soak.lab.faults._undoing import Undoing, node_of, revive, undoing
@@ -21,6 +22,7 @@ from soak.lab.ports import Target
 
 _TOPICS = "soak-*"
 _ASK_SECONDS, _ELECTION_MS = 20.0, 20_000
+_TOO_FEW = "leader_move needs a lab of several brokers: `lab.nodes` of the plan"
 _PATIENCE_NS, _AGAIN_NS = 60 * SECOND_NS, SECOND_NS // 2
 
 
@@ -42,6 +44,11 @@ class Partition(Protocol):
         ...
 
 
+def lacks(lab: Lab, config: Config) -> str:  # noqa: ARG001  # the seam
+    """Return what the lab of a plan lacks, or ""."""
+    return _TOO_FEW if lab.nodes < 2 else ""  # noqa: PLR2004  # as below
+
+
 def inject(target: Target, config: Config) -> Undoing:
     """Begin at once; lift it from the main thread, as the broker is then started.
 
@@ -49,7 +56,7 @@ def inject(target: Target, config: Config) -> Undoing:
         LabError: there is no such broker, or none that could take over.
     """
     if len(target.broker.nodes) < 2:  # noqa: PLR2004  # one that goes and one that takes over
-        raise LabError("leader_move needs a lab of several brokers: `lab.nodes` of the plan")
+        raise LabError(_TOO_FEW)
     with undoing(target) as active:
         ending = _led_before(target, config.onto) if config.onto else config.node
         node = node_of(target, ending)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
 
+from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, duration_ns
+from soak.lab.faults._lacking import lacking_relay
 from soak.lab.faults._undoing import Undoing, relay_of, undoing
 from soak.lab.ports import Target
 from soak.lab.relay import Network
@@ -24,6 +26,11 @@ class Config:
             raise ValueError("delay must be above 0s")
         if self.node < 0:
             raise ValueError("node must not be below 0")
+
+
+def lacks(lab: Lab, config: Config) -> str:  # noqa: ARG001  # the seam
+    """Return what the lab of a plan lacks, or ""."""
+    return lacking_relay(lab)
 
 
 def inject(target: Target, config: Config) -> Undoing:

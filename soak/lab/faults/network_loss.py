@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
 
+from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
+from soak.lab.faults._lacking import lacking_relay
 from soak.lab.faults._undoing import Undoing, relay_of, undoing
 from soak.lab.ports import Target
 from soak.lab.relay import Network
@@ -20,6 +22,11 @@ class Config:
     def __post_init__(self) -> None:
         if not 0 < self.ratio < 1:
             raise ValueError("ratio must lie between 0 and 1")
+
+
+def lacks(lab: Lab, config: Config) -> str:  # noqa: ARG001  # the seam
+    """Return what the lab of a plan lacks, or ""."""
+    return lacking_relay(lab)
 
 
 def inject(target: Target, config: Config) -> Undoing:

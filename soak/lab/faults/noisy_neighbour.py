@@ -12,8 +12,8 @@ from pydantic.dataclasses import dataclass
 from soak.core.plan_base import STRICT
 from soak.core.units import Size, size_bytes
 from soak.lab.faults._undoing import Undoing, node_of, undoing
+from soak.lab.faults._workers import spawned
 from soak.lab.ports import Target
-from soak.service import children
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -40,7 +40,6 @@ def inject(target: Target, config: Config) -> Undoing:
         command = [sys.executable, "-m", "soak.lab.neighbour", str(node.data_directory), *numbers]
         log = node.log_path.with_name("neighbour.log")
         for _ in range(config.writers):
-            writer = children.spawn(command, log_path=log)
-            active.on_lift(children.kill, writer)
+            spawned(active, command, log)
         active.did(writers=config.writers)
     return active
