@@ -86,11 +86,13 @@ def build(config: Config, clock: Clock) -> Prometheus:
 
 
 def check_settings(config: Config) -> None:
-    """Refuse a secret in the plan, settings that there are not, and maps that cannot be read.
+    """Refuse no targets, a secret in the plan, settings that there are not, and maps that cannot be read.
 
     Raises:
         SettingError: about the first of them.
     """
+    if not config.targets:
+        raise SettingError(("targets",), "must name at least one: without, nothing is read")
     for name, target in config.targets.items():
         try:
             secret.refuse_literals("client", target.client, http.SECRET)

@@ -123,6 +123,36 @@ def test_what_a_host_cannot_do_is_refused(
     assert refused in str(result.exception)
 
 
+@pytest.mark.parametrize("text", [PLAN, HOST])
+def test_an_option_that_would_change_nothing_is_refused(tmp_path: Path, text: str) -> None:
+    """Nothing is measured without --drives, so there is nothing to keep in the run's folder."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(f"name: x\nrun_directory: {tmp_path}\n{text}")
+    words = ["check", str(plan), "--run-dir", str(tmp_path)]
+
+    refused = CliRunner().invoke(main.build(words), words).exception
+
+    assert isinstance(refused, PlanError)
+    assert str(refused) == "--run-dir: is where --drives keeps what it finds, and goes with it"
+
+
+def test_that_a_shell_is_given_no_credentials_is_said_with_where_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is right: a service would have them."""
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    plan = tmp_path / "plan.yaml"
+    common = "common: {sasl.password: '${credential:soak_sasl}'}"
+    kafka = f"{{bootstrap_servers: '127.0.0.1:1', {common}}}"
+    plan.write_text(f"name: x\nrun_directory: {tmp_path}\nbroker: {{kafka: {kafka}}}\n")
+    words = ["check", str(plan)]
+
+    refused = CliRunner().invoke(main.build(words), words).exception
+
+    assert "plan.yaml:3: broker.kafka: sasl.password: systemd gave this process no" in str(refused)
+    assert str(refused).endswith("; only a service is given any, see docs/service.md")
+
+
 def test_a_cluster_that_does_not_answer_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -170,12 +170,6 @@ def test_a_bookie_that_is_named_twice_is_one_and_a_list_that_is_refused_is_none(
     assert settings_of(told)["journalSyncData"] == (None, said)
 
 
-def test_a_topic_of_pulsar_that_is_not_stored_promises_nothing() -> None:
-    told = on_pulsar({}, Topic(name="non-persistent://public/default/t"))
-
-    assert (told["level"], told["local"]["reason"]) == (1, "nothing is stored")
-
-
 @pytest.mark.broker
 def test_the_level_of_a_live_pulsar(lab_pulsar: Pulsar) -> None:
     """One bookie, whose journal is flushed; without its page nobody can tell."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from soak.cli._part import LEADING, Part, check_in_time, check_part, part_of
+from soak.cli._part import LEADING, Part, check_in_time, check_part, part_again, part_of
+from soak.cli._session import go_on
 from soak.core import plan_text
 from soak.core.clock import Grid
 from soak.core.drive_check import Measured
@@ -20,7 +24,7 @@ from soak.store import drive_checks
 from soak.store.collected import collect
 from soak.store.journal import JournalWriter
 from soak.store.journal_reader import read_source, sources
-from soak.store.run_folder import Run, RunFolder, read_run, write_run
+from soak.store.run_folder import Run, RunFolder, read_run, write_plan, write_run
 from tests.fakes import FakeClock
 
 START = "2026-01-31T12:00:00.25Z"
@@ -93,6 +97,37 @@ def test_what_only_plan_and_time_can_tell() -> None:
         check_part(Part("r1", START_NS, ("produce.7",)), _plan(), 0, 0)
 
 
+def test_what_a_host_does_is_kept_and_done_again_when_its_part_goes_on(tmp_path: Path) -> None:
+    """All of it at once would double the load of the others; what is named counts from then on."""
+    run = Run("r1", START_NS, "b", {}, "running", "x", ("produce.1", "consume.1"))
+    write_run(RunFolder(tmp_path), run)
+
+    kept = read_run(RunFolder(tmp_path))
+
+    assert kept == run
+    assert part_again(kept, ()) == Part("r1", START_NS, ("produce.1", "consume.1"))
+    assert part_again(kept, ("produce.2",)) == Part("r1", START_NS, ("produce.2",))
+
+
+def test_a_run_that_is_whole_says_nothing_of_parts(tmp_path: Path) -> None:
+    """So programs that know of none read it, and this one reads theirs."""
+    folder = RunFolder(tmp_path)
+    write_run(folder, Run("r1", START_NS, "b", {}, "running", "x"))
+
+    assert "only" not in json.loads(folder.run_json.read_text())
+    assert read_run(folder).only == ()
+
+
+def test_the_command_goes_on_with_the_part_that_was_begun(tmp_path: Path) -> None:
+    """A daemon that the plan does not have shows before any is started which ones were meant."""
+    folder = RunFolder(tmp_path)
+    write_plan(folder, _plan().plan)
+    write_run(folder, Run("r1", START_NS, "b", {}, "running", "x", ("produce.7",)))
+
+    with pytest.raises(PlanError, match=r"no daemon 'produce\.7'"):
+        go_on(folder, Console(file=io.StringIO()))
+
+
 def test_topics_that_took_until_the_start_to_make_end_the_run_before_it() -> None:
     """Daemons that come up after the first second neither send what was due nor count it as missed."""
     part, lead_ns = Part("r1", START_NS), 7 * SECOND_NS
@@ -157,6 +192,14 @@ def test_a_journal_that_cannot_be_copied_is_told_and_leaves_nothing(tmp_path: Pa
         collect(first, second)
     assert sources(first.journal) == ["produce.0@a"]
     assert not list(first.path.glob(".*"))
+
+
+def test_a_part_that_goes_on_is_refused_with_what_ends_it(tmp_path: Path) -> None:
+    first, second = _host(tmp_path / "a", "a"), _host(tmp_path / "b", "b")
+    write_run(second, replace(read_run(second), state="running"))
+
+    with pytest.raises(RunFolderError, match=r"is not over: .* ends it by `soak stop`"):
+        collect(first, second)
 
 
 def test_journals_of_another_run_or_of_a_namesake_are_refused(tmp_path: Path) -> None:

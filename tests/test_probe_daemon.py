@@ -13,8 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from soak.core.errors import NotAvailableError, ProbeError
+from soak.cli import main
+from soak.core.errors import NotAvailableError, PlanError, ProbeError
 from soak.core.model import Column, Reading, Record
 from soak.core.phases import to_line
 from soak.core.units import SECOND_NS
@@ -233,6 +235,17 @@ def test_once_prints_what_this_machine_can_give(tmp_path: Path) -> None:
     assert "host_cpu_ratio" in done.stdout
     assert "not here: retention_kafka needs bootstrap_servers and topics" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("words", [[], ["plan.yaml"], ["plan.yaml", "--once"]])
+def test_a_directory_that_nobody_would_look_at_is_refused(words: list[str]) -> None:
+    """A plan and a run name the folders of their probes; without --once nothing is looked at alone."""
+    called = ["probe", *words, "--directory", "/data"]
+
+    refused = CliRunner().invoke(main.build(called), called).exception
+
+    assert isinstance(refused, PlanError)
+    assert str(refused).startswith("--directory: goes with --once alone")
 
 
 def test_without_a_run_the_command_says_what_it_needs() -> None:

@@ -88,3 +88,13 @@ def test_evidence_cannot_order_the_terminal_about(tmp_path: Path) -> None:
 def test_a_finding_without_numbers_is_told_too(tmp_path: Path) -> None:
     """JSON has no infinity: what is none is null."""
     assert "latency of consume.0@h - -> 61 ms at" in _shown(tmp_path, before=None, ratio=None)
+
+
+def test_a_run_whose_report_was_interrupted_says_how_to_make_it(tmp_path: Path) -> None:
+    """A second Ctrl-C ends the report; the run has ended in order all the same."""
+    out = io.StringIO()
+
+    _outcome.show(Console(file=out, width=300), RunFolder(tmp_path))
+
+    said = f"there is no report of this run; `soak report {tmp_path}` makes it\n"
+    assert out.getvalue() == said

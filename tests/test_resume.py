@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from soak.cli import main
 from soak.cli._resume import unfinished
 from soak.core import plan_text
 from soak.core.errors import PlanError
@@ -64,6 +66,19 @@ def test_without_such_a_run_it_says_so(tmp_path: Path) -> None:
             unfinished(plan_at(tmp_path), folder)
     with pytest.raises(PlanError, match="not a run folder"):
         unfinished(plan_at(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "option", [["--scale", "0.1"], ["--duration", "1min"], ["--start", "soon"], ["--yes"]]
+)
+def test_what_only_a_run_that_begins_can_be_told_is_refused(option: list[str]) -> None:
+    """It goes on by its own plan: an option is not passed over."""
+    words = ["run", "plan.yaml", "--resume", *option]
+
+    refused = CliRunner().invoke(main.build(words), words).exception
+
+    assert isinstance(refused, PlanError)
+    assert str(refused) == f"{option[0]}: a run goes on as it began, by its own plan.yaml"
 
 
 def test_a_run_whose_daemons_a_service_manager_starts_is_left_to_it(tmp_path: Path) -> None:

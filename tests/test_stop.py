@@ -11,9 +11,9 @@ from soak.core.errors import RunFolderError
 from soak.store.run_folder import Run, RunFolder, write_run
 
 
-def run_of(path: Path, state: str = "running") -> RunFolder:
+def run_of(path: Path, state: str = "running", only: tuple[str, ...] = ()) -> RunFolder:
     folder = RunFolder(path)
-    write_run(folder, Run("r1", 0, "h", {}, state))
+    write_run(folder, Run("r1", 0, "h", {}, state, only=only))
     return folder
 
 
@@ -22,6 +22,25 @@ def test_a_run_that_goes_on_is_asked_to_end(tmp_path: Path) -> None:
     stop(tmp_path)
 
     assert folder.stop_request.exists()
+
+
+@pytest.mark.parametrize(
+    ("only", "said"),
+    [
+        ((), ""),
+        (
+            ("produce.1", "consume.1"),
+            "here that is produce.1, consume.1 alone: stop the run on its other hosts, too\n",
+        ),
+    ],
+)
+def test_who_ends_one_host_s_part_is_told_that_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], only: tuple[str, ...], said: str
+) -> None:
+    run_of(tmp_path, only=only)
+    stop(tmp_path)
+
+    assert capsys.readouterr().out.partition("\n")[2] == said
 
 
 def test_a_run_that_is_over_is_left_alone(tmp_path: Path) -> None:

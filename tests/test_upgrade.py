@@ -33,7 +33,7 @@ def test_a_run_of_the_first_layout_is_read_whole() -> None:
     }
     verdict = audited(RECORDED, run, plan).verdict(is_loss_known=True)
 
-    assert (run.id, plan.load.producers) == ("chaos", 2)
+    assert (run.id, run.only, plan.load.producers) == ("chaos", (), 2)
     assert read_phases(RECORDED.phases).first_k("soak") == 5
     assert {source: len(there) for source, there in seconds.items()} == {
         "consume.0@host": 6,

@@ -48,8 +48,6 @@ def read(config: pulsar.Config, topic: Topic, _written: Container[Place] = ()) -
     """
     names = topic.names if topic.use_existing else topic.names[:1]
     full = [name if "://" in name else f"{_STORED}{config.namespace}/{name}" for name in names]
-    if any(not name.startswith(_STORED) for name in full):
-        return Durability("pulsar", 0, 0, is_flushed=False)
     connected = pulsar.connect(config, SystemClock())
     admin = connected._admin()  # noqa: SLF001  # with token and TLS
     broker = _asked(admin, _BROKER)

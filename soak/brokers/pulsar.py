@@ -100,11 +100,17 @@ class PulsarBroker:
         self._leader_admin: Admin | None = None
 
     def check_settings(self) -> None:
-        """Refuse settings that the client does not know.
+        """Refuse half a cluster's address, and settings that the client does not know.
 
         Raises:
-            SettingError: a secret in the plan, an unknown name, or a value of the wrong kind.
+            SettingError: an address that is missing, a secret in the plan, an unknown name, or a value of the
+                wrong kind.
         """
+        given = self._config.addresses
+        for key in ("service_url", "admin_url"):
+            if any(given.values()) and not given[key]:
+                both = "a cluster is named by service_url and admin_url together"
+                raise SettingError((key,), f"is missing: {both}")
         secret.refuse_literals("client", self._config.client, SECRETS)
         self._client_settings()
         converted("producer", self._config.producer)

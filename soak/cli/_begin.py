@@ -28,7 +28,9 @@ def new_run(plan: Plan, part: Part, clock: SystemClock) -> Run:
     """Return a run with an id, which its topics' names and its folder carry: its own unless it is shared."""
     now = datetime.fromtimestamp(clock.wall_ns() / SECOND_NS, UTC)
     run_id = part.run_id or f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    return Run(run_id, part.start_wall_ns, host_name(), own_versions(), "running", plan.name)
+    return Run(
+        run_id, part.start_wall_ns, host_name(), own_versions(), "running", plan.name, part.only
+    )
 
 
 def resolved(plan: Plan, lab: Lab | None, run: Run) -> Plan:

@@ -11,8 +11,8 @@ from fractions import Fraction
 from pathlib import Path
 
 from soak.cli._folder_checks import check_free, check_runs
-from soak.cli._load_checks import check_load
-from soak.cli._probe_checks import check_folders, check_settings
+from soak.cli._load_checks import check_load, table_of
+from soak.cli._probe_checks import check_clusters, check_folders, check_settings
 from soak.cli._topics import own_topics, why_strange
 from soak.core import plan_scale, plan_text, plugins
 from soak.core.clock import SystemClock
@@ -44,7 +44,7 @@ def load_plan(path: Path) -> PlanFile:
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: cannot read the plan: {error}") from error
     loaded = plan_text.load(text, str(path))
-    if loaded.plan.lab is None and not _address(loaded):
+    if loaded.plan.lab is None and not _named(loaded):
         plan = dataclasses.replace(loaded.plan, lab=Lab())
         return dataclasses.replace(loaded, plan=plan)
     return loaded
@@ -101,6 +101,7 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
     if wrong:
         raise plan_file.document.error(("alerts", *wrong[0]), wrong[1])
     check_target(plan_file)
+    check_clusters(plan, plan_file.document)
     check_settings(plan, plan_file.document)
     if plan.ship and not plan.ship.bootstrap_servers and not _is_kafka(plan):
         raise plan_file.error(
@@ -129,7 +130,7 @@ def check_target(plan_file: PlanFile) -> None:
                 "lab.nodes", f"a lab's {lab.broker} has at most {most} {nodes}, not {lab.nodes}"
             )
         _check_drive(plan_file, lab)
-    refuse_too_much(plan_file)
+    refuse_too_much(plan_file, table_of(plan_file))
     check_topic = getattr(plugins.load("soak.brokers", kind), "check_topic", None)
     if check_topic is not None:
         with faults_at(plan_file, "topic"):
@@ -145,8 +146,10 @@ def _check_lab(plan_file: PlanFile, lab: Lab) -> None:
     """Check that the lab's broker is one that the plan speaks to."""
     kind, known = plan_file.plan.broker_kind, plugins.names("soak.lab.brokers")
     address = f"broker.{kind}.{next(iter(plan_file.plan.broker_config.addresses))}"
-    if _address(plan_file):
-        raise plan_file.error("lab", f"would stand unused beside the cluster that {address} names")
+    named = _named(plan_file)
+    if named:
+        unused = f"would stand unused beside the cluster that broker.{kind}.{named[0]} names"
+        raise plan_file.error("lab", unused)
     if lab.broker not in known and lab.broker == kind:
         raise plan_file.error(address, f"names no cluster, and the lab has no {kind}")
     if lab.broker not in known:
@@ -260,5 +263,6 @@ def _is_kafka(plan: Plan) -> bool:
     return "bootstrap_servers" in plan.broker_config.addresses
 
 
-def _address(plan_file: PlanFile) -> str:
-    return str(next(iter(plan_file.plan.broker_config.addresses.values())))
+def _named(plan_file: PlanFile) -> list[str]:
+    """Return the keys of the broker's section by which the plan names a cluster."""
+    return [key for key, value in plan_file.plan.broker_config.addresses.items() if value]

@@ -24,7 +24,10 @@ def read(folder: RunFolder) -> dict[str, Any]:
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """Print the outcome; every line stands alone in a log."""
+    """Print the outcome, or how to have one; every line stands alone in a log."""
+    if not folder.summary.exists():  # the report was interrupted too
+        _line(console, f"there is no report of this run; `soak report {folder.path}` makes it")
+        return
     summary = read(folder)
     verdict = str(summary["verdict"])
     console.print()

@@ -11,6 +11,7 @@ from soak.core.plan_text import PlanFile
 from soak.core.plugins import nearest
 from soak.core.units import SECOND_NS
 from soak.daemons.supervise import Role, roles_of
+from soak.store.run_folder import Run
 
 LEADING = ("conduct", "receive", "detect-stream", "alert")
 """Daemons of the first host, which makes the topics and judges."""
@@ -79,6 +80,11 @@ def part_of(run_id: str, start: str, only: str) -> Part:
     if not 0 < start_wall_ns <= _LATEST_NS:
         raise PlanError(f"--start {start!r} lies outside the years 1970 to 2262")
     return Part(run_id, start_wall_ns, names)
+
+
+def part_again(run: Run, only: tuple[str, ...]) -> Part:
+    """Return what this host does of a run that goes on: what is named now, or else what it did before."""
+    return Part(run.id, run.start_wall_ns, only or run.only)
 
 
 def names_of(only: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from soak.brokers import _kafka_topic_rules
 from soak.clients import known, secret
 from soak.core import plugins
 from soak.core.errors import BrokerError, SettingError
+from soak.core.plan import Plan
 from soak.core.plan_fill import lacking
 from soak.core.plan_probe import AnyPlan
 from soak.core.ports import Clock
@@ -15,7 +16,7 @@ from soak.core.yaml_text import Document
 
 
 def check_folders(plan: AnyPlan, document: Document) -> None:
-    """Refuse a probe that needs a folder on the broker's drive and names none.
+    """Refuse a probe that needs a folder on the broker's drive, or the broker's log, and names none.
 
     Raises:
         PlanError: with file, line and key.
@@ -25,6 +26,24 @@ def check_folders(plan: AnyPlan, document: Document) -> None:
             ("probes", name, "directory"),
             "names no folder on the broker's drive, and this is no lab",
         )
+    for name in lacking(plan, "probes", "log"):
+        if not getattr(plan.probes[name], "more_logs", ()):
+            why = "names no log of the broker, and this is no lab"
+            raise document.error(("probes", name, "log"), why)
+
+
+def check_clusters(plan: Plan, document: Document) -> None:
+    """Refuse a probe that asks clusters of another kind than the plan's, and names none.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    for key in ("bootstrap_servers", "admin_url"):
+        if key in plan.broker_config.addresses:
+            continue
+        for name in lacking(plan, "probes", key):
+            why = f"names no cluster, and {plan.broker_kind} has no such address"
+            raise document.error(("probes", name, key), why)
 
 
 def looked(plan: AnyPlan, clock: Clock) -> list[str]:

@@ -16,7 +16,7 @@ from rich.console import Console
 from soak.cli import _checks, _no_room, _topics
 from soak.cli._begin import check_drives, new_run, prepare, resolved
 from soak.cli._load_checks import keep_load
-from soak.cli._part import WHOLE, Part, check_in_time, check_part
+from soak.cli._part import WHOLE, Part, check_in_time, check_part, part_again
 from soak.cli._snapshot import Watcher
 from soak.cli._view import View, open_view
 from soak.core.clock import SystemClock
@@ -94,6 +94,7 @@ class Ended:
 
     code: int
     folder: RunFolder
+    is_part: bool = False  # of a run over several hosts: it has no report here
 
 
 def execute(
@@ -134,7 +135,7 @@ def go_on(folder: RunFolder, console: Console, only: tuple[str, ...] = ()) -> En
         SoakError: another process runs it, it is over, or a daemon or the report failed.
     """
     run, plan_file = read_run(folder), read_plan_file(folder)
-    part = Part(run.id, run.start_wall_ns, only)
+    part = part_again(run, only)
     part.roles(plan_file)
     if plan_file.plan.lab is not None:
         raise plan_file.error("lab", "the lab's broker went down with its run: begin a new one")
@@ -142,7 +143,11 @@ def go_on(folder: RunFolder, console: Console, only: tuple[str, ...] = ()) -> En
         if read_run(folder).state != "running":
             raise SoakError(f"{folder.path}: run {run.id} does not go on, its state is {run.state}")
         _topics.check_same(folder, plan_file.plan, connect(plan_file.plan, SystemClock()))
-        view.note(f"going on with run {run.id}")
+        if part.only != run.only:
+            run = dataclasses.replace(run, only=part.only)
+            write_run(folder, run)
+        whose = f"{', '.join(part.only)} of " if part.only else ""
+        view.note(f"going on with {whose}run {run.id}")
         return _carried_on(plan_file, folder, run, None, view, stack, None, part)
 
 
@@ -249,7 +254,7 @@ def _carried_on(
         view.note(
             f"a part of run {run.id}: `soak collect` puts the parts together, then `soak report`"
         )
-        return Ended(EXIT_INTERRUPTED if state == "interrupted" else 0, folder)
+        return Ended(EXIT_INTERRUPTED if state == "interrupted" else 0, folder, is_part=True)
     view.note("making the report")
     stop.clear()  # the first interrupt ended the load, the next one ends the report
     code = _report(folder, stop)

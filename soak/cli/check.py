@@ -45,6 +45,8 @@ def _check(
     from soak.cli._probe_host import host_plan
     from soak.core.errors import PlanError
 
+    if run_dir is not None and not drives:
+        raise PlanError("--run-dir: is where --drives keeps what it finds, and goes with it")
     host = host_plan(plan)
     if host is not None:  # it knows no more of the run
         for option, value in {"--scale": scale, "--duration": duration}.items():

@@ -24,19 +24,22 @@ def probe(
     start: Annotated[str, typer.Option(help="With --run-id: when that run starts.")] = "",
     once: Annotated[bool, typer.Option("--once", help="Read, print, and end.")] = False,
     directory: Annotated[
-        Path, typer.Option(help="With --once and no run: the folder whose drive is looked at.")
-    ] = Path(),
+        Path | None,
+        typer.Option(help="With --once alone: the folder whose drive is looked at; else this one."),
+    ] = None,
 ) -> None:
     """Read every probe of a plan once a second."""
     from soak.core.clock import SystemClock
     from soak.core.errors import PlanError
 
+    if directory is not None and not (once and plan is None and run_dir is None):
+        raise PlanError("--directory: goes with --once alone; a plan's probes name their own")
     if once:
         from soak.cli import _once
         from soak.daemons.probe import build
 
         clock = SystemClock()
-        configs = _configs(plan, run_dir) if plan or run_dir else _all_here(directory)
+        configs = _configs(plan, run_dir) if plan or run_dir else _all_here(directory or Path())
         _once.show(_once.look(build(configs, clock), clock), _once.plain_console())
         _leave(0)
     from soak.service.signals import stop_event

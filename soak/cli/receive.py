@@ -19,7 +19,12 @@ def receive(
     from soak.daemons.receive import run
     from soak.service.signals import stop_event
 
-    raise typer.Exit(run(run_dir, stop_event(), SystemClock(), is_once=once))
+    def tell(records: int) -> None:
+        from soak.core.wording import counted
+
+        print(f"{counted(records, 'record')} taken")
+
+    raise typer.Exit(run(run_dir, stop_event(), SystemClock(), is_once=once, tell=tell))
 
 
 command = receive

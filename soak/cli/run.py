@@ -50,20 +50,19 @@ def run(
 
     console = Console()
     if resume:
-        names = names_of(only)
-        for option, value in {"--scale": scale, "--duration": duration, "--start": start}.items():
+        begun = {"--scale": scale, "--duration": duration, "--start": start, "--yes": yes}
+        for option, value in begun.items():
             if value:
                 raise PlanError(f"{option}: a run goes on as it began, by its own plan.yaml")
         folder = unfinished(_checks.load_plan(plan).plan, run_dir, run_id)
-        ended = go_on(folder, console, names)
+        ended = go_on(folder, console, names_of(only))
     else:
         part = part_of(run_id, start, only)
-        names = part.only
         plan_file = _checks.cut(_checks.load_plan(plan), scale, duration)
         if not yes:
             refuse_excess(plan_file, or_else=BY_YES)
         ended = execute(plan_file, run_dir, console, part=part)
-    if not names:
+    if not ended.is_part:
         _outcome.show(console, ended.folder)
     raise typer.Exit(ended.code)
 

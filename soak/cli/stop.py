@@ -25,6 +25,8 @@ def stop(
     except OSError as error:
         raise RunFolderError(f"cannot write {folder.stop_request}: {error.strerror}") from error
     print(f"run {run.id} ends; its conductor, once it runs, lets what was sent be received first")
+    if run.only:
+        print(f"here that is {', '.join(run.only)} alone: stop the run on its other hosts, too")
 
 
 command = stop

@@ -94,7 +94,10 @@ def _resolve(setting: str, text: str) -> str:
     if where == "credential":
         folder = os.environ.get("CREDENTIALS_DIRECTORY")
         if folder is None:
-            raise BrokerError(f"{setting}: systemd gave this process no credentials")
+            raise BrokerError(
+                f"{setting}: systemd gave this process no credentials; only a service is given any, see "
+                "docs/service.md"
+            )
         path = Path(folder) / name
     else:
         path = Path(name)

@@ -42,7 +42,7 @@ def excess(plan: Plan, table: Sequence[Point] = ()) -> list[tuple[Place, str]]:
 
 
 def _highest_rate(plan: Plan, table: Sequence[Point]) -> tuple[Place, Fraction]:
-    rates = [*planned_rates(plan), *((("load", "profile", "file"), point[1]) for point in table)]
+    rates = planned_rates(plan, table)
     if plan.phases.ramp is not None:
         rates.append((("phases", "ramp", "most"), plan.phases.ramp.most))
     return max(rates, key=lambda one: one[1])

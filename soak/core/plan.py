@@ -93,8 +93,8 @@ class Detection:
     detectors: PluginConfigs = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.trigger < SECOND_NS // 2:
-            raise ValueError("trigger must be at least 500ms")
+        if not SECOND_NS // 2 <= self.trigger <= 300 * SECOND_NS:  # else a watchdog ends it
+            raise ValueError("trigger must lie between 500ms and 5min")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

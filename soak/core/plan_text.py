@@ -19,6 +19,8 @@ from soak.core.units import IN_TEXT
 from soak.core.yaml_text import Document, Place, parse
 
 _NO_PLAN = "a plan is a mapping of keys, such as `name: my-soak`"
+_MISSING = "is missing and has no default"
+_OF_A_HOST = "a plan of a host that only probes is for `soak probe`"
 _NOUN = {
     "soak.brokers": "broker",
     "probes": "probe",
@@ -64,7 +66,10 @@ def load(text: str, name: str) -> PlanFile:
         PlanError: the first fault found, as `file:line: key: what is wrong`.
     """
     document = parse(text, name)
-    return PlanFile(typed(Plan, _with_detector(_raw(document)), document, ()), document)
+    raw = _raw(document)
+    if "broker" not in raw and raw.get("probes"):
+        raise document.error(("broker",), f"{_MISSING}; {_OF_A_HOST}")
+    return PlanFile(typed(Plan, _with_detector(raw), document, ()), document)
 
 
 def load_any(text: str, name: str) -> tuple[AnyPlan, Document]:
@@ -214,7 +219,7 @@ def _message(kind: type[Any], error: Any, inner: Place) -> str:  # noqa: ANN401 
         known = _known_keys(kind, inner[:-1])
         return f"unknown key{plugins.nearest(str(inner[-1]), known)}"
     if error["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
-        return "is missing and has no default"
+        return _MISSING
     if error["type"] == "literal_error":
         return f"must be {error['ctx']['expected']}"
     if error["type"] in _KINDS:

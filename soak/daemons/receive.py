@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -50,8 +50,17 @@ class Topic(Protocol):
     def take(self, limit: int, timeout_seconds: float) -> list[Line]: ...
 
 
-def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_once: bool = False) -> int:
+def run(
+    run_dir: Path,
+    stop: threading.Event,
+    clock: Clock,
+    *,
+    is_once: bool = False,
+    tell: Callable[[int], None] = lambda _: None,
+) -> int:
     """Take what comes until `stop`, or with `is_once` what is there now; return the exit code.
+
+    With `is_once`, `tell` gets how many records were taken.
 
     Raises:
         SoakError: no run folder, or another process receives into it.
@@ -89,6 +98,8 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_once: bool = F
             LOG.error("lines_not_written: they are read again by the next process")
             return 1
         offsets.keep_now(reader.offsets)
+    if is_once:
+        tell(intake.records)
     return 0
 
 

@@ -26,7 +26,10 @@ def collect(into: RunFolder, part: RunFolder) -> list[str]:
     if ours.id != theirs.id or ours.start_wall_ns != theirs.start_wall_ns:
         raise RunFolderError(f"{part.path} is of run {theirs.id}, not of {ours.id} and its start")
     if theirs.state == "running":
-        raise RunFolderError(f"{part.path} is not over: its run.json says running")
+        raise RunFolderError(
+            f"{part.path} is not over: its run.json says running. Its own host ends it by `soak stop`, "
+            "after a kill by `soak run PLAN --resume` and then that, a `soak probe` by SIGTERM; copy it again"
+        )
     brought = []
     with exclusive(into.path / "collect.lock", "the collecting of this run"):
         into.journal.mkdir(exist_ok=True)  # a first host may measure nothing itself

@@ -7,17 +7,22 @@ from pathlib import Path
 
 from soak.core.drive_check import Measured, from_json, to_json
 from soak.core.errors import RunFolderError
-from soak.store.run_folder import RunFolder, write_atomically
+from soak.store.run_folder import RunFolder, permitted, write_atomically
 
 
 def append(folder: RunFolder, several: list[Measured]) -> None:
-    """Add what was measured on one host."""
+    """Add what was measured on one host.
+
+    Raises:
+        RunFolderError: what is there is damaged, or we may not write there.
+    """
     for host in dict.fromkeys(one.host for one in several):
         path = folder.drives / f"{host}.json"
-        kept = _read(path) if path.exists() else []
-        kept += [one for one in several if one.host == host]
-        body = {"drives": [to_json(one) for one in kept]}
-        write_atomically(path, json.dumps(body, indent=2, allow_nan=False) + "\n")
+        with permitted(path):
+            kept = _read(path) if path.exists() else []
+            kept += [one for one in several if one.host == host]
+            body = {"drives": [to_json(one) for one in kept]}
+            write_atomically(path, json.dumps(body, indent=2, allow_nan=False) + "\n")
 
 
 def read_all(folder: RunFolder) -> list[Measured]:

@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -120,11 +120,14 @@ class Run:
     versions: dict[str, str]
     state: str  # beginning, running, ended, interrupted, failed
     name: str = ""
+    only: tuple[str, ...] = ()  # the daemons of this host; empty: it does all of the run
 
 
 def write_run(folder: RunFolder, run: Run) -> None:
     """Write `run.json` so that a reader sees the old or the new one, never a part."""
     body = {slot: getattr(run, slot) for slot in Run.__slots__}
+    if not run.only:  # what a program reads that knows of no parts
+        del body["only"]
     write_atomically(folder.run_json, json.dumps(body, indent=2) + "\n")
 
 
@@ -148,7 +151,8 @@ def read_run(folder: RunFolder) -> Run:
                 f"{folder.run_json} says {', '.join(newer)}, which this program does not know: a newer one "
                 "wrote it, or it is damaged"
             )
-        return Run(**body)
+        run = Run(**body)
+        return replace(run, only=tuple(map(str, run.only)))
     except FileNotFoundError as error:
         raise RunFolderError(f"{folder.path} is not a run folder: it has no run.json") from error
     except OSError as error:
@@ -217,14 +221,28 @@ def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:
 
 
 @contextmanager
+def permitted(path: Path) -> Iterator[None]:
+    """Write `path` in the block, and tell where that is not ours to do.
+
+    Raises:
+        RunFolderError: instead of the system's refusal; other errors stay what they are.
+    """
+    try:
+        yield
+    except PermissionError as error:
+        raise RunFolderError(f"cannot write {path}: permission denied") from error
+
+
+@contextmanager
 def exclusive(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file `path` for as long as the block runs; the kernel frees it with the process.
 
     Raises:
-        RunFolderError: another process holds it.
+        RunFolderError: another process holds it, or we may not write there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    with permitted(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -242,9 +260,14 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """True while a process holds the lock file `path`."""
+    """True while a process holds the lock file `path`.
+
+    Raises:
+        RunFolderError: we may not ask, as we may not write there.
+    """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        with permitted(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
