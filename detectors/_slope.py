@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_FAST, SLOW = 1200, 2400
+_FAST, SLOW = 1500, 3000
 """Rows that a mean remembers."""
 
 

@@ -26,10 +26,13 @@ class Config:
     of: Literal["broker", "client"] = "broker"
     node: int = 1  # which broker, from 1
     hogs: int = 4  # that share its processor
+    niceness: int = 0  # of a hog; below 0 needs root, and is 0 without
 
     def __post_init__(self) -> None:
         if self.hogs < 1:
             raise ValueError("hogs must be at least 1")
+        if not -20 <= self.niceness <= 0:  # noqa: PLR2004  # the kernel's
+            raise ValueError("niceness must lie between -20 and 0")
 
 
 def missing() -> str:
@@ -61,6 +64,8 @@ def inject(target: Target, config: Config) -> Undoing:
         for _ in range(config.hogs):
             hog = spawned(active, [sys.executable, "-c", "while True: pass"], log)
             _hold(hog.pid, processors[:1])
+            with contextlib.suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, hog.pid, config.niceness)
         active.did(hogs=config.hogs, of=config.of)
     return active
 
