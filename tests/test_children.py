@@ -15,7 +15,7 @@ from soak.service import children
 def test_a_child_that_stood_back_runs_as_others_again(tmp_path: Path) -> None:
     process = children.spawn(["sleep", "600"], log_path=tmp_path / "log")
     try:
-        children.lower_priority(process, 19)
+        children.set_niceness(process, 19)
         stood_back = os.getpriority(os.PRIO_PROCESS, process.pid)
         children.restore_priority(process)
         restored = os.getpriority(os.PRIO_PROCESS, process.pid)

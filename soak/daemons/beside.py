@@ -68,7 +68,7 @@ class Beside:
             LOG.warning("cannot_start command=%s error=%s", self._command[-3:], error)
             self._put_off()
             return
-        children.lower_priority(self._process, NICENESS)
+        children.set_niceness(self._process, NICENESS)
 
     def _put_off(self) -> None:
         self._pause_ns = min(2 * self._pause_ns or SECOND_NS, LONGEST_PAUSE_NS)

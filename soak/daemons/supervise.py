@@ -237,7 +237,7 @@ class Supervisor:
         process = children.spawn(command, log_path=log_path, env=self._environment_of(role))
         LOG.info("daemon_started daemon=%s pid=%d", role.name, process.pid)
         if role.niceness:
-            children.lower_priority(process, role.niceness)
+            children.set_niceness(process, role.niceness)
         return process
 
     def _kill_hanging(self, watch: Watch) -> None:

@@ -66,13 +66,14 @@ def mortal(argv: Sequence[str], death_signal: signal.Signals = signal.SIGKILL) -
     return [*wrapper, *argv]
 
 
-def lower_priority(process: subprocess.Popen[bytes], niceness: int) -> None:
-    """Let a child, and what it will start, run only when others leave the processor free.
+def set_niceness(process: subprocess.Popen[bytes], niceness: int) -> None:
+    """Let a child, and what it will start, run when others leave the processor free, or below 0 before them.
 
     The kernel groups processes by session and shares the processor between groups first (sched(7),
     autogroup), so the niceness of a session of its own must be set for its group too.
     """
-    with contextlib.suppress(OSError):  # it has ended, or this kernel has no groups
+    # it has ended, this kernel has no groups, or that is not ours to say
+    with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
         Path(f"/proc/{process.pid}/autogroup").write_text(str(niceness))
 

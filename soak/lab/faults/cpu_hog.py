@@ -19,6 +19,7 @@ from soak.core.plan_base import STRICT
 from soak.lab.faults._undoing import Undoing, node_of, undoing
 from soak.lab.faults._workers import spawned
 from soak.lab.ports import Target
+from soak.service import children
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -64,8 +65,7 @@ def inject(target: Target, config: Config) -> Undoing:
         for _ in range(config.hogs):
             hog = spawned(active, [sys.executable, "-c", "while True: pass"], log)
             _hold(hog.pid, processors[:1])
-            with contextlib.suppress(PermissionError):
-                os.setpriority(os.PRIO_PROCESS, hog.pid, config.niceness)
+            children.set_niceness(hog, config.niceness)
         active.did(hogs=config.hogs, of=config.of)
     return active
 
