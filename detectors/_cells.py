@@ -60,9 +60,9 @@ class Cells:
         self.rows += 1
         if self.rows < CELL:
             return False
-        at = self.whole % CELLS
-        self.level[at], self.counts[at], self.first_k[at] = self.mean(), self.count, self.k
-        self.slope.learn(self.mean(), CELL, self.count >= CELL // 2)
+        at, mean = self.whole % CELLS, self.mean()
+        self.level[at], self.counts[at], self.first_k[at] = mean, self.count, self.k
+        self.slope.learn(mean, CELL, self.count >= CELL // 2)
         self.whole += 1
         self.sum[:], self.count[:], self.rows = 0.0, 0, 0
         return True

@@ -38,8 +38,7 @@ class Slope:
 
     def learn(self, level: NDArray[np.float64], rows: int, known: NDArray[np.bool_]) -> None:
         """Take the mean of the next so many rows of each series that is `known`."""
-        self.rows += np.where(known, min(rows, SLOW), 0).astype(np.uint16)
-        np.minimum(self.rows, SLOW, out=self.rows)
+        self.rows[:] = np.minimum(self.rows + rows * known, SLOW)
         for mean, most in ((self.fast, _FAST), (self.slow, SLOW)):
             weight = np.where(known, rows / np.clip(self.rows, rows, most), 0.0)
             mean[:] += weight * (level - mean)

@@ -33,7 +33,8 @@ def told(series: Series, steps: Sequence[Change], config: Config) -> list[Change
     )
     is_sharp = jumps * np.sign(sizes) >= _SHARP * np.abs(sizes)
     moved = _moved(y.size, places, np.where(is_sharp, jumps, 0.0))
-    drifts = _of_flattened(drift.detect, series, moved, config)
+    flat = _flattened(series, y, moved, config)
+    drifts = _at_level(drift.detect, flat, moved, config)
     combs = spikes.detect(series, config)
     kept = [
         step
@@ -42,7 +43,7 @@ def told(series: Series, steps: Sequence[Change], config: Config) -> list[Change
     ]
     tails = [
         one
-        for one in _of_flattened(tail.detect, series, moved, config)
+        for one in _at_level(tail.detect, flat, moved, config)
         if all(abs(one.onset_k - step.onset_k) > _NEAR for step in kept)
         and not _is_in(one, drifts, either=True)
     ]
@@ -83,25 +84,31 @@ def _moved(rows: int, places: Sequence[int], jumps: NDArray[np.float64]) -> NDAr
     return np.cumsum(moved)[:rows]
 
 
-def _of_flattened(
+def _flattened(
+    series: Series, y: NDArray[np.float64], moved: NDArray[np.float64], config: Config
+) -> Series:
+    """Return the series without what moved its level: at the one that it began with."""
+    if not np.any(moved):
+        return series
+    values = y - moved if config.scale == "linear" else 10.0 ** (y - moved)
+    return Series(series.name, series.k, values)
+
+
+def _at_level(
     detect: Callable[[Series, Config], list[Change]],
-    series: Series,
+    flat: Series,
     moved: NDArray[np.float64],
     config: Config,
 ) -> list[Change]:
-    """Return what is found in a series without what moved its level, at the levels that it really had.
+    """Return what is found in a flattened series, at the levels that it really had.
 
     These must differ by the smallest step, not those at the level that it began with.
     """
     if not np.any(moved):
-        return detect(series, config)
-    flat = config.scaled(series.values) - moved
-    values = flat if config.scale == "linear" else 10.0**flat
+        return detect(flat, config)
     found = []
-    for one in detect(
-        Series(series.name, series.k, values), replace(config, smallest_step_seconds=0.0)
-    ):
-        by = float(moved[min(int(np.searchsorted(series.k, one.onset_k)), moved.size - 1)])
+    for one in detect(flat, replace(config, smallest_step_seconds=0.0)):
+        by = float(moved[min(int(np.searchsorted(flat.k, one.onset_k)), moved.size - 1)])
         before, after = (
             config.unscaled(config.scaled_one(level) + by) for level in (one.before, one.after)
         )

@@ -290,14 +290,19 @@ def test_the_run_is_over_when_what_measures_has_ended_on_purpose(
     assert deaths == []
 
 
+def _started_by_parent(supervisor: Supervisor, tmp_path: Path) -> int:
+    """Start what is supervised; return the process that its `parent` has started."""
+    supervisor.start()
+    _until((tmp_path / "run" / "up.parent").exists)
+    return int((tmp_path / "run" / "grandchild").read_text())
+
+
 def test_what_a_daemon_started_dies_with_it(
     tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
 ) -> None:
     supervisor = _supervisor(tmp_path, program, deaths, Role("parent", ("parent",)))
     make.append(supervisor)
-    supervisor.start()
-    _until((tmp_path / "run" / "up.parent").exists)
-    grandchild = int((tmp_path / "run" / "grandchild").read_text())
+    grandchild = _started_by_parent(supervisor, tmp_path)
 
     supervisor.close()
 
@@ -313,9 +318,7 @@ def test_what_a_daemon_started_ends_with_it_when_it_is_stopped(
     roles = [Role("probe", ("parent",))]
     supervisor = Supervisor(folder, FakeClock(), roles=roles, on_death=print, program=program)
     make.append(supervisor)
-    supervisor.start()
-    _until((tmp_path / "run" / "up.parent").exists)
-    grandchild = int((tmp_path / "run" / "grandchild").read_text())
+    grandchild = _started_by_parent(supervisor, tmp_path)
 
     supervisor.stop()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from soak.core.plan import Lab
 
 NO_RELAY = "the lab has no relay: set `lab.relayed` of the plan"
@@ -16,6 +18,20 @@ def lacking_drive(lab: Lab, number: int) -> str:
     return "" if lab.drive is not None and number in lab.drive.brokers else no_drive(number)
 
 
-def lacking_relay(lab: Lab) -> str:
-    """Return why there is no network to do harm to; "" where there is one."""
+class OfNode(Protocol):
+    """The Config of a fault that is done to one broker."""
+
+    @property
+    def node(self) -> int:
+        """Return its place, from 1."""
+        ...
+
+
+def lacking_own_drive(lab: Lab, config: OfNode) -> str:
+    """Return the same of a fault's broker: the `lacks` of what is done to a drive."""
+    return lacking_drive(lab, config.node)
+
+
+def lacking_relay(lab: Lab, _config: object) -> str:
+    """Return why there is no network to do harm to, or "": the `lacks` of what is done to one."""
     return "" if lab.relayed else NO_RELAY

@@ -13,10 +13,9 @@ from pathlib import Path
 from pydantic.dataclasses import dataclass
 
 from soak.core.errors import LabError
-from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
 from soak.core.units import Size
-from soak.lab.faults._lacking import lacking_drive
+from soak.lab.faults._lacking import lacking_own_drive
 from soak.lab.faults._undoing import Undoing, drive_of, node_of, revive, undoing
 from soak.lab.ports import Target
 
@@ -33,9 +32,7 @@ class Config:
             raise ValueError("left must not be below 0B")
 
 
-def lacks(lab: Lab, config: Config) -> str:
-    """Return what the lab of a plan lacks, or ""."""
-    return lacking_drive(lab, config.node)
+lacks = lacking_own_drive
 
 
 def inject(target: Target, config: Config) -> Undoing:

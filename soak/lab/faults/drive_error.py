@@ -10,9 +10,8 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
-from soak.lab.faults._lacking import lacking_drive
+from soak.lab.faults._lacking import lacking_own_drive
 from soak.lab.faults._undoing import Undoing, drive_of, node_of, undoing
 from soak.lab.ports import Target
 
@@ -23,9 +22,7 @@ class Config:
     error: Literal["EIO", "ENOSPC"] = "EIO"
 
 
-def lacks(lab: Lab, config: Config) -> str:
-    """Return what the lab of a plan lacks, or ""."""
-    return lacking_drive(lab, config.node)
+lacks = lacking_own_drive
 
 
 def inject(target: Target, config: Config) -> Undoing:

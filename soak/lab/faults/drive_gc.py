@@ -10,10 +10,9 @@ import math
 
 from pydantic.dataclasses import dataclass
 
-from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns, size_bytes
-from soak.lab.faults._lacking import lacking_drive
+from soak.lab.faults._lacking import lacking_own_drive
 from soak.lab.faults._undoing import Undoing, drive_of, undoing
 from soak.lab.flash import PAGE_BYTES, Settings
 from soak.lab.ports import Target
@@ -37,9 +36,7 @@ class Config:
             raise ValueError("foreground must be a number from 1 on")
 
 
-def lacks(lab: Lab, config: Config) -> str:
-    """Return what the lab of a plan lacks, or ""."""
-    return lacking_drive(lab, config.node)
+lacks = lacking_own_drive
 
 
 def inject(target: Target, config: Config) -> Undoing:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from pydantic.dataclasses import dataclass
 
 from soak.core.errors import LabError
-from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
-from soak.lab.faults._lacking import lacking_drive
+from soak.lab.faults._lacking import lacking_own_drive
 from soak.lab.faults._undoing import Undoing, drive_of, node_of, undoing
 from soak.lab.ports import Target
 from soak.lab.throttle import Throttle
@@ -32,9 +31,7 @@ def missing() -> str:
     return Throttle("", 1).lack
 
 
-def lacks(lab: Lab, config: Config) -> str:
-    """Return what the lab of a plan lacks, or ""."""
-    return lacking_drive(lab, config.node)
+lacks = lacking_own_drive
 
 
 def inject(target: Target, config: Config) -> Undoing:

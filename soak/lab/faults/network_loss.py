@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
 
-from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
 from soak.lab.faults._lacking import lacking_relay
 from soak.lab.faults._undoing import Undoing, relay_of, undoing
@@ -24,9 +23,7 @@ class Config:
             raise ValueError("ratio must lie between 0 and 1")
 
 
-def lacks(lab: Lab, config: Config) -> str:  # noqa: ARG001  # the seam
-    """Return what the lab of a plan lacks, or ""."""
-    return lacking_relay(lab)
+lacks = lacking_relay
 
 
 def inject(target: Target, config: Config) -> Undoing:

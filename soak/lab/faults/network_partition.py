@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
 
-from soak.core.plan import Lab
 from soak.core.plan_base import STRICT
 from soak.lab.faults._lacking import lacking_relay
 from soak.lab.faults._undoing import Undoing, relay_of, undoing
@@ -20,9 +19,7 @@ class Config:
     """There is nothing to set."""
 
 
-def lacks(lab: Lab, config: Config) -> str:  # noqa: ARG001  # the seam
-    """Return what the lab of a plan lacks, or ""."""
-    return lacking_relay(lab)
+lacks = lacking_relay
 
 
 def inject(target: Target, config: Config) -> Undoing:  # noqa: ARG001  # the seam
