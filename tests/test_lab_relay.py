@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
+import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,9 +66,9 @@ def back(connection: socket.socket, count: int) -> bytes:
     return found
 
 
-def line(tmp_path: Path, network: Network) -> Line:
-    made = Line(tmp_path / "network.json", random.Random(23))
-    made.network = network
+def line(network: Network, place: int = 1) -> Line:
+    made = Line(random.Random(23), place)
+    made.heed(network)
     return made
 
 
@@ -84,23 +86,54 @@ def test_a_cut_holds_everything_and_loses_nothing(relay: Relay) -> None:
     with connected(relay) as connection:
         relay.tell(Network(is_cut=True))
         connection.settimeout(0.3)
-        sent = received = 0
-        while sent == received:  # the relay looks at its file every 20 ms
-            connection.sendall(b"x")
-            sent += 1
-            with contextlib.suppress(TimeoutError):
-                received += len(connection.recv(1))
+        connection.sendall(b"x")
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
         connection.settimeout(LIMIT_SECONDS)
         relay.tell(Network())
 
-        assert len(back(connection, sent - received)) == 1
+        assert back(connection, 1) == b"x"
 
 
-def test_a_piece_takes_the_delay_and_a_lost_one_the_time_to_send_it_again(tmp_path: Path) -> None:
+def test_what_is_told_is_so_when_the_telling_returns(relay: Relay) -> None:
+    """From the first piece on, ever again."""
+    with connected(relay) as connection:
+        for _ in range(5):
+            relay.tell(Network(delay_seconds=0.1))
+            begun = time.monotonic()
+            connection.sendall(b"x")
+            back(connection, 1)
+
+            assert time.monotonic() - begun >= 0.2  # both ways
+            relay.tell(Network())
+
+
+def test_a_relay_that_has_ended_needs_no_undoing(relay: Relay) -> None:
+    """What it was told stands in its file for the next start."""
+    relay.stop()
+
+    relay.tell(Network(is_cut=True))
+    relay.tell(Network())
+
+
+def test_a_relay_that_does_not_heed_is_an_error(relay: Relay, monkeypatch: Any) -> None:
+    """It was stopped by a signal, say."""
+    monkeypatch.setattr("soak.lab.relay._HEED_SECONDS", 0)
+    process = relay._process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(LabError, match="did not heed Network"):
+            relay.tell(Network(is_cut=True))
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def test_a_piece_takes_the_delay_and_a_lost_one_the_time_to_send_it_again() -> None:
     """25 of a hundred at a quarter, with this seed."""
 
     async def takes(network: Network) -> list[float]:
-        made = line(tmp_path, network)
+        made = line(network)
         return [made.takes_seconds() for _ in range(100)]
 
     delayed = asyncio.run(takes(Network(delay_seconds=0.02)))
@@ -111,15 +144,11 @@ def test_a_piece_takes_the_delay_and_a_lost_one_the_time_to_send_it_again(tmp_pa
     assert lossy.count(RESEND_SECONDS) == 25
 
 
-def test_the_way_to_one_broker_may_be_longer_than_to_others(tmp_path: Path) -> None:
+def test_the_way_to_one_broker_may_be_longer_than_to_others() -> None:
     """By its place; what is told next is of all of them again."""
 
     async def takes(network: Network) -> list[float]:
-        Relay(tmp_path, {}).tell(network)
-        lines = [Line(tmp_path / "network.json", random.Random(23), place) for place in (1, 2, 3)]
-        for one in lines:
-            one.look()
-        return [one.takes_seconds() for one in lines]
+        return [line(network, place).takes_seconds() for place in (1, 2, 3)]
 
     assert asyncio.run(takes(Network(delay_seconds=0.02, only=2))) == [0.0, 0.02, 0.0]
     assert asyncio.run(takes(Network(delay_seconds=0.05))) == [0.05] * 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ RESEND_SECONDS = 0.2
 
 _START_SECONDS = 20
 _STOP_SECONDS = 5.0
+_HEED_SECONDS = 5
+_LOOK_NS = SECOND_NS // 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,18 @@ class Network:
     lost_ratio: float = 0.0  # of the pieces that pass
     is_cut: bool = False  # nothing passes, and nothing is refused
     only: int = 0  # on the way to this broker alone, by its place from 1; 0: to all of them
+
+
+def heeded_path(network_path: Path) -> Path:
+    """Return where the process says what it has heeded, in the words of what it was told."""
+    return network_path.with_name("heeded.json")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Let a file have this text, all of it at once."""
+    draft = path.with_suffix(".part")
+    draft.write_text(text)
+    draft.replace(path)
 
 
 class Relay:
@@ -51,26 +65,49 @@ class Relay:
             LabError: it did not come up.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._heeded.unlink(missing_ok=True)
         self.tell(Network())
         pairs = [f"{here}:{there}" for here, there in self._ports.items()]
         module = "soak.lab.relay_process"
         command = [sys.executable, "-m", module, str(self._folder / "network.json"), *pairs]
         self._process = children.spawn(command, log_path=self._folder / "relay.log")
-        clock = SystemClock()
-        deadline_ns = clock.mono_ns() + _START_SECONDS * SECOND_NS
-        while not all(map(listens, self._ports)):
-            if self._process.poll() is not None or clock.mono_ns() > deadline_ns:
-                said = children.log_tail(self._folder / "relay.log")
-                self.stop()
-                raise LabError(f"the lab's relay did not start:\n{said}")
-            clock.sleep_until(clock.mono_ns() + SECOND_NS // 50)
+        if not self._comes(lambda: all(map(listens, self._ports)), _START_SECONDS):
+            said = children.log_tail(self._folder / "relay.log")
+            self.stop()
+            raise LabError(f"the lab's relay did not start:\n{said}")
 
     def tell(self, network: Network) -> None:
-        """Let the network be so from now on, within 20 ms."""
-        path = self._folder / "network.json"
-        draft = path.with_suffix(".part")
-        draft.write_text(json.dumps(asdict(network)))
-        draft.replace(path)
+        """Return when the network is so; if the relay is not at work, it will be when it starts.
+
+        Raises:
+            LabError: the relay is at work and did not heed it.
+        """
+        text = json.dumps(asdict(network))
+        replace_text(self._folder / "network.json", text)
+        is_heeded = self._comes(lambda: self._says(text), _HEED_SECONDS)
+        if self.is_running and not is_heeded:
+            raise LabError(f"the lab's relay did not heed {network}")
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def _heeded(self) -> Path:
+        return heeded_path(self._folder / "network.json")
+
+    def _says(self, text: str) -> bool:
+        return self._heeded.exists() and self._heeded.read_text() == text
+
+    def _comes(self, has_come: Callable[[], bool], seconds: int) -> bool:
+        """Return whether it came while the process lived and the time lasted."""
+        clock = SystemClock()
+        deadline_ns = clock.mono_ns() + seconds * SECOND_NS
+        while not has_come():
+            if not self.is_running or clock.mono_ns() > deadline_ns:
+                return False
+            clock.sleep_until(clock.mono_ns() + _LOOK_NS)
+        return True
 
     def stop(self) -> None:
         if self._process is not None:

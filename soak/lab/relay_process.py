@@ -7,9 +7,10 @@ import contextlib
 import json
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from soak.lab.relay import RESEND_SECONDS, Network
+from soak.lab.relay import RESEND_SECONDS, Network, heeded_path, replace_text
 
 _LOOK_SECONDS = 0.02
 _PIECE_BYTES = 65_536
@@ -21,28 +22,16 @@ Piece = tuple[float, bytes]
 class Line:
     """The way to one broker as it is now; every connection to it asks it."""
 
-    def __init__(self, path: Path, chance: random.Random, place: int = 1) -> None:
-        self._path = path
+    def __init__(self, chance: random.Random, place: int = 1) -> None:
         self._chance = chance
         self._place = place  # of the broker, from 1
-        self._stamp = (0, 0)
         self.network = Network()
         self.is_open = asyncio.Event()
+        self.heed(self.network)
 
-    async def watch(self) -> None:
-        while True:
-            self.look()
-            await asyncio.sleep(_LOOK_SECONDS)
-
-    def look(self) -> None:
-        """Heed what the file says, if that is new."""
-        status = self._path.stat()
-        stamp = (status.st_ino, status.st_mtime_ns)
-        if stamp != self._stamp:
-            told = Network(**json.loads(self._path.read_text()))
-            self.network = told if told.only in (0, self._place) else Network()
-            self._stamp = stamp
-            (self.is_open.clear if self.network.is_cut else self.is_open.set)()
+    def heed(self, told: Network) -> None:
+        self.network = told if told.only in (0, self._place) else Network()
+        (self.is_open.clear if self.network.is_cut else self.is_open.set)()
 
     def takes_seconds(self) -> float:
         """Return how long the next piece is under way."""
@@ -101,9 +90,33 @@ async def connect(
     writer.close()
 
 
+class Told:
+    """What the file says: the lines heed it whenever it is new."""
+
+    def __init__(self, path: Path, lines: Sequence[Line]) -> None:
+        self._path = path
+        self._lines = lines
+        self._stamp = (0, 0)
+
+    def look(self) -> None:
+        status = self._path.stat()
+        stamp = (status.st_ino, status.st_mtime_ns)
+        if stamp != self._stamp:
+            text = self._path.read_text()
+            for line in self._lines:
+                line.heed(Network(**json.loads(text)))
+            replace_text(heeded_path(self._path), text)
+            self._stamp = stamp
+
+    async def watch(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
 async def serve(path: Path, pairs: list[tuple[int, int]]) -> None:
     """Listen and carry until killed."""
-    lines = [Line(path, random.Random(), place) for place in range(1, len(pairs) + 1)]
+    lines = [Line(random.Random(), place) for place in range(1, len(pairs) + 1)]
     for line, (here, there) in zip(lines, pairs, strict=True):
 
         async def accept(
@@ -115,7 +128,7 @@ async def serve(path: Path, pairs: list[tuple[int, int]]) -> None:
             await connect(line, there, reader, writer)
 
         await asyncio.start_server(accept, "127.0.0.1", here)
-    await asyncio.gather(*(line.watch() for line in lines))
+    await Told(path, lines).watch()
 
 
 def main() -> None:
