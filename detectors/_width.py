@@ -37,10 +37,11 @@ def detect(series: Series, config: Config) -> list[Change]:
     spreads = np.array([np.quantile(np.abs(part - np.median(part)), _TOP) for part in parts])
     width = np.log10(np.maximum(spreads, _FLOOR))
     starts = [int(at) for at in (0, *edges)]
-    return [
+    found = [
         _grown(series, starts, at, ratio, bounds, config)
         for at, ratio, bounds in _cuts(width, 0, width.size, config)
     ]
+    return [one for one in found if config.is_worth(one.before, one.after)]
 
 
 def _cuts(

@@ -20,6 +20,7 @@ from soak.core.model import Change, Series
 _ROWS = 20
 _SHARP = 0.6
 _NEAR = 120  # a tail so near to a step is the step's
+_ANY = 1.0 + 1e-9  # a ratio that hardly says anything
 _LATE = 3  # rows from a tick to the edge of its burst
 
 
@@ -107,7 +108,9 @@ def _at_level(
     if not np.any(moved):
         return detect(flat, config)
     found = []
-    for one in detect(flat, replace(config, smallest_step_seconds=0.0)):
+    ratio = config.smallest_step_ratio if config.scale == "log" else _ANY
+    anything = replace(config, smallest_step_seconds=0.0, smallest_step_ratio=ratio)
+    for one in detect(flat, anything):
         by = float(moved[min(int(np.searchsorted(flat.k, one.onset_k)), moved.size - 1)])
         before, after = (
             config.unscaled(config.scaled_one(level) + by) for level in (one.before, one.after)

@@ -97,7 +97,10 @@ class Panel:
                 self._near.forget(source)
             for one in known.series.values():
                 one.recent = Recent()
-                one.spikes.start_anew(is_back=is_back)
+                if is_back:
+                    one.spikes.go_back(k + self._baseline)
+                else:
+                    one.spikes.start_anew()
         counts = known.gate.counts(k, inc, phase, is_trusted=trusted)
         busy = {change.series for change in changes if change.raised_k == k}
         for change in changes:

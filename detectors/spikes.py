@@ -98,11 +98,16 @@ class Watch:
         """Leave a comb that begins about this second to the step."""
         self.stepped_k = [*self.stepped_k, onset_k][-_MOST_STEPS:]
 
-    def start_anew(self, *, is_back: bool = False) -> None:
-        """Forget the bursts: what comes does not follow them, or `is_back` in seconds that they had."""
+    def start_anew(self) -> None:
+        """Forget the bursts: what comes does not follow them."""
         self.now, self.bursts, self.tick_k = None, [], None
-        if is_back:
-            self.crossings = Crossings()
+
+    def go_back(self, known_until_k: int) -> None:
+        """Forget all but what stands: what comes is in seconds that were there already."""
+        self.start_anew()
+        self.crossings, self.stepped_k = Crossings(), []
+        self.known = self.hidden = None
+        self.known_until_k = known_until_k
 
     def _told(self, series: str, k: int, level: float, config: Config) -> list[Change]:
         """Return a comb that is news, and the end of the one that stood until then."""

@@ -135,6 +135,27 @@ def test_collections_that_take_far_less_than_the_step_do_not_explain_it() -> Non
     assert causes(around(channel(name, 0.01, 0.4)), second) == ["gc_pause"]
 
 
+def test_a_page_that_is_read_each_10_s_may_tell_of_one_pause_in_them() -> None:
+    """Of a second, a tenth of the time, for a step of a second; of one of a minute it is no part."""
+    name = 'probe@b1|jvm_gc_collection_seconds{target="b1"}'
+    page = channel(name, 0.01, 0.1)
+    seldom = Series(name, page.k[::10], page.values[::10])
+    second, minute = (replace(STEP, before=0.02, after=after) for after in (1.0, 60.0))
+
+    assert causes(around(seldom), second) == ["gc_pause"]
+    assert causes(around(page), second) == ["unknown"]
+    assert causes(around(seldom), minute) == ["unknown"]
+
+
+def test_a_page_tells_of_the_longest_steps_as_far_as_it_can() -> None:
+    """A second is stopped for no longer than a second, however long the pause is."""
+    name = 'probe@b1|jvm_gc_collection_seconds{target="b1"}'
+    far = replace(STEP, before=0.02, after=8.0)
+
+    assert causes(around(channel(name, 0.01, 0.9)), far) == ["gc_pause"]
+    assert causes(around(channel(name, 0.01, 0.3)), far) == ["unknown"]
+
+
 @pytest.mark.parametrize(("many", "cause"), [(8, "unknown"), (40, "gc_pause")])
 def test_short_pauses_matter_together_where_they_take_much_of_a_second(
     many: int, cause: str

@@ -10,6 +10,7 @@ import pytest
 from detectors.attribution import attribute, is_so_far
 from detectors.nearby import Nearby
 from soak.core.model import Change, Series
+from tests.cause_panels import around, channel
 
 P99 = 'produce.0@h|publish_latency_seconds{quantile="0.99"}'
 LAG = 'produce.0@h|schedule_lag_seconds{quantile="0.99"}'
@@ -63,6 +64,34 @@ def test_seconds_that_the_client_did_not_trust_are_the_client() -> None:
 
     assert explanation.cause == "client"
     assert "in 27 of the 30 s after" in explanation.evidence[0].text
+
+
+WAITING = "produce.0@h|process_cpu_waiting_ratio"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [(0.02, 0.9, "client"), (0.02, 0.3, "unknown"), (0.8, 0.9, "unknown")],
+)
+def test_a_client_that_comes_to_wait_for_a_processor_measures_itself(
+    before: float, after: float, cause: str
+) -> None:
+    (explanation,) = attribute(STEP, around(channel(WAITING, before, after)))
+
+    assert explanation.cause == cause
+
+
+def test_a_client_that_waits_beside_a_broker_comes_before_the_cpu_of_their_host_alone() -> None:
+    """Of which a processor is taken, and after it when all of them are: then the broker has none either."""
+    host = "probe@h|host_cpu_ratio", "probe@h|node_pressure_cpu_waiting_seconds"
+    waits, pressure = channel(WAITING, 0.02, 0.9), channel(host[1], 0.05, 0.9)
+    watched = channel('probe@h|fsync_latency_seconds{directory="/d",quantile="0.99"}', 0.002, 0.002)
+    one, all_of_them = (
+        around(waits, pressure, watched, channel(host[0], 0.2, after)) for after in (0.6, 1.0)
+    )
+
+    assert [e.cause for e in attribute(STEP, one)] == ["client", "broker_cpu"]
+    assert [e.cause for e in attribute(STEP, all_of_them)] == ["broker_cpu", "client"]
 
 
 def test_a_producer_s_latency_is_not_made_by_another_one() -> None:

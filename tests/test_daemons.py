@@ -418,7 +418,7 @@ def test_a_message_that_was_delivered_nowhere_known_is_counted_among_the_acknowl
 
     second.note_settled(Settled(zeros, np.arange(4), offset, zeros, zeros), leaders)
 
-    values = {column.metric: value for column, value in second.samples(0, 0, 0.0, 0.0)}
+    values = {column.metric: value for column, value in second.samples(0, 0, 0.0, 0.0, 0.0)}
     assert (values["acked_messages"], values["unplaced_messages"]) == (3, 2)
     assert values["failed_messages"] == 1
 

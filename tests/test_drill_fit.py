@@ -45,7 +45,8 @@ def refusal(folder: Path, plan: str, *lines: str) -> str:
         ("", "kind: leader_move", "kind: leader_move needs a lab of several brokers"),
         ("", "kind: drive_gc", "kind: broker 1 has no injected drive: name it in `lab.drive`"),
         ("nodes: 3, drive: {brokers: [1]}", "kind: drive_hang, node: 2", "kind: broker 2 has no"),
-        ("", "kind: compaction, per_mib: 1s", "kind: broker 1 has no injected drive"),
+        ("", "kind: compaction", "kind: compaction needs a lab's Pulsar"),
+        ("broker: pulsar", "kind: compaction, per_mib: 1s", "kind: broker 1 has no injected drive"),
         ("", "kind: network_delay", "kind: the lab has no relay: set `lab.relayed` of the plan"),
     ],
 )
@@ -118,10 +119,9 @@ def test_every_drill_that_ships_fits_its_plan(path: Path) -> None:
 def test_what_a_fault_needs_of_a_lab_is_asked_of_the_plan(name: str) -> None:
     """A new fault is under test the moment it exists: what it needs stands in its docstring."""
     fault = plugins.load("soak.lab.faults", name)
-    config = fault.Config(per_mib=1) if name == "compaction" else fault.Config()
     lacks = getattr(fault, "lacks", None)
-    lack = "" if lacks is None else lacks(Lab(), config)
+    lack = "" if lacks is None else lacks(Lab(), fault.Config())
 
     said = str(fault.__doc__)
-    words = ("`lab.drive`", "`lab.relayed`", "several brokers")
+    words = ("`lab.drive`", "`lab.relayed`", "several brokers", "a lab's Pulsar")
     assert bool(lack) == any(word in said for word in words)

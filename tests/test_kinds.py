@@ -65,6 +65,35 @@ def test_a_drift_after_a_step_has_the_levels_of_the_file() -> None:
     ]
 
 
+def test_a_drift_down_after_a_fall_of_a_count_is_judged_at_its_own_level() -> None:
+    """It ends at half of where it began, and falls by a tenth of the level before the fall."""
+    rng = np.random.default_rng(5)
+    y = rng.normal(1000.0, 5.0, 9000)
+    y[1000:] -= 800.0
+    y -= 100.0 * np.clip((np.arange(9000) - 4000) / 3600, 0.0, 1.0)
+    series = Series("n", np.arange(y.size), y)
+    linear = {"scale": "linear", "smallest_step_seconds": 0.0}
+    steps = segmentation.detect(series, segmentation.Config(**linear))  # type: ignore[arg-type]
+    (drift,) = [one for one in told(series, steps, Config(**linear)) if one.kind == "drift"]  # type: ignore[arg-type]
+
+    assert (drift.before, drift.after) == pytest.approx((200.0, 100.0), rel=0.1)
+
+
+@pytest.mark.parametrize("jump", [0.0, 1.0])
+def test_a_tail_below_the_smallest_step_is_none_beside_a_step_and_alone(jump: float) -> None:
+    """Three times the spread, which p99 knows by 15 %."""
+    y = np.concatenate([noise(4000), noise(3000, 6, 0.09)])
+    y[1000:] += jump
+    series = series_of(y)
+    steps = segmentation.detect(series, STEPS)
+    kinds = [
+        {one.kind for one in told(series, steps, replace(ANY, smallest_step_ratio=ratio))}
+        for ratio in (1.05, 2.0)
+    ]
+
+    assert ["tail" in found for found in kinds] == [True, False]
+
+
 def test_a_step_of_other_series_behind_the_last_row_is_none_of_this_one() -> None:
     """Their onset is that of all: a series may have ended before it."""
     y = noise(400)

@@ -274,6 +274,21 @@ def test_what_is_written_while_a_drive_reads_waits(
     assert line.said().held_up_wall_ns is not None
 
 
+def test_a_write_waits_for_what_others_write_at_a_limited_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a MiB takes half a second at 1 MiB/s, and the flush after two of them waits for both."""
+    line = Line(tmp_path, monkeypatch)
+    made = line.told(Told(write_seconds_per_mib=1.0))
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)  # as if they came at once, from other threads
+    drive_nbdkit.pwrite(made, bytes(2**19), 0, 0)
+    drive_nbdkit.pwrite(made, bytes(2**19), 2**19, 0)
+    drive_nbdkit.flush(made, 0)
+
+    assert slept == [0.5, 1.0, 1.0]
+
+
 @pytest.mark.slow
 def test_a_deletion_on_a_full_drive_holds_up_the_next_flush(tmp_path: Path) -> None:
     """Where ext4 discards what is deleted; on a drive of the same fill that keeps it, it does not."""

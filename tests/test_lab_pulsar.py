@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,17 @@ def test_a_new_standalone_whose_port_was_taken_begins_anew_with_others(
     cookie = tmp_path / "once" / "data" / "cookie"
     assert cookie.read_text() == (tmp_path / "once" / "ports.json").read_text()
     assert [path.name for path in (tmp_path / "always").iterdir()] == ["standalone.conf"]
+
+
+def test_a_standalone_whose_first_start_was_cut_short_is_new_all_the_same(
+    tmp_path: Path, starts: Starts
+) -> None:
+    """It wrote down its ports and came no further; since then somebody took one."""
+    starts.ends = [TAKEN, None]
+    (tmp_path / "ports.json").write_text(json.dumps(asdict(PORTS)))
+    pulsar.start(tmp_path, {})
+
+    assert starts.found == [[], []]
 
 
 def test_what_lay_in_a_folder_before_its_first_start_stays_there(

@@ -96,6 +96,25 @@ def test_a_panel_that_is_stored_and_resumed_goes_on_bit_for_bit(seed: int, cuts:
     assert (found, blob) == fed_at_once(seed)
 
 
+def test_a_panel_resumes_bit_for_bit_on_a_slope() -> None:
+    """A rising level, from when a slope is first taken off it, and when its memory is full."""
+    config, columns = Config(baseline=BASELINE), (Column("x"),)
+    rng = np.random.default_rng(9)
+    values = 1000.0 + 0.01 * np.arange(4000) + rng.standard_normal(4000)
+
+    def said(*stops: int) -> tuple[list[Change], bytes]:
+        panel, found = Panel(config), list[Change]()
+        for k, value in enumerate(values):
+            if k in stops:
+                panel = Panel.from_bytes(panel.to_bytes(), config)
+            found += panel.update("s", columns, k, np.array([value]), True, "soak")
+            if k in stops:
+                assert np.all(panel._blocks["s"].moved > 0.0) == (k > 700)
+        return found, panel.to_bytes()
+
+    assert said(700, 2500, 3700) == said()
+
+
 def test_what_many_series_say_in_one_row_keeps_its_order_when_resumed() -> None:
     """Thirty series, each raised and taken back time and again, several in one row."""
     columns = [Column("x", (("i", str(i)),)) for i in range(30)]

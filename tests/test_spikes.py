@@ -132,6 +132,24 @@ def watched(y: NDArray[np.float64], step: int | None = None, gap: range = range(
     return said
 
 
+def test_what_a_clock_that_was_set_back_tells_again_is_new() -> None:
+    """A comb that was known, and a step, in seconds that come again: a comb that begins then is news."""
+    watch, recent = Watch(120), Recent()
+    for k, value in enumerate(comb(2000, 100, 52.0).tolist()):
+        watch.take("p99", k, value - 2.0, recent, Config())
+        recent.take(k, value - 2.0)
+    watch.note_step(1250)
+    was_known = watch.known is not None
+    watch.go_back(600 + 120)
+    recent, said = Recent(), []
+    for k, value in enumerate(comb(2000, 1300, 52.0).tolist()[600:], start=600):
+        said += watch.take("p99", k, value - 2.0, recent, Config())
+        recent.take(k, value - 2.0)
+
+    assert was_known
+    assert [(one.onset_k, one.period_seconds) for one in said] == [(1300, 52.0)]
+
+
 @pytest.mark.parametrize("change", [0.5, -0.3])
 def test_a_comb_that_began_before_a_step_is_told_all_the_same(change: float) -> None:
     """The step comes when the comb is not told yet, and takes no comb that is older than it."""

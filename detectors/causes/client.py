@@ -4,8 +4,9 @@ Method:  latency counts from the intended time of sending, so schedule lag is pa
          compared with the step, but for seconds in which a full queue held the sending back. So is how long a
          producer could note no acknowledgement, and a consumer take no message. All these are a part of the
          latency, so they may have risen anywhere in the interval of its onset. Beside them, the share of
-         seconds that a daemon marked as untrusted, the CPU that a hypervisor took from its host, and what
-         those of our daemons took of it that only watch (`_watchers`).
+         seconds that a daemon marked as untrusted, the time that a thread of it waited for a processor, the
+         CPU that a hypervisor took from its host, and what those of our daemons took of it that only watch
+         (`_watchers`). Where a broker has the same host it may wait as well, which its own channels tell.
 Assumes: our own records of the minute before and after the onset. A producer's latency is its own: what
          another process did is no part of it; end to end every producer may be.
 """
@@ -30,6 +31,10 @@ _SECONDS = 30  # before and after the onset
 _LEAST = 5
 _UNTRUSTED_RATIO = 0.5
 _UNTRUSTED_SCORE = 0.8
+_WAITING = broker_cpu.Limit("process_cpu_waiting_ratio", 0.5, 0.25)
+_WAITING_BESIDE_BROKER = (
+    0.7  # before what tells of that host's CPU alone, after what surely is a broker's
+)
 _PRODUCER, _END_TO_END = "produce.", "end_to_end_latency_seconds"
 _LAG = "schedule_lag_seconds"
 _HELD = "held_back_messages"
@@ -49,7 +54,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return what our own daemons have to do with a step of latency; None when nothing."""
     if change.direction == "down":
         return None
-    parts = (_late, _untrusted, _stolen, _watched)
+    parts = (_late, _untrusted, _waiting, _stolen, _watched)
     found = [found for part in parts if (found := part(change, nearby))]
     if not found:
         return None
@@ -146,6 +151,27 @@ def _untrusted(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
                 ),
             )
     return None
+
+
+def _waiting(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
+    """Return which of the daemons whose latency this is came to wait for a processor most of the time."""
+    found = [
+        one
+        for one in moves(_WAITING.metric, change, nearby)
+        if _is_part(source_of(one.series), change)
+        and one.has_risen_with(change)
+        and _WAITING.is_exceeded(one)
+    ]
+    worst = max(found, key=lambda one: one.after, default=None)
+    if worst is None:
+        return None
+    is_shared = any(
+        host_of(source_of(name)) == host_of(source_of(worst.series))
+        and _brokers.is_host_of_one(name, nearby)
+        for name in nearby.series
+    )
+    score = _WAITING_BESIDE_BROKER if is_shared else _scores.graded(_scores.STRONG, worst.after)
+    return score, told(worst, change)
 
 
 def _stolen(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:

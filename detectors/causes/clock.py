@@ -4,6 +4,7 @@ Method:  at the onset the clock of the consumer's host is set forward, or that o
          about as much as end-to-end latency rises, and the latency of publishing, which one clock measures,
          stays. On one host latency is told by a clock that nobody sets.
 Assumes: what is set is told by a daemon or a probe of that host; of a source that is not known either counts.
+         All producers are known: one whose records stay on another host is taken for none.
 """
 
 from __future__ import annotations

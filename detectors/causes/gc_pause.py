@@ -3,11 +3,12 @@
 Method:  pauses long enough to matter (a quarter of the step, 5 ms at least) begin at the onset, or come
          there three times as often, and latency is locked to them (`_repeated.py`). Shorter ones matter
          together where they take much of a second. Where only the time a second is known, as of a metrics
-         page, that must step at the onset, by a quarter of the step at least: no pause is longer than it.
+         page, that must step at the onset, and between two looks at it by a quarter of the step at least: no
+         pause is longer than it.
          On a CPU that runs short usual pauses last longer, too: what latency is not locked to is sure
          only where it takes more of the time than G1 allows itself.
 Assumes: the log is a broker's. Concurrent collectors tell of threads that wait for memory as `gc_stall`; of
-         these a page may count work that stops nobody, so it is not sure beside a log of pauses too short.
+         these a page may count work that stops nobody: beside its own log of short pauses it is not sure.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.causes import _scores
-from detectors.causes._moves import end_of, moves, risen, told
+from detectors.causes._moves import Move, end_of, moves, risen, spacing_of, told
 from detectors.causes._repeated import Words, repeated
+from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby, between
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
@@ -32,6 +34,7 @@ _SUMS = ("jvm_gc_pause_seconds", "jvm_gc_stall_seconds")  # of a log, by second
 _COLLECTIONS = "jvm_gc_collection_seconds"  # of a page
 _OF_STEP = 0.25
 _LEAST_SECONDS = 0.005
+_ALL = 0.5  # of the time between two looks at a page: more is hardly told of any pause
 _LEAST_SHARE = 0.03  # of a second, stopped
 _MUCH = 1.0 / 13.0  # of the time: beyond it G1 asks for a larger heap (-XX:GCTimeRatio=12)
 _ROSE = 2.0
@@ -82,10 +85,10 @@ def _long_pauses(pauses: list[_Pause], change: Change, nearby: Nearby) -> dict[i
             found[one.k] = max(one.seconds, found.get(one.k, 0.0))
     if found:
         return found
-    least = max(least, _MUCH) if pauses else least  # each is known to be too short
     for metric in _SUMS:
-        for series in nearby.named(metric).values():
-            is_long = series.values >= least
+        for name, series in nearby.named(metric).items():
+            is_known = bool(_logs(pauses, source_of(name)))  # each pause, and that it is too short
+            is_long = series.values >= (max(least, _MUCH) if is_known else least)
             for k, seconds in zip(series.k[is_long], series.values[is_long], strict=True):
                 found[int(k)] = max(float(seconds), found.get(int(k), 0.0))
     return found
@@ -121,13 +124,38 @@ def _stopped(pauses: list[_Pause], change: Change, nearby: Nearby) -> Explanatio
     found = [
         one
         for one in moves(_COLLECTIONS, change, nearby)
-        if one.after >= _LEAST_SHARE
-        and one.after - one.before >= _OF_STEP * (change.after - change.before)
+        if one.after >= _LEAST_SHARE and _are_long(one, change, nearby)
     ]
     worst = risen(found, _ROSE)
     if worst is None:
         return None
-    is_sure = worst.after >= _MUCH and not pauses
+    is_sure = worst.after >= _MUCH and not _has_log(worst, pauses, nearby)
     share = worst.after / _LEAST_SHARE / 10.0
     score = _scores.graded(_scores.STRONG, share) if is_sure else _UNSURE
     return Explanation("gc_pause", score, (told(worst, change),))
+
+
+def _are_long(rise: Move, change: Change, nearby: Nearby) -> bool:
+    """True when one pause between two looks at a page may be long enough to matter.
+
+    A page that is read each 15 s tells of a pause of 1.5 s as of 0.1 s in each second.
+    """
+    spacing = spacing_of(nearby.series[rise.series])
+    least = min(_OF_STEP * (change.after - change.before), _ALL * spacing)
+    return (rise.after - rise.before) * spacing >= least
+
+
+def _has_log(rise: Move, pauses: list[_Pause], nearby: Nearby) -> bool:
+    """True when each JVM whose page is read there has a log as well."""
+    source = source_of(rise.series)
+    pages = {
+        dict(column_of(name).labels).get("target", "")
+        for name in nearby.named(_COLLECTIONS)
+        if source_of(name) == source
+    }
+    return len(_logs(pauses, source)) >= len(pages)
+
+
+def _logs(pauses: list[_Pause], source: str) -> set[tuple[str, str]]:
+    """Return the logs of a source that tell of pauses one by one, with those whose source is not known."""
+    return {one.log for one in pauses if one.log[0] in ("", source)}

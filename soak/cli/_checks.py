@@ -22,10 +22,11 @@ from soak.core.plan import STREAM_DETECTOR, Lab, Plan
 from soak.core.plan_fill import lacking
 from soak.core.plan_text import PlanFile
 from soak.core.ports import Broker
-from soak.core.units import duration_ns, format_size
+from soak.core.units import duration_ns, format_duration, format_size
 from soak.daemons.alert_calendar import refusal
 from soak.daemons.context import connect
 from soak.daemons.free_space import folders_of
+from soak.daemons.supervise import MOST_TRIGGER_NS
 from soak.lab.drive import LEAST_BYTES
 from soak.store.run_folder import RunFolder
 
@@ -107,7 +108,16 @@ def check_here(plan_file: PlanFile, runs: Path) -> None:
         raise plan_file.error(
             "ship.bootstrap_servers", f"names no Kafka cluster, and {plan.broker_kind} is none"
         )
-    for name in plan.detection.detectors:
+    _check_detection(plan_file)
+
+
+def _check_detection(plan_file: PlanFile) -> None:
+    """Check what is refused here alone: a run of an earlier version, which had it, is still read."""
+    detection = plan_file.plan.detection
+    if detection.trigger > MOST_TRIGGER_NS:
+        most = format_duration(MOST_TRIGGER_NS)
+        raise plan_file.error("detection.trigger", f"must be at most {most}")
+    for name in detection.detectors:
         if name != STREAM_DETECTOR:
             raise plan_file.error(
                 f"detection.detectors.{name}", "does not work on a running stream"

@@ -143,7 +143,7 @@ def go_on(folder: RunFolder, console: Console, only: tuple[str, ...] = ()) -> En
         if read_run(folder).state != "running":
             raise SoakError(f"{folder.path}: run {run.id} does not go on, its state is {run.state}")
         _topics.check_same(folder, plan_file.plan, connect(plan_file.plan, SystemClock()))
-        if part.only != run.only:
+        if run.only and part.only != run.only:  # a whole run stays one, whoever goes on this once
             run = dataclasses.replace(run, only=part.only)
             write_run(folder, run)
         whose = f"{', '.join(part.only)} of " if part.only else ""

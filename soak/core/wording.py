@@ -38,6 +38,7 @@ _PHRASES = (
     ("end to end", "end-to-end"),
     ("publish waiting", "wait of the oldest unacknowledged message"),
     ("node ", ""),
+    ("process cpu waiting", "wait of a thread for CPU"),
     ("process cpu", "CPU of the process"),
     ("cpu", "CPU"),
     ("io ", "IO "),

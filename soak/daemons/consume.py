@@ -23,6 +23,7 @@ from soak.daemons.context import (
     open_context,
     topics_of,
 )
+from soak.daemons.cpu_wait import WaitMeter
 from soak.daemons.leaders import Leaders
 from soak.daemons.load_seconds import index_of
 from soak.daemons.lot import lot_of, split
@@ -85,7 +86,7 @@ class ConsumeLoop:
         self._received = received
         self._second = second
         self._clock = clock
-        self._cpu = CpuMeter(clock)
+        self._cpu, self._cpu_wait = CpuMeter(clock), WaitMeter(clock)
         self._run = header.run_of(context.run.id)
         self._writing: Iterator[None] = iter(())  # of the second before
         self._waiting: list[Batch] = []
@@ -175,8 +176,8 @@ class ConsumeLoop:
         """End a second; its record is written piece by piece while the next one is collected."""
         self._finish_writing()
         lag, spans = self._consumer.lag(self._received.positions), self._received.take_spans()
-        done, cpu_ratio = self._second, self._cpu.ratio()
-        self._writing = self._pieces(k, done, lag, cpu_ratio, spans, events)
+        done, cpu = self._second, (self._cpu.ratio(), self._cpu_wait.ratio())
+        self._writing = self._pieces(k, done, lag, cpu, spans, events)
         self._second = done.following(lag, self._rate(k))
 
     def _pieces(
@@ -184,12 +185,12 @@ class ConsumeLoop:
         k: int,
         second: ConsumeSecond,
         lag: int | None,
-        cpu_ratio: float,
+        cpu: tuple[float, float],
         spans: dict[str, tuple[Span, ...]],
         events: Sequence[Event],
     ) -> Iterator[None]:
         """Do a piece between two: what comes during one is stamped after it."""
-        samples = second.samples(math.nan if lag is None else lag, cpu_ratio)
+        samples = second.samples(math.nan if lag is None else lag, *cpu)
         yield
         encoded = {}
         for name, histogram in second.histograms().items():

@@ -72,7 +72,9 @@ class ConsumeSecond:
         found.by_leader = self.by_leader.following()
         return found
 
-    def samples(self, lag: float, cpu_ratio: float) -> list[tuple[Column, float]]:
+    def samples(
+        self, lag: float, cpu_ratio: float, cpu_waiting_ratio: float
+    ) -> list[tuple[Column, float]]:
         """Return columns and values in a fixed order."""
         counts = {
             "received_messages": self._received,
@@ -90,6 +92,7 @@ class ConsumeSecond:
             *((Column(name, (), "messages"), float(value)) for name, value in counts.items()),
             (Column("consumer_pause_seconds", (), "seconds"), self._pause_ns / 1e9),
             (Column("process_cpu_ratio", (), "cores"), cpu_ratio),
+            (Column("process_cpu_waiting_ratio", (), "ratio"), cpu_waiting_ratio),
             *self.by_leader.samples(),
             *above_columns("end_to_end_latency_above_messages", self.latency),
         ]

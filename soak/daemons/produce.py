@@ -24,6 +24,7 @@ from soak.daemons.context import (
     open_context,
     topics_of,
 )
+from soak.daemons.cpu_wait import WaitMeter
 from soak.daemons.leaders import Leaders
 from soak.daemons.messages import Messages
 from soak.daemons.pacing import AHEAD, LEAST_AHEAD, Pacer
@@ -129,7 +130,7 @@ class ProduceLoop:
         self._enter(context.grid.k_at(now_ns))
         self._recorded = np.zeros_like(messages.next_sequences)
         self._uncounted = 0  # sent since acknowledgements were last counted
-        self._cpu = CpuMeter(clock)
+        self._cpu, self._cpu_wait = CpuMeter(clock), WaitMeter(clock)
         self._busy = CpuMeter(clock, thread_time)
         self._adapt = adapt
         self.wait_ns = WAIT_NS  # see `Broker.wait_ns`
@@ -308,7 +309,8 @@ class ProduceLoop:
         self._recorded = following.copy()
         busy_ratio = self._busy.ratio()
         self._adapt(busy_ratio)
-        state = (self._in_flight(), self._waiting_seconds(), self._cpu.ratio(), busy_ratio)
+        cpu = self._cpu.ratio(), self._cpu_wait.ratio()
+        state = (self._in_flight(), self._waiting_seconds(), *cpu, busy_ratio)
         self._writing = self._pieces(k, self._clock.wall_ns(), self._second, state, touched)
         self._second = self._second.following()
         for one in self._senders:
@@ -319,7 +321,7 @@ class ProduceLoop:
         k: int,
         at_ns: int,
         second: ProduceSecond,
-        state: tuple[int, int, float, float],
+        state: tuple[int, int, float, float, float],
         touched: NDArray[np.int64],
     ) -> Iterator[None]:
         """Do a piece between two: in one go they hold up sends and acknowledgements for milliseconds."""

@@ -88,7 +88,12 @@ class ProduceSecond:
         self._settled.append(settled)
 
     def samples(
-        self, in_flight: int, waiting_seconds: int, cpu_ratio: float, busy_ratio: float
+        self,
+        in_flight: int,
+        waiting_seconds: int,
+        cpu_ratio: float,
+        cpu_waiting_ratio: float,
+        busy_ratio: float,
     ) -> list[tuple[Column, float]]:
         """Return columns and values in a fixed order.
 
@@ -122,6 +127,7 @@ class ProduceSecond:
             (Column("publish_waiting_seconds", (), "seconds"), float(waiting_seconds)),
             (Column("callback_delay_seconds", (), "seconds"), self._pause_ns / 1e9),
             (Column("process_cpu_ratio", (), "cores"), cpu_ratio),
+            (Column("process_cpu_waiting_ratio", (), "ratio"), cpu_waiting_ratio),
             (Column("sender_busy_ratio", (), "cores"), busy_ratio),
             *self.by_leader.samples(),
             *above_columns("publish_latency_above_messages", self.latency),

@@ -33,6 +33,8 @@ LONGEST_PAUSE_NS = 60 * SECOND_NS
 RESTART_WINDOW_NS = 60 * SECOND_NS
 GRACE_NS = 20 * SECOND_NS
 DETECT_LIMIT_NS = 240 * SECOND_NS
+MOST_TRIGGER_NS = DETECT_LIMIT_NS - 60 * SECOND_NS
+"""The detector looks at what came in last once more in the end, and its watchdog waits no longer."""
 START_LIMIT_NS = 600 * SECOND_NS
 """A consumer may have days of a journal to read before it is ready."""
 COMING_NS = 4 * SECOND_NS

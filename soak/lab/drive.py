@@ -162,6 +162,10 @@ class Drive:
         """From now on a read takes so long, and what is written meanwhile waits."""
         self._tell(replace(self._told, read_seconds_per_mib=seconds_per_mib))
 
+    def write_slowly(self, bytes_per_second: int) -> None:
+        """From now on no more is written in a second: one write waits for another."""
+        self._tell(replace(self._told, write_seconds_per_mib=2**20 / bytes_per_second))
+
     def limit_dirty(self, most_bytes: int) -> None:
         """Let the kernel hold back about so much of what is written: then who writes waits for the drive.
 

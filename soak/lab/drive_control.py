@@ -20,6 +20,7 @@ class Told:
     is_stopped: bool = False  # no request is answered
     error: Literal["", "EIO", "ENOSPC"] = ""  # what every write and every flush fails with
     read_seconds_per_mib: float = 0.0  # in which the drive does nothing else
+    write_seconds_per_mib: float = 0.0  # the same
     flash: Settings | None = None  # the erased pages it lives on; without them it never starves
 
 
@@ -38,7 +39,7 @@ class Said:
     aged_written_bytes: int | None = None  # written by when it was told of its pages
     starved_written_bytes: int | None = None  # and by when the first write waited for one
     starved_wall_ns: int | None = None
-    held_up_wall_ns: int | None = None  # when a write or flush first waited for trims or reads
+    held_up_wall_ns: int | None = None  # when a write or flush first waited for other work
 
 
 def tell(path: Path, told: Told) -> None:

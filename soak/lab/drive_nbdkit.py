@@ -52,7 +52,7 @@ class Drive:
         self._stamp = (0, 0)
         self._told: dict[str, Any] = {}
         self._flash: Any = None
-        self._busy_until = 0.0  # with trims and reads, on the monotonic clock
+        self._busy_until = 0.0  # with trims, and reads and writes that take time; monotonic
         self._lock = threading.Lock()  # of the model and of what is said
         self._said: dict[str, Any] = {
             "written_bytes": 0,
@@ -88,6 +88,7 @@ class Drive:
             self._said["written_bytes"] += count
             now = time.monotonic()
             seconds = self._told["delay_seconds"] + self._held_up_seconds(now)
+            seconds += self._work(count / 2**20 * self._told["write_seconds_per_mib"], now)
             if self._flash is not None:
                 seconds += self._flash.write(offset, count, now)
                 self._note_starving()
@@ -110,10 +111,8 @@ class Drive:
         with self._lock:
             now = time.monotonic()
             self._said["read_bytes"] += count
-            seconds = count / 2**20 * self._told["read_seconds_per_mib"]
-            if seconds:
-                self._busy_until = max(self._busy_until, now) + seconds
-                seconds = self._busy_until - now
+            work = count / 2**20 * self._told["read_seconds_per_mib"]
+            seconds = max(0.0, self._busy_until - now) + self._work(work, now) if work else 0.0
         time.sleep(seconds)
 
     def trim(self, offset: int, count: int) -> None:
@@ -122,8 +121,7 @@ class Drive:
             self._said["trimmed_bytes"] += count
             if self._flash is not None:
                 now = time.monotonic()
-                seconds = self._flash.trim(offset, count, now)
-                self._busy_until = max(self._busy_until, now) + seconds
+                self._work(self._flash.trim(offset, count, now), now)
 
     def say(self) -> None:
         """Write down what was done; a reader never sees a half."""
@@ -147,6 +145,11 @@ class Drive:
         number = getattr(errno, self._told["error"])
         nbdkit.set_error(number)
         raise OSError(number, "the drive was told to fail")
+
+    def _work(self, seconds: float, now: float) -> float:
+        """Be busy for so long once what it is busy with is done; return it."""
+        self._busy_until = max(self._busy_until, now) + seconds
+        return seconds
 
     def _held_up_seconds(self, now: float) -> float:
         """Return how long the drive is busy otherwise."""

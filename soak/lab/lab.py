@@ -87,6 +87,8 @@ def start_lab(
                 undo.callback(made.close)
                 if drive.dirty_limit is not None:
                     made.limit_dirty(drive.dirty_limit)
+                if drive.write_rate is not None:
+                    made.write_slowly(drive.write_rate)
                 drives[number] = made
         broker: Running = module.start(
             folder / kind,

@@ -62,7 +62,8 @@ def start(
     known = folder / "ports.json"
     for last in (False,) * (_TRIES - 1) + (True,):
         data.mkdir(parents=True, exist_ok=True)
-        is_new, is_empty = not known.exists(), not any(data.iterdir())
+        is_empty = not any(data.iterdir())
+        is_new = is_empty or not known.exists()
         ports = new_ports() if is_new else files.Ports(**json.loads(known.read_text()))
         if relayed:
             ports = replace(ports, relay=free_ports(1)[0])

@@ -3,7 +3,7 @@
 Where there is nothing to compact, `fill` writes something before; `per_mib` has the drive read it as slowly
 as one that the kernel keeps nothing of.
 
-Needs: a Pulsar; `per_mib` needs it on an injected drive (`lab.drive`), so root and FUSE.
+Needs: a lab's Pulsar; `per_mib` needs it on an injected drive (`lab.drive`), so root and FUSE.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from soak.lab.faults._stopped import Stopping
 from soak.lab.faults._undoing import drive_of
 from soak.lab.ports import Target
 
+_NO_BOOKIE = "compaction needs a lab's Pulsar: only a bookie compacts"
 _ASK_SECONDS = 10.0
 _ENTRY_LOGS = "**/current/*.log"
 
@@ -44,6 +45,8 @@ class Config:
 
 def lacks(lab: Lab, config: Config) -> str:
     """Return what the lab of a plan lacks, or ""."""
+    if not lab.broker.startswith("pulsar"):
+        return _NO_BOOKIE
     return lacking_drive(lab, 1) if config.per_mib else ""
 
 
@@ -55,7 +58,7 @@ def inject(target: Target, config: Config) -> Stopping:
     """
     bookie = target.broker.addresses.get("bookie_urls", "")
     if not bookie:
-        raise LabError("compaction needs a lab's Pulsar: only a bookie compacts")
+        raise LabError(_NO_BOOKIE)
     drive = drive_of(target, 1) if config.per_mib else None
     if config.fill:
         _half_wanted.fill(target, config.fill)
