@@ -67,6 +67,7 @@ def test_seconds_that_the_client_did_not_trust_are_the_client() -> None:
 
 
 WAITING = "produce.0@h|process_cpu_waiting_ratio"
+FLUSHED = channel('probe@h|fsync_latency_seconds{directory="/d",quantile="0.99"}', 0.002, 0.002)
 
 
 @pytest.mark.parametrize(
@@ -83,15 +84,34 @@ def test_a_client_that_comes_to_wait_for_a_processor_measures_itself(
 
 def test_a_client_that_waits_beside_a_broker_comes_before_the_cpu_of_their_host_alone() -> None:
     """Of which a processor is taken, and after it when all of them are: then the broker has none either."""
-    host = "probe@h|host_cpu_ratio", "probe@h|node_pressure_cpu_waiting_seconds"
-    waits, pressure = channel(WAITING, 0.02, 0.9), channel(host[1], 0.05, 0.9)
-    watched = channel('probe@h|fsync_latency_seconds{directory="/d",quantile="0.99"}', 0.002, 0.002)
-    one, all_of_them = (
-        around(waits, pressure, watched, channel(host[0], 0.2, after)) for after in (0.6, 1.0)
-    )
+    cpu, pressure = "probe@h|host_cpu_ratio", "probe@h|node_pressure_cpu_waiting_seconds"
+    waits = channel(WAITING, 0.02, 0.9), FLUSHED, channel(pressure, 0.05, 0.9)
+    one, both = (around(*waits, channel(cpu, 0.2, after)) for after in (0.6, 1.0))
+    unknown = around(*waits)
 
     assert [e.cause for e in attribute(STEP, one)] == ["client", "broker_cpu"]
-    assert [e.cause for e in attribute(STEP, all_of_them)] == ["broker_cpu", "client"]
+    assert [e.cause for e in attribute(STEP, both)] == ["broker_cpu", "client"]
+    assert [e.cause for e in attribute(STEP, unknown)] == ["broker_cpu", "client"]
+
+
+def test_a_client_that_waits_on_a_host_without_a_broker_comes_before_the_way_to_one() -> None:
+    """Which is measured from that host, and so waits as well."""
+    trip = channel('probe@h|broker_round_trip_seconds{target="b1:9092"}', 5e-4, 0.05)
+    found = attribute(STEP, around(channel(WAITING, 0.02, 0.9), trip))
+
+    assert found[0].cause == "client"
+    assert found[0].score > 0.9
+
+
+def test_a_client_that_keeps_its_processor_busy_itself_is_no_cause() -> None:
+    """It is answered nothing, and its threads wait for each other; nor is one that is held back."""
+    waits = channel(WAITING, 0.02, 0.9)
+    spins = channel("produce.0@h|process_cpu_ratio", 0.1, 0.95)
+    k = np.arange(180, dtype=np.int64)
+    held = Series("produce.0@h|held_back_messages", k, np.where(k >= 100, 500.0, 0.0))
+
+    assert [e.cause for e in attribute(STEP, around(waits, spins))] == ["unknown"]
+    assert [e.cause for e in attribute(STEP, around(waits, held))] == ["unknown"]
 
 
 def test_a_producer_s_latency_is_not_made_by_another_one() -> None:

@@ -11,37 +11,63 @@ from soak.daemons.cpu_wait import WaitMeter
 from tests.fakes import FakeClock
 
 
-def waited(tasks: Path, thread: int, waited_ns: int) -> None:
+def waited(tasks: Path, thread: int, waited_ns: int, ran_ns: int = 7) -> None:
     (tasks / str(thread)).mkdir(parents=True, exist_ok=True)
-    (tasks / str(thread) / "schedstat").write_text(f"7 {waited_ns} 3\n")
+    (tasks / str(thread) / "schedstat").write_text(f"{ran_ns} {waited_ns} 3\n")
 
 
 def test_the_thread_that_waited_longest_since_the_last_call_counts(tmp_path: Path) -> None:
-    """One that is new counts from its start, one that has ended is gone; nothing passes the whole time."""
+    """Nothing before the second call, and no wait takes longer than the time."""
     clock = FakeClock()
     waited(tmp_path, 1, 10 * SECOND_NS)
     waited(tmp_path, 2, 0)
     meter = WaitMeter(clock, tmp_path)
 
-    clock.advance(2)
-    waited(tmp_path, 1, 10 * SECOND_NS + SECOND_NS // 2)
-    waited(tmp_path, 3, SECOND_NS)
-    first = meter.ratio()
-    clock.advance(1)
-    (tmp_path / "3" / "schedstat").unlink()
-    waited(tmp_path, 2, 5 * SECOND_NS)
+    found = [meter.ratio()]
+    for seconds, thread, waited_ns in ((2, 1, 10.5), (1, 2, 5.0), (1, 2, 5.0)):
+        clock.advance(seconds)
+        waited(tmp_path, thread, round(waited_ns * SECOND_NS))
+        found.append(meter.ratio())
 
-    assert (first, meter.ratio()) == (0.5, 1.0)
+    assert math.isnan(found[0])
+    assert found[1:] == [0.25, 1.0, 0.0]
+
+
+def test_a_thread_that_came_later_counts_from_when_it_is_seen(tmp_path: Path) -> None:
+    """It is looked for now and then; one that has ended is let go."""
+    clock = FakeClock()
+    waited(tmp_path, 1, 0)
+    meter = WaitMeter(clock, tmp_path)
+    meter.ratio()
+    waited(tmp_path, 2, 0)
+    (tmp_path / "1" / "schedstat").write_text("")
+
+    found = []
+    for second in range(1, 15):
+        clock.advance(1)
+        waited(tmp_path, 2, second * SECOND_NS // 2)
+        found.append(meter.ratio())
+
+    assert all(map(math.isnan, found[:10]))
+    assert found[10:] == [0.5] * 4
 
 
 def test_a_kernel_that_counts_nothing_gives_nothing(tmp_path: Path) -> None:
+    """It has no such file, no such folder, or noughts in it."""
     clock = FakeClock()
-    (tmp_path / "1").mkdir()
-    meters = WaitMeter(clock, tmp_path), WaitMeter(clock, tmp_path / "none")
-    clock.advance(1)
+    (tmp_path / "bare" / "1").mkdir(parents=True)
+    waited(tmp_path / "noughts", 1, 0, ran_ns=0)
+    meters = [WaitMeter(clock, tmp_path / name) for name in ("bare", "noughts", "none")]
+    for _ in range(2):
+        clock.advance(1)
+        assert all(math.isnan(meter.ratio()) for meter in meters)
 
-    assert all(math.isnan(meter.ratio()) for meter in meters)
 
+def test_this_kernel_counts_and_one_descriptor_a_thread_is_open() -> None:
+    meter = WaitMeter(SystemClock())
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    meter.ratio()
 
-def test_this_kernel_counts() -> None:
-    assert 0.0 <= WaitMeter(SystemClock()).ratio() <= 1.0
+    assert 0.0 <= meter.ratio() <= 1.0
+    after = len(list(Path("/proc/self/fd").iterdir()))
+    assert after - before <= len(list(Path("/proc/self/task").iterdir()))

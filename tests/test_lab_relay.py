@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -109,24 +108,43 @@ def test_what_is_told_is_so_when_the_telling_returns(relay: Relay) -> None:
 
 
 def test_a_relay_that_has_ended_needs_no_undoing(relay: Relay) -> None:
-    """What it was told stands in its file for the next start."""
+    """Nothing passes, and nobody waits for it."""
     relay.stop()
 
     relay.tell(Network(is_cut=True))
     relay.tell(Network())
 
 
-def test_a_relay_that_does_not_heed_is_an_error(relay: Relay, monkeypatch: Any) -> None:
+def test_a_relay_that_does_not_heed_is_an_error_until_it_does(echo: int, tmp_path: Path) -> None:
     """It was stopped by a signal, say."""
-    monkeypatch.setattr("soak.lab.relay._HEED_SECONDS", 0)
-    process = relay._process
+    (port,) = free_ports(1)
+    made = Relay(tmp_path, {port: echo}, heed_seconds=1)
+    made.start()
+    process = made._process
     assert process is not None
     process.send_signal(signal.SIGSTOP)
     try:
         with pytest.raises(LabError, match="did not heed Network"):
-            relay.tell(Network(is_cut=True))
+            made.tell(Network(is_cut=True))
     finally:
         process.send_signal(signal.SIGCONT)
+    made.tell(Network(is_cut=True))
+    made.stop()
+
+
+def test_a_relay_without_room_to_say_what_it_heeds_goes_on(echo: int, tmp_path: Path) -> None:
+    """Here a folder is in the way of its file."""
+    (port,) = free_ports(1)
+    made = Relay(tmp_path, {port: echo}, heed_seconds=1)
+    made.start()
+    (tmp_path / "heeded.part").mkdir()
+    with pytest.raises(LabError, match="did not heed"):
+        made.tell(Network(delay_seconds=0.01))
+    with socket.create_connection(("127.0.0.1", port), LIMIT_SECONDS) as connection:
+        connection.sendall(b"x")
+
+        assert back(connection, 1) == b"x"
+    made.stop()
 
 
 def test_a_piece_takes_the_delay_and_a_lost_one_the_time_to_send_it_again() -> None:

@@ -109,6 +109,15 @@ def test_what_a_host_does_is_kept_and_done_again_when_its_part_goes_on(tmp_path:
     assert part_again(kept, ("produce.2",)) == Part("r1", START_NS, ("produce.2",))
 
 
+def test_a_run_that_is_whole_goes_on_as_a_whole() -> None:
+    """A part of it would be all that there is from then on."""
+    whole = Run("r1", START_NS, "h", {}, "running", "p")
+
+    assert part_again(whole, ()) == Part("r1", START_NS, ())
+    with pytest.raises(PlanError, match="--only: run r1 has all its daemons on this host"):
+        part_again(whole, ("produce.0",))
+
+
 def test_a_run_that_is_whole_says_nothing_of_parts(tmp_path: Path) -> None:
     """So programs that know of none read it, and this one reads theirs."""
     folder = RunFolder(tmp_path)

@@ -69,7 +69,7 @@ def test_a_plan_without_an_address_gets_a_lab_broker_of_its_kind(
     ("drive", "why"),
     [
         ("{dirty_limit: 512KiB}", "dirty_limit: must be at least 1MiB"),
-        ("{write_rate: 0B}", "write_rate: must be at least 1"),
+        ("{write_rate: 200B}", "write_rate: must be at least 1MiB"),
         ("{brokers: [0]}", "counted from 1"),
         ("{brokers: [2]}", "names more than the 1"),
     ],

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes._brokers import untouched
 from detectors.causes._moves import moves, near, risen
 from detectors.channels import column_of
 from detectors.nearby import Nearby
@@ -72,7 +71,7 @@ def tells_compactions(nearby: Nearby) -> bool:
 
 def compactions(change: Change, nearby: Nearby) -> tuple[int, ...]:
     """Return the seconds from the onset on in which a compaction was told, if none was told before it."""
-    ks = _compactions_told(change, nearby)
+    ks = _compactions_told(nearby)
     if np.any(ks < near(change)[0]):
         return ()
     return tuple(int(k) for k in _since_onset(ks, change))
@@ -80,7 +79,7 @@ def compactions(change: Change, nearby: Nearby) -> tuple[int, ...]:
 
 def _is_compacting(change: Change, nearby: Nearby) -> bool:
     """True when one was told from the onset on, whatever was told before: it may be another one."""
-    return _since_onset(_compactions_told(change, nearby), change).size > 0
+    return _since_onset(_compactions_told(nearby), change).size > 0
 
 
 def _since_onset(ks: NDArray[np.int64], change: Change) -> NDArray[np.int64]:
@@ -88,14 +87,11 @@ def _since_onset(ks: NDArray[np.int64], change: Change) -> NDArray[np.int64]:
     return ks[(ks >= first) & (ks <= last + _LATER)]
 
 
-def _compactions_told(change: Change, nearby: Nearby) -> NDArray[np.int64]:
-    """Return the seconds in which bookies told of a compaction, ascending, each once.
-
-    Without those on the hosts of brokers whose latency stayed while that of others stepped.
-    """
-    telling = {name: series for m in _COMPACTIONS for name, series in nearby.named(m).items()}
-    silent = untouched(telling, change, nearby)
-    told = [series.k[series.values > 0.0] for name, series in telling.items() if name not in silent]
+def _compactions_told(nearby: Nearby) -> NDArray[np.int64]:
+    """Return the seconds in which bookies told of a compaction, ascending, each once."""
+    told = [
+        series.k[series.values > 0.0] for m in _COMPACTIONS for series in nearby.named(m).values()
+    ]
     told.append(
         np.array(
             [

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from detectors.channels import MOST_SERIES, column_of, source_of
+from detectors.channels import MOST_SERIES, column_of, host_of, source_of
 from detectors.nearby import Nearby, TimedEvent, between
 from soak.core.model import Change
 
@@ -69,6 +69,16 @@ def rises_by_leader(change: Change, nearby: Nearby) -> dict[str, float]:
             rise = float(np.log10(became / was) / step)
             found[labels["leader"]] = max(found.get(labels["leader"], 0.0), rise)
     return found
+
+
+def hosts(nearby: Nearby) -> set[str]:
+    """Return the hosts on which a broker's own files are watched."""
+    return {
+        host_of(source_of(name))
+        for name in nearby.series
+        if column_of(name).metric.startswith(_OF_BROKERS)
+        and "target" not in dict(column_of(name).labels)
+    }
 
 
 def is_host_of_one(series: str, nearby: Nearby) -> bool:
@@ -189,6 +199,11 @@ def _is_one_host(one: str, other: str) -> bool:
         and not (one in _LOCAL or other in _LOCAL)
         and (one == other or one.startswith(f"{other}.") or other.startswith(f"{one}."))
     )
+
+
+def is_on(address: str, host: str) -> bool:
+    """True when an address is one of this host, by its name."""
+    return _is_one_host(_host(address), _host(host))
 
 
 def _is_local(text: str) -> bool:

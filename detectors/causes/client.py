@@ -6,7 +6,7 @@ Method:  latency counts from the intended time of sending, so schedule lag is pa
          latency, so they may have risen anywhere in the interval of its onset. Beside them, the share of
          seconds that a daemon marked as untrusted, the time that a thread of it waited for a processor, the
          CPU that a hypervisor took from its host, and what those of our daemons took of it that only watch
-         (`_watchers`). Where a broker has the same host it may wait as well, which its own channels tell.
+         (`_watchers`). Where a broker has the same host it may wait for a processor as well.
 Assumes: our own records of the minute before and after the onset. A producer's latency is its own: what
          another process did is no part of it; end to end every producer may be.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.causes import _brokers, _scores, _watchers, broker_cpu
-from detectors.causes._moves import move, moves, told
+from detectors.causes._moves import Move, move, moves, told
 from detectors.channels import column_of, host_of, source_of
 from detectors.nearby import Nearby, between
 from soak.core import wording
@@ -33,11 +33,16 @@ _UNTRUSTED_RATIO = 0.5
 _UNTRUSTED_SCORE = 0.8
 _WAITING = broker_cpu.Limit("process_cpu_waiting_ratio", 0.5, 0.25)
 _WAITING_BESIDE_BROKER = (
-    0.7  # before what tells of that host's CPU alone, after what surely is a broker's
+    0.7  # before what tells of that host's CPU, after what surely is a broker's
 )
+_SHORT_TOGETHER = (
+    0.55  # where that host's CPU is used up, or nobody knows: then a broker has none either
+)
+_MOST_CPU = 0.75
 _PRODUCER, _END_TO_END = "produce.", "end_to_end_latency_seconds"
 _LAG = "schedule_lag_seconds"
 _HELD = "held_back_messages"
+_CPU, _HOST_CPU = "process_cpu_ratio", "host_cpu_ratio"
 _AWAY = {
     "publish_latency_seconds": (
         "callback_delay_seconds",
@@ -155,23 +160,33 @@ def _untrusted(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
 
 def _waiting(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
     """Return which of the daemons whose latency this is came to wait for a processor most of the time."""
-    found = [
-        one
-        for one in moves(_WAITING.metric, change, nearby)
-        if _is_part(source_of(one.series), change)
-        and one.has_risen_with(change)
-        and _WAITING.is_exceeded(one)
-    ]
+    spinning = {  # whoever is answered nothing may keep a processor busy itself
+        source_of(one.series) for one in moves(_CPU, change, nearby) if one.has_risen_with(change)
+    }
+    found = []
+    for name, series in nearby.named(_WAITING.metric).items():
+        source = source_of(name)
+        if _is_part(source, change) and source not in spinning:
+            one = move(_own(series, nearby, source), change, nearby)
+            if one is not None and one.has_risen and _WAITING.is_exceeded(one):
+                found.append(one)
     worst = max(found, key=lambda one: one.after, default=None)
     if worst is None:
         return None
-    is_shared = any(
-        host_of(source_of(name)) == host_of(source_of(worst.series))
-        and _brokers.is_host_of_one(name, nearby)
-        for name in nearby.series
-    )
-    score = _WAITING_BESIDE_BROKER if is_shared else _scores.graded(_scores.STRONG, worst.after)
-    return score, told(worst, change)
+    return _waiting_score(worst, change, nearby), told(worst, change)
+
+
+def _waiting_score(waiting: Move, change: Change, nearby: Nearby) -> float:
+    host = host_of(source_of(waiting.series))
+    if host not in _brokers.hosts(nearby):
+        return _scores.graded(_scores.CERTAIN, waiting.after)
+    used = [
+        one.after
+        for one in moves(_HOST_CPU, change, nearby)
+        if host_of(source_of(one.series)) == host
+    ]
+    has_more = bool(used) and max(used) < _MOST_CPU
+    return _WAITING_BESIDE_BROKER if has_more else _SHORT_TOGETHER
 
 
 def _stolen(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:

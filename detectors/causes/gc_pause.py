@@ -4,11 +4,11 @@ Method:  pauses long enough to matter (a quarter of the step, 5 ms at least) beg
          there three times as often, and latency is locked to them (`_repeated.py`). Shorter ones matter
          together where they take much of a second. Where only the time a second is known, as of a metrics
          page, that must step at the onset, and between two looks at it by a quarter of the step at least: no
-         pause is longer than it.
+         pause is longer than it. Of looks far apart that is not sure.
          On a CPU that runs short usual pauses last longer, too: what latency is not locked to is sure
          only where it takes more of the time than G1 allows itself.
 Assumes: the log is a broker's. Concurrent collectors tell of threads that wait for memory as `gc_stall`; of
-         these a page may count work that stops nobody: beside its own log of short pauses it is not sure.
+         these a page may count work that stops nobody: beside a log of the same host it is not sure.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _scores
+from detectors.causes import _brokers, _scores
 from detectors.causes._moves import Move, end_of, moves, risen, spacing_of, told
 from detectors.causes._repeated import Words, repeated
-from detectors.channels import column_of, source_of
+from detectors.channels import column_of, host_of, source_of
 from detectors.nearby import Nearby, between
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
@@ -87,7 +87,8 @@ def _long_pauses(pauses: list[_Pause], change: Change, nearby: Nearby) -> dict[i
         return found
     for metric in _SUMS:
         for name, series in nearby.named(metric).items():
-            is_known = bool(_logs(pauses, source_of(name)))  # each pause, and that it is too short
+            # then each pause is known, and that it is too short
+            is_known = any(one.log[0] in ("", source_of(name)) for one in pauses)
             is_long = series.values >= (max(least, _MUCH) if is_known else least)
             for k, seconds in zip(series.k[is_long], series.values[is_long], strict=True):
                 found[int(k)] = max(float(seconds), found.get(int(k), 0.0))
@@ -129,7 +130,11 @@ def _stopped(pauses: list[_Pause], change: Change, nearby: Nearby) -> Explanatio
     worst = risen(found, _ROSE)
     if worst is None:
         return None
-    is_sure = worst.after >= _MUCH and not _has_log(worst, pauses, nearby)
+    is_sure = (
+        worst.after >= _MUCH
+        and worst.after - worst.before >= _least(change)
+        and not _has_log(worst, pauses)
+    )
     share = worst.after / _LEAST_SHARE / 10.0
     score = _scores.graded(_scores.STRONG, share) if is_sure else _UNSURE
     return Explanation("gc_pause", score, (told(worst, change),))
@@ -138,24 +143,21 @@ def _stopped(pauses: list[_Pause], change: Change, nearby: Nearby) -> Explanatio
 def _are_long(rise: Move, change: Change, nearby: Nearby) -> bool:
     """True when one pause between two looks at a page may be long enough to matter.
 
-    A page that is read each 15 s tells of a pause of 1.5 s as of 0.1 s in each second.
+    A page that is read each 15 s tells of a pause of 1.5 s as of 0.1 s in each second; it tells so of many
+    short ones as well.
     """
     spacing = spacing_of(nearby.series[rise.series])
-    least = min(_OF_STEP * (change.after - change.before), _ALL * spacing)
-    return (rise.after - rise.before) * spacing >= least
+    return (rise.after - rise.before) * spacing >= _least(change, spacing)
 
 
-def _has_log(rise: Move, pauses: list[_Pause], nearby: Nearby) -> bool:
-    """True when each JVM whose page is read there has a log as well."""
-    source = source_of(rise.series)
-    pages = {
-        dict(column_of(name).labels).get("target", "")
-        for name in nearby.named(_COLLECTIONS)
-        if source_of(name) == source
-    }
-    return len(_logs(pauses, source)) >= len(pages)
+def _least(change: Change, seconds: int = 1) -> float:
+    """Return how long collections must take of so many seconds to be a part of the step."""
+    return min(_OF_STEP * (change.after - change.before), _ALL * seconds)
 
 
-def _logs(pauses: list[_Pause], source: str) -> set[tuple[str, str]]:
-    """Return the logs of a source that tell of pauses one by one, with those whose source is not known."""
-    return {one.log for one in pauses if one.log[0] in ("", source)}
+def _has_log(rise: Move, pauses: list[_Pause]) -> bool:
+    """True when pauses are told one by one where a page is read, or on the host that it is of."""
+    here = host_of(source_of(rise.series))
+    target = dict(column_of(rise.series).labels).get("target", "")
+    logs = {host_of(one.log[0]) for one in pauses}
+    return any(host in ("", here) or _brokers.is_on(target, host) for host in logs)

@@ -83,7 +83,15 @@ def part_of(run_id: str, start: str, only: str) -> Part:
 
 
 def part_again(run: Run, only: tuple[str, ...]) -> Part:
-    """Return what this host does of a run that goes on: what is named now, or else what it did before."""
+    """Return what this host does of a run that goes on: what is named now, or else what it did before.
+
+    Raises:
+        PlanError: it did all of it: the rest would end without a report.
+    """
+    if only and not run.only:
+        raise PlanError(
+            f"--only: run {run.id} has all its daemons on this host: go on with it without"
+        )
     return Part(run.id, run.start_wall_ns, only or run.only)
 
 

@@ -131,7 +131,7 @@ def go_on(folder: RunFolder, console: Console, only: tuple[str, ...] = ()) -> En
     """Go on with a run that was cut short, by its own plan and on its own schedule, as `execute` does.
 
     Raises:
-        PlanError: the plan has no such daemon, or the run's broker went with it.
+        PlanError: the plan has no such daemon, the run's broker went with it, or `only` is of a whole run.
         SoakError: another process runs it, it is over, or a daemon or the report failed.
     """
     run, plan_file = read_run(folder), read_plan_file(folder)
@@ -143,7 +143,7 @@ def go_on(folder: RunFolder, console: Console, only: tuple[str, ...] = ()) -> En
         if read_run(folder).state != "running":
             raise SoakError(f"{folder.path}: run {run.id} does not go on, its state is {run.state}")
         _topics.check_same(folder, plan_file.plan, connect(plan_file.plan, SystemClock()))
-        if run.only and part.only != run.only:  # a whole run stays one, whoever goes on this once
+        if part.only != run.only:
             run = dataclasses.replace(run, only=part.only)
             write_run(folder, run)
         whose = f"{', '.join(part.only)} of " if part.only else ""

@@ -19,6 +19,9 @@ from soak.core.units import SECOND_NS, Duration, Size
 
 MOST_PARTITIONS = 100_000
 LEAST_DIRTY_BYTES = 2**20  # a write or two of a broker
+LEAST_WRITE_RATE = (
+    2**20
+)  # bytes a second; what waits on a slower drive keeps it from being taken apart
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -32,8 +35,8 @@ class LabDrive:
     brokers: tuple[int, ...] = (1,)  # counted from 1
 
     def __post_init__(self) -> None:
-        if self.write_rate is not None and self.write_rate < 1:
-            raise ValueError("write_rate must be at least 1")
+        if self.write_rate is not None and self.write_rate < LEAST_WRITE_RATE:
+            raise ValueError("write_rate must be at least 1MiB")
         if self.dirty_limit is not None and self.dirty_limit < LEAST_DIRTY_BYTES:
             raise ValueError("dirty_limit must be at least 1MiB")
         if not self.brokers or min(self.brokers) < 1:

@@ -39,7 +39,7 @@ class Said:
     aged_written_bytes: int | None = None  # written by when it was told of its pages
     starved_written_bytes: int | None = None  # and by when the first write waited for one
     starved_wall_ns: int | None = None
-    held_up_wall_ns: int | None = None  # when a write or flush first waited for other work
+    held_up_wall_ns: int | None = None  # when a write or flush first waited for trims or reads
 
 
 def tell(path: Path, told: Told) -> None:

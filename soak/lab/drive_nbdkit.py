@@ -52,7 +52,8 @@ class Drive:
         self._stamp = (0, 0)
         self._told: dict[str, Any] = {}
         self._flash: Any = None
-        self._busy_until = 0.0  # with trims, and reads and writes that take time; monotonic
+        self._busy_until = 0.0  # with trims and reads, on the monotonic clock
+        self._written_until = 0.0  # and with what it writes at a limited rate
         self._lock = threading.Lock()  # of the model and of what is said
         self._said: dict[str, Any] = {
             "written_bytes": 0,
@@ -87,8 +88,7 @@ class Drive:
         with self._lock:
             self._said["written_bytes"] += count
             now = time.monotonic()
-            seconds = self._told["delay_seconds"] + self._held_up_seconds(now)
-            seconds += self._work(count / 2**20 * self._told["write_seconds_per_mib"], now)
+            seconds = self._told["delay_seconds"] + self._written_seconds(count, now)
             if self._flash is not None:
                 seconds += self._flash.write(offset, count, now)
                 self._note_starving()
@@ -99,7 +99,7 @@ class Drive:
         """Take as long as a flush takes now; fails as `write` does."""
         self._fail()
         with self._lock:
-            seconds = self._told["delay_seconds"] + self._held_up_seconds(time.monotonic())
+            seconds = self._told["delay_seconds"] + self._written_seconds(0, time.monotonic())
             if self._flash is not None:
                 seconds += self._flash.settings.flush_seconds
             self._said["flushes"] += 1
@@ -111,8 +111,10 @@ class Drive:
         with self._lock:
             now = time.monotonic()
             self._said["read_bytes"] += count
-            work = count / 2**20 * self._told["read_seconds_per_mib"]
-            seconds = max(0.0, self._busy_until - now) + self._work(work, now) if work else 0.0
+            seconds = count / 2**20 * self._told["read_seconds_per_mib"]
+            if seconds:
+                self._busy_until = max(self._busy_until, now) + seconds
+                seconds = self._busy_until - now
         time.sleep(seconds)
 
     def trim(self, offset: int, count: int) -> None:
@@ -121,7 +123,8 @@ class Drive:
             self._said["trimmed_bytes"] += count
             if self._flash is not None:
                 now = time.monotonic()
-                self._work(self._flash.trim(offset, count, now), now)
+                seconds = self._flash.trim(offset, count, now)
+                self._busy_until = max(self._busy_until, now) + seconds
 
     def say(self) -> None:
         """Write down what was done; a reader never sees a half."""
@@ -146,10 +149,12 @@ class Drive:
         nbdkit.set_error(number)
         raise OSError(number, "the drive was told to fail")
 
-    def _work(self, seconds: float, now: float) -> float:
-        """Be busy for so long once what it is busy with is done; return it."""
-        self._busy_until = max(self._busy_until, now) + seconds
-        return seconds
+    def _written_seconds(self, count: int, now: float) -> float:
+        """Return how long so many bytes more take to be written, with all that are on their way."""
+        held_up = self._held_up_seconds(now)
+        begin = max(self._written_until, now + held_up)
+        self._written_until = begin + count / 2**20 * self._told["write_seconds_per_mib"]
+        return self._written_until - now
 
     def _held_up_seconds(self, now: float) -> float:
         """Return how long the drive is busy otherwise."""

@@ -53,9 +53,12 @@ def replace_text(path: Path, text: str) -> None:
 class Relay:
     """The process at work; `ports` are where it listens on loopback and where each leads."""
 
-    def __init__(self, folder: Path, ports: Mapping[int, int]) -> None:
+    def __init__(
+        self, folder: Path, ports: Mapping[int, int], *, heed_seconds: int = _HEED_SECONDS
+    ) -> None:
         self._folder = folder
         self._ports = dict(ports)
+        self._heed_seconds = heed_seconds
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -77,14 +80,14 @@ class Relay:
             raise LabError(f"the lab's relay did not start:\n{said}")
 
     def tell(self, network: Network) -> None:
-        """Return when the network is so; if the relay is not at work, it will be when it starts.
+        """Return when the network is so, or at once when the relay has ended: then nothing passes.
 
         Raises:
             LabError: the relay is at work and did not heed it.
         """
         text = json.dumps(asdict(network))
         replace_text(self._folder / "network.json", text)
-        is_heeded = self._comes(lambda: self._says(text), _HEED_SECONDS)
+        is_heeded = self._comes(lambda: self._says(text), self._heed_seconds)
         if self.is_running and not is_heeded:
             raise LabError(f"the lab's relay did not heed {network}")
 

@@ -105,8 +105,11 @@ class Told:
             text = self._path.read_text()
             for line in self._lines:
                 line.heed(Network(**json.loads(text)))
-            replace_text(heeded_path(self._path), text)
-            self._stamp = stamp
+            with contextlib.suppress(
+                OSError
+            ):  # no room: who told it must learn that, and no client
+                replace_text(heeded_path(self._path), text)
+                self._stamp = stamp
 
     async def watch(self) -> None:
         while True:

@@ -120,11 +120,13 @@ def relay_of(target: Target) -> Relay:
     """Return the network between clients and brokers.
 
     Raises:
-        LabError: there is none of the lab's own.
+        LabError: there is none of the lab's own, or it has ended.
     """
     relay = getattr(target.broker, "relay", None)
     if not isinstance(relay, Relay):
         raise LabError(NO_RELAY)
+    if not relay.is_running:
+        raise LabError("the lab's relay has ended")
     return relay
 
 
