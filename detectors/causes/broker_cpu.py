@@ -34,9 +34,10 @@ class Limit:
         return one.after >= self.after and one.after - one.before >= self.rise
 
 
+USED = Limit("host_cpu_ratio", 0.75, 0.15)
 STOLEN = Limit("host_cpu_steal_ratio", 0.05, 0.04)
 _LIMITS = (
-    Limit("host_cpu_ratio", 0.75, 0.15),
+    USED,
     STOLEN,
     Limit("node_pressure_cpu_waiting_seconds", 0.25, 0.15),
     Limit("vectorized_reactor_utilization_ratio", 0.9, 0.1),

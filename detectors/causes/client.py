@@ -38,11 +38,10 @@ _WAITING_BESIDE_BROKER = (
 _SHORT_TOGETHER = (
     0.55  # where that host's CPU is used up, or nobody knows: then a broker has none either
 )
-_MOST_CPU = 0.75
 _PRODUCER, _END_TO_END = "produce.", "end_to_end_latency_seconds"
 _LAG = "schedule_lag_seconds"
 _HELD = "held_back_messages"
-_CPU, _HOST_CPU = "process_cpu_ratio", "host_cpu_ratio"
+_CPU = "process_cpu_ratio"
 _AWAY = {
     "publish_latency_seconds": (
         "callback_delay_seconds",
@@ -182,10 +181,10 @@ def _waiting_score(waiting: Move, change: Change, nearby: Nearby) -> float:
         return _scores.graded(_scores.CERTAIN, waiting.after)
     used = [
         one.after
-        for one in moves(_HOST_CPU, change, nearby)
+        for one in moves(broker_cpu.USED.metric, change, nearby)
         if host_of(source_of(one.series)) == host
     ]
-    has_more = bool(used) and max(used) < _MOST_CPU
+    has_more = bool(used) and max(used) < broker_cpu.USED.after
     return _WAITING_BESIDE_BROKER if has_more else _SHORT_TOGETHER
 
 

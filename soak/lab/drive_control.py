@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from soak.lab.flash import Settings
+from soak.lab.whole_file import replace_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,8 @@ class Said:
 
 
 def tell(path: Path, told: Told) -> None:
-    """Replace what the drive is told as a whole, so that it never reads a half."""
-    draft = path.with_suffix(".part")
-    draft.write_text(json.dumps(asdict(told)))
-    draft.replace(path)
+    """Let the drive read this with its next request."""
+    replace_text(path, json.dumps(asdict(told)))
 
 
 def ask(path: Path) -> Said:

@@ -21,6 +21,7 @@ from soak.lab import drive_mounts as mounts
 from soak.lab import drive_place
 from soak.lab.drive import FILESYSTEMS, UNDO_SECONDS
 from soak.lab.drive_folder import DriveFolder
+from soak.lab.whole_file import replace_text
 from soak.service import children
 from soak.service.signals import stop_event
 
@@ -75,9 +76,7 @@ def _put_together(
     loop = mounts.attach(folder.image)
     mounts.run(*FILESYSTEMS[filesystem], f"/dev/{loop}")
     mounts.mount(loop, folder)
-    draft = folder.ready.with_suffix(".part")
-    draft.write_text(f"{os.getpid()} {loop}")
-    draft.replace(folder.ready)
+    replace_text(folder.ready, f"{os.getpid()} {loop}")
 
 
 def _take_apart(folder: DriveFolder, processes: list[subprocess.Popen[bytes]]) -> None:

@@ -17,6 +17,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
 from soak.lab.brokers._surroundings import listens
+from soak.lab.whole_file import replace_text
 from soak.service import children
 
 RESEND_SECONDS = 0.2
@@ -41,13 +42,6 @@ class Network:
 def heeded_path(network_path: Path) -> Path:
     """Return where the process says what it has heeded, in the words of what it was told."""
     return network_path.with_name("heeded.json")
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Let a file have this text, all of it at once."""
-    draft = path.with_suffix(".part")
-    draft.write_text(text)
-    draft.replace(path)
 
 
 class Relay:

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from soak.lab.relay import RESEND_SECONDS, Network, heeded_path, replace_text
+from soak.lab.relay import RESEND_SECONDS, Network, heeded_path
+from soak.lab.whole_file import replace_text
 
 _LOOK_SECONDS = 0.02
 _PIECE_BYTES = 65_536

@@ -21,6 +21,7 @@ from soak.core.units import SECOND_NS, Duration, duration_ns
 from soak.lab import set_clock
 from soak.lab.faults._undoing import Undoing, undoing
 from soak.lab.ports import Target
+from soak.lab.whole_file import replace_text
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -59,7 +60,4 @@ def inject(target: Target, config: Config) -> Undoing:
 
 
 def _set(file: Path, by_ns: int) -> None:
-    """Replace the file as a whole: it is read at any time."""
-    draft = file.with_suffix(".part")
-    draft.write_text(str(by_ns))
-    draft.replace(file)
+    replace_text(file, str(by_ns))
