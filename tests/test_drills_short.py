@@ -1,4 +1,4 @@
-"""A matrix in four minutes: two faults of an injected drive, found, told apart, and seen to go."""
+"""A matrix in five minutes: two faults of an injected drive, found, told apart, and seen to go."""
 
 from __future__ import annotations
 

@@ -72,9 +72,10 @@ def test_a_drift_down_after_a_fall_of_a_count_is_judged_at_its_own_level() -> No
     y[1000:] -= 800.0
     y -= 100.0 * np.clip((np.arange(9000) - 4000) / 3600, 0.0, 1.0)
     series = Series("n", np.arange(y.size), y)
-    linear = {"scale": "linear", "smallest_step_seconds": 0.0}
-    steps = segmentation.detect(series, segmentation.Config(**linear))  # type: ignore[arg-type]
-    (drift,) = [one for one in told(series, steps, Config(**linear)) if one.kind == "drift"]  # type: ignore[arg-type]
+    cut = segmentation.Config(scale="linear", smallest_step_seconds=0.0)
+    judged = Config(scale="linear", smallest_step_seconds=0.0)
+    steps = segmentation.detect(series, cut)
+    (drift,) = [one for one in told(series, steps, judged) if one.kind == "drift"]
 
     assert (drift.before, drift.after) == pytest.approx((200.0, 100.0), rel=0.1)
 

@@ -32,12 +32,10 @@ _LEAST = 5
 _UNTRUSTED_RATIO = 0.5
 _UNTRUSTED_SCORE = 0.8
 _WAITING = broker_cpu.Limit("process_cpu_waiting_ratio", 0.5, 0.25)
-_WAITING_BESIDE_BROKER = (
-    0.7  # before what tells of that host's CPU, after what surely is a broker's
-)
-_SHORT_TOGETHER = (
-    0.55  # where that host's CPU is used up, or nobody knows: then a broker has none either
-)
+# before what tells of that host's CPU alone, after what surely is a broker's
+_WAITING_BESIDE_BROKER = 0.7
+# where that host's CPU is used up, or nobody knows: then a broker has none either
+_SHORT_TOGETHER = 0.55
 _PRODUCER, _END_TO_END = "produce.", "end_to_end_latency_seconds"
 _LAG = "schedule_lag_seconds"
 _HELD = "held_back_messages"

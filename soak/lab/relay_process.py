@@ -104,11 +104,10 @@ class Told:
         stamp = (status.st_ino, status.st_mtime_ns)
         if stamp != self._stamp:
             text = self._path.read_text()
+            told = Network(**json.loads(text))
             for line in self._lines:
-                line.heed(Network(**json.loads(text)))
-            with contextlib.suppress(
-                OSError
-            ):  # no room: who told it must learn that, and no client
+                line.heed(told)
+            with contextlib.suppress(OSError):  # no room: who told it learns that, and no client
                 replace_text(heeded_path(self._path), text)
                 self._stamp = stamp
 
