@@ -92,3 +92,16 @@ def test_one_that_refuses_or_has_ended_is_told(refusing: int) -> None:
         pass
     with pytest.raises(LabError, match="does not answer"):
         attach.collect_garbage(ended.pid)
+
+
+def test_the_socket_of_a_killed_jvm_is_cleared_and_that_of_a_live_one_is_not(jvm: int) -> None:
+    """A JVM makes it when it is asked for the first time, and takes it away when it ends in order."""
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    left, alive = (Path(f"/tmp/.java_pid{pid}") for pid in (gone.pid, jvm))
+    left.touch()
+    attach.collect_garbage(jvm)
+
+    attach.clear()
+
+    assert (left.exists(), alive.exists()) == (False, True)

@@ -42,6 +42,26 @@ def test_a_drill_file_gives_the_faults_own_configuration(tmp_path: Path) -> None
     assert found.cell is None
 
 
+def test_the_form_of_a_drill_is_what_it_and_its_plan_say(tmp_path: Path) -> None:
+    """Not how: comments and the order of keys are no part of it, nor is the description."""
+    plan, path = tmp_path / "plan.yaml", tmp_path / "mine.yaml"
+
+    def form(drill_text: str, plan_text: str) -> str:
+        path.write_text(drill_text)
+        plan.write_text(plan_text)
+        return drill.form(drill.load(path))
+
+    forms = [
+        form(GOOD, "name: a\nload: {rate: 1k/s}\n"),
+        form(f"# so\ndescription: what\n{GOOD}", "load: {rate: 1k/s}\nname: a # too\n"),
+        form(GOOD.replace("40ms", "41ms"), "name: a\nload: {rate: 1k/s}\n"),
+        form(GOOD, "name: a\nload: {rate: 2k/s}\n"),
+    ]
+
+    assert forms[0] == forms[1]
+    assert len(set(forms)) == 3
+
+
 def test_a_drill_may_name_its_place_in_a_table_of_steps(tmp_path: Path) -> None:
     """Table, row and column; all three."""
     (tmp_path / "plan.yaml").touch()

@@ -87,7 +87,7 @@ def test_a_narrow_terminal_has_a_line_for_each_part_of_an_outcome(drills: int) -
     told = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]  # a StringIO
     one = [
         "drill     drive_gc",
-        "injected  nothing",
+        "injected  quiet",
         "found     drive_gc",
         "when      told 21 s after the fault",
         "why       it [red]rose",

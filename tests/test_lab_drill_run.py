@@ -9,6 +9,7 @@ from soak.core.journal_text import columns_line
 from soak.core.model import Change, Column, Event, Explanation, Finding, Record
 from soak.core.units import SECOND_NS
 from soak.lab import drill_run
+from soak.lab.drill_run import Told
 from soak.store.findings import FindingsStore
 from soak.store.journal import JournalWriter
 from soak.store.run_folder import Run, RunFolder, write_run
@@ -77,6 +78,7 @@ def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
         store.save_finding(finding, ["mail", "webhook"], 100)
         before = drill_run.told(folder)
         for row, at_wall_ns in zip(store.due(10**6), (300, 200), strict=True):
+            store.begin_try(row, at_wall_ns, at_wall_ns)
             store.mark_sent(row, at_wall_ns)
         store.save_finding(replace(finding, state="gone", gone_k=30), ["mail", "webhook"], 400)
 
@@ -93,7 +95,8 @@ def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
             store.mark_sent(row, 800)
         store.save_finding(replace(finding, state="gone", gone_k=90), ["mail", "webhook"], 900)
 
-    assert before == ({}, {})
-    assert gone == ({"a": 200}, {"a": 400, "b": 40 * SECOND_NS})
-    assert again == ({"a": 200}, {"b": 40 * SECOND_NS})
-    assert drill_run.told(folder) == ({"a": 200}, {"a": 900, "b": 40 * SECOND_NS})
+    first, cause = {"a": 200}, {"a": "unknown"}
+    assert before == Told()
+    assert gone == Told(first, cause, {"a": 400, "b": 40 * SECOND_NS})
+    assert again == Told(first, cause, {"b": 40 * SECOND_NS})
+    assert drill_run.told(folder) == Told(first, cause, {"a": 900, "b": 40 * SECOND_NS})

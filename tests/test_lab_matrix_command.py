@@ -30,7 +30,7 @@ def test_tables_are_written_from_what_was_kept(tmp_path: Path) -> None:
     _lab_matrix.matrix(state=state, page=page, run_dir=tmp_path, show=True)
 
     shown = replace(ONE, broker="kafka")  # which is looked up where a line does not say it
-    assert page.read_text() == matrix.with_tables("# Drills\n", matrix.tables([shown]))
+    assert page.read_text() == matrix.with_tables("# Drills\n", matrix.tables([shown], {}))
 
 
 def test_what_is_all_there_runs_nothing(tmp_path: Path) -> None:
@@ -51,13 +51,16 @@ def test_a_matrix_that_breaks_a_limit_fails_though_every_run_is_there(
     """And says which; drills that nobody asked for do not count."""
     state = tmp_path / "state"
     other = replace(ONE, drill="drive_gc", fault="drive_gc", expected="drive_gc")
-    state.write_text(drill_result.line(replace(ONE, cause="network")) + drill_result.line(other))
+    state.write_text(drill_result.line(replace(ONE, is_passed=False)) + drill_result.line(other))
 
     with pytest.raises(typer.Exit) as ended:
         _lab_matrix.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)
 
     assert ended.value.exit_code == 1
-    assert "quiet, with a finding, at most 0%: 1 of 1, DOES NOT HOLD\n" in capsys.readouterr().out
+    assert (
+        "where nothing may be found, at least 100%: 0 of 1, DOES NOT HOLD\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_matrix_of_which_nothing_can_run_here_fails(

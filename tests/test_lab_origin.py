@@ -19,7 +19,7 @@ AT_NS = 1_800_000_000 * 10**9
 
 def test_a_result_says_when_where_and_of_what_it_is(tmp_path: Path) -> None:
     """Of a folder that is no checkout the version of the package stands in for a revision."""
-    found = drill_result.stamped(ONE, "kafka", origin.here(AT_NS, tmp_path))
+    found = drill_result.stamped(ONE, "kafka", "f", origin.here(AT_NS, tmp_path))
 
     assert (found.at, found.broker) == ("2027-01-15T08:00:00Z", "kafka")
     assert found.host == platform.node()

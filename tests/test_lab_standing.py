@@ -35,6 +35,19 @@ from tests.test_lab_kafka import SOON_BACK
 KILL_AND_END = (b'{"action": "kill", "number": 1}', b'{"action": "down"}')
 
 
+_STARTING = """
+import signal, sys
+from pathlib import Path
+from soak.service.signals import exit_on_sigterm
+from soak.store.run_folder import exclusive
+
+exit_on_sigterm()
+with exclusive(Path(sys.argv[1]), "the lab"):
+    print("begun", flush=True)
+    signal.pause()
+"""
+
+
 class Unkillable(SleepingBroker):
     """A broker that hangs in the kernel, on a drive that does not answer: once."""
 
@@ -165,6 +178,25 @@ def test_a_lab_that_is_being_started_is_shown_as_starting(
     assert capsys.readouterr().out == f"kafka: starting; log {home.log}\n"
     assert home.path.is_relative_to(cache)
     assert not home.asked.exists()
+
+
+def test_a_keeper_whose_start_nobody_waits_for_is_shown_and_is_ended_by_down(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`up` was killed: it listens to nobody yet, and ends as one that is told to by its `up`."""
+    home = Home("kafka")
+    with subprocess.Popen(
+        [sys.executable, "-c", _STARTING, str(home.lock)], stdout=subprocess.PIPE, text=True
+    ) as keeper:
+        assert keeper.stdout is not None
+        keeper.stdout.readline()
+        with pytest.raises(typer.Exit):
+            commands.status("kafka")
+        commands.down("kafka")
+
+    assert capsys.readouterr().out == f"kafka: starting; log {home.log}\nthe lab's kafka is down\n"
+    assert keeper.returncode == 143
+    assert home.path.is_relative_to(cache)
 
 
 def test_no_request_ends_the_keeper_but_the_one_that_is_meant_to(

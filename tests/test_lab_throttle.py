@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.lab import throttle
+from soak.lab import process_mark, throttle
 from soak.lab.throttle import NOTES, V1, Throttle
 
 pytestmark = pytest.mark.slow
@@ -98,7 +98,7 @@ def test_a_note_without_its_group_goes_too() -> None:
     """Who wrote it was killed before it made the group, or after it took that away."""
     with subprocess.Popen(["true"]) as gone:
         pass
-    name = throttle._name(os.getpid()).replace(f"-{os.getpid()}-", f"-{gone.pid}-")
+    name = "soakd-lab-" + process_mark.here().replace(f"-{os.getpid()}-", f"-{gone.pid}-")
     NOTES.mkdir(parents=True, exist_ok=True)
     ours, theirs = NOTES / name, NOTES / f"soakd-lab-1-{gone.pid}-1"
     for note in (ours, theirs):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -108,8 +107,8 @@ def _run(found: Drill, plan_file: PlanFile, run_dir: Path | None, seed: int) -> 
         highlight=False,
     )
     put_in: list[Injected] = []
-    with ExitStack() as scratch:
-        environment = _environment(found, scratch)
+    with ExitStack() as whole:
+        environment = _environment(found, whole)
 
         def begin(started: Started, stack: ExitStack) -> Injected:
             put_in.append(_injected(found, started, environment, stack))
@@ -183,6 +182,7 @@ def _tell_failure(injection: Injection) -> None:
 
 def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Injected) -> Result:
     from soak.cli import _lab_drill_list, _outcome
+    from soak.lab import drill as drills
     from soak.lab import drill_result, drill_verdict, origin
 
     summary = _outcome.read(ended.folder)
@@ -196,6 +196,7 @@ def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Inj
     result = drill_result.stamped(
         drill_result.of(found, seed, summary, moments, checks),
         broker_of(found),
+        drills.form(found),
         origin.here(put_in.clock.wall_ns()),
     )
     (ended.folder.lab / "drill.json").write_text(drill_result.line(result))
@@ -208,11 +209,13 @@ def _moments(folder: RunFolder, put_in: Injected, event: str) -> Moments:
     from soak.lab import drill_run
     from soak.lab.drill_verdict import Moments
 
-    injection = put_in.injection
+    injection, told = put_in.injection, drill_run.told(folder)
     return Moments(
         injection.onset_wall_ns,
         injection.lifted_wall_ns,
-        *drill_run.told(folder),
+        told.at_wall_ns,
+        told.gone_wall_ns,
+        told.cause,
         events_wall_ns=drill_run.events(folder, event) if event else (),
         disordered=drill_run.disordered(folder) if event else 0,
         pool=put_in.pool,
@@ -253,13 +256,13 @@ def lacking(found: Drill, lab: Lab | None) -> str:
     return ""
 
 
-def _environment(found: Drill, scratch: ExitStack) -> dict[str, str]:
+def _environment(found: Drill, stack: ExitStack) -> dict[str, str]:
     """Return what the daemons that measure must be started with for this fault; most need nothing."""
     from soak.core import plugins
+    from soak.lab import scratch
 
     of_fault = getattr(plugins.load("soak.lab.faults", found.fault_kind), "environment", None)
     if of_fault is None:
         return {}
-    folder = scratch.enter_context(tempfile.TemporaryDirectory(prefix="soakd-drill-"))
-    environment: dict[str, str] = of_fault(Path(folder))
+    environment: dict[str, str] = of_fault(stack.enter_context(scratch.folder()))
     return environment

@@ -41,7 +41,9 @@ def up(
     from soak.core import plugins
     from soak.core.errors import PlanError
     from soak.lab import standing
+    from soak.service.signals import exit_on_sigterm
 
+    exit_on_sigterm(with_hangup=True)
     home = _home(broker)
     most: int = plugins.load("soak.lab.brokers", broker).MOST_NODES
     if brokers > most:
@@ -63,7 +65,7 @@ def down(broker: Broker) -> None:
     from soak.lab import standing
 
     home = _home(broker)
-    was_up = home.read() is not None
+    was_up = home.read() is not None or home.is_held()
     standing.down(home)
     print(f"the lab's {broker} {'is down' if was_up else 'was not up'}")
 
@@ -78,7 +80,7 @@ def status(
     for kind in [broker] if broker else plugins.names("soak.lab.brokers"):
         home = _home(kind)
         state = home.read()
-        if state is None and home.is_changing():
+        if state is None and (home.is_changing() or home.is_held()):
             print(f"{kind}: starting; log {home.log}")
         elif state is None:
             print(f"{kind}: not up")

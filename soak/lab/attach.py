@@ -38,6 +38,15 @@ def collect_garbage(pid: int) -> None:
         raise LabError(f"the JVM {pid} refuses to collect: {said[:200]!r}")
 
 
+def clear() -> None:
+    """Remove the sockets that this user's killed JVMs have left; one that lives makes another when asked."""
+    for path in Path("/tmp").glob(".java_pid*"):  # noqa: S108  # where every JVM puts it
+        pid = path.name.removeprefix(".java_pid")
+        with suppress(OSError):  # somebody else's
+            if not Path("/proc", pid).exists() and path.stat().st_uid == os.getuid():
+                path.unlink()
+
+
 def let_go(pid: int) -> None:
     """Remove the socket of a JVM, which one that is killed would leave; it makes another when it is asked."""
     with suppress(OSError):  # it has ended

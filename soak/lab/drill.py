@@ -6,6 +6,8 @@ What a run came to is judged in `drill_verdict.py`.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +24,7 @@ from soak.core.yaml_text import Document, Place, parse
 _FAULTS = "soak.lab.faults"
 _CAUSES = "detectors.causes"
 _NO_FILE = Document("", None, {})
+_FORM_LETTERS = 12
 
 
 NOTHING = "nothing"
@@ -116,6 +119,14 @@ def load(path: Path) -> Drill:
     given = tuple(_fault(one, document, ("given", at)) for at, one in enumerate(file.given))
     about = path.stem, file.description, plan, kind, config, file.expect
     return Drill(*about, file.begin, file.length, file.cell, given, document)
+
+
+def form(drill: Drill) -> str:
+    """Return a short digest of what a drill and its plan say; runs of two forms are no runs of one drill."""
+    own = {key: value for key, value in drill.document.value.items() if key != "description"}
+    plan = parse(drill.plan.read_text(encoding="utf-8"), str(drill.plan)).value
+    text = json.dumps([own, plan], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:_FORM_LETTERS]
 
 
 def declaration(drill: Drill, *, at_wall_ns: int) -> dict[str, object]:

@@ -21,6 +21,7 @@ from soak.lab.drill_verdict import (
     at_wall_ns,
     before_fault,
     closest,
+    is_told,
     nearest,
     of_fault,
     relevant,
@@ -41,7 +42,8 @@ class Result:
     seed: int
     fault: str
     expected: str
-    cause: str  # a wrong one that was blamed for the fault, else what was expected, else another; or NONE
+    # by the last word: a wrong one blamed for the fault, else the expected one, else another; or NONE
+    cause: str
     is_passed: bool  # never where the run proves nothing
     missed: list[str] = field(default_factory=list)  # subjects of the checks that were not met
     onset_seconds: float | None = None  # of the finding, after the fault's
@@ -65,6 +67,15 @@ class Result:
     at: str = ""  # when it was judged, UTC
     host: str = ""
     revision: str = ""  # of the program
+    form: str = ""  # of the drill and its plan, see `drill.form`
+    told_cause: str = ""  # by the first message about the finding
+    left_out: str = (
+        ""  # why it counts no more, by hand: what it showed was mended, or it was no fair run
+    )
+
+    @property
+    def counts(self) -> bool:
+        return self.is_judged and not self.left_out
 
     @property
     def is_detected(self) -> bool:
@@ -87,8 +98,9 @@ def of(
     evidence = found.get("evidence") or [{}]
     onset, coverage = moments.onset_wall_ns, summary.get("coverage", {})
     is_judged = "detector" not in {gap.get("source") for gap in coverage.get("gaps", ())}
-    if drill.expect.cause == NOTHING and about:
-        is_judged = True  # a false alarm is one, however little was looked at
+    early = before_fault(about, moments)
+    if early or (about if drill.expect.cause == NOTHING else wrong(drill.expect, own, moments)):
+        is_judged = True  # a false alarm or a wrong name is one, however little was looked at
     elif drill.expect.cause == NOTHING:
         # what no detector looked at is no proof that nothing was there
         seconds, untrusted = (coverage.get(name, 0) for name in ("seconds", "untrusted_seconds"))
@@ -106,7 +118,7 @@ def of(
         told_seconds=_seconds(onset, moments.told_wall_ns.get(key)),
         gone_seconds=_seconds(moments.lifted_wall_ns, moments.gone_wall_ns.get(key)),
         extra=sum(one is not found and bool(one.get("is_about_cluster")) for one in about),
-        false_alarms=len(before_fault(about, moments)),
+        false_alarms=len(early),
         late_alarms=len(after_lifting(drill.expect, about, moments)),
         series=_column(found),
         before=found.get("before"),
@@ -115,6 +127,7 @@ def of(
         why=str(evidence[0].get("text", "")),
         untrusted_seconds=int(coverage.get("untrusted_seconds", 0)),
         is_judged=is_judged,
+        told_cause=moments.told_cause.get(key, ""),
     )
 
 
@@ -133,9 +146,16 @@ def failed(drill: Drill, seed: int, why: str) -> Result:
     )
 
 
-def stamped(result: Result, broker: str, origin: Origin) -> Result:
-    """Return a result that says of which broker it is, and when, where and of what it was made."""
-    return replace(result, broker=broker, at=origin.at, host=origin.host, revision=origin.revision)
+def stamped(result: Result, broker: str, form: str, origin: Origin) -> Result:
+    """Return a result that says of which broker and drill it is, and when, where and of what it was made."""
+    return replace(
+        result,
+        broker=broker,
+        form=form,
+        at=origin.at,
+        host=origin.host,
+        revision=origin.revision,
+    )
 
 
 def line(result: Result) -> str:
@@ -174,9 +194,8 @@ def row(result: Result) -> tuple[str, ...]:
     verdict = "ok" if result.is_passed else f"MISSED: {', '.join(result.missed)}"
     if not result.is_judged:
         verdict = "INCONCLUSIVE: it failed, or the detector has not judged it"
-    injected = "nothing" if result.expected == NOTHING else result.fault
     found = ": ".join(part for part in (result.cause, step(result)) if part)
-    return result.drill, injected, found, ", ".join(when), result.why, verdict
+    return result.drill, result.fault, found, ", ".join(when), result.why, verdict
 
 
 def _beside(seconds: float, decimals: int) -> str:
@@ -188,11 +207,11 @@ def _shown(
     drill: Drill, own: Sequence[Mapping[str, Any]], moments: Moments
 ) -> Mapping[str, Any] | None:
     """Return the finding that says how it went, of those that are the fault's."""
-    onset_wall_ns = moments.onset_wall_ns
+    onset_wall_ns, is_quiet = moments.onset_wall_ns, drill.expect.cause == NOTHING
     return (
         closest(wrong(drill.expect, own, moments), onset_wall_ns)
         or nearest(drill.expect, own, onset_wall_ns)
-        or closest(own, onset_wall_ns)
+        or closest([one for one in own if is_told(one) or is_quiet], onset_wall_ns)
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from soak.core.model import Record
@@ -12,13 +13,22 @@ from soak.store.journal_reader import read_source, sources
 from soak.store.run_folder import RunFolder, read_run
 
 
-def told(folder: RunFolder) -> tuple[dict[str, int], dict[str, int]]:
-    """Return, by finding, when people were first told of it, and when it was noticed to be gone for good.
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What people were told, by finding."""
+
+    at_wall_ns: Mapping[str, int] = field(default_factory=dict)  # first
+    cause: Mapping[str, str] = field(default_factory=dict)  # by that first message
+    gone_wall_ns: Mapping[str, int] = field(default_factory=dict)  # when it was noticed, for good
+
+
+def told(folder: RunFolder) -> Told:
+    """Return what people were told in a run.
 
     Nobody is told that something is gone that was not held against the cluster: then the second counts.
     """
     if not folder.findings.exists():  # the detector never ran; to look would make one
-        return {}, {}
+        return Told()
     run = read_run(folder)
     with FindingsStore(folder.findings) as store:
         outbox, findings = store.outbox(run.id), store.findings(run.id)
@@ -32,8 +42,10 @@ def told(folder: RunFolder) -> tuple[dict[str, int], dict[str, int]]:
         for one in findings
         if one.gone_k is not None
     }
-    return (
-        _first([(row.key, row.done_wall_ns) for row in sent]),
+    at_wall_ns = _first([(row.key, row.done_wall_ns) for row in sent])
+    return Told(
+        at_wall_ns,
+        {row.key: row.cause for row in sent if row.done_wall_ns == at_wall_ns.get(row.key)},
         seconds | _first([(row.key, row.created_wall_ns) for row in gone]),
     )
 

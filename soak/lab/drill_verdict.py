@@ -16,6 +16,9 @@ from soak.core.units import SECOND_NS, format_duration
 from soak.lab.drill import CLIENT, NOTHING, UNKNOWN, Expectation
 from soak.lab.pool import Pool
 
+_LOOKED_BACK = "offline"
+"""How a finding says that nobody was told of it: the report alone found it, when all was over."""
+
 EARLY_NS, LATE_NS = 5 * SECOND_NS, 30 * SECOND_NS
 """A finding is the fault's when it begins at most so long before it was felt and after it was lifted."""
 
@@ -30,6 +33,7 @@ class Moments:
     lifted_wall_ns: int | None = None
     told_wall_ns: Mapping[str, int] = field(default_factory=dict)  # first sent
     gone_wall_ns: Mapping[str, int] = field(default_factory=dict)  # noticed to be gone
+    told_cause: Mapping[str, str] = field(default_factory=dict)  # by what was first sent
     events_wall_ns: Sequence[int] = ()  # of the kind that is expected, at the earliest
     disordered: int = 0  # records after one of the same second or a later one
     pool: Pool | None = None
@@ -196,9 +200,14 @@ def _between(
 def nearest(
     expect: Expectation, findings: Sequence[Mapping[str, Any]], onset_wall_ns: int | None
 ) -> Mapping[str, Any] | None:
-    """Return the finding of the expected cause whose onset lies nearest to the fault's."""
-    named = [one for one in findings if one.get("cause") == expect.cause]
+    """Return the finding of the expected cause, made in the run, that began nearest to the fault's onset."""
+    named = [one for one in findings if one.get("cause") == expect.cause and is_told(one)]
     return closest(named, onset_wall_ns)
+
+
+def is_told(finding: Mapping[str, Any]) -> bool:
+    """Return whether it was found while the run went on: looking back is no detection."""
+    return finding.get("found") != _LOOKED_BACK
 
 
 def closest(

@@ -10,7 +10,7 @@ from pathlib import Path
 from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan import LabDrive
-from soak.lab import artifacts, drive_mounts, throttle
+from soak.lab import artifacts, attach, drive_mounts, throttle
 from soak.lab import drive as injected
 from soak.lab.drive import Drive
 from soak.lab.mailbox import Mailbox
@@ -71,6 +71,7 @@ def start_lab(
     if nodes > module.MOST_NODES:
         raise PlanError(f"a lab's {kind} has at most {module.MOST_NODES} nodes, not {nodes}")
     throttle.clear()  # of a drill that was killed
+    attach.clear()
     drive_mounts.clear_left()  # of a keeper that was
     with contextlib.ExitStack() as undo:  # an interrupt too must leave nothing behind
         mailbox = Mailbox(on_mail) if with_mailbox else None

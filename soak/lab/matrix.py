@@ -7,20 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from soak.core import wording
 from soak.core.errors import LabError
 from soak.lab import drill_result
 from soak.lab.drill import NOTHING, UNKNOWN
 from soak.lab.drill_result import Result
-from soak.lab.matrix_limits import is_right, is_wrong, limits
-from soak.lab.step_tables import middle, step_tables
+from soak.lab.matrix_limits import is_right, limits
+from soak.lab.step_tables import middle, size, step_tables
 
 _HEADINGS = (
     *("drill", "broker", "fault", "expected", "runs", "passed", "detected", "named as"),
     *("others", "onset, s", "told, s", "gone, s", "step"),
 )
-_TIMES = ("onset", "told", "gone")
-"""Subjects of the checks that have a limit of time."""
-
 BEGIN, END = "<!-- matrix: written by `soak lab matrix` -->", "<!-- end of matrix -->"
 
 
@@ -67,26 +65,32 @@ def left(wanted: Mapping[str, int], done: Sequence[Result]) -> list[tuple[str, i
 
     One that proved nothing is missing.
     """
-    have = {(one.drill, one.seed) for one in done if one.is_judged}
+    have = {(one.drill, one.seed) for one in done if one.counts}
     most = max(wanted.values(), default=0)
     every = [(name, seed) for seed in range(1, most + 1) for name in wanted if seed <= wanted[name]]
     return [one for one in every if one not in have]
 
 
-def tables(results: Sequence[Result]) -> str:
-    """Return the confusion matrix and the times as Markdown, and whether each limit holds."""
-    judged = [one for one in results if one.is_judged]
+def tables(results: Sequence[Result], forms: Mapping[str, str]) -> str:
+    """Return the confusion matrix and the times as Markdown, and whether each limit holds.
+
+    `forms` are those that the drills have by now, see `drill.form`.
+    """
+    counted = [one for one in results if one.counts]
     lines = [
-        _sentence([one for one in judged if one.expected != NOTHING]),
-        *_unproven(results),
+        _sentence([one for one in counted if one.expected != NOTHING]),
+        *_list("Runs that failed or were not judged, and count for nothing", _unproven(results)),
+        *_list("Left out by hand", [one for one in results if one.left_out]),
+        *_list("Of an earlier form of the drill or its plan", _outdated(counted, forms)),
         "",
         *(f"- {limit}" for limit in limits(results)),
         "",
         f"| {' | '.join(_HEADINGS)} |",
         f"|{'---|' * len(_HEADINGS)}",
     ]
-    for name in sorted({one.drill for one in judged}):
-        runs = [one for one in judged if one.drill == name]
+    for name in sorted({one.drill for one in counted}):
+        runs = [one for one in counted if one.drill == name]
+        named = [one for one in runs if is_right(one)]
         causes = Counter(one.cause for one in runs).most_common()
         lines.append(
             f"| {name} | {runs[0].broker or '-'} | {runs[0].fault} | {runs[0].expected} | {len(runs)} "
@@ -94,12 +98,12 @@ def tables(results: Sequence[Result]) -> str:
             f"| {sum(one.is_detected for one in runs)} "
             f"| {', '.join(f'{cause} {count}' for cause, count in causes)} "
             f"| {sum(one.extra for one in runs)} "
-            f"| {_span([one.onset_seconds for one in runs])} "
-            f"| {_span([one.told_seconds for one in runs])} "
-            f"| {_span([one.gone_seconds for one in runs])} "
-            f"| {_middle_step(runs) or '-'} |"
+            f"| {_span([one.onset_seconds for one in named])} "
+            f"| {_span([one.told_seconds for one in named])} "
+            f"| {_span([one.gone_seconds for one in named])} "
+            f"| {_middle_step(named) or '-'} |"
         )
-    return "\n".join([*lines, *_grids(judged)]) + "\n"
+    return "\n".join([*lines, *_grids(counted)]) + "\n"
 
 
 def with_tables(page: str, text: str) -> str:
@@ -118,9 +122,14 @@ def _grids(results: Sequence[Result]) -> list[str]:
         lines.append(f"|---|{'---|' * len(table.columns)}")
         for row in table.rows:
             runs = [table.middle.get((row, column)) for column in table.columns]
-            steps = [drill_result.step(one) if one else "-" for one in runs]
+            steps = [f"{drill_result.step(one)}, {_rise(one)}" if one else "-" for one in runs]
             lines.append(f"| {row} | {' | '.join(steps)} |")
     return lines
+
+
+def _rise(one: Result) -> str:
+    """Return by how much a level rose, which is what the steps of a table are compared by."""
+    return f"+{wording.amount(size(one), 'seconds')}"
 
 
 def _middle_step(runs: Sequence[Result]) -> str:
@@ -130,38 +139,37 @@ def _middle_step(runs: Sequence[Result]) -> str:
 
 def _sentence(faults: Sequence[Result]) -> str:
     named = [one for one in faults if one.is_detected]
-    watched = [one for one in faults if one.false_alarms is not None]
-    false = _share(watched, lambda one: bool(one.false_alarms))
     after = [one for one in faults if one.late_alarms is not None]
     late = _share(after, lambda one: bool(one.late_alarms))
-    wrong = _share(faults, is_wrong)
-    unknown = _share(named, lambda one: one.cause == UNKNOWN and not is_right(one))
+    nameless = [one for one in named if one.expected == UNKNOWN]
+    nameable = [one for one in named if one.expected != UNKNOWN]
+    first = [one for one in nameable if one.told_cause]
     return (
         f"Detected: {_share(faults, lambda one: one.is_detected)}. "
-        f"Cause right: {_share(named, is_right)}; wrong: {wrong}; "
-        f"`unknown` instead: {unknown}. In time: "
-        + "; ".join(f"{subject} {_in_time(faults, subject)}" for subject in _TIMES)
-        + f". With a finding about the cluster before the fault: {false}; "
-        f"with one of another cause that begins after the lifting: {late}. "
+        f"Of these cause right: {_share(nameable, is_right)}, "
+        f"`unknown` instead: {_share(nameable, lambda one: one.cause == UNKNOWN)}; "
+        f"of what has no name left `unknown`: {_share(nameless, is_right)}. "
+        f"Named by the first message as by the last word: "
+        f"{_share(first, lambda one: one.told_cause == one.cause)} (of the others nobody noted it). "
+        f"With a finding of another cause that begins after the lifting: {late}. "
         f"Others about the cluster, wherever they begin: {sum(one.extra for one in faults)}."
     )
 
 
-def _unproven(results: Sequence[Result]) -> list[str]:
-    """Return a line about the runs that count for nothing; none where there are none."""
-    names = Counter(one.drill for one in results if not one.is_judged)
+def _unproven(results: Sequence[Result]) -> list[Result]:
+    return [one for one in results if not one.is_judged]
+
+
+def _outdated(counted: Sequence[Result], forms: Mapping[str, str]) -> list[Result]:
+    """Return the runs of drills that say something else by now, where it is known."""
+    return [one for one in counted if one.form and one.form != forms.get(one.drill, one.form)]
+
+
+def _list(subject: str, results: Sequence[Result]) -> list[str]:
+    """Return a paragraph that counts runs by their drills; none where there are none."""
+    names = Counter(one.drill for one in results)
     told = ", ".join(f"{name} {count}" for name, count in sorted(names.items()))
-    return [f"Runs that failed or were not judged, and count for nothing: {told}."] if told else []
-
-
-def _in_time(faults: Sequence[Result], subject: str) -> str:
-    """Return how often something came in time, of the runs in which it came or was waited for."""
-    asked = [
-        one
-        for one in faults
-        if subject in one.missed or getattr(one, f"{subject}_seconds") is not None
-    ]
-    return _share(asked, lambda one: subject not in one.missed)
+    return ["", f"{subject}: {told}."] if told else []
 
 
 def _share(results: Sequence[Result], holds: Callable[[Result], bool]) -> str:

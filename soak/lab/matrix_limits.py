@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from soak.lab.drill import CLIENT, NOTHING, UNKNOWN
 from soak.lab.drill_result import NONE, Result
 from soak.lab.step_tables import StepTable, step_tables
 
 DETECTED_RATIO, RIGHT_RATIO, WRONG_RATIO = 0.95, 0.90, 0.05
-QUIET = "quiet"
-"""The fault that is none."""
+IN_TIME_RATIOS = {"onset": 0.95, "told": 0.95, "gone": 0.90}
+"""By the checks that have a limit of time: of the detected runs in which it came or had to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +30,39 @@ class Limit:
 
 def limits(results: Sequence[Result]) -> list[Limit]:
     """Return each limit; runs that prove nothing count for none of them."""
-    judged = [one for one in results if one.is_judged]
-    faults = [one for one in judged if one.expected != NOTHING]
+    counted = [one for one in results if one.counts]
+    faults = [one for one in counted if one.expected != NOTHING]
     found = [one for one in faults if one.is_detected]
-    none = [one for one in judged if one.expected == NOTHING]
-    quiet = [one for one in none if one.fault == QUIET]
-    others = [one for one in none if one.fault != QUIET]
+    with_name = [one for one in found if one.expected != UNKNOWN]
+    watched = [one for one in faults if one.false_alarms is not None]
+    none = [one for one in counted if one.expected == NOTHING]
     return [
         _at_least("detected", DETECTED_RATIO, faults, lambda one: one.is_detected),
-        _at_least("cause right", RIGHT_RATIO, found, is_right),
+        _at_least("cause right, of what has a name", RIGHT_RATIO, with_name, is_right),
         _at_most("cause wrong", WRONG_RATIO, faults, is_wrong),
-        _at_most("quiet, with a finding", 0.0, quiet, lambda one: one.is_detected),
-        _at_most(
-            "others where nothing may be found, with a finding",
-            0.0,
-            others,
-            lambda one: one.is_detected,
+        *(
+            _at_least(f"{subject} in time", ratio, asked(found, subject), partial(_is_met, subject))
+            for subject, ratio in IN_TIME_RATIOS.items()
         ),
-        *map(_growing, step_tables(judged)),
+        _at_most("an alarm before the fault", 0.0, watched, lambda one: bool(one.false_alarms)),
+        _at_least(
+            "as it should be where nothing may be found", 1.0, none, lambda one: one.is_passed
+        ),
+        *map(_growing, step_tables(counted)),
     ]
+
+
+def asked(runs: Sequence[Result], subject: str) -> list[Result]:
+    """Return the runs in which something came that must come in time, or was waited for."""
+    return [
+        one
+        for one in runs
+        if subject in one.missed or getattr(one, f"{subject}_seconds") is not None
+    ]
+
+
+def _is_met(subject: str, one: Result) -> bool:
+    return subject not in one.missed
 
 
 def is_kept(results: Sequence[Result]) -> bool:

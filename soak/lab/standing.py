@@ -95,6 +95,11 @@ class Home:
         """Return whether a keeper lives."""
         return is_held(self.lock)
 
+    def end_start(self) -> None:
+        """Have a keeper that does not serve yet undo what it has begun, and end."""
+        with contextlib.suppress(ProcessLookupError, ValueError):  # it has ended meanwhile
+            os.kill(int(self.lock.read_text()), signal.SIGTERM)
+
     def is_changing(self) -> bool:
         """Return whether somebody starts or ends the lab."""
         return is_held(self.change_lock)
@@ -194,7 +199,10 @@ def down(home: Home) -> None:
     if home.path.exists():
         with home.changed_by_us_alone():
             if home.is_held():
-                ask(home, "down")
+                if home.read() is None:  # who waited for it to come up was killed
+                    home.end_start()
+                else:
+                    ask(home, "down")
                 _await_end(home)
             clear(home)
     drive_mounts.clear_left()

@@ -49,9 +49,9 @@ def size(one: Result) -> float:
 
 
 def middle(runs: Sequence[Result]) -> Result | None:
-    """Return the run whose step is in the middle, by size; None where none has one."""
+    """Return the run whose step is in the middle, by size, of two the smaller; None where none has one."""
     stepped = [one for one in runs if one.before is not None and one.after is not None]
-    return sorted(stepped, key=size)[len(stepped) // 2] if stepped else None
+    return sorted(stepped, key=size)[(len(stepped) - 1) // 2] if stepped else None
 
 
 def _table(name: str, results: Sequence[Result]) -> StepTable:

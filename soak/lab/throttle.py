@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from soak.core.plan_base import STRICT
-from soak.lab.standing import start_ticks
+from soak.lab import process_mark
 from soak.store.run_folder import write_atomically
 
 V1, V2 = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup")
@@ -39,7 +39,7 @@ class Throttle:
 
     def __init__(self, device: str, writes_per_second: int) -> None:
         self._root = _root()
-        self._group = self._root / _name(os.getpid())
+        self._group = self._root / f"{_NAME}-{process_mark.here()}"
         self._device = device
         self._writes_per_second = writes_per_second
 
@@ -83,22 +83,13 @@ class Throttle:
 
 def clear() -> None:
     """Let go what processes that are gone held, as far as this user may and can tell that they are gone."""
-    root, pattern = _root(), f"{_NAME}-{_namespace()}-*-*"
+    root, pattern = _root(), f"{_NAME}-{process_mark.ours()}"
     if not os.access(root, os.W_OK):
         return
     # One that ended between two steps has left a note without its group.
     for name in {path.name for path in (*root.glob(pattern), *NOTES.glob(pattern))}:
-        if name != _name(int(name.split("-")[-2])):
+        if process_mark.is_gone(name.removeprefix(f"{_NAME}-")):
             _dissolve(root / name)
-
-
-def _name(pid: int) -> str:
-    """Return the name of a process's group: containers may share the groups, and their numbers repeat."""
-    return f"{_NAME}-{_namespace()}-{pid}-{start_ticks(pid)}"
-
-
-def _namespace() -> int:
-    return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def _root() -> Path:

@@ -23,10 +23,17 @@ def stop_event() -> threading.Event:
     return stop
 
 
-def exit_on_sigterm() -> None:
-    """Have SIGTERM raise `SystemExit`, from the main thread, so that what was begun is cleaned up."""
+def exit_on_sigterm(*, with_hangup: bool = False) -> None:
+    """Have SIGTERM raise `SystemExit`, from the main thread, so that what was begun is cleaned up.
+
+    With the end of the terminal too, where somebody waits there for it to be done.
+    """
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)  # as a shell tells of a command that a signal ended
 
     signal.signal(signal.SIGTERM, on_signal)
+    if (
+        with_hangup and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+    ):  # else nohup asked for that
+        signal.signal(signal.SIGHUP, on_signal)

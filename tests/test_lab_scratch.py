@@ -1,0 +1,42 @@
+"""What a drill's daemons are started with lies in a folder that no killed drill leaves for long."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from soak.lab import process_mark, scratch
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from soak.lab import scratch
+
+with scratch.folder(Path(sys.argv[1])) as folder:
+    (folder / "clock").write_text("0")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_drill_left_is_cleared_by_the_next_one(tmp_path: Path) -> None:
+    """What one that lives has, and what others put there, stays."""
+    subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False, timeout=60)
+    (left,) = tmp_path.iterdir()
+    other = tmp_path / "soakd-drill-of-somebody"
+    other.mkdir()
+
+    with scratch.folder(tmp_path) as first, scratch.folder(tmp_path) as second:
+        during = set(tmp_path.iterdir())
+
+    assert (left / "clock").exists() is False
+    assert during == {first, second, other}
+    assert set(tmp_path.iterdir()) == {other}
+
+
+def test_a_process_that_got_the_number_of_another_is_another() -> None:
+    """By when it began."""
+    mark = process_mark.here()
+
+    assert not process_mark.is_gone(mark)
+    assert process_mark.is_gone(f"{mark}0")
