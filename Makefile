@@ -56,7 +56,7 @@ test: check packages-in-ci ## everything CI runs: check, then the tests on a rea
 	@$(BIN)/pytest -m 'broker or spark or slow' -rs --durations=10
 
 .PHONY: test-drills
-test-drills: $(STAMP) packages-in-ci ## two short drills on an injected drive: found, told and seen to go (five minutes)
+test-drills: $(STAMP) packages-in-ci ## two short drills on an injected drive: found, told and seen to go (four minutes)
 	@$(BIN)/pytest -m slow tests/test_drills_short.py -rs --durations=2
 
 .PHONY: test-restarts

@@ -62,6 +62,34 @@ def test_a_fault_that_the_plans_lab_cannot_have_is_refused_with_line_and_key(
     assert given.startswith(f"{tmp_path}/mine.yaml:5: given.0.{message}")
 
 
+@pytest.mark.parametrize(
+    ("fault", "given", "message"),
+    [
+        ("network_loss", "network_delay, node: 1", "network_delay and network_loss would both set"),
+        ("drive_hang", "drive_delay", "drive_delay and drive_hang would both set how the drive"),
+        (
+            "drive_gc",
+            "drive_discard",
+            "drive_discard and drive_gc would both set the drive's erased",
+        ),
+        ("drive_gc", "drive_discard, node: 2", ""),
+        ("drive_gc", "drive_delay", ""),
+        ("network_loss", "drive_delay", ""),
+    ],
+)
+def test_two_faults_of_which_one_would_undo_the_other_are_refused(
+    fault: str, given: str, message: str, tmp_path: Path
+) -> None:
+    """One relay does one thing, and so does each drive, for its answers and for its pages."""
+    plan = PLAN.replace("LAB", "nodes: 2, relayed: true, drive: {brokers: [1, 2]}")
+    lines = (f"fault: {{kind: {fault}}}", EXPECT, "given:", f"  - {{kind: {given}}}")
+
+    said = refusal(tmp_path, plan, *lines)
+
+    assert said.startswith(message and f"{tmp_path}/mine.yaml:5: given.0.kind: {message}")
+    assert bool(said) == bool(message)
+
+
 @pytest.mark.parametrize("fault", ["kind: quiet", "kind: broker_kill", "kind: drive_gc, node: 2"])
 def test_a_pool_is_judged_of_an_injected_drive_alone(fault: str, tmp_path: Path) -> None:
     """That of the broker to whom the fault is done."""

@@ -30,6 +30,7 @@ def check(found: Drill, plan_file: PlanFile) -> None:
     _check_fault(found, ("fault",), found.fault_kind, found.fault, lab)
     for at, (kind, config) in enumerate(found.given):
         _check_fault(found, ("given", at), kind, config, lab)
+    _check_sole(found)
     _check_pool(found, lab)
     _check_begin(found, plan_file)
 
@@ -48,6 +49,21 @@ def _check_fault(found: Drill, place: Place, kind: str, config: Any, lab: Lab) -
     lack = "" if lacks is None else lacks(lab, config)
     if lack:
         raise found.document.error((*place, "kind"), lack)
+
+
+def _check_sole(found: Drill) -> None:
+    """Refuse two faults that set the same: what one does the other would undo."""
+    set_by: dict[tuple[str, int], str] = {}
+    faults: list[tuple[Place, str, Any]] = [(("fault",), found.fault_kind, found.fault)]
+    faults += [(("given", at), kind, config) for at, (kind, config) in enumerate(found.given)]
+    for place, kind, config in faults:
+        sole = getattr(plugins.load("soak.lab.faults", kind), "sole", None)
+        key = None if sole is None else sole(config)
+        if key in set_by:
+            text = f"{kind} and {set_by[key]} would both set {key[0]}"
+            raise found.document.error((*place, "kind"), text)
+        if key is not None:
+            set_by[key] = kind
 
 
 def _check_pool(found: Drill, lab: Lab) -> None:

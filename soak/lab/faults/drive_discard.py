@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, duration_ns
+from soak.lab.faults import _sole
 from soak.lab.faults._lacking import lacking_own_drive
 from soak.lab.faults._undoing import Undoing, drive_of, undoing
 from soak.lab.flash import Settings
@@ -36,6 +37,7 @@ class Config:
 
 
 lacks = lacking_own_drive
+sole = _sole.drive_pages
 
 
 def inject(target: Target, config: Config) -> Undoing:

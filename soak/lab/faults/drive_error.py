@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic.dataclasses import dataclass
 
 from soak.core.plan_base import STRICT
+from soak.lab.faults import _sole
 from soak.lab.faults._lacking import lacking_own_drive
 from soak.lab.faults._undoing import Undoing, drive_of, node_of, undoing
 from soak.lab.ports import Target
@@ -23,6 +24,7 @@ class Config:
 
 
 lacks = lacking_own_drive
+sole = _sole.drive_answers
 
 
 def inject(target: Target, config: Config) -> Undoing:

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.plan_base import STRICT
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns, size_bytes
+from soak.lab.faults import _sole
 from soak.lab.faults._lacking import lacking_own_drive
 from soak.lab.faults._undoing import Undoing, drive_of, undoing
 from soak.lab.flash import PAGE_BYTES, Settings
@@ -37,6 +38,7 @@ class Config:
 
 
 lacks = lacking_own_drive
+sole = _sole.drive_pages
 
 
 def inject(target: Target, config: Config) -> Undoing:

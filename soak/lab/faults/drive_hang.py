@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic.dataclasses import dataclass
 
 from soak.core.plan_base import STRICT
+from soak.lab.faults import _sole
 from soak.lab.faults._lacking import lacking_own_drive
 from soak.lab.faults._undoing import Undoing, drive_of, undoing
 from soak.lab.ports import Target
@@ -19,6 +20,7 @@ class Config:
 
 
 lacks = lacking_own_drive
+sole = _sole.drive_answers
 
 
 def inject(target: Target, config: Config) -> Undoing:

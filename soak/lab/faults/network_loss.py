@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic.dataclasses import dataclass
 
 from soak.core.plan_base import STRICT
+from soak.lab.faults import _sole
 from soak.lab.faults._lacking import lacking_relay
 from soak.lab.faults._undoing import Undoing, relay_of, undoing
 from soak.lab.ports import Target
@@ -24,6 +25,7 @@ class Config:
 
 
 lacks = lacking_relay
+sole = _sole.relay
 
 
 def inject(target: Target, config: Config) -> Undoing:
