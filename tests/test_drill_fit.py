@@ -72,6 +72,17 @@ def test_a_fault_that_the_plans_lab_cannot_have_is_refused_with_line_and_key(
             "drive_discard",
             "drive_discard and drive_gc would both set the drive's erased",
         ),
+        (
+            "fsync_throttle",
+            "fsync_throttle, node: 2",
+            "fsync_throttle and fsync_throttle would both",
+        ),
+        (
+            "cpu_hog",
+            "cpu_hog, hogs: 1",
+            "cpu_hog and cpu_hog would both set the processors of the br",
+        ),
+        ("cpu_hog", "cpu_hog, of: client", ""),
         ("drive_gc", "drive_discard, node: 2", ""),
         ("drive_gc", "drive_delay", ""),
         ("network_loss", "drive_delay", ""),

@@ -99,7 +99,8 @@ def test_the_socket_of_a_killed_jvm_is_cleared_and_that_of_a_live_one_is_not(jvm
     with subprocess.Popen(["true"]) as gone:
         pass
     left, alive = (Path(f"/tmp/.java_pid{pid}") for pid in (gone.pid, jvm))
-    left.touch()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(left))
     attach.collect_garbage(jvm)
 
     attach.clear()

@@ -96,7 +96,8 @@ def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
         store.save_finding(replace(finding, state="gone", gone_k=90), ["mail", "webhook"], 900)
 
     first, cause = {"a": 200}, {"a": "unknown"}
-    assert before == Told()
-    assert gone == Told(first, cause, {"a": 400, "b": 40 * SECOND_NS})
-    assert again == Told(first, cause, {"b": 40 * SECOND_NS})
-    assert drill_run.told(folder) == Told(first, cause, {"a": 900, "b": 40 * SECOND_NS})
+    assert before == Told(confirmed=frozenset("a"))
+    both = frozenset("ab")
+    assert gone == Told(first, cause, {"a": 400, "b": 40 * SECOND_NS}, both)
+    assert again == Told(first, cause, {"b": 40 * SECOND_NS}, both)
+    assert drill_run.told(folder) == Told(first, cause, {"a": 900, "b": 40 * SECOND_NS}, both)

@@ -175,7 +175,7 @@ def test_a_lab_that_is_being_started_is_shown_as_starting(
     with pytest.raises(LabError, match="no network"):
         standing.up(home, asked(home), prepare=look)
 
-    assert capsys.readouterr().out == f"kafka: starting; log {home.log}\n"
+    assert capsys.readouterr().out == f"kafka: starts or ends; log {home.log}\n"
     assert home.path.is_relative_to(cache)
     assert not home.asked.exists()
 
@@ -194,7 +194,10 @@ def test_a_keeper_whose_start_nobody_waits_for_is_shown_and_is_ended_by_down(
             commands.status("kafka")
         commands.down("kafka")
 
-    assert capsys.readouterr().out == f"kafka: starting; log {home.log}\nthe lab's kafka is down\n"
+    assert (
+        capsys.readouterr().out
+        == f"kafka: starts or ends; log {home.log}\nthe lab's kafka is down\n"
+    )
     assert keeper.returncode == 143
     assert home.path.is_relative_to(cache)
 

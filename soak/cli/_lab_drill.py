@@ -97,7 +97,9 @@ def _run(found: Drill, plan_file: PlanFile, run_dir: Path | None, seed: int) -> 
 
     from soak.cli import _outcome
     from soak.cli._session import EXIT_INTERRUPTED, Company, execute
+    from soak.lab import drill as drills
 
+    form = drills.form(found)
     found, plan_file = moved(found, plan_file, seed)
     console = Console()
     console.print(
@@ -119,7 +121,7 @@ def _run(found: Drill, plan_file: PlanFile, run_dir: Path | None, seed: int) -> 
     _outcome.show(console, ended.folder)
     if ended.code == EXIT_INTERRUPTED:
         return None
-    return _judged(console, found, seed, ended, put_in[0])
+    return _judged(console, found, seed, form, ended, put_in[0])
 
 
 def moved(found: Drill, plan_file: PlanFile, seed: int) -> tuple[Drill, PlanFile]:
@@ -180,9 +182,10 @@ def _tell_failure(injection: Injection) -> None:
         print(f"soak: the fault was not undone in order: {injection.failure}", file=sys.stderr)
 
 
-def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Injected) -> Result:
+def _judged(
+    console: Console, found: Drill, seed: int, form: str, ended: Ended, put_in: Injected
+) -> Result:
     from soak.cli import _lab_drill_list, _outcome
-    from soak.lab import drill as drills
     from soak.lab import drill_result, drill_verdict, origin
 
     summary = _outcome.read(ended.folder)
@@ -196,7 +199,7 @@ def _judged(console: Console, found: Drill, seed: int, ended: Ended, put_in: Inj
     result = drill_result.stamped(
         drill_result.of(found, seed, summary, moments, checks),
         broker_of(found),
-        drills.form(found),
+        form,
         origin.here(put_in.clock.wall_ns()),
     )
     (ended.folder.lab / "drill.json").write_text(drill_result.line(result))
@@ -220,6 +223,7 @@ def _moments(folder: RunFolder, put_in: Injected, event: str) -> Moments:
         disordered=drill_run.disordered(folder) if event else 0,
         pool=put_in.pool,
         failure=injection.failure,
+        in_run=told.confirmed,
     )
 
 

@@ -135,14 +135,21 @@ def _is_kept(wanted: dict[str, int], state: Path) -> bool:
 
 
 def _write(state: Path, page: Path) -> None:
+    from contextlib import suppress
+
     from soak.cli import _lab_drill
+    from soak.core.errors import PlanError
     from soak.lab import drill as drills
     from soak.lab import matrix
     from soak.store.run_folder import write_atomically
 
     text = page.read_text(encoding="utf-8") if page.exists() else "# Drills\n"
-    forms = {name: drills.form(_lab_drill.find(name)) for name in _lab_drill.known()}
-    tables = matrix.tables([_with_broker(one) for one in matrix.read(state)], forms)
+    results = matrix.read(state)
+    forms = {}
+    for name in {one.drill for one in results} & set(_lab_drill.known()):
+        with suppress(PlanError):  # somebody is at it
+            forms[name] = drills.form(_lab_drill.find(name))
+    tables = matrix.tables([_with_broker(one) for one in results], forms)
     write_atomically(page, matrix.with_tables(text, tables), 0o644)
 
 
@@ -183,30 +190,20 @@ def _stop(lock: Path) -> None:
     Raises:
         LabError: none runs there, or it does not end.
     """
-    import os
-    import signal
-
     from soak.cli import _lab_drills
     from soak.core.clock import SystemClock
     from soak.core.errors import LabError
+    from soak.lab.standing import end_holder
     from soak.store.run_folder import is_held
 
     if not is_held(lock):
         raise LabError(f"no matrix runs below {lock.parent}")
-    holder = lock.read_text().strip()
-    if not holder.isdecimal():
-        raise LabError(f"a matrix is about to begin or to end below {lock.parent}; try again")
-    try:
-        os.kill(int(holder), signal.SIGTERM)
-    except ProcessLookupError:  # it has ended meanwhile
-        pass
-    except PermissionError as error:
-        raise LabError(f"process {holder} is not this user's to end") from error
-    print(f"process {holder} ends its run, which undoes its fault first", flush=True)
+    process = end_holder(lock)
+    print(f"process {process} ends its run, which undoes its fault first", flush=True)
     clock = SystemClock()
     deadline_ns = clock.mono_ns() + int(_lab_drills.STOP_SECONDS + _SPARE_SECONDS) * 10**9
     while is_held(lock):
         if clock.mono_ns() > deadline_ns:
-            raise LabError(f"process {holder} does not end")
+            raise LabError(f"process {process} does not end")
         clock.sleep_until(clock.mono_ns() + _LOOK_NS)
     print("it has ended")

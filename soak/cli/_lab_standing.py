@@ -81,7 +81,7 @@ def status(
         home = _home(kind)
         state = home.read()
         if state is None and (home.is_changing() or home.is_held()):
-            print(f"{kind}: starting; log {home.log}")
+            print(f"{kind}: starts or ends; log {home.log}")
         elif state is None:
             print(f"{kind}: not up")
         elif home.is_held():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,8 +43,10 @@ def clear() -> None:
     """Remove the sockets that this user's killed JVMs have left; one that lives makes another when asked."""
     for path in Path("/tmp").glob(".java_pid*"):  # noqa: S108  # where every JVM puts it
         pid = path.name.removeprefix(".java_pid")
-        with suppress(OSError):  # somebody else's
-            if not Path("/proc", pid).exists() and path.stat().st_uid == os.getuid():
+        with suppress(OSError):  # it has gone
+            about = path.lstat()
+            is_ours = stat.S_ISSOCK(about.st_mode) and about.st_uid == os.getuid()
+            if is_ours and pid.isdecimal() and not Path("/proc", pid).exists():
                 path.unlink()
 
 

@@ -21,7 +21,6 @@ from soak.lab.drill_verdict import (
     at_wall_ns,
     before_fault,
     closest,
-    is_told,
     nearest,
     of_fault,
     relevant,
@@ -91,7 +90,7 @@ def of(
     checks: Sequence[Check],
 ) -> Result:
     """Return the result of a run whose checks were made."""
-    about = relevant(drill.expect, summary.get("findings", []))
+    about = relevant(drill.expect, summary.get("findings", []), moments)
     own = about if drill.expect.cause == NOTHING else of_fault(about, moments)
     found = _shown(drill, own, moments) or {}
     key = str(found.get("key", ""))
@@ -207,11 +206,11 @@ def _shown(
     drill: Drill, own: Sequence[Mapping[str, Any]], moments: Moments
 ) -> Mapping[str, Any] | None:
     """Return the finding that says how it went, of those that are the fault's."""
-    onset_wall_ns, is_quiet = moments.onset_wall_ns, drill.expect.cause == NOTHING
+    onset_wall_ns = moments.onset_wall_ns
     return (
         closest(wrong(drill.expect, own, moments), onset_wall_ns)
         or nearest(drill.expect, own, onset_wall_ns)
-        or closest([one for one in own if is_told(one) or is_quiet], onset_wall_ns)
+        or closest(own, onset_wall_ns)
     )
 
 

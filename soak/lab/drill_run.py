@@ -20,6 +20,7 @@ class Told:
     at_wall_ns: Mapping[str, int] = field(default_factory=dict)  # first
     cause: Mapping[str, str] = field(default_factory=dict)  # by that first message
     gone_wall_ns: Mapping[str, int] = field(default_factory=dict)  # when it was noticed, for good
+    confirmed: frozenset[str] = frozenset()  # in the run, whoever was told
 
 
 def told(folder: RunFolder) -> Told:
@@ -47,6 +48,7 @@ def told(folder: RunFolder) -> Told:
         at_wall_ns,
         {row.key: row.cause for row in sent if row.done_wall_ns == at_wall_ns.get(row.key)},
         seconds | _first([(row.key, row.created_wall_ns) for row in gone]),
+        frozenset(one.key for one in findings if one.state != "warning"),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,6 @@ from soak.core import wording
 from soak.core.units import SECOND_NS, format_duration
 from soak.lab.drill import CLIENT, NOTHING, UNKNOWN, Expectation
 from soak.lab.pool import Pool
-
-_LOOKED_BACK = "offline"
-"""How a finding says that nobody was told of it: the report alone found it, when all was over."""
 
 EARLY_NS, LATE_NS = 5 * SECOND_NS, 30 * SECOND_NS
 """A finding is the fault's when it begins at most so long before it was felt and after it was lifted."""
@@ -38,6 +35,7 @@ class Moments:
     disordered: int = 0  # records after one of the same second or a later one
     pool: Pool | None = None
     failure: str = ""  # what kept the fault from being undone
+    in_run: Container[str] | None = None  # keys of what was confirmed in the run; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> 
     if expect.cause == NOTHING:
         felt = "felt" if moments.onset_wall_ns is not None else "never felt"
         return [Check("fault", "felt", felt, felt == "felt"), _quiet(findings, "cause"), *counts]
-    about = relevant(expect, findings)
+    about = relevant(expect, findings, moments)
     own = of_fault(about, moments)
     found = None if wrong(expect, own, moments) else nearest(expect, own, moments.onset_wall_ns)
     causes = ", ".join(sorted({str(one.get("cause")) for one in own})) or "no finding"
@@ -85,9 +83,12 @@ def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> 
     ]
 
 
-def relevant(expect: Expectation, findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def relevant(
+    expect: Expectation, findings: Sequence[Mapping[str, Any]], moments: Moments
+) -> list[Mapping[str, Any]]:
     """Return those that count: confirmed ones about the cluster, or that blame what did it, or the client.
 
+    What only the report found or confirmed, looking back, was not detected: it counts where nothing may be.
     Where nothing was done the client may be blamed, as it may for CPU that a hypervisor took. A step back
     down is `unknown` and about nobody, so that cause alone is not enough.
     """
@@ -98,7 +99,13 @@ def relevant(expect: Expectation, findings: Sequence[Mapping[str, Any]]) -> list
             return True
         return cause == CLIENT and expect.cause != NOTHING and not _is_stolen(one)
 
-    return [one for one in findings if one.get("state") != "warning" and counts(one)]
+    def was_seen(one: Mapping[str, Any]) -> bool:
+        known = moments.in_run
+        return expect.cause == NOTHING or known is None or one.get("key") in known
+
+    return [
+        one for one in findings if one.get("state") != "warning" and counts(one) and was_seen(one)
+    ]
 
 
 def wrong(
@@ -200,14 +207,9 @@ def _between(
 def nearest(
     expect: Expectation, findings: Sequence[Mapping[str, Any]], onset_wall_ns: int | None
 ) -> Mapping[str, Any] | None:
-    """Return the finding of the expected cause, made in the run, that began nearest to the fault's onset."""
-    named = [one for one in findings if one.get("cause") == expect.cause and is_told(one)]
+    """Return the finding of the expected cause whose onset lies nearest to the fault's."""
+    named = [one for one in findings if one.get("cause") == expect.cause]
     return closest(named, onset_wall_ns)
-
-
-def is_told(finding: Mapping[str, Any]) -> bool:
-    """Return whether it was found while the run went on: looking back is no detection."""
-    return finding.get("found") != _LOOKED_BACK
 
 
 def closest(

@@ -12,7 +12,7 @@ from soak.lab.step_tables import StepTable, step_tables
 
 DETECTED_RATIO, RIGHT_RATIO, WRONG_RATIO = 0.95, 0.90, 0.05
 IN_TIME_RATIOS = {"onset": 0.95, "told": 0.95, "gone": 0.90}
-"""By the checks that have a limit of time: of the detected runs in which it came or had to."""
+"""By the checks that have a limit of time: of the runs named right in which it came or had to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ def limits(results: Sequence[Result]) -> list[Limit]:
     counted = [one for one in results if one.counts]
     faults = [one for one in counted if one.expected != NOTHING]
     found = [one for one in faults if one.is_detected]
+    named = [one for one in found if is_right(one)]
     with_name = [one for one in found if one.expected != UNKNOWN]
     watched = [one for one in faults if one.false_alarms is not None]
     none = [one for one in counted if one.expected == NOTHING]
@@ -41,7 +42,7 @@ def limits(results: Sequence[Result]) -> list[Limit]:
         _at_least("cause right, of what has a name", RIGHT_RATIO, with_name, is_right),
         _at_most("cause wrong", WRONG_RATIO, faults, is_wrong),
         *(
-            _at_least(f"{subject} in time", ratio, asked(found, subject), partial(_is_met, subject))
+            _at_least(f"{subject} in time", ratio, asked(named, subject), partial(_is_met, subject))
             for subject, ratio in IN_TIME_RATIOS.items()
         ),
         _at_most("an alarm before the fault", 0.0, watched, lambda one: bool(one.false_alarms)),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from soak.lab.standing import start_ticks
 
+_PARTS = 3
+
 
 def of(pid: int) -> str:
     """Return a name of three numbers: containers may share a folder, and their processes' numbers repeat."""
@@ -24,8 +26,11 @@ def ours() -> str:
 
 
 def is_gone(mark: str) -> bool:
-    """Return whether the process of a name that `ours` covers has ended."""
-    return mark != of(int(mark.split("-")[1]))
+    """Return whether it is the name of a process that this one could see, and that has ended."""
+    parts = mark.split("-")
+    if len(parts) != _PARTS or not all(part.isdecimal() for part in parts):
+        return False
+    return int(parts[0]) == _namespace() and mark != of(int(parts[1]))
 
 
 def _namespace() -> int:

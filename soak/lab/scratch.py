@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ def folder(root: Path | None = None) -> Iterator[Path]:
     """Give a new one; what killed drills of this user left is cleared away first."""
     root = root or Path(tempfile.gettempdir())
     for left in root.glob(f"{_NAME}{process_mark.ours()}-*"):
-        if process_mark.is_gone(left.name.removeprefix(_NAME).rpartition("-")[0]):
-            shutil.rmtree(left, ignore_errors=True)  # another user's stays
+        mark = left.name.removeprefix(_NAME).rpartition("-")[0]
+        if process_mark.is_gone(mark) and left.lstat().st_uid == os.getuid():
+            shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f"{_NAME}{process_mark.here()}-", dir=root) as made:
         yield Path(made)

@@ -29,7 +29,7 @@ from soak.daemons.context import boot_id
 from soak.lab import drive_mounts
 from soak.service import children
 from soak.service.cache import user_cache
-from soak.store.run_folder import exclusive, is_held, write_atomically
+from soak.store.run_folder import exclusive, holder, is_held, write_atomically
 
 START_LIMIT_NS = 600 * SECOND_NS  # the jars may have to be fetched
 ANSWER_SECONDS = 300.0  # a cluster of many partitions takes its time to come back
@@ -94,11 +94,6 @@ class Home:
     def is_held(self) -> bool:
         """Return whether a keeper lives."""
         return is_held(self.lock)
-
-    def end_start(self) -> None:
-        """Have a keeper that does not serve yet undo what it has begun, and end."""
-        with contextlib.suppress(ProcessLookupError, ValueError):  # it has ended meanwhile
-            os.kill(int(self.lock.read_text()), signal.SIGTERM)
 
     def is_changing(self) -> bool:
         """Return whether somebody starts or ends the lab."""
@@ -200,12 +195,30 @@ def down(home: Home) -> None:
         with home.changed_by_us_alone():
             if home.is_held():
                 if home.read() is None:  # who waited for it to come up was killed
-                    home.end_start()
+                    end_holder(home.lock)
                 else:
                     ask(home, "down")
                 _await_end(home)
             clear(home)
     drive_mounts.clear_left()
+
+
+def end_holder(lock: Path) -> int:
+    """Have the process that holds a lock undo what it has begun and end; return its number.
+
+    Raises:
+        LabError: it has not said who it is, or is another user's.
+    """
+    process = holder(lock)
+    if process is None:
+        raise LabError(f"{lock}: who holds it is about to begin or to end; try again")
+    try:
+        os.kill(process, signal.SIGTERM)
+    except ProcessLookupError:  # it has ended meanwhile
+        pass
+    except PermissionError as error:
+        raise LabError(f"process {process} is not this user's to end") from error
+    return process
 
 
 def clear(home: Home) -> None:

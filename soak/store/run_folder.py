@@ -259,6 +259,15 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def holder(path: Path) -> int | None:
+    """Return the process that holds a lock file; None as long as it has not said so, or cannot."""
+    try:
+        said = path.read_text().strip()
+    except FileNotFoundError:
+        return None
+    return int(said) if said.isdecimal() else None
+
+
 def is_held(path: Path) -> bool:
     """True while a process holds the lock file `path`.
 

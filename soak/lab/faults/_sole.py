@@ -15,6 +15,11 @@ def drive_answers(config: OfNode) -> tuple[str, int]:
     return "how the drive answers", config.node
 
 
+def group(_config: object) -> tuple[str, int]:
+    """Return what a limit on writes sets: one process has one group for all that it holds back."""
+    return "a limit on writes", 0
+
+
 def drive_pages(config: OfNode) -> tuple[str, int]:
     """Return the same of faults that let a drive live on a pool of erased pages."""
     return "the drive's erased pages", config.node

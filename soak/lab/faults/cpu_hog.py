@@ -36,6 +36,11 @@ class Config:
             raise ValueError("niceness must lie between -20 and 0")
 
 
+def sole(config: Config) -> tuple[str, int]:
+    """Return what it sets: who may run where."""
+    return f"the processors of the {config.of}", config.node if config.of == "broker" else 0
+
+
 def missing() -> str:
     """Return what this machine lacks, or ""."""
     enough = len(os.sched_getaffinity(0)) >= 2  # noqa: PLR2004  # one who is meant, one for the others

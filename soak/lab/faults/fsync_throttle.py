@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.errors import LabError
 from soak.core.plan_base import STRICT
+from soak.lab.faults import _sole
 from soak.lab.faults._lacking import lacking_own_drive
 from soak.lab.faults._undoing import Undoing, drive_of, node_of, undoing
 from soak.lab.ports import Target
@@ -32,6 +33,7 @@ def missing() -> str:
 
 
 lacks = lacking_own_drive
+sole = _sole.group
 
 
 def inject(target: Target, config: Config) -> Undoing:
