@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from soak.core import phase_plan, plugins
@@ -27,10 +28,11 @@ def check(found: Drill, plan_file: PlanFile) -> None:
         raise plan_file.error(
             "lab", f"is missing: the drill {found.name} does harm to no cluster but a lab's own"
         )
-    _check_fault(found, ("fault",), found.fault_kind, found.fault, lab)
-    for at, (kind, config) in enumerate(found.given):
-        _check_fault(found, ("given", at), kind, config, lab)
-    _check_sole(found)
+    faults: list[tuple[Place, str, Any]] = [(("fault",), found.fault_kind, found.fault)]
+    faults += [(("given", at), kind, config) for at, (kind, config) in enumerate(found.given)]
+    for place, kind, config in faults:
+        _check_fault(found, place, kind, config, lab)
+    _check_sole(found, faults)
     _check_pool(found, lab)
     _check_begin(found, plan_file)
 
@@ -51,11 +53,9 @@ def _check_fault(found: Drill, place: Place, kind: str, config: Any, lab: Lab) -
         raise found.document.error((*place, "kind"), lack)
 
 
-def _check_sole(found: Drill) -> None:
+def _check_sole(found: Drill, faults: Sequence[tuple[Place, str, Any]]) -> None:
     """Refuse two faults that set the same: what one does the other would undo."""
     set_by: dict[tuple[str, int], str] = {}
-    faults: list[tuple[Place, str, Any]] = [(("fault",), found.fault_kind, found.fault)]
-    faults += [(("given", at), kind, config) for at, (kind, config) in enumerate(found.given)]
     for place, kind, config in faults:
         sole = getattr(plugins.load("soak.lab.faults", kind), "sole", None)
         key = None if sole is None else sole(config)

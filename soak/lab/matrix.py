@@ -79,7 +79,10 @@ def tables(results: Sequence[Result], forms: Mapping[str, str]) -> str:
     counted = [one for one in results if one.counts]
     lines = [
         _sentence([one for one in counted if one.expected != NOTHING]),
-        *_list("Runs that failed or were not judged, and count for nothing", _unproven(results)),
+        *_list(
+            "Runs that failed or were not judged, and count for nothing",
+            [one for one in results if not one.is_judged],
+        ),
         *_list("Left out by hand", [one for one in results if one.left_out]),
         *_list("Of an earlier form of the drill or its plan", _outdated(counted, forms)),
         "",
@@ -154,10 +157,6 @@ def _sentence(faults: Sequence[Result]) -> str:
         f"With a finding of another cause that begins after the lifting: {late}. "
         f"Others about the cluster, wherever they begin: {sum(one.extra for one in faults)}."
     )
-
-
-def _unproven(results: Sequence[Result]) -> list[Result]:
-    return [one for one in results if not one.is_judged]
 
 
 def _outdated(counted: Sequence[Result], forms: Mapping[str, str]) -> list[Result]:

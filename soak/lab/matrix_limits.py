@@ -42,7 +42,9 @@ def limits(results: Sequence[Result]) -> list[Limit]:
         _at_least("cause right, of what has a name", RIGHT_RATIO, with_name, is_right),
         _at_most("cause wrong", WRONG_RATIO, faults, is_wrong),
         *(
-            _at_least(f"{subject} in time", ratio, asked(named, subject), partial(_is_met, subject))
+            _at_least(
+                f"{subject} in time", ratio, _asked(named, subject), partial(_is_met, subject)
+            )
             for subject, ratio in IN_TIME_RATIOS.items()
         ),
         _at_most("an alarm before the fault", 0.0, watched, lambda one: bool(one.false_alarms)),
@@ -51,19 +53,6 @@ def limits(results: Sequence[Result]) -> list[Limit]:
         ),
         *map(_growing, step_tables(counted)),
     ]
-
-
-def asked(runs: Sequence[Result], subject: str) -> list[Result]:
-    """Return the runs in which something came that must come in time, or was waited for."""
-    return [
-        one
-        for one in runs
-        if subject in one.missed or getattr(one, f"{subject}_seconds") is not None
-    ]
-
-
-def _is_met(subject: str, one: Result) -> bool:
-    return subject not in one.missed
 
 
 def is_kept(results: Sequence[Result]) -> bool:
@@ -80,6 +69,19 @@ def is_wrong(one: Result) -> bool:
     """True where something else is blamed; `unknown` holds the client's doing against the cluster."""
     harmless = {one.expected, NONE} if one.expected == CLIENT else {one.expected, UNKNOWN, NONE}
     return one.cause not in harmless
+
+
+def _asked(runs: Sequence[Result], subject: str) -> list[Result]:
+    """Return the runs in which something came that must come in time, or was waited for."""
+    return [
+        one
+        for one in runs
+        if subject in one.missed or getattr(one, f"{subject}_seconds") is not None
+    ]
+
+
+def _is_met(subject: str, one: Result) -> bool:
+    return subject not in one.missed
 
 
 def _growing(table: StepTable) -> Limit:

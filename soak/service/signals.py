@@ -33,7 +33,6 @@ def exit_on_sigterm(*, with_hangup: bool = False) -> None:
         sys.exit(128 + number)  # as a shell tells of a command that a signal ended
 
     signal.signal(signal.SIGTERM, on_signal)
-    if (
-        with_hangup and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
-    ):  # else nohup asked for that
+    is_kept_by_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    if with_hangup and not is_kept_by_nohup:
         signal.signal(signal.SIGHUP, on_signal)
