@@ -80,6 +80,11 @@ class Block:
     here: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     sums: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    rough: NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros(0, np.int64)
+    )  # squared differences of neighbouring wide scores in the ring, added up
+    pairs: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # so many
+    apart: NDArray[np.float64] = field(default_factory=_none)  # what one of them is expected to be
     older: NDArray[np.float64] = field(
         default_factory=_none
     )  # picked sums of cells, in the order of `_scores.OLDER`

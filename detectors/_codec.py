@@ -18,7 +18,7 @@ from detectors._spread import Spread
 from detectors._windows import ROWS
 from soak.core.model import Change, Column
 
-VERSION = 9
+VERSION = 10
 _HEAD = struct.Struct("<BI")
 _STANDING = struct.Struct("<qiiiddd")
 

@@ -18,9 +18,9 @@ APART_ROWS = 60.0
 """Below the level before it is passed again."""
 _PRIOR_ROWS, _MEMORY_ROWS = 3600.0, 36_000.0
 _RESERVE = 1.9  # of the threshold, for what may not be known: independent noise does without
-_LEAST_SPARED, MOST_SPARED = -1.0, 2.6
-_TAIL = 2.5  # what passes the level more often than expected comes higher yet by this power
-_TIED = 20.0  # from which on the most is less
+_LEAST_SPARED, MOST_SPARED = -1.0, 2.8
+_TAIL = 0.5  # of what passes more often, for each 1 up to the threshold of independent noise, is above it too
+_TIED = 30.0  # from which on the most is less
 # rows until the measure counts: at least, and times the square of how tied
 LEAST_ROWS, _ROWS_EACH = 7200.0, 12.0
 _NEVER = 1e-9
@@ -58,9 +58,11 @@ def thresholds(
     passed, seen, tied, calm = spread.passed[at], spread.seen[-1, at], tied[at], calm[at]
     first = calm * _RESERVE / tied
     often = np.log(np.maximum(passed, _NEVER) / EXPECTED)
+    error = 1.0 / np.sqrt(EXPECTED * np.minimum(seen + _PRIOR_ROWS, _MEMORY_ROWS))
+    higher = _TAIL * max(whole - _RESERVE - LEVEL, 0.0) * np.maximum(often - error, 0.0)
     most = MOST_SPARED * np.minimum(1.0, _TIED / tied)
     most = np.minimum(most, np.maximum(whole - LEVEL, first))
-    measured = np.clip(_RESERVE - np.maximum(often, _TAIL * often), _LEAST_SPARED, most)
+    measured = np.clip(_RESERVE - often - higher, _LEAST_SPARED, most)
     known = seen / np.maximum(LEAST_ROWS, _ROWS_EACH * tied**2) - 1.0
     found: NDArray[np.float64] = whole - first - np.clip(known, 0.0, 1.0) * (measured - first)
     return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _memory, _spread
+from detectors import _memory, _spread, _swing
 from detectors._block import Block, ordered
 from detectors._cells import CELL
 from detectors._measure import Step
@@ -17,6 +17,7 @@ from detectors._windows import ROWS
 
 RELEARN_ROWS = 30
 YOUNG_ROWS, YOUNG_RELEARN_ROWS = 60, 5  # a new level is learnt more often
+_SLOWER = 3.0
 _LONG_MEMORY_ROWS = 10_000  # the correlation is forgotten that slowly, as it takes long to judge
 _NARROW = int(_spread.NARROW * PARTS)
 
@@ -30,7 +31,9 @@ def relearn(block: Block, due: NDArray[np.bool_], step: Step) -> None:
     is_first = known.rows == 0
     block.cells.clear(at[is_first])  # their levels were not known yet
     fresh = np.where(count < YOUNG_ROWS, YOUNG_RELEARN_ROWS, RELEARN_ROWS)
-    weight = np.where(is_first, 1.0, fresh / MEMORY_ROWS)
+    # where noise is known to swing its size now is that of the ring, and the spread may take its time
+    memory = MEMORY_ROWS * (1.0 + _SLOWER * _swing.share(known))
+    weight = np.where(is_first, 1.0, fresh / memory)
     # after rows were taken out the noise may be another: a larger one is believed at once
     is_stale = block.stale[at]
     new = replace(
@@ -84,6 +87,7 @@ def learn_cells(block: Block) -> None:
     expected = _memory.of_contrast(block.wide_memory, SCALES[-1], SCALES[-1]) / SCALES[-1]
     half = np.minimum(0.5 * apart**2, 9.0 * expected)
     seen, known = block.spread.seen, block.spread.wide
+    _swing.learn(block, CELL, enough)
     weight = np.where(enough, CELL / np.minimum(seen[-1] + CELL, _LONG_MEMORY_ROWS), 0.0)
     known[-1] += weight * (half - known[-1])
     seen[-1] += np.where(enough, CELL, 0.0)

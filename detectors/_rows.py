@@ -11,7 +11,7 @@ from detectors import _spread
 from detectors._block import Block, Book, empty
 from detectors._learning import learn_cells
 from detectors._measure import Step
-from detectors._scores import LAST, PARTS, SUMMED, begin, clipped, least_sd, rescore
+from detectors._scores import LAST, PARTS, SUMMED, begin, clipped, least_sd, rescore, squared
 from detectors._windows import ROWS
 from soak.core.model import Change, Column
 
@@ -99,9 +99,19 @@ def push(block: Block, k: int, y: NDArray[np.float32], step: Step) -> None:
     block.sums[: LAST + 1] += narrow - block.narrow[short]
     block.sums[LAST + 1 :] += wide - block.wide[long]
     block.counts += here - block.here[leaving]
+    _pair(block, wide, here)
     block.narrow[at], block.wide[at] = narrow, wide
     block.y[at], block.here[at], block.k[at] = y, here, k
     block.rows += 1
+
+
+def _pair(block: Block, wide: NDArray[np.int32], here: NDArray[np.int32]) -> None:
+    """Pair the row that comes with the newest, and part the one that leaves from its next."""
+    newest, oldest, following = (np.arange(block.rows - 1, block.rows + 2)) % ROWS
+    come, gone = here * block.here[newest], block.here[oldest] * block.here[following]
+    block.pairs += come - gone
+    block.rough += come * squared(wide - block.wide[newest])
+    block.rough -= gone * squared(block.wide[oldest] - block.wide[following])
 
 
 def forget(block: Block, series: int, first: int, stop: int, step: Step) -> None:

@@ -15,7 +15,7 @@ NARROW = 2.0
 """Scores of short windows are clipped there, so that a burst has to last."""
 WIDE = 2.45
 """And those of long ones there, times the root of how much more their means vary than independent ones."""
-CALM = 2.8
+CALM = 3.4
 """And all there, times that root, where noise has shown that it hardly ever bursts."""
 _FAR = 4.0  # sd; beyond it are 0.006 % of normal rows, and up to 3 % of those with bursts
 _CALM_SHARE = 0.001  # of rows so far off, up to which noise is calm
@@ -42,6 +42,7 @@ class Spread:
     wide: NDArray[np.float64]  # of those of long ones, (4, n)
     seen: NDArray[np.float64]  # rows that have taught each of them, (4, n)
     far: NDArray[np.float64]  # share of rows beyond `_FAR`
+    swing: NDArray[np.float64]  # of `_swing`: variance of the local variance beyond chance
     # of `_excursions`: how often a row, and rows that could alarm since then; inf before there was one
     passed: NDArray[np.float64]
     below: NDArray[np.float64]
@@ -59,6 +60,7 @@ class Spread:
             wide=scales,
             seen=np.zeros_like(scales),
             far=np.full(n, _PRIOR_SHARE),
+            swing=np.zeros(n),
             passed=np.full(n, EXPECTED),
             below=np.full(n, np.inf),
         )

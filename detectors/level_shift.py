@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, inf, log
+from math import ceil, exp, inf, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ _LONG_GAP = 600
 _EDGE = 5  # seconds after a phase edge that teach nothing
 _GONE_ROWS = 30
 _NEWEST_ROWS = 3
+_CALM_SOONER = 0.2  # of `confirm`
 _STAYS = 1.0 / 3.0  # of the raised change, so that a burst is not confirmed by the noise after it
 _ABSENT_SECONDS = 600  # for which a series without a column keeps its level
 _PER_RARITY, _OFFSET = 1.0, 1.14  # docs/detection-bench.md
@@ -86,7 +87,6 @@ class Panel:
         self._baseline = config.baseline // SECOND_NS
         self._confirm = config.confirm // SECOND_NS
         self._threshold = config.threshold
-        self._lasting = self._confirm <= AFTER
         self._blocks: dict[str, Block] = {}
         self._columns: dict[str, tuple[Sequence[Column], NDArray[np.int64]]] = {}
 
@@ -242,8 +242,9 @@ class Panel:
                 continue
             i, pending = block.place[name], book.pending
             threshold = self._thresholds(block, np.array([i]))[0]
-            is_above = bool(ratios[self._lasting, i].max() > threshold)
-            change = self._confirmed(source, block, i, pending) if is_above else None
+            rows = self._lasting(block, i)
+            is_above = bool(ratios[rows <= AFTER, i].max() > threshold)
+            change = self._confirmed(source, block, i, pending, rows) if is_above else None
             if change is not None:
                 book.pending = None
                 # of a stair the first step is the last to end
@@ -271,10 +272,16 @@ class Panel:
         known: NDArray[np.float32] = since[np.isfinite(since)]
         return known
 
-    def _confirmed(self, source: str, block: Block, i: int, pending: Pending) -> Change | None:
+    def _lasting(self, block: Block, i: int) -> int:
+        """Return the rows that a new level must last: fewer where noise is known not to burst."""
+        return ceil(self._confirm * (1.0 - _CALM_SOONER * float(block.calm[i])))
+
+    def _confirmed(
+        self, source: str, block: Block, i: int, pending: Pending, rows: int
+    ) -> Change | None:
         """Return the change if its level has lasted, as a whole and in its newest third."""
         since = self._since(block, i, pending.onset_row)
-        if since.size < self._confirm:
+        if since.size < rows:
             return None
         logarithmic = bool(block.logarithmic[i])
         newest = since[-max(_NEWEST_ROWS, since.size // 3) :]

@@ -63,11 +63,24 @@ def test_how_rows_hang_together_is_the_variance_of_their_long_means(
 
 @pytest.mark.parametrize(
     ("often", "least", "most"),
-    [(1.0, 1.9, 1.9), (0.6, 2.39, 2.43), (0.0, 2.6, 2.6), (1.5, 0.87, 0.9), (50.0, -1.0, -1.0)],
+    [(1.0, 1.9, 1.9), (0.6, 2.39, 2.43), (0.0, 2.8, 2.8), (1.5, -0.04, -0.03), (50.0, -1.0, -1.0)],
 )
 def test_the_threshold_follows_what_was_measured(often: float, least: float, most: float) -> None:
     """Down where noise passes the level more rarely than independent noise; faster up where more often."""
     assert least - 1e-9 <= spared_of(known(often)) <= most + 1e-9
+
+
+@pytest.mark.parametrize(("whole", "spared"), [(LEVEL + 1.9, 1.49), (LEVEL + 5.9, 0.99)])
+def test_the_higher_the_threshold_the_more_counts_that_the_level_is_passed_more_often(
+    whole: float, spared: float
+) -> None:
+    """By so much of it for each 1 up to the threshold, but for what ten hours leave to chance."""
+    excess = np.log(1.5) - 1.0 / np.sqrt(36_000.0 * EXPECTED)
+
+    assert spared == pytest.approx(
+        1.9 - np.log(1.5) - 0.5 * (whole - 1.9 - LEVEL) * excess, abs=0.01
+    )
+    assert spared_of(known(1.5), calm=1.0, whole=whole) == pytest.approx(spared, abs=0.01)
 
 
 def test_before_two_hours_it_goes_by_what_is_known_of_bursts() -> None:
@@ -94,7 +107,7 @@ def test_the_more_rows_hang_together_the_longer_it_takes(
 def test_the_more_rows_hang_together_the_less_is_spared() -> None:
     spared = [spared_of(known(0.0), tied) for tied in (1.0, 20.0, 40.0)]
 
-    assert spared == pytest.approx([2.6, 2.6, 1.3])
+    assert spared == pytest.approx([2.8, 2.8, 2.1])
 
 
 @pytest.mark.parametrize(("calm", "lowest"), [(0.0, LEVEL), (1.0, 7.0 - 1.9)])

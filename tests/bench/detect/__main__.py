@@ -145,7 +145,7 @@ def main() -> None:
         shown = table(name, figures) if figures else f"{name}: skipped, no traces in {args.shared}"
         console.print(shown)
         found += figures
-    if "Otava" not in one_cut.peers():
+    if not one_cut.is_there():
         console.print(one_cut.ABSENT)
     write(args.json, found)
 

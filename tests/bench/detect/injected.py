@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.bench.detect import one_cut
 from tests.bench.detect.false_alarms import FalseAlarms, counted
 from tests.bench.detect.feed import FAR, config, feed
 from tests.bench.detect.traces import Trace
@@ -21,6 +22,7 @@ from tests.bench.detect.traces import Trace
 LASTS = 120  # rows of a step
 FOUND_WITHIN = 60
 _BEFORE, _BLOCK = 400, 30  # rows before the step; of a mean that the long-run sd is judged from
+_BESIDE = 5  # rows that a cut may lie before the step that it is of
 _QUIET_ROWS, _QUIET = 60, 0.5  # four standard errors of a mean, a quarter of the smallest step
 _MONTH = 30 * 86_400.0
 _OMB_SERIES = ("publishLatency99pct", "endToEndLatency99pct", "publishLatency50pct")
@@ -102,8 +104,7 @@ def is_quiet(noise: Series) -> NDArray[np.bool_]:
 
 def steps(noise: Series, size: float, every_seconds: float = _MONTH) -> Injected:
     """Step each column after 400 rows, up or down in turn; those that alarm earlier still count."""
-    values = FAR + noise[: _BEFORE + LASTS]
-    sign = np.where(np.arange(values.shape[1]) % 2 == 0, 1.0, -1.0)
+    values, sign = FAR + noise[: _BEFORE + LASTS], _signs(noise)
     values[_BEFORE:] += size * sign
     found = {
         one.series
@@ -127,10 +128,33 @@ def alarms(noise: Series, every_seconds: float) -> FalseAlarms:
 
 def confirmed_on_disturbances(noise: Series, every_seconds: float = _MONTH) -> int:
     """Return the same with single outliers, two spikes in a row and a stall of five rows put in."""
-    values = FAR + noise[: _BEFORE + LASTS]
+    return _confirmed(FAR + _disturbed(noise), every_seconds)
+
+
+def peer_steps(name: str, noise: Series, size: float) -> Injected:
+    """Let a method that looks back cut each column when the time is up; any cut since the step counts."""
+    values = noise[: _BEFORE + FOUND_WITHIN].copy()
+    values[_BEFORE:] += size * _signs(noise)
+    cuts = one_cut.of_columns(name, values)
+    found = sum(any(at >= _BEFORE - _BESIDE for at in one) for one in cuts)
+    return Injected(size, len(cuts), found)
+
+
+def peer_without(name: str, noise: Series, *, is_disturbed: bool = False) -> int:
+    """Return how many columns a method cuts where no step was put in."""
+    values = _disturbed(noise) if is_disturbed else noise[: _BEFORE + LASTS]
+    return sum(bool(one) for one in one_cut.of_columns(name, values))
+
+
+def _signs(noise: Series) -> Series:
+    return np.where(np.arange(noise.shape[1]) % 2 == 0, 1.0, -1.0)
+
+
+def _disturbed(noise: Series) -> Series:
+    values = noise[: _BEFORE + LASTS].copy()
     for row, length in ((250, 1), (300, 2), (350, 5)):
         values[row : row + length] += 30.0
-    return _confirmed(values, every_seconds)
+    return values
 
 
 def _confirmed(values: Series, every_seconds: float) -> int:

@@ -110,7 +110,7 @@ def main() -> None:
     args = parser.parse_args()
     found = [*beside(args.peer_rows, args.rounds), *alone(args.rows)]
     Console().print(table("Offline detection", found))
-    if "Otava" not in one_cut.peers():
+    if not one_cut.is_there():
         Console().print(one_cut.ABSENT)
     write(OUT, found)
 

@@ -1,6 +1,8 @@
-"""What one method says of one whole series, in a process of its own: its cuts, CPU seconds and memory.
+"""What one method says of a whole series, in a process of its own: its cuts, CPU seconds and memory.
 
     python -m tests.bench.detect.one_cut NAME FILE.npy
+
+Of a file with many series, one a column, it says the cuts of each, and not what they cost.
 
 Each method has its own price of a cut, as its documentation gives it. Otava asks for another numpy than ours:
 it has an environment of its own, which `make otava` installs. Memory is what the process grew by at its peak.
@@ -19,14 +21,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 OTAVA = Path("build/otava")
 ABSENT = "Otava left out: `make otava` installs it"
-OURS = "ours"
+OURS, OTAVAS, SCALED = "ours", "Otava", "ruptures rbf, scaled"
 _RBF_WIDTH = 0.01
+_LASTING = 10  # rows, as long as a change must last to be confirmed
 _EVERY_SECONDS = 3600.0  # between two false alarms, of the naive GLR
 _MOST_SECONDS = 900  # of a method
 
@@ -58,6 +62,14 @@ def rbf(y: Floats) -> list[int]:
     return [int(at) for at in model.fit(y.reshape(-1, 1)).predict(pen=log(y.size))[:-1]]
 
 
+def rbf_scaled(y: Floats) -> list[int]:
+    """The same for noise of any size: as wide as the noise of a row, levels that last, a price of 3 ln n."""
+    kernel = importlib.import_module("ruptures").KernelCPD
+    width = float(np.median(np.abs(np.diff(y)))) / 0.954 or 1.0
+    model = kernel("rbf", min_size=_LASTING, params={"gamma": 0.5 / width**2})
+    return [int(at) for at in model.fit(y.reshape(-1, 1)).predict(pen=3.0 * log(y.size))[:-1]]
+
+
 def l2(y: Floats) -> list[int]:
     """Least squares, the noise judged from neighbours, the price of Schwarz's criterion."""
     kernel = importlib.import_module("ruptures").KernelCPD
@@ -81,19 +93,28 @@ def otava(y: Floats) -> list[int]:
 METHODS: Mapping[str, Method] = {
     OURS: ours,
     "ruptures rbf": rbf,
+    SCALED: rbf_scaled,
     "ruptures l2": l2,
     "naive GLR": glr,
-    "Otava": otava,
+    OTAVAS: otava,
 }
 
 
 def peers() -> list[str]:
     """Return the names of those that are installed."""
     return [
-        name
-        for name in METHODS
-        if name != OURS and (name != "Otava" or (OTAVA / ".installed").exists())
+        name for name in METHODS if name not in (OURS, SCALED) and (name != OTAVAS or is_there())
     ]
+
+
+def peers_on_pieces() -> list[str]:
+    """Return those that are asked about short pieces whose noise has the same size."""
+    return [SCALED, *([OTAVAS] if is_there() else [])]
+
+
+def is_there() -> bool:
+    """True where Otava is installed."""
+    return (OTAVA / ".installed").exists()
 
 
 def here(name: str, y: Floats) -> Measured:
@@ -109,13 +130,27 @@ def apart(name: str, y: Floats) -> Measured:
     Raises:
         subprocess.SubprocessError: the method failed, or took longer than anyone waits.
     """
-    python = str(OTAVA / "bin/python") if name == "Otava" else sys.executable
+    return Measured(**_asked(name, y))
+
+
+def of_columns(name: str, table: Floats) -> list[list[int]]:
+    """Return the cuts of each column, found in one process of its own.
+
+    Raises:
+        subprocess.SubprocessError: the method failed, or took longer than anyone waits.
+    """
+    found: list[list[int]] = _asked(name, table)
+    return found
+
+
+def _asked(name: str, values: Floats) -> Any:
+    python = str(OTAVA / "bin/python") if name == OTAVAS else sys.executable
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "series.npy"
-        np.save(path, y)
+        np.save(path, values)
         words = [python, "-m", "tests.bench.detect.one_cut", name, str(path)]
         done = subprocess.run(words, check=True, capture_output=True, timeout=_MOST_SECONDS)
-    return Measured(**json.loads(done.stdout))
+    return json.loads(done.stdout)
 
 
 def _peak_bytes() -> int:
@@ -130,7 +165,12 @@ def _peak_bytes() -> int:
 def main(words: Sequence[str]) -> None:
     name, path = words
     METHODS[name](np.random.default_rng(0).normal(0.0, 0.05, 60))  # imports are no part of it
-    sys.stdout.write(json.dumps(asdict(here(name, np.load(path)))))
+    values = np.load(path)
+    if values.ndim == 1:
+        said: object = asdict(here(name, values))
+    else:
+        said = [METHODS[name](column) for column in np.ascontiguousarray(values.T)]
+    sys.stdout.write(json.dumps(said))
 
 
 if __name__ == "__main__":

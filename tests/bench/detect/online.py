@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from tests.bench.detect import delays, extension, false_alarms, injected, naive, recorded, traces
+from tests.bench.detect import (
+    delays,
+    extension,
+    false_alarms,
+    injected,
+    naive,
+    one_cut,
+    recorded,
+    traces,
+)
 from tests.bench.detect.extension import WITHIN_TWO
 from tests.bench.detect.feed import FAR, config, feed
 from tests.bench.detect.noises import NOISES
@@ -77,6 +86,7 @@ def _on_pieces(name: str, noise: NDArray[np.float64]) -> list[Figure]:
     without = injected.confirmed_without(noise)
     disturbed = injected.confirmed_on_disturbances(noise)
     hourly = injected.alarms(noise, false_alarms.HOUR)
+    beside = [figure for name in one_cut.peers_on_pieces() for figure in _peer(name, pieces, noise)]
     return [
         *(
             figure(
@@ -90,6 +100,30 @@ def _on_pieces(name: str, noise: NDArray[np.float64]) -> list[Figure]:
         figure(f"{pieces}, confirmed at one in 1 h", hourly.confirmed, hourly.allowed, WITHIN_TWO),
         figure(f"{pieces}, confirmed without a step at one in 30 days", without, 0.0, Goal()),
         figure(f"{pieces}, with outliers and stalls", disturbed, without, Goal(ratio_most=1.0)),
+        *beside,
+    ]
+
+
+def _peer(name: str, pieces: str, noise: NDArray[np.float64]) -> list[Figure]:
+    """Return what another method makes of the same pieces, its own figure in the place of ours."""
+    shares = [(sd, injected.peer_steps(name, noise, sd).share) for sd, _ in FOUND]
+    return [
+        *(
+            figure(f"{pieces}, step of {sd:g} long-run sd: {name}", share, nan, Goal())
+            for sd, share in shares
+        ),
+        figure(
+            f"{pieces}, cut without a step: {name}",
+            injected.peer_without(name, noise),
+            nan,
+            Goal(),
+        ),
+        figure(
+            f"{pieces}, with outliers and stalls: {name}",
+            injected.peer_without(name, noise, is_disturbed=True),
+            nan,
+            Goal(),
+        ),
     ]
 
 
