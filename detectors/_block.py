@@ -84,7 +84,7 @@ class Block:
         default_factory=lambda: np.zeros(0, np.int64)
     )  # squared differences of neighbouring wide scores in the ring, added up
     pairs: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # so many
-    apart: NDArray[np.float64] = field(default_factory=_none)  # what one of them is expected to be
+    usual_pair: NDArray[np.float64] = field(default_factory=_none)  # what one of them usually is
     older: NDArray[np.float64] = field(
         default_factory=_none
     )  # picked sums of cells, in the order of `_scores.OLDER`

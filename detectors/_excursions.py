@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _memory
+from detectors import _memory, _swing
 from detectors._memory import SCALES, Memory
 from detectors._spread import EXPECTED, Spread
 
@@ -18,7 +18,7 @@ APART_ROWS = 60.0
 """Below the level before it is passed again."""
 _PRIOR_ROWS, _MEMORY_ROWS = 3600.0, 36_000.0
 _RESERVE = 1.9  # of the threshold, for what may not be known: independent noise does without
-_LEAST_SPARED, MOST_SPARED = -1.0, 2.8
+_LEAST_SPARED, MOST_SPARED = -1.0, 3.0
 _TAIL = 0.5  # of what passes more often, for each 1 up to the threshold of independent noise, is above it too
 _TIED = 30.0  # from which on the most is less
 # rows until the measure counts: at least, and times the square of how tied
@@ -58,6 +58,8 @@ def thresholds(
     passed, seen, tied, calm = spread.passed[at], spread.seen[-1, at], tied[at], calm[at]
     first = calm * _RESERVE / tied
     often = np.log(np.maximum(passed, _NEVER) / EXPECTED)
+    # where noise swings, what passes the level rarely still comes high
+    often = np.where(often < 0.0, often * (1.0 - _swing.share(spread)[at]), often)
     error = 1.0 / np.sqrt(EXPECTED * np.minimum(seen + _PRIOR_ROWS, _MEMORY_ROWS))
     higher = _TAIL * max(whole - _RESERVE - LEVEL, 0.0) * np.maximum(often - error, 0.0)
     most = MOST_SPARED * np.minimum(1.0, _TIED / tied)

@@ -17,7 +17,7 @@ from detectors._windows import ROWS
 
 RELEARN_ROWS = 30
 YOUNG_ROWS, YOUNG_RELEARN_ROWS = 60, 5  # a new level is learnt more often
-_SLOWER = 3.0
+_SLOWER = 3.0  # times the memory of the spread, as far as noise is known to swing
 _LONG_MEMORY_ROWS = 10_000  # the correlation is forgotten that slowly, as it takes long to judge
 _NARROW = int(_spread.NARROW * PARTS)
 
@@ -87,7 +87,7 @@ def learn_cells(block: Block) -> None:
     expected = _memory.of_contrast(block.wide_memory, SCALES[-1], SCALES[-1]) / SCALES[-1]
     half = np.minimum(0.5 * apart**2, 9.0 * expected)
     seen, known = block.spread.seen, block.spread.wide
-    _swing.learn(block, CELL, enough)
+    _swing.learn(block, CELL, enough)  # before what is usual is learnt
     weight = np.where(enough, CELL / np.minimum(seen[-1] + CELL, _LONG_MEMORY_ROWS), 0.0)
     known[-1] += weight * (half - known[-1])
     seen[-1] += np.where(enough, CELL, 0.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _block
+from detectors import _block, _swing
 from detectors._block import Block
 from detectors._cells import CELL, CELLS
 from detectors._measure import unscaled
@@ -51,6 +51,7 @@ def locate(block: Block, i: int, end_row: int) -> Onset | None:
     first = np.searchsorted(items.row, block.rows - rows_compared(age))
     memory = block.wide_memory.take(i)
     ratio = scan(items.sums, items.counts, first, memory, LEAST_BEFORE, int(SHORT[0]))
+    ratio /= _swing.larger(block)[i]
     ratio[(items.row >= end_row) | (age > AFTER[-1] + CELL // 2)] = 0.0
     start = int(np.argmax(ratio))
     if ratio[start] <= 0.0:

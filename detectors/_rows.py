@@ -110,8 +110,9 @@ def _pair(block: Block, wide: NDArray[np.int32], here: NDArray[np.int32]) -> Non
     newest, oldest, following = (np.arange(block.rows - 1, block.rows + 2)) % ROWS
     come, gone = here * block.here[newest], block.here[oldest] * block.here[following]
     block.pairs += come - gone
-    block.rough += come * squared(wide - block.wide[newest])
-    block.rough -= gone * squared(block.wide[oldest] - block.wide[following])
+    every = slice(None)
+    block.rough += come * squared(block, wide - block.wide[newest], every)
+    block.rough -= gone * squared(block, block.wide[oldest] - block.wide[following], every)
 
 
 def forget(block: Block, series: int, first: int, stop: int, step: Step) -> None:

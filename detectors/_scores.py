@@ -12,7 +12,7 @@ from detectors import _excursions, _measure, _memory, _spread, _swing
 from detectors._block import Block, memories
 from detectors._cells import CELLS
 from detectors._measure import Step
-from detectors._memory import SCALES, Memory
+from detectors._memory import Memory
 from detectors._spread import Spread
 from detectors._windows import AFTER, BEFORE, BEFORE_CELLS, LONG, ROWS, SHORT
 
@@ -39,7 +39,7 @@ def begin(block: Block, step: Step) -> None:
     block.sums = np.zeros((SUMMED.size, n), np.int64)
     block.counts = np.zeros_like(block.sums)
     block.rough, block.pairs = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    block.apart = np.ones(n)
+    block.usual_pair = np.ones(n)
     block.older, block.older_counts = np.zeros((OLDER.size, n)), np.zeros((OLDER.size, n))
     block.noise, block.freedom = np.ones((AFTER.size, n)), np.ones((AFTER.size, n))
     block.moved = np.zeros((AFTER.size, n))
@@ -73,13 +73,18 @@ def rescore(block: Block, at: NDArray[np.int64], step: Step) -> None:
     block.counts[:, at] = _running(block.here[columns])[SUMMED - 1]
     is_pair = block.here[columns][:-1] * block.here[columns][1:]
     block.pairs[at] = is_pair.sum(axis=0)
-    block.rough[at] = (is_pair * squared(np.diff(block.wide[columns], axis=0))).sum(axis=0)
+    block.rough[at] = (is_pair * squared(block, np.diff(block.wide[columns], axis=0), at)).sum(
+        axis=0
+    )
     _add_up(block, at)
 
 
-def squared(apart: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the squares of differences of scores, which 32 bits may not hold."""
-    return np.square(apart, dtype=np.int64)
+def squared(
+    block: Block, apart: NDArray[np.int32], at: NDArray[np.int64] | slice
+) -> NDArray[np.int64]:
+    """Return the squares of differences of scores of these series, each bounded by what is usual."""
+    most = (_swing.MOST_OF_A_PAIR * block.usual_pair[at]).astype(np.int64)
+    return np.minimum(np.square(apart, dtype=np.int64), most)
 
 
 def _running(scores: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -113,7 +118,7 @@ def _judge(block: Block, at: NDArray[np.int64], step: Step) -> None:
     wide_limit = (_spread.WIDE + calm * (_spread.CALM - _spread.WIDE)) * np.sqrt(together)
     block.wide_limit[at] = wide_limit
     block.narrow_limit[at] = _spread.NARROW + calm * (wide_limit - _spread.NARROW)
-    block.apart[at] = 2.0 * PARTS**2 * _memory.of_contrast(wide, *SCALES[[0, 0]])
+    block.usual_pair[at] = 2.0 * PARTS**2 * spread.wide[0]
     block.calm[at], block.tied[at] = calm, _excursions.how_tied(wide)
     after = AFTER[:, np.newaxis]
     before = np.clip(spread.span - after, LEAST_BEFORE, BEFORE[:, np.newaxis])

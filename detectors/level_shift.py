@@ -39,6 +39,7 @@ _EDGE = 5  # seconds after a phase edge that teach nothing
 _GONE_ROWS = 30
 _NEWEST_ROWS = 3
 _CALM_SOONER = 0.2  # of `confirm`
+_NEARER = 0.5
 _STAYS = 1.0 / 3.0  # of the raised change, so that a burst is not confirmed by the noise after it
 _ABSENT_SECONDS = 600  # for which a series without a column keeps its level
 _PER_RARITY, _OFFSET = 1.0, 1.14  # docs/detection-bench.md
@@ -55,7 +56,7 @@ class Config:
     smallest_step_ratio: float = 1.5  # larger level over smaller, least worth reporting
     smallest_step_seconds: float = 0.001  # and the least change of a latency
     baseline: Duration = 120 * SECOND_NS  # trusted time before the first alarm
-    confirm: Duration = 10 * SECOND_NS  # for which a new level must have lasted
+    confirm: Duration = 10 * SECOND_NS  # for which a new level must have lasted, in calm noise 4/5
 
     def __post_init__(self) -> None:
         if self.false_alarms < 60 * SECOND_NS:
@@ -276,16 +277,29 @@ class Panel:
         """Return the rows that a new level must last: fewer where noise is known not to burst."""
         return ceil(self._confirm * (1.0 - _CALM_SOONER * float(block.calm[i])))
 
+    def _has_lasted(
+        self, since: NDArray[np.float32], pending: Pending, rows: int, *, logarithmic: bool
+    ) -> bool:
+        """True after `confirm`, or fewer rows from the first on that is nearer to the new level.
+
+        The onset itself may be dated some rows early by noise, and a stall would seem to last.
+        """
+        if since.size >= self._confirm:
+            return True
+        own = 10.0**since if logarithmic else since
+        is_nearer = (own - pending.before) / (pending.after - pending.before) >= _NEARER
+        return bool(is_nearer[: since.size - rows + 1].any()) if since.size >= rows else False
+
     def _confirmed(
         self, source: str, block: Block, i: int, pending: Pending, rows: int
     ) -> Change | None:
         """Return the change if its level has lasted, as a whole and in its newest third."""
-        since = self._since(block, i, pending.onset_row)
-        if since.size < rows:
-            return None
         logarithmic = bool(block.logarithmic[i])
-        newest = since[-max(_NEWEST_ROWS, since.size // 3) :]
+        since = self._since(block, i, pending.onset_row)
+        if not self._has_lasted(since, pending, rows, logarithmic=logarithmic):
+            return None
         change = pending.after - pending.before
+        newest = since[-max(_NEWEST_ROWS, since.size // 3) :]
         for part in (since, newest):
             level = unscaled(float(np.median(part)), logarithmic=logarithmic)
             is_kept = (level - pending.before) / change >= _STAYS

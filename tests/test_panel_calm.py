@@ -16,7 +16,7 @@ from tests.bench.detect.noises import autocorrelated, independent, spikes
 
 KNOWN, SERIES = 1800, 20
 STEP, CORRELATED_STEP = 2.0, 4.0  # both of 2 long-run sd
-STALL_ROWS = 5
+STALLS, STALL_ROWS = 200, 5
 CONFIG = Config(smallest_step_ratio=1.000001, smallest_step_seconds=0.0)
 
 
@@ -28,12 +28,16 @@ def waits() -> dict[str, list[int]]:
         "independent": independent(rng, rows, SERIES),
         "correlated": autocorrelated(0.6)(rng, rows, SERIES),
         "bursting": spikes(rng, rows, SERIES),
-        "stalled": independent(rng, rows, SERIES),
+        "stalled": independent(rng, rows, STALLS),
     }
     for name, step in (("independent", STEP), ("correlated", CORRELATED_STEP), ("bursting", STEP)):
         tables[name][KNOWN:] += step
     tables["stalled"][KNOWN : KNOWN + STALL_ROWS] += 30.0
-    columns = [Column(name, (("i", str(i)),)) for name in tables for i in range(SERIES)]
+    columns = [
+        Column(name, (("i", str(i)),))
+        for name, table in tables.items()
+        for i in range(table.shape[1])
+    ]
     found: dict[str, list[int]] = {name: [] for name in tables}
     panel = Panel(CONFIG)
     for k, row in enumerate(1000.0 + np.hstack(list(tables.values()))):

@@ -8,16 +8,17 @@ from numpy.typing import NDArray
 
 from detectors import _swing
 from detectors._spread import Spread
-from detectors.level_shift import Panel
+from detectors.level_shift import Config, Panel
 from soak.core.model import Change, Column
 from tests.bench.detect import feed as feeding
+from tests.bench.detect.noises import autocorrelated
 
 HOUR = 3600
 EACH = 10  # series of a noise
 
 
 def swinging(rows: int, series: int) -> NDArray[np.float64]:
-    """Return noise whose sd swings from 0.4 to 2.5 within the hour, and the root of the share at each row."""
+    """Return noise whose sd swings from 0.4 to 2.5 within the hour."""
     wave = np.sin(2.0 * np.pi * np.arange(rows)[:, np.newaxis] / HOUR)
     return np.random.default_rng(3).standard_normal((rows, series)) * 2.5**wave
 
@@ -112,12 +113,46 @@ def test_a_local_variance_resumes_bit_for_bit_and_needs_half_a_ring() -> None:
 
 
 def test_pairs_are_those_of_the_ring() -> None:
-    """What is added up row by row is what the ring has."""
-    panel, _ = fed(swinging(1000, 4))
-    block = panel._blocks["s"]
+    """What is added up row by row is what the ring has, each pair bounded."""
+    values = autocorrelated(0.95)(np.random.default_rng(5), 1000, 4)
+    values[950:] += 10.0
+    block = fed(values)[0]._blocks["s"]
     order = (block.rows + np.arange(128)) % 128
     wide, here = block.wide[order].astype(np.int64), block.here[order]
+    most = (12.0 * block.usual_pair).astype(np.int64)
+    apart = np.diff(wide, axis=0) ** 2
     both = here[1:] * here[:-1]
 
+    assert (apart > most).any()
     assert np.array_equal(block.pairs, both.sum(axis=0))
-    assert np.array_equal(block.rough, (both * np.diff(wide, axis=0) ** 2).sum(axis=0))
+    assert np.array_equal(block.rough, (both * np.minimum(apart, most)).sum(axis=0))
+
+
+def test_a_step_does_not_count_as_larger_noise_where_rows_hang_together() -> None:
+    """A step of 8 sd is worth sixty usual pairs in an AR(1) of 0.95; bounded, it is told at once."""
+    values = autocorrelated(0.95)(np.random.default_rng(5), 2 * HOUR + 60, EACH)
+    values[2 * HOUR :] += 8.0
+    panel, found = fed(values)
+    waits = [one.raised_k - 2 * HOUR for one in found if one.raised_k >= 2 * HOUR]
+
+    assert np.median(_swing.larger(panel._blocks["s"])) < 1.2
+    assert len(waits) >= EACH
+    assert np.median(waits) <= 10.0
+
+
+def test_noise_below_the_smallest_step_teaches_no_swing() -> None:
+    rng, panel = np.random.default_rng(6), Panel(Config())
+    columns = [Column("x", (), "seconds")]
+    for k in range(HOUR):
+        panel.update("s", columns, k, 10.0 ** rng.normal(-2.0, 0.02, 1), True, "soak")
+
+    assert panel._blocks["s"].spread.swing[0] == 0.0
+
+
+def test_seconds_too_far_apart_for_pairs_teach_nothing() -> None:
+    values = swinging(1000, 2)
+    values[::2, 1] = np.nan
+    swing = fed(values)[0]._blocks["s"].spread.swing
+
+    assert swing[0] != 0.0
+    assert swing[1] == 0.0

@@ -30,7 +30,7 @@ OTAVA = Path("build/otava")
 ABSENT = "Otava left out: `make otava` installs it"
 OURS, OTAVAS, SCALED = "ours", "Otava", "ruptures rbf, scaled"
 _RBF_WIDTH = 0.01
-_LASTING = 10  # rows, as long as a change must last to be confirmed
+_LASTING = 10  # rows, as long as a change must last to be confirmed in most noise
 _EVERY_SECONDS = 3600.0  # between two false alarms, of the naive GLR
 _MOST_SECONDS = 900  # of a method
 

@@ -86,7 +86,7 @@ def _on_pieces(name: str, noise: NDArray[np.float64]) -> list[Figure]:
     without = injected.confirmed_without(noise)
     disturbed = injected.confirmed_on_disturbances(noise)
     hourly = injected.alarms(noise, false_alarms.HOUR)
-    beside = [figure for name in one_cut.peers_on_pieces() for figure in _peer(name, pieces, noise)]
+    beside = [one for peer in one_cut.peers_on_pieces() for one in _peer(peer, pieces, noise)]
     return [
         *(
             figure(
