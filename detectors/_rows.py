@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _spread
+from detectors import _spread, _swing
 from detectors._block import Block, Book, empty
 from detectors._learning import learn_cells
 from detectors._measure import Step
-from detectors._scores import LAST, PARTS, SUMMED, begin, clipped, least_sd, rescore, squared
+from detectors._scores import LAST, PARTS, SUMMED, begin, clipped, least_sd, rescore
 from detectors._windows import ROWS
 from soak.core.model import Change, Column
 
@@ -99,20 +99,10 @@ def push(block: Block, k: int, y: NDArray[np.float32], step: Step) -> None:
     block.sums[: LAST + 1] += narrow - block.narrow[short]
     block.sums[LAST + 1 :] += wide - block.wide[long]
     block.counts += here - block.here[leaving]
-    _pair(block, wide, here)
+    _swing.push(block, wide, here)
     block.narrow[at], block.wide[at] = narrow, wide
     block.y[at], block.here[at], block.k[at] = y, here, k
     block.rows += 1
-
-
-def _pair(block: Block, wide: NDArray[np.int32], here: NDArray[np.int32]) -> None:
-    """Pair the row that comes with the newest, and part the one that leaves from its next."""
-    newest, oldest, following = (np.arange(block.rows - 1, block.rows + 2)) % ROWS
-    come, gone = here * block.here[newest], block.here[oldest] * block.here[following]
-    block.pairs += come - gone
-    every = slice(None)
-    block.rough += come * squared(block, wide - block.wide[newest], every)
-    block.rough -= gone * squared(block, block.wide[oldest] - block.wide[following], every)
 
 
 def forget(block: Block, series: int, first: int, stop: int, step: Step) -> None:

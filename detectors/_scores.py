@@ -69,22 +69,11 @@ def rescore(block: Block, at: NDArray[np.int64], step: Step) -> None:
     columns = np.ix_(newest_first, at)
     short, long = np.split(SUMMED - 1, [LAST + 1])
     block.sums[: LAST + 1, at] = _running(block.narrow[columns])[short]
-    block.sums[LAST + 1 :, at] = _running(block.wide[columns])[long]
-    block.counts[:, at] = _running(block.here[columns])[SUMMED - 1]
-    is_pair = block.here[columns][:-1] * block.here[columns][1:]
-    block.pairs[at] = is_pair.sum(axis=0)
-    block.rough[at] = (is_pair * squared(block, np.diff(block.wide[columns], axis=0), at)).sum(
-        axis=0
-    )
+    wide, is_here = block.wide[columns], block.here[columns]
+    block.sums[LAST + 1 :, at] = _running(wide)[long]
+    block.counts[:, at] = _running(is_here)[SUMMED - 1]
+    _swing.recount(block, at, wide, is_here)
     _add_up(block, at)
-
-
-def squared(
-    block: Block, apart: NDArray[np.int32], at: NDArray[np.int64] | slice
-) -> NDArray[np.int64]:
-    """Return the squares of differences of scores of these series, each bounded by what is usual."""
-    most = (_swing.MOST_OF_A_PAIR * block.usual_pair[at]).astype(np.int64)
-    return np.minimum(np.square(apart, dtype=np.int64), most)
 
 
 def _running(scores: NDArray[np.int32]) -> NDArray[np.int32]:

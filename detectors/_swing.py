@@ -16,8 +16,7 @@ from detectors._block import Block
 from detectors._spread import Spread
 from detectors._windows import ROWS
 
-MOST_OF_A_PAIR = 12.0
-"""So many times what is usual a squared difference counts at most."""
+_MOST_OF_A_PAIR = 12.0  # times what is usual a squared difference counts at most
 _CHANCE = 3.0  # over the number of pairs: variance of the local variance of independent normal rows
 _LEAST_PAIRS = ROWS // 2
 _MOST_SQUARED = 1.0  # distance of a local variance from 1 that teaches
@@ -29,6 +28,29 @@ def local(block: Block) -> NDArray[np.float64]:
     """Return the variance of each series in the ring over the usual, (n,); 1 where too few rows tell."""
     usual = np.maximum(block.usual_pair, 1.0) * np.maximum(block.pairs, 1)
     return np.where(block.pairs >= _LEAST_PAIRS, block.rough / usual, 1.0)
+
+
+def recount(
+    block: Block, at: NDArray[np.int64], wide: NDArray[np.int32], here: NDArray[np.int32]
+) -> None:
+    """Pair all rows of these series, given in the order of the ring one way or the other, (ROWS, at)."""
+    both = here[:-1] * here[1:]
+    block.pairs[at] = both.sum(axis=0)
+    block.rough[at] = (both * _squared(np.diff(wide, axis=0), block.usual_pair[at])).sum(axis=0)
+
+
+def push(block: Block, wide: NDArray[np.int32], here: NDArray[np.int32]) -> None:
+    """Pair the row that comes with the newest, and part the one that it replaces from its next."""
+    newest, oldest, following = np.arange(block.rows - 1, block.rows + 2) % ROWS
+    come, gone = here * block.here[newest], block.here[oldest] * block.here[following]
+    block.pairs += come - gone
+    block.rough += come * _squared(wide - block.wide[newest], block.usual_pair)
+    block.rough -= gone * _squared(block.wide[oldest] - block.wide[following], block.usual_pair)
+
+
+def _squared(apart: NDArray[np.int32], usual: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the squares of differences of scores, each bounded by what is usual of its series."""
+    return np.minimum(np.square(apart, dtype=np.int64), (_MOST_OF_A_PAIR * usual).astype(np.int64))
 
 
 def learn(block: Block, rows: int, known: NDArray[np.bool_]) -> None:

@@ -284,11 +284,11 @@ class Panel:
 
         The onset itself may be dated some rows early by noise, and a stall would seem to last.
         """
-        if since.size >= self._confirm:
-            return True
+        if since.size < rows or since.size >= self._confirm:
+            return since.size >= rows
         own = 10.0**since if logarithmic else since
         is_nearer = (own - pending.before) / (pending.after - pending.before) >= _NEARER
-        return bool(is_nearer[: since.size - rows + 1].any()) if since.size >= rows else False
+        return bool(is_nearer[: since.size - rows + 1].any())
 
     def _confirmed(
         self, source: str, block: Block, i: int, pending: Pending, rows: int

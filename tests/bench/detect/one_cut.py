@@ -57,24 +57,29 @@ def ours(y: Floats) -> list[int]:
 
 
 def rbf(y: Floats) -> list[int]:
-    kernel = importlib.import_module("ruptures").KernelCPD
-    model = kernel("rbf", min_size=3, params={"gamma": 0.5 / _RBF_WIDTH**2})
-    return [int(at) for at in model.fit(y.reshape(-1, 1)).predict(pen=log(y.size))[:-1]]
+    return _rbf(y, _RBF_WIDTH, 3, log(y.size))
 
 
 def rbf_scaled(y: Floats) -> list[int]:
     """The same for noise of any size: as wide as the noise of a row, levels that last, a price of 3 ln n."""
+    return _rbf(y, _noise(y), _LASTING, 3.0 * log(y.size))
+
+
+def _rbf(y: Floats, width: float, least_rows: int, price: float) -> list[int]:
     kernel = importlib.import_module("ruptures").KernelCPD
-    width = float(np.median(np.abs(np.diff(y)))) / 0.954 or 1.0
-    model = kernel("rbf", min_size=_LASTING, params={"gamma": 0.5 / width**2})
-    return [int(at) for at in model.fit(y.reshape(-1, 1)).predict(pen=3.0 * log(y.size))[:-1]]
+    model = kernel("rbf", min_size=least_rows, params={"gamma": 0.5 / width**2})
+    return [int(at) for at in model.fit(y.reshape(-1, 1)).predict(pen=price)[:-1]]
+
+
+def _noise(y: Floats) -> float:
+    """Return the sd of a row as its neighbours tell it, 1 where they are alike."""
+    return float(np.median(np.abs(np.diff(y)))) / 0.954 or 1.0
 
 
 def l2(y: Floats) -> list[int]:
     """Least squares, the noise judged from neighbours, the price of Schwarz's criterion."""
     kernel = importlib.import_module("ruptures").KernelCPD
-    noise = float(np.median(np.abs(np.diff(y)))) / 0.954 or 1.0
-    scaled = ((y - np.median(y)) / noise).reshape(-1, 1)
+    scaled = ((y - np.median(y)) / _noise(y)).reshape(-1, 1)
     model = kernel("linear", min_size=3).fit(scaled)
     return [int(at) for at in model.predict(pen=2.0 * log(y.size))[:-1]]
 
