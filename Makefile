@@ -57,7 +57,7 @@ test: check packages-in-ci ## everything CI runs: check, then the tests on a rea
 
 .PHONY: test-drills
 test-drills: $(STAMP) packages-in-ci ## two short drills on an injected drive: found, told and seen to go (four minutes)
-	@$(BIN)/pytest -m slow tests/test_drills_short.py -rs --durations=2
+	@$(BIN)/pytest -m slow tests/integration/linux/test_short_drills.py -rs --durations=2
 
 .PHONY: test-restarts
 test-restarts: $(STAMP) ## ten kills of a Kafka at full load, and not one false loss (four minutes)

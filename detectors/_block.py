@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors._cells import Cells
 from detectors._memory import Memory
 from detectors._spread import Spread
-from detectors._windows import ROWS
+from detectors._windows import ROWS, Cells
 from soak.core.model import Change, Column
 
 

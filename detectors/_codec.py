@@ -13,9 +13,8 @@ import numpy as np
 
 from detectors import _block
 from detectors._block import Block, Book, Pending
-from detectors._slope import Slope
 from detectors._spread import Spread
-from detectors._windows import ROWS
+from detectors._windows import ROWS, Slope
 from soak.core.model import Change, Column
 
 VERSION = 10

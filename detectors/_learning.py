@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from detectors import _memory, _spread, _swing
 from detectors._block import Block, ordered
-from detectors._cells import CELL
 from detectors._measure import Step
 from detectors._memory import SCALES
 from detectors._scores import MEMORY_ROWS, PARTS, least_sd, rescore
-from detectors._windows import ROWS
+from detectors._windows import CELL, ROWS
 
 RELEARN_ROWS = 30
 YOUNG_ROWS, YOUNG_RELEARN_ROWS = 60, 5  # a new level is learnt more often

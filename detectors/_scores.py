@@ -8,13 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _excursions, _measure, _memory, _spread, _swing
+from detectors import _measure, _memory, _spread, _swing, exceedance_rate
 from detectors._block import Block, memories
-from detectors._cells import CELLS
 from detectors._measure import Step
 from detectors._memory import Memory
 from detectors._spread import Spread
-from detectors._windows import AFTER, BEFORE, BEFORE_CELLS, LONG, ROWS, SHORT
+from detectors._windows import AFTER, BEFORE, BEFORE_CELLS, CELLS, LONG, ROWS, SHORT
 
 LEAST_BEFORE = 10  # rows before a candidate start
 MEMORY_ROWS = 300  # the spread forgets that slowly, also across alarms
@@ -108,7 +107,7 @@ def _judge(block: Block, at: NDArray[np.int64], step: Step) -> None:
     block.wide_limit[at] = wide_limit
     block.narrow_limit[at] = _spread.NARROW + calm * (wide_limit - _spread.NARROW)
     block.usual_pair[at] = 2.0 * PARTS**2 * spread.wide[0]
-    block.calm[at], block.tied[at] = calm, _excursions.how_tied(wide)
+    block.calm[at], block.tied[at] = calm, exceedance_rate.how_tied(wide)
     after = AFTER[:, np.newaxis]
     before = np.clip(spread.span - after, LEAST_BEFORE, BEFORE[:, np.newaxis])
     block.moved[:, at] = 0.5 * (after + before) * block.cells.slope.a_row()[at] / block.unit[at]

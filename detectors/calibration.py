@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors._measure import FLOOR_SECONDS, Step, least
-from detectors._quiet import BLOCK_ROWS, Quiet, drawn
-from detectors._rate_fit import Ratio, Rung, extended
-from detectors._seen_fit import size_seen
+from detectors.extrapolation import Ratio, Rung, extended, size_seen
 from detectors.level_shift import Config, Panel
+from detectors.quiet_rows import BLOCK_ROWS, Quiet, drawn
 from soak.core.model import Change, Column
 from soak.core.units import SECOND_NS
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from detectors import _block, _codec, _excursions, _learning, _measure, _rows, _scores
+from detectors import _block, _codec, _learning, _measure, _rows, _scores, exceedance_rate
 from detectors._block import Block, Book, Pending
 from detectors._measure import Step, is_step, is_undone, is_watched, unscaled
 from detectors._onset import Onset, locate
@@ -126,8 +126,8 @@ class Panel:
         ratios = _scores.ratios(block)
         best = ratios.max(axis=0)
         can_alarm = self._can_alarm(block)
-        _excursions.learn(block.spread, best, can_alarm)
-        near = np.flatnonzero(can_alarm & (best > self._threshold - _excursions.MOST_SPARED))
+        exceedance_rate.learn(block.spread, best, can_alarm)
+        near = np.flatnonzero(can_alarm & (best > self._threshold - exceedance_rate.MOST_SPARED))
         changes += self._raise(source, block, k, near[best[near] > self._thresholds(block, near)])
         changes += self._settle(source, block, ratios)
         self._relearn(block, best)
@@ -187,7 +187,7 @@ class Panel:
         return changes
 
     def _thresholds(self, block: Block, at: NDArray[np.int64]) -> NDArray[np.float64]:
-        return _excursions.thresholds(self._threshold, block.spread, block.tied, block.calm, at)
+        return exceedance_rate.thresholds(self._threshold, block.spread, block.tied, block.calm, at)
 
     def _can_alarm(self, block: Block) -> NDArray[np.bool_]:
         is_here = block.here[(block.rows - 1) % ROWS] > 0  # an absent series has no news

@@ -1,9 +1,4 @@
-"""Steps, drift, spikes and tails of one run and shard behind one `update`, their states behind one codec.
-
-Steps are looked for in every series, the other kinds in the latencies that make findings. In one second a
-series begins to tell one thing: a step first, then spikes, then a drift, then a tail. So series and second
-name a change; spikes and drifts that had to wait are seen again.
-"""
+"""Which seconds of one source count: in order, of the soak and not at its edges, trusted; as for steps."""
 
 from __future__ import annotations
 
@@ -18,12 +13,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import _codec, _worth, drift, level_shift, spikes, tail
-from detectors._gate import Gate
-from detectors._near_steps import NearSteps
 from detectors._recent import Recent
 from detectors.channels import is_headline, latency_of
+from detectors.tail import NearSteps
 from soak.core.model import Change, Column
 from soak.core.units import SECOND_NS
+
+EDGE_SECONDS = 5
+LONG_GAP = 600
+
+
+@dataclass(slots=True)
+class Gate:
+    """The last second of a source, and where its phase began."""
+
+    last_k: int = -(2**62)
+    inc: int = 0
+    edge_k: int = -(2**62)
+    phase: str = ""
+
+    def is_new(self, k: int, inc: int) -> bool:
+        return (inc, k) > (self.inc, self.last_k)
+
+    def is_apart(self, k: int) -> bool:
+        """True when second `k` is no continuation: after a long gap, or by a clock that was set back."""
+        return not 0 < k - self.last_k <= LONG_GAP
+
+    def counts(self, k: int, inc: int, phase: str, *, is_trusted: bool) -> bool:
+        """Take a second that is new; return whether its values count."""
+        if self.is_apart(k):
+            self.edge_k = min(self.edge_k, k)  # it was of the seconds before
+        self.last_k, self.inc = k, inc
+        if phase != self.phase:
+            if self.phase:
+                self.edge_k = k + EDGE_SECONDS
+            self.phase = phase
+        return phase == "soak" and k >= self.edge_k and is_trusted
+
+
+# --- Steps, drift, spikes and tails of one run and shard behind one `update`, their states behind one codec.
+# Steps are looked for in every series, the other kinds in the latencies that make findings. In one second a
+# series begins to tell one thing: a step first, then spikes, then a drift, then a tail. So series and second
+# name a change; spikes and drifts that had to wait are seen again.
 
 VERSION = 134
 """First byte of a state that has all kinds; a state of steps alone begins with `level_shift`'s own."""

@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from detectors import _energy, _partition
+from detectors import _cuts, _partition
 from detectors._cuts import Track, settled
 from detectors._dating import wandering
-from detectors._events import Event, Member, events
+from detectors._events import Event, Member, events, with_shared
 from detectors._measure import FLOOR_SECONDS
-from detectors._shared import with_shared
 from soak.core.model import Change, Series
 
 _LINEAR_SPREAD = (
@@ -100,7 +99,7 @@ def _member(series: Series, k: NDArray[np.int64], config: Config) -> Member:
         least_rows=config.least_rows,
         penalty=config.penalty,
     )
-    features = _energy.features(y, config.penalty)[:, np.newaxis]
+    features = _cuts.features(y, config.penalty)[:, np.newaxis]
     starts = _partition.best(features, config.least_rows)
     return Member(series.name, track, np.searchsorted(k, series.k), settled(starts, track))
 

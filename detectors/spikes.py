@@ -11,19 +11,216 @@ Assumes: bursts of at most 20 s or two rows, six rows to two hours apart, of whi
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import log
+from math import exp, lgamma, log
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from detectors import _comb
-from detectors._crossings import Crossings
 from detectors._recent import MINUTE, Recent
 from detectors._worth import Config
 from detectors.drift import change_of
 from soak.core.model import Change, Series
+
+# --- Whether bursts keep a period: how many fall on the ticks of a comb, against chance.
+# Method:  combs through every pair of an early and a late burst; of those that have a burst at most
+# ticks, the
+# one with the rarest number of hits, by the binomial law of bursts that come at any time. Every comb
+# tried costs its share.
+
+LEAST_BURSTS = 6
+EARLY_ROWS, EARLY_RATIO = 1.0, 0.02  # and of a period: by how much a burst may be early or late
+_LEAST_ROWS = 6.0
+_ENDS = 3  # bursts at either end that may be no part of the comb
+_LEAST_FILLED = 0.75  # of the ticks
+_MOST_CHANCE = 0.5  # of a burst to hit a tick by chance
+
+
+@dataclass(frozen=True, slots=True)
+class Comb:
+    """A period in the unit of the times; `surprise`: -ln of the chance of one so sharp in random bursts."""
+
+    period: float
+    surprise: float
+    hits: NDArray[np.bool_]  # which bursts are on its ticks
+    tick: float  # the last of these
+
+
+def judged(starts: NDArray[np.int64] | NDArray[np.float64]) -> Comb | None:
+    """Return the sharpest comb of bursts, in rows and in order; None when there is none worth the name."""
+    n = starts.size
+    if n < LEAST_BURSTS:
+        return None
+    times = starts.astype(np.float64)
+    first, periods, ticks = _candidates(times)
+    width = EARLY_ROWS + EARLY_RATIO * periods
+    chance = (2.0 * width + 1.0) / periods
+    place = (times[np.newaxis] - times[first][:, np.newaxis]) / periods[:, np.newaxis]
+    tick = np.round(place)
+    hits = np.abs(place - tick) * periods[:, np.newaxis] <= width[:, np.newaxis]
+    inside = hits & (tick >= 0) & (tick <= ticks[:, np.newaxis])
+    twice = inside[:, 1:] & inside[:, :-1] & (tick[:, 1:] == tick[:, :-1])
+    filled = inside.sum(axis=1) - twice.sum(axis=1)
+    usable = (periods >= _LEAST_ROWS) & (chance <= _MOST_CHANCE) & (filled > _LEAST_FILLED * ticks)
+    if not usable.any():
+        return None
+    counts = hits.sum(axis=1)
+    surprise, at = max(
+        (_rarity(int(counts[at]) - 2, n - 2, float(chance[at])), int(at))
+        for at in np.flatnonzero(usable)
+    )
+    period, last = _fitted(times[hits[at]], float(periods[at]))
+    return Comb(period, surprise - log(periods.size), hits[at], last)
+
+
+def _candidates(
+    times: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the burst that each comb goes through, its period, and its ticks up to a late burst."""
+    n = times.size
+    found = [
+        (i, (times[j] - times[i]) / ticks, ticks)
+        for i in range(_ENDS)
+        for j in range(n - _ENDS, n)
+        if j - i >= LEAST_BURSTS - 1
+        for ticks in range(round(0.6 * (j - i)), round(1.3 * (j - i)) + 1)
+    ]
+    first, periods, ticks = zip(*found, strict=True)
+    return np.array(first, np.int64), np.array(periods), np.array(ticks, np.float64)
+
+
+def _rarity(hits: int, of: int, chance: float) -> float:
+    """Return -ln of the chance of so many hits or more."""
+    terms = [
+        lgamma(of + 1)
+        - lgamma(k + 1)
+        - lgamma(of - k + 1)
+        + k * log(chance)
+        + (of - k) * log(1.0 - chance)
+        for k in range(max(0, hits), of + 1)
+    ]
+    top = max(terms)
+    return -(top + log(sum(exp(term - top) for term in terms)))
+
+
+def _fitted(times: NDArray[np.float64], period: float) -> tuple[float, float]:
+    """Return the period and the last tick by least squares over the ticks that were hit."""
+    tick = np.round((times - times[0]) / period)
+    centred = tick - tick.mean()
+    slope = float((centred * times).sum() / (centred**2).sum())
+    return slope, float(times.mean()) + slope * float(centred[-1])
+
+
+# --- How often a series rose so far above its level before: what was so all along is no news.
+# Method:  each rise past one of 18 heights counts once, in blocks of two minutes at first. When there are
+# eight, each two become one, up to 16 minutes; from then on the oldest goes. Heights are counted in
+# smallest steps above the median of the last minute, so a new level is one rise, not many.
+# Assumes: a row a second or fewer; what was not measured has no block.
+
+HEIGHTS = 18
+_LOG_RATIO = log(1.2)  # of a height to the one below it
+_BLOCKS = 8
+_SHORTEST, _LONGEST_CROSSINGS = 120, 960  # seconds
+_MOST_CROSSINGS = 255
+_PART_HEIGHT = 0.65  # of a rise, or the next height above that: as high as it
+_PART_OFTEN = 0.4  # of how often it comes now
+_PART_BLOCKS = 2 / 3
+
+
+@dataclass(slots=True)
+class _Block:
+    first_k: int
+    rows: int = 0
+    counts: bytearray = field(default_factory=lambda: bytearray(HEIGHTS))
+
+
+@dataclass(slots=True)
+class Crossings:
+    """The rises of one series in the hours before."""
+
+    seconds: int = _SHORTEST  # of a block
+    height: int = 0  # passed by the last row
+    blocks: list[_Block] = field(default_factory=list)
+
+    def take(self, k: int, steps: float) -> None:
+        """Take a row that lies so many smallest steps above the level; NaN where that is not known."""
+        if not self.blocks or k >= self.blocks[-1].first_k + self.seconds:
+            self._begin(k)
+        block, height = self.blocks[-1], _height(steps)
+        block.rows += 1
+        for at in range(self.height, height):
+            block.counts[at] = min(_MOST_CROSSINGS, block.counts[at] + 1)
+        self.height = height
+
+    def were_as_often(self, steps: float, every_rows: float, before_k: int) -> bool:
+        """True when rises so high were about as frequent in most blocks that ended before a second."""
+        at = _height(_PART_HEIGHT * steps)
+        if at >= HEIGHTS:  # higher than what is counted
+            return False
+        ended = self._ended(before_k)
+        often = [
+            block.counts[at] >= max(1.0, _PART_OFTEN * block.rows / every_rows) for block in ended
+        ]
+        return bool(ended) and sum(often) >= _PART_BLOCKS * len(ended)
+
+    def forget(self, from_k: int) -> None:
+        """Leave out the blocks that did not end before this second."""
+        self.blocks = self._ended(from_k)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the state for JSON."""
+        return {
+            "seconds": self.seconds,
+            "height": self.height,
+            "blocks": [[one.first_k, one.rows] for one in self.blocks],
+            "counts": b64encode(b"".join(one.counts for one in self.blocks)).decode(),
+        }
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Crossings:
+        """Return what `to_state` described."""
+        counts = bytearray(b64decode(state["counts"]))
+        blocks = [
+            _Block(first_k, rows, counts[at * HEIGHTS : (at + 1) * HEIGHTS])
+            for at, (first_k, rows) in enumerate(state["blocks"])
+        ]
+        return cls(state["seconds"], state["height"], blocks)
+
+    def _ended(self, by_k: int) -> list[_Block]:
+        followed = zip(self.blocks, self.blocks[1:], strict=False)
+        return [block for block, following in followed if following.first_k <= by_k]
+
+    def _begin(self, k: int) -> None:
+        if len(self.blocks) == _BLOCKS and self.seconds < _LONGEST_CROSSINGS:
+            self.seconds *= 2
+            self.blocks = [
+                _joined(*self.blocks[at : at + 2]) for at in range(0, len(self.blocks), 2)
+            ]
+        self.blocks = [*self.blocks[-_BLOCKS + 1 :], _Block(k)]
+
+
+def _joined(one: _Block, other: _Block) -> _Block:
+    both = zip(one.counts, other.counts, strict=True)
+    counts = bytearray(min(_MOST_CROSSINGS, left + right) for left, right in both)
+    return _Block(one.first_k, one.rows + other.rows, counts)
+
+
+def _height(steps: float) -> int:
+    """Return how many of the heights lie below so many smallest steps, the first being one."""
+    return min(HEIGHTS, 1 + int(log(steps) / _LOG_RATIO)) if steps >= 1.0 else 0
+
+
+# --- Spikes that come again after the same time: a roll of segments every 52 s, a checkpoint every 8.5 min.
+# Method:  a burst begins where a value lies both the smallest step and five robust sd above the median of the
+# last minute, and ends after two calm rows. With each burst the last 24 are held against combs
+# (`_comb`); one is told when it is rarer than the threshold, and gone after three ticks without a
+# burst on them, or when one of another period is told.
+# Assumes: bursts of at most 20 s or two rows, six rows to two hours apart, of which noise hides two in a row
+# and a quarter of all at most; a minute is one of rows of a second. A comb that is there from the
+# start of a watch is how the cluster is, no news.
 
 __all__ = ["Config", "Watch", "detect", "words_of"]
 
@@ -142,7 +339,7 @@ class Watch:
         if self.tick_k is None:
             self.tick_k = float(k)
         tick_k = self.tick_k + period * round((k - self.tick_k) / period)
-        reach = _comb.EARLY_ROWS * self.spacing + _comb.EARLY_RATIO * period
+        reach = EARLY_ROWS * self.spacing + EARLY_RATIO * period
         is_hit = abs(k - tick_k) <= _LENIENT * reach
         if is_hit:
             self.tick_k = tick_k + _FOLLOWED * (k - tick_k)
@@ -251,7 +448,7 @@ def _combed(
 ) -> tuple[Change, float] | None:
     """Return the comb that bursts form, and the last tick that they hit; None when chance would do."""
     starts = np.array([first for first, _, _ in bursts], dtype=np.int64)
-    comb = _comb.judged(starts / spacing)
+    comb = judged(starts / spacing)
     if comb is None:
         return None
     period = comb.period * spacing

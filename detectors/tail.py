@@ -12,22 +12,258 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import isfinite
-from typing import Any
+from dataclasses import dataclass, field, replace
+from math import isfinite, log
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _exceedance, level_shift
-from detectors._exceedance import COUNTS, SHARES, Exceedance, Places
-from detectors._near_steps import NearSteps
-from detectors._recent import Recent
-from detectors._width import detect
+from detectors import level_shift
+from detectors._memory import Memory
+from detectors._onset import interval, scan
+from detectors._recent import MINUTE, Recent
 from detectors._worth import Config
-from detectors.channels import column_of, source_of
+from detectors.channels import column_of, latency_of, source_of
 from detectors.drift import change_of
-from soak.core.model import Change, Column
+from soak.core.model import Change, Column, Series
+
+# --- Which steps of a latency are told or may yet be: a tail beside one is the step's.
+
+_SECONDS = 60  # a step of the same latency raised so near tells it already
+
+
+@dataclass(slots=True)
+class NearSteps:
+    """When a step was last raised: of those told by latency, of those that wait by series."""
+
+    told_k: dict[str, int] = field(default_factory=dict)
+    waiting_k: dict[str, int] = field(default_factory=dict)
+
+    def note(self, step: Change) -> None:
+        """Take what is said of a step; one that is withdrawn was none."""
+        if step.state == "warning":
+            self.waiting_k[step.series] = step.raised_k
+        elif step.state in {"confirmed", "withdrawn"}:
+            self.waiting_k.pop(step.series, None)
+        if step.state == "confirmed":
+            self.told_k[latency_of(step.series)] = step.raised_k
+
+    def forget(self, source: str) -> None:
+        """Forget what was told of a source whose clock was set back: it would lie in what is to come."""
+        told = self.told_k.items()
+        self.told_k = {name: k for name, k in told if source_of(name) != source}
+
+    def beside(self, latency: str, onset_k: int) -> Literal["told", "waiting", "none"]:
+        """Return whether a step of a latency was raised about this second or later."""
+        since_k = onset_k - _SECONDS
+        if self.told_k.get(latency, since_k) > since_k:
+            return "told"
+        waits = (k > since_k and latency_of(name) == latency for name, k in self.waiting_k.items())
+        return "waiting" if any(waits) else "none"
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> NearSteps:
+        """Return what `dataclasses.asdict` described, once through JSON."""
+        return cls(state["told_k"], state["waiting_k"])
+
+
+# --- The odds of a message to be slower than p99 and p99.9 were at first, from counts above fixed thresholds.
+# Method:  over the first 120 rows the threshold whose share of messages is nearest to 1 % (to 0.1 %) is taken
+# for good, or until a source that was started anew has it no more; then each second has its odds,
+# half a message added on both sides so that none is 0.
+# Assumes: at least 30 messages above the threshold in these rows, and a share within a factor of 4, else that
+# quantile has no odds.
+
+ROWS = 120
+SHARES = {"0.99": 0.01, "0.999": 0.001}
+COUNTS = {
+    "publish_latency_seconds": ("publish_latency_above_messages", "acked_messages"),
+    "end_to_end_latency_seconds": ("end_to_end_latency_above_messages", "received_messages"),
+}
+"""Where a source tells how many messages were above each threshold, and how many there were."""
+_LEAST_ABOVE = 30
+_HALF = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where among its columns a source has the counts above thresholds, and that of all messages."""
+
+    thresholds: tuple[str, ...]
+    above: NDArray[np.int64]
+    total: int
+
+
+@dataclass(slots=True)
+class Exceedance:
+    """One latency of one source: what was counted so far above which thresholds, then those chosen."""
+
+    rows: int = 0
+    above: dict[str, float] = field(default_factory=dict)
+    total: float = 0.0
+    chosen: list[str | None] | None = None
+
+    def odds(
+        self, thresholds: tuple[str, ...], above: NDArray[np.float64], total: float
+    ) -> list[float]:
+        """Take a second that counts; return its odds for each of `SHARES`, NaN while they are not known."""
+        unknown = [float("nan")] * len(SHARES)
+        if not total > 0.0:
+            return unknown
+        if not self._is_of(thresholds):
+            self.rows, self.above, self.total, self.chosen = 0, {}, 0.0, None
+        if self.chosen is None:
+            self._learn(thresholds, above, total)
+            return unknown
+        counts = [None if at is None else above[thresholds.index(at)] for at in self.chosen]
+        return [
+            float("nan")
+            if count is None
+            else float((count + _HALF) / (max(0.0, total - count) + _HALF))
+            for count in counts
+        ]
+
+    def _is_of(self, thresholds: tuple[str, ...]) -> bool:
+        """True for the thresholds that are being learnt, or that have those chosen."""
+        if self.chosen is None:
+            return not self.above or tuple(self.above) == thresholds
+        return all(at is None or at in thresholds for at in self.chosen)
+
+    def _learn(self, thresholds: tuple[str, ...], above: NDArray[np.float64], total: float) -> None:
+        seen = zip(thresholds, above.tolist(), strict=True)
+        self.above = {at: self.above.get(at, 0.0) + count for at, count in seen}
+        self.total += total
+        self.rows += 1
+        if self.rows == ROWS:
+            counts = np.array(list(self.above.values()))
+            places = [_nearest(counts, self.total, share) for share in SHARES.values()]
+            self.chosen = [None if at is None else thresholds[at] for at in places]
+            self.above = {}
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Exceedance:
+        """Return what `dataclasses.asdict` described, once through JSON."""
+        return cls(state["rows"], state["above"], state["total"], state["chosen"])
+
+
+def places(columns: Sequence[Column], metric: str) -> Places | None:
+    """Return where the counts above thresholds stand, and that of all messages; None without them."""
+    above, total = COUNTS[metric]
+    at = [i for i, column in enumerate(columns) if column.metric == above]
+    all_at = [i for i, column in enumerate(columns) if column.metric == total]
+    if not at or not all_at:
+        return None
+    thresholds = tuple(dict(columns[i].labels).get("threshold", "") for i in at)
+    return Places(thresholds, np.array(at, np.int64), all_at[0])
+
+
+def _nearest(above: NDArray[np.float64], total: float, share: float) -> int | None:
+    enough = above >= _LEAST_ABOVE
+    if not enough.any():
+        return None
+    apart = np.abs(np.log(np.where(enough, above, 1.0) / total / share))
+    at = int(np.argmin(np.where(enough, apart, np.inf)))
+    return at if apart[at] <= np.log(4.0) else None
+
+
+# --- Where the spread of a whole series about its level grew or shrank, for series that have no counts.
+# Method:  the 90 % quantile of the distance from the median in each minute, on log10; cut in two where the
+# likelihood ratio of two levels is largest, and each part again.
+# Assumes: spreads of minutes that are independent but for what means of four minutes tell.
+
+_LEAST_BLOCKS = 5
+_SPREAD_RATIO = 2.0
+_TOP = 0.9
+_MAD_TO_SD = 1.4826
+_FLOOR = 1e-9  # of a spread
+_LEAST_NOISE = 0.02  # on log10, of the spread of a minute
+
+
+def detect(series: Series, config: Config) -> list[Change]:
+    """Return where the spread of a whole series grew or shrank for good, in order of time."""
+    y = config.scaled(series.values)
+    edges = np.arange(MINUTE, y.size - MINUTE // 2, MINUTE)
+    parts = np.split(y, edges)
+    if len(parts) < 2 * _LEAST_BLOCKS:
+        return []
+    spreads = np.array([np.quantile(np.abs(part - np.median(part)), _TOP) for part in parts])
+    width = np.log10(np.maximum(spreads, _FLOOR))
+    starts = [int(at) for at in (0, *edges)]
+    found = [
+        _grown(series, starts, at, ratio, bounds, config)
+        for at, ratio, bounds in _cuts(width, 0, width.size, config)
+    ]
+    return [one for one in found if config.is_worth(one.before, one.after)]
+
+
+def _cuts(
+    width: NDArray[np.float64], first: int, stop: int, config: Config
+) -> list[tuple[int, float, tuple[int, int]]]:
+    """Return the blocks at which the width changes, each with its ratio and its interval, in order."""
+    part = width[first:stop]
+    if part.size < 2 * _LEAST_BLOCKS:
+        return []
+    free = Memory.independent(_noise(part))
+    whole = np.zeros(part.size, np.int64)  # each cut is judged against all blocks before it
+    ratio = scan(part, np.ones(part.size), whole, free, _LEAST_BLOCKS, _LEAST_BLOCKS)
+    at = int(np.argmax(ratio))
+    grown = abs(float(np.median(part[at:]) - np.median(part[:at]))) if at else 0.0
+    if ratio[at] < config.threshold - log(MINUTE) or grown < np.log10(_SPREAD_RATIO):
+        return []
+    low, high = interval(ratio)
+    here = (first + at, float(ratio[at]), (first + low, first + high))
+    return [*_cuts(width, first, first + at, config), here, *_cuts(width, first + at, stop, config)]
+
+
+def _noise(part: NDArray[np.float64]) -> float:
+    """Return the variance of a block, from differences of blocks and of means of four, the larger."""
+    found = []
+    for size in (1, 4):
+        means = part[: part.size // size * size].reshape(-1, size).mean(axis=1)
+        steps = np.abs(np.diff(means)) * np.sqrt(size)
+        found.append(float(np.median(steps)) * _MAD_TO_SD)
+    return max(*found, _LEAST_NOISE) ** 2 / 2.0
+
+
+def _grown(
+    series: Series,
+    starts: Sequence[int],
+    at: int,
+    ratio: float,
+    bounds: tuple[int, int],
+    config: Config,
+) -> Change:
+    row = starts[at]
+    low, high = (starts[place] for place in bounds)
+    last = min(series.k.size - 1, high + MINUTE)
+    around = [
+        series.values[max(0, row - 10 * MINUTE) : row],
+        series.values[row : row + 10 * MINUTE],
+    ]
+    before, after = (float(np.quantile(part, 0.99)) for part in around)
+    onset = int(series.k[row])
+    return Change(
+        series=series.name,
+        raised_k=onset,
+        onset_k=onset,
+        interval=(int(series.k[low]), int(series.k[last])),
+        before=before,
+        after=after,
+        state="confirmed",
+        confidence=config.confidence(ratio),
+        kind="tail",
+    )
+
+
+# --- Tail growth: the slow messages become more, or slower, while the median stays.
+# Method:  online the odds of a message to be slower than p99 and p99.9 were at first (`_exceedance`), on
+# log10,
+# as series of their own in a `level_shift` panel with the same threshold. Told when the quantile has
+# moved by the smallest step, p50 has not, and no step of that latency is told; a step of p99.9 that
+# neither p50 nor p99 shares is a tail too. Looking back at a series without counts: `_width`.
+# Assumes: what it says of `level_shift` holds for the odds; bursts of slow messages make them wander, which
+# their spread and correlation pay for.
 
 __all__ = ["Config", "Tails", "detect"]
 
@@ -139,7 +375,7 @@ class Tails:
         seen = self._places.get(second.source)
         if seen is not None and (seen[0] is second.columns or seen[0] == second.columns):
             return seen[1]
-        told = [(metric, _exceedance.places(second.columns, metric)) for metric in COUNTS]
+        told = [(metric, places(second.columns, metric)) for metric in COUNTS]
         found = [(metric, at) for metric, at in told if at is not None]
         self._places[second.source] = second.columns, found
         return found

@@ -1,31 +1,182 @@
-"""How far this host's clock may be off: what end-to-end latency between hosts is worth.
-
-Source:   adjtimex(2) every second; `chronyc -c tracking` where chronyd answers; wall against monotonic clock.
-Overhead: a system call a second, one process every `chrony_period`.
-Caveats:  The kernel's maximum error is a bound only as far as the time daemon tells it one: chronyd and ntpd
-          do, systemd-timesyncd sets it to 0 at every poll. Steps above half a second are told by every daemon
-          itself; here it is the smaller ones. To slew a clock moves wall and monotonic alike and is no step.
-"""
+"""The kernel's own view of how well the clock is kept: adjtimex(2), which anyone may read."""
 
 from __future__ import annotations
 
+import ctypes
+import math
+import os
+import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as config_dataclass
 
-from probes import _chrony, _timex
-from probes._worker import Stop, Worker
-from soak.core.errors import ProbeError
+from probes.common.polling import Stop, Worker
+from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Event, Reading
-from soak.core.plan_base import STRICT
+from soak.core.plan.config import STRICT
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
+_TIME_ERROR = 5  # TIME_ERROR of linux/timex.h: nobody keeps this clock
+_STA_NANO = 0x2000
+_FREQUENCY_PARTS = 65_536 * 1e6  # `freq` is ppm with a 16-bit fraction
+
+
+class _TimexStruct(ctypes.Structure):
+    """`struct timex`; what follows `tai` is reserved."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("constant", ctypes.c_long),
+        ("precision", ctypes.c_long),
+        ("tolerance", ctypes.c_long),
+        ("time_seconds", ctypes.c_long),
+        ("time_fraction", ctypes.c_long),
+        ("tick", ctypes.c_long),
+        ("ppsfreq", ctypes.c_long),
+        ("jitter", ctypes.c_long),
+        ("shift", ctypes.c_int),
+        ("stabil", ctypes.c_long),
+        ("jitcnt", ctypes.c_long),
+        ("calcnt", ctypes.c_long),
+        ("errcnt", ctypes.c_long),
+        ("stbcnt", ctypes.c_long),
+        ("tai", ctypes.c_int),
+        ("reserved", ctypes.c_int * 11),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Timex:
+    """In base units. `maxerror_seconds` grows by 500 us a second until the clock is set right again."""
+
+    is_synchronised: bool
+    offset_seconds: float
+    maxerror_seconds: float
+    estimated_error_seconds: float
+    frequency_adjustment_ratio: float
+
+
+AdjtimexCall = Callable[[_TimexStruct], int]
+
+
+def _adjtimex(raw: _TimexStruct) -> int:
+    return int(ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(raw)))
+
+
+def read_timex(call: AdjtimexCall = _adjtimex) -> Timex:
+    """Ask the kernel; `modes` of 0 changes nothing.
+
+    Raises:
+        NotAvailableError: the kernel, or a filter of system calls, refuses.
+    """
+    raw = _TimexStruct()
+    try:
+        state = call(raw)
+    except AttributeError as error:
+        raise NotAvailableError("this C library has no adjtimex") from error
+    if state < 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise NotAvailableError(f"adjtimex is refused: {reason}")
+    parts = 1e9 if raw.status & _STA_NANO else 1e6
+    return Timex(
+        is_synchronised=state != _TIME_ERROR,
+        offset_seconds=raw.offset / parts,
+        maxerror_seconds=raw.maxerror / 1e6,
+        estimated_error_seconds=raw.esterror / 1e6,
+        frequency_adjustment_ratio=1.0 + raw.freq / _FREQUENCY_PARTS,
+    )
+
+
+# --- What chronyd says of the clock it keeps: `chronyc -c tracking`, which anyone on the machine may ask.
+
+CHRONY_COMMAND = ("chronyc", "-n", "-c", "tracking")
+CHRONY_TIMEOUT_SECONDS = 5.0
+
+_FIELDS = 14  # reference, its name, stratum, its time, system offset, ..., leap status
+_OFFSET, _ROOT_DELAY, _ROOT_DISPERSION, _LEAP = 4, 10, 11, 13
+_NOT_SYNCHRONISED = "Not synchronised"
+_LOCAL_REFERENCE = "7F7F0101"  # 127.127.1.1: told to serve its own clock, which it then calls exact
+
+
+def ask_chrony() -> str:
+    """Return what chronyc prints; may block for LIMIT_SECONDS.
+
+    Raises:
+        ProbeError: there is no chronyc, or no chronyd that answers it.
+    """
+    try:
+        done = subprocess.run(
+            CHRONY_COMMAND,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=CHRONY_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ProbeError(f"cannot ask chronyc: {error}") from error
+    if done.returncode:
+        said = (done.stdout or done.stderr).strip()
+        raise ProbeError(f"chronyc has no answer: {said}")
+    return done.stdout
+
+
+def parse_chrony_bound(text: str) -> float | None:
+    """Return how far the clock may be off, None while chronyd has no source.
+
+    The bound that chronyc(1) gives under "tracking": offset, root dispersion and half the root delay.
+
+    Raises:
+        ProbeError: the text is not as chronyc writes it.
+    """
+    fields = text.removesuffix("\n").split(",")
+    if len(fields) != _FIELDS or not text.endswith("\n"):
+        raise _unreadable(text)
+    if fields[_LEAP] == _NOT_SYNCHRONISED or fields[0] == _LOCAL_REFERENCE:
+        return None
+    offset, delay, dispersion = (
+        _number(fields[at], text) for at in (_OFFSET, _ROOT_DELAY, _ROOT_DISPERSION)
+    )
+    if min(delay, dispersion) < 0.0:
+        raise _unreadable(text)
+    return abs(offset) + dispersion + delay / 2
+
+
+def _number(field: str, text: str) -> float:
+    try:
+        value = float(field)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise _unreadable(text)
+    return value
+
+
+def _unreadable(text: str) -> ProbeError:
+    return ProbeError(f"cannot read this answer of chronyc: {text!r}")
+
+
+# --- How far this host's clock may be off: what end-to-end latency between hosts is worth.
+# Source:   adjtimex(2) every second; `chronyc -c tracking` where chronyd answers; wall against monotonic
+# clock.
+# Overhead: a system call a second, one process every `chrony_period`.
+# Caveats:  The kernel's maximum error is a bound only as far as the time daemon tells it one: chronyd
+# and ntpd
+# do, systemd-timesyncd sets it to 0 at every poll. Steps above half a second are told by every daemon
+# itself; here it is the smaller ones. To slew a clock moves wall and monotonic alike and is no step.
+
 SMALLEST_STEP_NS = duration_ns("1ms")
-LARGEST_STEP_NS = SECOND_NS // 2  # above it, soak.daemons.recorder tells of it
+LARGEST_STEP_NS = SECOND_NS // 2  # above it, soak.runtime.recorder tells of it
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     chrony_period: Duration = duration_ns("16s")  # chronyc is asked this often
 
@@ -34,18 +185,18 @@ class Config:
             raise ValueError("chrony_period must lie between 1s and 1h")
 
 
-def build(config: Config, clock: Clock) -> KeptClock:
-    return KeptClock(config, clock)
+def build(config: Config, clock: Clock) -> ClockProbe:
+    return ClockProbe(config, clock)
 
 
-class KeptClock:
+class ClockProbe:
     def __init__(
         self,
         config: Config,
         clock: Clock,
         *,
-        kernel: Callable[[], _timex.Timex] = _timex.read,
-        chrony: Callable[[], str] = _chrony.ask,
+        kernel: Callable[[], Timex] = read_timex,
+        chrony: Callable[[], str] = ask_chrony,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -82,7 +233,7 @@ class KeptClock:
     def close(self) -> None:
         self._worker.close()
 
-    def _bound(self, kernel: _timex.Timex) -> list[tuple[Column, float]]:
+    def _bound(self, kernel: Timex) -> list[tuple[Column, float]]:
         """Return nothing for a clock that nobody keeps: then there is no bound."""
         told = self._told
         if told is not None:
@@ -111,7 +262,7 @@ class KeptClock:
             return ()
         return (Event("clock_step", wall_ns, since_ns, {"seconds": moved_ns / SECOND_NS}),)
 
-    def _turns(self, kernel: _timex.Timex) -> tuple[Event, ...]:
+    def _turns(self, kernel: Timex) -> tuple[Event, ...]:
         """Tell that from now on nobody keeps the clock, or that somebody does again."""
         now_ns, last = self._clock.wall_ns(), self._kept
         self._kept = kernel.is_synchronised, now_ns
@@ -123,7 +274,7 @@ class KeptClock:
     def _ask(self, stop: Stop) -> None:
         while True:
             try:
-                self._told = _chrony.bound_seconds(self._chrony())
+                self._told = parse_chrony_bound(self._chrony())
             except (
                 ProbeError
             ):  # the kernel tells as much as it knows; `source` says that it is the one

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pydantic.dataclasses import dataclass
 
-from probes._deltas import Deltas
+from probes.common.counters import Deltas
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Reading
-from soak.core.plan_base import STRICT
+from soak.core.plan.config import STRICT
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 

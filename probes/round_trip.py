@@ -18,24 +18,24 @@ import threading
 from dataclasses import dataclass as plain
 from dataclasses import field
 
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as config_dataclass
 
-from probes._worker import Stop, Worker
-from soak.clients.secret import refuse_in_addresses
+from probes.common.polling import Stop, Worker
+from soak.clients.client_settings import refuse_secrets_in_addresses
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Column, Reading
-from soak.core.plan_base import STRICT, Settings
+from soak.core.plan.config import STRICT, Settings
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
 _KEPT_INSTANTS = 1024  # an answer that comes later than so many has no first one to be held against
 _REQUEST = struct.pack(">hhih4s", 18, 0, 0, 4, b"soak")  # ApiVersions, version 0, as client `soak`
-_PLAIN = "plaintext"
-_USUAL_PORT = 9092  # where an address has none, as the brokers' client takes it
-_MOST_BYTES = 2**20  # of an answer; a broker's has some hundred
+_PLAINTEXT = "plaintext"
+_DEFAULT_PORT = 9092  # where an address has none, as the brokers' client takes it
+_MAX_ANSWER_BYTES = 2**20  # of an answer; a broker's has some hundred
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     bootstrap_servers: str = ""  # empty: the run's broker
     client: Settings = field(
@@ -46,7 +46,7 @@ class Config:
     timeout: Duration = duration_ns("10s")
 
     def __post_init__(self) -> None:
-        refuse_in_addresses("bootstrap_servers", [self.bootstrap_servers])
+        refuse_secrets_in_addresses("bootstrap_servers", [self.bootstrap_servers])
         if not duration_ns("10ms") <= self.period <= SECOND_NS:
             raise ValueError("period must lie between 10ms and 1s")
         if not 1 <= self.connections <= 16:  # noqa: PLR2004  # a broker has something else to do
@@ -60,7 +60,7 @@ def build(config: Config, clock: Clock) -> RoundTrip:
 
 
 @plain(slots=True)
-class Answers:
+class RoundTrips:
     """What one server answered: instants are numbered."""
 
     first_seconds: dict[int, float] = field(default_factory=dict)  # of each instant
@@ -91,7 +91,7 @@ class RoundTrip:
         self._worker = Worker("round_trip", self._work)
         self._lock = threading.Lock()
         self._answers = {
-            one.strip(): Answers() for one in config.bootstrap_servers.split(",") if one.strip()
+            one.strip(): RoundTrips() for one in config.bootstrap_servers.split(",") if one.strip()
         }
         self._trouble = ""
 
@@ -103,8 +103,8 @@ class RoundTrip:
             ProbeError: none of them could be asked.
         """
         begin_ns = self._clock.mono_ns()
-        protocol = self._config.client.get("security.protocol", _PLAIN)
-        if not self._answers or protocol.lower() != _PLAIN:
+        protocol = self._config.client.get("security.protocol", _PLAINTEXT)
+        if not self._answers or protocol.lower() != _PLAINTEXT:
             raise NotAvailableError("round_trip needs bootstrap_servers that speak plain text")
         self._worker.check()
         with self._lock:
@@ -158,7 +158,9 @@ class RoundTrip:
             ValueError, OverflowError: the address is none, or the answer is none of Kafka's.
         """
         limit = self._config.timeout / SECOND_NS
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(*_address(server)), limit)
+        reader, writer = await asyncio.wait_for(
+            asyncio.open_connection(*parse_address(server)), limit
+        )
         try:
             while True:
                 instant = await self._next_instant()
@@ -166,7 +168,7 @@ class RoundTrip:
                 writer.write(struct.pack(">i", len(_REQUEST)) + _REQUEST)
                 async with asyncio.timeout(limit):
                     (size,) = struct.unpack(">i", await reader.readexactly(4))
-                    if not 0 <= size <= _MOST_BYTES:
+                    if not 0 <= size <= _MAX_ANSWER_BYTES:
                         raise ValueError("it does not answer as Kafka does")
                     await reader.readexactly(size)
                 seconds = (self._clock.mono_ns() - begin_ns) / SECOND_NS
@@ -183,12 +185,12 @@ class RoundTrip:
         return instant
 
 
-def _address(server: str) -> tuple[str, int]:
+def parse_address(server: str) -> tuple[str, int]:
     """Return host and port of `[protocol://]host[:port]`."""
     place = server.rpartition("://")[2]
     host, colon, port = place.rpartition(":")
     if not colon or place.endswith("]"):
-        host, port = place, str(_USUAL_PORT)
+        host, port = place, str(_DEFAULT_PORT)
     return host.strip("[]"), int(port)
 
 

@@ -19,13 +19,12 @@ from detectors.incidents import Incident, group, identity, is_recovery, is_regre
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
 from soak.core.phases import Phases
-from soak.core.plan import STREAM_DETECTOR, Plan
+from soak.core.plan.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.store.findings import FindingsStore
-from soak.store.history import MOST_SECONDS, History, Window
-from soak.store.phases_file import read_phases
-from soak.store.run_folder import RunFolder, read_run
+from soak.store.findings.store import FindingsStore
+from soak.store.journal.history import MAX_WINDOW_SECONDS, History, Window
+from soak.store.run_folder import RunFolder, read_phases, read_run
 
 BEFORE_SECONDS = 600  # looked at around an onset
 AFTER_SECONDS = 300
@@ -213,7 +212,7 @@ def seconds_around(finding: Finding, end_k: int) -> tuple[int, int]:
     An onset may lie anywhere in hours: between two stretches that counted, or within a long period.
     """
     k1 = min(finding.onset_k + AFTER_SECONDS + 1, end_k)
-    k0 = max(0, finding.interval[0] - BEFORE_SECONDS, k1 - MOST_SECONDS)
+    k0 = max(0, finding.interval[0] - BEFORE_SECONDS, k1 - MAX_WINDOW_SECONDS)
     return k0, max(k0, k1)
 
 

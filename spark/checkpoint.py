@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from soak.core.errors import RunFolderError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from spark._offsets import Offset, newest
+from spark.offsets import Offset, newest
 
 _JVM_LOCK = "jvm.lock"
 _PATIENCE_NS = 20 * SECOND_NS

@@ -1,7 +1,4 @@
-"""The streaming daemon: journals in, change points and findings out, across any number of kills.
-
-Reads the journals, the plan and what `conduct` decided; nothing else of the run folder.
-"""
+"""The streaming detector: reads journals, writes changes and findings, and resumes after any crash."""
 
 from __future__ import annotations
 
@@ -18,24 +15,53 @@ from pyspark.sql.functions import col, count
 from pyspark.sql.functions import max as greatest
 from pyspark.sql.types import LongType
 
+from detectors.panel import LAYOUT
 from soak.core.model import Column
-from soak.core.plan import STREAM_DETECTOR, Plan
+from soak.core.plan.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.service.metrics import Page, publish
-from soak.service.notify import Notifier, notifier
-from soak.store.journal_reader import sources
-from soak.store.phases_file import read_phases
-from soak.store.run_folder import Run, RunFolder, exclusive, read_plan, read_run
-from soak.store.source_end import has_ended
-from spark._offsets import newest
+from soak.service.metrics import MetricsPage, publish
+from soak.service.systemd import Notifier, notifier
+from soak.store.journal.reader import has_ended, sources
+from soak.store.run_folder import (
+    Run,
+    RunFolder,
+    file_lock,
+    read_phases,
+    read_plan,
+    read_run,
+    write_atomically,
+)
 from spark.attribute import Attribution
 from spark.checkpoint import Headway, await_predecessor, committed, held, is_all_read
 from spark.journal_source import NAME, JournalSource
-from spark.layout import forget_other
+from spark.offsets import newest
 from spark.panel_processor import detect
 from spark.schema import change_of
 from spark.session import build_session
+
+# --- Which layout the state in the detector's checkpoint has: one of another program is not read, but
+# made anew.
+# The journals hold all that made it, so the query begins at their first second again.
+
+
+def forget_other(folder: RunFolder, layout: str = LAYOUT) -> None:
+    """Remove a checkpoint that a program with another layout wrote, and note the one that comes now.
+
+    Killed in between, the next start does the same again. No Spark may use the checkpoint.
+    """
+    note = folder.spark / "layout"
+    known = note.read_text(errors="replace").strip() if note.exists() else ""
+    if known == layout:
+        return
+    if folder.checkpoint.exists():
+        _LOG.warning("detector_state_made_anew was=%s is=%s", known or "unknown", layout)
+        shutil.rmtree(folder.checkpoint)
+    write_atomically(note, layout + "\n")
+
+
+# --- The streaming daemon: journals in, change points and findings out, across any number of kills.
+# Reads the journals, the plan and what `conduct` decided; nothing else of the run folder.
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +85,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
     known = read_run(folder)
     plan = read_plan(folder)
     manager = notifier()
-    with exclusive(folder.spark / "lock", "the detector's checkpoint"):
+    with file_lock(folder.spark / "lock", "the detector's checkpoint"):
         manager.ready()  # what is recorded from now on is taken in, however long Spark takes to start
         await_predecessor(folder.spark, clock)
         forget_other(folder)
@@ -69,7 +95,9 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock) -> int:
         session = build_session("soak detect-stream", temporary=temporary, cores=1, log=log)
         try:
             with held(session, folder.spark):
-                page = Page(clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"})
+                page = MetricsPage(
+                    clock, {"run": known.id, "plan": plan.name, "daemon": "detect-stream"}
+                )
                 publish(page, folder.path, plan.metrics, plan.daemons, "detect-stream")
                 _Stream(folder, known, plan, clock, page, manager).run(session, stop)
         finally:
@@ -83,7 +111,7 @@ class _Stream:
     known: Run
     plan: Plan
     clock: Clock
-    page: Page
+    page: MetricsPage
     manager: Notifier
 
     def run(self, session: SparkSession, stop: threading.Event) -> None:

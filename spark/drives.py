@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.channels import host_of, source_of
-from soak.core.drive_check import Measured, to_json, warnings
-from soak.store import drive_checks
+from soak.core.cluster.drives import Measured, to_json, warnings
+from soak.store import run_folder
 from spark.timeline import Timeline
 
 _TURNED = "disk_device_turnover_ratio"
@@ -22,7 +22,7 @@ def drives(timeline: Timeline) -> dict[str, object]:
     `written` is by drive that a probe saw, over the whole run, whoever wrote. `client_bytes` are the
     payload of what was acknowledged. `write_amplification` is null where either is not known.
     """
-    checks = drive_checks.read_all(timeline.folder)
+    checks = run_folder.read_drive_checks(timeline.folder)
     written = _written(timeline)
     client = _client_bytes(timeline)
     total = sum(one["bytes"] for one in written.values())
@@ -37,7 +37,7 @@ def drives(timeline: Timeline) -> dict[str, object]:
 
 
 def checks_of(timeline: Timeline) -> list[Measured]:
-    return drive_checks.read_all(timeline.folder)
+    return run_folder.read_drive_checks(timeline.folder)
 
 
 def _written(timeline: Timeline) -> Mapping[str, Mapping[str, float]]:

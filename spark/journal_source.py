@@ -25,10 +25,9 @@ from pyspark.sql.types import StructType
 
 from soak.core.model import Column, Record
 from soak.core.phases import Phases
-from soak.store.journal_reader import SourceReader
-from soak.store.phases_file import read_phases
-from soak.store.run_folder import RunFolder
-from spark._offsets import ColumnsIndex, Offset, Span, columns_at, newest, spans
+from soak.store.journal.reader import SourceReader
+from soak.store.run_folder import RunFolder, read_phases
+from spark.offsets import ColumnsIndex, Offset, Span, columns_at, newest, spans
 from spark.schema import ARROW_ROWS, ROWS, columns_text
 
 NAME = "soak_journal"

@@ -15,15 +15,13 @@ from markupsafe import Markup
 from soak.core import plugins
 from soak.core.errors import FindingsError, RunFolderError
 from soak.core.model import Change, Finding
-from soak.store.findings import FindingsStore
+from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import RunFolder, write_atomically
-from spark.coverage import coverage
+from spark.coverage import Gap, coverage
 from spark.drives import drives
-from spark.foreseen import forecast_of, retention
-from spark.gaps import Gap
-from spark.look_back import look_back
-from spark.reports._headline import headline
-from spark.reports._page import Page
+from spark.offline_analysis import look_back
+from spark.page import Page, headline
+from spark.retention_outcome import forecast_of, retention
 from spark.session import build_session
 from spark.summary import EXIT_CODE, summary, verdict
 from spark.timeline import Timeline, read_timeline

@@ -14,7 +14,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from soak.core.errors import NotAvailableError
-from soak.service.cache import user_cache
+from soak.service.files import user_cache
 from soak.service.java import spark_java_home
 
 DRIVER_MEMORY = "640m"  # Spark wants 450 MiB at least; the live heap is 60 MiB

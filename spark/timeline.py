@@ -17,15 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from soak.core.errors import JournalError
 from soak.core.model import Column
-from soak.core.phase_plan import drain_k
-from soak.core.phases import Phases
-from soak.core.plan import Plan
+from soak.core.phases import Phases, drain_k
+from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS
-from soak.store.audited import audited, is_loss_known
-from soak.store.journal import segments
-from soak.store.journal_reader import sources
-from soak.store.phases_file import read_phases
-from soak.store.run_folder import Run, RunFolder, read_plan, read_run
+from soak.store.audit import audit_run, is_loss_known
+from soak.store.journal.reader import sources
+from soak.store.journal.writer import segments
+from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
 from spark.digest import digest, reduction
 
 Ints = NDArray[np.int64]
@@ -243,7 +241,7 @@ def _timeline(
     short: dict[str, list[Sequence[int]]] = defaultdict(list)
     events: dict[str, list[int]] = defaultdict(list)
     damage: list[tuple[str, int, str, str]] = []
-    audit, is_known = audited(folder, run, plan), is_loss_known(plan)
+    audit, is_known = audit_run(folder, run, plan), is_loss_known(plan)
     for row in rows:
         source = row["source"]
         seconds[source].append(np.array(row["seconds"], dtype=np.int64))

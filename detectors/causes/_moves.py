@@ -171,7 +171,7 @@ def told(one: Move, change: Change) -> Evidence:
     """Return a move as a sentence that stands alone."""
     before, after = (wording.amount_of(one.series, value) for value in (one.before, one.after))
     return Evidence(
-        f"{wording.placed(one.series)} went from {before} to {after}, "
+        f"{wording.title_with_source(one.series)} went from {before} to {after}, "
         f"{when(one.onset_k - change.onset_k)} of the step.",
         {
             "series": one.series,

@@ -16,12 +16,110 @@ from math import log10
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _locking, _scores
-from detectors.causes._locking import Locking
+from detectors.causes import _scores
 from detectors.causes._moves import end_of, near
 from detectors.nearby import Nearby, when
 from soak.core import wording
 from soak.core.model import Change, Evidence
+
+# --- Event-locked contrast: is latency higher just after events than at other times?
+
+LEAST_SECONDS = 8  # with and without an event, to compare them
+_SHUFFLES = 499
+_ENOUGH = 10  # shuffles as good, to stop: Besag and Clifford 1991, doi:10.1093/biomet/78.2.301
+_MOVED = 6  # seconds, either way
+LAGS = (0, 1, 2)  # seconds from the event to what it costs: polling, and files unlinked later
+
+
+@dataclass(frozen=True, slots=True)
+class Locking:
+    """Medians of seconds with and without an event, at the lag that tells them apart best."""
+
+    lag_seconds: int
+    seconds_with: int
+    seconds_without: int
+    median_with: float
+    median_without: float
+    p_value: float
+
+
+def measured(
+    k: NDArray[np.int64],
+    values: NDArray[np.float64],
+    event_ks: NDArray[np.int64],
+    seed: int,
+    *,
+    least_seconds: int = LEAST_SECONDS,
+) -> Locking | None:
+    """Return the contrast of positive values, or None when too few seconds are with or without events.
+
+    The p-value is that of the best lag against the best lag of events each moved by a few seconds at
+    random: that keeps how their number varies over minutes, and breaks only what is locked to them.
+    """
+    y = np.log10(np.maximum(values, 1e-6))
+    span = _Span(k)
+    marks = {lag: span.marked(event_ks + lag) for lag in LAGS}
+    usable = [lag for lag in LAGS if _is_comparable(marks[lag], least_seconds)]
+    if not usable:
+        return None
+    contrasts = {lag: _contrast(y, marks[lag]) for lag in usable}
+    best = max(usable, key=lambda lag: contrasts[lag])
+    rng = np.random.default_rng(seed)
+    inside = event_ks[(event_ks >= k[0] - LAGS[-1]) & (event_ks <= k[-1])]
+    beaten = done = 0
+    while done < _SHUFFLES and beaten < _ENOUGH:
+        done += 1
+        moved = inside + rng.integers(-_MOVED, _MOVED, inside.size, endpoint=True)
+        shuffled = (span.marked(moved + lag) for lag in LAGS)
+        best_of = max(
+            (_contrast(y, mark) for mark in shuffled if _is_comparable(mark, least_seconds)),
+            default=0.0,
+        )
+        beaten += best_of >= contrasts[best]
+    return Locking(
+        lag_seconds=best,
+        seconds_with=int(marks[best].sum()),
+        seconds_without=int((~marks[best]).sum()),
+        median_with=float(np.median(values[marks[best]])),
+        median_without=float(np.median(values[~marks[best]])),
+        p_value=(1 + beaten) / (1 + done),
+    )
+
+
+class _Span:
+    """Marks rows by their seconds: a table of all seconds between the first and the last row."""
+
+    def __init__(self, k: NDArray[np.int64]) -> None:
+        self._first = int(k[0])
+        self._place = k - self._first
+        self._length = int(self._place[-1]) + 1
+
+    def marked(self, seconds: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which rows are of one of these seconds."""
+        at = seconds - self._first
+        table = np.zeros(self._length, np.bool_)
+        table[at[(at >= 0) & (at < self._length)]] = True
+        return table[self._place]
+
+
+def _is_comparable(mark: NDArray[np.bool_], least_seconds: int) -> bool:
+    held = int(np.count_nonzero(mark))
+    return min(held, mark.size - held) >= least_seconds
+
+
+def _contrast(y: NDArray[np.float64], mark: NDArray[np.bool_]) -> float:
+    return float(y[mark].mean() - y[~mark].mean())
+
+
+# --- Events that come again and again: did they begin at the onset, and is latency high whenever one is
+# there?
+# Method:  the first event of the run must lie at the onset (at most 3 s before its interval, 2 s after
+# it), or
+# their rate must have risen there threefold; then seconds with an event are compared with those
+# without, against events each moved by seconds. Locked to them is enough by itself, unless latency was
+# so before the step; the time of the onset is so only where nearly every second lies close after an
+# event, so that nothing could be compared.
+# Assumes: events are told within two seconds, and cost latency within two.
 
 _RATE_SECONDS = 60
 _JUST_SECONDS = 10
@@ -132,7 +230,7 @@ def _rose(ks: NDArray[np.int64], words: Words, change: Change, nearby: Nearby) -
     after = int(np.count_nonzero((ks >= onset) & (ks < onset + seconds)))
     just_before = int(np.count_nonzero((ks >= low - _JUST_SECONDS) & (ks < low)))
     was = max(before / seconds, just_before / _JUST_SECONDS, 1.0 / seconds)  # it rose at the onset
-    if after / seconds < _RATE_ROSE * was or after < _locking.LEAST_SECONDS:
+    if after / seconds < _RATE_ROSE * was or after < LEAST_SECONDS:
         return None
     return Evidence(
         f"In the {seconds} s since the onset of the step {after} seconds held {words.whole}, "
@@ -145,8 +243,8 @@ def _is_dense(ks: NDArray[np.int64], change: Change, nearby: Nearby) -> bool:
     """True when too few seconds since the onset lie clear of events, of which there are enough."""
     seconds = np.arange(change.onset_k, end_of(change, nearby))
     held = np.isin(seconds, ks)
-    close = np.isin(seconds, np.concatenate([ks + lag for lag in _locking.LAGS]))
-    most = max(_locking.LEAST_SECONDS - 1.0, _MOST_FREE_RATIO * seconds.size)
+    close = np.isin(seconds, np.concatenate([ks + lag for lag in LAGS]))
+    most = max(LEAST_SECONDS - 1.0, _MOST_FREE_RATIO * seconds.size)
     is_most = 2 * np.count_nonzero(close) > seconds.size
     return bool(
         np.count_nonzero(held) >= _LEAST_SECONDS_WITH
@@ -175,9 +273,9 @@ def _locking_in(
     if series is None:
         return None
     low, high = np.searchsorted(series.k, [start, stop])
-    if high - low < 2 * _locking.LEAST_SECONDS:
+    if high - low < 2 * LEAST_SECONDS:
         return None
-    return _locking.measured(series.k[low:high], series.values[low:high], ks, _SEED)
+    return measured(series.k[low:high], series.values[low:high], ks, _SEED)
 
 
 def contrast(locking: Locking) -> float:

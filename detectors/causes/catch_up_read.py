@@ -7,8 +7,8 @@ Assumes: the backlog is told: ours by the consumers, others' by the brokers.
 
 from __future__ import annotations
 
-from detectors.causes import _backlog, _drives, _scores
-from detectors.causes._backlog import Drain
+from detectors.causes import _drives, _load, _scores
+from detectors.causes._load import Drain
 from detectors.causes._moves import moves, risen, told
 from detectors.channels import source_of
 from detectors.nearby import Nearby, when
@@ -22,7 +22,7 @@ _READ_MORE = 1.1
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return the drain that began at the onset, or None."""
-    drain = _backlog.draining(change, nearby)
+    drain = _load.draining(change, nearby)
     if drain is None:
         return None
     received = risen(

@@ -9,7 +9,8 @@ Assumes: what the brokers' drive has to do follows what we send, when they do no
 
 from __future__ import annotations
 
-from detectors.causes import _background, _backlog, _drives, _load, _scores
+from detectors.causes import _background, _drives, _scores
+from detectors.causes import _load as _backlog
 from detectors.causes._drives import Drive
 from detectors.causes._moves import Move, share, told
 from detectors.nearby import Nearby
@@ -41,7 +42,7 @@ def _busy(drive: Drive, change: Change, nearby: Nearby) -> Explanation | None:
         or _is_ours(change, nearby, is_reading=reads is not None)
     ):
         return None
-    is_told = bool(_load.taken_in(change, nearby))
+    is_told = bool(_backlog.taken_in(change, nearby))
     score = _scores.graded(_scores.STRONG if is_told else _scores.LIKELY, part)
     worst = max(slower, key=lambda one: one.ratio)
     return Explanation(
@@ -56,11 +57,11 @@ def _most(drive: Drive, metrics: tuple[str, ...]) -> Move | None:
 
 def _is_ours(change: Change, nearby: Nearby, *, is_reading: bool) -> bool:
     """True when the brokers may have made the traffic, also when that is not known."""
-    given_out = _load.given_out(change, nearby)
-    work = [*_load.sent(change, nearby), *_load.taken_in(change, nearby)]
-    if not work or _load.has_grown([*work, *given_out]):
+    given_out = _backlog.given_out(change, nearby)
+    work = [*_backlog.sent(change, nearby), *_backlog.taken_in(change, nearby)]
+    if not work or _backlog.has_grown([*work, *given_out]):
         return True
-    if is_reading and not (given_out or _load.backlogs(nearby)):
+    if is_reading and not (given_out or _backlog.backlogs(nearby)):
         return True
     if _backlog.draining(change, nearby) is not None:
         return True
@@ -70,11 +71,11 @@ def _is_ours(change: Change, nearby: Nearby, *, is_reading: bool) -> bool:
 def _ours(change: Change, nearby: Nearby) -> Evidence:
     """Say what speaks against the brokers' own work, and what was not watched that might speak for it."""
     flows = {
-        "what we send": _load.sent(change, nearby),
-        "what the brokers say they write": _load.taken_in(change, nearby),
+        "what we send": _backlog.sent(change, nearby),
+        "what the brokers say they write": _backlog.taken_in(change, nearby),
     }
     known = {
-        ("backlogs", "no backlog drained"): bool(_load.backlogs(nearby)),
+        ("backlogs", "no backlog drained"): bool(_backlog.backlogs(nearby)),
         ("leaders", "no move of leaders began"): _background.are_leaders_known(nearby),
         ("deletions", "no deletion began"): _background.are_deletions_known(nearby),
     }

@@ -10,12 +10,45 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.causes import _background, _locking, _scores
-from detectors.causes._period import period_of
+from detectors.causes import _background, _repeated, _scores
 from detectors.causes._repeated import Repeated, Words, explained_ratio, repeated
 from detectors.nearby import Nearby
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
+
+# --- The period of events: times folded at every candidate length, and how sharply they then agree.
+# Method:  Rayleigh's statistic |sum exp(2 pi i k / p)|^2 / n over candidate periods p, bursts counted
+# once; the
+# longest period within 10 % of the best wins, as every divisor of a period folds as well.
+# Assumes: a period that is the same throughout; two combs interleaved show as one of half the length.
+
+LEAST_EVENTS = 5
+_LEAST_SECONDS = 4.0
+_SHARP = 0.7  # mean resultant length of the folded times
+_NEAR_BEST = 0.9
+_STEPS = 2000
+
+
+def period_of(ks: NDArray[np.int64], burst_seconds: int = 2) -> float | None:
+    """Return the seconds between events, bursts counted once; None when they keep no period."""
+    starts = ks[np.concatenate([[True], np.diff(ks) > burst_seconds])] if ks.size else ks
+    if starts.size < LEAST_EVENTS:
+        return None
+    length = float(starts[-1] - starts[0])
+    periods = 1.0 / np.linspace(1.0 / _LEAST_SECONDS, (LEAST_EVENTS - 1) / (length + 1.0), _STEPS)
+    angles = 2.0 * np.pi * (starts - starts[0])[None, :] / periods[:, None]
+    sharp = np.abs(np.exp(1j * angles).mean(axis=1))
+    if sharp.max() < _SHARP:
+        return None
+    best = float(periods[sharp >= _NEAR_BEST * sharp.max()].max())
+    # refined by the count of whole periods between the first and the last
+    return length / max(1.0, round(length / best))
+
+
+# --- Segments roll: a new file is opened, the old one flushed, and latency is high whenever it happens.
+# Method:  as for deletions (`_repeated.py`), over rolls; spikes that come again need only be locked to them,
+# over all that is seen. A period that the rolls keep is said.
+# Assumes: rolls are told within two seconds. Those in the same seconds as deletions are left to these.
 
 NEXT = "see the size of segments, and what is flushed when one is closed"
 
@@ -59,9 +92,9 @@ def _spikes(ks: NDArray[np.int64], change: Change, nearby: Nearby) -> Repeated |
         return None
     start, stop = nearby.soak_start(change.onset_k), nearby.soak_end(change.onset_k)
     low, high = np.searchsorted(series.k, [start, stop])
-    if high - low < 2 * _locking.LEAST_SECONDS:
+    if high - low < 2 * _repeated.LEAST_SECONDS:
         return None
-    locking = _locking.measured(
+    locking = _repeated.measured(
         series.k[low:high], series.values[low:high], ks, _SEED, least_seconds=4
     )
     if locking is None or locking.p_value > _MOST_P:

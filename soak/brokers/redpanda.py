@@ -1,22 +1,35 @@
-"""Redpanda: Kafka's protocol through the same client, with a metrics page of its own.
-
-There was no Redpanda to be had where this was written: only the client's side, which is Kafka's, ran live.
-"""
+"""Redpanda: Kafka's protocol through the same client, with durability, retention and Admin API of its own."""
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+import base64
+import json
+import ssl
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as config_dataclass
 
-from soak.brokers import kafka
-from soak.clients import secret
-from soak.core.plan_base import STRICT, Settings
+from soak.brokers.kafka import broker, durability, retention
+from soak.brokers.kafka.durability import KafkaProtocolConfig
+from soak.brokers.kafka.topics import ClusterSettings, TopicSettings
+from soak.clients import client_settings
+from soak.core.cluster.durability import Durability, Setting, SettingValue, majority, weakest
+from soak.core.cluster.forecast import Limits, Stored
+from soak.core.errors import BrokerError
+from soak.core.plan.config import STRICT, Settings
+from soak.core.plan.plan import Plan, Topic
+from soak.core.plan.text import KeyPath
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     bootstrap_servers: str
     metrics_urls: tuple[
@@ -29,12 +42,12 @@ class Config:
 
     def __post_init__(self) -> None:
         # Redpanda flushes before it acknowledges unless write caching is on, so larger batches pay off.
-        settings = kafka.producer_settings(self.producer, self.common, linger_ms=5)
+        settings = broker.producer_settings(self.producer, self.common, linger_ms=5)
         object.__setattr__(self, "producer", settings)
-        secret.refuse_in_addresses("bootstrap_servers", [self.bootstrap_servers])
+        client_settings.refuse_secrets_in_addresses("bootstrap_servers", [self.bootstrap_servers])
         if self.timeout <= 0:
             raise ValueError("timeout must be above 0s")
-        secret.refuse_in_addresses("metrics_urls", self.metrics_urls)
+        client_settings.refuse_secrets_in_addresses("metrics_urls", self.metrics_urls)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -47,15 +60,216 @@ def named(config: Config, name: str) -> Config:
     return replace(config, common={"client.id": name, **config.common})
 
 
-check_topic = kafka.check_topic
+check_topic = broker.check_topic
 
 
-def connect(config: Config, clock: Clock) -> kafka.KafkaBroker:
-    same = kafka.Config(
+def connect(config: Config, clock: Clock) -> broker.KafkaBroker:
+    same = broker.Config(
         bootstrap_servers=config.bootstrap_servers,
         timeout=config.timeout,
         producer=config.producer,
         consumer=config.consumer,
         common=config.common,
     )
-    return kafka.connect(same, clock)
+    return broker.connect(same, clock)
+
+
+# --- Redpanda's Admin API, asked as the Kafka client would: with its CA, certificate and user.
+# Source: Redpanda's documentation: the users of SASL are those of the Admin API, by HTTP's basic
+# authentication. Like all that is asked of a Redpanda it never ran live. A password goes over TLS alone,
+# and to
+# nobody that an answer points to.
+
+_CA, _VERIFIES = "ssl.ca.location", "enable.ssl.certificate.verification"
+_CERTIFICATE, _KEY = "ssl.certificate.location", "ssl.key.location"
+
+
+def get_admin_api(url: str, common: Settings, timeout_seconds: float) -> bytes:
+    """Return what the Admin API answers; `common` are settings of librdkafka's.
+
+    Raises:
+        BrokerError: a secret is not where the plan says.
+        OSError: no answer, a refusal, or a file of certificates that cannot be used.
+    """
+    settings = client_settings.resolve_secrets(common)
+    is_safe = urlsplit(url).scheme == "https"
+    headers = _basic(settings) if is_safe else {}
+    handlers = [HTTPSHandler(context=_context(settings))] if is_safe else []
+    question = Request(url, headers=headers)  # noqa: S310  # the plan names the scheme
+    with build_opener(_NoRedirects(), *handlers).open(question, timeout=timeout_seconds) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Follows nobody: the library would take the password along."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:  # noqa: ANN401  # wherever it is
+        return None
+
+
+def _basic(settings: Mapping[str, str]) -> dict[str, str]:
+    user, password = settings.get("sasl.username"), settings.get("sasl.password")
+    if not user or password is None:
+        return {}
+    told = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {told}"}
+
+
+def _context(settings: Mapping[str, str]) -> ssl.SSLContext:
+    place = settings.get(_CA)
+    if place == "probe":  # librdkafka's word for the system's own
+        place = None
+    is_folder = place is not None and Path(place).is_dir()
+    context = ssl.create_default_context(
+        cafile=None if is_folder else place, capath=place if is_folder else None
+    )
+    certificate = settings.get(_CERTIFICATE)
+    if certificate:
+        context.load_cert_chain(certificate, settings.get(_KEY), settings.get("ssl.key.password"))
+    if settings.get("ssl.endpoint.identification.algorithm") == "none":
+        context.check_hostname = False
+    if settings.get(_VERIFIES) == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+# --- What a Redpanda topic keeps: told as Kafka tells it, deleted by a housekeeping of its own.
+# Source: Redpanda's documentation: every `log_compaction_interval_ms` (10 s) segments beyond a limit are
+# removed, and their files with them. No Redpanda was to be had where this was written.
+
+_HOUSEKEEPING = {"log.retention.check.interval.ms": "10000", "log.segment.delete.delay.ms": "0"}
+
+
+def read_retention(config: KafkaProtocolConfig, topic: Topic) -> Limits:
+    """Return what the topics of a plan keep, as the cluster says.
+
+    Raises:
+        BrokerError: no broker answers.
+    """
+    return retention.read_retention(config, topic, _HOUSEKEEPING)
+
+
+def assumed_retention(topic: Topic, brokers: Settings) -> Limits:
+    """Return what the topics of a plan will keep on brokers with these settings."""
+    return retention.assumed_retention(topic, {**brokers, **_HOUSEKEEPING})
+
+
+def stored_size(plan: Plan, limits: Limits) -> Stored:
+    """Return what the plan's messages take in the log."""
+    return retention.stored_size(plan, limits)
+
+
+# --- How safe an acknowledged message is on Redpanda: acks and write caching decide.
+# Source: Redpanda's documentation of producers and of topic properties. With acks=all a majority of
+# the copies (Raft) has flushed a message before it is acknowledged, unless write caching is on; with other
+# acks the leader answers from memory. min.insync.replicas has no part in it. No Redpanda was to be had
+# where this was written: the questions to the Admin API and the names of its properties never ran live.
+
+TOPIC_PROPERTY = "write.caching"
+CLUSTER_PROPERTY = "write_caching_default"
+_DISABLED = "disabled"  # of the cluster: no topic may turn it on
+_IS_FLUSHED = {"true": False, "false": True, _DISABLED: True}  # no other word counts as strong
+_UNSEEN = "a node started with --unsafe-bypass-fsync flushes nothing, and no page tells of it"
+
+
+@dataclass(frozen=True, slots=True)
+class DurabilitySettings:
+    """What decides on Redpanda, as it was read; `of_topic` is None where the topic has no say."""
+
+    acks: SettingValue
+    copies: SettingValue
+    of_topic: SettingValue | None
+    of_cluster: SettingValue
+
+
+def read_durability(config: Config, topic: Topic, written: Container[KeyPath]) -> Durability:
+    """Return what the topics of a plan promise; of several the weakest.
+
+    Raises:
+        BrokerError: no broker answers.
+    """
+    asked = durability.read_cluster(config, topic)
+    acks, of_cluster = durability.acks_of(config, written), _caching_of_cluster(config)
+    existing = [
+        durability_of(
+            DurabilitySettings(
+                acks, durability.copies_of(one), _caching_of_topic(one, asked), of_cluster
+            )
+        )
+        for one in asked.topics
+    ]
+    planned = topic.settings.get(TOPIC_PROPERTY)
+    of_plan = None if planned is None else SettingValue(planned, "the plan's topic")
+    copies = durability.copies_of(topic)
+    return weakest(
+        existing or [durability_of(DurabilitySettings(acks, copies, of_plan, of_cluster))]
+    )
+
+
+def durability_of(read: DurabilitySettings) -> Durability:
+    """Return the level; a value that was not told leaves it open only where it matters."""
+    copies = read.copies.number
+    caching = _caching(read)
+    if durability.waits_for_every_copy(read.acks):
+        confirmed = None if copies is None else majority(copies)
+        is_flushed = _is_flushed(caching)
+    else:
+        confirmed = 0 if read.acks.value == "0" else 1
+        is_flushed = False
+    change = "" if _is_flushed(caching) else f"{TOPIC_PROPERTY}: false"
+    return Durability(
+        "redpanda",
+        copies,
+        confirmed,
+        is_flushed,
+        (
+            durability.acks_setting(read.acks, ("replication", "local")),
+            durability.copies_setting(read.copies),
+            Setting(TOPIC_PROPERTY, caching, ("local",), change),
+        ),
+        (_UNSEEN,),
+    )
+
+
+def _caching(read: DurabilitySettings) -> SettingValue:
+    """Return what applies: what the topic says, unless the cluster forbids it, else the cluster's word."""
+    topic, cluster = read.of_topic, read.of_cluster
+    if topic is None or cluster.value == _DISABLED:
+        return cluster
+    if _is_flushed(topic) is False and _is_flushed(cluster) is None:
+        unknown = f"says true, and whether the cluster forbids it is unknown: {cluster.where}"
+        return SettingValue(None, f"{topic.where} {unknown}")
+    return topic
+
+
+def _is_flushed(caching: SettingValue) -> bool | None:
+    """Return whether an acknowledgement waits for the flush, None where that is not known."""
+    return _IS_FLUSHED.get((caching.value or "").lower())
+
+
+def _caching_of_topic(topic: TopicSettings, cluster: ClusterSettings) -> SettingValue | None:
+    why = cluster.silence_of(topic)
+    if why:
+        return SettingValue(None, why)
+    for values, where in ((topic.own, ""), (topic.whole, ", as the cluster has it")):
+        if TOPIC_PROPERTY in values:
+            return SettingValue(values[TOPIC_PROPERTY].lower(), f"topic {topic.name}{where}")
+    return None
+
+
+def _caching_of_cluster(config: Config) -> SettingValue:
+    """Ask the Admin API, which listens where the metrics pages are."""
+    if not config.metrics_urls:
+        return SettingValue(None, "metrics_urls names no node whose Admin API could be asked")
+    page = urlsplit(config.metrics_urls[0])
+    url = f"{page.scheme}://{page.netloc}/v1/cluster_config"
+    try:
+        answer = get_admin_api(url, config.common, config.timeout / SECOND_NS)
+        value = json.loads(answer)[CLUSTER_PROPERTY]
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, BrokerError) as error:
+        return SettingValue(None, f"{url} does not tell: {error}")
+    if value is None:
+        return SettingValue(None, f"{url} does not tell: {CLUSTER_PROPERTY} is null")
+    return SettingValue(str(value).lower(), f"{CLUSTER_PROPERTY} of the cluster")

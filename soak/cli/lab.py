@@ -1,21 +1,228 @@
-"""`soak lab`: real brokers and drills on this machine."""
+"""`soak lab`: brokers and fault drills on this machine."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from soak.cli import _lab_drill, _lab_drill_list, _lab_matrix, _lab_standing
+from soak.app import drills, matrix
 
-command = typer.Typer(
+# --- `soak lab up` and what is done with a lab that is up.
+
+if TYPE_CHECKING:  # a command imports what it needs when it is called
+    from soak.core.plan.plan import LabDrive
+    from soak.lab.standing import Home, Part, State
+
+Broker = Annotated[str, typer.Argument(help="Kind of broker, such as kafka or pulsar.")]
+Number = Annotated[int, typer.Option("--number", help="Number of one broker; 0: all of them.")]
+
+
+def up(
+    broker: Broker,
+    brokers: Annotated[int, typer.Option(min=1, help="Brokers of one cluster.")] = 1,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Folder of their files; default: in the user's cache."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A broker's setting by its real name: KEY=VALUE. Repeatable."),
+    ] = None,
+    partitions: Annotated[
+        int, typer.Option(min=0, help="Partitions it is to hold, copies included.")
+    ] = 0,
+    drive: Annotated[
+        str,
+        typer.Option(
+            help="Put the data of broker 1 on an injected drive so large, 1GiB; it is gone with it."
+        ),
+    ] = "",
+    filesystem: Annotated[str, typer.Option(help="Of that drive: ext4 or xfs.")] = "ext4",
+) -> None:
+    """Start brokers that stay until `soak lab down`; on loopback, ports chosen free."""
+    from soak.core import plugins
+    from soak.core.errors import PlanError
+    from soak.lab import standing
+    from soak.service.signals import exit_on_sigterm
+
+    exit_on_sigterm(with_hangup=True)
+    home = _home(broker)
+    most: int = plugins.load("soak.lab.brokers", broker).MOST_NODES
+    if brokers > most:
+        raise PlanError(f"a lab's {broker} has at most {most} brokers, not {brokers}")
+    asked = standing.Asked(
+        broker=broker,
+        folder=str((directory or home.files).absolute()),
+        nodes=brokers,
+        partitions=partitions,
+        settings=_settings(setting or []),
+        drive=_drive(drive, filesystem) if drive else None,
+    )
+    print(f"starting {brokers} {broker} below {asked.folder}", flush=True)
+    _show(standing.up(home, asked, prepare=lambda: _fetch(broker)))
+
+
+def down(broker: Broker) -> None:
+    """End a lab's brokers, also what killed ones have left; data stays, but on an injected drive."""
+    from soak.lab import standing
+
+    home = _home(broker)
+    was_up = home.read() is not None or home.is_held()
+    standing.down(home)
+    print(f"the lab's {broker} {'is down' if was_up else 'was not up'}")
+
+
+def status(
+    broker: Annotated[str, typer.Argument(help="Kind of broker; default: all of them.")] = "",
+) -> None:
+    """Show what is up; exit 1 when nothing of it is."""
+    from soak.core import plugins
+
+    is_up = False
+    for kind in [broker] if broker else plugins.names("soak.lab.brokers"):
+        home = _home(kind)
+        state = home.read()
+        if state is None and (home.is_changing() or home.is_held()):
+            print(f"{kind}: starts or ends; log {home.log}")
+        elif state is None:
+            print(f"{kind}: not up")
+        elif home.is_held():
+            is_up = True
+            _show(state)
+        else:
+            print(f"{kind}: its keeper was killed; `soak lab up` or `down` clears what it left")
+    raise typer.Exit(0 if is_up else 1)
+
+
+def logs(
+    broker: Broker,
+    number: Number = 0,
+    lines: Annotated[int, typer.Option(min=1, help="So many of the last lines.")] = 50,
+) -> None:
+    """Show the last lines of the brokers' logs."""
+    from soak.service import children
+
+    for part in _parts(broker, number):
+        print(f"==> {part.log} <==")
+        print(children.log_tail(Path(part.log), lines, limit_bytes=lines * 1000))
+
+
+def kill(broker: Broker, number: Number = 0) -> None:
+    """Kill brokers as kill -9 does: what the kernel holds is kept. `restart` brings them back."""
+    _act(broker, "kill", number)
+
+
+def stop(broker: Broker, number: Number = 0) -> None:
+    """End brokers in order. `restart` brings them back."""
+    _act(broker, "stop", number)
+
+
+def restart(broker: Broker, number: Number = 0) -> None:
+    """Start brokers again on their data and their addresses; ends first those that run."""
+    _act(broker, "restart", number)
+
+
+COMMANDS = (up, down, status, logs, kill, stop, restart)
+
+
+def _fetch(broker: str) -> None:
+    from soak.lab import lab
+
+    lab.fetch(broker, lambda text: print(text, flush=True))
+
+
+def _home(broker: str) -> Home:
+    from soak.core import plugins
+    from soak.core.errors import PlanError
+    from soak.lab.standing import Home
+
+    known = plugins.names("soak.lab.brokers")
+    if broker not in known:
+        raise PlanError(f"no lab broker {broker!r}{plugins.nearest(broker, known)}")
+    return Home(broker)
+
+
+def _settings(given: list[str]) -> dict[str, str]:
+    from soak.core.errors import PlanError
+
+    pairs = [text.partition("=") for text in given]
+    for text, (key, mark, _) in zip(given, pairs, strict=True):
+        if not (key and mark):
+            raise PlanError(f"--set {text!r} is not KEY=VALUE")
+    return {key: value for key, _, value in pairs}
+
+
+def _drive(size: str, filesystem: str) -> LabDrive:
+    from soak.core.errors import PlanError
+    from soak.core.plan.plan import LabDrive
+    from soak.core.units import size_bytes
+    from soak.lab.drive.drive import FILESYSTEMS
+
+    if filesystem not in FILESYSTEMS:
+        raise PlanError(f"--filesystem {filesystem!r}: known are {', '.join(FILESYSTEMS)}")
+    try:
+        return LabDrive(capacity=size_bytes(size), filesystem=filesystem)  # type: ignore[arg-type]  # known
+    except ValueError as error:
+        raise PlanError(f"--drive: {error}") from error
+
+
+def _parts(broker: str, number: int) -> list[Part]:
+    from soak.core.errors import LabError
+
+    state = _home(broker).read()
+    if state is None:
+        raise LabError(f"no lab's {broker} is up; `soak lab up {broker}` starts one")
+    found = [part for part in state.parts if number in (0, part.number)]
+    if not found:
+        known = ", ".join(str(part.number) for part in state.parts)
+        raise LabError(f"the lab has no broker {number}; known: {known}")
+    return found
+
+
+def _act(broker: str, action: str, number: int) -> None:
+    from soak.lab import standing
+
+    home = _home(broker)
+    standing.ask(home, action, number)
+    state = home.read()
+    if state is not None:
+        _show(state)
+
+
+def _show(state: State) -> None:
+    import psutil
+
+    from soak.lab.standing import start_ticks
+
+    print(f"{state.asked.broker}: up, files below {state.asked.folder}")
+    for name, address in state.addresses.items():
+        print(f"  {name} {address}")
+    for drive in state.drives:
+        print(f"  drive of broker {drive.number}: {drive.device}, told by {drive.control}")
+    for part in state.parts:
+        if start_ticks(part.pid) != part.start_ticks:
+            print(f"  broker {part.number}: ended; log {part.log}")
+            continue
+        process = psutil.Process(part.pid)
+        how = "stopped" if process.status() == psutil.STATUS_STOPPED else "runs"
+        mib = process.memory_info().rss >> 20
+        print(f"  broker {part.number}: {how}, process {part.pid}, {mib} MiB, log {part.log}")
+
+
+# --- `soak lab`: real brokers and drills on this machine.
+
+lab_app = typer.Typer(
     help="Real brokers and injected faults on this machine.", no_args_is_help=True
 )
 
 
-@command.callback()
+@lab_app.callback()
 def lab() -> None:
     """Real brokers and injected faults on this machine."""
 
 
-for one in (*_lab_standing.COMMANDS, _lab_matrix.matrix):
-    command.command()(one)
-command.command(cls=_lab_drill_list.Listing)(_lab_drill.drill)
+for one in (*COMMANDS, matrix.matrix):
+    lab_app.command()(one)
+lab_app.command(cls=drills.DrillListing)(drills.drill)

@@ -1,4 +1,4 @@
-"""Entry point of `soak`: finds the command by its file name and turns errors into messages and exit codes."""
+"""Entry point of `soak`: find the command that is asked for, and turn errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import typer
 import soak.cli
 from soak.core.clock import SystemClock
 from soak.core.errors import PlanError, SoakError
-from soak.service import niceness
-from soak.service.again import keep_apart
-from soak.service.journal_lines import complain, is_journal, set_up
-from soak.service.lean import one_thread_for_numpy
+from soak.service import systemd
+from soak.service.restart_backoff import keep_apart
+from soak.service.scheduling import limit_numpy_threads
+from soak.service.systemd import is_journal_stream, print_error, set_up_logging
 
 LOG = logging.getLogger("soak.cli.main")
 EXIT_FAILED = 1
@@ -62,24 +62,24 @@ def keep_private() -> None:
 def run() -> None:
     """Run the command line; the one place where errors become exit codes."""
     keep_private()
-    one_thread_for_numpy()
-    set_up()
+    limit_numpy_threads()
+    set_up_logging()
     try:
         clock = SystemClock()
-        niceness.spread(clock)
+        systemd.apply_niceness_to_group(clock)
         keep_apart(clock)
         build(sys.argv[1:])(prog_name="soak")
     except PlanError as error:
-        complain(f"soak: {error}")
+        print_error(f"soak: {error}")
         sys.exit(EXIT_BAD_PLAN)
     except KeyboardInterrupt:
-        complain("soak: interrupted")
+        print_error("soak: interrupted")
         sys.exit(EXIT_INTERRUPTED)
     except SoakError as error:
-        complain(f"soak: {error}")
+        print_error(f"soak: {error}")
         sys.exit(EXIT_FAILED)
     except Exception as error:
-        if not is_journal():
+        if not is_journal_stream():
             raise
         LOG.critical("crashed error=%s", type(error).__name__, exc_info=True)
         sys.exit(EXIT_FAILED)

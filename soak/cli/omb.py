@@ -1,4 +1,4 @@
-"""`soak omb`: files of the OpenMessaging Benchmark in, our runs as its results out."""
+"""`soak omb`: read and write files of the OpenMessaging Benchmark."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from soak.cli._omb_text import Findings, Format
+from soak.app.analysis.omb import Findings, Format
 
-command = typer.Typer(
+omb_app = typer.Typer(
     help="Read and write files of the OpenMessaging Benchmark.", no_args_is_help=True
 )
 
 
-@command.command("import")
+@omb_app.command("import")
 def import_(
     files: Annotated[
         list[Path],
@@ -31,13 +31,14 @@ def import_(
 
     Exit: 0, or 2 when a file is not what it should be; nothing is printed or written then.
     """
-    from soak.cli import _omb_files
+    from soak.app.analysis import omb
     from soak.core.errors import PlanError
-    from soak.omb import plan_import, profile
+    from soak.omb import plan_import
+    from soak.omb import result as profile
 
     if dialect is not None:
-        profile.load(dialect)
-    results, sources = _omb_files.sort_out(files)
+        profile.load_profile(dialect)
+    results, sources = omb.read_files(files)
     if results and sources:
         raise PlanError(
             f"{sources[0].document.name}: a result and a plan are not imported together"
@@ -45,19 +46,19 @@ def import_(
     if results and (out is not None or dialect is not None):
         raise PlanError("--out and --dialect are for workloads and drivers, and these are results")
     if results:
-        _omb_files.show(results, output)
+        omb.show_results(results, output)
         return
-    plan = plan_import.plan(sources, dialect, str(out or "plan"))
+    plan = plan_import.import_plan(sources, dialect, str(out or "plan"))
     if out is None:
         sys.stdout.write(plan)
     else:
-        _omb_files.write(out, [plan])
+        omb.write_file(out, [plan])
         print(out)
         for note in (line for line in plan.splitlines() if line.startswith("# ")):
             print(f"note: {note[2:]}", file=sys.stderr)
 
 
-@command.command()
+@omb_app.command()
 def export(
     run_dir: Annotated[Path, typer.Argument(help="Folder of the run.")],
     out: Annotated[Path | None, typer.Option(help="Result file to write, JSON.")] = None,
@@ -70,29 +71,30 @@ def export(
 
     Exit: 0 written, 1 not a run or nothing measured yet, 2 unknown dialect or nowhere to write.
     """
-    from soak.cli import _omb_files, _omb_run
+    from soak.app.analysis import omb
     from soak.core.errors import PlanError
-    from soak.omb import hdr_log as log
-    from soak.omb import profile, run_result, write_result
+    from soak.omb import result as profile
+    from soak.omb import result_file, run_result
+    from soak.omb import run_result as log
     from soak.store.run_folder import RunFolder
 
     if out is None and hdr_log is None:
         raise PlanError("name --out FILE, --hdr-log FILE or both")
-    profile.load(dialect)
+    profile.load_profile(dialect)
     folder = RunFolder(run_dir.absolute())
-    source = _omb_run.source(folder)
+    source = omb.run_source(folder)
     if out is not None:
-        result = run_result.collect(source, _omb_run.seconds(folder))
-        _omb_files.write(out, [write_result.text(result, dialect)])
+        result = run_result.result_of_run(source, omb.run_seconds(folder))
+        omb.write_file(out, [result_file.result_text(result, dialect)])
         print(out)
         for remark in result.remarks:
             print(f"note: {remark}", file=sys.stderr)
     if hdr_log is not None:
-        _omb_files.write(hdr_log, log.lines(source.start_wall_ns, _omb_run.seconds(folder)))
+        omb.write_file(hdr_log, log.interval_log(source.start_wall_ns, omb.run_seconds(folder)))
         print(hdr_log)
 
 
-@command.command()
+@omb_app.command()
 def analyse(
     files: Annotated[list[Path], typer.Argument(help="Result files, also packed.")],
     output: Annotated[Findings, typer.Option("--format", help="How to print.")] = Findings.text,
@@ -101,19 +103,19 @@ def analyse(
 
     Exit: 0, or 2 when a file is not a result or no latency was measured; nothing is printed then.
     """
-    from soak.cli import _omb_files, _omb_findings
+    from soak.app.analysis import omb
     from soak.core import wording
     from soak.core.errors import PlanError
 
-    results, sources = _omb_files.sort_out(files)
+    results, sources = omb.read_files(files)
     if sources:
         raise PlanError(f"{sources[0].document.name}: not a benchmark result")
     for imported in results:
-        _omb_findings.check_measured(*imported)
+        omb.check_measured(*imported)
     is_text = output is Findings.text
-    lines_of = _omb_findings.summary if is_text else _omb_findings.json_rows
+    lines_of = omb.rises_text if is_text else omb.rises_json
     for path, result in results:
-        for line in lines_of((path, result), _omb_findings.findings(result)):
+        for line in lines_of((path, result), omb.latency_rises(result)):
             print(line)
         for remark in () if is_text else result.remarks:  # a file may have no finding to hold them
             print(wording.printable(f"note: {path}: {remark}"), file=sys.stderr)

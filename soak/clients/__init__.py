@@ -1,1 +1,4 @@
-"""What the clients of all brokers share: how secrets are named, and which settings there are."""
+"""What several clients of outside systems share: HTTP, Pulsar's admin interface, secrets, errors of librdkafka.
+
+Everything above `soak.core` may import it; it imports only `soak.core`. Open `client_settings` first.
+"""

@@ -1,7 +1,4 @@
-"""What librdkafka says unasked: kept for an error to name its cause, and logged without a flood.
-
-While a broker is down a consumer's client says so twenty times a second.
-"""
+"""Log lines and errors of librdkafka: the cause of an error, and a log without floods."""
 
 from __future__ import annotations
 
@@ -13,14 +10,23 @@ from typing import Any, TypeAlias
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from soak.clients.kafka_words import said
 from soak.core.errors import BrokerError
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
+
+def error_text(error: BaseException) -> str:
+    """Return the client's words without its codes."""
+    inner = error.args[0] if error.args else error
+    return inner.str() if isinstance(inner, KafkaError) else str(inner) or type(error).__name__
+
+
+# --- What librdkafka says unasked: kept for an error to name its cause, and logged without a flood.
+# While a broker is down a consumer's client says so twenty times a second.
+
 PERIOD_NS = 10 * SECOND_NS
-MOST_KINDS = 100
-Note: TypeAlias = Callable[[KafkaError], None]
+MAX_KINDS = 100
+ErrorCallback: TypeAlias = Callable[[KafkaError], None]
 # Of the line, not of its kind: which partition, at which offset, how long it took, in which state, how often.
 _DETAILS = re.compile(r"\[\d+\]|\boffset -?\d+| \(at [^)]*| \(after .*")
 
@@ -45,7 +51,7 @@ class ClientLog:
         if told_ns is not None and now_ns - told_ns < PERIOD_NS:
             self._left_out[kind] = self._left_out.get(kind, 0) + 1
             return
-        if len(self._told) >= MOST_KINDS:
+        if len(self._told) >= MAX_KINDS:
             self._told.clear()
             self._left_out.clear()
         self._told[kind] = now_ns
@@ -53,7 +59,7 @@ class ClientLog:
         self._log.log(level, "client_said line=%r left_out=%d", form % words, left_out)
 
 
-class Cause:
+class ErrorCause:
     """Why a client reaches nobody; its question itself only ends with "broker transport failure"."""
 
     def __init__(self) -> None:
@@ -86,5 +92,5 @@ class Cause:
             return admin.list_topics(topic=topic, timeout=timeout_seconds)
         except KafkaException as error:
             admin.poll(0)  # what it was told meanwhile
-            why = self.or_else(said(error))
+            why = self.or_else(error_text(error))
             raise BrokerError(f"no Kafka broker answered at {where}: {why}") from error

@@ -42,7 +42,7 @@ class Admin:
         self._timeout_seconds = timeout_seconds
         self._headers = dict(headers)
         self._context = context
-        self._opener = urllib.request.build_opener(HTTPSHandler(context=context), _SentOn())
+        self._opener = urllib.request.build_opener(HTTPSHandler(context=context), RedirectHandler())
 
     def get(self, path: str) -> Any:  # noqa: ANN401  # what the cluster says
         """Return the answer, parsed if it is JSON.
@@ -122,7 +122,9 @@ class Admin:
             raise self._no_answer(error) from error
 
 
-def admin_at(url: str, timeout_seconds: float, token: str, settings: Mapping[str, Any]) -> Admin:
+def connect_admin(
+    url: str, timeout_seconds: float, token: str, settings: Mapping[str, Any]
+) -> Admin:
     """Return the admin interface as a client with this token ("": none) and these TLS settings reaches it.
 
     Raises:
@@ -133,7 +135,7 @@ def admin_at(url: str, timeout_seconds: float, token: str, settings: Mapping[str
     return Admin(url, timeout_seconds, headers, context)
 
 
-class _SentOn(HTTPRedirectHandler):
+class RedirectHandler(HTTPRedirectHandler):
     """Takes a question on to the broker that has the topic: the same method, body and headers.
 
     The library itself does so for GET alone. Who sends us on has the token already; what may not see
@@ -165,7 +167,7 @@ def _parsed(text: str) -> Any:  # noqa: ANN401  # what the cluster says
         return text
 
 
-def path_of(topic: str) -> str:
+def topic_path(topic: str) -> str:
     """Return where the admin interface has a topic, named in full."""
     return f"/admin/v2/{quote(topic.replace('://', '/'))}"
 

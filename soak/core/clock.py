@@ -1,9 +1,10 @@
-"""The one place that reads time, and the whole-second grid of a run counted on the monotonic clock."""
+"""The only module that reads the time: clocks, the one-second grid of a run, and host suspends."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -76,3 +77,32 @@ class RunClock:
     def k(self) -> int:
         """Return the interval that holds this instant; negative before the run's start."""
         return (self.clock.boot_ns() - self.start_boot_ns) // SECOND_NS
+
+
+# --- How long ago an instant of the monotonic clock was, with the time in which the host was asleep.
+
+MIN_SUSPEND_NS = SECOND_NS
+MAX_SUSPENDS = 1000
+"""Of more sleeps than this the oldest are forgotten."""
+
+
+@dataclass(slots=True)
+class SuspendLog:
+    """Call `look` about once a second: a sleep is known from when it was seen."""
+
+    clock: Clock
+    _ahead_ns: int | None = None  # of the clock of the boot before the monotonic one
+    _seen: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_SUSPENDS))
+
+    def look(self) -> None:
+        now_ns = self.clock.mono_ns()
+        ahead_ns = self.clock.boot_ns() - now_ns
+        if self._ahead_ns is None:
+            self._ahead_ns = ahead_ns
+        elif ahead_ns - self._ahead_ns > MIN_SUSPEND_NS:
+            self._seen.append((now_ns, ahead_ns - self._ahead_ns))
+            self._ahead_ns = ahead_ns
+
+    def between(self, begin_ns: int, end_ns: int) -> int:
+        """Return what lay between two monotonic instants, of which the later one has been looked at."""
+        return end_ns - begin_ns + sum(ns for at, ns in self._seen if begin_ns < at <= end_ns)

@@ -1,4 +1,4 @@
-"""The typed errors of the project, so that callers can tell three kinds apart (see `docs/design.md`)."""
+"""The typed errors of the project; callers distinguish three kinds (see `docs/design.md`)."""
 
 from __future__ import annotations
 

@@ -75,6 +75,6 @@ def parse(heads: Heads, run: int | None = None) -> tuple[NDArray[np.void], NDArr
     return block, is_ours
 
 
-def lane(instance: int, inc: int, partition: int) -> str:
+def stream_name(instance: int, inc: int, partition: int) -> str:
     """Return the name under which records keep a lane's sequence intervals."""
     return f"{instance}.{inc}.{partition}"

@@ -1,4 +1,4 @@
-"""The nouns of the project: columns, records, events, series, change points, findings."""
+"""The data types of the project: columns, records, events, series, changes and findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `conduct` decided: which phase each second belongs to. Daemons follow it by their own clock."""
+"""The phases of a run: the conductor's decisions, and the decisions that a plan implies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
-from soak.core.units import format_rate, rate_per_second
+from soak.core.plan.phases import CatchUp, PhaseLengths
+from soak.core.units import SECOND_NS, format_rate, rate_per_second
 
 Phase = Literal["warm-up", "ramp", "soak", "catch-up", "cool-down", "drain", "end"]
 Part = Literal["", "build", "drain", "rest"]
 """A catch-up builds a backlog and then drains it; a ramp rests after a rate that was too high."""
 
-LOADED: frozenset[str] = frozenset({"warm-up", "ramp", "soak", "catch-up", "cool-down"})
+LOAD_PHASES: frozenset[str] = frozenset({"warm-up", "ramp", "soak", "catch-up", "cool-down"})
 """Phases in which the producers send."""
 
 
@@ -106,12 +107,12 @@ class Phases:
         return following.fields if held.phase == "ramp" or held.part == "drain" else {}
 
 
-def to_line(name: Phase, from_k: int, reason: str = "planned") -> str:
+def decision_line(name: Phase, from_k: int, reason: str = "planned") -> str:
     """Return one decision of a plain phase as a line."""
     return Decision(name, from_k, reason).to_line()
 
 
-def overruled(known: Sequence[Decision], later: Sequence[Decision]) -> tuple[Decision, ...]:
+def apply_decisions(known: Sequence[Decision], later: Sequence[Decision]) -> tuple[Decision, ...]:
     """Return what holds once `later` is decided: each of them ends what was to come from its `from_k` on."""
     kept = list(known)
     for decision in later:
@@ -121,7 +122,7 @@ def overruled(known: Sequence[Decision], later: Sequence[Decision]) -> tuple[Dec
     return tuple(kept)
 
 
-def parse(text: str, known: Phases | None = None) -> Phases:
+def parse_phases(text: str, known: Phases | None = None) -> Phases:
     """Return the decisions of a file that may be growing: a torn last line is not there yet.
 
     A later line overrules earlier ones from its `from_k` on (a run that is stopped early). `known` is what
@@ -137,7 +138,7 @@ def parse(text: str, known: Phases | None = None) -> Phases:
         except ValueError:  # torn by a crash, and written on behind it
             continue
         found.append(_decision(body))
-    return Phases(overruled(() if known is None else known.decisions, found))
+    return Phases(apply_decisions(() if known is None else known.decisions, found))
 
 
 def _decision(body: Mapping[str, Any]) -> Decision:
@@ -156,3 +157,76 @@ def _decision(body: Mapping[str, Any]) -> Decision:
 
 def _from_k(decision: Decision) -> int:
     return decision.from_k
+
+
+# --- The phases as far as the plan knows them; what depends on data stands in it at its latest.
+
+
+def planned_phases(lengths: PhaseLengths) -> Phases:
+    """Return what is known before the first second: all up to a ramp, or else all but the end.
+
+    How long a ramp lasts depends on what it finds, and the drain decides the end.
+    """
+    warm_up = lengths.warm_up // SECOND_NS
+    first = (Decision("warm-up", 0),) if warm_up else ()
+    if lengths.ramp is None:
+        return Phases((*first, *decisions_from_soak(lengths, warm_up)))
+    reason = "the first rate of the ramp"
+    return Phases((*first, Decision("ramp", warm_up, reason, rate=lengths.ramp.start)))
+
+
+def decisions_from_soak(
+    lengths: PhaseLengths, soak_k: int, reason: str = "planned", rate: Fraction | None = None
+) -> tuple[Decision, ...]:
+    """Return the soak from second `soak_k` on and all that follows it."""
+    soak = Decision("soak", soak_k, reason, rate=rate)
+    return (soak, *decisions_after_soak(lengths, soak_k + lengths.soak // SECOND_NS))
+
+
+def decisions_after_soak(lengths: PhaseLengths, end_k: int) -> tuple[Decision, ...]:
+    """Return what follows a soak that ends before second `end_k`."""
+    if lengths.catch_up is None:
+        return decisions_after_catch_up(lengths, end_k)
+    build = Decision("catch-up", end_k, part="build")
+    settled_k, following = decisions_after_build(
+        lengths.catch_up, end_k + build_seconds(lengths.catch_up)
+    )
+    return (build, *following, *decisions_after_catch_up(lengths, settled_k))
+
+
+def decisions_after_build(catch_up: CatchUp, drain_k: int) -> tuple[int, tuple[Decision, ...]]:
+    """Return draining at its longest, what settles after it, and the first second after that."""
+    drain = Decision("catch-up", drain_k, part="drain")
+    settled_k, settle = decisions_after_drain(catch_up, drain_k + catch_up.drain_limit // SECOND_NS)
+    return settled_k, (drain, *settle)
+
+
+def decisions_after_drain(
+    catch_up: CatchUp, settle_k: int, reason: str = "planned"
+) -> tuple[int, tuple[Decision, ...]]:
+    """Return the cool-down that follows a drained backlog, and the first second after it."""
+    seconds = catch_up.settle // SECOND_NS
+    return settle_k + seconds, (Decision("cool-down", settle_k, reason),) if seconds else ()
+
+
+def decisions_after_catch_up(lengths: PhaseLengths, end_k: int) -> tuple[Decision, ...]:
+    """Return the last phases: cool-down, then the drain."""
+    cool_down = lengths.cool_down // SECOND_NS
+    first = (Decision("cool-down", end_k),) if cool_down else ()
+    return (*first, Decision("drain", end_k + cool_down))
+
+
+def build_seconds(catch_up: CatchUp) -> int:
+    """Return how long a backlog may grow: to its age; one that has none, as long as it may drain."""
+    return (catch_up.backlog_age or catch_up.drain_limit) // SECOND_NS
+
+
+def drain_k(phases: Phases, lengths: PhaseLengths) -> int:
+    """Return the second from which on nothing is sent, as far as it is foreseen: a ramp counts as over."""
+    known = phases if phases.names else planned_phases(lengths)
+    decided = known.first_k("drain")
+    if decided is None:
+        decided = known.end_k
+    if decided is None:
+        decided = decisions_from_soak(lengths, known.from_k[-1])[-1].from_k
+    return decided

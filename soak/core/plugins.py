@@ -1,4 +1,4 @@
-"""Finds a plug-in by its file name: `probes/fsync.py` is the probe `fsync`. There is no list to edit."""
+"""Find a plug-in by the name of its module or package: `probes/fsync.py` is the probe `fsync`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from soak.core.errors import PlanError
 
 
 def names(package: str) -> list[str]:
-    """Return the plug-ins of a package, sorted; a leading underscore marks helpers."""
+    """Return the plug-ins of a package, sorted: its modules and packages but for `common` and `_private`."""
     path = importlib.import_module(package).__path__
-    return sorted(
-        module.name
-        for module in pkgutil.iter_modules(path)
-        if not module.ispkg and not module.name.startswith("_")
-    )
+    found = (module.name for module in pkgutil.iter_modules(path))
+    return sorted(name for name in found if name != "common" and not name.startswith("_"))
 
 
 def load(package: str, name: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""The seams: what a broker, a probe, a sink and a clock must be able to do."""
+"""The ports: protocols that a broker, a probe, a sink and a clock implement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Clock(Protocol):
     def sleep_until(self, mono_ns: int) -> None: ...
 
 
-FAILED = -1
+FAILED_OFFSET = -1
 """Offset of a message that the client gave up."""
 UNKNOWN_OFFSET = -2
 """Offset of a message that was delivered, when the cluster did not say where it lies (acks=0)."""
@@ -49,7 +49,7 @@ class Topics:
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class TopicCreation:
     """Whose topics are made, and who notes that they were."""
 
     mark: str = ""  # of who makes them: they bear it where the cluster lets them
@@ -57,7 +57,7 @@ class Making:
     note: Callable[[Mapping[str, str]], None] = lambda _identities: None  # as each is confirmed
 
 
-NOBODYS = Making()
+UNMARKED = TopicCreation()
 
 Payload: TypeAlias = "bytes | NDArray[np.uint8]"
 """Bytes, or a row of a matrix of them."""
@@ -111,7 +111,7 @@ class Batch:
     """When each came, up to `at_mono_ns`; None: all of them then."""
 
 
-class Bell(Protocol):
+class WakeUp(Protocol):
     fd: int
     """An eventfd: eight bytes that are the number 1 ring it."""
 
@@ -254,7 +254,7 @@ class Broker(LeaderSource, Partitioner, Protocol):
         topics: Topics,
         replication: int,
         settings: Mapping[str, str],
-        making: Making = NOBODYS,
+        making: TopicCreation = UNMARKED,
     ) -> None:
         """Create topics and wait until every partition has a leader.
 
@@ -326,14 +326,14 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class ChoosySink(Sink, Protocol):
+class DigestOptionalSink(Sink, Protocol):
     """A sink that says whether a digest is of any use to its receiver; all others get it."""
 
     wants_digests: bool
 
 
 @runtime_checkable
-class ForgetfulSink(Sink, Protocol):
+class RepeatingSink(Sink, Protocol):
     """A sink whose receiver forgets what is not said again every few minutes."""
 
     def say_again(self, messages: Sequence[Message]) -> Outcome:

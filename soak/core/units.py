@@ -35,8 +35,8 @@ _SIZE_BYTES = {
 _MULTIPLE = {"": 1, "k": 1_000, "M": 1_000_000}
 RATE_PARTS = 10**6
 """Rates are whole numbers of these parts of a message a second."""
-MOST_RATE = Fraction(10**9)
-LONGEST_NS = 3650 * _DURATION_NS["d"]
+MAX_RATE = Fraction(10**9)
+MAX_DURATION_NS = 3650 * _DURATION_NS["d"]
 """Ten years, which outlast every plan; instants in nanoseconds have 64 bits."""
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?)"
 
@@ -54,8 +54,8 @@ def _fraction(
 def duration_ns(value: object) -> int:
     """Return nanoseconds."""
     length_ns = _any_duration_ns(value)
-    if length_ns > LONGEST_NS:
-        raise ValueError(f"{str(value)[:40]!r} is longer than {format_duration(LONGEST_NS)}")
+    if length_ns > MAX_DURATION_NS:
+        raise ValueError(f"{str(value)[:40]!r} is longer than {format_duration(MAX_DURATION_NS)}")
     return length_ns
 
 
@@ -79,8 +79,8 @@ def rate_per_second(value: object) -> Fraction:
 def planned_rate(value: object) -> Fraction:
     """Return a rate that a plan may ask for: one that a schedule in 64-bit integers can keep exactly."""
     rate = rate_per_second(value)
-    if rate > MOST_RATE:
-        raise ValueError(f"{value!r} is above {format_rate(MOST_RATE)}, the highest rate there is")
+    if rate > MAX_RATE:
+        raise ValueError(f"{value!r} is above {format_rate(MAX_RATE)}, the highest rate there is")
     if RATE_PARTS % rate.denominator:
         raise ValueError(f"{value!r} has more than six decimals of a message a second")
     return rate

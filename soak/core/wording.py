@@ -1,4 +1,4 @@
-"""How series, amounts and moments are put into words, the same in mails, report and terminal."""
+"""Text for people: titles of series, amounts, times and findings, the same in mails, reports and the terminal."""
 
 from __future__ import annotations
 
@@ -114,15 +114,17 @@ def title(series: str) -> str:
     return " ".join(part for part in (quantile, words, f"({others})" if others else "") if part)
 
 
-def placed(series: str) -> str:
+def title_with_source(series: str) -> str:
     """Return the title and whose it is: `disk write await (vda) of probe@b1`."""
     source = split(series).source
     return f"{title(series)} of {source}" if source else title(series)
 
 
-def placed_beside(series: str, other: str) -> str:
+def title_with_other_source(series: str, other: str) -> str:
     """Return the title, and whose it is where that is not whose the other series is."""
-    return title(series) if split(series).source == split(other).source else placed(series)
+    return (
+        title(series) if split(series).source == split(other).source else title_with_source(series)
+    )
 
 
 def _label(key: str, text: str) -> str:
@@ -201,12 +203,12 @@ def step(before: float, after: float, unit: str) -> str:
     return f"{amount(before, unit)} -> {amount(after, unit)}" + (f" ({ratio})" if ratio else "")
 
 
-def moved(found: Finding) -> str:
+def change_text(found: Finding) -> str:
     """Return what a finding's level did."""
-    return course(found.series, found.kind, found.before, found.after)
+    return level_text(found.series, found.kind, found.before, found.after)
 
 
-def course(series: str, kind: Kind, before: float, after: float) -> str:
+def level_text(series: str, kind: Kind, before: float, after: float) -> str:
     """Return what a level did: `4.1 ms -> 61 ms (x15)`, with its kind where it is no step.
 
     What is still waited for lasts longer than can be told.
@@ -216,16 +218,16 @@ def course(series: str, kind: Kind, before: float, after: float) -> str:
     return f"{did} and longer" if name.metric == WAITING and after > before else did
 
 
-def finding(found: Finding, start_wall_ns: int) -> str:
+def finding_text(found: Finding, start_wall_ns: int) -> str:
     """Return a finding of a run that began then, in one line."""
-    since = later(start_wall_ns + found.onset_k * SECOND_NS, start_wall_ns)
-    what = f"{found.state}: {title(found.series)} {moved(found)}"
+    since = moment_with_day(start_wall_ns + found.onset_k * SECOND_NS, start_wall_ns)
+    what = f"{found.state}: {title(found.series)} {change_text(found)}"
     return printable(
-        f"{what} since {since}, cause {found.cause}{held_against(is_about_cluster=found.is_about_cluster)}"
+        f"{what} since {since}, cause {found.cause}{not_counted_note(is_about_cluster=found.is_about_cluster)}"
     )
 
 
-def held_against(*, is_about_cluster: bool) -> str:
+def not_counted_note(*, is_about_cluster: bool) -> str:
     """Return what to add to a finding that makes no run a regressed one, as a fall back to the old level."""
     return "" if is_about_cluster else ", not counted against the cluster"
 
@@ -235,7 +237,7 @@ def moment(wall_ns: int) -> str:
     return f"{datetime.fromtimestamp(wall_ns // SECOND_NS, UTC):%H:%M:%SZ}"
 
 
-def later(wall_ns: int, than_wall_ns: int) -> str:
+def moment_with_day(wall_ns: int, than_wall_ns: int) -> str:
     """Return the time of day, UTC, with its day where that is another one: `2026-09-22 00:01:40Z`."""
     on = "" if day(wall_ns) == day(than_wall_ns) else f"{day(wall_ns)} "
     return f"{on}{moment(wall_ns)}"

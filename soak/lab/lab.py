@@ -1,4 +1,4 @@
-"""The surroundings of a run on this machine: a broker of its own and a mail server that shows mail."""
+"""The surroundings of a run on this machine: a cluster, its injected drives and a mail server that shows mail."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 
 from soak.core import plugins
 from soak.core.errors import PlanError
-from soak.core.plan import LabDrive
-from soak.lab import artifacts, attach, drive_mounts, throttle
-from soak.lab import drive as injected
-from soak.lab.drive import Drive
+from soak.core.plan.plan import LabDrive
+from soak.lab import jvm_attach
+from soak.lab.drive import block_device, throttle
+from soak.lab.drive import drive as injected
+from soak.lab.drive.drive import Drive
+from soak.lab.jars import cache
 from soak.lab.mailbox import Mailbox
 from soak.lab.ports import Running
 
@@ -44,7 +46,7 @@ def fetch(kind: str, report: Callable[[str], None]) -> None:
         LabError: it could not be fetched.
     """
     lock = plugins.load("soak.lab.brokers", kind).LOCK
-    artifacts.fetch(lock, report=lambda text: report(f"{text}; this takes minutes"))
+    cache.fetch(lock, report=lambda text: report(f"{text}; this takes minutes"))
 
 
 def start_lab(
@@ -71,8 +73,8 @@ def start_lab(
     if nodes > module.MOST_NODES:
         raise PlanError(f"a lab's {kind} has at most {module.MOST_NODES} nodes, not {nodes}")
     throttle.clear()  # of a drill that was killed
-    attach.clear()
-    drive_mounts.clear_left()  # of a keeper that was
+    jvm_attach.clear()
+    block_device.clear_left()  # of a keeper that was
     with contextlib.ExitStack() as undo:  # an interrupt too must leave nothing behind
         mailbox = Mailbox(on_mail) if with_mailbox else None
         if mailbox is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from soak.core.ports import Clock
-from soak.lab.drive import Drive
+from soak.lab.drive.drive import Drive
 
 
 class Node(Protocol):

@@ -16,8 +16,8 @@ from pathlib import Path
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
-from soak.lab.brokers._surroundings import listens
-from soak.lab.whole_file import replace_text
+from soak.lab.broker_setup import listens
+from soak.lab.files import replace_text
 from soak.service import children
 
 RESEND_SECONDS = 0.2

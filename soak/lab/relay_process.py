@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from soak.lab.files import replace_text
 from soak.lab.relay import RESEND_SECONDS, Network, heeded_path
-from soak.lab.whole_file import replace_text
 
 _LOOK_SECONDS = 0.02
 _PIECE_BYTES = 65_536
@@ -91,7 +91,7 @@ async def connect(
     writer.close()
 
 
-class Told:
+class NetworkFile:
     """What the file says: the lines heed it whenever it is new."""
 
     def __init__(self, path: Path, lines: Sequence[Line]) -> None:
@@ -131,7 +131,7 @@ async def serve(path: Path, pairs: list[tuple[int, int]]) -> None:
             await connect(line, there, reader, writer)
 
         await asyncio.start_server(accept, "127.0.0.1", here)
-    await Told(path, lines).watch()
+    await NetworkFile(path, lines).watch()
 
 
 def main() -> None:

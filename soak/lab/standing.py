@@ -22,14 +22,14 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, RunFolderError
-from soak.core.plan import LabDrive
-from soak.core.plan_base import STRICT
+from soak.core.plan.config import STRICT
+from soak.core.plan.plan import LabDrive
 from soak.core.units import SECOND_NS
-from soak.daemons.context import boot_id
-from soak.lab import drive_mounts
+from soak.lab.drive import block_device
+from soak.runtime.context import boot_id
 from soak.service import children
-from soak.service.cache import user_cache
-from soak.store.run_folder import exclusive, holder, is_held, write_atomically
+from soak.service.files import user_cache
+from soak.store.run_folder import file_lock, is_locked, lock_holder, write_atomically
 
 START_LIMIT_NS = 600 * SECOND_NS  # the jars may have to be fetched
 ANSWER_SECONDS = 300.0  # a cluster of many partitions takes its time to come back
@@ -93,11 +93,11 @@ class Home:
 
     def is_held(self) -> bool:
         """Return whether a keeper lives."""
-        return is_held(self.lock)
+        return is_locked(self.lock)
 
     def is_changing(self) -> bool:
         """Return whether somebody starts or ends the lab."""
-        return is_held(self.change_lock)
+        return is_locked(self.change_lock)
 
     @contextlib.contextmanager
     def changed_by_us_alone(self) -> Iterator[None]:
@@ -108,7 +108,7 @@ class Home:
         """
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(exclusive(self.change_lock, f"the lab's {self.broker}"))
+                stack.enter_context(file_lock(self.change_lock, f"the lab's {self.broker}"))
             except RunFolderError as error:
                 raise LabError(f"{error}: it starts or ends the lab") from error
             yield
@@ -200,7 +200,7 @@ def down(home: Home) -> None:
                     ask(home, "down")
                 _await_end(home)
             clear(home)
-    drive_mounts.clear_left()
+    block_device.clear_left()
 
 
 def end_holder(lock: Path) -> int:
@@ -209,7 +209,7 @@ def end_holder(lock: Path) -> int:
     Raises:
         LabError: it has not said who it is, or is another user's.
     """
-    process = holder(lock)
+    process = lock_holder(lock)
     if process is None:
         raise LabError(f"{lock}: who holds it is about to begin or to end; try again")
     try:

@@ -16,14 +16,14 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError, RunFolderError, SoakError
-from soak.core.plan_base import STRICT
+from soak.core.plan.config import STRICT
 from soak.core.units import SECOND_NS
-from soak.daemons.context import boot_id
 from soak.lab.lab import Lab, start_lab
 from soak.lab.ports import Node, Running
 from soak.lab.standing import Asked, Home, Injected, Part, State, start_ticks
+from soak.runtime.context import boot_id
 from soak.service.signals import exit_on_sigterm
-from soak.store.run_folder import exclusive, write_atomically
+from soak.store.run_folder import file_lock, write_atomically
 
 _ACTIONS: Mapping[str, Callable[[Node], None]] = {
     "kill": lambda node: node.kill(),
@@ -78,7 +78,7 @@ def _take(home: Home, stack: contextlib.ExitStack) -> None:
     clock = SystemClock()
     for last in (False,) * _TRIES + (True,):
         try:
-            stack.enter_context(exclusive(home.lock, f"the lab's {home.broker}"))
+            stack.enter_context(file_lock(home.lock, f"the lab's {home.broker}"))
         except RunFolderError:
             if last:
                 raise

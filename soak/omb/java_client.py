@@ -1,16 +1,96 @@
-"""Settings of Kafka's Java client to those of librdkafka: other names, units and defaults at times."""
+"""Settings of Kafka's Java client as librdkafka takes them: other names, units and defaults."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from soak.clients.known import librdkafka
-from soak.clients.secret import is_in_url, is_reference
+from soak.clients.client_settings import is_secret_in_url, is_secret_reference, librdkafka_settings
 from soak.core.plugins import close_to
-from soak.omb import java_properties, java_values
-from soak.omb.draft import Draft
-from soak.omb.source_file import SourceFile
+from soak.omb.plan_import import Draft, SourceFile
+
+_ENTRY = re.compile(r"(?P<key>(?:\\.|[^\s=:\\])+)\s*[=:\s]\s*(?P<value>.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u(?P<code>[0-9a-fA-F]{4})|(?P<other>.))", re.DOTALL)
+_NAMED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Return the settings in their order; the last of a name stands. A name alone has an empty value."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        match = _ENTRY.fullmatch(line)
+        key, value = (match["key"], match["value"]) if match else (line, "")
+        found[_unescaped(key)] = _unescaped(value)
+    return found
+
+
+def _logical_lines(text: str) -> list[str]:
+    """Return lines that say something, joined where an odd number of backslashes ends one."""
+    found: list[str] = []
+    open_line = ""
+    for raw in text.splitlines():
+        line = open_line + raw.lstrip()
+        if not open_line and (not line or line[0] in "#!"):
+            continue
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            open_line = line[:-1]
+            continue
+        open_line = ""
+        found.append(line.rstrip())
+    return [*found, open_line] if open_line else found
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(
+        lambda m: chr(int(m["code"], 16)) if m["code"] else _NAMED.get(m["other"], m["other"]), text
+    )
+
+
+# --- Values that Kafka's Java client takes and librdkafka refuses, to the nearest that it takes.
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_MOST = 2**31 - 1
+_SPANS = {
+    "batch.size": (1, _MOST),
+    "connections.max.idle.ms": (0, _MOST),  # -1 there is 0 here: never
+    "fetch.max.bytes": (1_000_000, _MOST - 512),  # not below its `message.max.bytes`
+    "fetch.min.bytes": (1, 100_000_000),
+    "max.in.flight.requests.per.connection": (1, 1_000_000),
+    "max.partition.fetch.bytes": (1, 1_000_000_000),
+    "max.poll.interval.ms": (1, 86_400_000),
+    "message.max.bytes": (1_000, 1_000_000_000),
+    "metadata.max.age.ms": (1, 86_400_000),
+    "request.timeout.ms": (1, 900_000),
+    "retry.backoff.ms": (1, 300_000),
+    "socket.connection.setup.timeout.ms": (1_000, _MOST),
+    "socket.receive.buffer.bytes": (0, 100_000_000),  # -1 there is 0 here: the system's own
+    "socket.send.buffer.bytes": (0, 100_000_000),
+}
+"""What librdkafka 2.16 takes of settings of which Java's client takes more, by the names here."""
+_NOTHING = {"ssl.endpoint.identification.algorithm": "none"}
+"""What an empty value is called here."""
+
+
+def parse_whole(value: str) -> int | None:
+    """Return a whole number as Java reads it, or None."""
+    return int(value) if _WHOLE.fullmatch(value.strip()) else None
+
+
+def accepted_value(name: str, value: str) -> tuple[str, str]:
+    """Return the value that librdkafka takes, and why it is another one, or ""."""
+    if not value and name in _NOTHING:
+        return _NOTHING[name], f"empty is {_NOTHING[name]} here"
+    number = parse_whole(value)
+    if number is None or name not in _SPANS:
+        return value, ""
+    low, high = _SPANS[name]
+    fitting = min(max(number, low), high)
+    if fitting == number:
+        return value, ""
+    return str(fitting), f"{number} is {fitting} here: librdkafka takes {low} to {high}"
+
+
+# --- Settings of Kafka's Java client to those of librdkafka: other names, units and defaults at times.
 
 PRODUCER_DEFAULTS = {
     "acks": "all",
@@ -24,7 +104,7 @@ KEYED_DEFAULTS = {"partitioner": "murmur2_random"}
 """The same where messages have keys: librdkafka takes CRC32 of them."""
 BATCH_SIZE_HERE = 1_000_000
 """librdkafka's own."""
-_MOST_IN_FLIGHT = 5  # of an idempotent producer, there and here
+_MAX_IN_FLIGHT = 5  # of an idempotent producer, there and here
 
 _RENAMED = {
     "max.request.size": "message.max.bytes",
@@ -38,7 +118,7 @@ _JAAS = "sasl.jaas.config"
 _JAAS_USER = re.compile(
     r"""username\s*=\s*(?:(?P<mark>["'])(?P<quoted>(?:\\.|(?!(?P=mark))[^\\])+)(?P=mark)|(?P<plain>[^"'\s;]+))"""
 )
-_NEEDLESS = {
+_UNNEEDED = {
     "key.serializer": "messages are bytes here",
     "value.serializer": "messages are bytes here",
     "key.deserializer": "messages are bytes here",
@@ -48,18 +128,18 @@ _NEEDLESS = {
 _SECRET = re.compile(r"password|secret|passphrase|\.pem$|\.jwt$|^sasl\.oauthbearer\.config$")
 
 
-def section(source: SourceFile, key: str, draft: Draft) -> dict[str, str]:
+def convert_section(source: SourceFile, key: str, draft: Draft) -> dict[str, str]:
     """Return the settings under a key of a driver file as librdkafka takes them; the rest is noted."""
     found: dict[str, str] = {}
-    for name, value in java_properties.parse(source.text(key)).items():
+    for name, value in parse_properties(source.text(key)).items():
         if name == _JAAS:
             found |= _from_jaas(source, key, value, draft)
         elif name == _BUFFER:
             found[_BUFFER_HERE] = _kibibytes(source, key, value)
-        elif name in _NEEDLESS:
-            _note(source, key, name, f"left out: {_NEEDLESS[name]}", draft)
+        elif name in _UNNEEDED:
+            _note(source, key, name, f"left out: {_UNNEEDED[name]}", draft)
         else:
-            found |= _one(source, key, name, value, draft)
+            found |= _convert_setting(source, key, name, value, draft)
     return found
 
 
@@ -86,16 +166,16 @@ def with_defaults(
 def _cannot_be_idempotent(producer: Mapping[str, str]) -> bool:
     """Say whether Java's client, unasked, is not: by acknowledgements, retries or requests in flight."""
     acks = producer.get("acks", producer.get("request.required.acks", "all"))
-    in_flight = java_values.whole(producer.get("max.in.flight.requests.per.connection", ""))
+    in_flight = parse_whole(producer.get("max.in.flight.requests.per.connection", ""))
     return (
         acks not in ("all", "-1")
-        or java_values.whole(producer.get("retries", "")) == 0
-        or (in_flight is not None and in_flight > _MOST_IN_FLIGHT)
+        or parse_whole(producer.get("retries", "")) == 0
+        or (in_flight is not None and in_flight > _MAX_IN_FLIGHT)
     )
 
 
 def _note_small_batches(producer: Mapping[str, str], draft: Draft, name: str) -> None:
-    size = java_values.whole(producer["batch.size"])
+    size = parse_whole(producer["batch.size"])
     if producer["enable.idempotence"] != "true" or size is None:
         return
     if size < BATCH_SIZE_HERE:
@@ -106,21 +186,23 @@ def _note_small_batches(producer: Mapping[str, str], draft: Draft, name: str) ->
         )
 
 
-def _one(source: SourceFile, key: str, name: str, value: str, draft: Draft) -> dict[str, str]:
+def _convert_setting(
+    source: SourceFile, key: str, name: str, value: str, draft: Draft
+) -> dict[str, str]:
     here = _RENAMED.get(name, name)
-    if here not in librdkafka():
-        hint = close_to(name, sorted(librdkafka()))
+    if here not in librdkafka_settings():
+        hint = close_to(name, sorted(librdkafka_settings()))
         _note(source, key, name, f"left out: librdkafka has no such setting{hint}", draft)
         return {}
-    is_secret = bool(_SECRET.search(here)) or is_in_url(here, value)
-    if is_secret and not is_reference(value):
+    is_secret = bool(_SECRET.search(here)) or is_secret_in_url(here, value)
+    if is_secret and not is_secret_reference(value):
         reference = "${env:" + here.upper().replace(".", "_") + "}"
         _note(source, key, name, f"a secret stands in no plan: put it into {reference}", draft)
         return {here: reference}
     if "{zone.id}" in value:
         value = value.replace("{zone.id}", "")
         _note(source, key, name, "{zone.id} is left out: there are no zones here", draft)
-    taken, why = java_values.taken(here, value)
+    taken, why = accepted_value(here, value)
     if why:
         _note(source, key, name, why, draft)
     return {here: taken}
@@ -141,7 +223,7 @@ def _from_jaas(source: SourceFile, key: str, value: str, draft: Draft) -> dict[s
 
 
 def _kibibytes(source: SourceFile, key: str, value: str) -> str:
-    size = java_values.whole(value)
+    size = parse_whole(value)
     if size is None or size < 0:
         raise source.error(key, f"{_BUFFER}: {value!r} is not a number of bytes")
     return str(max(1, size // 1024))

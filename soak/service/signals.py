@@ -1,12 +1,17 @@
-"""What SIGTERM and SIGINT become: an event that every wait of a daemon looks at, or an orderly exit."""
+"""What wakes or ends a process: SIGTERM and SIGINT as an event or an orderly exit, and an eventfd."""
 
 from __future__ import annotations
 
 import _thread
+import os
 import signal
 import sys
 import threading
+from select import select
 from types import FrameType
+
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
 
 
 def stop_event() -> threading.Event:
@@ -36,3 +41,25 @@ def exit_on_sigterm(*, with_hangup: bool = False) -> None:
     is_kept_by_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     if with_hangup and not is_kept_by_nohup:
         signal.signal(signal.SIGHUP, on_signal)
+
+
+# --- A bell that others ring: who sleeps wakes when something has come, not when he looks again.
+
+
+class WakeupFd:
+    """An eventfd(2). Make it early: `select` takes no descriptor above 1023."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def wait(self, mono_ns: int) -> None:
+        """Return at the first ring since the last call, or at this instant."""
+        wait_ns = max(0, mono_ns - self._clock.mono_ns())
+        rung, _, _ = select((self.fd,), (), (), wait_ns / SECOND_NS)
+        if rung:
+            os.eventfd_read(self.fd)
+
+    def close(self) -> None:
+        """Only when nobody rings it any more: the descriptor's number may become another file's."""
+        os.close(self.fd)

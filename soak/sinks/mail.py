@@ -1,16 +1,15 @@
-"""Findings by mail: plain text for a terminal at night, the same as HTML, with the chart in its place.
-
-The Message-ID is made from the message's key, so a mail that a crash makes us send twice is recognised
-as one, and the sequel appears below the mail that it belongs to.
-"""
+"""Notifications by mail: plain text and HTML with an inline chart, over SMTP with STARTTLS or TLS."""
 
 from __future__ import annotations
 
+import json
 import re
 import smtplib
 import socket
 import ssl
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import EmailPolicy
@@ -19,29 +18,77 @@ from html import escape
 from typing import Any, Literal
 from urllib.parse import quote
 
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as config_dataclass
 
-from soak.clients.secret import HOW, is_reference, resolved
+from soak.clients.client_settings import SECRET_HELP, is_secret_reference, resolve_secrets
+from soak.clients.deadline import DEADLINE_SECONDS, Deadline
 from soak.core.errors import BrokerError, PlanError
-from soak.core.plan_base import STRICT
+from soak.core.plan.config import STRICT
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS, Duration, duration_ns
-from soak.sinks import _recipients
-from soak.sinks._limit import LONGEST_SECONDS, Limit
-from soak.sinks._recipients import Answers
+
+PERMANENT = 500  # RFC 5321, 4.2.1: 5yz is a permanent negative reply
+Answers = Mapping[str, tuple[int, str]]  # by recipient: what a server said to it
+
+
+@dataclass(slots=True)
+class Recipients:
+    to: Sequence[str]
+    done: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)  # for good, and why
+
+    @property
+    def left(self) -> list[str]:
+        return [one for one in self.to if one not in self.done and one not in self.refused]
+
+    def judge(self, answers: Answers) -> Outcome:
+        """Take in a try of all who were left; those that `answers` does not name have got it."""
+        taken = [one for one in self.left if one not in answers]
+        self.done += taken
+        said = {one: f"{code} {text}" for one, (code, text) in answers.items()}
+        self.refused |= {one: said[one] for one, (code, _) in answers.items() if code >= PERMANENT}
+        detail = _summary(self.refused | said, len(self.to))
+        if self.left:
+            return Outcome("retry", detail, self.to_text(), is_heard=bool(taken))
+        return Outcome("delivered" if self.done else "never", detail)
+
+    def to_text(self) -> str:
+        """Return what `read` understands; nothing when there is nothing to tell."""
+        if not self.done and not self.refused:
+            return ""
+        return json.dumps({"done": self.done, "refused": self.refused})
+
+
+def read_recipients(to: Sequence[str], text: str) -> Recipients:
+    """Return the recipients as an earlier try left them."""
+    return Recipients(to, **json.loads(text)) if text else Recipients(to)
+
+
+def _summary(said: Mapping[str, str], recipients: int) -> str:
+    """Return what was said to whom; without the whom where all were told the same."""
+    if len(said) == recipients and len(set(said.values())) == 1:
+        return next(iter(said.values()))
+    return "; ".join(f"{one}: {why}" for one, why in said.items())
+
+
+# --- Findings by mail: plain text for a terminal at night, the same as HTML, with the chart in its place.
+# The Message-ID is made from the message's key, so a mail that a crash makes us send twice is recognised
+# as one, and the sequel appears below the mail that it belongs to.
 
 _ADDRESS = re.compile(r"[^@\s<>,;\x00-\x1f]+@[^@\s<>,;\x00-\x1f]+")
-_OURS_TO_MEND = frozenset({530, 534, 535, 538})  # RFC 4954, 6: who we are, not what we send
+_AUTHENTICATION_ERRORS = frozenset(
+    {530, 534, 535, 538}
+)  # RFC 4954, 6: who we are, not what we send
 _CLOSING = 421  # RFC 5321, 3.8: the server ends the conversation
 _IDS = frozenset({"message-id", "in-reply-to", "references", "content-id"})
-_LONGEST_TIMEOUT = duration_ns("60s")
+_MAX_TIMEOUT = duration_ns("60s")
 CHART_PIXELS = 640
 """How wide the chart is shown where there is room; it has more of them, for a dense screen."""
 _TYPE = "font-family:monospace;font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere;max-width:80ch"
 _CONTINUED = re.compile(r"(?<=\S)\n(?: {4}| {10})(?=\S)")  # the indents of items and facts
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     to: tuple[str, ...]
     sender: str = "soakd@localhost"
@@ -61,12 +108,12 @@ class Config:
                 raise ValueError(f"{address!r} is not a mail address such as oncall@example.org")
         if not 0 < self.port <= 65_535:  # noqa: PLR2004  # a TCP port
             raise ValueError(f"port must lie between 1 and 65535, not {self.port}")
-        if not 0 < self.timeout <= _LONGEST_TIMEOUT:
+        if not 0 < self.timeout <= _MAX_TIMEOUT:
             raise ValueError("timeout must be above 0s and at most 60s")
         if bool(self.username) != bool(self.password):
             raise ValueError("username and password belong together")
-        if self.password and not is_reference(self.password):
-            raise ValueError(f"password must not stand in a plan: {HOW}")
+        if self.password and not is_secret_reference(self.password):
+            raise ValueError(f"password must not stand in a plan: {SECRET_HELP}")
         if self.username and self.security == "none":
             raise ValueError("security must be starttls or tls: a password is not sent in the open")
 
@@ -147,18 +194,18 @@ def _html(text: str, chart: str) -> str:
 
 
 class MailSink:
-    def __init__(self, config: Config, limit_seconds: float = LONGEST_SECONDS) -> None:
+    def __init__(self, config: Config, limit_seconds: float = DEADLINE_SECONDS) -> None:
         self._config = config
         self._limit_seconds = limit_seconds
 
     def send(self, message: Message) -> Outcome:
         """Try once with those who have not got it, for a minute at most once there is a connection."""
-        recipients = _recipients.read(self._config.to, message.so_far)
+        recipients = read_recipients(self._config.to, message.so_far)
         if not recipients.left:  # who had not got it is no recipient any more
             return recipients.judge({})
         mail = compose(self._config, message)
         is_heard = False
-        with Limit(self._limit_seconds) as limit:
+        with Deadline(self._limit_seconds) as limit:
             try:
                 answers = self._answers(mail, recipients.left, limit)
             except smtplib.SMTPNotSupportedError as error:
@@ -175,7 +222,7 @@ class MailSink:
                 return recipients.judge(answers)
         return Outcome("retry", put_off, is_heard=is_heard)
 
-    def _answers(self, mail: EmailMessage, to: list[str], limit: Limit) -> Answers:
+    def _answers(self, mail: EmailMessage, to: list[str], limit: Deadline) -> Answers:
         """Return what the server said to those whom it did not take the mail for."""
         server = _connect(self._config, limit)
         try:
@@ -184,7 +231,7 @@ class MailSink:
             # nobody has got it; after 421 some were not even asked, or were and are not named
             answers = dict.fromkeys(to, (_CLOSING, b"closed before the mail")) | error.recipients
         except smtplib.SMTPResponseException as error:
-            if error.smtp_code in _OURS_TO_MEND:
+            if error.smtp_code in _AUTHENTICATION_ERRORS:
                 raise
             answers = dict.fromkeys(to, (error.smtp_code, _bytes(error.smtp_error)))
         except OSError as error:
@@ -206,7 +253,7 @@ class _UnansweredError(OSError):
 class _Limited(smtplib.SMTP):
     is_giving = False
 
-    def __init__(self, limit: Limit, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # those of the library
+    def __init__(self, limit: Deadline, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # those of the library
         self._limit = limit
         super().__init__(*args, **kwargs)
 
@@ -223,13 +270,13 @@ class _LimitedTls(_Limited, smtplib.SMTP_SSL):
     """The same, encrypted from the first byte."""
 
 
-def _connect(config: Config, limit: Limit) -> _Limited:
+def _connect(config: Config, limit: Deadline) -> _Limited:
     """Return a connection that may send: encrypted and authenticated where the plan says so."""
     # The own name is given because the default looks it up in DNS, which may hang for long.
     name, seconds = socket.gethostname(), config.timeout / SECOND_NS
     own = name if name.isascii() else "localhost"  # SMTP has letters for no other
     if config.security == "tls":
-        context = _trust(config)
+        context = _tls_context(config)
         server: _Limited = _LimitedTls(
             limit, config.host, config.port, own, timeout=seconds, context=context
         )
@@ -237,7 +284,7 @@ def _connect(config: Config, limit: Limit) -> _Limited:
         server = _Limited(limit, config.host, config.port, own, seconds)
     try:
         if config.security == "starttls":
-            _encrypt(server, _trust(config))
+            _encrypt(server, _tls_context(config))
         if config.username:
             _log_in(server, config)
         server.ehlo_or_helo_if_needed()  # later its answer would pass for one to the mail
@@ -259,14 +306,14 @@ def _log_in(server: smtplib.SMTP, config: Config) -> None:
     server.ehlo_or_helo_if_needed()
     if not server.has_extn("auth"):
         raise smtplib.SMTPException("the server offers no authentication")
-    password = resolved({"password": config.password})["password"]
+    password = resolve_secrets({"password": config.password})["password"]
     if not password.isascii():
         # the library knows no other, and its error would say where it is not
         raise BrokerError("password: it holds more than ASCII")
     server.login(config.username, password)
 
 
-def _trust(config: Config) -> ssl.SSLContext:
+def _tls_context(config: Config) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=config.ca_file or None)
 
 

@@ -1,4 +1,4 @@
-"""Findings as alerts of Prometheus's Alertmanager: one POST of its API's second version a message.
+"""Notifications as alerts for Prometheus Alertmanager: one POST to its API v2 a message.
 
 A finding is one alert: its labels stay the same, so that the word that it went away resolves it there.
 An Alertmanager forgets with its process, so what lasts is posted again and again, as its clients are to do.
@@ -17,21 +17,21 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic.dataclasses import dataclass
 
-from soak.clients.secret import HOW, is_reference, resolved
+from soak.clients.client_settings import SECRET_HELP, is_secret_reference, resolve_secrets
+from soak.clients.deadline import Deadline
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
-from soak.core.plan_base import STRICT
+from soak.core.plan.config import STRICT
 from soak.core.ports import Clock, Message, Outcome
 from soak.core.units import SECOND_NS, Duration, duration_ns
-from soak.sinks._limit import Limit
 
 ALERTNAME = "SoakFinding"
 _PATH = "/api/v2/alerts"
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_MEND_LATER = frozenset({401, 403, 404, 407, 408, 421, 425, 429})
+_RETRY_STATUS = frozenset({401, 403, 404, 407, 408, 421, 425, 429})
 """Answers of the 4xx kind that another setting or another time may change."""
-_LONGEST_DETAIL = 300
-_LONGEST_TIMEOUT, _SHORTEST_LIFE = duration_ns("60s"), duration_ns("5min")
+_MAX_DETAIL = 300
+_MAX_TIMEOUT, _MIN_RESOLVE_TIMEOUT = duration_ns("60s"), duration_ns("5min")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -45,7 +45,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if "@" in self.url:  # a part of a password may be taken for a port, which is told
-            raise ValueError(f"url must hold no secret: use token, and {HOW}")
+            raise ValueError(f"url must hold no secret: use token, and {SECRET_HELP}")
         parts = _parts(self.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError("url must be such as http://alertmanager:9093")
@@ -53,16 +53,16 @@ class Config:
             raise ValueError(
                 "url must end with its path: what comes after ? or # would not be sent"
             )
-        if self.token and not is_reference(self.token):
-            raise ValueError(f"token must not stand in a plan: {HOW}")
+        if self.token and not is_secret_reference(self.token):
+            raise ValueError(f"token must not stand in a plan: {SECRET_HELP}")
         if self.token and parts.scheme == "http":
             raise ValueError("url must begin with https: a token is not sent in the open")
         for name in self.labels:
             if not _LABEL.fullmatch(name):
                 raise ValueError(f"labels: {name!r} is no name of a label")
-        if not 0 < self.timeout <= _LONGEST_TIMEOUT:
+        if not 0 < self.timeout <= _MAX_TIMEOUT:
             raise ValueError("timeout must be above 0s and at most 60s")
-        if self.lasts < _SHORTEST_LIFE:
+        if self.lasts < _MIN_RESOLVE_TIMEOUT:
             raise ValueError("lasts must be at least 5min: alerts are posted every 2min")
 
 
@@ -101,14 +101,14 @@ class WebhookSink:
         now_ns = self._clock.wall_ns()
         alerts = [alert_of(self._config, message, now_ns) for message in messages]
         place = urlsplit(self._config.url)
-        with Limit() as limit:
+        with Deadline() as limit:
             try:
                 status, answer = _post(self._config, place, json.dumps(alerts).encode(), limit)
             except (OSError, http.client.HTTPException, BrokerError) as error:
                 is_heard = isinstance(error, _UnansweredError)
                 why = str(error) or type(error.__cause__ or error).__name__
                 return Outcome("retry", f"{place.netloc}: {why}", is_heard=is_heard)
-        return _judged(status, answer)
+        return _outcome(status, answer)
 
 
 def _parts(url: str) -> SplitResult:
@@ -125,7 +125,7 @@ class _UnansweredError(OSError):
     """The alerts were on their way, and the server has not said whether it took them."""
 
 
-def _post(config: Config, place: SplitResult, body: bytes, limit: Limit) -> tuple[int, str]:
+def _post(config: Config, place: SplitResult, body: bytes, limit: Deadline) -> tuple[int, str]:
     headers = {"Content-Type": "application/json", **_authorization(config)}
     seconds = config.timeout / SECOND_NS
     host = place.hostname or ""
@@ -142,7 +142,7 @@ def _post(config: Config, place: SplitResult, body: bytes, limit: Limit) -> tupl
         try:
             connection.request("POST", place.path.rstrip("/") + _PATH, body, headers)
             answer = connection.getresponse()
-            return answer.status, answer.read(_LONGEST_DETAIL).decode(errors="replace")
+            return answer.status, answer.read(_MAX_DETAIL).decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
             raise _UnansweredError(str(error)) from error
     finally:
@@ -152,17 +152,17 @@ def _post(config: Config, place: SplitResult, body: bytes, limit: Limit) -> tupl
 def _authorization(config: Config) -> Mapping[str, str]:
     if not config.token:
         return {}
-    token = resolved({"token": config.token})["token"]
+    token = resolve_secrets({"token": config.token})["token"]
     if not (token.isascii() and token.isprintable()):  # the client's own error would print it
         raise BrokerError("token: it holds what no header can")
     return {"Authorization": f"Bearer {token}"}
 
 
-def _judged(status: int, answer: str) -> Outcome:
+def _outcome(status: int, answer: str) -> Outcome:
     detail = " ".join(f"{status} {answer}".split())
     if status // 100 == 2:  # noqa: PLR2004  # RFC 9110, 15.3: successful
         return Outcome("delivered", detail)
-    is_final = status // 100 == 4 and status not in _MEND_LATER  # noqa: PLR2004  # client error
+    is_final = status // 100 == 4 and status not in _RETRY_STATUS  # noqa: PLR2004  # client error
     return Outcome("never" if is_final else "retry", detail)
 
 

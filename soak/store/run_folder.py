@@ -1,4 +1,4 @@
-"""Where things lie in a run folder, and the small files that describe the run."""
+"""Paths of a run folder, and its small files: run.json, plan.yaml, phases.jsonl, the load profile, created topics and drive checks."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import fcntl
 import json
 import os
 import platform
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from soak.core import plan_text
-from soak.core.errors import RunFolderError
-from soak.core.plan import Plan
-from soak.core.plan_probe import AnyPlan
-from soak.core.plan_text import PlanFile
+from soak.core.cluster.drives import Measured, from_json, to_json
+from soak.core.errors import PlanError, RunFolderError
+from soak.core.phases import Phases, parse_phases
+from soak.core.plan import text as plan_text
+from soak.core.plan.plan import AnyPlan, Plan
+from soak.core.plan.rates import Point, parse_rate_table
+from soak.core.plan.text import PlanFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +224,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:
 
 
 @contextmanager
-def permitted(path: Path) -> Iterator[None]:
+def reporting_permission_errors(path: Path) -> Iterator[None]:
     """Write `path` in the block, and tell where that is not ours to do.
 
     Raises:
@@ -234,13 +237,13 @@ def permitted(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def exclusive(path: Path, what: str) -> Iterator[None]:
+def file_lock(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file `path` for as long as the block runs; the kernel frees it with the process.
 
     Raises:
         RunFolderError: another process holds it, or we may not write there.
     """
-    with permitted(path):
+    with reporting_permission_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
@@ -259,7 +262,7 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def holder(path: Path) -> int | None:
+def lock_holder(path: Path) -> int | None:
     """Return the process that holds a lock file; None as long as it has not said so, or cannot."""
     try:
         said = path.read_text().strip()
@@ -268,14 +271,14 @@ def holder(path: Path) -> int | None:
     return int(said) if said.isdecimal() else None
 
 
-def is_held(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """True while a process holds the lock file `path`.
 
     Raises:
         RunFolderError: we may not ask, as we may not write there.
     """
     try:
-        with permitted(path):
+        with reporting_permission_errors(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
@@ -286,3 +289,165 @@ def is_held(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+# --- Reads what the conductor decided, whole; `soak.runtime.context.PhaseFile` follows it as it grows.
+
+_PARSE_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+
+
+def read_phases(path: Path) -> Phases:
+    """Return the decisions so far; none where there is no file.
+
+    Raises:
+        RunFolderError: it is damaged, or cannot be read.
+    """
+    with reporting_damage(path):
+        return parse_phases(path.read_text()) if path.is_file() else Phases()
+
+
+@contextmanager
+def reporting_damage(path: Path) -> Iterator[None]:
+    """Turn what a file that is not ours makes of a parser for ours into an error that names it."""
+    try:
+        yield
+    except _PARSE_ERRORS as error:
+        reason = error or type(error).__name__
+        raise RunFolderError(f"{path} is damaged or cannot be read: {reason}") from error
+
+
+# --- The CSV file of a load profile: where the plan names it, and its copy in the run folder.
+
+
+def read_profile(path: Path) -> tuple[Point, ...]:
+    """Return the rates in a file.
+
+    Raises:
+        PlanError: it cannot be read, or a line of it is wrong.
+    """
+    return parse_rate_table(_profile_text(path), str(path))
+
+
+def copy_profile(path: Path, folder: RunFolder) -> None:
+    """Copy the file into the run folder: the run's daemons read it there, whatever becomes of the original.
+
+    Raises:
+        PlanError: it cannot be read.
+    """
+    write_atomically(profile_path(folder), _profile_text(path))
+
+
+def profile_path(folder: RunFolder) -> Path:
+    return folder.path / "profile.csv"
+
+
+def _profile_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: cannot read the load profile: {error}") from error
+
+
+# --- Who sends: an id of a run folder's own, by which hosts that are called alike are told apart.
+# It stays as long as the folder, whatever boots in between, and a folder that is made anew has another.
+
+
+def ensure_sender_id(folder: RunFolder) -> str:
+    """Return the folder's id; it gets one with the first call."""
+    known = read_sender_id(folder)
+    if not known:
+        known = secrets.token_hex(8)
+        write_atomically(folder.path / "sender", known + "\n")
+    return known
+
+
+def read_sender_id(folder: RunFolder) -> str:
+    """Return the folder's id, or "" while nothing was sent from it."""
+    try:
+        return (folder.path / "sender").read_text().strip()
+    except OSError:
+        return ""
+
+
+# --- Which topics a run made: noted before they are asked for, and once the cluster has said that it has
+# them.
+# A name alone proves nothing: somebody may have made a topic of it since.
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopics:
+    """What is known of them; `made` holds what the cluster told of each to know it by, or ""."""
+
+    mark: str = ""  # what they bear where a cluster lets a topic bear something
+    asked: tuple[str, ...] = ()
+    made: Mapping[str, str] = field(default_factory=dict)
+    has_own_names: bool = False  # they hold a run's random id, so nobody else gives them
+
+    def is_own(self, name: str, identity: str) -> bool:
+        """True when the topic that has this name and identity now is one that the run made."""
+        if name not in self.asked:
+            return False
+        known = self.made.get(name, "")
+        if identity and known:
+            return identity == known
+        return self.has_own_names or (identity != "" and identity == self.mark)
+
+    def with_made(self, identities: Mapping[str, str]) -> CreatedTopics:
+        return replace(self, made={**self.made, **identities})
+
+
+def read_created_topics(folder: RunFolder) -> CreatedTopics:
+    """Return what was noted; of a run that made none, or before there were notes, nothing.
+
+    Raises:
+        RunFolderError: the file is damaged or cannot be read.
+    """
+    try:
+        body = json.loads(folder.topics.read_text())
+        return CreatedTopics(**{**body, "asked": tuple(body["asked"]), "made": dict(body["made"])})
+    except FileNotFoundError:
+        return CreatedTopics()
+    except OSError as error:
+        raise RunFolderError(f"cannot read {folder.topics}: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunFolderError(f"{folder.topics} is damaged: {error}") from error
+
+
+def write_created_topics(folder: RunFolder, made: CreatedTopics) -> None:
+    write_atomically(folder.topics, json.dumps(asdict(made), indent=2) + "\n")
+
+
+# --- The drive checks of a run: a file a host, `drives/<host>.json`, so that several hosts' can be joined.
+
+
+def append_drive_checks(folder: RunFolder, several: list[Measured]) -> None:
+    """Add what was measured on one host.
+
+    Raises:
+        RunFolderError: what is there is damaged, or we may not write there.
+    """
+    for host in dict.fromkeys(one.host for one in several):
+        path = folder.drives / f"{host}.json"
+        with reporting_permission_errors(path):
+            kept = _read_drive_file(path) if path.exists() else []
+            kept += [one for one in several if one.host == host]
+            body = {"drives": [to_json(one) for one in kept]}
+            write_atomically(path, json.dumps(body, indent=2, allow_nan=False) + "\n")
+
+
+def read_drive_checks(folder: RunFolder) -> list[Measured]:
+    """Return what was measured on all hosts, in order of time; empty where nobody looked.
+
+    Raises:
+        RunFolderError: a file is damaged.
+    """
+    paths = sorted(folder.drives.glob("*.json"))
+    found = [one for path in paths for one in _read_drive_file(path)]
+    return sorted(found, key=lambda one: one.at_wall_ns)
+
+
+def _read_drive_file(path: Path) -> list[Measured]:
+    try:
+        return [from_json(one) for one in json.loads(path.read_text())["drives"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunFolderError(f"{path} is damaged: {error}") from error

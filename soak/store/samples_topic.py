@@ -1,11 +1,8 @@
-"""The Kafka topic over which hosts bring their records together: journal lines as they are, keyed by source.
-
-A source's lines lie in one partition, so they come in the order in which they were written. The headers name
-the run and its start; who reads twice, or what is sent twice, changes nothing: a record is (source, inc, k).
-"""
+"""The Kafka topic that carries journal lines and run announcements between the hosts of a run."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +10,118 @@ from functools import partial
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.cimpl import NewTopic
 
-from soak.clients.kafka_words import said
+from soak.clients import client_settings
+from soak.clients.kafka_log import ClientLog, ErrorCause, error_text
 from soak.core.errors import BrokerError
-from soak.core.plan_records import Ship
+from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.store.samples_clients import MOST_BYTES, Clients
+from soak.shipping.announcements import Announcement, parse
 
 LOG = logging.getLogger("soak.store.samples_topic")
+PARTITIONS = 8  # of a topic that is made; an existing one is taken as it is
+MAX_MESSAGE_BYTES = 16 * 2**20  # of a line
+_CLIENT = {
+    "log_level": "3",
+    "reconnect.backoff.ms": "500",  # its 100 cost a hundredth of a core while nobody answers
+    "reconnect.backoff.max.ms": "2000",
+}
+_RETENTION_MS = 7 * 24 * 3600 * 1000  # of a topic that is made, whatever the cluster's default
+_EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
+
+
+class SamplesClients:
+    """Makes clients that tell why nobody answers; `cause` is that of the newest."""
+
+    def __init__(self, ship: Ship, name: str, clock: Clock) -> None:
+        self._ship = ship
+        self._name = name
+        self._log = ClientLog(LOG, clock)
+        self._has_asked = False  # how the topic is cleaned up
+        self.cause = ErrorCause()
+
+    def made(self, kind: type[Any], settings: Mapping[str, str]) -> Any:  # noqa: ANN401  # a client
+        """Return a client of this kind; what the plan says goes over our own settings.
+
+        Raises:
+            BrokerError: a secret is not where the plan says, or the client refuses its settings.
+        """
+        self.cause = ErrorCause()
+        ours = {"client.id": self._name, **_CLIENT, **settings}
+        given: dict[str, Any] = {**ours, **client_settings.resolve_secrets(self._ship.client)}
+        given["bootstrap.servers"] = self._ship.bootstrap_servers
+        try:
+            return kind({**given, "error_cb": self.cause.note}, logger=self._log)
+        except KafkaException as error:
+            raise BrokerError(f"the client refuses its settings: {error_text(error)}") from error
+
+    def ask(self) -> None:
+        """Ask the cluster for its topics, to know that it answers.
+
+        Raises:
+            BrokerError: it does not, or a secret is not where the plan says.
+        """
+        admin = self.made(AdminClient, {})
+        self.cause.metadata(admin, self._ship.bootstrap_servers, self._ship.timeout / SECOND_NS)
+
+    def ensure_topic(self) -> None:
+        """Make the topic unless it is there.
+
+        Raises:
+            BrokerError: the cluster does not answer, or refuses to.
+        """
+        ship, timeout = self._ship, self._ship.timeout / SECOND_NS
+        admin = self.made(AdminClient, {})
+        if ship.topic in self.cause.metadata(admin, ship.bootstrap_servers, timeout).topics:
+            self._warn_of_compaction(admin, timeout)
+            return
+        new = NewTopic(
+            ship.topic,
+            num_partitions=PARTITIONS,
+            replication_factor=-1,  # as the cluster has it by default
+            config={
+                "max.message.bytes": str(MAX_MESSAGE_BYTES),
+                "cleanup.policy": "delete",  # compaction would keep one line a source: its key
+                "retention.ms": str(_RETENTION_MS),
+            },
+        )
+        try:
+            admin.create_topics([new], operation_timeout=timeout)[ship.topic].result(timeout)
+        except (KafkaException, TimeoutError) as error:
+            told = error.args[0] if error.args else None
+            is_there = isinstance(told, KafkaError) and told.code() == _EXISTS
+            if not is_there:  # another host may have been faster
+                raise BrokerError(
+                    f"cannot create topic {ship.topic}: {error_text(error)}"
+                ) from error
+
+    def _warn_of_compaction(self, admin: Any, timeout: float) -> None:  # noqa: ANN401  # a client
+        """Say once of an existing topic that it will keep one line a source, where we may know it."""
+        if self._has_asked:
+            return
+        topic = ConfigResource(ConfigResource.Type.TOPIC, self._ship.topic)
+        with contextlib.suppress(
+            KafkaException, TimeoutError
+        ):  # who may write need not see settings
+            found = admin.describe_configs([topic], request_timeout=timeout)[topic].result(timeout)
+            self._has_asked = True
+            policy = found["cleanup.policy"].value if "cleanup.policy" in found else ""
+            if "compact" in policy:
+                LOG.error("topic_is_compacted topic=%s cleanup_policy=%s", self._ship.topic, policy)
+
+
+# --- The Kafka topic over which hosts bring their records together: journal lines as they are, keyed by
+# source.
+# A source's lines lie in one partition, so they come in the order in which they were written. The
+# headers name
+# the run and its start; who reads twice, or what is sent twice, changes nothing: a record is (source,
+# inc, k).
+
 _PRODUCER = {
     "acks": "all",
     "enable.idempotence": "true",
@@ -31,21 +130,21 @@ _PRODUCER = {
     "batch.size": str(
         2**16
     ),  # a topic that allows no more than this refuses none whose lines would fit
-    "message.max.bytes": str(MOST_BYTES),
+    "message.max.bytes": str(MAX_MESSAGE_BYTES),
 }
 _CONSUMER = {
     "group.id": "soak-samples",  # never joined: partitions are assigned
     "enable.auto.commit": "false",
     "auto.offset.reset": "earliest",
-    "fetch.max.bytes": str(MOST_BYTES),
-    "queued.max.messages.kbytes": str(MOST_BYTES // 1024),  # held of each partition, at most
+    "fetch.max.bytes": str(MAX_MESSAGE_BYTES),
+    "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),  # held of each partition, at most
 }
 _SKEW_MS = 60_000  # by so much the clocks of hosts may differ
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ShippedLine:
     """One line of a source's journal, without its line break; `sender` is the id of its run folder."""
 
     source: str
@@ -61,11 +160,11 @@ class SamplesWriter:
     ) -> None:
         self._ship = ship
         self._headers = {**headers_of(run_id, start_wall_ns), "sender": sender.encode()}
-        self._clients = Clients(ship, f"soakd-{run_id}-ship", clock)
+        self._clients = SamplesClients(ship, f"soakd-{run_id}-ship", clock)
         self._client: Any = None
         self.too_large = 0  # lines that the cluster refuses for good, left out
 
-    def send(self, lines: Sequence[Line]) -> None:
+    def send(self, lines: Sequence[ShippedLine]) -> None:
         """Deliver all lines, in order.
 
         Raises:
@@ -83,7 +182,7 @@ class SamplesWriter:
             left = self._client.flush(2 * self._ship.timeout / SECOND_NS)
         except (KafkaException, BufferError) as error:
             self.close()
-            raise BrokerError(f"cannot send to {self._ship.topic}: {said(error)}") from error
+            raise BrokerError(f"cannot send to {self._ship.topic}: {error_text(error)}") from error
         if failures or left:
             self.close()
             why = self._clients.cause.or_else(failures[0].str() if failures else "no answer")
@@ -96,7 +195,7 @@ class SamplesWriter:
             self._client.poll(0)
             self._client = None
 
-    def _produce(self, line: Line, note: Any) -> None:  # noqa: ANN401  # a callback of the client's
+    def _produce(self, line: ShippedLine, note: Any) -> None:  # noqa: ANN401  # a callback of the client's
         try:
             self._client.produce(
                 self._ship.topic, line.raw, line.source, headers=self._headers, on_delivery=note
@@ -131,7 +230,7 @@ class SamplesReader:
         self._headers = headers_of(run_id, start_wall_ns)
         self._start_ms = start_wall_ns // 10**6 - _SKEW_MS
         self.offsets = dict(offsets)  # next one to be read, by partition
-        self._clients = Clients(ship, f"soakd-{run_id}-receive", clock)
+        self._clients = SamplesClients(ship, f"soakd-{run_id}-receive", clock)
         self._client: Any = None
         self._timeout_seconds = ship.timeout / SECOND_NS
         self._clock = clock
@@ -202,11 +301,11 @@ class SamplesReader:
             except KafkaException as error:
                 now_ns = self._clock.mono_ns()
                 if now_ns >= self._deadline_ns:
-                    why = self._clients.cause.or_else(said(error))
+                    why = self._clients.cause.or_else(error_text(error))
                     raise BrokerError(f"cannot read {self._ship.topic}: {why}") from error
                 self._clock.sleep_until(now_ns + SECOND_NS // 4)
 
-    def take(self, limit: int, timeout_seconds: float) -> list[Line]:
+    def take(self, limit: int, timeout_seconds: float) -> list[ShippedLine]:
         """Return what has come of this run; while the cluster is away, nothing."""
         found = []
         for message in self._client.consume(limit, timeout_seconds):
@@ -218,7 +317,7 @@ class SamplesReader:
             if headers.items() >= self._headers.items() and message.key():
                 source = message.key().decode(errors="replace")
                 sender = (headers.get("sender") or b"").decode(errors="replace")
-                found.append(Line(source, message.value() or b"", sender))
+                found.append(ShippedLine(source, message.value() or b"", sender))
         return found
 
     def _note_place(self, partition: int, offset: int) -> None:
@@ -254,3 +353,112 @@ class SamplesReader:
 def headers_of(run_id: str, start_wall_ns: int) -> dict[str, bytes]:
     """Return by what a line's run is known."""
     return {"run": run_id.encode(), "start_ns": str(start_wall_ns).encode()}
+
+
+# --- Runs as they are announced on the samples topic: messages without the headers of lines, on partition 0.
+# One partition, so that who waits for weeks reads an eighth of a topic that is full of records; from its end
+# on, as what was said before may be of a run that nobody follows any more.
+
+ANNOUNCEMENT_PARTITION = 0  # every topic has it
+ANNOUNCEMENT_HEADER = "announces"  # its value is the name of the plan
+MAX_ANNOUNCEMENTS = 1000
+_LAST_FLUSH_SECONDS = 2.0
+_ANNOUNCEMENT_PRODUCER = {"linger.ms": "0", "acks": "1"}  # it is said again soon
+_ANNOUNCEMENT_CONSUMER = {
+    "group.id": "soak-samples",  # never joined: the partition is assigned
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "latest",
+    "fetch.max.bytes": str(MAX_MESSAGE_BYTES),
+    "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),
+}
+
+
+class AnnouncementReader:
+    """Hears what is said from now on."""
+
+    def __init__(self, ship: Ship, clock: Clock) -> None:
+        self._ship = ship
+        self._clients = SamplesClients(ship, "soakd-listens", clock)
+        self._client: Any = None
+        self._refused = 0
+
+    def open(self) -> None:
+        """Begin to listen, anew if need be.
+
+        Raises:
+            BrokerError: the cluster does not answer.
+        """
+        self.close()
+        self._clients.ensure_topic()
+        self._client = self._clients.made(confluent_kafka.Consumer, _ANNOUNCEMENT_CONSUMER)
+        self._client.assign([TopicPartition(self._ship.topic, ANNOUNCEMENT_PARTITION, OFFSET_END)])
+
+    def take(self, timeout_seconds: float) -> list[Announcement]:
+        """Return what was said since; while the cluster is away, nothing."""
+        found = []
+        for message in self._client.consume(MAX_ANNOUNCEMENTS, timeout_seconds):
+            if message.error() is None and ANNOUNCEMENT_HEADER in dict(message.headers() or ()):
+                try:
+                    found.append(parse(message.value() or b""))
+                except ValueError as error:
+                    self._refuse(error)
+        return found
+
+    def _refuse(self, error: ValueError) -> None:
+        self._refused += 1
+        if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
+            LOG.warning("announcement_refused n=%d error=%.200s", self._refused, error)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+class AnnouncementWriter:
+    """Says it and goes on at once; what the cluster does not take is said anew the next time."""
+
+    def __init__(self, ship: Ship, clock: Clock) -> None:
+        self._ship = ship
+        self._clients = SamplesClients(ship, "soakd-announces", clock)
+        self._client: Any = None
+        self._said = ""
+
+    def say(self, announcement: Announcement) -> None:
+        """Send one; the topic must be there."""
+        try:
+            if self._client is None:
+                timeout = {"message.timeout.ms": str(self._ship.timeout // 10**6)}
+                self._client = self._clients.made(
+                    confluent_kafka.Producer, {**_ANNOUNCEMENT_PRODUCER, **timeout}
+                )
+            self._client.produce(
+                self._ship.topic,
+                announcement.to_text().encode(),
+                announcement.plan,
+                partition=ANNOUNCEMENT_PARTITION,
+                headers={ANNOUNCEMENT_HEADER: announcement.plan.encode()},
+                on_delivery=self._note,
+            )
+            self._client.poll(0)
+        except (KafkaException, BufferError) as error:
+            self._tell(error_text(error))
+        except BrokerError as error:
+            self._tell(str(error))
+
+    def close(self) -> None:
+        """Wait a moment for what is out, and give up the rest."""
+        if self._client is not None:
+            self._client.flush(min(_LAST_FLUSH_SECONDS, self._ship.timeout / SECOND_NS))
+            self._client.purge()
+            self._client.poll(0)
+            self._client = None
+
+    def _note(self, error: KafkaError | None, _message: object) -> None:
+        self._tell("" if error is None else self._clients.cause.or_else(error.str()))
+
+    def _tell(self, why: str) -> None:
+        """Say each kind of trouble once, until it is over."""
+        if why and why != self._said:
+            LOG.warning("run_not_announced topic=%s error=%s", self._ship.topic, why)
+        self._said = why

@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from soak.core import wording
-from spark.reports._page import Page, table
+from spark.page import Page, table
 
 ORDER = 60
 TITLE = "Audit"

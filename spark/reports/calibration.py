@@ -5,14 +5,14 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from detectors import calibration
-from detectors._quiet import Quiet
 from detectors.level_shift import Config
+from detectors.quiet_rows import Quiet
 from soak.core import wording
-from soak.core.plan import STREAM_DETECTOR
+from soak.core.plan.plan import STREAM_DETECTOR
 from soak.core.units import format_per_duration
-from soak.store.history import History
+from soak.store.journal.history import History
+from spark.page import Page, joined, table, tag
 from spark.quiet import quiet_seconds
-from spark.reports._page import Page, joined, table, tag
 
 ORDER = 75
 TITLE = "How sure the detector can be here"
@@ -51,7 +51,7 @@ def _power(many: list[Quiet], config: Config) -> Markup:
     times = [f"within {wording.span(seconds)}" for seconds in WITHIN_SECONDS]
     rows = [
         (
-            wording.placed(one.series),
+            wording.title_with_source(one.series),
             wording.amount(one.before, one.unit),
             *(_nearest(one, after) for after in one.after),
         )

@@ -6,8 +6,8 @@ import numpy as np
 from markupsafe import Markup
 
 from soak.core import wording
-from spark.reports._page import Page, joined, tag
-from spark.reports._plot import Plot, log_range, shade
+from spark.page import Page, joined, tag
+from spark.plot import Plot, log_range, shade
 
 ORDER = 50
 TITLE = "Channels in which a cause would show"

@@ -7,8 +7,8 @@ from collections import Counter
 from markupsafe import Markup
 
 from soak.core import wording
-from spark.gaps import Gap
-from spark.reports._page import Page, joined, table, tag
+from spark.coverage import Gap
+from spark.page import Page, joined, table, tag
 
 ORDER = 70
 TITLE = "Coverage"

@@ -8,9 +8,9 @@ from typing import Any
 from markupsafe import Markup
 
 from soak.core import wording
-from soak.core.drive_check import Measured
+from soak.core.cluster.drives import Measured
 from spark.drives import checks_of, drives
-from spark.reports._page import Page, joined, table, tag
+from spark.page import Page, joined, table, tag
 
 ORDER = 63
 TITLE = "Drives"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from soak.core.durability import shown
-from spark.reports._page import Page, joined, table, tag
+from soak.core.cluster.durability import value_text
+from spark.page import Page, joined, table, tag
 
 ORDER = 65
 TITLE = "Durability"
@@ -24,7 +24,7 @@ def render(page: Page) -> Markup:
     rows = [
         (
             one["name"],
-            shown(one["value"]),
+            value_text(one["value"]),
             one["where"],
             " and ".join(one["decides"]) or "nothing",
             one["change"],

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from soak.core import wording
 from soak.core.model import Change, Explanation
-from spark.reports._page import Page, joined, table, tag
+from spark.page import Page, joined, table, tag
 from spark.summary import Judged
 
 ORDER = 20
@@ -31,7 +31,7 @@ def render(page: Page) -> Markup:
 def _finding(page: Page, one: Judged) -> Markup:
     found = one.finding
     low, high = found.interval
-    title = f"{wording.title(found.series)} {wording.moved(found)}, cause {found.cause}"
+    title = f"{wording.title(found.series)} {wording.change_text(found)}, cause {found.cause}"
     about = "" if found.is_about_cluster else " Not counted against the cluster."
     gone = "" if found.gone_k is None else f" Gone again at {page.moment(found.gone_k)}."
     text = (
@@ -41,7 +41,7 @@ def _finding(page: Page, one: Judged) -> Markup:
     )
     in_step = {change.series for change in one.step}
     others = [
-        wording.placed_beside(series, found.series)
+        wording.title_with_other_source(series, found.series)
         for series in found.changes
         if series not in in_step
     ]
@@ -66,7 +66,7 @@ def _step(page: Page, step: Sequence[Change]) -> Markup:
     )
     rows = []
     for change in step[:_MOST_SERIES]:
-        moved = wording.course(change.series, "step", change.before, change.after)
+        moved = wording.level_text(change.series, "step", change.before, change.after)
         source = wording.split(change.series).source
         rows.append((wording.title(change.series), source, moved))
     left = len(step) - _MOST_SERIES

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from soak.core import wording
 from soak.core.histogram import THRESHOLDS_SECONDS
-from spark.reports._page import Page, joined, tag
-from spark.reports._plot import WIDTH, Plot
+from spark.page import Page, joined, tag
+from spark.plot import WIDTH, Plot
 
 ORDER = 40
 TITLE = "Distribution of end-to-end latency"

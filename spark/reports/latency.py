@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from detectors.channels import host_of, is_headline
 from soak.core import wording
-from spark.reports._page import Page, joined, tag
-from spark.reports._plot import Plot, log_range, shade
+from spark.page import Page, joined, tag
+from spark.plot import Plot, log_range, shade
 from spark.timeline import Timeline
 
 ORDER = 30

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from soak.core.plan import STREAM_DETECTOR
+from soak.core.plan.plan import STREAM_DETECTOR
 from soak.core.units import format_per_duration
-from spark.reports._page import Page, joined, tag
+from spark.page import Page, joined, tag
 
 ORDER = 80
 TITLE = "How these numbers were made"

@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from soak.core import wording
 from soak.core.units import format_rate
-from spark.reports._page import Page, joined, table, tag
+from spark.page import Page, joined, table, tag
 
 ORDER = 55
 TITLE = "Phases"

@@ -8,11 +8,9 @@ from markupsafe import Markup
 
 from soak.core import wording
 from soak.core.errors import PlanError
-from soak.core.load_rates import rates
-from soak.core.load_text import rate_text, size_text
-from soak.store.profile_file import kept_profile, read_profile
-from spark.reports._headline import headline
-from spark.reports._page import Page, joined, tag
+from soak.core.plan.rates import rate_text, rates_between, size_text
+from soak.store.run_folder import profile_path, read_profile
+from spark.page import Page, headline, joined, tag
 from spark.timeline import Timeline
 
 ORDER = 10
@@ -42,9 +40,11 @@ def _rate(timeline: Timeline) -> str:
     """Return which rates the soak was to have, from the lowest to the highest."""
     load = timeline.plan.load
     try:
-        table = read_profile(kept_profile(timeline.folder)) if load.profile.file else ()
+        table = read_profile(profile_path(timeline.folder)) if load.profile.file else ()
     except PlanError:
         return f"the rates of {load.profile.file}, which cannot be read,"
     spans = timeline.soak_spans
-    found = [rate for span in spans for _, rate in rates(load, timeline.phases, table, *span)]
+    found = [
+        rate for span in spans for _, rate in rates_between(load, timeline.phases, table, *span)
+    ]
     return rate_text(found or [load.rate])

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from hdrh.histogram import HdrHistogram
 
-from soak.core import header, histogram, plan_text
+from soak.core import header, histogram
 from soak.core.clock import SystemClock
 from soak.core.errors import SoakError
-from soak.core.phases import to_line
-from soak.core.plan import Plan
-from soak.core.plan_fill import filled
+from soak.core.phases import decision_line
+from soak.core.plan import text
+from soak.core.plan.plan import Plan, with_plugin_values
 from soak.core.ports import EARLIEST
 from soak.core.units import SECOND_NS
-from soak.daemons.context import connect, host_name, topics_of
-from soak.store.journal_reader import last_record, read_source
+from soak.runtime.context import connect, host_name, topics_of
+from soak.store.journal.reader import last_record, read_source
 from soak.store.run_folder import Run, RunFolder, write_atomically, write_run
 from tests.bench.process import Process, start
 
@@ -44,8 +44,8 @@ class Second:
 
 def plan_of(raw: dict[str, Any], addresses: dict[str, str]) -> Plan:
     """Return a plan as a run would resolve it; `raw` is what a plan file holds."""
-    plan = plan_text.load(json.dumps(raw), "bench").plan  # JSON is YAML
-    return filled(plan, "broker", addresses)
+    plan = text.load(json.dumps(raw), "bench").plan  # JSON is YAML
+    return with_plugin_values(plan, "broker", addresses)
 
 
 def create_topics(plan: Plan) -> None:
@@ -62,11 +62,15 @@ def prepare(
     """
     folder = RunFolder(path)
     folder.logs.mkdir(parents=True)
-    write_atomically(folder.plan, plan_text.dump(plan))
+    write_atomically(folder.plan, text.dump(plan))
     start_ns = SystemClock().wall_ns() + lead_seconds * SECOND_NS
     write_run(folder, Run(plan.topic.name, start_ns, host_name(), {}, "running", plan.name))
     end = load_seconds + SETTLE_SECONDS
-    lines = [to_line("soak", 0), to_line("drain", load_seconds), to_line("end", end)]
+    lines = [
+        decision_line("soak", 0),
+        decision_line("drain", load_seconds),
+        decision_line("end", end),
+    ]
     write_atomically(folder.phases, "".join(lines))
     return folder
 

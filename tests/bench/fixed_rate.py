@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from soak.core.errors import SoakError
-from soak.core.plan import Plan
+from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS
 from tests.bench import daemons, omb
 from tests.bench.daemons import Second

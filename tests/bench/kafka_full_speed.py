@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from soak.core.errors import SoakError
-from soak.core.plan import Plan
+from soak.core.plan.plan import Plan
 from tests.bench import daemons, kafka_tools
 from tests.bench.figures import Goal, Measures, Spec, stolen
 from tests.bench.process import wait_all

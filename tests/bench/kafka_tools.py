@@ -13,12 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from soak.core.errors import SoakError
-from soak.lab import artifacts
+from soak.lab.jars import cache
 from soak.service import java
 from tests.bench import process
 from tests.bench.figures import Measures
 
-LOCK = Path(artifacts.__file__).parent / "kafka-tools.lock"
+LOCK = Path(cache.__file__).parent / "kafka-tools.lock"
 
 _JVM = (
     "-Xmx512M",
@@ -103,6 +103,6 @@ def middle_rate(said: str) -> float:
 
 
 def _tool(name: str) -> list[str]:
-    jars = artifacts.fetch(LOCK)
+    jars = cache.fetch(LOCK)
     program = java.java_home() / "bin" / "java"
     return [str(program), *_JVM, "-cp", f"{jars}/*", f"org.apache.kafka.tools.{name}"]

@@ -25,11 +25,11 @@ from rich.console import Console
 from soak.core.clock import SystemClock
 from soak.core.errors import SoakError
 from soak.core.units import SECOND_NS
-from soak.daemons.context import host_name
 from soak.lab.brokers import kafka
+from soak.runtime.context import host_name
 from soak.service import children
 from soak.service.signals import exit_on_sigterm
-from soak.store.journal_reader import last_record
+from soak.store.journal.reader import last_record
 from tests.bench.figures import (
     Figure,
     Goal,
@@ -41,9 +41,9 @@ from tests.bench.figures import (
     table,
     write,
 )
-from tests.metrics_pages import recorded
-from tests.node_exporter import NODE_EXPORTER, WITHOUT, node_exporter
-from tests.pages import pages
+from tests.support.metrics_pages import recorded
+from tests.support.node_exporter import NODE_EXPORTER, WITHOUT, node_exporter
+from tests.support.pages import pages
 
 RESULT = Path("build/bench/probes.json")
 ROUNDS = 3

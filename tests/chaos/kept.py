@@ -6,8 +6,8 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from soak.core.journal_text import Columns, DamagedLineError, End, decode
-from soak.store.journal import segments
+from soak.core.journal_format import Columns, DamagedLineError, End, decode
+from soak.store.journal.writer import segments
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from soak.core.units import SECOND_NS
-from soak.store.findings import FindingsStore
-from soak.store.findings_rows import RANK
+from soak.store.findings.rows import RANK
+from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import RunFolder, read_run
 from tests.chaos.kept import Kept
 from tests.chaos.planted import PREFIX, Planted

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from soak.core.errors import FindingsError
 from soak.core.model import Evidence, Explanation, Finding
-from soak.store.findings import FindingsStore
+from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import RunFolder
 
 PREFIX = "planted-"

@@ -17,23 +17,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from soak.core import plan_text
 from soak.core.clock import Grid, SystemClock
+from soak.core.plan import text
 from soak.core.units import SECOND_NS
-from soak.daemons.context import connect, host_name, topics_of
-from soak.daemons.supervise import RESTART_LIMIT, Supervisor, roles_of
 from soak.lab.brokers.kafka import Kafka
-from soak.store.findings import FindingsStore
-from soak.store.journal_reader import last_record, sources
+from soak.runtime.context import connect, host_name, topics_of
+from soak.store.findings.store import FindingsStore
+from soak.store.journal.reader import last_record, sources
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
+from soak.supervisor.run import RESTART_LIMIT, Supervisor, roles_of
 from tests.chaos.daemon import WALL_OFF, write_off
 from tests.chaos.kept import Kept
 from tests.chaos.planted import Planted
 from tests.chaos.post import Post
 from tests.chaos.schedule import BROKER, WINDOW_SECONDS
 from tests.chaos.surroundings import Surroundings
-from tests.kafka_count import messages_in
-from tests.live_run import LEAD_SECONDS
+from tests.support.kafka_count import messages_in
+from tests.support.live_run import LEAD_SECONDS
 
 TOPIC = "soak-chaos"
 PARTITIONS = 4
@@ -70,7 +70,7 @@ class Storm:
         self.folder.plan.write_text(
             PLAN.format(port=port, topic=TOPIC, partitions=PARTITIONS, mail_port=post.port)
         )
-        self._plan = plan_text.load(self.folder.plan.read_text(), "plan.yaml").plan
+        self._plan = text.load(self.folder.plan.read_text(), "plan.yaml").plan
         connect(self._plan, self.clock).create_topics(topics_of(self._plan), 1, {})
         start_ns = self.clock.wall_ns() + LEAD_SECONDS * SECOND_NS
         write_run(self.folder, Run("chaos", start_ns, host_name(), {}, "running", "chaos"))

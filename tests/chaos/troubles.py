@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from soak.store.journal_reader import sources
+from soak.store.journal.reader import sources
 from tests.chaos.post import Mood
 from tests.chaos.schedule import BROKER
 from tests.chaos.storm import Storm

@@ -1,31 +1,329 @@
-"""A real Pulsar on this machine: broker and bookie in one process, its own data folder and ports.
-
-Broker and bookie are one JVM, so one signal stops or kills both, and the data of both lies below one
-folder. The ports of a folder stay: a bookie is known by its port, and would refuse another's ledgers.
-"""
+"""A real Pulsar standalone on this machine: broker and bookie in one process, with its own data folder and ports."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import urllib.request
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from soak.core.clock import SystemClock
 from soak.core.errors import LabError
-from soak.lab import artifacts
-from soak.lab.brokers import _pulsar_files as files
-from soak.lab.brokers._pulsar_node import Program, PulsarNode
-from soak.lab.brokers._surroundings import free_ports
+from soak.core.units import SECOND_NS
+from soak.lab.broker_setup import check_settings, free_ports, logging_xml, properties, run_tool
+from soak.lab.jars import cache
 from soak.lab.relay import Relay
+from soak.service import children, java
 from soak.store.run_folder import write_atomically
+
+MAIN_CLASS = "org.apache.pulsar.PulsarStandaloneStarter"
+CLUSTER = "standalone"
+
+DEFAULTS = {
+    # One node on a small machine: few threads, everything kept once.
+    "numIOThreads": "2",
+    "numHttpServerThreads": "4",
+    "numExecutorThreadPoolSize": "2",
+    "numCacheExecutorThreadPoolSize": "2",
+    "numOrderedExecutorThreads": "2",
+    "bookkeeperClientNumWorkerThreads": "2",
+    "managedLedgerDefaultEnsembleSize": "1",
+    "managedLedgerDefaultWriteQuorum": "1",
+    "managedLedgerDefaultAckQuorum": "1",
+    "loadBalancerEnabled": "false",
+    "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.NoopLoadManager",
+    "webSocketServiceEnabled": "false",
+    "functionsWorkerEnabled": "false",
+    "transactionCoordinatorEnabled": "false",
+    "systemTopicEnabled": "true",
+    "topicLevelPoliciesEnabled": "true",
+    "allowAutoTopicCreation": "true",
+    "allowAutoTopicCreationType": "non-partitioned",
+    "brokerDeleteInactiveTopicsEnabled": "false",
+    "exposeTopicLevelMetricsInPrometheus": "true",
+    "exposePreciseBacklogInPrometheus": "true",
+    "brokerShutdownTimeoutMs": "10000",
+    # Retention in seconds instead of minutes, so that a short run sees it.
+    "managedLedgerMaxEntriesPerLedger": "50000",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    "managedLedgerCursorPositionFlushSeconds": "1",
+    "retentionCheckIntervalInSeconds": "5",
+    "gcWaitTime": "5000",
+    # The bookie: caches for a small machine, and a journal that flushes before it acknowledges.
+    "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+    "nettyMaxFrameSizeBytes": "5253120",
+    "dbStorage_writeCacheMaxSizeMb": "32",
+    "dbStorage_readAheadCacheMaxSizeMb": "32",
+    "dbStorage_rocksDB_blockCacheSize": "8388608",
+    "flushInterval": "60000",
+    "journalSyncData": "true",
+    "journalWriteData": "true",
+    "journalMaxGroupWaitMSec": "1",
+    "journalMaxSizeMB": "256",
+    "journalMaxBackups": "0",
+    "journalPreAllocSizeMB": "16",
+    "diskUsageThreshold": "0.99",
+    "diskUsageWarnThreshold": "0.99",
+    "enableStatistics": "true",
+    "statsProviderClass": "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider",
+    "prometheusStatsLatencyRolloverSeconds": "60",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where one standalone listens, all on loopback."""
+
+    service: int
+    web: int
+    bookie: int
+    bookie_web: int
+    relay: int = 0  # what clients are told instead of `service`; 0: they are told that
+
+
+def standalone_conf(ports: Ports, settings: Mapping[str, str]) -> str:
+    """Return the configuration of broker and bookie, which share one file.
+
+    Raises:
+        LabError: `settings` names a key that the lab itself decides, or holds a line break.
+    """
+    own = {
+        "metadataStoreUrl": "",
+        "configurationMetadataStoreUrl": "",
+        "clusterName": CLUSTER,
+        "bindAddress": "127.0.0.1",
+        **_told(ports),
+        "brokerServicePort": str(ports.service),
+        "webServicePort": str(ports.web),
+        "httpServerEnabled": "true",
+        "httpServerHost": "127.0.0.1",
+        "httpServerPort": str(ports.bookie_web),
+        "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
+        "allowLoopback": "true",
+        "listeningInterface": "lo",  # else the bookie listens on every address
+        "allowEphemeralPorts": "true",  # else its port is not the one that it was told
+        "exposeDefaultJVMMetrics": "false",  # broker and bookie would register them twice and end
+    }
+    check_settings(settings, own)
+    return properties({**DEFAULTS, **settings, **own})
+
+
+def _told(ports: Ports) -> dict[str, str]:
+    """Return what clients are told of where the broker is; it takes the one or the other."""
+    if not ports.relay:
+        return {"advertisedAddress": "127.0.0.1"}
+    return {
+        "advertisedListeners": f"relay:pulsar://127.0.0.1:{ports.relay}",
+        "internalListenerName": "relay",
+    }
+
+
+def java_options(folder: Path) -> list[str]:
+    """Return the options of the JVM: those of Pulsar's own launcher, for a small machine."""
+    opened = (
+        *(f"java.base/{package}" for package in _OPENED_BASE),
+        "java.management/sun.management",
+        "jdk.management/com.sun.management.internal",
+    )
+    return [
+        *("-Xms128m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m"),
+        *("-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"),
+        f"-XX:ErrorFile={folder / 'logs' / 'crash.log'}",
+        f"-Djava.io.tmpdir={folder / 'tmp'}",
+        f"-Dlog4j2.configurationFile={folder / 'log4j2.xml'}",
+        "-Dlog4j.shutdownHookEnabled=false",  # it would close the log before Pulsar is done
+        "-Djute.maxbuffer=10485760",
+        "-Djava.net.preferIPv4Stack=true",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        *(f"-Dbookkeeper.metadata.{kind}.drivers={name}" for kind, name in _DRIVERS.items()),
+        *(f"--add-opens={package}=ALL-UNNAMED" for package in opened),
+    ]
+
+
+def standalone_arguments(conf: Path, data: Path, ports: Ports) -> list[str]:
+    """Return what the main class is told: no functions worker, no stream storage."""
+    return [
+        *("--config", str(conf), "-nfw", "-nss"),
+        *(() if ports.relay else ("-a", "127.0.0.1")),
+        *("--metadata-dir", str(data / "metadata")),
+        *("--bookkeeper-dir", str(data / "bookkeeper")),
+        *("--bookkeeper-port", str(ports.bookie)),
+    ]
+
+
+_OPENED_BASE = (
+    "java.io",
+    "java.util.zip",
+    "java.nio",
+    "jdk.internal.misc",
+    "sun.net",
+    "jdk.internal.platform",
+)
+
+_DRIVERS = {
+    "bookie": "org.apache.pulsar.metadata.bookkeeper.PulsarMetadataBookieDriver",
+    "client": "org.apache.pulsar.metadata.bookkeeper.PulsarMetadataClientDriver",
+}
+
+
+# --- One JVM of a Pulsar: how it is started and ended, and when it is ready.
+
+_READY_SECONDS = 120
+_STOP_SECONDS = 20.0
+_ASK_AGAIN_NS = SECOND_NS // 10
+_FAILED = "Failed to start pulsar service"  # after which the JVM lives on and ignores SIGTERM
+_IDLE = re.compile(r"\s|\[[^]]*\] (WARN|INFO|DEBUG) ")
+_REASON_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is run: its folder, its jars, its class and what that is told."""
+
+    name: str
+    folder: Path
+    jars: Path
+    main_class: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside ours
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "logs" / "broker.log"
+
+    @property
+    def console(self) -> Path:
+        return self.folder / "logs" / "console.log"
+
+    def command(self) -> list[str]:
+        """Write the logging configuration that it needs, and return its words."""
+        for name in ("logs", "tmp"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "log4j2.xml").write_text(logging_xml(self.log))
+        return [
+            str(java.java_home() / "bin" / "java"),
+            *java_options(self.folder),
+            *("-cp", str(self.jars / "*")),
+            self.main_class,
+            *self.arguments,
+        ]
+
+
+class PulsarNode:
+    """A process of its own; implements `soak.lab.ports.Node`."""
+
+    def __init__(
+        self, number: int, program: Program, data: Path, is_ready: Callable[[], bool]
+    ) -> None:
+        self._program = program
+        self._is_ready = is_ready
+        self._process: subprocess.Popen[bytes] | None = None
+        self.number = number
+        self.data_directory = data
+        self.log_path = program.log
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise LabError(f"the lab's {self._program.name} was not started")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            children.stop(self._process, _STOP_SECONDS)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            children.kill(self._process)
+
+    def restart(self) -> None:
+        self.stop()
+        command = self._program.command()
+        self._program.console.unlink(missing_ok=True)  # old reasons would be taken for new ones
+        log_begin = self.log_path.stat().st_size if self.log_path.exists() else 0
+        self._process = children.spawn(
+            command,
+            log_path=self._program.console,
+            cwd=self._program.folder,
+            env={**os.environ, **self._program.environment},
+        )
+        try:
+            self._await_ready(self._process, log_begin)
+        except BaseException:  # an interrupt too must leave nothing behind
+            self.kill()
+            raise
+
+    def _await_ready(self, process: subprocess.Popen[bytes], log_begin: int) -> None:
+        name, clock = self._program.name, SystemClock()
+        deadline_ns = clock.mono_ns() + _READY_SECONDS * SECOND_NS
+        while clock.mono_ns() < deadline_ns:
+            said = _text_from(self.log_path, log_begin)
+            if process.poll() is not None:
+                reason = _reason(_text_from(self._program.console, 0) + said)
+                raise LabError(
+                    f"the lab's {name} ended with status {process.returncode}:\n{reason}"
+                )
+            if _FAILED in said:
+                raise LabError(f"the lab's {name} did not start:\n{_reason(said)}")
+            if self._is_ready():
+                return
+            clock.sleep_until(clock.mono_ns() + _ASK_AGAIN_NS)
+        raise LabError(
+            f"the lab's {name} did not answer in {_READY_SECONDS} s:\n"
+            f"{children.log_tail(self.log_path)}"
+        )
+
+
+def run_once(program: Program, limit_seconds: float) -> None:
+    """Run a tool to its end.
+
+    Raises:
+        LabError: it failed, or did not end.
+    """
+    run_tool(
+        program.name,
+        program.command(),
+        program.folder,
+        limit_seconds,
+        program.console,
+        program.log,
+    )
+
+
+def _text_from(path: Path, begin: int) -> str:
+    """Return what was written to a log since it was `begin` bytes long; all if it was turned over."""
+    try:
+        with path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(begin if begin <= size else 0)
+            return log.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _reason(said: str) -> str:
+    """Return the last errors of a log, without the frames of their stacks."""
+    lines = [line for line in said.splitlines() if line and not _IDLE.match(line)]
+    return "\n".join(lines[-_REASON_LINES:])
+
+
+# --- A real Pulsar on this machine: broker and bookie in one process, its own data folder and ports.
+# Broker and bookie are one JVM, so one signal stops or kills both, and the data of both lies below one
+# folder. The ports of a folder stay: a bookie is known by its port, and would refuse another's ledgers.
 
 MOST_NODES = 1  # a standalone
 
-LOCK = Path(artifacts.__file__).parent / "pulsar.lock"
+LOCK = Path(cache.__file__).parent / "pulsar.lock"
 
 _ASK_SECONDS = 2.0
 _TRIES = 3
@@ -55,7 +353,7 @@ def start(
     """
     if nodes > MOST_NODES:
         raise LabError(f"the lab's Pulsar has one node, not {nodes}")
-    jars = artifacts.fetch(LOCK)
+    jars = cache.fetch(LOCK)
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     data = drives.get(1, folder) / "data"
@@ -64,10 +362,10 @@ def start(
         data.mkdir(parents=True, exist_ok=True)
         is_empty = not any(data.iterdir())
         is_new = is_empty or not known.exists()
-        ports = new_ports() if is_new else files.Ports(**json.loads(known.read_text()))
+        ports = new_ports() if is_new else Ports(**json.loads(known.read_text()))
         if relayed:
             ports = replace(ports, relay=free_ports(1)[0])
-        text = files.standalone_conf(ports, settings)
+        text = standalone_conf(ports, settings)
         (folder / "standalone.conf").write_text(text, encoding="utf-8")
         token = settings.get(_OWN_TOKEN, "").removeprefix("token:")
         broker = Pulsar(folder, data, jars, ports, token)
@@ -90,19 +388,17 @@ def start(
 
 def broker_settings(given: Mapping[str, str]) -> dict[str, str]:
     """Return what `start` configures a broker with, as far as that is not for the lab alone to know."""
-    return {**files.DEFAULTS, **given}
+    return {**DEFAULTS, **given}
 
 
 class Pulsar:
     """A standalone process; implements `soak.lab.ports.Running`."""
 
-    def __init__(
-        self, folder: Path, data: Path, jars: Path, ports: files.Ports, token: str = ""
-    ) -> None:
-        arguments = files.arguments(folder / "standalone.conf", data, ports)
+    def __init__(self, folder: Path, data: Path, jars: Path, ports: Ports, token: str = "") -> None:
+        arguments = standalone_arguments(folder / "standalone.conf", data, ports)
         self._node = PulsarNode(
             1,
-            Program("Pulsar", folder, jars, files.MAIN_CLASS, arguments, _ENVIRONMENT),
+            Program("Pulsar", folder, jars, MAIN_CLASS, arguments, _ENVIRONMENT),
             data,
             lambda: serves_topics(self.admin_url, token),
         )
@@ -165,6 +461,6 @@ def serves_topics(admin_url: str, token: str) -> bool:
         return False
 
 
-def new_ports() -> files.Ports:
+def new_ports() -> Ports:
     """Return ports that nobody listens on now: clients, admin, bookie, the bookie's page."""
-    return files.Ports(*free_ports(4))
+    return Ports(*free_ports(4))

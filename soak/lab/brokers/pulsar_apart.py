@@ -1,25 +1,117 @@
-"""A real Pulsar in parts on this machine: ZooKeeper, bookie and broker, each a process.
-
-The bookie's journal has a folder of its own, so it can lie on a drive of its own: `drives[1]` holds the
-journal and `drives[2]`, or else `drives[1]` too, the ledgers. It takes three times a standalone's memory.
-"""
+"""A real Pulsar on this machine as three processes: ZooKeeper, bookie and broker."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from soak.core.errors import LabError
-from soak.lab import artifacts
-from soak.lab.brokers import _pulsar_apart_files as files
+from soak.lab.broker_setup import check_settings, free_ports, listens, properties
 from soak.lab.brokers import pulsar
-from soak.lab.brokers._pulsar_node import Program, PulsarNode, run_once
-from soak.lab.brokers._surroundings import free_ports, listens
+from soak.lab.brokers import pulsar as standalone
+from soak.lab.brokers.pulsar import Program, PulsarNode, run_once
+from soak.lab.jars import cache
 from soak.store.run_folder import write_atomically
+
+ZOOKEEPER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+SETUP = "org.apache.pulsar.PulsarClusterMetadataSetup"
+BOOKIE = "org.apache.bookkeeper.server.Main"
+BROKER = "org.apache.pulsar.PulsarBrokerStarter"
+
+
+@dataclass(frozen=True, slots=True)
+class ApartPorts:
+    """Where the three listen, all on loopback."""
+
+    zookeeper: int
+    bookie: int
+    bookie_web: int
+    service: int
+    web: int
+
+    @property
+    def metadata(self) -> str:
+        return f"zk:127.0.0.1:{self.zookeeper}"
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where their data lies; the journal has a folder of its own, which may be another drive."""
+
+    metadata: Path
+    journal: Path
+    ledgers: Path
+
+
+def zookeeper_properties(ports: ApartPorts, folders: Folders) -> str:
+    """Return ZooKeeper's configuration."""
+    return properties(
+        {
+            "tickTime": "2000",
+            "dataDir": str(folders.metadata),
+            "clientPort": str(ports.zookeeper),
+            "clientPortAddress": "127.0.0.1",
+            "admin.enableServer": "false",
+        }
+    )
+
+
+def bookie_properties(ports: ApartPorts, folders: Folders, settings: Mapping[str, str]) -> str:
+    """Return the bookie's configuration. Raises as `soak.lab.brokers.pulsar` does."""
+    own = {
+        "bookiePort": str(ports.bookie),
+        "advertisedAddress": "127.0.0.1",
+        "listeningInterface": "lo",
+        "allowLoopback": "true",
+        "allowEphemeralPorts": "false",
+        "journalDirectories": str(folders.journal),
+        "ledgerDirectories": str(folders.ledgers),
+        "metadataServiceUri": f"metadata-store:{ports.metadata}",
+        "httpServerEnabled": "true",
+        "httpServerHost": "127.0.0.1",
+        "httpServerPort": str(ports.bookie_web),
+        "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
+        "extraServerComponents": "",
+    }
+    return _checked(own, settings)
+
+
+def broker_properties(ports: ApartPorts, settings: Mapping[str, str]) -> str:
+    """Return the broker's configuration. Raises as `soak.lab.brokers.pulsar` does."""
+    own = {
+        "metadataStoreUrl": ports.metadata,
+        "configurationMetadataStoreUrl": ports.metadata,
+        "clusterName": standalone.CLUSTER,
+        "bindAddress": "127.0.0.1",
+        "advertisedAddress": "127.0.0.1",
+        "brokerServicePort": str(ports.service),
+        "webServicePort": str(ports.web),
+    }
+    return _checked(own, settings)
+
+
+def setup_arguments(ports: ApartPorts) -> list[str]:
+    """Return what the tool is told that writes a new cluster's metadata."""
+    return [
+        *("--cluster", standalone.CLUSTER),
+        *("--metadata-store", ports.metadata, "--configuration-metadata-store", ports.metadata),
+        *("--web-service-url", f"http://127.0.0.1:{ports.web}"),
+        *("--broker-service-url", f"pulsar://127.0.0.1:{ports.service}"),
+    ]
+
+
+def _checked(own: Mapping[str, str], settings: Mapping[str, str]) -> str:
+    check_settings(settings, own)
+    return properties({**standalone.DEFAULTS, **settings, **own})
+
+
+# --- A real Pulsar in parts on this machine: ZooKeeper, bookie and broker, each a process.
+# The bookie's journal has a folder of its own, so it can lie on a drive of its own: `drives[1]` holds the
+# journal and `drives[2]`, or else `drives[1]` too, the ledgers. It takes three times a standalone's memory.
 
 MOST_NODES = 1  # one bookie and one broker
 LOCK = pulsar.LOCK
@@ -50,11 +142,9 @@ def start(
     folder.mkdir(parents=True, exist_ok=True)
     known, unfinished = folder / "ports.json", folder / "unfinished"
     is_new = not known.exists()
-    ports = files.Ports(*free_ports(5)) if is_new else files.Ports(**json.loads(known.read_text()))
+    ports = ApartPorts(*free_ports(5)) if is_new else ApartPorts(**json.loads(known.read_text()))
     ledgers = drives.get(2, drives.get(1, folder))
-    folders = files.Folders(
-        folder / "metadata", drives.get(1, folder) / "journal", ledgers / "ledgers"
-    )
+    folders = Folders(folder / "metadata", drives.get(1, folder) / "journal", ledgers / "ledgers")
     paths = folders.metadata, folders.journal, folders.ledgers
     is_left = is_new and unfinished.exists()  # half a cluster, which knows itself by other ports
     for path in paths:
@@ -63,7 +153,7 @@ def start(
         path.mkdir(parents=True, exist_ok=True)
     if is_new and not any(any(path.iterdir()) for path in paths):
         unfinished.touch()  # else it is not ours to remove
-    cluster = Apart(folder, artifacts.fetch(LOCK), ports, folders)
+    cluster = Apart(folder, cache.fetch(LOCK), ports, folders)
     cluster.write(settings)
     cluster.begin(is_new=is_new)
     write_atomically(known, json.dumps(asdict(ports)))
@@ -79,9 +169,7 @@ def broker_settings(given: Mapping[str, str]) -> dict[str, str]:
 class Apart:
     """The three processes; implements `soak.lab.ports.Running`. The bookie is the first node."""
 
-    def __init__(
-        self, folder: Path, jars: Path, ports: files.Ports, folders: files.Folders
-    ) -> None:
+    def __init__(self, folder: Path, jars: Path, ports: ApartPorts, folders: Folders) -> None:
         self._folder = folder
         self._jars = jars
         self._ports = ports
@@ -93,27 +181,27 @@ class Apart:
         self._parts = (
             PulsarNode(
                 1,
-                self._program("bookie", files.BOOKIE, "--conf", str(bookie)),
+                self._program("bookie", BOOKIE, "--conf", str(bookie)),
                 folders.ledgers,
                 lambda: listens(ports.bookie),
             ),
             PulsarNode(
                 2,
-                self._program("broker", files.BROKER, "--broker-conf", str(broker)),
+                self._program("broker", BROKER, "--broker-conf", str(broker)),
                 folders.ledgers,
                 lambda: pulsar.serves_topics(self.admin_url, ""),
             ),
             PulsarNode(
                 3,
-                self._program("zookeeper", files.ZOOKEEPER, str(zookeeper)),
+                self._program("zookeeper", ZOOKEEPER, str(zookeeper)),
                 folders.metadata,
                 lambda: listens(ports.zookeeper),
             ),
         )
         self._configurations: dict[Path, Callable[[Mapping[str, str]], str]] = {
-            bookie: lambda given: files.bookie(ports, folders, given),
-            broker: lambda given: files.broker(ports, given),
-            zookeeper: lambda _: files.zookeeper(ports, folders),
+            bookie: lambda given: bookie_properties(ports, folders, given),
+            broker: lambda given: broker_properties(ports, given),
+            zookeeper: lambda _: zookeeper_properties(ports, folders),
         }
 
     @property
@@ -145,7 +233,7 @@ class Apart:
         return self._parts[0].pid
 
     def write(self, settings: Mapping[str, str]) -> None:
-        """Write the configurations; raises as `soak.lab.brokers._pulsar_files` does."""
+        """Write the configurations; raises as `soak.lab.brokers.pulsar` does."""
         for path, text in self._configurations.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text(settings), encoding="utf-8")
@@ -156,8 +244,8 @@ class Apart:
         try:
             zookeeper.restart()
             if is_new:
-                arguments = files.setup_arguments(self._ports)
-                run_once(self._program("setup", files.SETUP, *arguments), _SETUP_SECONDS)
+                arguments = setup_arguments(self._ports)
+                run_once(self._program("setup", SETUP, *arguments), _SETUP_SECONDS)
             bookie.restart()
             broker.restart()
         except BaseException:  # an interrupt too must leave nothing behind

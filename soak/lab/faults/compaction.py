@@ -1,28 +1,70 @@
-"""Has a bookie compact its entry logs, beside the load, again and again.
-
-Where there is nothing to compact, `fill` writes something before; `per_mib` has the drive read it as slowly
-as one that the kernel keeps nothing of.
-
-Needs: a lab's Pulsar; `per_mib` needs it on an injected drive (`lab.drive`), so root and FUSE.
-"""
+"""Compaction of a bookie's entry logs beside the load, on entry logs that are half deleted."""
 
 from __future__ import annotations
 
 import json
+import os
 import urllib.request
 
+import pulsar
 from pydantic.dataclasses import dataclass
 
-from soak.core.errors import LabError
-from soak.core.plan import Lab
-from soak.core.plan_base import STRICT
+from soak.clients.pulsar_admin import connect_admin, topic_path
+from soak.core.errors import BrokerError, LabError
+from soak.core.plan.config import STRICT
+from soak.core.plan.plan import Lab
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns
-from soak.lab import page_cache
-from soak.lab.faults import _half_wanted
-from soak.lab.faults._lacking import lacking_drive
-from soak.lab.faults._stopped import Stopping
-from soak.lab.faults._undoing import drive_of
+from soak.lab.drive import block_device
+from soak.lab.faults.active import drive_of, lacking_drive
+from soak.lab.faults.stopping import Stopping
 from soak.lab.ports import Target
+
+KEPT = "persistent://public/default/drill-kept"
+DELETED = "persistent://public/default/drill-deleted"
+_MESSAGE_BYTES = 16 * 1024
+_FILL_TIMEOUT_SECONDS = 60
+
+
+def write_half_deleted_ledgers(target: Target, size: int) -> None:
+    """Write so many bytes, and delete half of them; returns when that is done.
+
+    Raises:
+        LabError: the cluster refuses.
+    """
+    try:
+        _write(target.broker.addresses["service_url"], size)
+        admin = connect_admin(target.broker.addresses["admin_url"], _FILL_TIMEOUT_SECONDS, "", {})
+        admin.delete(f"{topic_path(DELETED)}?force=true")
+    except (BrokerError, pulsar.PulsarException) as error:
+        raise LabError(f"cannot fill the bookie: {error}") from error
+
+
+def _write(service_url: str, size: int) -> None:
+    client = pulsar.Client(
+        service_url,
+        operation_timeout_seconds=_FILL_TIMEOUT_SECONDS,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+    try:
+        client.subscribe(KEPT, "nobody").close()  # what it has not read is kept
+        producers = [
+            client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+            for topic in (KEPT, DELETED)
+        ]
+        body = os.urandom(_MESSAGE_BYTES)
+        for _ in range(size // (len(producers) * _MESSAGE_BYTES)):
+            for producer in producers:
+                producer.send_async(body, None)
+        for producer in producers:
+            producer.flush()
+    finally:
+        client.close()
+
+
+# --- Has a bookie compact its entry logs, beside the load, again and again.
+# Where there is nothing to compact, `fill` writes something before; `per_mib` has the drive read it as slowly
+# as one that the kernel keeps nothing of.
+# Needs: a lab's Pulsar; `per_mib` needs it on an injected drive (`lab.drive`), so root and FUSE.
 
 _NO_BOOKIE = "compaction needs a lab's Pulsar: only a bookie compacts"
 _ASK_SECONDS = 10.0
@@ -30,7 +72,7 @@ _ENTRY_LOGS = "**/current/*.log"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Config:
+class CompactionConfig:
     every: Duration = duration_ns("2s")
     after: Duration = 0  # from the injection to the first compaction
     fill: Size = 0  # written at the injection, half of it deleted again
@@ -43,14 +85,14 @@ class Config:
             raise ValueError("after, fill and per_mib must not be below 0")
 
 
-def lacks(lab: Lab, config: Config) -> str:
+def compaction_lacks(lab: Lab, config: CompactionConfig) -> str:
     """Return what the lab of a plan lacks, or ""."""
     if not lab.broker.startswith("pulsar"):
         return _NO_BOOKIE
     return lacking_drive(lab, 1) if config.per_mib else ""
 
 
-def inject(target: Target, config: Config) -> Stopping:
+def inject_compaction(target: Target, config: CompactionConfig) -> Stopping:
     """Begin when it is filled and `after` is over.
 
     Raises:
@@ -61,7 +103,7 @@ def inject(target: Target, config: Config) -> Stopping:
         raise LabError(_NO_BOOKIE)
     drive = drive_of(target, 1) if config.per_mib else None
     if config.fill:
-        _half_wanted.fill(target, config.fill)
+        write_half_deleted_ledgers(target, config.fill)
     request = urllib.request.Request(  # noqa: S310  # loopback
         f"{bookie}/api/v1/bookie/gc",
         json.dumps({"forceMajor": True, "forceMinor": True}).encode(),
@@ -74,7 +116,7 @@ def inject(target: Target, config: Config) -> Stopping:
             return
         if drive is not None:
             drive.read_slowly(config.per_mib / SECOND_NS)
-            page_cache.forget_all(target.broker.data_directory.glob(_ENTRY_LOGS))
+            block_device.drop_folder_from_page_cache(target.broker.data_directory.glob(_ENTRY_LOGS))
             drive.forget()
         try:
             again_and_again(active)

@@ -1,1 +1,4 @@
-"""One file a dialect: `PROFILE` says what it writes, `recognises` tells its result files from the others."""
+"""Dialects of result files, one module each: `PROFILE` lists its fields, `recognises` identifies its files.
+
+`soak.omb.result` finds them by name. Open `upstream` first: the others are described as differences from it.
+"""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from soak.omb.dialects import upstream
-from soak.omb.fields import END_TO_END, PUBLISH
-from soak.omb.profile import SUMMARY, Profile
+from soak.omb.result import END_TO_END, PUBLISH, SUMMARY, Profile
 
 _LATENCIES = {PUBLISH: SUMMARY, END_TO_END: SUMMARY}
 _YOUNGER_KEYS = {

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from soak.omb.dialects import upstream
-from soak.omb.fields import DELAY, END_TO_END, PUBLISH, SCHEDULE
-from soak.omb.profile import SCHEDULE_STATISTICS, SUMMARY, WITH_MIN, Profile
+from soak.omb.result import (
+    DELAY,
+    END_TO_END,
+    PUBLISH,
+    SCHEDULE,
+    SCHEDULE_STATISTICS,
+    SUMMARY,
+    WITH_MIN,
+    Profile,
+)
 
 PROFILE = Profile(
     facts=(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from soak.omb.fields import DELAY, END_TO_END, PUBLISH
-from soak.omb.profile import SUMMARY, Profile
+from soak.omb.result import DELAY, END_TO_END, PUBLISH, SUMMARY, Profile
 
 _LATENCIES = {PUBLISH: SUMMARY, DELAY: SUMMARY, END_TO_END: SUMMARY}
 

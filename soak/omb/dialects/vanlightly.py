@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from soak.omb.dialects import redpanda, upstream
-from soak.omb.fields import DELAY, END_TO_END, PUBLISH
-from soak.omb.profile import Profile
+from soak.omb.result import DELAY, END_TO_END, PUBLISH, Profile
 
 PROFILE = Profile(
     facts=(

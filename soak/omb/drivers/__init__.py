@@ -1,1 +1,4 @@
-"""One file a driver: `PREFIX` begins its `driverClass`, `take(source, draft)` puts it into a plan."""
+"""Drivers of the benchmark, one module each: `PREFIX` begins its `driverClass`, `take` converts its file.
+
+`soak.omb.plan_import` finds them by name. Open `kafka` first.
+"""

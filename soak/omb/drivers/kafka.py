@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from soak.omb import java_client, java_properties
-from soak.omb.draft import Draft
-from soak.omb.source_file import SourceFile
+from soak.omb import java_client
+from soak.omb.plan_import import Draft, SourceFile
 
 PREFIX = "io.openmessaging.benchmark.driver.kafka."
 
@@ -33,12 +32,12 @@ def take(source: SourceFile, draft: Draft) -> None:
 def fill(source: SourceFile, draft: Draft, kind: str) -> None:
     """Put what all drivers of Kafka's protocol say into the plan's broker of this kind."""
     draft.put("topic.replication", source.count(draft, "replicationFactor", _REPLICATION))
-    topic = java_properties.parse(source.text("topicConfig"))
+    topic = java_client.parse_properties(source.text("topicConfig"))
     if topic:
         draft.put("topic.settings", topic)
-    common = java_client.section(source, "commonConfig", draft)
-    producer = java_client.section(source, "producerConfig", draft)
-    consumer = java_client.section(source, "consumerConfig", draft)
+    common = java_client.convert_section(source, "commonConfig", draft)
+    producer = java_client.convert_section(source, "producerConfig", draft)
+    consumer = java_client.convert_section(source, "consumerConfig", draft)
     servers = [part.pop(_SERVERS) for part in (common, producer, consumer) if _SERVERS in part]
     if not servers:
         raise source.error("commonConfig", f"names no {_SERVERS}")

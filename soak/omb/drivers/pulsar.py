@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from soak.omb.draft import Draft
-from soak.omb.source_file import SourceFile
+from soak.omb.plan_import import Draft, SourceFile
 
 PREFIX = "io.openmessaging.benchmark.driver.pulsar."
 
@@ -38,7 +37,7 @@ _PRODUCER_KEYS = frozenset(
     }
 )
 _CONSUMER_KEYS = frozenset({"receiverQueueSize", "subscriptionType"})
-MOST_IN_A_BATCH = 4096
+MAX_BATCH_MESSAGES = 4096
 """What `soak check` takes, as an offset has so much room for a place in a batch."""
 _ORDERED = ("Exclusive", "Failover")
 _TOKEN = "AuthenticationToken"  # noqa: S105  # the name of a class
@@ -116,8 +115,8 @@ def _take_producer(producer: SourceFile, draft: Draft) -> None:
     is_batching = producer.flag("batchingEnabled", default=True)
     settings = {"batching_enabled": str(is_batching).lower(), "send_timeout_millis": "0"}
     if is_batching:
-        settings["batching_max_messages"] = str(MOST_IN_A_BATCH)
-        text = f"batches are of {MOST_IN_A_BATCH} messages at most here, of any number there"
+        settings["batching_max_messages"] = str(MAX_BATCH_MESSAGES)
+        text = f"batches are of {MAX_BATCH_MESSAGES} messages at most here, of any number there"
         producer.note(draft, "batchingEnabled", text)
         delay_ms = producer.whole("batchingMaxPublishDelayMs", 1)
         settings["batching_max_publish_delay_ms"] = str(delay_ms)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from soak.omb.draft import Draft
 from soak.omb.drivers import kafka
-from soak.omb.source_file import SourceFile
+from soak.omb.plan_import import Draft, SourceFile
 
 PREFIX = "io.openmessaging.benchmark.driver.redpanda."
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from soak.cli._omb_findings import Found, findings
-from tests.omb_catch_up import CatchUp, result
+from soak.app.analysis.omb import LatencyRise, latency_rises
+from tests.support.omb_catch_up import CatchUp, result
 
 _SAMPLES = (24, 40, 90, 180)  # four minutes to half an hour
 _LONGEST = 35  # samples of a drain
@@ -25,7 +25,7 @@ class Drains:
     crowded: int
 
 
-def near(found: Sequence[Found], sample: int) -> list[Found]:
+def near(found: Sequence[LatencyRise], sample: int) -> list[LatencyRise]:
     """Return those at the begin of the drain, give or take a sample."""
     return [one for one in found if abs(one.change.onset_k - sample) <= 1]
 
@@ -35,7 +35,7 @@ def measure(runs: int, seed: int) -> Drains:
     found = named = crowded = 0
     for run in range(runs):
         catch_up = _at_random(rng)
-        every = findings(result(catch_up, np.random.default_rng([seed, run])))
+        every = latency_rises(result(catch_up, np.random.default_rng([seed, run])))
         begins = near(every, catch_up.drain)
         found += bool(begins)
         named += bool(begins) and begins[0].causes[0].cause == "catch_up_read"

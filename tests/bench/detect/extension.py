@@ -16,9 +16,9 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from numpy.typing import NDArray
 
-from detectors._quiet import Quiet, drawn
-from detectors._rate_fit import Ratio, Rung, extended
+from detectors.extrapolation import Ratio, Rung, extended
 from detectors.level_shift import Config, Panel
+from detectors.quiet_rows import Quiet, drawn
 from soak.core.model import Column
 from soak.core.units import SECOND_NS
 from tests.bench.detect import recorded

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from detectors import segmentation
-from detectors._quiet import LEAST_LEVEL_ROWS, Quiet, quiet
+from detectors.quiet_rows import LEAST_LEVEL_ROWS, Quiet, quiet
 from soak.core.model import Series
+from tests.support.paths import RECORDED
 
-FOLDER = Path(__file__).resolve().parents[2] / "recorded" / "noise"
+FOLDER = RECORDED / "noise"
 SECONDS = "*_seconds.csv.gz"
 _STEP = 1.5  # what is cut out
 

@@ -11,8 +11,8 @@ from statistics import median
 
 import numpy as np
 
-from soak.cli._csv_series import CsvSeries
-from soak.cli.detect import offline, online
+from soak.app.analysis.detect import detect_offline, detect_online
+from soak.app.analysis.series_files import CsvSeries
 
 ONLINE_ROWS = 30
 OFFLINE_ROWS = 5
@@ -67,12 +67,14 @@ def read(path: Path) -> Trace:
 
 
 def score_online(trace: Trace) -> Score:
-    raised = sorted(row for _, row in online(trace.series) if row is not None)
+    raised = sorted(row for _, row in detect_online(trace.series) if row is not None)
     return _score(trace, raised, _delays(trace.labels, raised))
 
 
 def score_offline(trace: Trace) -> Score:
-    return score_rows(trace, sorted({changes[0].onset_k for changes in offline([trace.series])}))
+    return score_rows(
+        trace, sorted({changes[0].onset_k for changes in detect_offline([trace.series])})
+    )
 
 
 def score_rows(trace: Trace, found: list[int]) -> Score:

@@ -1,0 +1,137 @@
+"""Which lines of a broker's log are events, as patterns in TOML files.
+
+One file in `log_patterns/` a program; a plan may name a file of its own beside them. Most lines are none, so
+`words` are looked for first, in all lines at once; only a line that has them meets the expression.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import field
+from pathlib import Path
+
+from pydantic.dataclasses import dataclass as config_dataclass
+
+from probes.common import toml_tables as toml_parts
+from soak.core.plan.config import STRICT
+
+FOLDER = Path(__file__).parent / "log_patterns"
+MAX_LINE_BYTES = 2048  # an expression sees no more of a line
+_MAX_TEXT = 200
+
+_WORD = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+_WHOLE = re.compile(r"-?0*[0-9]{1,18}", re.ASCII)  # file names have leading zeros
+_DECIMAL = re.compile(r"-?[0-9]{1,18}\.[0-9]{1,18}", re.ASCII)
+
+Value = str | int | float
+
+
+@config_dataclass(frozen=True, kw_only=True, config=STRICT)
+class Pattern:
+    """`expression` names the fields of the event by its groups; what looks like a number becomes one."""
+
+    kind: str  # of the event
+    words: str  # in every such line, at the end of what the expression needs or before
+    expression: str
+    factors: dict[str, float] = field(
+        default_factory=dict
+    )  # of a field: from the log's unit to ours
+    metric: str = ""  # a number a second: the sum of the field `sums`
+    sums: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            groups = re.compile(self.expression, re.ASCII).groupindex
+        except re.error as error:
+            raise ValueError(f"the expression is none: {error}") from error
+        if not _WORD.fullmatch(self.kind) or (self.metric and not _WORD.fullmatch(self.metric)):
+            raise ValueError("kind and metric are words of a-z, 0-9 and '_'")
+        if not self.words or "\n" in self.words:
+            raise ValueError("words must be part of a line")
+        for name in (*self.factors, *([self.sums] if self.metric else [])):
+            if name not in groups:
+                raise ValueError(f"the expression has no group {name!r}")
+        for name, factor in self.factors.items():
+            if not (math.isfinite(factor) and factor):
+                raise ValueError(f"the factor of {name!r} must be a number other than 0")
+
+
+@plain_dataclass(frozen=True, slots=True)
+class Match:
+    """A line that is an event."""
+
+    pattern: Pattern
+    line: str
+    fields: dict[str, Value]
+
+
+def load(names: Iterable[str]) -> list[Pattern]:
+    """Return the patterns of several files.
+
+    Raises:
+        PlanError: there is no such file, or something in it is wrong.
+    """
+    return [
+        pattern
+        for name in names
+        for pattern in toml_parts.read_tables(
+            toml_parts.table_path(FOLDER, name), "pattern", Pattern
+        )
+    ]
+
+
+class Scanner:
+    """Finds the events in pieces of a log."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self._patterns = [(one, re.compile(one.expression, re.ASCII)) for one in patterns]
+        words = sorted({one.words for one in patterns}, key=lambda text: (-len(text), text))
+        self._words = re.compile(b"|".join(re.escape(text.encode()) for text in words))
+
+    def found(self, text: bytes) -> Iterator[Match]:
+        """Yield the events of whole lines, at most one a line, in their order."""
+        at = 0
+        while (match := self._words.search(text, at)) is not None:
+            begin = text.rfind(b"\n", 0, match.start()) + 1
+            end = text.find(b"\n", match.end())
+            at = len(text) if end < 0 else end
+            line = text[begin : min(at, begin + MAX_LINE_BYTES)].decode("utf-8", errors="replace")
+            event = self._event(line.rstrip("\r"))
+            if event is not None:
+                yield event
+
+    def _event(self, line: str) -> Match | None:
+        for pattern, expression in self._patterns:
+            match = expression.search(line) if pattern.words in line else None
+            if match is not None:
+                groups = {
+                    name: text for name, text in match.groupdict().items() if text is not None
+                }
+                fields = {
+                    name: _value(text, pattern.factors.get(name)) for name, text in groups.items()
+                }
+                return Match(pattern, line, fields)
+        return None
+
+
+def _value(text: str, factor: float | None) -> Value:
+    """Return a number where it is one; else the text, bounded and without what could steer a terminal."""
+    if factor is not None and (_WHOLE.fullmatch(text) or _DECIMAL.fullmatch(text)):
+        return float(text) * factor
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _DECIMAL.fullmatch(text):
+        return float(text)
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """Return at most 200 characters of a text that others wrote, what cannot be printed as an escape."""
+    shown = "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode("ascii")
+        for one in text[:_MAX_TEXT]
+    )
+    return shown[:_MAX_TEXT]

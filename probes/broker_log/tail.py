@@ -1,0 +1,143 @@
+"""Follows a growing log file through rotation by rename or by copy and truncate; returns whole lines."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from soak.core.errors import ProbeError
+
+MAX_CHUNK_BYTES = 4 * 2**20  # read at once
+MAX_BEHIND_BYTES = 64 * 2**20  # a log that outruns us by more is read on from near its end
+MAX_LINE_BYTES = 2**16  # of a longer line only the end is seen
+_MARK_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole lines, each with its end; `lost_bytes` were not looked at."""
+
+    text: bytes
+    lost_bytes: int = 0
+    is_all: bool = True  # nothing more was there
+
+
+class LogTail:
+    """Starts at the end of a file that is there at first, at the beginning of any that comes later."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._is_new = False  # there was none when we looked first
+        self._at = 0
+        self._mark = b""  # what stands before `_at`: another text there means another file
+        self._rest = b""  # of a line without its end
+        self._lost = 0
+
+    def read(self) -> Chunk:
+        """Return what came since the last call, bounded.
+
+        Raises:
+            ProbeError: there is no such log, or it cannot be read.
+        """
+        try:
+            if self._descriptor is None:
+                self._follow(self._opened(), at_end=not self._is_new)
+            text, is_all = self._more()
+        except OSError as error:
+            self._is_new = self._is_new or isinstance(error, FileNotFoundError)
+            raise self._failed(error) from error
+        try:
+            if is_all and self._is_replaced():
+                more, is_all = self._go_over()
+                text += more
+        except OSError as error:
+            if not text:  # what was read is handed out first; the next read will fail
+                raise self._failed(error) from error
+        whole = self._whole_lines(text)
+        lost, self._lost = self._lost, 0
+        return Chunk(whole, lost, is_all)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _failed(self, error: OSError) -> ProbeError:
+        return ProbeError(f"cannot read the log {self._path}: {error.strerror}")
+
+    def _opened(self) -> int:
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "it is not a file")
+        return descriptor
+
+    def _follow(self, descriptor: int, *, at_end: bool) -> None:
+        self.close()
+        self._descriptor = descriptor
+        self._at = os.fstat(descriptor).st_size if at_end else 0
+        self._mark = self._before(self._at)
+
+    def _go_over(self) -> tuple[bytes, bool]:
+        """Read what the old file got before it was renamed, and go over to the new one when that is all."""
+        there = self._opened()
+        try:
+            rest, is_all = self._more()
+        except OSError:
+            os.close(there)
+            raise
+        if not is_all:
+            os.close(there)
+            return rest, False
+        self._follow(there, at_end=False)
+        more, is_all = self._more()
+        return rest + b"\n" + more, is_all  # nothing will be added to the old file's last line
+
+    def _more(self) -> tuple[bytes, bool]:
+        """Return the next bytes, and whether they reach to the end."""
+        size = os.fstat(self._fd).st_size
+        if size < self._at or self._before(self._at) != self._mark:
+            self._begin_at(0)  # truncated, perhaps written again
+        if size - self._at > MAX_BEHIND_BYTES:
+            self._lost += size - MAX_CHUNK_BYTES - self._at
+            self._begin_at(size - MAX_CHUNK_BYTES)
+        text = os.pread(self._fd, MAX_CHUNK_BYTES, self._at)
+        self._at += len(text)
+        self._mark = (self._mark + text)[-_MARK_BYTES:]
+        return text, len(text) < MAX_CHUNK_BYTES
+
+    def _begin_at(self, at: int) -> None:
+        self._at, self._rest = at, b""
+        self._mark = self._before(at)
+
+    def _before(self, at: int) -> bytes:
+        length = min(at, _MARK_BYTES)
+        return os.pread(self._fd, length, at - length)
+
+    def _is_replaced(self) -> bool:
+        """Tell whether the path names another file; between two renames it may name none."""
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            return False
+        here = os.fstat(self._fd)
+        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
+
+    def _whole_lines(self, text: bytes) -> bytes:
+        text = self._rest + text
+        cut = text.rfind(b"\n") + 1
+        self._rest = text[cut:]
+        if len(self._rest) > MAX_LINE_BYTES:
+            self._lost += len(self._rest) - MAX_LINE_BYTES
+            self._rest = self._rest[-MAX_LINE_BYTES:]
+        return text[:cut]
+
+    @property
+    def _fd(self) -> int:
+        if self._descriptor is None:
+            raise ProbeError(f"the log {self._path} is closed")
+        return self._descriptor

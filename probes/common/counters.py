@@ -1,0 +1,108 @@
+"""Growth of counters between two readings; a counter that fell has no growth, never a negative rate."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+from soak.core.model import Labels
+from soak.core.units import SECOND_NS
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth(Generic[Key]):
+    """By how much counters grew in `seconds`; empty at the first reading."""
+
+    seconds: float = 0.0
+    by: Mapping[Key, float] = field(default_factory=dict)
+
+    def per_second(self, key: Key, scale: float = 1.0) -> float | None:
+        """Return the growth a second, divided by `scale`; None when it is not known."""
+        grown = self.by.get(key)
+        return None if grown is None else grown / scale / self.seconds
+
+    def ratio(self, over: Key, under: Key, scale: float = 1.0) -> float | None:
+        """Return one growth by another, divided by `scale`; None when `under` did not grow."""
+        above, below = self.by.get(over), self.by.get(under)
+        return None if above is None or not below else above / scale / below
+
+
+class Deltas(Generic[Key]):
+    """Remembers the previous counters and when they were read."""
+
+    def __init__(self) -> None:
+        self._last: Mapping[Key, float] = {}
+        self._last_ns = 0
+
+    def take(self, counters: Mapping[Key, float], at_ns: int) -> Growth[Key]:
+        last, self._last = self._last, dict(counters)
+        seconds = (at_ns - self._last_ns) / SECOND_NS
+        self._last_ns = at_ns
+        if not last or seconds <= 0:
+            return Growth()
+        grown = {key: value - last[key] for key, value in counters.items() if key in last}
+        return Growth(seconds, {key: value for key, value in grown.items() if value >= 0})
+
+
+# --- What each series did since the last look: its newest value, and by how much it grew in which time.
+
+MAX_TRACKED_SERIES = 100_000  # remembered; twice what a page may have unless told otherwise
+
+
+class Point(NamedTuple):
+    """A value at a time; only points of one source are compared, so any clock will do."""
+
+    value: float
+    at_ns: int
+
+
+Points = Mapping[str, Mapping[Labels, Sequence[Point]]]
+"""By name and labels, points in order of time."""
+
+
+class Step(NamedTuple):
+    """`growth` is None where it is not known: nothing to compare with, NaN, or a counter began anew."""
+
+    value: float
+    growth: float | None
+    seconds: float
+
+
+Steps = Mapping[str, Mapping[Labels, Step]]
+
+
+class SeriesTracker:
+    """Remembers the newest point of each series: one may be scraped less often than we look."""
+
+    def __init__(self, most: int = MAX_TRACKED_SERIES) -> None:
+        self._most = most
+        self._last: dict[tuple[str, Labels], Point] = {}
+
+    def take(self, points: Points) -> Steps:
+        """Return the steps of the series that have a point newer than the last."""
+        steps: dict[str, dict[Labels, Step]] = {}
+        for name, series in points.items():
+            for labels, seen in series.items():
+                key = name, labels
+                before = self._last.get(key)
+                new = [point for point in seen if before is None or point.at_ns > before.at_ns]
+                if new:
+                    steps.setdefault(name, {})[labels] = _step(before, new)
+                    self._last[key] = new[-1]
+        if len(self._last) > self._most:  # series that come and go
+            there = {(name, labels) for name, series in points.items() for labels in series}
+            self._last = {key: point for key, point in self._last.items() if key in there}
+        return steps
+
+
+def _step(before: Point | None, new: Sequence[Point]) -> Step:
+    first = last = new[0] if before is None else before
+    growth = None if before is None and len(new) == 1 else 0.0
+    for point in new:
+        rise = point.value - last.value
+        growth = growth + rise if growth is not None and rise >= 0 else None
+        last = point
+    return Step(last.value, growth, (last.at_ns - first.at_ns) / SECOND_NS)

@@ -1,0 +1,298 @@
+"""Threads for probes whose source may block, and the buffer between such a thread and the reading."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from soak.core.errors import ProbeError
+from soak.core.model import Column, Event, Reading
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+
+
+class Stop:
+    """Tells one thread to end. As `threading.Event`, but a wait is one call of the interpreter's own.
+
+    At a few waits a second, what an event does in Python costs as much as the work between them.
+    """
+
+    def __init__(self) -> None:
+        self._held = threading.Lock()
+        self._held.acquire()
+        self._is_set = False
+
+    def set(self) -> None:
+        if not self._is_set:
+            self._is_set = True
+            self._held.release()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until it is set, at most this long, not at all below 0; return whether it is."""
+        if self._held.acquire(timeout=max(0.0, timeout_seconds)):
+            self._held.release()
+        return self._is_set
+
+
+Body = Callable[[Stop], None]
+
+
+class Worker:
+    """Runs `body(stop)` on a daemon thread from the first `check` on, and again after it has ended."""
+
+    def __init__(self, name: str, body: Body) -> None:
+        self._name = name
+        self._body = body
+        self._stop = Stop()
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def check(self) -> bool:
+        """Raise what went wrong since the last call; else start the thread unless it runs.
+
+        Returns:
+            True when the thread was started by this call.
+        """
+        with self._lock:
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+        if self._stop.is_set() or (self._thread is not None and self._thread.is_alive()):
+            return False
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+        return True
+
+    def note(self, error: Exception) -> None:
+        """Keep an error for `check` while the thread goes on; a newer one takes its place."""
+        with self._lock:
+            self._error = error
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait for the thread to end, at most this long."""
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+
+    def close(self, timeout_seconds: float = 1.0) -> None:
+        """Ask the thread to end; one that hangs in the kernel is left behind."""
+        self._stop.set()
+        self.wait(timeout_seconds)
+
+    def _run(self) -> None:
+        try:
+            self._body(self._stop)
+        except Exception as error:  # noqa: BLE001  # raised again where the reading is made
+            self.note(error)
+
+
+# --- What a thread that polls hands over to the reading: sums and events since the last, newest values.
+
+MAX_EVENTS = 1000  # kept between two readings; those beyond are counted
+REPEAT_EVENT_NS = 60 * SECOND_NS
+
+
+@dataclass(slots=True)
+class _Box:
+    sums: dict[Column, float] = field(default_factory=dict)
+    newest: dict[Column, float] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    dropped: int = 0
+    cost_ns: int = 0
+    trouble: ProbeError | None = None
+
+
+class ReadingBuffer:
+    """One thread puts in, another takes out. Its own columns begin with `prefix`."""
+
+    def __init__(self, clock: Clock, prefix: str = "retention") -> None:
+        self._clock = clock
+        self._prefix = prefix
+        self._lock = threading.Lock()
+        self._box = _Box()
+        self._polled_ns: int | None = None
+        self._said = "", 0  # the trouble that was last told of, and when
+
+    def put(
+        self,
+        sums: Iterable[tuple[Column, float]],
+        newest: Iterable[tuple[Column, float]],
+        events: Iterable[Event],
+        begin_ns: int,
+    ) -> None:
+        """Add what was seen since `begin_ns`. A sum with NaN in it is not known, and will be left out."""
+        with self._lock:
+            box = self._box
+            for column, value in sums:
+                box.sums[column] = box.sums.get(column, 0.0) + value
+            box.newest.update(newest)
+            for event in events:
+                if len(box.events) < MAX_EVENTS:
+                    box.events.append(event)
+                else:
+                    box.dropped += 1
+            box.cost_ns += self._clock.mono_ns() - begin_ns
+
+    def polled(self) -> None:
+        """Note that a poll has ended well."""
+        self._polled_ns = self._clock.mono_ns()
+
+    def failed(self, error: ProbeError) -> None:
+        """Note that something could not be had; of several since the last reading the newest is told."""
+        with self._lock:
+            self._box.trouble = error
+
+    def take(self, begin_ns: int) -> Reading:
+        """Return what came since the last call; without a poll only how old the last one is.
+
+        What failed is an event `<prefix>_failed`, the same one at most once a minute.
+
+        Raises:
+            ProbeError: something failed, and nothing else came.
+        """
+        with self._lock:
+            box, self._box = self._box, _Box()
+        if box.trouble is not None and not (box.sums or box.newest or box.events):
+            raise box.trouble
+        polled_ns = self._polled_ns
+        samples: list[tuple[Column, float]] = []
+        if polled_ns is not None:
+            age = (self._clock.mono_ns() - polled_ns) / SECOND_NS
+            samples.append((Column(f"{self._prefix}_poll_age_seconds", (), "seconds"), age))
+        found = (*box.sums.items(), *box.newest.items())
+        samples += [(column, value) for column, value in found if not math.isnan(value)]
+        if box.dropped:
+            samples.append(
+                (Column(f"{self._prefix}_dropped_events", (), "events"), float(box.dropped))
+            )
+        cost_ns = box.cost_ns + self._clock.mono_ns() - begin_ns
+        events = (*box.events, *self._told(box.trouble))
+        return Reading(tuple(samples), events, cost_ns / SECOND_NS)
+
+    def _told(self, trouble: ProbeError | None) -> list[Event]:
+        if trouble is None:
+            return []
+        reason, now_ns = str(trouble)[:500], self._clock.mono_ns()
+        said, said_ns = self._said
+        if said == reason and now_ns - said_ns < REPEAT_EVENT_NS:
+            return []
+        self._said = reason, now_ns
+        at_ns = self._clock.wall_ns()
+        return [Event(f"{self._prefix}_failed", at_ns, at_ns - SECOND_NS, {"reason": reason})]
+
+
+# --- Work on a thread of its own that is done shortly before each reading, at whatever period readings come.
+
+AHEAD_NS = SECOND_NS // 2
+"""A round is begun so long before the reading that is to tell of it, or half a period."""
+
+
+class Prefetch:
+    """Runs `work` once at the first `check`, and then before each of the next that is to be expected.
+
+    `at_end` is run by the same thread as its last deed: it closes what `work` has opened.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], None],
+        clock: Clock,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._work = work
+        self._at_end = at_end
+        self._clock = clock
+        self._worker = Worker(name, self._rounds)
+        self._read_ns: int | None = None
+        self._period_ns = SECOND_NS
+        self._next_ns = 0
+        self._begun_ns: int | None = None
+
+    def check(self) -> None:
+        """Raise what a round raised since the last call; a `ProbeError` does not end the thread."""
+        now_ns = self._clock.mono_ns()
+        if self._read_ns is not None and now_ns > self._read_ns:
+            self._period_ns = now_ns - self._read_ns
+            self._next_ns = now_ns + self._period_ns - min(AHEAD_NS, self._period_ns // 2)
+        self._read_ns = now_ns
+        self._worker.check()
+
+    def busy_seconds(self) -> float:
+        """Return for how long the round has run that has not ended; 0 between two."""
+        begun_ns = self._begun_ns
+        return 0.0 if begun_ns is None else (self._clock.mono_ns() - begun_ns) / SECOND_NS
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def _rounds(self, stop: Stop) -> None:
+        try:
+            self._until(stop)
+        finally:
+            self._at_end()
+
+    def _until(self, stop: Stop) -> None:
+        while not stop.wait((self._next_ns - self._clock.mono_ns()) / SECOND_NS):
+            due_ns, self._begun_ns = self._next_ns, self._clock.mono_ns()
+            if self._begun_ns < due_ns:  # put off while we waited
+                self._begun_ns = None
+                continue
+            try:
+                self._work()
+            except ProbeError as error:
+                self._worker.note(error)
+            finally:
+                self._begun_ns = None
+            if self._next_ns <= due_ns:  # nobody has read meanwhile
+                self._next_ns = self._clock.mono_ns() + self._period_ns
+
+
+# --- Polls once a period on a thread of its own, and readings of what the polls handed over.
+
+
+class PollingLoop:
+    """`begin` is run on the thread, and returns the poll; a poll that raises `ProbeError` ends no round."""
+
+    def __init__(
+        self, name: str, begin: Callable[[], Callable[[], None]], period_ns: int, clock: Clock
+    ) -> None:
+        self._begin = begin
+        self._period_ns = period_ns
+        self._clock = clock
+        self._worker = Worker(name, self._work)
+        self.handed = ReadingBuffer(clock)
+
+    def read(self) -> Reading:
+        """Return what the polls since the last reading saw; without a poll only how old the last one is.
+
+        Raises:
+            ProbeError: a poll failed, and nothing was handed over; else its failure is an event.
+        """
+        begin_ns = self._clock.mono_ns()
+        self._worker.check()
+        return self.handed.take(begin_ns)
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait for the thread to end, at most this long."""
+        self._worker.wait(timeout_seconds)
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def _work(self, stop: Stop) -> None:
+        """Poll until told to stop; rounds that were missed are not made up."""
+        poll = self._begin()
+        next_ns = self._clock.mono_ns() + self._period_ns // 2  # between the readings, not at them
+        while not stop.wait((next_ns - self._clock.mono_ns()) / SECOND_NS):
+            try:
+                poll()
+            except ProbeError as error:
+                self.handed.failed(error)
+            late_ns = self._clock.mono_ns() - next_ns
+            next_ns += self._period_ns * (1 + max(0, late_ns // self._period_ns))

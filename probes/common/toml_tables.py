@@ -1,0 +1,58 @@
+"""Reads the TOML files that configure a probe (name maps, log patterns) into dataclasses."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from soak.core.errors import PlanError
+from soak.core.plugins import nearest
+
+Table = TypeVar("Table")
+
+
+def table_path(folder: Path, name: str) -> Path:
+    """Return the file of a name: one that is shipped in `folder`, or the user's own, which ends in `.toml`.
+
+    Raises:
+        PlanError: there is none of this name; the message lists the known ones.
+    """
+    if name.endswith(".toml"):
+        return Path(name)
+    known = sorted(path.stem for path in folder.glob("*.toml"))
+    if name not in known:
+        raise PlanError(f"there is no {name!r}{nearest(name, known)}; or a path that ends in .toml")
+    return folder / f"{name}.toml"
+
+
+def read_tables(path: Path, table: str, kind: Callable[..., Table]) -> list[Table]:
+    """Return the tables `[[table]]` of a file, in order, as pydantic dataclasses.
+
+    Raises:
+        PlanError: it cannot be read, or something in it is wrong.
+    """
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # not there, not UTF-8, not TOML
+        raise PlanError(f"{path}: cannot be read: {error}") from error
+    rows = found.pop(table, [])
+    about = found.pop("about", "")
+    if found or not isinstance(about, str) or not isinstance(rows, list) or not rows:
+        raise PlanError(f"{path}: must hold `about` and tables [[{table}]], and nothing else")
+    return [_table(path, f"{table} {at}", row, kind) for at, row in enumerate(rows, 1)]
+
+
+def _table(path: Path, where: str, row: Any, kind: Callable[..., Table]) -> Table:  # noqa: ANN401  # what TOML holds
+    if not isinstance(row, dict):
+        raise PlanError(f"{path}: {where}: must be a table")
+    try:
+        return kind(**row)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        said = first["msg"].removeprefix("Value error, ")
+        raise PlanError(f"{path}: {where}: {f'{place}: ' if place else ''}{said}") from error

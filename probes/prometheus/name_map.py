@@ -1,0 +1,120 @@
+"""Which metrics of a page are read, how each exporter spells them and what they become, as TOML files.
+
+One file in `name_maps/` a kind of page; a plan may name a file of its own beside them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from probes.common import toml_tables as toml_parts
+from soak.core.errors import PlanError
+from soak.core.plan.config import STRICT
+
+FOLDER = Path(__file__).parent / "name_maps"
+
+Kind = Literal["gauge", "counter", "mean", "histogram", "window"]
+Aggregate = Literal["sum", "max", "min"]
+
+_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Entry:
+    """One of our metrics.
+
+    gauge:     the value as it is.
+    counter:   its growth a second.
+    mean:      growth of `<spelling>_sum` by growth of `<spelling>_count`.
+    histogram: quantiles of the growth of `<spelling>_bucket`, whose label `le` is a bucket's upper end.
+    window:    quantiles over buckets that each count the last window alone, and are not cumulative: `buckets`
+               gives the name of each bucket by its upper end, or the label `quantile` is a range `a_b`.
+    """
+
+    name: str  # ours: that of the page where it can be, without `_total` when it becomes a rate
+    spellings: list[str] = field(default_factory=list)  # the first that the page has is taken
+    kind: Kind
+    unit: str  # of what comes out
+    factor: float = 1.0  # from the page's unit to ours
+    labels: list[str] = field(default_factory=list)  # those kept; over all others is folded
+    where: dict[str, str | list[str]] = field(default_factory=dict)  # "" means: without this label
+    fold: Aggregate = "sum"
+    quantiles: list[float] = field(default_factory=list)
+    buckets: dict[str, str] = field(default_factory=dict)  # upper end, in the page's unit -> name
+    lag_seconds: float = 0.0  # how late the page may show a change
+    is_expected: bool = True  # said to be missing when the page does not have it
+
+    def __post_init__(self) -> None:
+        names = (self.name, *self.spellings, *self.buckets.values())
+        if not all(_METRIC.fullmatch(name) for name in names):
+            raise ValueError(f"{self.name}: a metric's name is letters, digits, '_' and ':'")
+        if not self.spellings and not self.buckets:
+            raise ValueError("spellings must name at least one metric of the page")
+        if self.kind in ("histogram", "window") and not self.quantiles:
+            raise ValueError(f"quantiles are what a {self.kind} gives")
+        if not all(0.0 < at < 1.0 for at in self.quantiles):
+            raise ValueError("quantiles lie between 0 and 1")
+        if not (math.isfinite(self.factor) and self.factor):
+            raise ValueError("factor must be a number other than 0")
+        if not 0.0 <= self.lag_seconds < math.inf:
+            raise ValueError("lag_seconds must be a finite number, not negative")
+        if self.buckets and self.kind != "window":
+            raise ValueError("buckets belong to the kind window")
+        for upper in self.buckets:
+            if math.isnan(float(upper)):
+                raise ValueError("the upper end of a bucket is a number")
+
+    def names(self) -> dict[str, str]:
+        """Return the names that the page may have for it, each with the part that it plays.
+
+        With and without `_total`: some exporters add it to every counter, some never do.
+        """
+        if self.kind == "counter":
+            bare = [spelling.removesuffix("_total") for spelling in self.spellings]
+            both = [one for name in bare for one in (f"{name}_total", name)]
+            return dict.fromkeys((*self.spellings, *both), "value")
+        if self.kind == "mean":
+            return {f"{name}_{part}": part for name in self.spellings for part in ("sum", "count")}
+        if self.kind == "histogram":
+            return {f"{name}_bucket": "bucket" for name in self.spellings}
+        ranges = dict.fromkeys(self.spellings, "value")
+        return ranges | {name: upper for upper, name in self.buckets.items()}
+
+    def takes(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether a series with these labels is meant."""
+        for key, wanted in self.where.items():
+            found = labels.get(key, "")
+            if found != wanted if isinstance(wanted, str) else found not in wanted:
+                return False
+        return True
+
+
+def load(names: Iterable[str]) -> list[Entry]:
+    """Return the entries of several maps, each of our names once.
+
+    Raises:
+        PlanError: there is no such map, something in it is wrong, or two of them give one name.
+    """
+    entries: dict[str, Entry] = {}
+    for name in names:
+        path = toml_parts.table_path(FOLDER, name)
+        for entry in toml_parts.read_tables(path, "metric", Entry):
+            if entry.name in entries:
+                raise PlanError(f"{path}: {entry.name} is given twice")
+            entries[entry.name] = entry
+    return list(entries.values())
+
+
+def missing(entries: Iterable[Entry], on_page: Iterable[str]) -> list[str]:
+    """Return which of the expected metrics none of the page's names gives."""
+    there = set(on_page)
+    return [
+        entry.name for entry in entries if entry.is_expected and there.isdisjoint(entry.names())
+    ]

@@ -1,0 +1,125 @@
+"""Follows the earliest offset of each partition, which retention moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from soak.core.model import Event
+
+Partition = tuple[str, int]
+
+DELETED = "retention_deletion"
+MOVED_BACK = "log_start_moved_back"
+"""A log start that falls: the topic was made anew, or data was lost."""
+
+
+Sizes = Callable[[Partition], Mapping[int, int]]
+"""The bytes of a partition's segments by base offset, empty where the folder is not local."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartChange:
+    """The log start of one partition moved between two polls (wall clock)."""
+
+    partition: Partition
+    from_offset: int
+    to_offset: int
+    since_ns: int
+    at_ns: int
+    segments: int | None = None  # where the folder is local
+    bytes: int | None = None
+
+    @property
+    def is_deletion(self) -> bool:
+        return self.to_offset > self.from_offset
+
+    @property
+    def messages(self) -> int:
+        return self.to_offset - self.from_offset
+
+    def event(self) -> Event:
+        fields: dict[str, str | int | float] = {
+            "topic": self.partition[0],
+            "partition": self.partition[1],
+            "from_offset": self.from_offset,
+            "to_offset": self.to_offset,
+            "messages": self.messages,
+        }
+        if self.bytes is not None and self.segments is not None:
+            fields |= {"bytes": self.bytes, "segments": self.segments}
+        return Event(DELETED if self.is_deletion else MOVED_BACK, self.at_ns, self.since_ns, fields)
+
+
+@dataclass(slots=True)
+class _Known:
+    earliest: int
+    asked_ns: int
+
+
+class LogStarts:
+    """Holds the last poll of each partition."""
+
+    def __init__(self) -> None:
+        self._known: dict[Partition, _Known] = {}
+
+    def update(
+        self, starts: Mapping[Partition, int], sizes: Sizes, asked_ns: int, answered_ns: int
+    ) -> list[LogStartChange]:
+        """Return what moved since each partition's previous poll; its first poll only starts it.
+
+        A move lies after the previous question, as it may have come right behind the answer to
+        that, and before this answer.
+        """
+        moves = []
+        for partition, earliest in starts.items():
+            known = self._known.setdefault(partition, _Known(earliest, asked_ns))
+            if earliest != known.earliest:
+                since = known.asked_ns, answered_ns
+                moves.append(_change(partition, known.earliest, earliest, sizes, since))
+            known.earliest, known.asked_ns = earliest, asked_ns
+        return moves
+
+
+def _change(
+    partition: Partition, from_offset: int, to_offset: int, sizes: Sizes, when: tuple[int, int]
+) -> LogStartChange:
+    gone = [size for base, size in sizes(partition).items() if from_offset <= base < to_offset]
+    return LogStartChange(
+        partition,
+        from_offset,
+        to_offset,
+        *when,
+        segments=len(gone) if gone else None,
+        bytes=sum(gone) if gone else None,
+    )
+
+
+# --- Who is asked next when not all can be asked each time: some in turn, and all when something has moved.
+# A broker goes over all its partitions at once. Whatever one turn shows of that, the others would show only
+# when theirs comes, so all of them are asked next; and all at first, or what moves before a partition's first
+# turn would never be seen.
+
+
+class RoundRobin:
+    """`count` are asked in a turn."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._at = 0
+        self._is_for_all = True
+
+    def next(
+        self, partitions: Sequence[Partition], moved: Iterable[Partition]
+    ) -> Sequence[Partition]:
+        """Return who is to be asked; `moved` are known to have moved, and go ahead of the turn."""
+        if self._is_for_all or len(partitions) <= self._count:
+            return partitions
+        begin = self._at % len(partitions)
+        self._at = begin + self._count
+        turn = [*partitions, *partitions][begin : self._at]
+        return list(dict.fromkeys([*list(moved)[: self._count], *turn]))
+
+    def answered(self, *, is_moving: bool) -> None:
+        """Note what the last ones said. Two looks at all never follow each other: that costs too much."""
+        self._is_for_all = is_moving and not self._is_for_all

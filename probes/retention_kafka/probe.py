@@ -1,0 +1,278 @@
+"""Retention at work in Kafka: which partitions lost their oldest segments, when, and when the disk felt it.
+
+Source:   earliest offsets of the run's topics (AdminClient.list_offsets), once every `period` on a
+          thread of its own; partition folders where `directory` is on this host: a segment's file appears,
+          is renamed `.deleted` when the offset moves, and is unlinked `effect_lag` later.
+Overhead: one request a poll, 2 to 5 ms of CPU for 200 partitions; two stat calls a folder, for 5 ms at most.
+Caveats:  A poll sees one move of a partition, of one segment or several. Without the folder there are no
+          bytes and no files; Redpanda's folders are laid out otherwise, and not read. More partitions than
+          `partitions_per_poll` take turns until one has moved: then all are asked, so what a broker deletes
+          in one go is told within two polls of its first sign. More folders than fit into 5 ms take turns:
+          each is looked at every `retention_round_seconds`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
+from typing import Protocol
+
+from pydantic.dataclasses import dataclass
+
+from probes.common.polling import PollingLoop
+from probes.retention_kafka import segments
+from probes.retention_kafka.log_starts import LogStartChange, LogStarts, Partition, RoundRobin
+from probes.retention_kafka.segments import CREATED, RENAMED, UNLINKED, Folders, Segments
+from soak.clients import client_settings
+from soak.core.errors import BrokerError, NotAvailableError, ProbeError
+from soak.core.model import Column, Event, Reading
+from soak.core.plan.config import STRICT, Settings
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS, Duration, duration_ns
+
+LIST_PERIOD_NS = 60 * SECOND_NS  # partitions may be added
+SCAN_LIMIT_NS = 5_000_000  # at folders, a poll
+FIRST_SCAN_LIMIT_NS = 100_000_000  # as long as there are some that were never looked at
+
+Samples = list[tuple[Column, float]]
+Failed = Callable[[ProbeError], None]
+"""Told what could not be had, while the rest was."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    bootstrap_servers: str = ""  # empty: the run's broker
+    topics: tuple[str, ...] = ()  # empty: the run's topic
+    # the broker's log.dirs, separated by commas; null: on another host, sizes stay unknown
+    directory: str | None = ""
+    client: Settings = field(
+        default_factory=dict
+    )  # security; empty: what all the broker's clients have
+    period: Duration = SECOND_NS
+    timeout: Duration = duration_ns("10s")
+    effect_lag: Duration = duration_ns("60s")
+    partitions_per_poll: int = 200
+
+    def __post_init__(self) -> None:
+        client_settings.refuse_secrets_in_addresses("bootstrap_servers", [self.bootstrap_servers])
+        if not duration_ns("100ms") <= self.period <= duration_ns("60s"):
+            raise ValueError("period must lie between 100ms and 60s")
+        if self.timeout <= 0:
+            raise ValueError("timeout must be above 0s")
+        if self.partitions_per_poll < 1:
+            raise ValueError("partitions_per_poll must be at least 1")
+
+
+class Offsets(Protocol):
+    """The part of a cluster that is asked; see `KafkaOffsets`."""
+
+    def partitions(self, topics: Sequence[str], failed: Failed) -> list[Partition]: ...
+    def earliest(self, partitions: Sequence[Partition], failed: Failed) -> dict[Partition, int]: ...
+
+
+def build(config: Config, clock: Clock) -> RetentionKafka:
+    return RetentionKafka(config, clock)
+
+
+def check_settings(config: Config) -> None:
+    """Refuse a secret in the plan, and settings that the client does not have.
+
+    Raises:
+        SettingError: about the first of them.
+    """
+    client_settings.refuse_literal_secrets(
+        "client", config.client, client_settings.LIBRDKAFKA_SECRETS
+    )
+    client_settings.refuse_unknown("client", config.client, client_settings.librdkafka_settings())
+
+
+def look(config: Config, clock: Clock) -> list[str]:
+    """Return a sentence on each of the broker's folders that cannot be listed."""
+    del clock
+    said = []
+    for directory in _directories(config):
+        try:
+            os.listdir(directory)  # noqa: PTH208  # a text is what there is
+        except OSError as error:
+            said.append(
+                f"the probe retention_kafka cannot list {directory}, and will have no sizes: {error.strerror}"
+            )
+    return said
+
+
+def connect(config: Config) -> Offsets:
+    """Return the cluster's offsets.
+
+    Raises:
+        ProbeError: a secret is not where the plan says, or the client refuses its settings.
+    """
+    from probes.retention_kafka.offsets import KafkaOffsets  # noqa: PLC0415  # a C library, only when used
+
+    try:
+        settings = {"client.id": "soakd-probe", **client_settings.resolve_secrets(config.client)}
+    except BrokerError as error:
+        raise ProbeError(str(error)) from error
+    settings["bootstrap.servers"] = config.bootstrap_servers
+    return KafkaOffsets(settings, config.timeout / SECOND_NS)
+
+
+class RetentionKafka:
+    """`poll` is one round of the thread; tests call it themselves."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        *,
+        connect: Callable[[Config], Offsets] = connect,
+        folders: Folders = segments,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._connect = connect
+        self.rounds = PollingLoop("retention_kafka", self._begin, config.period, clock)
+        self._handed = self.rounds.handed
+        # of the thread alone
+        self._starts = LogStarts()
+        self._segments = Segments(_directories(config), clock, folders)
+        self._partitions: list[Partition] = []
+        self._next_list_ns = 0
+        self._turns = RoundRobin(config.partitions_per_poll)
+
+    def read(self) -> Reading:
+        return self.rounds.read()
+
+    def close(self) -> None:
+        self.rounds.close()
+
+    def poll(self, offsets: Offsets) -> None:
+        """Look at the folders, ask once, and hand over what moved.
+
+        A partition that does not answer costs itself alone; its next answer covers the time between.
+
+        Raises:
+            ProbeError: none of those that were asked did.
+        """
+        begin_ns = self._clock.mono_ns()
+        if not self._partitions:
+            self._list(offsets)
+        files = self._look()
+        self._handed.put(self._file_sums(files), self._held(), files, begin_ns)
+        begin_ns, asked_ns = self._clock.mono_ns(), self._clock.wall_ns()
+        if begin_ns >= self._next_list_ns:
+            self._list_again(offsets)
+        asked = self._turns.next(self._partitions, _renamed(files))
+        starts = offsets.earliest(asked, self._handed.failed)
+        moves = self._starts.update(starts, self._segments.sizes, asked_ns, self._clock.wall_ns())
+        self._turns.answered(is_moving=bool(moves))
+        for move in moves:
+            self._segments.forget_below(move.partition, move.to_offset)
+        sums = [*self._zeros(starts), *(one for move in moves for one in self._sums(move))]
+        self._handed.put(sums, (), (move.event() for move in moves), begin_ns)
+        if len(starts) == len(asked):
+            self._handed.polled()
+
+    def _begin(self) -> Callable[[], None]:
+        if not (self._config.bootstrap_servers and self._config.topics):
+            raise NotAvailableError("retention_kafka needs bootstrap_servers and topics")
+        offsets = self._connect(self._config)
+        return lambda: self.poll(offsets)
+
+    def _list(self, offsets: Offsets) -> None:
+        self._next_list_ns = self._clock.mono_ns() + LIST_PERIOD_NS
+        self._partitions = offsets.partitions(self._config.topics, self._handed.failed)
+
+    def _list_again(self, offsets: Offsets) -> None:
+        """List the partitions; those known will do where the cluster does not."""
+        try:
+            self._list(offsets)
+        except ProbeError as error:
+            self._handed.failed(error)
+
+    def _look(self) -> list[Event]:
+        if not self._config.directory:
+            return []
+        limit_ns = (
+            SCAN_LIMIT_NS if self._segments.round_seconds is not None else FIRST_SCAN_LIMIT_NS
+        )
+        events = self._segments.look(self._partitions, limit_ns)
+        if self._segments.trouble is not None:  # the offsets are worth having without the sizes
+            where, why = self._config.directory, self._segments.trouble.strerror
+            self._handed.failed(ProbeError(f"cannot read the folders in {where}: {why}"))
+        elif self._segments.round_seconds is not None and not self._segments.totals:
+            self._handed.failed(
+                ProbeError(f"no partition's folder is in {self._config.directory}: no sizes")
+            )
+        return events
+
+    def _file_sums(self, files: Sequence[Event]) -> Samples:
+        """Return how many segments appeared, were renamed and unlinked, and the bytes of the last."""
+        found: Samples = [
+            (Column(f"retention_{verb}", (("topic", topic),), verb.rpartition("_")[2]), 0.0)
+            for topic in self._segments.totals
+            for verb in (*_VERBS.values(), "unlinked_bytes")
+        ]
+        for event in files:
+            labels, verb = (("topic", str(event.fields["topic"])),), _VERBS[event.kind]
+            found.append((Column(f"retention_{verb}", labels, "segments"), 1.0))
+            if event.kind == UNLINKED:
+                size = float(event.fields["bytes"])
+                found.append((Column("retention_unlinked_bytes", labels, "bytes"), size))
+        return found
+
+    def _held(self) -> Samples:
+        round_seconds = self._segments.round_seconds
+        found: Samples = []
+        if round_seconds is not None:
+            found.append((Column("retention_round_seconds", (), "seconds"), round_seconds))
+        for topic, total in self._segments.totals.items():
+            labels = (("topic", topic),)
+            waiting = Column("retention_waiting_bytes", labels, "bytes")
+            found += [
+                (Column("retention_held_bytes", labels, "bytes"), float(total.held_bytes)),
+                (waiting, float(total.waiting_bytes)),
+            ]
+        return found
+
+    def _zeros(self, asked: Iterable[Partition]) -> Samples:
+        """Return a column of nothing for each topic that was asked: that nothing went is known, too."""
+        topics = dict.fromkeys(topic for topic, _ in asked)
+        return [(column, 0.0) for topic in topics for column in self._columns(topic)]
+
+    def _sums(self, move: LogStartChange) -> Samples:
+        if not move.is_deletion:
+            return []
+        size = math.nan if move.bytes is None else float(move.bytes)
+        amounts = (1.0, float(move.messages), size)
+        return list(zip(self._columns(move.partition[0]), amounts, strict=False))
+
+    def _columns(self, topic: str) -> list[Column]:
+        labels, lag = (("topic", topic),), self._config.effect_lag / SECOND_NS
+        numbers = [
+            ("retention_deletions", "deletions"),
+            ("retention_deleted_messages", "messages"),
+            *([("retention_deleted_bytes", "bytes")] if self._config.directory else []),
+        ]
+        return [Column(metric, labels, unit, lag) for metric, unit in numbers]
+
+
+def _directories(config: Config) -> list[str]:
+    return [one.strip() for one in (config.directory or "").split(",") if one.strip()]
+
+
+def _renamed(files: Sequence[Event]) -> list[Partition]:
+    """Return the partitions of which a segment was just renamed."""
+    return [
+        (str(event.fields["topic"]), int(event.fields["partition"]))
+        for event in files
+        if event.kind == RENAMED
+    ]
+
+
+_VERBS = {
+    CREATED: "created_segments",
+    RENAMED: "renamed_segments",
+    UNLINKED: "unlinked_segments",
+}

@@ -1,0 +1,201 @@
+"""The chart in a mail: latency quantiles and retention deletions around the onset, read from the journals."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soak.core import wording
+from soak.core.errors import JournalError
+from soak.core.model import Column, Finding
+from soak.core.units import SECOND_NS
+from soak.store.journal.history import History
+
+DELETION_EVENT = "retention_deletion"
+_QUANTILES = ("0.5", "0.99", "0.999")
+_LEAD_SECONDS = 120
+_MAX_SECONDS = 900
+_SLOW_KINDS = frozenset({"drift", "spikes"})
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Rows of the seconds that were measured, `k` ascending; NaN where a value is missing."""
+
+    k: NDArray[np.int64]
+    values: dict[str, NDArray[np.float64]]  # quantile ("" when the series is none) to shape (n,)
+    headline: str  # the quantile that stepped
+    deletions_k: tuple[int, ...]
+
+    @property
+    def headline_values(self) -> NDArray[np.float64]:
+        return self.values[self.headline]
+
+    def level(self, first_k: int, last_k: int) -> float:
+        """Return the headline's median between two seconds; NaN when nothing was measured there."""
+        values = self.headline_values[(self.k >= first_k) & (self.k <= last_k)]
+        values = values[np.isfinite(values)]
+        return float(np.median(values)) if values.size else float("nan")
+
+
+def window_bounds(finding: Finding, is_gone: bool) -> tuple[int, int]:  # noqa: FBT001  # what is told
+    """Return the seconds to show: the onset with what came before, or the return to normal."""
+    if is_gone and finding.gone_k is not None:
+        end = finding.gone_k + _LEAD_SECONDS
+        return max(finding.onset_k - _LEAD_SECONDS, end - _MAX_SECONDS), end
+    if finding.kind in _SLOW_KINDS:  # it began long before it could be seen
+        end = finding.raised_k + _LEAD_SECONDS
+        return max(finding.onset_k - _LEAD_SECONDS, end - _MAX_SECONDS), end
+    return finding.onset_k - _LEAD_SECONDS, finding.onset_k + 2 * _LEAD_SECONDS
+
+
+def read_window(journal: Path, series: str, first_k: int, last_k: int) -> Window | None:
+    """Return what the journals hold of a series between two seconds; None when that is nothing."""
+    name = wording.split(series)
+    if not (journal / name.source).is_dir():
+        raise JournalError(f"no journal of {name.source} in {journal}")
+    found = History(journal).window(first_k, last_k + 1)
+    seconds = found.sources.get(name.source)
+    if seconds is None:
+        return None
+    family = {
+        dict(column.labels).get("quantile", ""): at
+        for at, column in enumerate(seconds.columns)
+        if _is_of_family(column, name)
+    }
+    is_measured = np.isfinite(seconds.values[:, list(family.values())]).any(axis=1)
+    if not is_measured.any():
+        return None
+    shown = [*_QUANTILES, name.quantile] if name.quantile in _QUANTILES else [name.quantile]
+    nothing = np.full(int(is_measured.sum()), np.nan)
+    values = {
+        quantile: seconds.values[is_measured, family[quantile]] if quantile in family else nothing
+        for quantile in dict.fromkeys(shown)
+    }
+    deletions = sorted({k for k, _, event in found.events if event.kind == DELETION_EVENT})
+    return Window(seconds.k[is_measured], values, name.quantile, tuple(deletions))
+
+
+def _is_of_family(column: Column, name: wording.Name) -> bool:
+    same = [pair for pair in column.labels if pair[0] != "quantile"]
+    wanted = [pair for pair in name.labels if pair[0] != "quantile"]
+    return column.metric == name.metric and same == wanted
+
+
+# --- The picture in a mail: latency around the onset, small enough for a phone, with nothing to fetch.
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's palette, told apart by all eyes: blue, orange, vermilion
+_STYLE = {"0.5": ("p50", "#56b4e9"), "0.99": ("p99", "#0072b2"), "0.999": ("p99.9", "#d55e00")}
+_PLAIN = ("", "#0072b2")
+_DELETION_COLOUR, _INTERVAL_COLOUR = "#7a7a7a", "#e69f00"
+_TICKS = (10, 30, 60, 120, 300)  # seconds between two labels
+_MAX_TICKS = 6
+_MAX_TITLE_LENGTH = 66
+_MIN_LOG_DECADES = 0.3  # of a scale of logarithms, on which a label is sure then
+_SUBS = ((0.6, tuple(range(1, 10))), (2.5, (1, 2, 5)), (math.inf, (1,)))
+"""Up to how many decades which multiples of a power of ten have a label."""
+
+
+def draw_chart(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
+    """Return a PNG of 960 x 540 pixels, of which a phone's width can be read."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  # 0.5 s, 60 MB
+    from matplotlib.figure import Figure  # noqa: PLC0415  # that most runs never need
+
+    figure = Figure(figsize=(4.8, 2.7), dpi=200, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    _draw_finding(axes, finding, window)
+    for quantile, values in window.values.items():
+        label, colour = _STYLE.get(quantile, _PLAIN)
+        width = 1.3 if quantile == window.headline else 0.7
+        k, shown = with_breaks(window.k, values)
+        # a line shows no second that stands alone between two in which nothing came
+        axes.plot(k, shown, ".-", color=colour, linewidth=width, markersize=2, label=label)
+    if window.deletions_k:
+        ticks = np.array(window.deletions_k)
+        axes.plot(
+            ticks,
+            np.full(ticks.size, 0.02),
+            "|",
+            color=_DELETION_COLOUR,
+            markersize=5,
+            transform=axes.get_xaxis_transform(),
+            label="deletions",
+        )
+    _label_amounts(axes, finding, window)
+    _label_moments(axes, window, start_wall_ns)
+    title = wording.shortened(wording.printable(wording.title(finding.series)), _MAX_TITLE_LENGTH)
+    axes.set_title(title, fontsize=9, loc="left", parse_math=False)
+    axes.grid(visible=True, alpha=0.25)
+    axes.tick_params(labelsize=8)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(
+            fontsize=8,
+            ncols=4,
+            loc="upper left",
+            bbox_to_anchor=(0.0, -0.12),  # not beside the title, which may be long
+            frameon=False,
+            handlelength=1.2,
+            columnspacing=1.0,
+        )
+    file = io.BytesIO()
+    figure.savefig(file, format="png", metadata={"Software": None})
+    return file.getvalue()
+
+
+def _draw_finding(axes: Axes, finding: Finding, window: Window) -> None:
+    """Draw the onset with its interval, the levels before and after it, and where it was over."""
+    low, high = finding.interval
+    end = int(window.k[-1]) + 1 if finding.gone_k is None else finding.gone_k
+    axes.axvspan(low, high + 1, color=_INTERVAL_COLOUR, alpha=0.35, linewidth=0)
+    axes.axvline(finding.onset_k, color=_INTERVAL_COLOUR, linewidth=1.0)
+    if finding.gone_k is not None:
+        axes.axvline(finding.gone_k, color=_DELETION_COLOUR, linewidth=1.0, linestyle="--")
+    spans = ((finding.before, window.k[0], finding.onset_k), (finding.after, finding.onset_k, end))
+    for level, first, last in spans:
+        axes.hlines(level, first, last, color="black", linewidth=0.9, linestyle=":")
+
+
+def _label_amounts(axes: Axes, finding: Finding, window: Window) -> None:
+    from matplotlib.ticker import LogLocator  # noqa: PLC0415  # as above
+
+    unit = wording.split(finding.series).unit
+    shown = np.concatenate(list(window.values.values()))
+    shown = shown[np.isfinite(shown)]
+    decades = math.log10(shown.max() / shown.min()) if shown.size and shown.min() > 0 else 0.0
+    if decades > _MIN_LOG_DECADES:
+        axes.set_yscale("log")
+        subs = next(subs for most, subs in _SUBS if decades < most)
+        axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(lambda value, _: wording.amount(value, unit))
+    axes.yaxis.set_minor_formatter("")
+
+
+def _label_moments(axes: Axes, window: Window, start_wall_ns: int) -> None:
+    first, last = int(window.k[0]), int(window.k[-1]) + 1
+    start = start_wall_ns // SECOND_NS
+    step = next((one for one in _TICKS if last - first <= one * _MAX_TICKS), _TICKS[-1])
+    ticks = range(first + -(start + first) % step, last + 1, step)
+    length = len("03:12") if step >= _TICKS[2] else len("03:12:41")
+    labels = [wording.moment(start_wall_ns + k * SECOND_NS)[:length] for k in ticks]
+    axes.set_xticks(list(ticks), labels)
+    axes.set_xlim(first, last)
+    day = wording.day(start_wall_ns + first * SECOND_NS)
+    axes.set_xlabel(f"{day} UTC", fontsize=8, loc="right", labelpad=1)
+
+
+def with_breaks(
+    k: NDArray[np.int64], values: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the points with a NaN in each gap, so that no line is drawn where nothing was measured."""
+    holes = np.flatnonzero(np.diff(k) > 1) + 1
+    return np.insert(k.astype(float), holes, np.nan), np.insert(values, holes, np.nan)

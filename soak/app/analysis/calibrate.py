@@ -1,0 +1,304 @@
+"""`soak calibrate`: the false alarms to expect on noise like this, and the smallest step that is detected."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from detectors import calibration, exceedance_rate
+from detectors.level_shift import Config
+from detectors.quiet_rows import Quiet
+from soak.core import wording
+from soak.core.units import format_per_duration
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """What was put in and what came out; `set_ns` is the mean time between two alarms that is set."""
+
+    many: Sequence[Quiet]
+    config: Config
+    set_ns: int
+    spacing_seconds: float
+    within_seconds: Sequence[int]
+    alarms: calibration.FalseAlarms
+    power: Sequence[calibration.Power]
+
+    @property
+    def a_month(self) -> tuple[float, float, float]:
+        """Return the false alarms to expect: the lowest, the middle, and the highest with 95 %."""
+        return self.alarms.ratio.of(calibration.MONTH_NS / self.set_ns)
+
+
+def calibration_text(found: Calibrated) -> Iterator[str]:
+    for one in found.many:
+        yield (
+            f"{_title(one.series)}: {one.values.size} quiet rows about "
+            f"{wording.amount(one.level, one.unit)}, {one.cut} steps cut out"
+        )
+    low, middle, high = (wording.amount(number, "") for number in found.a_month)
+    yield (
+        f"false alarms to expect: {middle} a month over a panel of {found.config.panel_size} such series "
+        f"(95 %: {low} to {high}); {format_per_duration(found.set_ns)} is set"
+    )
+    for rung in found.alarms.rungs:
+        apart = wording.span(rung.allowed_seconds * found.spacing_seconds)
+        yield (
+            f"  counted at 1 per {apart}: {rung.allowed:.0f} allowed, {rung.confirmed} confirmed, "
+            f"{rung.warned} warned"
+        )
+    yield "  extended from there to the set rate on a straight line in the logs of both"
+    piece, known = (
+        wording.span(rows * found.spacing_seconds)
+        for rows in (calibration.RUN_ROWS, exceedance_rate.LEAST_ROWS)
+    )
+    yield (
+        f"  counted in pieces of {piece}: from {known} of rows on, or later where rows hang together, the "
+        "threshold comes to follow the noise, towards the set rate"
+    )
+    yield f"  of the kind {calibration.KIND}: drift, spikes and shares of slow messages are not simulated"
+    yield f"smallest step up that is confirmed with {calibration.PROBABILITY:.0%} probability:"
+    for seen in found.power:
+        times = [
+            f"within {wording.span(seconds)} {_step(seen, at)}"
+            for at, seconds in enumerate(found.within_seconds)
+        ]
+        if not seen.is_known:
+            times = ["not known: steps up are factors, and the level is not above zero"]
+        yield f"  {_title(seen.series)}: {'; '.join(times)}"
+
+
+def calibration_json(found: Calibrated) -> Iterator[str]:
+    low, middle, high = found.a_month
+    yield json.dumps(
+        {
+            "what": "false_alarms",
+            "kinds": [calibration.KIND],
+            "set_seconds": found.set_ns / 1e9,
+            "panel_size": found.config.panel_size,
+            "expected_a_month": middle,
+            "interval": [low, high],
+            "counted": [
+                {
+                    "set_seconds": rung.allowed_seconds * found.spacing_seconds,
+                    "allowed": rung.allowed,
+                    "confirmed": rung.confirmed,
+                    "warned": rung.warned,
+                }
+                for rung in found.alarms.rungs
+            ],
+        }
+    )
+    for seen in found.power:
+        for at, seconds in enumerate(found.within_seconds):
+            yield json.dumps(
+                {
+                    "what": "power",
+                    "series": seen.series,
+                    "within_seconds": seconds,
+                    "probability": calibration.PROBABILITY,
+                    "before": seen.before,
+                    "after": seen.after[at],
+                    "ratio": seen.ratio(at),
+                    "is_known": seen.is_known,
+                }
+            )
+
+
+def _step(seen: calibration.Power, at: int) -> str:
+    after = seen.after[at]
+    return "none that was tried" if after is None else wording.step(seen.before, after, seen.unit)
+
+
+def _title(series: str) -> str:
+    return wording.printable(wording.title_with_source(series) if "|" in series else series)
+
+
+# --- `soak calibrate`: how often the online detector would err on this noise, and what it would see.
+
+if TYPE_CHECKING:
+    from detectors.level_shift import Config
+    from detectors.quiet_rows import Quiet
+
+WITHIN_SECONDS = (60, 600, 3600)
+MAX_SECONDS = 4 * 3600
+"""Of a run's soak, in pieces at equal distances."""
+MIN_ROWS_BETWEEN = 60
+"""Two false alarms, on average: more often the detector cannot be set."""
+DEFAULT_VALUES = 4_000_000
+"""Half a minute of work; an option, as more narrows the intervals."""
+
+
+MAX_VALUES = 100_000_000
+"""Half of them are held at once, at up to 54 bytes each where the shortest time is a minute: 2.7 GB."""
+MAX_BETWEEN_NS = 1000 * 365 * 86_400 * 10**9
+
+
+class Format(StrEnum):
+    """Sentences for people, or one object a line."""
+
+    text = "text"
+    jsonl = "jsonl"
+
+
+def calibrate(
+    target: Annotated[
+        Path, typer.Argument(help="Folder of a run, or a CSV as `soak detect` reads.")
+    ],
+    false_alarms: Annotated[
+        str | None, typer.Option(help="Rate to set, such as '1 per 30d'; default the run's own.")
+    ] = None,
+    value: Annotated[str | None, typer.Option(help="Value column of a CSV.")] = None,
+    values: Annotated[
+        int, typer.Option(help="Values to simulate.", min=100_000, max=MAX_VALUES)
+    ] = DEFAULT_VALUES,
+    seed: Annotated[int, typer.Option(help="Of the blocks that are drawn.", min=0)] = 0,
+    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
+) -> None:
+    """Say how many false alarms to expect on noise like this, and the smallest step that will be seen.
+
+    The quiet seconds, without steps and untrusted ones, are shuffled in blocks of two minutes and more and
+    put through the online detector of steps. Drift, spikes and shares of slow messages are not simulated.
+    A latency of a CSV is in seconds, as is its time, unless the name of the column ends in _ms, _us or _ns.
+
+    Exit: 0, 1 when there is too little quiet data, 2 when the rate or the file is not what it should be.
+    """
+    from detectors import calibration
+    from soak.core.errors import NotAvailableError
+    from soak.core.units import SECOND_NS
+
+    set_ns = None if false_alarms is None else _parse_rate(false_alarms)
+    many, config, spacing = (
+        _quiet_run(target, value) if target.is_dir() else _quiet_file(target, value)
+    )
+    set_ns = config.false_alarms if set_ns is None else set_ns
+    _check_rate(set_ns, spacing)
+    if not many:
+        raise NotAvailableError(f"{target}: no series has {calibration.LEAST_ROWS} quiet rows")
+    # at least, as a spacing is a difference of two floats
+    rate = max(MIN_ROWS_BETWEEN * SECOND_NS, round(set_ns / spacing))
+    config = replace(config, false_alarms=rate)
+    within = _affordable_times(len(many), spacing, values)
+    rows = [round(seconds / spacing) for seconds in within]
+    found = Calibrated(
+        many,
+        config,
+        set_ns,
+        spacing,
+        within,
+        calibration.false_alarms(many, config, values=values // 2, seed=seed),
+        calibration.power(many, config, rows, values=values // 2, seed=seed),
+    )
+    lines = calibration_json if output is Format.jsonl else calibration_text
+    for line in lines(found):
+        print(line)
+
+
+def _parse_rate(text: str) -> int:
+    from soak.core.errors import PlanError
+    from soak.core.units import per_duration_ns
+
+    try:
+        found = per_duration_ns(text)
+    except ValueError as error:
+        raise PlanError(f"--false-alarms: {error}") from error
+    if found > MAX_BETWEEN_NS:
+        raise PlanError("--false-alarms: one in a thousand years is the least")
+    return found
+
+
+def _check_rate(set_ns: int, spacing: float) -> None:
+    from math import ceil
+
+    from soak.core.errors import PlanError
+    from soak.core.units import format_per_duration
+
+    # in whole milliseconds
+    least_ns = max(1, ceil(MIN_ROWS_BETWEEN * spacing * 1000.0 - 0.1)) * 10**6
+    if set_ns < least_ns:
+        raise PlanError(
+            f"--false-alarms: {format_per_duration(set_ns)} is too often for rows {spacing:.4g} s apart; "
+            f"{format_per_duration(least_ns)} is the most"
+        )
+
+
+def _affordable_times(series: int, spacing: float, values: int) -> list[int]:
+    """Return the times no shorter than a row that `values` pay for; an hour of seconds is free."""
+    from detectors.calibration import least_values
+    from soak.core import wording
+    from soak.core.errors import PlanError
+
+    most = max(values // 2, least_values(series, WITHIN_SECONDS[-1]))
+    paid = []
+    for seconds in (one for one in WITHIN_SECONDS if one >= spacing):
+        cost = least_values(series, round(seconds / spacing))
+        takes = f"{wording.span(seconds)} of rows {spacing:g} s apart takes --values {2 * cost}"
+        if 2 * cost > MAX_VALUES:
+            takes = f"{takes}, {MAX_VALUES} are the most: leave rows out"
+        if cost <= most:
+            paid.append(seconds)
+        elif not paid:
+            raise PlanError(takes)
+        else:
+            print(f"note: left out: {takes}", file=sys.stderr)
+    return paid
+
+
+def _quiet_run(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
+    """Return the quiet latencies of a run, its detector's settings, and the seconds between two rows."""
+    from soak.core.errors import PlanError
+    from soak.core.plan.plan import STREAM_DETECTOR
+    from soak.store.journal.history import History
+    from soak.store.run_folder import RunFolder, read_phases, read_plan
+    from spark.quiet import quiet_seconds
+
+    if value is not None:
+        raise PlanError(f"{path} is a folder of a run: --value is for files")
+    folder = RunFolder(path.absolute())
+    config = read_plan(folder).detection.detectors[STREAM_DETECTOR]
+    history = History(folder.journal)
+    end_k = 1 + max(history.latest().values(), default=0)
+    spans = read_phases(folder.phases).spans("soak", end_k)
+    return quiet_seconds(history, spans, config, MAX_SECONDS), config, 1.0
+
+
+def _quiet_file(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
+    """Return the same of a CSV, at the settings that a plan has by default; a row stands for a second."""
+    import numpy as np
+
+    from detectors import segmentation
+    from detectors.calibration import LEAST_ROWS
+    from detectors.level_shift import Config
+    from detectors.quiet_rows import LEAST_LEVEL_ROWS, quiet
+    from soak.app.analysis import series_files
+    from soak.core import wording
+    from soak.core.errors import PlanError
+    from soak.core.model import Series
+
+    csv, config = series_files.read_series(path, value), Config()
+    if csv.spacing_seconds > WITHIN_SECONDS[-1]:
+        raise PlanError(f"{path}: rows {csv.spacing_seconds:g} s apart; an hour is the most")
+    if csv.is_latency and not csv.is_unit_named:
+        name = wording.printable(csv.name)
+        print(f"note: {name} is taken to be in seconds: its name ends in no unit", file=sys.stderr)
+    here = np.flatnonzero(np.isfinite(csv.values))
+    whole = Series(csv.name, here.astype(np.int64), csv.unit_seconds * csv.values[here])
+    steps = segmentation.Config(
+        scale="log" if csv.is_latency else "linear",
+        smallest_step_ratio=config.smallest_step_ratio,
+        smallest_step_seconds=config.smallest_step_seconds,
+        least_rows=LEAST_LEVEL_ROWS,
+    )
+    unit = "seconds" if csv.is_latency else ""
+    found = quiet(whole, unit, segmentation.detect(whole, steps))
+    return [found] if found.values.size >= LEAST_ROWS else [], config, csv.spacing_seconds
+
+
+calibrate_command = calibrate

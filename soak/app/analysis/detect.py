@@ -1,0 +1,284 @@
+"""`soak detect`: the change points of series in a CSV file, or of the latencies of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from soak.core import wording
+from soak.core.model import Change, Kind
+
+_KINDS = {"step": "", "drift": "drift ", "spikes": "spikes ", "tail": "tail "}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """When each row was, in seconds, how far they are apart, and whether several series have them."""
+
+    seconds: NDArray[np.float64]
+    spacing_seconds: float
+    are_shared: bool
+
+
+def change_text(changes: Sequence[Change], rows: Rows) -> str:
+    """Return a sentence: what the clearest series did and when, then what the others did."""
+    first, *others = changes
+    low, high = (_time(rows, k) for k in first.interval)
+    period = _period_seconds(first, rows)
+    every = (
+        ""
+        if period is None
+        else f", every {np.format_float_positional(period, precision=4, fractional=False, trim='-')} s"
+    )
+    beside = "".join(
+        f"{', ' if at else '; with '}{other.series}: {_levels(other)}"
+        for at, other in enumerate(others)
+    )
+    return wording.printable(
+        f"{first.series}: {_KINDS[first.kind]}{_levels(first)} at "
+        f"{_time(rows, first.onset_k)} s (between {low} and {high} s), "
+        f"row {first.onset_k}{every}{beside}"
+    )
+
+
+def no_change_text(names: str, rows: Rows) -> str:
+    """Return a sentence: none of these series has a change."""
+    return wording.printable(f"{names}: no change in {rows.seconds.size} rows")
+
+
+def change_json(changes: Sequence[Change], raised: int | None, rows: Rows) -> str:
+    """Return an object; of several series `moved` says what each did, clearest first."""
+    first = changes[0]
+    fields: dict[str, object] = {"index": first.onset_k}
+    if raised is not None:
+        fields["raised_index"] = raised
+    fields |= {
+        "before": first.before,
+        "after": first.after,
+        "kind": first.kind,
+        "interval": list(first.interval),
+        "confidence": round(first.confidence, 4),
+    }
+    period = _period_seconds(first, rows)
+    if period is not None:
+        fields["period_seconds"] = float(f"{period:.6g}")
+    if rows.are_shared:
+        fields["moved"] = [
+            {"series": one.series, "before": one.before, "after": one.after} for one in changes
+        ]
+    return json.dumps(fields)
+
+
+def _time(rows: Rows, k: int) -> str:
+    """Return the fewest digits that tell this time from every other one, without an exponent."""
+    return np.format_float_positional(rows.seconds[k], trim="-")
+
+
+def _levels(change: Change) -> str:
+    return f"{change.before:.6g} to {change.after:.6g}"
+
+
+def _period_seconds(change: Change, rows: Rows) -> float | None:
+    """Return how far spikes lie apart; a row stands for a second in the change."""
+    if change.period_seconds is None:
+        return None
+    return change.period_seconds * rows.spacing_seconds
+
+
+# --- `soak detect`: the change points of any series in a CSV file, or of a run's latencies.
+
+if TYPE_CHECKING:
+    from detectors.drift import Config as Worth
+    from soak.app.analysis.series_files import CsvSeries
+
+_FALSE_ALARMS_SECONDS = 30 * 86_400
+_MIN_COURSE_RATIO = 1.05  # of drift, spikes and tails
+_MIN_STEP_RATIO = 1.005  # a series of its own, without a duty to wake anyone
+_MIN_STEP_RATIO_ONLINE = 1.007  # also the least noise that a score is made with
+_CONFIRM_SECONDS, _CONFIRM_ROWS = 10.0, 7.0  # whichever is longer
+
+FoundChange = tuple[tuple[Change, ...], int | None]
+"""Changes that are one, clearest first, and the row that confirmed them, unless that is looked back at."""
+
+
+class Mode(StrEnum):
+    """Whether the search may look ahead."""
+
+    offline = "offline"
+    online = "online"
+
+
+class Format(StrEnum):
+    """One object a line, or one sentence a line."""
+
+    jsonl = "jsonl"
+    text = "text"
+
+
+def detect(
+    target: Annotated[
+        Path,
+        typer.Argument(help="CSV with a header, time first; or the folder of a run."),
+    ],
+    value: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Value column, once or more; default the second, and if it is a latency all that are."
+        ),
+    ] = None,
+    mode: Annotated[Mode, typer.Option(help="Online never looks ahead.")] = Mode.offline,
+    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
+) -> None:
+    """Print the steps, drifts, spikes and tails of series, one a line.
+
+    Several columns are looked at together: what several did at one time is one step. Online each is
+    followed by itself. An empty value is a missing one; its row counts. Columns named as latencies are judged
+    on log10, no lower than a microsecond. They and the time are in seconds, unless the name of the column
+    ends in _ms, _us or _ns.
+
+    Of a run the latencies of its soak are looked back at as its report does, beyond two hours in rows of ten
+    seconds; what is printed as a row is a second of the run.
+    """
+    many, rows, found = (
+        _detect_in_run(target, value, mode)
+        if target.is_dir()
+        else _detect_in_file(target, value or [], mode)
+    )
+    for changes, raised in found:
+        line = (
+            change_text(changes, rows)
+            if output is Format.text
+            else change_json(changes, raised, rows)
+        )
+        print(line)
+    if not found and output is Format.text:
+        print(no_change_text(", ".join(many) or str(target), rows))
+
+
+def detect_offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
+    """Return the changes of whole series of the same rows; a row number stands for the second."""
+    import numpy as np
+
+    from detectors import kinds, segmentation
+    from soak.core.model import Series
+
+    whole, configs, worths = [], [], []
+    for series in many:
+        here = np.flatnonzero(np.isfinite(series.values))
+        values = series.unit_seconds * series.values[here]
+        whole.append(Series(series.name, here.astype(np.int64), values))
+        configs.append(
+            segmentation.Config(
+                scale="log" if series.is_latency else "linear",
+                smallest_step_ratio=_MIN_STEP_RATIO,
+                smallest_step_seconds=0.0,
+            )
+        )
+        worths.append(_minimum_effect(series))
+    steps = segmentation.detect_mixed(list(zip(whole, configs, strict=True)))
+    found = kinds.told_together(list(zip(whole, worths, strict=True)), steps)
+    by_name = {series.name: series for series in many}
+    return [tuple(_in_file_unit(by_name[one.series], one) for one in changes) for changes in found]
+
+
+def detect_online(series: CsvSeries, panel_size: int = 1) -> list[tuple[Change, int | None]]:
+    """Return the confirmed changes, each with the row that confirmed it."""
+    from detectors.level_shift import Config
+    from detectors.panel import Panel
+    from soak.core.model import Column
+    from soak.core.units import SECOND_NS
+
+    confirm_rows = min(60.0, max(_CONFIRM_ROWS, _CONFIRM_SECONDS / series.spacing_seconds))
+    config = Config(
+        false_alarms=int(_rows_between(series) * SECOND_NS),
+        panel_size=panel_size,
+        smallest_step_ratio=_MIN_STEP_RATIO_ONLINE,
+        smallest_step_seconds=0.0,
+        confirm=int(confirm_rows * SECOND_NS),
+    )
+    columns = [Column(series.name, unit="seconds" if series.is_latency else "")]
+    panel = Panel(config, watched=lambda _: True, worth=_minimum_effect(series, panel_size))
+    found: dict[tuple[Kind, int], tuple[Change, int | None]] = {}
+    values = series.unit_seconds * series.values
+    for row in range(values.size):
+        changes = panel.update("csv", columns, row, values[row : row + 1], True, "soak")
+        for change in changes:
+            if change.state == "confirmed":  # a drift that goes on is said again
+                named = _in_file_unit(series, replace(change, series=series.name))
+                found.setdefault((change.kind, change.raised_k), (named, row))
+    return list(found.values())
+
+
+def _detect_in_file(
+    path: Path, names: Sequence[str], mode: Mode
+) -> tuple[list[str], Rows, list[FoundChange]]:
+    """Return the series that a file was searched for, their rows, and what was found in order of rows."""
+    from soak.app.analysis import series_files
+
+    many = series_files.read_together(path, names)
+    found: list[FoundChange]
+    if mode is Mode.offline:
+        found = [(changes, None) for changes in detect_offline(many)]
+    else:
+        raised = [one for series in many for one in detect_online(series, len(many))]
+        found = [((change,), row) for change, row in sorted(raised, key=_confirming_row)]
+    rows = Rows(many[0].seconds, many[0].spacing_seconds, len(many) > 1)
+    return [series.name for series in many], rows, found
+
+
+def _detect_in_run(
+    path: Path, names: Sequence[str] | None, mode: Mode
+) -> tuple[list[str], Rows, list[FoundChange]]:
+    """Return the same of the soak of a run, looking back."""
+    import numpy as np
+
+    from soak.core.errors import PlanError
+    from soak.store.run_folder import RunFolder
+    from spark.offline_analysis import headlines, offline_changes
+    from spark.timeline import assemble, digest_rows
+
+    if names or mode is Mode.online:
+        raise PlanError(f"{path} is a folder of a run: --value and --mode online are for files")
+    timeline = assemble(RunFolder(path.absolute()), digest_rows)
+    rows = Rows(np.arange(float(timeline.end_k)), 1.0, are_shared=True)
+    return headlines(timeline), rows, [(one, None) for one in offline_changes(timeline)]
+
+
+def _in_file_unit(series: CsvSeries, change: Change) -> Change:
+    """Return a change in the unit of its file."""
+    unit = series.unit_seconds
+    return replace(change, before=change.before / unit, after=change.after / unit)
+
+
+def _confirming_row(one: tuple[Change, int | None]) -> int:
+    return one[1] or 0
+
+
+def _rows_between(series: CsvSeries) -> float:
+    """Return the rows between two false alarms."""
+    return max(60.0, _FALSE_ALARMS_SECONDS / series.spacing_seconds)
+
+
+def _minimum_effect(series: CsvSeries, panel_size: int = 1) -> Worth:
+    """Return what drift, spikes and tails must clear."""
+    from math import log
+
+    from detectors.drift import Config
+
+    return Config(
+        scale="log" if series.is_latency else "linear",
+        threshold=log(_rows_between(series)) + log(panel_size) + 0.3,
+        smallest_step_ratio=_MIN_COURSE_RATIO,
+        smallest_step_seconds=0.0,
+    )
+
+
+detect_command = detect

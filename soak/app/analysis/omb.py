@@ -1,0 +1,357 @@
+"""`soak omb`: read benchmark results, print them, export a run as one, find the steps of latency in them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from detectors import bursts, episodes
+from detectors.attribution import attribute
+from detectors.nearby import Nearby
+from detectors.segmentation import Config, detect_together
+from soak.app.live_view import clock_text
+from soak.core import wording
+from soak.core.errors import PlanError, RunFolderError
+from soak.core.model import Change, Explanation, Series
+from soak.core.phases import Phases
+from soak.omb import plan_import, result_file
+from soak.omb import result as series
+from soak.omb.histograms import SourceRecord
+from soak.omb.plan_import import SourceFile
+from soak.omb.result import FAMILIES, Family, Floats, Result, statistic_name
+from soak.omb.run_result import ExportedRun, Second
+from soak.store.journal.merged import MergedReader
+from soak.store.journal.reader import sources
+from soak.store.run_folder import RunFolder, read_phases, read_plan, read_run
+
+_SHOWN_QUANTILES = ("p50", "p99", "p99.9", "max")
+_RATES = ("publish_rate_per_second", "publish_error_rate_per_second", "consume_rate_per_second")
+
+Imported = tuple[Path, Result]
+
+
+class Format(StrEnum):
+    """A summary for people, or one row a sample."""
+
+    text = "text"
+    jsonl = "jsonl"
+    csv = "csv"
+
+
+class Findings(StrEnum):
+    """Sentences for people, or one object a finding."""
+
+    text = "text"
+    jsonl = "jsonl"
+
+
+def result_text(path: Path, result: Result) -> Iterator[str]:
+    """Give the lines about one file: what ran, rates, latencies of the whole run, remarks."""
+    seconds = int(result.seconds[-1]) if result.seconds.size else 0
+    yield (
+        f"{path}: {result.dialect}, workload {result.workload or '?'}, driver {result.driver or '?'}, "
+        f"{result.seconds.size} samples of {result.step_seconds:g} s in {clock_text(seconds)}"
+    )
+    for name in (*_RATES, "backlog_messages"):
+        if name in result.samples:
+            yield f"  {name.replace('_', ' ')}: {_range_text(result.samples[name])}"
+    for family in FAMILIES:
+        line = _latency_text(result, family)
+        if line:
+            yield f"  {family.name.replace('_', ' ')}: {line}"
+    yield from notes(result)
+
+
+def notes(result: Result) -> Iterator[str]:
+    """Give a line for each thing that must be known of the numbers."""
+    for remark in result.remarks:
+        yield f"  note: {wording.printable(remark)}"
+
+
+def result_json(path: Path, result: Result) -> Iterator[str]:
+    """Give one object a sample; null is missing."""
+    for row in range(result.seconds.size):
+        body: dict[str, object] = {"file": str(path), "index": row}
+        body["seconds"] = float(result.seconds[row])
+        for name, values in result.samples.items():
+            value = float(values[row])
+            body[name] = None if math.isnan(value) else value
+        yield json.dumps(body)
+
+
+def results_csv(imported: list[Imported]) -> str:
+    """Return one row a sample, `seconds` first; an empty cell is missing. The last column names the file."""
+    names = list(dict.fromkeys(name for _, result in imported for name in result.samples))
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["seconds", *names, "file"])
+    for path, result in imported:
+        empty = np.full(result.seconds.size, np.nan)
+        columns = [result.samples.get(name, empty) for name in names]
+        for row, seconds in enumerate(result.seconds):
+            cells = [
+                "" if np.isnan(column[row]) else repr(float(column[row])) for column in columns
+            ]
+            table.writerow([repr(float(seconds)), *cells, str(path)])
+    return text.getvalue()
+
+
+def _range_text(values: Floats) -> str:
+    found = values[np.isfinite(values)]
+    if not found.size:
+        return "missing"
+    low, middle, high = (
+        wording.amount(float(x), "") for x in (found.min(), np.median(found), found.max())
+    )
+    return f"{middle} (median; {low} to {high})"
+
+
+def _latency_text(result: Result, family: Family) -> str:
+    """Return the percentiles of the whole run; intervals' percentiles cannot be merged into them."""
+    names = {name: statistic_name(family, name) for name in _SHOWN_QUANTILES}
+    told = [
+        f"{name} {wording.amount(result.totals[column], 'seconds')}"
+        for name, column in names.items()
+        if column in result.totals and not math.isnan(result.totals[column])
+    ]
+    return ", ".join(told)
+
+
+# --- Reads a run folder for export: what it says of the run, and its seconds, all sources side by side.
+
+_ROLES = ("produce", "consume")
+_NO_END = 2**62
+
+
+def run_source(folder: RunFolder) -> ExportedRun:
+    """Return the run and which of its seconds are measured: from the first of the soak to its last.
+
+    Raises:
+        SoakError: no run folder, a damaged plan, or the soak has not begun.
+    """
+    run, plan = read_run(folder), read_plan(folder)
+    phases = read_phases(folder.phases)
+    begin_k, end_k = _soak_span(phases, folder)
+    decided = phases.decision_at(begin_k)
+    rate = None if decided is None else decided.rate
+    return ExportedRun(
+        plan=plan,
+        rate=plan.load.rate if rate is None else rate,
+        name=run.name or plan.name,
+        start_wall_ns=run.start_wall_ns,
+        begin_k=begin_k,
+        end_k=end_k,
+    )
+
+
+def run_seconds(folder: RunFolder) -> Iterator[Second]:
+    """Give (k, records of all producers and consumers), ascending in k as long as no clock was set back."""
+    names = [name for name in sources(folder.journal) if name.startswith(_ROLES)]
+    found = MergedReader(folder.journal, names).read()
+    for k, group in groupby(found, key=lambda one: one.record.k):
+        yield k, [SourceRecord(one.source, one.record, one.columns) for one in group]
+
+
+def _soak_span(phases: Phases, folder: RunFolder) -> tuple[int, int]:
+    soaks = phases.spans("soak", _NO_END)
+    if not soaks:
+        raise RunFolderError(f"the soak of {folder.path} has not begun: there is nothing to export")
+    return soaks[0][0], soaks[-1][1]
+
+
+# --- Tells the benchmark's files apart, prints results, and writes files whole or not at all.
+
+_YAML = {".yaml", ".yml"}
+
+
+def read_files(paths: Sequence[Path]) -> tuple[list[Imported], list[SourceFile]]:
+    """Return the results, and the workloads and drivers: told by their names, else by how they begin.
+
+    Raises:
+        PlanError: one of them is neither.
+    """
+    results: list[Imported] = []
+    sources: list[SourceFile] = []
+    for path in paths:
+        text = result_file.read_text(path)
+        if path.suffix in _YAML or text.lstrip()[:1] not in ("{", "[", ""):
+            sources.append(plan_import.read_source_file(text, str(path)))
+        else:
+            body = result_file.parse_json(text, str(path))
+            results.append((path, result_file.parse_result(body, str(path))))
+    return results, sources
+
+
+def show_results(results: list[Imported], output: Format) -> None:
+    """Print results."""
+    if output is Format.csv:
+        sys.stdout.write(results_csv(results))
+        return
+    lines_of = result_json if output is Format.jsonl else result_text
+    for path, result in results:
+        for line in lines_of(path, result):
+            print(line)
+
+
+def write_file(path: Path, chunks: Iterable[str]) -> None:
+    """Replace a file by these chunks; it stays as it was until all are written.
+
+    Raises:
+        PlanError: it cannot be written there.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(chunks)
+        temporary.replace(path)
+    except OSError as error:
+        raise PlanError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# --- What stepped in a benchmark's result, since which sample, and why: findings of `soak omb analyse`.
+
+_STEP_RATIO = 1.5
+_MIN_SAMPLES = 2  # of a level: one sample is an outlier
+_CONFIG = Config(
+    smallest_step_ratio=_STEP_RATIO, smallest_step_seconds=0.0, least_rows=_MIN_SAMPLES
+)
+_BURSTS = bursts.Config()
+_MEDIAN = "_p50_seconds"
+_BOUNDS = episodes.Bounds(together=2, smallest_step_ratio=_STEP_RATIO)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyRise:
+    """A step of `metric`, counted in samples, with what moved along and its causes, strongest first."""
+
+    metric: str
+    change: Change
+    beside: tuple[str, ...]
+    causes: tuple[Explanation, ...]
+
+
+def check_measured(path: Path, result: Result) -> None:
+    """Refuse a result of which nothing can be said: that nothing rose would be taken for a clean run.
+
+    Raises:
+        PlanError: no sample has a latency in which steps are looked for.
+    """
+    if not series.latency_series(result):
+        raise PlanError(
+            f"{path}: no latency was measured: publishLatency and endToEndLatency (50pct, 99pct, 999pct)"
+            f" hold no value above 0 in {result.seconds.size} samples"
+        )
+
+
+def latency_rises(result: Result) -> list[LatencyRise]:
+    """Return the rises of publish and end-to-end latency in order of time, each with its return.
+
+    What only becomes better is no finding.
+    """
+    latencies = series.latency_series(result)
+    metrics = {one.name: metric for metric, one in latencies.items()}
+    steps = _steps(latencies)
+    end = series.second_of(result, result.seconds.size)
+    panel = Nearby(k0=0, k1=end, series=series.series_by_second(result))
+    found = []
+    for changes in episodes.joined(steps, _BOUNDS):
+        if changes[0].direction == "down":
+            continue
+        first, *beside = (metrics[change.series] for change in changes)
+        causes = _causes(result, changes[0], panel)
+        found.append(LatencyRise(first, changes[0], tuple(beside), tuple(causes)))
+    return found
+
+
+def _steps(latencies: Mapping[str, Series]) -> list[tuple[Change, ...]]:
+    """Return steps of all, and the edges of what is over before it is a level, in order of time.
+
+    Only a latency's median tells of bursts: the slowest of a sample are always far above the others now and
+    then. While it is away the other quantiles of that latency tell of no step.
+    """
+    edges = {
+        metric: bursts.detect(one, _BURSTS)
+        for metric, one in latencies.items()
+        if metric.endswith(_MEDIAN)
+    }
+    calm = [
+        bursts.without(one, edges.get(metric.partition("_p")[0] + _MEDIAN, []))
+        for metric, one in latencies.items()
+    ]
+    steps: list[tuple[Change, ...]] = [(edge,) for one in edges.values() for edge in one]
+    steps += detect_together(calm, _CONFIG)
+    return sorted(steps, key=lambda changes: changes[0].onset_k)
+
+
+def rises_json(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str]:
+    """Give one object a finding; `until` is the sample in which the level was back, null if it stayed."""
+    path, result = imported
+    for one in found:
+        change = one.change
+        yield json.dumps(
+            {
+                "file": str(path),
+                "index": change.onset_k,
+                "metric": one.metric,
+                "kind": change.kind,
+                "before": change.before,
+                "after": change.after,
+                "interval": list(change.interval),
+                "until": change.gone_k,
+                "cause": one.causes[0].cause,
+                "causes": [
+                    {"cause": why.cause, "score": round(why.score, 3)} for why in one.causes
+                ],
+                "confidence": round(change.confidence, 4),
+                "remarks": result.remarks,
+            }
+        )
+
+
+def rises_text(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str]:
+    """Give a sentence a finding, the reasons for its cause below it, and the notes on the file."""
+    path, result = imported
+    if not found:
+        yield f"{path}: no rise of latency in {result.seconds.size} samples"
+    for one in found:
+        change = one.change
+        until = "" if change.gone_k is None else f" until sample {change.gone_k}"
+        yield (
+            f"{path}: {wording.title(change.series)} {wording.amount(change.before, 'seconds')} to "
+            f"{wording.amount(change.after, 'seconds')} from sample {change.onset_k} "
+            f"({wording.span(series.second_of(result, change.onset_k))}){until}, "
+            f"cause {one.causes[0].cause}"
+        )
+        if one.beside:
+            yield f"  with {', '.join(one.beside)}"
+        for evidence in (text for why in one.causes for text in why.evidence):
+            yield f"  {evidence.text}"
+    yield from notes(result)
+
+
+def _causes(result: Result, change: Change, panel: Nearby) -> list[Explanation]:
+    """Return the causes of a step counted in samples, by a panel that counts seconds."""
+    first, last = change.interval
+    return attribute(
+        replace(
+            change,
+            raised_k=series.second_of(result, change.raised_k),
+            onset_k=series.second_of(result, change.onset_k),
+            interval=(series.second_of(result, first), series.second_of(result, last + 1)),
+            gone_k=None if change.gone_k is None else series.second_of(result, change.gone_k),
+        ),
+        panel,
+    )

@@ -1,0 +1,205 @@
+"""Series from a CSV file, compressed or not: a header, the time in the first column, then value columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soak.core import wording
+from soak.core.errors import PlanError
+from soak.core.plugins import nearest
+from soak.omb import result_file
+
+_LATENCY = re.compile(r"latency|duration|(^|_)(seconds|ms|us|ns|s|rtt)$", re.IGNORECASE)
+_UNIT = re.compile(r"(?:^|_)(seconds|ms|us|ns|s)$", re.IGNORECASE)
+_UNITS_PER_SECOND = {"seconds": 1, "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_WHOLE = re.compile(r"\d{1,30}")
+_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+_MAX_SECONDS = 2.5e11  # of a time since 1970, the year 9892: beyond it the unit is another one
+_MIN_SPACING_SECONDS = 0.5e-9  # what is nearer rounds to no nanosecond
+_UNIT_HINT = "let the name of its column end in its unit: _ms, _us or _ns"
+_SHOWN_CHARACTERS = 40  # characters of a wrong cell
+
+Line = tuple[int, list[str]]
+"""Where it stands in the file, and its cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class CsvSeries:
+    """Rows in the order of the file, values in its unit; NaN where the cell is empty."""
+
+    name: str
+    seconds: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+    @property
+    def spacing_seconds(self) -> float:
+        return float(np.median(np.diff(self.seconds))) if self.seconds.size > 1 else 1.0
+
+    @property
+    def is_latency(self) -> bool:
+        """True for a column that is named as a time."""
+        return _is_latency(self.name)
+
+    @property
+    def is_unit_named(self) -> bool:
+        return _UNIT.search(self.name) is not None
+
+    @property
+    def unit_seconds(self) -> float:
+        """Return what a latency is multiplied by to be in seconds: 1 where its name ends in no unit."""
+        return 1.0 / _units_per_second(self.name)
+
+
+def read_series(path: Path, value: str | None) -> CsvSeries:
+    """Return the column named `value`, by default the second.
+
+    Raises:
+        PlanError: the file cannot be read, or a cell is not what it must be; names file, line and column.
+    """
+    header, lines = _open(path)
+    at = 1 if value is None else _column_index(path, header, value)
+    (series,) = _read_columns(path, header, lines, [at])
+    return series
+
+
+def read_together(path: Path, names: Sequence[str]) -> list[CsvSeries]:
+    """Return the columns of these names; by default the second, and if it is a latency all others that are.
+
+    Raises:
+        PlanError: as `read`.
+    """
+    header, lines = _open(path)
+    places = dict.fromkeys(_column_index(path, header, name) for name in names)
+    return _read_columns(path, header, lines, list(places) or _default_columns(header))
+
+
+def _open(path: Path) -> tuple[list[str], Iterator[Line]]:
+    """Return the header of a file and the lines below it that are not empty."""
+    lines = _lines(path, result_file.read_text(path))
+    _, cells = next(lines, (1, []))
+    header = [cell.strip() for cell in cells]
+    if len(header) < 2:  # noqa: PLR2004  # time and value
+        found = [name for one, name in _SEPARATORS.items() if one in "".join(header)]
+        hint = (
+            f"; this one is parted by {' and '.join(found)}, commas are expected" if found else ""
+        )
+        raise PlanError(f"{path}:1: a header with a time column and a value column is needed{hint}")
+    if _is_number(header[0]):
+        raise PlanError(
+            f"{path}:1: a header is needed: {header[0]!r} is a time and names no column"
+        )
+    return header, ((line, row) for line, row in lines if row)
+
+
+def _lines(path: Path, text: str) -> Iterator[Line]:
+    """Give the rows of a text; one with line breaks in quotes stands where it begins."""
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    line = 1
+    try:
+        for row in rows:
+            yield line, row
+            line = rows.line_num + 1
+    except csv.Error as error:
+        raise PlanError(f"{path}:{line}: not CSV; is a quote not closed? {error}") from error
+
+
+def _read_columns(
+    path: Path, header: list[str], lines: Iterator[Line], places: Sequence[int]
+) -> list[CsvSeries]:
+    _check_names(path, header, [0, *places])
+    a_second = _units_per_second(header[0])
+    seconds: list[float] = []
+    values: list[list[float]] = [[] for _ in places]
+    for line, row in lines:
+        if len(row) != len(header):
+            raise PlanError(f"{path}:{line}: {len(row)} columns, the header has {len(header)}")
+        seconds.append(_seconds(path, line, header[0], row[0], a_second))
+        if len(seconds) > 1 and seconds[-1] <= seconds[-2]:
+            raise _cell_error(path, line, header[0], "time must grow from row to row")
+        for column, at in zip(values, places, strict=True):
+            cell = row[at]
+            column.append(_number(path, line, header[at], cell) if cell.strip() else float("nan"))
+    times = np.array(seconds)
+    many = [
+        CsvSeries(header[at], times, np.array(column))
+        for column, at in zip(values, places, strict=True)
+    ]
+    if many[0].spacing_seconds < _MIN_SPACING_SECONDS:
+        raise PlanError(
+            f"{path}: rows {many[0].spacing_seconds:g} s apart; a nanosecond is the least"
+        )
+    return many
+
+
+def _check_names(path: Path, header: list[str], places: Sequence[int]) -> None:
+    for name in (header[at] for at in places):
+        if name and header.count(name) > 1:
+            raise PlanError(f"{path}:1: {header.count(name)} columns are named {name!r}")
+
+
+def _default_columns(header: Sequence[str]) -> list[int]:
+    if not _is_latency(header[1]):
+        return [1]
+    names = dict.fromkeys(name for name in header[1:] if _is_latency(name))
+    return [header.index(name, 1) for name in names]
+
+
+def _is_latency(name: str) -> bool:
+    return _LATENCY.search(name) is not None
+
+
+def _units_per_second(name: str) -> int:
+    """Return how much of the unit that a name ends in is a second: 1 where it ends in none."""
+    unit = _UNIT.search(name)
+    return 1 if unit is None else _UNITS_PER_SECOND[unit[1].lower()]
+
+
+def _column_index(path: Path, header: list[str], value: str) -> int:
+    name = value.strip()
+    if name not in header[1:]:
+        known = [wording.printable(one) for one in header[1:]]
+        raise PlanError(f"{path}:1: no column {name!r}{nearest(name, known)}")
+    return header.index(name, 1)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _seconds(path: Path, line: int, column: str, cell: str, a_second: int) -> float:
+    number = _number(path, line, column, cell)
+    # A whole number is divided as one: of nanoseconds since 1970 a float loses hundreds.
+    seconds = (int(cell) if _WHOLE.fullmatch(cell) else number) / a_second
+    if abs(seconds) > _MAX_SECONDS:
+        said = f"{cell[:_SHOWN_CHARACTERS]!r} lies beyond the year 9999; {_UNIT_HINT}"
+        raise _cell_error(path, line, column, said)
+    return seconds
+
+
+def _number(path: Path, line: int, column: str, cell: str) -> float:
+    try:
+        number = float(cell)
+    except ValueError as error:
+        raise _cell_error(
+            path, line, column, f"{cell[:_SHOWN_CHARACTERS]!r} is not a number"
+        ) from error
+    if not np.isfinite(number):
+        said = f"{cell[:_SHOWN_CHARACTERS]!r} is not finite; leave it empty if missing"
+        raise _cell_error(path, line, column, said)
+    return number
+
+
+def _cell_error(path: Path, line: int, column: str, said: str) -> PlanError:
+    return PlanError(f"{path}:{line}:{wording.printable(column)}: {said}")

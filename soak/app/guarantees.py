@@ -1,0 +1,250 @@
+"""What the cluster guarantees for a plan's topics: the durability level, and when retention deletes data."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from soak.core import plugins
+from soak.core.cluster import durability, forecast
+from soak.core.cluster.durability import Durability
+from soak.core.cluster.forecast import (
+    Drive,
+    Forecast,
+    Limits,
+    Stored,
+    forecast_obstacles,
+)
+from soak.core.cluster.forecast import (
+    forecast_plan as forecast_from_limits,
+)
+from soak.core.errors import BrokerError
+from soak.core.plan.plan import Plan
+from soak.core.plan.rates import Point
+from soak.core.plan.text import Document, KeyPath
+from soak.store.run_folder import RunFolder, write_atomically
+
+FORECAST_LOG = logging.getLogger("soak.cli.forecast")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanForecast:
+    """A forecast and what it was made from; `doubts` are why there is none."""
+
+    found: Forecast | None
+    limits: Limits
+    stored: Stored
+    drive: Drive | None
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        if self.found is None:
+            return [forecast.no_forecast_line("; ".join(self.doubts))]
+        return forecast.forecast_lines(self.found, self.drive)
+
+    @property
+    def warnings(self) -> list[str]:
+        return [] if self.found is None else forecast.forecast_warnings(self.found, self.drive)
+
+    @property
+    def body(self) -> dict[str, object]:
+        """Return what `forecast.json` holds."""
+        if self.found is None:
+            return forecast.unknown_forecast_json("; ".join(self.doubts))
+        return forecast.forecast_json(self.found, self.limits, self.stored, self.drive)
+
+
+def forecast_plan(plan: Plan, table: Sequence[Point], near: Path) -> PlanForecast:
+    """Return the forecast of a plan; `table` are the rates of its profile's file, a lab's data lies `near`.
+
+    Raises:
+        BrokerError: the cluster does not answer, or with limits that are none.
+    """
+    module = plugins.load("soak.brokers", plan.broker_kind)
+    try:
+        limits = _retention_limits(plan, module)
+    except ValueError as error:
+        raise BrokerError(f"the cluster's retention settings make no sense: {error}") from error
+    stored, unsure = module.stored_size(plan, limits), tuple(forecast_obstacles(plan, limits))
+    found = None if unsure else forecast_from_limits(plan, limits, stored, table)
+    return PlanForecast(found, limits, stored, _lab_drive(plan, near), unsure)
+
+
+def record_forecast(folder: RunFolder, plan: Plan, table: Sequence[Point]) -> None:
+    """Write `forecast.json` for a run whose topics are there; a cluster that does not tell ends no run."""
+    try:
+        body = forecast_plan(plan, table, folder.path).body
+    except BrokerError as error:
+        FORECAST_LOG.warning("the retention forecast is unknown: %s", error)
+        body = forecast.unknown_forecast_json(str(error))
+    write_atomically(folder.forecast, json.dumps(body, indent=2, allow_nan=False) + "\n")
+
+
+def _retention_limits(plan: Plan, module: ModuleType) -> Limits:
+    """Return what the cluster says, or, of a lab that is not started yet, what its settings will be."""
+    is_there = any(plan.broker_config.addresses.values())
+    if plan.lab is None or is_there:
+        limits: Limits = module.read_retention(plan.broker_config, plan.topic)
+    else:
+        lab = plugins.load("soak.lab.brokers", plan.lab.broker)
+        limits = module.assumed_retention(plan.topic, lab.broker_settings(plan.lab.settings))
+    return limits
+
+
+def _lab_drive(plan: Plan, near: Path) -> Drive | None:
+    """Return the drive of a lab, which holds all copies; that of a cluster is not seen from here."""
+    if plan.lab is None:
+        return None
+    existing = near.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    usage = shutil.disk_usage(existing)
+    return Drive(usage.total, usage.free)
+
+
+# --- Looks up what a plan's target promises, for `soak audit` and for the report of a run.
+
+DURABILITY_LOG = logging.getLogger("soak.cli.durability")
+
+
+def read_durability(plan: Plan, document: Document) -> Durability:
+    """Ask the cluster that a plan names; the broker's file `_<name>_durability.py` knows what.
+
+    `document` is the plan as it was written: what it leaves out is nobody's but our own word.
+
+    Raises:
+        BrokerError: the cluster does not answer.
+    """
+    module = plugins.load("soak.brokers", plan.broker_kind)
+    written = keys_of_broker(plan, document)
+    found: Durability = module.read_durability(plan.broker_config, plan.topic, written)
+    return found
+
+
+def keys_of_broker(plan: Plan, document: Document) -> frozenset[KeyPath]:
+    """Return which keys a plan's text has in its broker's section, such as `("producer", "acks")`."""
+    section = ("broker", plan.broker_kind)
+    return frozenset(place[2:] for place in document.lines if place[:2] == section)
+
+
+def record_durability(folder: RunFolder, plan: Plan, document: Document) -> None:
+    """Write `durability.json` for a run whose topics are there; a cluster that does not tell ends no run."""
+    try:
+        found = read_durability(plan, document)
+    except BrokerError as error:
+        DURABILITY_LOG.warning("durability is unknown: %s", error)
+        found = durability.unknown(plan.broker_kind, str(error))
+    write_atomically(
+        folder.durability, json.dumps(durability.to_json(found), indent=2, allow_nan=False) + "\n"
+    )
+
+
+# --- `soak audit`: how safe an acknowledged message is on the target of a plan, and which setting decides.
+
+if TYPE_CHECKING:
+    from soak.core.cluster.durability import Durability, Setting
+
+
+class Format(StrEnum):
+    text = "text"
+    json = "json"
+
+
+def audit(
+    plan: Annotated[Path, typer.Argument(help="The plan, a YAML file.")],
+    other: Annotated[
+        Path | None, typer.Argument(help="A second plan: may the two be compared?")
+    ] = None,
+    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
+    scale: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
+) -> None:
+    """Tell the durability level (1 to 4) of a plan's target, from the live cluster and the plan.
+
+    A lab's broker is started for as long as it is asked. With two plans: exit 1 when their levels
+    differ, or are not known; 2 bad plan, or a cluster that does not answer.
+    """
+    import json
+
+    from soak.core.cluster import durability
+
+    found = [(str(path), audit_plan(path, scale)) for path in (plan, other) if path is not None]
+    bodies = [{"plan": name, **durability.to_json(one)} for name, one in found]
+    if other is None:
+        print(
+            json.dumps(bodies[0], indent=2) if output is Format.json else durability_text(*found[0])
+        )
+        return
+    may_compare, because = durability.comparability(found[0], found[1])
+    if output is Format.json:
+        body = {"plans": bodies, "comparable": may_compare, "because": because}
+        print(json.dumps(body, indent=2))
+    else:
+        print("\n".join([*(durability_text(*one) for one in found), because]))
+    raise typer.Exit(0 if may_compare else 1)
+
+
+def audit_plan(path: Path, scale: str) -> Durability:
+    """Ask the plan's cluster; a lab's is started before and stopped after."""
+    from contextlib import ExitStack
+    from tempfile import TemporaryDirectory
+
+    from soak.app import preflight
+    from soak.core.plan.plan import with_plugin_values
+    from soak.lab.lab import start_lab
+    from soak.service.signals import exit_on_sigterm
+
+    plan_file = preflight.scaled_plan(preflight.load_plan(path), scale, "")
+    preflight.check_target(plan_file)
+    found = plan_file.plan
+    with ExitStack() as stack:
+        stack.enter_context(preflight.errors_at(plan_file, "broker", found.broker_kind))
+        if found.lab is not None:
+            exit_on_sigterm()
+            folder = stack.enter_context(TemporaryDirectory(prefix="soak-audit-"))
+            lab = start_lab(
+                Path(folder),
+                found.lab.settings,
+                kind=found.lab.broker,
+                nodes=found.lab.nodes,
+                with_mailbox=False,
+                on_mail=lambda _: None,
+            )
+            stack.callback(lab.stop)
+            found = with_plugin_values(found, "broker", lab.broker.addresses)
+        return read_durability(found, plan_file.document)
+
+
+def durability_text(name: str, found: Durability) -> str:
+    """Return lines that each stand alone in a log."""
+    from soak.core.cluster import durability
+
+    lines = [
+        f"{name}: {found.system}, {durability.level_text(found)}",
+        f"  replication {found.replication}: {durability.replication_reason(found)}",
+        f"  local {found.local}: {durability.local_reason(found)}",
+        *(f"  {_setting_text(one, found)}" for one in found.settings),
+        *(f"  note: {note}" for note in found.notes),
+    ]
+    return "\n".join(lines)
+
+
+def _setting_text(one: Setting, found: Durability) -> str:
+    from soak.core.cluster.durability import value_text
+
+    part = f"decides {' and '.join(one.decides)}" if one.decides else "decides nothing"
+    weak = [axis for axis in one.decides if getattr(found, axis) != "sync"]
+    change = f"; `{one.change}` would help {' and '.join(weak)}" if one.change and weak else ""
+    return f"{one.name} {value_text(one.told.value)} ({one.told.where}): {part}{change}"
+
+
+audit_command = audit

@@ -1,0 +1,187 @@
+"""Pulsar topics: names and policies that a cluster accepts, creation with a mark of the run, deletion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from soak.clients import client_settings
+from soak.clients.pulsar_admin import CONFLICT, NOT_FOUND, Admin, RefusedError, topic_path
+from soak.core.errors import BrokerError, SettingError
+from soak.core.plan.plan import Topic
+
+_NO_LIMIT = -1
+_MARK = "soakd"  # the property that holds it
+_WITH_PROPERTIES = "application/vnd.partitioned-topic-metadata+json"
+_UNKNOWN_KIND = 415  # of content
+_PERSISTENCE: dict[str, type] = {
+    "bookkeeperEnsemble": int,
+    "bookkeeperWriteQuorum": int,
+    "bookkeeperAckQuorum": int,
+    "managedLedgerMaxMarkDeleteRate": float,
+}
+_RETENTION: dict[str, type] = {"retentionTimeInMinutes": int, "retentionSizeInMB": int}
+_QUOTA: dict[str, type] = {"limitSize": int, "limitTime": int, "policy": str}
+_SINGLE: dict[str, type] = {"messageTTL": int, "maxMessageSize": int, "deduplicationEnabled": bool}
+POLICY_NAMES = (*_PERSISTENCE, *_RETENTION, *_QUOTA, *_SINGLE)
+"""Topic settings, by the names that the admin interface has for them."""
+
+_EVICTION = "consumer_backlog_eviction"
+_MARK_DELETE_RATE = 1.0  # of a cursor's writes a second: what a broker does unasked
+
+
+def policies_of(replication: int, settings: Mapping[str, str]) -> dict[str, object]:
+    """Return what to post below a topic's path, and where.
+
+    `replication` is ensemble and write quorum, its majority the acknowledgement quorum, where
+    `settings` do not say otherwise.
+
+    Raises:
+        SettingError: one is unknown, or its value of another kind; its place is that in a plan's `topic`.
+    """
+    client_settings.refuse_unknown("settings", settings, POLICY_NAMES, who="a topic")
+    return _policies(replication, settings)
+
+
+def create_topic(admin: Admin, topic: str, partitions: int, mark: str) -> None:
+    """Create one partitioned topic; it bears the mark from its first moment on.
+
+    Raises:
+        BrokerError: it exists, or the cluster refuses.
+    """
+    where = f"{topic_path(topic)}/partitions"
+    try:
+        try:
+            marked = {"partitions": partitions, "properties": {_MARK: mark}}
+            admin.put(where, marked, _WITH_PROPERTIES)
+        except RefusedError as error:
+            if error.status != _UNKNOWN_KIND:  # before 2.10 topics have no properties
+                raise
+            admin.put(where, partitions)
+    except RefusedError as error:
+        said = "it exists already" if error.status == CONFLICT else str(error)
+        raise BrokerError(f"cannot create topic {topic}: {said}") from error
+
+
+def set_policies(admin: Admin, topic: str, policies: Mapping[str, object]) -> None:
+    """Give a topic its policies.
+
+    Raises:
+        BrokerError: one is refused.
+    """
+    try:
+        for where, body in policies.items():
+            admin.post(f"{topic_path(topic)}/{where}", body)
+    except RefusedError as error:
+        raise BrokerError(f"cannot create topic {topic}: {error}") from error
+
+
+def mark_of(admin: Admin, topic: str) -> str:
+    """Return the mark that a topic bears; "" for none.
+
+    Raises:
+        BrokerError: the cluster did not answer in time.
+    """
+    try:
+        found = admin.get(f"{topic_path(topic)}/partitions")
+    except RefusedError as error:
+        if error.status == NOT_FOUND:
+            return ""
+        raise
+    properties = found.get("properties") if isinstance(found, dict) else None
+    return str((properties or {}).get(_MARK, ""))
+
+
+def delete_topic(admin: Admin, topic: str) -> None:
+    """Delete a topic and its partitions; one that is not there is no error.
+
+    Raises:
+        BrokerError: somebody uses it, or the cluster did not answer in time.
+    """
+    try:
+        admin.delete(f"{topic_path(topic)}/partitions")
+    except RefusedError as error:
+        if error.status != NOT_FOUND:
+            raise BrokerError(f"cannot delete topic {topic}: {error}") from error
+
+
+def may_skip_unread(admin: Admin, topic: str) -> bool:
+    """Say whether a rule moves subscriptions of a topic on although they have not read: age, or backlog.
+
+    Raises:
+        BrokerError: the cluster did not answer in time.
+    """
+    if admin.get(f"{topic_path(topic)}/messageTTL?applied=true"):
+        return True
+    quotas = admin.get(f"{topic_path(topic)}/backlogQuotaMap?applied=true") or {}
+    return any(quota["policy"] == _EVICTION for quota in quotas.values())
+
+
+def _policies(replication: int, settings: Mapping[str, str]) -> dict[str, object]:
+    """Return what to post below the topic's path, and where."""
+    found: dict[str, object] = {
+        "persistence": {
+            "bookkeeperEnsemble": replication,
+            "bookkeeperWriteQuorum": replication,
+            "bookkeeperAckQuorum": replication // 2 + 1,
+            "managedLedgerMaxMarkDeleteRate": _MARK_DELETE_RATE,
+            **_picked(_PERSISTENCE, settings),
+        }
+    }
+    if retention := _picked(_RETENTION, settings):
+        found["retention"] = {**dict.fromkeys(_RETENTION, _NO_LIMIT), **retention}
+    if quota := _picked(_QUOTA, settings):
+        no_limit = {"limitSize": _NO_LIMIT, "limitTime": _NO_LIMIT}
+        kind = "message_age" if "limitTime" in quota else "destination_storage"
+        found[f"backlogQuota?backlogQuotaType={kind}"] = {**no_limit, **quota}
+    for name, value in _picked(_SINGLE, settings).items():
+        if name == "messageTTL":  # the one that is no body
+            found[f"{name}?{name}={value}"] = None
+        else:
+            found[name] = value
+    return found
+
+
+def _picked(kinds: Mapping[str, type], settings: Mapping[str, str]) -> dict[str, object]:
+    return {name: _value(name, settings[name], kinds[name]) for name in kinds if name in settings}
+
+
+def _value(name: str, text: str, kind: type) -> object:
+    if kind is bool:
+        if text not in {"true", "false"}:
+            raise SettingError(("settings", name), f"must be true or false, not {text!r}")
+        return text == "true"
+    try:
+        return kind(text)
+    except ValueError as error:
+        why = f"must be a number, not {text!r}"
+        raise SettingError(("settings", name), why) from error
+
+
+# --- What a Pulsar cluster would refuse of a topic: its name, and policies that it does not have.
+# A name without its namespace has no slash: Pulsar would take what stands before that for one.
+
+_SHORT = re.compile(r"[^/\s\x00-\x1f]+")
+_FULL = re.compile(r"persistent://[-=:.\w]+/[-=:.\w]+/[^/\s\x00-\x1f]+", re.ASCII)
+_PARTITION = re.compile(r".*-partition-[0-9]+")
+
+
+def check_topic(topic: Topic) -> None:
+    """Refuse what is known to be refused.
+
+    Raises:
+        SettingError: about the first of them; its place is that in a plan's `topic`.
+    """
+    if topic.name:
+        for name in topic.names:
+            _check_topic_name(name)
+    policies_of(topic.replication, topic.settings)
+
+
+def _check_topic_name(name: str) -> None:
+    kind = _FULL if "://" in name else _SHORT
+    if not kind.fullmatch(name):
+        how = "has no space and no '/', or is written persistent://tenant/namespace/topic"
+        raise SettingError(("name",), f"{name!r} is no name of a topic: one {how}")
+    if _PARTITION.fullmatch(name):
+        raise SettingError(("name",), f"{name!r} is the name of a partition")

@@ -1,0 +1,230 @@
+"""The text format of a journal: one line holds JSON, a tab and the crc32 of the JSON's bytes.
+
+A `columns` line names what the numbers mean and carries the format's version; a record refers to it by id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from soak.core.errors import JournalError
+from soak.core.model import Column, Event, Record, Span
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """One `columns` line."""
+
+    id: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The line that closes a source: it ended on purpose. `inc` is the incarnation that said so."""
+
+    inc: int
+
+
+Line = Columns | Record | End
+
+
+class DamagedLineError(ValueError):
+    """A line that is not what the writer wrote."""
+
+
+def columns_line(columns: Sequence[Column]) -> Columns:
+    """Return the line for these columns; equal columns have equal ids."""
+    text = json.dumps([_column_json(column) for column in columns], separators=(",", ":"))
+    return Columns(hashlib.sha256(text.encode()).hexdigest()[:12], tuple(columns))
+
+
+def encode(line: Line) -> bytes:
+    """Return the bytes of one line, newline included."""
+    body = json.dumps(_line_json(line), separators=(",", ":"), allow_nan=False).encode()
+    return b"%s\t%08x\n" % (body, zlib.crc32(body))
+
+
+def decode(raw: bytes) -> Line:
+    """Return what one line says; the newline may be there or not.
+
+    Raises:
+        DamagedLineError: crc or shape are wrong.
+        JournalError: the line was written by a newer version of the format.
+    """
+    body, _, crc = raw.rstrip(b"\n").rpartition(b"\t")
+    try:
+        if int(crc, 16) != zlib.crc32(body):
+            raise DamagedLineError("crc does not match")
+        found = json.loads(body, parse_constant=_refuse_constant)
+        if _ESCAPE in body:
+            json.dumps(found, ensure_ascii=False).encode()  # half a character is no text
+        return _parse(found)
+    except _NOT_A_LINE as error:
+        raise DamagedLineError(str(error)) from error
+
+
+_ESCAPE = b"\\u"
+_LARGEST = 2**63 - 1
+_NOT_A_LINE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+"""What JSON that is not ours makes of a parser for ours, its checksum being right."""
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"{word} is no number of a record")
+
+
+def _column_json(column: Column) -> dict[str, object]:
+    return {
+        "metric": column.metric,
+        "labels": dict(column.labels),
+        "unit": column.unit,
+        "lag_seconds": column.lag_seconds,
+    }
+
+
+def _line_json(line: Line) -> dict[str, object]:
+    match line:
+        case Columns(id=name, columns=columns):
+            listed = [_column_json(column) for column in columns]
+            return {"t": "c", "version": VERSION, "id": name, "columns": listed}
+        case End(inc=inc):
+            return {"t": "end", "inc": inc}
+        case Record():
+            return _record_json(line)
+
+
+def _record_json(record: Record) -> dict[str, object]:
+    values = [None if math.isnan(value) else value for value in record.values]
+    body: dict[str, object] = {
+        "t": "r",
+        "c": record.columns_id,
+        "k": record.k,
+        "inc": record.inc,
+        "at_ns": record.at_ns,
+        "length_ns": record.length_ns,
+        "v": values,
+    }
+    optional: dict[str, object] = {
+        "h": dict(record.histograms),
+        "a": {lane: list(map(list, spans)) for lane, spans in record.acknowledged.items()},
+        "g": {lane: list(map(list, spans)) for lane, spans in record.received.items()},
+        "n": dict(record.sent_next),
+        "e": [_event_json(event) for event in record.events],
+        "trust": dict(record.trust),
+    }
+    body.update({key: value for key, value in optional.items() if value})
+    return body
+
+
+def _event_json(event: Event) -> dict[str, object]:
+    return {
+        "kind": event.kind,
+        "at_ns": event.at_ns,
+        "since_ns": event.since_ns,
+        "fields": dict(event.fields),
+    }
+
+
+def _parse(body: dict[str, object]) -> Line:
+    match body["t"]:
+        case "r":
+            return _parse_record(body)
+        case "c":
+            return _parse_columns(body)
+        case "end":
+            return End(_integer(body["inc"]))
+        case other:
+            raise DamagedLineError(f"unknown line type {other!r}")
+
+
+def _parse_columns(body: dict[str, object]) -> Columns:
+    version = body["version"]
+    if not isinstance(version, int) or version > VERSION:
+        raise JournalError(f"journal of version {version}; this program reads up to {VERSION}")
+    listed = body["columns"]
+    if not isinstance(listed, list):
+        raise DamagedLineError("columns is not a list")
+    columns = tuple(
+        Column(
+            str(item["metric"]),
+            tuple(sorted((str(key), str(value)) for key, value in item["labels"].items())),
+            str(item["unit"]),
+            _finite(float(item["lag_seconds"])),
+        )
+        for item in listed
+    )
+    return Columns(str(body["id"]), columns)
+
+
+def _parse_record(raw: dict[str, object]) -> Record:
+    body: dict[str, dict[str, object]] = raw  # type: ignore[assignment]  # shapes raise below
+    values = tuple(math.nan if value is None else float(value) for value in raw["v"])  # type: ignore[attr-defined]  # as above
+    if any(map(math.isinf, values)):
+        raise ValueError("a value is infinite")
+    return Record(
+        k=_integer(raw["k"]),
+        inc=_integer(raw["inc"]),
+        at_ns=_integer(raw["at_ns"]),
+        length_ns=_integer(raw["length_ns"]),
+        columns_id=str(raw["c"]),
+        values=values,
+        histograms={key: str(text) for key, text in body.get("h", {}).items()},
+        acknowledged=_parse_spans(body.get("a", {})),
+        received=_parse_spans(body.get("g", {})),
+        sent_next={lane: _integer(at) for lane, at in body.get("n", {}).items()},
+        events=tuple(map(_parse_event, raw.get("e", ()))),  # type: ignore[call-overload]  # as above
+        trust=_plain(body.get("trust", {})),
+    )
+
+
+def _parse_event(event: dict[str, object]) -> Event:
+    fields = _plain(event["fields"])
+    return Event(str(event["kind"]), _integer(event["at_ns"]), _integer(event["since_ns"]), fields)
+
+
+def _plain(found: object) -> dict[str, str | int | float | bool]:
+    """Return words and finite numbers by their names; ValueError for anything else."""
+    if not isinstance(found, dict) or not all(map(_is_plain, found.values())):
+        raise ValueError(f"{found!r:.100} are no words and numbers by name")
+    return found
+
+
+def _is_plain(one: object) -> bool:
+    return isinstance(one, str | int) or (isinstance(one, float) and math.isfinite(one))
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no number of a record")
+    return number
+
+
+def _integer(value: object) -> int:
+    """Return a whole number that 64 bits hold; OverflowError for a larger one."""
+    number: int = int(value)  # type: ignore[call-overload]  # ValueError
+    if abs(number) > _LARGEST:
+        raise OverflowError(f"{number:.3g} is too large for a record")
+    return number
+
+
+def _parse_spans(lanes: dict[str, object]) -> dict[str, tuple[Span, ...]]:
+    return {
+        lane: tuple((_integer(a), _integer(b), _integer(c), _integer(d)) for a, b, c, d in spans)  # type: ignore[attr-defined]  # ValueError
+        for lane, spans in lanes.items()
+    }

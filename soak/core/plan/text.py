@@ -1,0 +1,405 @@
+"""Read a plan from YAML and write it back: every error names file, line and key."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from soak.core import plugins
+from soak.core.errors import PlanError
+from soak.core.plan.plan import (
+    PLUGIN_SECTIONS,
+    STREAM_DETECTOR,
+    AlertingPlan,
+    AnyPlan,
+    Plan,
+    ProbePlan,
+)
+from soak.core.units import IN_TEXT
+
+KeyPath = tuple[str | int, ...]
+
+MAX_VALUES = 20_000
+"""Keys and items of a file, those that an alias repeats counted each time."""
+
+_PLAIN_TAGS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file; `lines` gives the line (from 1) of every key and list item."""
+
+    name: str
+    value: Any
+    lines: Mapping[KeyPath, int]
+
+    def error(self, place: KeyPath, message: str) -> PlanError:
+        """Return the error `file:line: key: message`; a key that is not there takes its parent's line."""
+        known = place
+        while known and known not in self.lines:
+            known = known[:-1]
+        line = self.lines.get(known, 1)
+        key = ".".join(str(part) for part in place)
+        return PlanError(f"{self.name}:{line}: {key + ': ' if key else ''}{message}")
+
+
+def parse_yaml(text: str, name: str) -> Document:
+    """Return the document.
+
+    Raises:
+        PlanError: not YAML, a duplicate key, or a key that is not text; with file and line.
+    """
+    loader: yaml.SafeLoader | None = None
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        lines: dict[KeyPath, int] = {(): 1}
+        value = None if node is None else _build(loader, node, (), lines, name)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise PlanError(f"{name}:{line}: not YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise PlanError(f"{name}:1: not YAML: {error}") from error
+    except (ValueError, OverflowError) as error:  # an escape that is no character
+        raise PlanError(f"{name}:1: not YAML: {error}") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+    return Document(name, value, lines)
+
+
+def _build(
+    loader: yaml.SafeLoader, node: yaml.Node, place: KeyPath, lines: dict[KeyPath, int], name: str
+) -> Any:  # noqa: ANN401  # whatever the file says
+    line = node.start_mark.line + 1
+    if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
+        raise PlanError(f"{name}:{line}: not YAML: the tag {node.tag} is not allowed here")
+    if len(lines) > MAX_VALUES:  # a few lines of aliases of aliases fill any memory
+        many = f"more than {MAX_VALUES:,} values, counting what aliases repeat"
+        raise PlanError(f"{name}:{line}: not YAML: {many}")
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(loader, node, place, lines, name)
+    if isinstance(node, yaml.SequenceNode):
+        for index, child in enumerate(node.value):
+            lines[*place, index] = child.start_mark.line + 1
+        return [
+            _build(loader, child, (*place, index), lines, name)
+            for index, child in enumerate(node.value)
+        ]
+    return _scalar(loader, node, place, name)
+
+
+def _scalar(loader: yaml.SafeLoader, node: yaml.Node, place: KeyPath, name: str) -> object:
+    """Return what a text stands for; its tag may ask for what it is not, as may a date that never was."""
+    try:
+        value: object = loader.construct_object(node)
+        if isinstance(value, int):
+            float(
+                value
+            )  # beyond that nobody can reckon with it, and 4,300 digits cannot even be shown
+    except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        where = Document(name, None, {place: node.start_mark.line + 1})
+        kind = node.tag.rpartition(":")[2]
+        raise where.error(place, f"not YAML: the value is no {kind}") from error
+    return value
+
+
+def _mapping(
+    loader: yaml.SafeLoader,
+    node: yaml.MappingNode,
+    place: KeyPath,
+    lines: dict[KeyPath, int],
+    name: str,
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+        if key is None or key_node.tag == "tag:yaml.org,2002:merge":
+            raise PlanError(f"{name}:{line}: a key must be plain text")
+        if key in found:
+            first = lines[*place, key]
+            full = ".".join(map(str, (*place, key)))
+            raise PlanError(f"{name}:{line}: {full}: duplicate key, first in line {first}")
+        lines[*place, key] = line
+        found[key] = _build(loader, value_node, (*place, key), lines, name)
+    return found
+
+
+# --- Finds in a plan's text what pydantic would guess a number or a truth from: `producers: yes` would be 1.
+
+_SCALAR_NAMES: Mapping[type[Any], str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
+
+
+def mistyped(hint: Any, value: object, place: KeyPath) -> Iterator[tuple[KeyPath, str]]:  # noqa: ANN401  # any annotation
+    """Yield where a number or a truth is wanted and another kind is written, and what it must be."""
+    if isinstance(hint, type) and hint in _SCALAR_NAMES:
+        is_other = isinstance(value, bool) != (hint is bool) and value is not None
+        if isinstance(value, str) or (is_other and isinstance(value, bool | int | float)):
+            yield place, f"must be {_SCALAR_NAMES[hint]}"
+    elif dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        hints = get_type_hints(hint, include_extras=True)
+        for key, item in value.items():
+            if key in hints:
+                yield from mistyped(hints[key], item, (*place, key))
+    elif get_origin(hint) is not Annotated:  # those read text themselves
+        for inner in get_args(hint):
+            for at, item in _items(hint, value):
+                yield from mistyped(inner, item, (*place, *at))
+
+
+def _items(hint: Any, value: object) -> Iterator[tuple[KeyPath, object]]:  # noqa: ANN401  # any annotation
+    """Yield what an annotation's arguments are about: items of a list or mapping, else the value itself."""
+    if get_origin(hint) is tuple and isinstance(value, list):
+        yield from (((number,), item) for number, item in enumerate(value))
+    elif get_origin(hint) is dict and isinstance(value, dict):
+        yield from (((key,), item) for key, item in value.items())
+    elif get_origin(hint) not in {tuple, dict}:
+        yield (), value
+
+
+# --- Plan text to `Plan` and back: every error names file, line and key, and lists the known keys.
+
+_NO_PLAN = "a plan is a mapping of keys, such as `name: my-soak`"
+_MISSING = "is missing and has no default"
+_OF_A_HOST = "a plan of a host that only probes is for `soak probe`"
+_NOUN = {
+    "soak.brokers": "broker",
+    "probes": "probe",
+    "detectors": "detector",
+    "soak.sinks": "sink",
+}
+
+_EXPECTED = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dataclass_type": "a mapping",
+    "dict_type": "a mapping",
+    "finite_number": "a number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller number",
+    "int_type": "a whole number",
+    "list_type": "a list, such as [a, b]",
+    "string_type": "text",
+    "tuple_type": "a list, such as [a, b]",
+}
+"""What a value must be, by the kind of pydantic's error; the value may be a secret, and is not repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A plan and where its keys stand, so that later checks can point at them."""
+
+    plan: Plan
+    document: Document
+
+    def error(self, key: str, message: str) -> PlanError:
+        """Return an error about a dotted key such as `topic.name`."""
+        return self.document.error(tuple(key.split(".")), message)
+
+
+def load(text: str, name: str) -> PlanFile:
+    """Return the plan with every default filled in.
+
+    Raises:
+        PlanError: the first fault found, as `file:line: key: what is wrong`.
+    """
+    document = parse_yaml(text, name)
+    raw = _raw(document)
+    if "broker" not in raw and raw.get("probes"):
+        raise document.error(("broker",), f"{_MISSING}; {_OF_A_HOST}")
+    return PlanFile(validated(Plan, _with_detector(raw), document, ()), document)
+
+
+def load_any(text: str, name: str) -> tuple[AnyPlan, Document]:
+    """Return a plan with every default, and its text: without a broker it is that of a host that only probes.
+
+    Raises:
+        PlanError: the first fault found, as `file:line: key: what is wrong`.
+    """
+    document = parse_yaml(text, name)
+    raw = _raw(document)
+    if "broker" in raw:
+        return validated(Plan, _with_detector(raw), document, ()), document
+    return validated(ProbePlan, raw, document, ()), document
+
+
+def load_alerting(text: str, name: str) -> tuple[AlertingPlan, Document]:
+    """Return of a plan whom it tells and when, and its text; what else it says may be wrong.
+
+    Raises:
+        PlanError: the first fault found in that, as `file:line: key: what is wrong`.
+    """
+    document = parse_yaml(text, name)
+    if not isinstance(document.value, dict):
+        raise document.error((), _NO_PLAN)
+    keys = [item.name for item in dataclasses.fields(AlertingPlan)]
+    raw = {key: document.value[key] for key in keys if document.value.get(key) is not None}
+    place = ("sinks",)
+    raw = _with_plugins(raw, document, place, PLUGIN_SECTIONS[place])
+    telling: AlertingPlan = validated(AlertingPlan, raw, document, ())
+    return telling, document
+
+
+def _raw(document: Document) -> dict[str, Any]:
+    """Return a plan's keys, with the configurations of its plug-ins typed."""
+    if not isinstance(document.value, dict):
+        raise document.error((), _NO_PLAN)
+    raw = dict(document.value)
+    for place, package in PLUGIN_SECTIONS.items():
+        raw = _with_plugins(raw, document, place, package)
+    _check_sampled(raw, document)
+    return raw
+
+
+def _with_detector(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan's keys with the detector that every stream runs, where they do not name it."""
+    detection = raw.get("detection", {})
+    detectors = detection.get("detectors", {}) if isinstance(detection, dict) else None
+    if not isinstance(detectors, dict) or STREAM_DETECTOR in detectors:
+        return raw  # what is no mapping is told of with the other types
+    config = plugins.load("detectors", STREAM_DETECTOR).Config()
+    return {
+        **raw,
+        "detection": {**detection, "detectors": {STREAM_DETECTOR: config, **detectors}},
+    }
+
+
+def dump(plan: AnyPlan) -> str:
+    """Return YAML that loads as the same plan, every default written out."""
+    return to_yaml(body(plan))
+
+
+def body(plan: AnyPlan) -> dict[str, Any]:
+    """Return a plan's keys and values as people write them, every default among them."""
+    found: dict[str, Any] = TypeAdapter(type(plan)).dump_python(plan, mode="json")
+    return found
+
+
+def to_yaml(value: object) -> str:
+    """Return YAML, in the order that is given."""
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+
+
+def validated(kind: type[Any], raw: object, document: Document, place: KeyPath) -> Any:  # noqa: ANN401  # an instance of `kind`
+    """Return `raw` as an instance of a strict pydantic dataclass; `place` is where it stands.
+
+    Raises:
+        PlanError: with the line and key of the first fault.
+    """
+    if raw is None:
+        raw = {}
+    for where, message in mistyped(kind, raw, ()):
+        raise document.error((*place, *where), message)
+    try:
+        return TypeAdapter(kind).validate_python(raw, context=IN_TEXT)
+    except ValidationError as error:
+        first = error.errors()[0]
+        inner: KeyPath = tuple(part for part in first["loc"] if isinstance(part, str | int))
+        said, at = _message(kind, first, inner), (*place, *inner)
+        raise _at_its_key(said, at, document) from error
+
+
+def _check_sampled(raw: dict[str, Any], document: Document) -> None:
+    """Refuse a word on how a probe is read that the plan does not have."""
+    sampling, probes = raw.get("sampling"), raw.get("probes") or {}
+    for name in sampling if isinstance(sampling, dict) else ():
+        if name not in probes:
+            there = ", ".join(probes) or "there are none"
+            raise document.error(("sampling", name), f"is none of the plan's probes: {there}")
+
+
+def _with_plugins(
+    raw: dict[str, Any], document: Document, place: KeyPath, package: str, before: KeyPath = ()
+) -> dict[str, Any]:
+    """Return a copy of `raw` in which the section at `place` holds typed configurations."""
+    key, *rest = place
+    section = raw.get(str(key))
+    if section is None:
+        return raw
+    here = (*before, key)
+    if not isinstance(section, dict):
+        raise document.error(here, "must be a mapping")
+    if rest:
+        filled = _with_plugins(section, document, tuple(rest), package, here)
+    else:
+        filled = _configs(section, document, here, package)
+    return {**raw, str(key): filled}
+
+
+def _configs(
+    section: dict[str, Any], document: Document, place: KeyPath, package: str
+) -> dict[str, Any]:
+    found = {}
+    for name, raw in section.items():
+        if name not in plugins.names(package) or not _has_config(package, name):
+            known = [one for one in plugins.names(package) if _may_stand(package, one)]
+            hint = plugins.nearest(name, known)
+            raise document.error((*place, name), f"unknown {_NOUN[package]}{hint}")
+        kind = plugins.load(package, name).Config
+        found[name] = validated(kind, raw, document, (*place, name))
+    return found
+
+
+def _has_config(package: str, name: str) -> bool:
+    """Return whether a plug-in can stand in a plan; loads it, and with it what it imports."""
+    module = plugins.load(package, name)
+    return hasattr(module, "Config") and module.Config.__module__ == module.__name__
+
+
+def _may_stand(package: str, name: str) -> bool:
+    """Return whether it can stand in a plan and is of use there: of detectors, those that follow a stream."""
+    is_of_stream = package != "detectors" or hasattr(plugins.load(package, name), "Panel")
+    return is_of_stream and _has_config(package, name)
+
+
+def _message(kind: type[Any], error: Any, inner: KeyPath) -> str:  # noqa: ANN401  # pydantic's ErrorDetails
+    if error["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+        known = _known_keys(kind, inner[:-1])
+        return f"unknown key{plugins.nearest(str(inner[-1]), known)}"
+    if error["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
+        return _MISSING
+    if error["type"] == "literal_error":
+        return f"must be {error['ctx']['expected']}"
+    if error["type"] in _EXPECTED:
+        return f"must be {_EXPECTED[error['type']]}"
+    text = str(error["msg"]).removeprefix("Value error, ")
+    return f"{text[:1].lower()}{text[1:]}" if text[:1].isupper() else text
+
+
+def _at_its_key(message: str, section: KeyPath, document: Document) -> PlanError:
+    """Return the error, at the key that its first word names where the section in the file has that key."""
+    word, _, rest = message.partition(" ")
+    word = word.removesuffix(":")
+    parts = tuple(int(part) if part.isdecimal() else part for part in word.split("."))
+    is_of_one = not rest.startswith("and ")
+    readings: tuple[KeyPath, ...] = ((word,), parts)
+    for inner in readings:
+        if is_of_one and (*section, inner[0]) in document.lines:
+            return document.error((*section, *inner), rest)
+    return document.error(section, message)
+
+
+def _known_keys(kind: Any, place: KeyPath) -> list[str]:  # noqa: ANN401  # any annotation
+    """Return the keys of the dataclass found by walking down `place` from `kind`."""
+    for part in place:
+        hints = get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
+        if str(part) not in hints:
+            continue  # an item of a list, or a name in a mapping
+        hint = hints[str(part)]
+        candidates = (hint, *get_args(hint))  # `Lab | None` is a dataclass too
+        kind = next((item for item in candidates if dataclasses.is_dataclass(item)), None)
+    return sorted(item.name for item in dataclasses.fields(kind)) if kind else []

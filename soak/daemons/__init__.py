@@ -1,1 +1,0 @@
-"""The processes of a run; one starts another only as a process."""

@@ -1,0 +1,157 @@
+"""Inject and lift the fault of a drill during its run, and log what was injected where no detector can read it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from soak.core import plugins
+from soak.core.errors import LabError
+from soak.lab.drills.drill import Drill
+from soak.lab.faults.active import TROUBLE
+from soak.lab.ports import Active, Target
+
+
+class FaultLog:
+    """JSON lines in a nameless file on the filesystem of `folder`; one writer."""
+
+    def __init__(self, folder: Path, *, limit_lines: int = 100_000) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - see close
+        self._lines = 0
+        self._limit_lines = limit_lines
+
+    def record(self, line: Mapping[str, object]) -> None:
+        """Append one line; the last one that fits says that there were more."""
+        if self._lines >= self._limit_lines:
+            return
+        self._lines += 1
+        if self._lines == self._limit_lines:
+            line = {"truncated": True}
+        self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+    def publish(self, path: Path) -> None:
+        """Give the file its name. To be called when no detector of this run is alive any more.
+
+        Raises:
+            LabError: the name is taken, or the file cannot be written there.
+        """
+        try:
+            os.fsync(self._file.fileno())
+            if path.exists():
+                raise LabError(f"{path} exists already; nothing was overwritten")
+            if not self._link(path):
+                self._copy(path)
+        except OSError as error:
+            raise LabError(f"cannot write {path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Forget what was not published."""
+        self._file.close()
+
+    def _link(self, path: Path) -> bool:
+        """Link the nameless file in, as open(2) shows under O_TMPFILE; False if it cannot be."""
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+        try:
+            # Only with a folder descriptor does Python call linkat, which follows /proc's link.
+            os.link(
+                f"/proc/self/fd/{self._file.fileno()}",
+                path.name,
+                src_dir_fd=folder,
+                dst_dir_fd=folder,
+                follow_symlinks=True,
+            )
+        except OSError:
+            return False
+        finally:
+            os.close(folder)
+        path.chmod(0o644)
+        return True
+
+    def _copy(self, path: Path) -> None:
+        """Do the same where the filesystem knows no nameless files (NFS, old overlays)."""
+        draft = path.with_name(f".{path.name}.part")
+        self._file.seek(0)
+        with draft.open("wb") as target:
+            shutil.copyfileobj(self._file, target)
+        draft.replace(path)
+
+
+# --- A drill's fault in its run: not yet, at work, lifted; and what is given from before the load to its end.
+# From the main thread, which may start brokers.
+
+
+class Injection:
+    """Call `poll` about once a second, and `close` when the run is over, whatever happened."""
+
+    def __init__(self, drill: Drill, target: Target, start_wall_ns: int) -> None:
+        self._drill = drill
+        self._target = target
+        self._start_wall_ns = start_wall_ns
+        self._active: Active | None = None
+        self._given: list[Active] = []
+        self.lifted_wall_ns: int | None = None
+        self.failure = ""
+
+    @property
+    def onset_wall_ns(self) -> int | None:
+        """Return when the fault was first felt; None as long as it was not."""
+        return None if self._active is None else self._active.onset_wall_ns
+
+    def poll(self) -> None:
+        """Inject or lift what is due.
+
+        Raises:
+            LabError: the lab lacks what the fault needs, or the machine refused it.
+        """
+        if self.lifted_wall_ns is not None:
+            return
+        for kind, config in self._drill.given[len(self._given) :]:
+            self._given.append(self._injected(kind, config))
+        begin_ns, length_ns = self._drill.begin_ns, self._drill.length_ns
+        now_ns = self._target.clock.wall_ns() - self._start_wall_ns
+        if self._active is None:
+            if not begin_ns or now_ns >= begin_ns:
+                self._active = self._injected(self._drill.fault_kind, self._drill.fault)
+        elif length_ns and now_ns >= begin_ns + length_ns:
+            self.lift()
+
+    def lift(self) -> None:
+        """Undo it; may be called twice. What could not be undone is told by `failure` and ends no run."""
+        if self.lifted_wall_ns is not None:
+            return
+        self.lifted_wall_ns = self._target.clock.wall_ns()
+        if self._active is None:
+            return
+        self._undo(self._active.lift)
+        self._target.record({"at_wall_ns": self.lifted_wall_ns, "lifted": not self.failure})
+
+    def close(self) -> None:
+        """Undo the fault, what outlasts it and all that was given; may be called twice."""
+        with contextlib.ExitStack() as steps:  # one that fails keeps none back
+            for given in self._given:
+                steps.callback(self._undo, given.close)
+            if self._active is not None:
+                steps.callback(self._undo, self._active.close)
+            steps.callback(self.lift)
+
+    def _injected(self, kind: str, config: Any) -> Active:  # noqa: ANN401  # a fault's own
+        fault = plugins.load("soak.lab.faults", kind)
+        try:
+            active: Active = fault.inject(self._target, config)
+        except TROUBLE as error:
+            raise LabError(f"the fault {kind} could not be put in: {error}") from error
+        return active
+
+    def _undo(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except LabError as error:
+            self.failure = self.failure or str(error)
+            at_wall_ns = self._target.clock.wall_ns()
+            self._target.record({"at_wall_ns": at_wall_ns, "not_undone": str(error)})

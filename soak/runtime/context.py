@@ -1,0 +1,203 @@
+"""What every daemon of a run opens first: plan, run, grid, journal and phases."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from soak.core import plugins
+from soak.core.clock import Grid
+from soak.core.phases import Phases, parse_phases
+from soak.core.plan.plan import AnyPlan, Plan, ProbePlan
+from soak.core.ports import Broker, Clock, Topics
+from soak.runtime.grid import anchored_grid, is_anchored
+from soak.runtime.recorder import Journal, Recorder
+from soak.service.metrics import MetricsPage, publish
+from soak.store.journal.writer import BackgroundJournalWriter, JournalWriter
+from soak.store.run_folder import Run, RunFolder, read_plan, read_run, reporting_damage
+
+RESTART_CODE = 75
+"""A daemon that exits with this asks for a new incarnation (sysexits: temporary failure)."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_name() -> str:
+    """Return this host's name as it stands in source names: no character that a path dislikes."""
+    return "".join(c if c.isalnum() or c in "-." else "-" for c in socket.gethostname()) or "host"
+
+
+def boot_id() -> str:
+    return _BOOT_ID.read_text() if _BOOT_ID.exists() else f"{host_name()}-{time.CLOCK_BOOTTIME}"
+
+
+def connect(plan: Plan, clock: Clock) -> Broker:
+    """Return the plan's broker; asks no cluster yet."""
+    broker: Broker = plugins.load("soak.brokers", plan.broker_kind).connect(
+        plan.broker_config, clock
+    )
+    return broker
+
+
+def topics_of(plan: Plan) -> Topics:
+    return Topics(plan.topic.names, plan.topic.partitions)
+
+
+def grid_of(folder: RunFolder, run: Run, clock: Clock) -> Grid:
+    """Return the run's seconds on this boot's monotonic clock, the same for all daemons of this host."""
+    return anchored_grid(_anchor(folder), boot_id(), run.start_wall_ns, clock)
+
+
+def has_grid(folder: RunFolder, run: Run) -> bool:
+    """True when `grid_of` asks no wall clock: a daemon of this boot has done so."""
+    return is_anchored(_anchor(folder), boot_id(), run.start_wall_ns)
+
+
+def _anchor(folder: RunFolder) -> Path:
+    return folder.anchors / f"{host_name()}.json"
+
+
+@dataclass(slots=True)
+class PhaseFile:
+    """Follows `phases.jsonl` as `conduct` appends to it."""
+
+    path: Path
+    phases: Phases = field(default_factory=Phases)
+    _seen: tuple[int, int] = (-1, -1)
+    _text: str = ""  # whole lines that were read
+
+    def poll(self) -> Phases:
+        """Return the decisions so far; reads the file only when it has changed, and parses what is new.
+
+        Raises:
+            RunFolderError: it is damaged, or cannot be read.
+        """
+        with reporting_damage(self.path):
+            return self._poll()
+
+    def _poll(self) -> Phases:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return self.phases
+        seen = (found.st_size, found.st_mtime_ns)
+        if seen != self._seen:
+            text = self.path.read_text()
+            text = text[: text.rfind("\n") + 1]
+            is_longer = text.startswith(self._text)
+            self.phases = (
+                parse_phases(text[len(self._text) :], self.phases)
+                if is_longer
+                else parse_phases(text)
+            )
+            self._text, self._seen = text, seen
+        return self.phases
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJournal:
+    """What a daemon that records writes with."""
+
+    run: Run
+    source: str
+    grid: Grid
+    writer: Journal
+    recorder: Recorder
+    phase_file: PhaseFile
+    end_page: Callable[[], None]  # a process that goes on after this daemon has to
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The run as one daemon sees it."""
+
+    folder: RunFolder
+    plan: Plan
+    run: Run
+    source: str
+    grid: Grid
+    writer: Journal
+    recorder: Recorder
+    phase_file: PhaseFile
+
+
+def open_context(run_dir: Path, role: str, clock: Clock) -> Context:
+    """Open the journal of `role`@host and anchor the grid.
+
+    Raises:
+        SoakError: no run folder, a damaged plan, or another process has this source.
+    """
+    folder = RunFolder(run_dir)
+    plan = read_plan(folder)
+    to = open_journal(folder, plan, role, clock)
+    plan = _with_client_name(plan, f"soakd-{to.run.id}-{role}")
+    return Context(folder, plan, to.run, to.source, to.grid, to.writer, to.recorder, to.phase_file)
+
+
+def _with_client_name(plan: Plan, name: str) -> Plan:
+    """Return the plan with a name for its broker's clients, where they can have one."""
+    named = getattr(plugins.load("soak.brokers", plan.broker_kind), "named", None)
+    if named is None:
+        return plan
+    return replace(plan, broker={plan.broker_kind: named(plan.broker_config, name)})
+
+
+def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> OpenJournal:
+    """Open the journal of `role`@host, anchor the grid, and serve the newest record where the plan says.
+
+    Raises:
+        SoakError: no run folder, or another process has this source.
+    """
+    run = read_run(folder)
+    source = f"{role}@{host_name()}"
+    grid = grid_of(folder, run, clock)
+    # A folder that was made anew in the middle of a run knows of no life before: its incarnation is to
+    # lie above all of them, or a host that has those takes the new records for old ones.
+    first_inc = max(1, grid.k_at(clock.mono_ns()) + 1)
+    # Where there is a load, the conductor ends it at the floor, and what was sent is recorded still.
+    floor = plan.free_space_floor if isinstance(plan, ProbePlan) else 0
+    journal = JournalWriter(folder.journal / source, clock, plan.journal.sync, floor_bytes=floor)
+    writer = BackgroundJournalWriter(journal.open(first_inc))
+    page, end_page = _published(folder, plan, run, role, clock)
+    recorder = Recorder(writer, grid, clock, page.show)
+    return OpenJournal(run, source, grid, writer, recorder, PhaseFile(folder.phases), end_page)
+
+
+def open_page(folder: RunFolder, plan: AnyPlan, run: Run, role: str, clock: Clock) -> MetricsPage:
+    """Return the daemon's page for Prometheus, served as long as the process lives if the plan wants it."""
+    return _published(folder, plan, run, role, clock)[0]
+
+
+def _published(
+    folder: RunFolder, plan: AnyPlan, run: Run, role: str, clock: Clock
+) -> tuple[MetricsPage, Callable[[], None]]:
+    """Return the daemon's page, and what ends the serving of it."""
+    page = MetricsPage(clock, {"run": run.id, "plan": plan.name, "daemon": role})
+    return page, publish(page, folder.path, plan.metrics, plan.daemons, role)
+
+
+def process_time() -> float:
+    """Return the CPU seconds that this process and all its threads have used."""
+    times = os.times()
+    return times.user + times.system
+
+
+class CpuMeter:
+    """CPU in cores between two calls; of the process, or of what else `used` tells the seconds of."""
+
+    def __init__(self, clock: Clock, used: Callable[[], float] = process_time) -> None:
+        self._clock = clock
+        self._used = used
+        self._last_ns = clock.mono_ns()
+        self._last_seconds = used()
+
+    def ratio(self) -> float:
+        now_ns, used = self._clock.mono_ns(), self._used()
+        elapsed = (now_ns - self._last_ns) / 1e9
+        ratio = (used - self._last_seconds) / elapsed if elapsed > 0 else 0.0
+        self._last_ns, self._last_seconds = now_ns, used
+        return ratio

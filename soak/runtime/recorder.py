@@ -1,0 +1,116 @@
+"""Turn the measurements of one second into a journal record, and detect clock steps and suspends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from soak.core.clock import Grid
+from soak.core.journal_format import columns_line
+from soak.core.model import Column, Event, Record, Span
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+
+LOG = logging.getLogger("soak.runtime.recorder")
+
+CLOCK_STEP_NS = SECOND_NS // 2  # NTP slews below 500 ppm stay far under this in a second
+SUSPEND_NS = SECOND_NS
+
+Samples = Sequence[tuple[Column, float]]
+
+
+class Journal(Protocol):
+    """Where records go: the writer itself, or the thread that it has in a daemon."""
+
+    @property
+    def inc(self) -> int: ...
+
+    @property
+    def is_behind(self) -> bool: ...
+
+    def append(self, record: Record, columns: Sequence[Column]) -> None: ...
+
+    def close(self, *, is_end: bool) -> None: ...
+
+
+class Recorder:
+    """Appends one record a second; `is_suspended` turns true when this incarnation must end."""
+
+    def __init__(
+        self,
+        writer: Journal,
+        grid: Grid,
+        clock: Clock,
+        show: Callable[[Samples], None] = lambda _: None,
+    ) -> None:
+        self._writer = writer
+        self._show = show
+        self._grid = grid
+        self._clock = clock
+        self._columns: tuple[Column, ...] | None = None
+        self._columns_id = ""
+        self._last_ns = clock.mono_ns()
+        self._wall_ahead_ns = clock.wall_ns() - self._last_ns
+        self._boot_ahead_ns = clock.boot_ns() - self._last_ns
+        self._is_behind = False
+        self.is_suspended = False
+
+    def append(
+        self,
+        k: int,
+        samples: Samples,
+        *,
+        histograms: Mapping[str, str] | None = None,
+        acknowledged: Mapping[str, tuple[Span, ...]] | None = None,
+        received: Mapping[str, tuple[Span, ...]] | None = None,
+        sent_next: Mapping[str, int] | None = None,
+        events: Sequence[Event] = (),
+        trust: Mapping[str, str | int | float | bool] | None = None,
+    ) -> None:
+        """Write what was measured in second k; the columns may change from call to call."""
+        now_ns = self._clock.mono_ns()
+        columns = tuple(column for column, _ in samples)
+        if columns != self._columns:
+            self._columns, self._columns_id = columns, columns_line(columns).id
+        clock_events = self._clock_events(now_ns)
+        reasons = {"reason": clock_events[0].kind} if clock_events else {}
+        record = Record(
+            k=k,
+            inc=self._writer.inc,
+            at_ns=self._clock.wall_ns(),
+            length_ns=now_ns - self._last_ns,
+            columns_id=self._columns_id,
+            values=tuple(value for _, value in samples),
+            histograms=histograms or {},
+            acknowledged=acknowledged or {},
+            received=received or {},
+            sent_next=sent_next or {},
+            events=(*events, *clock_events),
+            trust={**(trust or {}), **reasons},
+        )
+        self._last_ns = now_ns
+        self._show(samples)
+        self._writer.append(record, columns)
+        if self._writer.is_behind != self._is_behind:
+            self._is_behind = self._writer.is_behind
+            LOG.warning("journal_behind is_behind=%s k=%d", self._is_behind, k)
+
+    def _clock_events(self, now_ns: int) -> list[Event]:
+        wall_ns = self._clock.wall_ns()
+        moved_ns = wall_ns - now_ns - self._wall_ahead_ns
+        slept_ns = self._clock.boot_ns() - now_ns - self._boot_ahead_ns
+        self._wall_ahead_ns += moved_ns
+        self._boot_ahead_ns += slept_ns
+        since_ns = self._grid.wall_of(self._grid.k_at(self._last_ns))
+        if slept_ns > SUSPEND_NS:
+            self.is_suspended = True
+            return [Event("suspend", wall_ns, since_ns, {"seconds": slept_ns / SECOND_NS})]
+        if abs(moved_ns) > CLOCK_STEP_NS:
+            return [Event("clock_step", wall_ns, since_ns, {"seconds": moved_ns / SECOND_NS})]
+        return []
+
+
+def quantile_column(metric: str, quantile: str) -> Column:
+    """Return the column of one quantile of a latency."""
+    return Column(metric, (("quantile", quantile),), "seconds")

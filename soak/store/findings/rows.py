@@ -1,0 +1,173 @@
+"""Convert findings, changes and notifications to rows of `findings.db` and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from sqlite3 import Row
+from typing import Literal
+
+from soak.core.model import Change, Evidence, Explanation, Finding
+
+NotificationKind = Literal["confirmed", "corrected", "gone"]
+NotificationState = Literal["pending", "sent", "never"]
+RANK = {"warning": 0, "confirmed": 1, "gone": 2}
+"""The state of a change never falls back: a batch that is delivered twice changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """One message that a sink owes for a finding; (key, sink, kind, turn) is its identity."""
+
+    key: str
+    sink: str
+    kind: NotificationKind
+    turn: int  # from 1; a further one each time that the finding came back
+    state: NotificationState
+    created_wall_ns: int
+    next_at_wall_ns: int
+    attempts: int  # counted when a try begins
+    detail: str
+    done_wall_ns: int | None = None  # sent, or given up
+    so_far: str = ""  # what the sink noted at its last try
+    cause: str = ""  # which people were told by it, or may have been
+
+    @property
+    def is_untold(self) -> bool:
+        """True as long as nobody can have heard of it."""
+        return self.state == "pending" and not self.attempts
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationContent:
+    """What a message says; `was` is the other cause that its readers know, or may, "" where there is none.
+
+    A sequel that told some of its readers another cause is for all of them again; a first word has a sequel
+    for that.
+    """
+
+    finding: Finding | None  # None: it is not there
+    was: str
+    so_far: str  # what the sink noted at its last try
+
+
+def change_row(run: str, change: Change) -> tuple[object, ...]:
+    return (
+        run,
+        change.series,
+        change.raised_k,
+        change.onset_k,
+        *change.interval,
+        change.before,
+        change.after,
+        change.state,
+        change.confidence,
+        change.kind,
+        change.gone_k,
+        change.period_seconds,
+        change.burst_seconds,
+    )
+
+
+def change_of(row: Row) -> Change:
+    return Change(
+        series=row["series"],
+        raised_k=row["raised_k"],
+        onset_k=row["onset_k"],
+        interval=(row["first_k"], row["last_k"]),
+        before=_number(row["before"]),
+        after=_number(row["after"]),
+        state=row["state"],
+        confidence=row["confidence"],
+        kind=row["kind"],
+        gone_k=row["gone_k"],
+        period_seconds=row["period_seconds"],
+        burst_seconds=row["burst_seconds"],
+    )
+
+
+def finding_row(finding: Finding, now_wall_ns: int) -> tuple[object, ...]:
+    return (
+        finding.key,
+        finding.run,
+        finding.raised_k,
+        finding.onset_k,
+        *finding.interval,
+        finding.series,
+        finding.kind,
+        finding.before,
+        finding.after,
+        finding.state,
+        finding.confidence,
+        int(finding.is_about_cluster),
+        finding.gone_k,
+        now_wall_ns,
+        int(finding.is_settled),
+    )
+
+
+def finding_of(row: Row, causes: tuple[Explanation, ...], changes: tuple[str, ...]) -> Finding:
+    return Finding(
+        key=row["key"],
+        run=row["run"],
+        raised_k=row["raised_k"],
+        onset_k=row["onset_k"],
+        interval=(row["first_k"], row["last_k"]),
+        series=row["series"],
+        kind=row["kind"],
+        before=_number(row["before"]),
+        after=_number(row["after"]),
+        state=row["state"],
+        confidence=row["confidence"],
+        is_about_cluster=bool(row["is_about_cluster"]),
+        causes=causes,
+        changes=changes,
+        gone_k=row["gone_k"],
+        is_settled=bool(row["is_settled"]),
+    )
+
+
+def evidence_rows(key: str, causes: Sequence[Explanation]) -> Iterable[tuple[object, ...]]:
+    for explanation in causes:
+        for position, evidence in enumerate(explanation.evidence):
+            numbers = json.dumps(dict(evidence.numbers), sort_keys=True)
+            yield key, explanation.cause, position, evidence.text, numbers
+
+
+def explanations_of(causes: Sequence[Row], evidence: Sequence[Row]) -> tuple[Explanation, ...]:
+    """Return the causes in their order, each with its own evidence; rows are sorted by position."""
+    return tuple(
+        Explanation(
+            cause["cause"],
+            cause["score"],
+            tuple(
+                Evidence(row["text"], json.loads(row["numbers"]))
+                for row in evidence
+                if row["cause"] == cause["cause"]
+            ),
+        )
+        for cause in causes
+    )
+
+
+def notification_of(row: Row) -> Notification:
+    return Notification(
+        key=row["key"],
+        sink=row["sink"],
+        kind=row["kind"],
+        turn=row["turn"],
+        state=row["state"],
+        created_wall_ns=row["created_wall_ns"],
+        next_at_wall_ns=row["next_at_wall_ns"],
+        attempts=row["attempts"],
+        detail=row["detail"],
+        done_wall_ns=row["done_wall_ns"],
+        so_far=row["so_far"],
+        cause=row["cause"],
+    )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value  # SQLite keeps NaN as NULL

@@ -1,0 +1,101 @@
+"""Waits for the end of a run: its last second, the last records of its daemons, and the detector."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+
+from soak.core.clock import RunClock
+from soak.core.phases import Phases, drain_k
+from soak.core.plan.plan import Plan
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.runtime.context import PhaseFile, grid_of, host_name
+from soak.service.systemd import notifier
+from soak.store.journal.reader import has_ended
+from soak.store.run_folder import RunFolder, is_locked, read_plan, read_run
+from soak.supervisor.run import DETECT_LIMIT_NS
+
+OVERDUE_NS = 60 * SECOND_NS
+"""A daemon that has not ended so long after the run's last second is not waited for any longer."""
+UNDECIDED_NS = 600 * SECOND_NS
+"""A conductor that has decided no end so long after the latest that the plan allows will decide none."""
+POLL_SECONDS = 1.0
+
+
+def run(folder: RunFolder, stop: threading.Event, clock: Clock) -> bool:
+    """Return True when the run is over, False when told to stop before."""
+    known = read_run(folder)
+    seconds = RunClock.on(grid_of(folder, known, clock), clock)
+    ending = RunEnd(folder, read_plan(folder), clock)
+    manager = notifier()
+    manager.ready()
+    while not stop.wait(POLL_SECONDS):
+        manager.alive()
+        k = seconds.k()
+        manager.status(f"run {known.id}: {ending.phase_file.poll().at(k) or 'begins'}, second {k}")
+        if ending.is_over(k):
+            manager.stopping()
+            return True
+    return False
+
+
+def latest_end_k(phases: Phases, plan: Plan) -> int:
+    """Return the second by which a run is to have ended; what a ramp tries now counts as its last."""
+    lengths = plan.phases
+    open_ns = lengths.ramp.step + plan.load.backlog if lengths.ramp else 0
+    return drain_k(phases, lengths) + (lengths.drain + open_ns) // SECOND_NS
+
+
+@dataclass(slots=True)
+class RunEnd:
+    """Call `is_over` about once a second: its limits count from when it first saw the end."""
+
+    folder: RunFolder
+    plan: Plan
+    clock: Clock
+    phase_file: PhaseFile = field(init=False)
+    _overdue_ns: int | None = None  # when it was first seen that the end should have been decided
+    _end_ns: int | None = None
+    _last_ns: int | None = None  # when the last daemon that measures was seen to have ended
+
+    def __post_init__(self) -> None:
+        self.phase_file = PhaseFile(self.folder.phases)
+
+    def is_over(self, k: int) -> bool:
+        now_ns = self.clock.mono_ns()
+        if not self._is_past(k, now_ns):
+            return False
+        if self._end_ns is None:
+            self._end_ns = now_ns
+        if self._last_ns is None and (self._is_quiet() or now_ns - self._end_ns > OVERDUE_NS):
+            self._last_ns = now_ns
+        if self._last_ns is None:
+            return False
+        return self._is_detected() or now_ns - self._last_ns > DETECT_LIMIT_NS
+
+    def _is_past(self, k: int, now_ns: int) -> bool:
+        """True once the last second is over, also where nobody is left to decide which one it is."""
+        phases = self.phase_file.poll()
+        if phases.end_k is not None:
+            return k >= phases.end_k
+        if k < latest_end_k(phases, self.plan):
+            return False
+        if self._overdue_ns is None:
+            self._overdue_ns = now_ns
+        return now_ns - self._overdue_ns > UNDECIDED_NS
+
+    def _is_quiet(self) -> bool:
+        journal, host = self.folder.journal, host_name()
+        return all(has_ended(journal / f"{name}@{host}") for name in self.plan.measuring)
+
+    def _is_detected(self) -> bool:
+        """True when the detector has said its last word; one that starts says so by its lock."""
+        if is_locked(self.folder.spark / "lock"):
+            return False
+        try:
+            progress = json.loads((self.folder.spark / "progress.json").read_text())
+        except (OSError, ValueError):
+            return False
+        return not progress.get("is_running", True)

@@ -1,0 +1,251 @@
+"""Offline analysis of a whole run: confirms online findings and adds those that only hindsight shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import log
+
+import numpy as np
+
+from detectors import drift, kinds, level_shift, segmentation
+from detectors.attribution import attribute
+from detectors.channels import is_headline
+from detectors.incidents import group, is_recovery, is_regression
+from soak.core.model import Change, Finding, Series
+from soak.core.units import SECOND_NS
+from soak.store.journal.history import History
+from spark.attribute import (
+    finding_of,
+    nearby_of,
+    seconds_around,
+    smallest_step_ratio,
+    step_config,
+)
+from spark.summary import Judged
+from spark.timeline import Timeline
+
+# --- What changed in the latencies of a run, looking back at all of them together.
+
+_LEVEL_SECONDS, _LEVEL_ROWS = 10, 3  # that a level lasts at least, whichever is longer
+_RESERVE = 0.3  # of the threshold of other kinds than steps
+
+
+def changes_together(
+    many: Sequence[Series], step: int, plan: level_shift.Config
+) -> list[tuple[Change, ...]]:
+    """Return steps, drifts, spikes and tails in order of onset; `step` seconds lie between two rows.
+
+    What several series did at one time is one step: a change of each, clearest first. What is worth telling
+    is what the plan tells online.
+    """
+    config = segmentation.Config(
+        smallest_step_ratio=plan.smallest_step_ratio,
+        smallest_step_seconds=plan.smallest_step_seconds,
+        least_rows=max(_LEVEL_ROWS, _LEVEL_SECONDS // step),
+    )
+    worth = drift.Config(
+        threshold=log(plan.false_alarms / SECOND_NS) + log(plan.panel_size) + _RESERVE,
+        smallest_step_ratio=plan.smallest_step_ratio,
+        smallest_step_seconds=plan.smallest_step_seconds,
+    )
+    steps = segmentation.detect_together(many, config)
+    return kinds.told_together([(series, worth) for series in many], steps)
+
+
+# --- Looks back at a whole run: which online findings the offline detector sees too, and what it sees alone.
+
+NEAR_SECONDS = 15
+"""An offline step this close to an online one is the same step."""
+HOLD_SECONDS = 30
+"""A step that only the offline detector sees must hold this long on both sides."""
+ALONE_RATIO = 2.0
+"""And be this large, in publish and end-to-end latency both: a verdict must not hang on noise."""
+
+
+def look_back(
+    timeline: Timeline, online: Sequence[Finding], changes: Sequence[Change] = ()
+) -> list[Judged]:
+    """Return all findings, each with who saw it; `changes` are those of all series, seen online.
+
+    A warning that looking back confirms is told under the key that it was given online.
+    """
+    seen = offline_changes(timeline)
+    steps = [one for event in seen for one in event if one.kind == "step"]
+    courses = [one for event in seen for one in event if one.kind != "step"]
+    told = [finding for finding in online if finding.state != "warning"]
+    warnings = [finding for finding in online if finding.state == "warning"]
+    judged = []
+    for finding in told:
+        course = _drift_of(finding, steps, courses)
+        known = finding if course is None else _as_drift(finding, course)
+        is_seen = course is not None or any(_is_same(finding, step) for step in steps)
+        is_seen |= any(_is_same_course(finding, other) for other in courses)
+        judged.append(Judged(known, "both" if is_seen else "online", _step_of(known, seen)))
+    alone = [
+        step
+        for step in steps
+        if not any(_is_same(finding, step) or _is_return(finding, step) for finding in told)
+    ]
+    for finding in _findings(timeline, _lasting(alone, timeline), changes):
+        warned = next((one for one in warnings if _is_same(one, finding)), None)
+        step = _step_of(finding, seen)
+        if warned is None:
+            judged.append(Judged(finding, "offline", step))
+        else:
+            warnings.remove(warned)
+            judged.append(Judged(replace(finding, key=warned.key), "both", step))
+    return judged + [Judged(finding, "online") for finding in warnings]
+
+
+def headlines(timeline: Timeline) -> list[str]:
+    """Return the latencies that are looked back at."""
+    return [name for name, column in timeline.columns.items() if is_headline(column)]
+
+
+def offline_changes(timeline: Timeline) -> list[tuple[Change, ...]]:
+    """Return what changed in the headline latencies within the soak, untrusted seconds left out.
+
+    What is one event in several is one step.
+    """
+    many = []
+    for name in headlines(timeline):
+        k, values = timeline.series[name]
+        untrusted = np.array(
+            list(timeline.untrusted.get(name.partition("|")[0], {})), dtype=np.int64
+        )
+        untrusted = untrusted // timeline.step * timeline.step
+        keep = timeline.is_soak(k) & ~np.isin(k, untrusted) & (values > 0)
+        many.append(Series(name, k[keep], values[keep]))
+    return [
+        tuple(_within_buckets(change, timeline.step) for change in changes)
+        for changes in changes_together(many, timeline.step, step_config(timeline.plan))
+    ]
+
+
+def _within_buckets(change: Change, step: int) -> Change:
+    """Return a change with all seconds in its interval in which buckets of so many would show it there."""
+    low, high = change.interval
+    return replace(change, interval=(max(0, low - step // 2), high + (step - 1) // 2))
+
+
+def _step_of(finding: Finding, seen: Sequence[tuple[Change, ...]]) -> tuple[Change, ...]:
+    """Return the step that a finding is, looking back: the nearest, if may be one that its series took."""
+    near = [
+        event
+        for event in seen
+        if finding.kind == event[0].kind == "step" and any(_is_same(finding, one) for one in event)
+    ]
+    own = [event for event in near if any(one.series == finding.series for one in event)]
+    return min(own or near, key=lambda event: abs(event[0].onset_k - finding.onset_k), default=())
+
+
+def _drift_of(
+    finding: Finding, steps: Sequence[Change], courses: Sequence[Change]
+) -> Change | None:
+    """Return the drift that tells a step found online better: looking back there is no such step."""
+    if finding.kind != "step" or any(_is_same(finding, step) for step in steps):
+        return None
+    return next(
+        (
+            course
+            for course in courses
+            if course.kind == "drift"
+            and course.series == finding.series
+            and _is_within(finding, course)
+        ),
+        None,
+    )
+
+
+def _as_drift(finding: Finding, course: Change) -> Finding:
+    """Return a finding as the drift that it was: what was said of causes was about an instant."""
+    return replace(
+        finding,
+        kind="drift",
+        onset_k=course.onset_k,
+        interval=course.interval,
+        before=course.before,
+        after=course.after,
+        causes=(),
+    )
+
+
+def _is_same_course(finding: Finding, course: Change) -> bool:
+    return course.kind == finding.kind and _is_within(finding, course)
+
+
+def _is_within(finding: Finding, course: Change) -> bool:
+    """True when a finding of the same direction began while a drift, spikes or a tail lasted."""
+    is_up = finding.after > finding.before
+    last = max(course.raised_k, course.interval[1])
+    begins = course.interval[0] <= finding.interval[1] and finding.interval[0] <= last
+    return begins and is_up == (course.direction == "up")
+
+
+def _own_onset(step: Change) -> int:
+    """Return where the series itself shows a step: the onset is that of all series that took it."""
+    return step.raised_k
+
+
+def _is_same(finding: Finding, step: Change | Finding) -> bool:
+    is_up = finding.after > finding.before
+    low, high = finding.interval
+    onsets = (step.onset_k, _own_onset(step)) if isinstance(step, Change) else (step.onset_k,)
+    is_near = any(low - NEAR_SECONDS <= onset <= high + NEAR_SECONDS for onset in onsets)
+    return is_near and is_up == (step.after > step.before)
+
+
+def _is_return(finding: Finding, step: Change) -> bool:
+    """True for the step by which a finding went away: it is told with the finding."""
+    if finding.gone_k is None:
+        return False
+    is_back = (finding.after > finding.before) != (step.after > step.before)
+    return is_back and finding.onset_k < step.onset_k <= finding.gone_k + NEAR_SECONDS
+
+
+def _lasting(steps: Sequence[Change], timeline: Timeline) -> list[Change]:
+    """Return the large steps that hold, and that both latencies show."""
+    bounds = [edge for span in timeline.soak_spans for edge in span]
+    kept = []
+    for step in steps:
+        own = [_own_onset(other) for other in steps if other.series == step.series]
+        edges = [*bounds, *(onset for onset in own if onset != _own_onset(step))]
+        holds = all(abs(_own_onset(step) - edge) >= HOLD_SECONDS for edge in edges)
+        low, high = sorted((step.before, step.after))
+        if holds and low > 0 and high / low >= ALONE_RATIO:
+            kept.append(step)
+    metrics = {step.series: step.series.partition("|")[2].partition("{")[0] for step in kept}
+    return [
+        step
+        for step in kept
+        if any(
+            metrics[other.series] != metrics[step.series]
+            and other.direction == step.direction
+            and abs(_own_onset(other) - _own_onset(step)) <= NEAR_SECONDS
+            for other in kept
+        )
+    ]
+
+
+def _findings(
+    timeline: Timeline, steps: Sequence[Change], changes: Sequence[Change]
+) -> list[Finding]:
+    findings = []
+    history = History(timeline.folder.journal)
+    for incident in group(steps):
+        finding = finding_of(timeline.run.id, incident, None)
+        k0, k1 = seconds_around(finding, timeline.end_k)
+        nearby = nearby_of(
+            history.window(k0, k1),
+            (*steps, *changes),
+            timeline.phases,
+            history.earlier_events(k0),
+        )
+        causes = tuple(attribute(incident, nearby, is_last=not timeline.is_running))
+        key = f"{finding.key}-offline"
+        about = is_regression(incident, causes) and not is_recovery(
+            incident, (*steps, *changes), smallest_step_ratio(timeline.plan)
+        )
+        findings.append(replace(finding, key=key, causes=causes, is_about_cluster=about))
+    return findings

@@ -1,0 +1,136 @@
+"""Offsets of readers in journals that grow while they are read.
+
+A place is the number of a file and a byte in it, always just behind a newline. The last line of a file
+counts as torn, and is left out, only once a newer file exists: its writer is then gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from soak.core.journal_format import Columns, DamagedLineError, decode
+from soak.core.model import Column
+from soak.store.journal.reader import lines, sources
+from soak.store.journal.writer import segment_name, segments
+
+Offset = dict[str, list[int]]
+"""Source to [file number, bytes]; what Spark keeps in its checkpoint."""
+
+_BLOCK_BYTES = 65_536
+_MOST_COLUMNS_LINES = 16  # of one file; older ones are found by reading the file
+_COLUMNS_LINE = b'{"t":"c"'
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes [begin, end) of one file; `end` below `begin`: the file lost what was read before.
+
+    `columns_at` are the places of columns lines before `begin` that records in it may refer to.
+    """
+
+    source: str
+    segment: int
+    begin: int
+    end: int
+    columns_at: tuple[int, ...] = ()
+
+    def path(self, journal: Path) -> Path:
+        return journal / self.source / segment_name(self.segment)
+
+
+class ColumnsIndex:
+    """Where the columns lines of the file in hand lie, so that no batch searches it again."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[Path, int, tuple[int, ...]]] = {}  # one entry a source
+
+    def before(self, path: Path, begin: int) -> tuple[int, ...]:
+        """Return the places of columns lines in [0, begin), ascending, at most the last sixteen."""
+        known, scanned, places = self._seen.get(path.parent, (path, 0, ()))
+        if known != path or scanned > begin:
+            scanned, places = 0, ()
+        for raw in lines(path, scanned, begin):
+            if raw.startswith(_COLUMNS_LINE):
+                places = (*places, scanned)[-_MOST_COLUMNS_LINES:]
+            scanned += len(raw)
+        self._seen[path.parent] = (path, begin, places)
+        return places
+
+
+def newest(journal: Path, start: Offset, limit_bytes: int | None) -> Offset:
+    """Return how far may be read from `start`: whole lines, about `limit_bytes` over all sources."""
+    names = [name for name in sources(journal) if segments(journal / name)]
+    share = None if limit_bytes is None else max(1, limit_bytes // max(1, len(names)))
+    return {**start, **{name: _advanced(journal / name, start.get(name), share) for name in names}}
+
+
+def spans(journal: Path, start: Offset, end: Offset, index: ColumnsIndex) -> list[Span]:
+    """Return what lies between two places of every source, by source and file."""
+    found = []
+    for source, (last, end_bytes) in sorted(end.items()):
+        first, begin_bytes = start.get(source, [-1, 0])
+        for path in segments(journal / source):
+            number = int(path.stem)
+            if not first <= number <= last:
+                continue
+            begin = begin_bytes if number == first else 0
+            # a file that is not the last any more does not change, so this is the same on a replay
+            stop = end_bytes if number == last else _newline_before(path, 0, path.stat().st_size)
+            if stop != begin:
+                places = index.before(path, begin) if stop > begin else ()
+                found.append(Span(source, number, begin, stop, places))
+    return found
+
+
+def columns_at(path: Path, place: int) -> tuple[str, tuple[Column, ...]] | None:
+    """Return id and columns of the columns line at `place`, or None when it is damaged."""
+    with path.open("rb") as file:
+        file.seek(place)
+        raw = file.readline()
+    try:
+        line = decode(raw)
+    except DamagedLineError:
+        return None
+    return (line.id, line.columns) if isinstance(line, Columns) else None
+
+
+def _advanced(folder: Path, start: list[int] | None, limit: int | None) -> list[int]:
+    files = segments(folder)  # before any size is taken: all but the last of them are whole
+    number, offset = start or [int(files[0].stem), 0]
+    for path in files:
+        if int(path.stem) < number:
+            continue
+        if int(path.stem) > number:
+            number, offset = int(path.stem), 0
+        end = _newline_before(path, offset, path.stat().st_size)
+        if limit is not None and end - offset > limit:
+            cut = _newline_before(path, offset, offset + limit)
+            return [number, cut if cut > offset else _newline_after(path, offset)]
+        if limit is not None:
+            limit -= max(0, end - offset)
+        offset = max(offset, end)
+    return [number, offset]
+
+
+def _newline_before(path: Path, begin: int, end: int) -> int:
+    """Return the place behind the last newline in [begin, end), or `begin` when there is none.
+
+    An `end` below `begin` is returned as the place behind the last newline of the whole file.
+    """
+    floor = begin if begin <= end else 0
+    with path.open("rb") as file:
+        while end > floor:
+            block = max(floor, end - _BLOCK_BYTES)
+            file.seek(block)
+            at = file.read(end - block).rfind(b"\n")
+            if at >= 0:
+                return block + at + 1
+            end = block
+    return floor
+
+
+def _newline_after(path: Path, begin: int) -> int:
+    with path.open("rb") as file:
+        file.seek(begin)
+        return begin + len(file.readline())

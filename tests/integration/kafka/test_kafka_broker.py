@@ -1,0 +1,109 @@
+"""The Kafka broker port against a real Kafka."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from soak.app import preflight
+from soak.brokers.kafka import batch_calls
+from soak.brokers.kafka import broker as kafka
+from soak.core.clock import SystemClock
+from soak.core.errors import BrokerError, PlanError
+from soak.core.ports import EARLIEST, Outgoing, Topics
+from soak.lab.ports import Running
+
+pytestmark = pytest.mark.broker
+COUNT = 1009  # a prime
+
+
+@pytest.fixture(params=["batch calls", "the binding's calls"])
+def broker(lab_kafka: Running, request: pytest.FixtureRequest) -> kafka.KafkaBroker:
+    config = kafka.Config(bootstrap_servers=lab_kafka.bootstrap_servers)
+    library = batch_calls.load_library() if request.param == "batch calls" else None
+    return kafka.KafkaBroker(config, SystemClock(), library)
+
+
+@pytest.fixture
+def topics(broker: kafka.KafkaBroker) -> Topics:
+    found = Topics((f"soak-test-{secrets.token_hex(4)}", f"soak-test-{secrets.token_hex(4)}"), 2)
+    broker.create_topics(found, 1, {"retention.ms": "600000"})
+    return found
+
+
+def test_what_is_sent_is_acknowledged_and_received_in_order(
+    broker: kafka.KafkaBroker, topics: Topics
+) -> None:
+    producer = broker.producer(topics)
+    payloads = [token.to_bytes(8, "little") for token in range(COUNT)]
+    partitions = [token % topics.total for token in range(COUNT)]
+    sent = 0
+    while sent < COUNT:
+        sent += producer.send(Outgoing(partitions[sent:], payloads[sent:], sent))
+        producer.serve()
+    acks = producer.close(30)
+    consumer = broker.consumer(topics, "audit", dict.fromkeys(range(topics.total), EARLIEST))
+    heads: list[bytes] = []
+    seen: list[int] = []
+    offsets: list[int] = []
+    for _ in range(600):
+        batch = consumer.receive(100, 0.1)
+        heads += [bytes(head) for head in batch.heads]
+        seen += batch.partition.tolist()
+        offsets += batch.offset.tolist()
+        if len(heads) >= COUNT:
+            break
+    bounds = consumer.log_bounds(range(topics.total))
+    consumer.close()
+
+    assert sorted(acks.token.tolist()) == list(range(COUNT))
+    assert (acks.offset >= 0).all()
+    assert sorted(int.from_bytes(head, "little") for head in heads) == list(range(COUNT))
+    for at in range(topics.total):
+        mine = [offset for offset, where in zip(offsets, seen, strict=True) if where == at]
+        assert np.diff(mine).tolist() == [1] * (len(mine) - 1)
+        assert bounds[at] == (0, len(mine))
+
+
+def test_the_cluster_says_which_topics_are_there_and_who_leads(
+    broker: kafka.KafkaBroker, topics: Topics
+) -> None:
+    assert broker.existing([*topics.names, "soak-not"]) == list(topics.names)
+    assert broker.leaders(topics).tolist() == [1] * topics.total
+    assert broker.existing(["soak-not"]) == []
+
+
+def test_a_setting_that_the_cluster_refuses_is_told_in_its_words(broker: kafka.KafkaBroker) -> None:
+    with pytest.raises(BrokerError, match=r"cannot create topic .*segment\.bytes"):
+        broker.create_topics(
+            Topics((f"soak-{secrets.token_hex(4)}",), 1), 1, {"segment.bytes": "many"}
+        )
+
+
+def test_a_topic_that_exists_already_is_refused_with_file_line_and_key(
+    lab_kafka: Running, topics: Topics, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        f"name: x\nbroker:\n  kafka:\n    bootstrap_servers: {lab_kafka.bootstrap_servers}\n"
+        f"topic:\n  name: {topics.names[0]}\n"
+    )
+
+    with pytest.raises(
+        PlanError, match=rf"plan\.yaml:6: topic\.name: topic {topics.names[0]} exists already"
+    ):
+        preflight.check_cluster(preflight.load_plan(path))
+
+
+def test_the_topic_to_be_used_must_be_there(lab_kafka: Running, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        f"name: x\nbroker:\n  kafka:\n    bootstrap_servers: {lab_kafka.bootstrap_servers}\n"
+        "topic:\n  name: soak-nowhere\n  use_existing: true\n"
+    )
+
+    with pytest.raises(PlanError, match=r"plan\.yaml:7: topic\.use_existing: there is no topic"):
+        preflight.check_cluster(preflight.load_plan(path))

@@ -1,0 +1,269 @@
+"""Records of another host over a real Kafka, which goes away and comes back: each arrives, none twice."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from soak.core.clock import SystemClock
+from soak.core.errors import BrokerError
+from soak.core.plan.plan import Ship
+from soak.core.units import SECOND_NS
+from soak.lab.brokers import kafka
+from soak.lab.ports import Running
+from soak.runtime.context import host_name
+from soak.service import children
+from soak.shipping import receiver
+from soak.shipping.ingest import Ingest
+from soak.shipping.sender import Shipper
+from soak.store.journal.reader import read_source, sources
+from soak.store.run_folder import RunFolder
+from soak.store.samples_topic import SamplesReader, SamplesWriter, ShippedLine
+from tests.support.shipped_run import START_NS, Host, folder_of, records
+
+pytestmark = pytest.mark.broker
+
+SOURCE = "probe@b"
+LIMIT_NS = 120 * SECOND_NS
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A Kafka of its own, for it is stopped."""
+    found = kafka.start(tmp_path_factory.mktemp("ship-kafka"), {})
+    yield found
+    found.kill()  # nothing in it is needed any more
+
+
+def ship_to(broker: Running, topic: str) -> Ship:
+    return Ship(bootstrap_servers=broker.bootstrap_servers, topic=topic, timeout=3 * SECOND_NS)
+
+
+def test_nothing_is_lost_while_the_cluster_is_away(broker: Running, tmp_path: Path) -> None:
+    """Shipped before, during and after: the receiver, which never stops, has every record once."""
+    here, there = folder_of(tmp_path / "b"), folder_of(tmp_path / "a")
+    clock, ship = SystemClock(), ship_to(broker, "soak.samples")
+    host, writer = Host(here, SOURCE), SamplesWriter(ship, "r1", START_NS, SystemClock())
+    shipper = Shipper(here, writer, clock, "b")
+    reader, intake = (
+        SamplesReader(ship, "r1", START_NS, {}, SystemClock()),
+        Ingest(there, clock, "a"),
+    )
+
+    host.write(23)
+    shipper.round()
+    reader.open()
+    broker.stop()
+    host.write(23)
+    away = shipper.round()
+    behind = shipper.waiting_bytes()
+    broker.restart()
+    host.write(23)
+    host.close(is_end=True)
+    deadline_ns = clock.mono_ns() + LIMIT_NS
+    while len(records_or_none(there)) < 69 and clock.mono_ns() < deadline_ns:
+        shipper.round()
+        intake.take(reader.take(1000, 0.5))
+    reader.close()
+    intake.close()
+    writer.close()
+
+    assert behind > 0
+    assert away >= 1.0
+    assert records(there, SOURCE) == records(here, SOURCE)
+    assert shipper.waiting_bytes() == 0
+
+
+def records_or_none(folder: RunFolder) -> list[object]:
+    return list(read_source(folder.journal, SOURCE)) if SOURCE in sources(folder.journal) else []
+
+
+def test_a_topic_of_many_runs_gives_each_its_own(broker: Running, tmp_path: Path) -> None:
+    """By run and start; a record that is sent twice, and another run's, change nothing."""
+    ship, there = ship_to(broker, "fleet"), folder_of(tmp_path / "a")
+    hosts = [folder_of(tmp_path / name, name) for name in ("r1", "r2")]
+    for at, folder in enumerate(hosts):
+        host = Host(folder, f"probe@host{at}")
+        host.write(23)
+        for _ in range(2):  # a second shipper that knows of no position
+            writer = SamplesWriter(ship, folder.path.name, START_NS, SystemClock())
+            Shipper(folder, writer, SystemClock(), f"host{at}").round()
+            (folder.path / "ship.json").unlink()
+    there.plan.write_text(
+        "name: x\nbroker: {kafka: {bootstrap_servers: 'h:9'}}\n"
+        f"ship: {{bootstrap_servers: '{ship.bootstrap_servers}', topic: fleet}}\n"
+    )
+
+    told: list[int] = []
+    codes = [
+        receiver.run(there.path, threading.Event(), SystemClock(), is_once=True, tell=told.append)
+        for _ in range(2)
+    ]
+
+    assert (codes, told) == ([0, 0], [23, 0])
+    assert sources(there.journal) == ["probe@host0"]
+    assert records(there, "probe@host0") == records(hosts[0], "probe@host0")
+
+
+def test_a_line_that_the_cluster_refuses_for_good_holds_up_no_other(broker: Running) -> None:
+    """It is counted: its second is a gap."""
+    ship = ship_to(broker, "large")
+    writer = SamplesWriter(ship, "r1", START_NS, SystemClock())
+
+    writer.send([ShippedLine(SOURCE, b"x" * (17 * 2**20)), ShippedLine(SOURCE, b"y")])
+    reader = SamplesReader(ship, "r1", START_NS, {}, SystemClock())
+    reader.open()
+    ends = reader.ends(reader.offsets)
+    found: list[ShippedLine] = []
+    while any(reader.offsets[at] < end for at, end in ends.items()):
+        found += reader.take(10, 0.5)
+    reader.close()
+    writer.close()
+
+    assert writer.too_large == 1
+    assert found == [ShippedLine(SOURCE, b"y")]
+
+
+def made(broker: Running, topic: str, partitions: int = 1, **settings: str) -> AdminClient:
+    """Make a topic as somebody else would; return who may change it."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    config = {name.replace("_", "."): value for name, value in settings.items()}
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
+    admin.create_topics([new])[topic].result(LIMIT_NS / SECOND_NS)
+    return admin
+
+
+def test_a_topic_with_a_small_limit_takes_all_lines_that_fit(broker: Running) -> None:
+    """A batch of small lines never counts as one large line: each that is left out is a gap."""
+    made(broker, "narrow", max_message_bytes="131072")
+    writer = SamplesWriter(ship_to(broker, "narrow"), "r1", START_NS, SystemClock())
+    lines = [ShippedLine(SOURCE, random.Random(at).randbytes(6000)) for at in range(230)]
+
+    writer.send([*lines, ShippedLine(SOURCE, random.Random(0).randbytes(200_000))])
+    writer.close()
+    reader = SamplesReader(ship_to(broker, "narrow"), "r1", START_NS, {}, SystemClock())
+    reader.open()
+    found: list[ShippedLine] = []
+    while reader.offsets != reader.ends(reader.offsets):
+        found += reader.take(1000, 0.5)
+    reader.close()
+
+    assert writer.too_large == 1
+    assert found == lines
+
+
+@pytest.mark.parametrize(("kept", "skipped"), [(3, 7), (99, 0)])
+def test_a_place_that_the_topic_has_no_more_moves_to_its_oldest(
+    broker: Running, kept: int, skipped: int
+) -> None:
+    """Deleted before it was read: counted. Beyond the end, as of a topic made anew: read from the start."""
+    topic = f"deleted-{kept}"
+    admin = made(broker, topic)
+    writer = SamplesWriter(ship_to(broker, topic), "r1", START_NS, SystemClock())
+    writer.send([ShippedLine(SOURCE, b"%d" % at) for at in range(23)])
+    writer.close()
+    first = TopicPartition(topic, 0, 10)
+    admin.delete_records([first])[TopicPartition(topic, 0)].result(LIMIT_NS / SECOND_NS)
+
+    reader = SamplesReader(ship_to(broker, topic), "r1", START_NS, {0: kept}, SystemClock())
+    reader.open()
+    found: list[ShippedLine] = []
+    while reader.offsets != reader.ends(reader.offsets):
+        found += reader.take(1000, 0.5)
+    reader.close()
+
+    assert [line.raw for line in found] == [b"%d" % at for at in range(10, 23)]
+    assert reader.skipped == skipped
+
+
+def test_a_compacted_topic_is_told_once(broker: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """It keeps one line a source: all but the newest are lost to who comes later."""
+    made(broker, "compacted", cleanup_policy="compact")
+    writer = SamplesWriter(ship_to(broker, "compacted"), "r1", START_NS, SystemClock())
+
+    for _ in range(2):
+        writer.send([ShippedLine(SOURCE, b"x")])
+        writer.close()
+
+    told = [one.getMessage() for one in caplog.records if "compacted" in one.getMessage()]
+    assert told == ["topic_is_compacted topic=compacted cleanup_policy=compact"]
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning(broker: Running) -> None:
+    """Opened once more: the place in the old one says nothing of the new one."""
+    admin, ship = made(broker, "anew"), ship_to(broker, "anew")
+    reader = SamplesReader(ship, "r1", START_NS, {0: 23}, SystemClock())
+    reader.open()
+    admin.delete_topics(["anew"])["anew"].result(LIMIT_NS / SECOND_NS)
+    writer = SamplesWriter(ship, "r1", START_NS, SystemClock())
+    writer.send([ShippedLine(SOURCE, b"%d" % at) for at in range(23)])
+    writer.close()
+
+    reader.open()
+    ends = reader.ends(reader.offsets)
+    found: list[ShippedLine] = []
+    while any(reader.offsets[at] < end for at, end in ends.items()):
+        found += reader.take(1000, 0.5)
+    reader.close()
+
+    assert [line.raw for line in found] == [b"%d" % at for at in range(23)]
+
+
+def test_a_cluster_that_is_not_there_is_told_in_time() -> None:
+    """With the address and the cause, before anything is sent."""
+    ship = Ship(bootstrap_servers="127.0.0.1:9", timeout=SECOND_NS)
+    writer = SamplesWriter(ship, "r1", START_NS, SystemClock())
+
+    with pytest.raises(BrokerError, match=r"answered at 127\.0\.0\.1:9: .*refused"):
+        writer.send([ShippedLine(SOURCE, b"x")])
+
+
+def sent(folder: RunFolder) -> str:
+    path = folder.path / "ship.json"
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_host_that_only_probes_ships_what_it_records(broker: Running, tmp_path: Path) -> None:
+    """Two processes: one samples, one sends; SIGTERM ends both, with the last line sent."""
+    ship, there = ship_to(broker, "alone"), folder_of(tmp_path / "a")
+    plan, folder = tmp_path / "p.yaml", RunFolder(tmp_path / "b")
+    plan.write_text(
+        f"name: x\nprobes: {{pressure: {{}}}}\n"
+        f"ship: {{bootstrap_servers: '{ship.bootstrap_servers}', topic: alone}}\n"
+    )
+    options = ["--run-dir", str(folder.path), "--run-id", "r1", "--start", "2026-09-21T14:13:20Z"]
+    command = [sys.executable, "-m", "soak.cli.main", "probe", str(plan), *options]
+    source = f"probe@{host_name()}"
+    with subprocess.Popen(
+        children.with_death_signal(command), stdout=subprocess.DEVNULL
+    ) as process:
+        deadline_ns = SystemClock().mono_ns() + LIMIT_NS
+        while source not in sent(folder) and SystemClock().mono_ns() < deadline_ns:
+            threading.Event().wait(0.1)
+        process.terminate()
+        process.wait(60)
+
+    reader, intake = (
+        SamplesReader(ship, "r1", START_NS, {}, SystemClock()),
+        Ingest(there, SystemClock(), "a"),
+    )
+    reader.open()
+    ends = reader.ends(reader.offsets)
+    while any(reader.offsets[at] < end for at, end in ends.items()):
+        intake.take(reader.take(1000, 0.5))
+    reader.close()
+    intake.close()
+    assert process.returncode == 0
+    assert records(there, source) == records(folder, source)
+    assert b'"t":"end"' in b"".join(
+        path.read_bytes() for path in (there.journal / source).glob("*.jsonl")
+    )

@@ -1,0 +1,373 @@
+"""The injected drive as a flash drive: it starves when its model says so, and a trim ends it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from soak.core.errors import LabError
+from soak.lab.drive import block_device, drive, nbdkit_plugin
+from soak.lab.drive.flash import Settings
+from soak.lab.drive.folder import DriveCommand, DriveStatus, read_status, write_command
+from soak.lab.faults import clients
+
+CAPACITY = 2**26
+PAGE = 4096
+SPARE = 0.02
+POOL_BYTES = CAPACITY * SPARE
+
+
+def started(tmp_path: Path, filesystem: str = "ext4") -> drive.Drive:
+    lack = drive.missing(filesystem=filesystem)
+    if lack:
+        pytest.skip(lack)
+    capacity = max(CAPACITY, drive.LEAST_BYTES[filesystem])
+    return drive.start(tmp_path / "drive", capacity_bytes=capacity, filesystem=filesystem)
+
+
+@pytest.fixture(params=["ext4", "xfs"])
+def injected(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[drive.Drive]:
+    made = started(tmp_path, request.param)
+    yield made
+    made.close()
+
+
+def flushed(file: int, at: int) -> float:
+    """Write a page through to the drive; return how long that took."""
+    begun = time.perf_counter()
+    os.pwrite(file, bytes([at % 251 + 1]) * PAGE, at % 64 * PAGE)
+    os.fdatasync(file)
+    return time.perf_counter() - begun
+
+
+def come_and_gone(path: Path, size: int) -> None:
+    """Have so many bytes on the drive, and delete them."""
+    with path.open("wb") as file:
+        file.write(os.urandom(size))
+        file.flush()
+        os.fsync(file.fileno())
+    path.unlink()
+
+
+def newly(made: drive.Drive, is_it: Callable[[DriveStatus], bool]) -> DriveStatus:
+    """Return what the drive says once a page of its counters is new: it says so twice a second."""
+    deadline = time.monotonic() + 20
+    while not is_it(made.said()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return made.said()
+
+
+def test_what_it_is_told_and_says_comes_through_files_as_a_whole(tmp_path: Path) -> None:
+    """And a drive that has said nothing yet has done nothing."""
+    write_command(
+        tmp_path / "control", DriveCommand(delay_seconds=0.01, flash=Settings(spare_ratio=0.1))
+    )
+
+    assert '"spare_ratio": 0.1' in (tmp_path / "control").read_text()
+    assert read_status(tmp_path / "counters") == DriveStatus()
+
+
+@pytest.mark.slow
+def test_it_starves_when_its_pool_is_written_and_recovers_by_a_trim(injected: drive.Drive) -> None:
+    """The bytes written at onset are within 10 % of pool and collection; while it starves a flush waits."""
+    file = os.open(injected.mount_point / "x", os.O_CREAT | os.O_RDWR)
+    try:
+        for at in range(64):
+            flushed(file, at)
+        capacity = _size(injected.device)
+        aging = Settings(spare_ratio=POOL_BYTES / capacity, collected_pages_per_second=1500)
+        quick = sorted(flushed(file, at) for at in range(23))[11]
+        injected.age(aging)
+        begun = time.monotonic()
+        at = 0
+        while injected.said().starved_writes == 0 and at < 20_000:
+            flushed(file, at)
+            at += 1
+        starving = sorted(flushed(file, at) for at in range(9))[4]
+        lasted = time.monotonic() - begun
+        said = newly(injected, lambda found: found.erased_pages < 0)
+        injected.trim()
+        newly(injected, lambda found: found.erased_pages > 1000)
+        after = sorted(flushed(file, at) for at in range(23))[11]
+    finally:
+        os.close(file)
+
+    assert said.aged_written_bytes is not None
+    assert said.starved_written_bytes is not None
+    written = said.starved_written_bytes - said.aged_written_bytes
+    # Stale is at most the pool, so the collection gives at most this beside it.
+    most = POOL_BYTES / (POOL_BYTES + capacity) * aging.collected_pages_per_second * PAGE * lasted
+    assert 0.9 * POOL_BYTES <= written <= 1.1 * (POOL_BYTES + most)
+    assert starving > 4 * quick
+    assert after < starving / 2
+
+
+def _size(device: str) -> int:
+    return int((Path("/sys/block") / device / "size").read_text()) * 512
+
+
+@pytest.mark.slow
+def test_who_writes_waits_for_the_drive_once_no_more_may_be_held_back(tmp_path: Path) -> None:
+    """Nobody flushes: without a limit the kernel takes 8 MiB at once, however slow the drive is."""
+    if lack := block_device.missing_dirty_limit():
+        pytest.skip(lack)
+    made = started(tmp_path)
+    limits = Path("/sys/class/block") / made.device / "bdi"
+    try:
+        made.answer(delay_seconds=0.2)
+        plain = written(made.mount_point / "plain")
+        made.answer()
+        with (made.mount_point / "plain").open("rb+") as file:
+            os.fsync(file)  # what was held back is on the drive
+        made.limit_dirty(2**20)
+        is_strict = (limits / "strict_limit").read_text().strip()
+        made.answer(delay_seconds=0.2)
+        limited = written(made.mount_point / "limited")
+    finally:
+        made.close()
+
+    assert limited > 10 * plain
+    assert is_strict == "1"
+    assert not (limits / "strict_limit").exists() or (limits / "strict_limit").read_text() == "0\n"
+
+
+def written(path: Path) -> float:
+    """Write 8 MiB in pages and flush nothing; return how long that took."""
+    begun = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(2**23 // PAGE):
+            file.write(bytes(PAGE))
+    return time.perf_counter() - begun
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filesystem", ["ext4", "xfs"])
+def test_a_drive_that_failed_is_written_again_once_it_is_mounted_anew(
+    filesystem: str, tmp_path: Path
+) -> None:
+    """Before that its filesystem refuses, though the drive answers; what was flushed is still there."""
+    lack = drive.missing(filesystem=filesystem)
+    if lack:
+        pytest.skip(lack)
+    capacity = drive.LEAST_BYTES[filesystem]
+    made = drive.start(tmp_path / "drive", capacity_bytes=capacity, filesystem=filesystem)
+    try:
+        file = os.open(made.mount_point / "x", os.O_CREAT | os.O_RDWR)
+        flushed(file, 0)
+        os.fsync(file)
+        made.fail("ENOSPC")
+        with pytest.raises(OSError, match=r"Input/output|No space|Read-only"):
+            flushed(file, 1)
+        os.close(file)
+        made.answer()
+        made.remount()
+        file = os.open(made.mount_point / "x", os.O_RDWR)
+        kept = os.pread(file, 1, 0)
+        flushed(file, 1)
+        os.close(file)
+    finally:
+        made.close()
+
+    assert kept == b"\x01"
+
+
+def test_zeros_are_written_as_anything_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count, take pages, and fail when the drive is told to."""
+    monkeypatch.setitem(sys.modules, "nbdkit", SimpleNamespace(set_error=lambda _: None))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    made = nbdkit_plugin.Drive()
+    made.hold(CAPACITY)
+    made.control, made.counters = tmp_path / "a", tmp_path / "b"
+    write_command(made.control, DriveCommand(delay_seconds=23.0, flash=Settings(is_full=False)))
+    nbdkit_plugin.zero(made, 10 * PAGE, 0, 0)
+    made.say()
+    write_command(made.control, DriveCommand(error="EIO"))
+    with pytest.raises(OSError, match="told to fail"):
+        nbdkit_plugin.zero(made, PAGE, 0, 0)
+
+    said = read_status(made.counters)
+    assert (said.written_bytes, said.valid_pages, said.waited_seconds) == (10 * PAGE, 10, 23.0)
+
+
+def test_a_drive_has_one_memory_from_before_its_first_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come at once, and what one of them writes must not be in a memory of its own."""
+    made = Line(tmp_path, monkeypatch).told(DriveCommand())
+    maps: list[object] = []
+    monkeypatch.setattr("mmap.mmap", maps.append)
+
+    nbdkit_plugin.pwrite(made, b"\x17" * PAGE, 0, 0)
+    nbdkit_plugin.pwrite(made, b"\x2a" * PAGE, PAGE, 0)
+
+    assert maps == []
+    assert made.memory[: 2 * PAGE] == b"\x17" * PAGE + b"\x2a" * PAGE
+
+
+class Line:
+    """A drive in this process under a clock of ours, which goes on as long as it is slept."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr("time.sleep", self._sleep)
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
+        self.drive = nbdkit_plugin.Drive()
+        self.drive.hold(CAPACITY)
+        self.drive.control, self.drive.counters = folder / "control", folder / "counters"
+
+    def told(self, told: DriveCommand) -> nbdkit_plugin.Drive:
+        write_command(self.drive.control, told)
+        return self.drive
+
+    def said(self) -> DriveStatus:
+        self.drive.say()
+        return read_status(self.drive.counters)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_what_is_written_while_a_drive_discards_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trim, a second's work, is answered at once; a flush 0.5 s later waits for the other half."""
+    line = Line(tmp_path, monkeypatch)
+    flash = Settings(is_full=False, kept_ratio=0.5, spare_ratio=0.0, trim_seconds_per_mib=0.5)
+    made = line.told(DriveCommand(flash=flash))
+    nbdkit_plugin.pwrite(made, bytes(2**20), 0, 0)
+    before = line.said().held_up_wall_ns
+    nbdkit_plugin.trim(made, 2**20, 0, 0)
+    at_once = line.now
+    line.now += 0.5
+    nbdkit_plugin.flush(made, 0)
+    after_flush = line.now
+    nbdkit_plugin.pwrite(made, bytes(PAGE), 0, 0)
+
+    assert (before, at_once) == (None, 100.0)
+    assert after_flush == 101.0  # half of it is kept, so 1 MiB is the work of 2
+    assert line.now == after_flush
+    assert line.said().held_up_wall_ns is not None
+
+
+def test_what_is_written_while_a_drive_reads_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read takes its own time, and so does who writes then; without being told neither does."""
+    line = Line(tmp_path, monkeypatch)
+    piece = bytearray(2**19)
+    nbdkit_plugin.pread(line.told(DriveCommand()), piece, 0, 0)
+    free = line.now
+    made = line.told(DriveCommand(read_seconds_per_mib=2.0))
+    monkeypatch.setattr("time.sleep", lambda _: None)  # as if it were another thread that reads
+    nbdkit_plugin.pread(made, piece, 0, 0)
+    nbdkit_plugin.pread(made, piece, 0, 0)
+    nbdkit_plugin.pwrite(made, bytes(PAGE), 0, 0)
+
+    assert free == 100.0
+    assert line.said().waited_seconds == 2.0
+    assert line.said().held_up_wall_ns is not None
+
+
+def test_a_write_waits_for_what_others_write_at_a_limited_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a MiB takes half a second at 1 MiB/s, and the flush after two of them waits for both."""
+    line = Line(tmp_path, monkeypatch)
+    made = line.told(DriveCommand(write_seconds_per_mib=1.0))
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)  # as if they came at once, from other threads
+    nbdkit_plugin.pwrite(made, bytes(2**19), 0, 0)
+    nbdkit_plugin.pwrite(made, bytes(2**19), 2**19, 0)
+    nbdkit_plugin.flush(made, 0)
+
+    assert slept == [0.5, 1.0, 1.0]
+
+
+@pytest.mark.slow
+def test_a_deletion_on_a_full_drive_holds_up_the_next_flush(tmp_path: Path) -> None:
+    """Where ext4 discards what is deleted; on a drive of the same fill that keeps it, it does not."""
+    made = started(tmp_path)
+    file = os.open(made.mount_point / "x", os.O_CREAT | os.O_RDWR)
+    try:
+        made.age(Settings(is_full=False, kept_ratio=0.5, trim_seconds_per_mib=0.02))
+        come_and_gone(made.mount_point / "kept", 2**22)
+        os.fsync(file)
+        kept = made.said()
+        made.discard_deleted()
+        come_and_gone(made.mount_point / "discarded", 2**22)
+        os.ftruncate(file, PAGE // 2)  # so that the journal, which holds the deletion, is flushed
+        os.fsync(file)
+        flushed(file, 1)
+        said = newly(made, lambda found: found.held_up_wall_ns is not None)
+        made.keep_deleted()
+    finally:
+        os.close(file)
+        made.close()
+
+    assert kept.held_up_wall_ns is None
+    assert said.trimmed_bytes >= 2**22
+    assert said.held_up_wall_ns is not None
+
+
+@pytest.mark.slow
+def test_what_the_kernel_forgot_is_read_from_the_drive(tmp_path: Path) -> None:
+    """A segment that was just written is in memory, through all that lies between file and drive."""
+    made = started(tmp_path)
+    try:
+        partition = made.mount_point / "data" / "soak-x-0"
+        partition.mkdir(parents=True)
+        with (partition / "00.log").open("wb") as segment:
+            segment.write(os.urandom(2**22))
+            segment.flush()
+            os.fsync(segment.fileno())
+        before = newly(made, lambda found: found.written_bytes >= 2**22)
+        (partition / "00.log").read_bytes()
+        clients.forget(made.mount_point / "data", "soak-*")
+        made.forget()
+        (partition / "00.log").read_bytes()
+        after = newly(made, lambda found: found.read_bytes >= before.read_bytes + 2**22)
+    finally:
+        made.close()
+
+    assert 2**22 <= after.read_bytes - before.read_bytes < 2 * 2**22
+
+
+@pytest.mark.slow
+def test_a_drive_that_fails_fails_its_user_and_still_goes(tmp_path: Path) -> None:
+    """EIO of a flush; nothing is left after it."""
+    made = started(tmp_path)
+    file = os.open(made.mount_point / "x", os.O_CREAT | os.O_RDWR)
+    try:
+        flushed(file, 0)
+        made.fail("EIO")
+
+        with pytest.raises(OSError, match="Input/output error"):
+            flushed(file, 1)
+    finally:
+        os.close(file)
+        made.close()
+
+    assert f" {tmp_path}/" not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "least"), [("ext4", "16MiB"), ("xfs", "300MiB")], ids=["ext4", "xfs"]
+)
+def test_a_drive_too_small_for_its_filesystem_is_refused(
+    filesystem: str, least: str, tmp_path: Path
+) -> None:
+    """Before anything is mounted."""
+    lack = drive.missing(filesystem=filesystem)
+    if lack:
+        pytest.skip(lack)
+
+    with pytest.raises(LabError, match=f"with {filesystem} needs {least}, not 1MiB"):
+        drive.start(tmp_path / "drive", capacity_bytes=2**20, filesystem=filesystem)

@@ -1,0 +1,107 @@
+"""Mail through a real postfix: the whole road from a finding to a mailbox, its picture looked at."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from email.message import EmailMessage
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from soak.core.ports import Outcome
+from soak.sinks.mail import Config, build
+from tests.support.certificate import certificate
+from tests.support.postfix import Greylist, Postfix, postfix
+from tests.unit.alerting.test_alert_daemon import Desk
+
+pytestmark = pytest.mark.slow
+
+
+def sink_config(server: Postfix, files: tuple[Path, Path]) -> Config:
+    return Config(
+        to=("a@example.org", "b@example.org"),
+        sender=f"soakd@{'monitoring.' * 4}example.org",
+        host="127.0.0.1",
+        port=server.port,
+        security="starttls",
+        ca_file=str(files[0]),
+    )
+
+
+def until(is_true: Callable[[], bool], server: Postfix) -> None:
+    """Wait until postfix has done its part; its log says why it did not."""
+    end = time.monotonic() + 120
+    while not is_true():
+        assert time.monotonic() < end, server.log()[-3000:]
+        time.sleep(0.05)
+
+
+def test_a_finding_and_its_sequel_lie_in_every_mailbox_once(tmp_path: Path) -> None:
+    """Over STARTTLS; headers whole, text as it was, and a picture in which there is something."""
+    files = certificate(tmp_path)
+    with postfix(files) as server:
+        desk = Desk(tmp_path, Outcome("retry"), state="gone")
+        desk.sink = build(sink_config(server, files))  # type: ignore[assignment]  # the real one
+        alerts = desk.alerts()
+
+        def is_told() -> bool:
+            desk.clock.advance(900)
+            alerts.poll()
+            return all(state == "sent" for _, state in desk.states())
+
+        until(is_told, server)
+        until(lambda: all(len(server.mails(name)) == 2 for name in "ab"), server)
+        mails = sorted(server.mails("a"), key=lambda mail: "over" in mail["Subject"])
+        others = {mail["Message-ID"] for mail in server.mails("b")}
+
+    came, over = mails
+    assert others == {came["Message-ID"], over["Message-ID"]}
+    assert over["Subject"].startswith("[soakd] synthetic: over: p99 end-to-end latency")
+    assert over["In-Reply-To"] == over["References"] == came["Message-ID"]
+    for mail in mails:
+        _looks_right(mail)
+
+
+def _looks_right(mail: EmailMessage) -> None:
+    text, page, picture = (
+        next(part for part in mail.walk() if part.get_content_type() == kind)
+        for kind in ("text/plain", "text/html", "image/png")
+    )
+    pixels = imread(io.BytesIO(picture.get_content()), format="png")
+
+    assert "p99 end-to-end latency" in text.get_content()
+    assert f'src="cid:{picture["Content-ID"][1:-1]}"' in page.get_content()
+    assert mail["Auto-Submitted"] == "auto-generated"
+    assert pixels.shape[:2] == (540, 960)
+    colours = np.unique((pixels[..., :3] * 255).astype(np.uint8).reshape(-1, 3), axis=0)
+    assert len(colours) > 20, "a blank picture has one"
+
+
+def test_a_greylist_puts_off_and_the_mail_comes_once(tmp_path: Path) -> None:
+    """450 on the first contact of each recipient is what greylists do; the next try is taken."""
+    files = certificate(tmp_path)
+    with Greylist().serving() as greylist, postfix(files, greylist) as server:
+        desk = Desk(tmp_path, Outcome("retry"))
+        desk.sink = build(sink_config(server, files))  # type: ignore[assignment]  # the real one
+        alerts = desk.alerts()
+        tries = 0
+
+        def is_told() -> bool:
+            nonlocal tries
+            desk.clock.advance(900)
+            alerts.poll()
+            tries += 1
+            return desk.states() == [("confirmed", "sent")]
+
+        until(is_told, server)
+        until(lambda: all(server.mails(name) for name in "ab"), server)
+        ids = [mail["Message-ID"] for name in "ab" for mail in server.mails(name)]
+
+    assert tries >= 2
+    assert greylist.asked.count("a@example.org") >= 2
+    assert len(ids) == 2
+    assert len(set(ids)) == 1

@@ -1,0 +1,83 @@
+"""The report's Spark job: what the tasks read is what one process reads, however many files there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark import report
+from spark.summary import EXIT_CODE
+from spark.timeline import Row, Timeline, assemble, digest_row, read_timeline
+from tests.support.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SHAPE = Shape(gaps=((CONSUMER, range(60, 63)),), damaged_k=80, untrusted=range(40, 42))
+
+
+def _alone(paths: Sequence[Path], step: int) -> list[Row]:
+    return [digest_row(path, step).to_pylist()[0] for path in paths]
+
+
+def _split(folder: Path, lines_each: int) -> None:
+    """Spread a source over several files, each with its columns line, as hours of a run are."""
+    (path,) = folder.glob("*.jsonl")
+    head, *lines = path.read_bytes().splitlines(keepends=True)
+    for number, at in enumerate(range(0, len(lines), lines_each)):
+        part = b"".join([head, *lines[at : at + lines_each]])
+        (folder / f"{number:06d}.jsonl").write_bytes(part)
+
+
+def _parts(timeline: Timeline) -> tuple[object, ...]:
+    series = {name: (k.tolist(), v.tolist()) for name, (k, v) in timeline.series.items()}
+    seconds = {name: k.tolist() for name, k in timeline.seconds.items()}
+    events = {kind: k.tolist() for kind, k in timeline.event_seconds.items()}
+    return series, seconds, events, timeline.untrusted, sorted(timeline.damage), timeline.audit
+
+
+@pytest.mark.spark
+def test_tasks_read_what_one_process_reads(spark_session: SparkSession, tmp_path: Path) -> None:
+    """Every number, gap, event, damaged place and count of the audit, over eleven files."""
+    folder = write_synthetic_run(tmp_path / "run", SHAPE)
+    _split(folder.journal / PRODUCER, 27)
+
+    spread, alone = read_timeline(spark_session, folder), assemble(folder, _alone)
+
+    assert _parts(spread) == _parts(alone)
+    assert spread.audit["sent"] == 400 * 234
+
+
+@pytest.mark.spark
+def test_a_step_is_reported_from_journals_alone(
+    spark_session: SparkSession, tmp_path: Path
+) -> None:
+    """Without a findings file, as after a detector that never came up."""
+    folder = write_synthetic_run(tmp_path / "run", Shape())
+
+    code = report.write(read_timeline(spark_session, folder), [], None)
+
+    summary = json.loads(folder.summary.read_text())
+    (found,) = summary["findings"]
+    assert (code, summary["verdict"], found["found"]) == (3, "regressed", "offline")
+    assert found["cause"] == "retention_cliff"
+    assert found["ratio"] == pytest.approx(15, rel=0.2)
+    assert summary["audit"]["lost"] == 0
+    assert folder.report.stat().st_size < 1_000_000
+
+
+@pytest.mark.spark
+def test_a_run_without_a_journal_is_inconclusive(
+    spark_session: SparkSession, tmp_path: Path
+) -> None:
+    """Cut short before its first second: a report says so instead of failing."""
+    folder = write_synthetic_run(tmp_path / "run", Shape(seconds=30, warm_up=5))
+    folder.journal.rename(folder.path / "moved")
+
+    code = report.write(read_timeline(spark_session, folder), [], None)
+
+    assert code == EXIT_CODE["inconclusive"]

@@ -1,0 +1,190 @@
+"""The streaming daemon as a process: its findings, its end, its death, and what it may not read."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from soak.core.clock import SystemClock
+from soak.core.errors import RunFolderError
+from soak.core.model import Finding
+from soak.service import children
+from soak.store.findings.store import FindingsStore
+from soak.store.run_folder import RunFolder, file_lock
+from spark.checkpoint import await_predecessor, committed
+from spark.detect_stream import run
+from tests.support.growing_run import begun, end, grow
+from tests.support.synthetic_run import Shape, write_synthetic_run
+
+RUN = "synthetic-1"
+SHAPE = Shape(seconds=320, deletions_k=200, fault_k=202, is_drill=True)
+PATIENCE_SECONDS = 90.0
+
+# Every Python that belongs to the daemon, workers too, notes what it opens below the run folder.
+HOOK = """
+import os, sys
+def _note(event, arguments):
+    if event == "open" and str(arguments[0]).startswith(os.environ["NOTED_RUN"]):
+        line = f"{os.getpid()} {arguments[0]}\\n".encode()
+        descriptor = _open(os.environ["NOTED_IN"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, line)
+        os.close(descriptor)
+_open = os.open
+sys.addaudithook(_note)
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return write_synthetic_run(tmp_path_factory.mktemp("whole") / "r", SHAPE)
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start daemons; whatever is left of them at the end is killed."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(folder: RunFolder, **env: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "soak.cli.main", "detect-stream"]
+        with (folder.path / "out").open("ab") as output:
+            process = subprocess.Popen(
+                children.with_death_signal([*command, "--run-dir", str(folder.path)]),
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **env},
+                start_new_session=True,
+            )
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the driver and its JVM, as a machine that runs out of memory might."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait(10)
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    limit = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > limit:
+            pytest.fail(f"waited in vain for {what}")
+        time.sleep(0.05)
+
+
+def findings(folder: RunFolder) -> list[Finding]:
+    with FindingsStore(folder.findings) as store:
+        return store.findings(RUN)
+
+
+def k_of(folder: RunFolder) -> int:
+    """Return the newest second that the daemon says it has seen."""
+    try:
+        return int(json.loads((folder.spark / "progress.json").read_text())["k"] or -1)
+    except FileNotFoundError:
+        return -1
+
+
+@pytest.mark.spark
+def test_a_run_goes_through_the_stream_to_one_finding_and_the_lab_is_not_looked_at(
+    whole: RunFolder, tmp_path: Path, started: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """The daemon ends by itself when all sources have; no Python of it opens what was injected."""
+    hook, noted = tmp_path / "hook", tmp_path / "noted"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(HOOK)
+    env = {"PYTHONPATH": str(hook), "NOTED_IN": str(noted), "NOTED_RUN": str(whole.path)}
+    status = started(whole, **env).wait(PATIENCE_SECONDS)
+    (finding,) = findings(whole)
+    opened = {tuple(line.split(" ", 1)) for line in noted.read_text().splitlines()}
+    places = {Path(path).relative_to(whole.path).parts[0] for _, path in opened}
+
+    assert status == 0
+    assert (finding.state, finding.cause) == ("confirmed", "retention_cliff")
+    assert abs(finding.onset_k - 202) <= 2
+    assert "lab" not in places
+    assert {"journal", "phases.jsonl", "plan.yaml"} <= places
+    assert len({pid for pid, path in opened if "/journal/" in path}) >= 2  # a worker is among them
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_killed_daemon_goes_on_and_finds_the_same(
+    whole: RunFolder, tmp_path: Path, started: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """Killed before the step, killed while it is confirmed, ended by SIGTERM, and run to the end."""
+    folder = begun(whole, tmp_path / "r")
+    for k, death in ((190, signal.SIGKILL), (212, signal.SIGKILL), (250, signal.SIGTERM)):
+        grow(whole, folder, k)
+        process = started(folder)
+        wait_for(lambda k=k: k_of(folder) == k - 1, f"second {k - 1}")  # type: ignore[misc]  # bound here
+        grow(whole, folder, k + 3)  # so that the death falls into work
+        if death is signal.SIGKILL:
+            kill(process)
+        else:
+            process.send_signal(death)
+            assert process.wait(PATIENCE_SECONDS) == 0
+    early = findings(folder)
+    end(whole, folder)
+    status = started(folder).wait(PATIENCE_SECONDS)
+
+    assert status == 0
+    assert [(f.state, f.cause) for f in early] == [("confirmed", "retention_cliff")]
+    assert [(f.key, f.state, f.cause) for f in findings(folder)] == [
+        (early[0].key, "confirmed", "retention_cliff")
+    ]
+
+
+def test_a_second_daemon_is_refused(whole: RunFolder) -> None:
+    """Before it starts a JVM."""
+    with (
+        file_lock(whole.spark / "lock", "the checkpoint"),
+        pytest.raises(RunFolderError, match="in use by process"),
+    ):
+        run(whole.path, threading.Event(), SystemClock())
+
+
+def test_the_spark_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
+    """It may still be writing into the checkpoint; in the end it is an error that says where."""
+    script = (
+        "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); "
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "jvm.lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(RunFolderError, match=r"jvm\.lock"):
+            await_predecessor(tmp_path, SystemClock(), patience_ns=0)
+        holder.kill()
+        holder.wait(10)
+        await_predecessor(tmp_path, SystemClock(), patience_ns=0)
+
+
+def test_what_is_committed_is_read_from_sparks_log(tmp_path: Path) -> None:
+    """A batch that was begun and not finished does not count."""
+    before = committed(tmp_path)
+    for name in ("offsets", "commits"):
+        (tmp_path / name).mkdir()
+    for batch in ("9", "10", "11"):
+        (tmp_path / "offsets" / batch).write_text(f'v1\n{{}}\n{{"a@h": [0, {batch}]}}')
+    for batch in ("9", "10", ".10.crc"):
+        (tmp_path / "commits" / batch).write_text("v1\n{}")
+
+    assert (before, committed(tmp_path)) == (None, {"a@h": [0, 10]})

@@ -1,0 +1,64 @@
+"""What an ended run still owes, told by its own unit under a real manager, whatever happens to the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiosmtpd.controller import Controller
+
+from soak.store.findings.store import FindingsStore
+from tests.support.synthetic_run import Shape, write_synthetic_run
+from tests.support.systemd_machine import SOAK
+from tests.support.systemd_world import World, booted, why_not
+from tests.unit.sinks.test_mail import Inbox, free_port
+from tests.unit.store.findings.test_findings_store import SERIES, finding
+
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
+
+UNIT = "soak-owed@t.service"
+RUN = "synthetic-1"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    tmp_path.chmod(0o755)  # /srv of the user soak
+    with booted(tmp_path) as found:
+        assert "checked" in found.run(SOAK, "install-units")
+        yield found
+
+
+def test_a_mail_that_waits_for_its_server_outlives_the_run_and_its_daemon(world: World) -> None:
+    """Nobody listens at first; the daemon is killed; then each mail comes once, and the unit is done."""
+    port = free_port()
+    sinks = f"{{mail: {{to: [a@example.org], host: 127.0.0.1, port: {port}}}}}"
+    folder = write_synthetic_run(
+        world.shared / "lib" / "t" / "t-1", Shape(seconds=130, sinks=sinks)
+    )
+    gone = finding("gone", run=RUN, gone_k=128, series=SERIES.replace("@h", "@host"))
+    with FindingsStore(folder.findings) as store:
+        store.save_finding(gone, ["mail"], 0)
+    world.run("chown", "-R", "soak:soak", "/var/lib/soak")
+    world.run("systemctl", "start", UNIT)
+    world.until(lambda: "result=retry" in world.run("journalctl", "-u", UNIT), "a try")
+    world.run("systemctl", "kill", "-s", "KILL", UNIT)
+    world.until(lambda: world.show(UNIT, "NRestarts") == "1", "a second life")
+    inbox = Inbox()
+    server = Controller(inbox, hostname="127.0.0.1", port=port)
+    server.start()
+    try:
+        world.until(lambda: world.show(UNIT, "ActiveState") == "inactive", "the unit to end", 120)
+    finally:
+        server.stop()
+    with FindingsStore(folder.findings) as store:
+        states = [(row.kind, row.state) for row in store.outbox(RUN)]
+
+    ids = [mail["Message-ID"] for _, mail in inbox.mails]
+    assert ids == ["<run1-130.confirmed@localhost>", "<run1-130.gone@localhost>"]
+    assert states == [("confirmed", "sent"), ("gone", "sent")]
+    assert world.show(UNIT, "Result") == "success"

@@ -1,0 +1,90 @@
+"""A daemon that dies at once, again and again, under a real manager: it waits, and goes on when it can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.systemd_stand_in import standing_in
+from tests.support.systemd_world import World, why_not
+
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
+
+STAND_IN = """
+import sys
+from pathlib import Path
+from soak.core.clock import SystemClock
+from soak.service.restart_backoff import keep_apart
+from soak.service.systemd import notifier
+from soak.service.signals import stop_event
+
+keep_apart(SystemClock())
+if Path(sys.argv[sys.argv.index("--owed") + 1], "broken").exists():
+    sys.exit(1)
+stop, manager = stop_event(), notifier()
+manager.ready()
+while not stop.wait(0.2):
+    manager.alive()
+"""
+
+
+LONG_AFTER = 3
+"""Restarts: the fourth start in a row waits for six seconds, the next for fourteen."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A manager with two plans, `x` and `y`, whose daemon dies at once."""
+    with standing_in(tmp_path_factory.mktemp("again"), STAND_IN) as found:
+        for plan in ("x", "y"):
+            folder = found.shared / "lib" / plan
+            found.run("install", "-d", "-o", "soak", "-g", "soak", f"/var/lib/soak/{plan}")
+            (folder / "broken").touch()
+            found.run("systemctl", "start", "--no-block", unit(plan))
+        yield found
+
+
+def unit(plan: str) -> str:
+    return f"soak-owed@{plan}.service"
+
+
+def await_wait(world: World, plan: str) -> None:
+    """Return while the daemon waits for six seconds or more, and is not between two tries."""
+    name = unit(plan)
+
+    def waits() -> bool:
+        state, status = world.show(name, "SubState"), world.show(name, "StatusText")
+        restarts = int(world.show(name, "NRestarts"))
+        return state == "start" and "waits" in status and restarts >= LONG_AFTER
+
+    world.until(waits, "a long wait", 120)
+
+
+def test_it_waits_and_goes_on_once_it_can(world: World) -> None:
+    """It is starting while it waits, has not failed for good, and is ready when nothing is wrong any more."""
+    await_wait(world, "x")
+    state = world.show(unit("x"), "ActiveState")
+    (world.shared / "lib" / "x" / "broken").unlink()
+    world.until(
+        lambda: world.show(unit("x"), "ActiveState") == "active", "the daemon to go on", 120
+    )
+
+    assert state == "activating"
+
+
+def test_it_can_be_stopped_while_it_waits_and_then_nothing_is_held_against_it(world: World) -> None:
+    """Nobody waits for the wait; what was noted of its starts goes with it."""
+    await_wait(world, "y")
+    noted = world.run("ls", "/run/soak-owed@y")
+    world.run("systemctl", "stop", unit("y"))
+    state, result = world.show(unit("y"), "ActiveState"), world.show(unit("y"), "Result")
+    left = world.run("ls", "/run/soak-owed@y")
+
+    assert noted == "starts"
+    assert (state, result) == ("inactive", "success")
+    assert "No such file" in left

@@ -1,0 +1,180 @@
+"""Metrics pages for tests: recorded ones, a source that gives them in turn, and the slow reader of a page."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Iterable, Sequence
+
+from probes.prometheus.probe import Config, Prometheus, Target
+from probes.prometheus.sources import MetricsPage
+from soak.core.errors import ProbeError
+from soak.core.model import Labels, Reading
+from tests.support.fakes import FakeClock
+from tests.support.paths import DATA
+
+RECORDED = DATA / "recorded" / "pages"
+URL = "http://127.0.0.1:9644/metrics"
+
+Series = dict[str, dict[Labels, float]]
+
+
+def recorded(name: str) -> bytes:
+    return (RECORDED / f"{name}.txt").read_bytes()
+
+
+class Answers:
+    """Gives pages in turn, the last one for ever; an error among them is raised."""
+
+    def __init__(self, *pages: bytes | ProbeError) -> None:
+        self.pages = list(pages)
+        self.is_closed = False
+
+    def get(self, url: str) -> bytes:
+        assert url == URL
+        page = self.pages.pop(0) if len(self.pages) > 1 else self.pages[0]
+        if isinstance(page, ProbeError):
+            raise page
+        return page
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Watched:
+    """The probe with one target, without threads: a look is a fetch and a reading one second later."""
+
+    def __init__(self, maps: Sequence[str], *pages: bytes | ProbeError) -> None:
+        self.clock = FakeClock()
+        self.answers = Answers(*pages)
+        config = Config(targets={"b": Target(url=URL, maps=tuple(maps))})
+        self.probe = Prometheus(config, self.clock, open_source=self._open)
+        self.target = self.probe._target("b")
+        self.probe.targets = [self.target]
+
+    def _open(self, target: Target, entries: Sequence[object], *_: object) -> MetricsPage:
+        names = {name for entry in entries for name in entry.names()}  # type: ignore[attr-defined]  # of a name map
+        return MetricsPage(target.url, self.answers, names, self.clock)  # type: ignore[arg-type]  # stands in
+
+    def look(self) -> Reading:
+        self.clock.advance(1.0)
+        failures = {}
+        try:
+            self.target.fetch()
+        except ProbeError as error:
+            failures["b"] = error
+        return self.probe.taken(failures, self.clock.mono_ns())
+
+    def values(self) -> dict[str, float]:
+        """Return one look's samples by text, without the label of the target and without our own."""
+        return {
+            column.name.replace('target="b",', "")
+            .replace(',target="b"', "")
+            .replace('{target="b"}', ""): value
+            for column, value in self.look().samples
+            if column.metric not in ("up", "scrape_duration_seconds")
+        }
+
+
+def slow_page(text: bytes, names: Iterable[str]) -> tuple[Series, set[str]]:
+    """Read a page character by character, by the definition of the format: series, and damaged names."""
+    series: Series = {}
+    damaged: set[str] = set()
+    lines = text.decode("utf-8", errors="surrogateescape").split("\n")
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        name = _taken(line, string.ascii_letters + string.digits + "_:")
+        if name not in names:
+            continue
+        try:
+            labels, value = _sample(line[len(name) :])
+        except (ValueError, IndexError):
+            damaged.add(name)
+            continue
+        if not _may_follow(following):
+            damaged.add(name)
+            continue
+        known = series.setdefault(name, {})
+        if labels in known and known[labels] != value:
+            damaged.add(name)
+        known[labels] = value
+    return series, damaged
+
+
+def _may_follow(line: str) -> bool:
+    if line in ("", "#") or line[0] == "\r" or line[:2] in ("# ", "#\r"):
+        return True
+    is_name = line[0] in string.ascii_letters + "_:"
+    return is_name and (" " in line or "\t" in line)
+
+
+def _taken(text: str, characters: str) -> str:
+    for at, one in enumerate(text):
+        if one not in characters:
+            return text[:at]
+    return text
+
+
+def _sample(text: str) -> tuple[Labels, float]:
+    text = text.lstrip(" \t")
+    labels: dict[str, str] = {}
+    if text.startswith("{"):
+        text = text[1:].lstrip(" \t")
+        while not text.startswith("}"):
+            key = _taken(text, string.ascii_letters + string.digits + "_")
+            if not key or key[0].isdigit():
+                raise ValueError(text)
+            text = text[len(key) :].lstrip(" \t")
+            if text[:1] != "=" or not text[1:].lstrip(" \t").startswith('"'):
+                raise ValueError(text)
+            labels[key], text = _quoted(text[1:].lstrip(" \t")[1:])
+            text = text.lstrip(" \t")
+            if text.startswith(","):
+                text = text[1:].lstrip(" \t")
+            elif not text.startswith("}"):
+                raise ValueError(text)
+        text = text[1:]
+    words = text.replace("\t", " ").replace("\r", " ").split(" ")
+    words = [word for word in words if word]
+    if len(words) == 2 and (len(words[1]) != 13 or not set(words[1]) <= set(string.digits)):
+        raise ValueError(text)
+    if len(words) not in (1, 2):
+        raise ValueError(text)
+    return tuple(sorted(labels.items())), _number(words[0])
+
+
+def _quoted(text: str) -> tuple[str, str]:
+    """Return a label's value and what follows its closing quote."""
+    found = []
+    at = 0
+    while text[at] != '"':
+        if text[at] == "\\":
+            at += 1
+            found.append({"n": "\n", '"': '"', "\\": "\\"}.get(text[at], "\\" + text[at]))
+        else:
+            found.append(text[at])
+        at += 1
+    value = "".join(found)
+    value.encode("utf-8")  # a ValueError where the page is not UTF-8
+    return value, text[at + 1 :]
+
+
+def _number(word: str) -> float:
+    special = word.lower().lstrip("+-")
+    if special in ("nan", "inf", "infinity"):
+        return float(word)
+    if not set(word) <= set(string.digits + "+-.eE"):
+        raise ValueError(word)
+    return float(word)
+
+
+def same(one: Series, other: Series) -> bool:
+    """Tell whether two readings of a page agree, NaN with NaN."""
+    if {name: set(found) for name, found in one.items()} != {
+        name: set(found) for name, found in other.items()
+    }:
+        return False
+    return all(
+        value == other[name][labels] or (math.isnan(value) and math.isnan(other[name][labels]))
+        for name, found in one.items()
+        for labels, value in found.items()
+    )

@@ -1,0 +1,56 @@
+"""A samples topic on which a test has runs announced, second by second of a fake clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from soak.core.errors import BrokerError
+from soak.core.units import SECOND_NS
+from soak.shipping.announcements import Announcement
+from tests.support.fakes import FakeClock
+
+START_NS = 1_790_000_000 * SECOND_NS
+"""What a `FakeClock` begins with: a run of this start is in second 0."""
+
+
+def word(
+    run_id: str = "r1",
+    *,
+    start_k: int = 0,
+    end_k: int | None = None,
+    is_over: bool = False,
+    plan: str = "x",
+    said_k: int = 0,
+) -> Announcement:
+    start_ns, said_ns = START_NS + start_k * SECOND_NS, START_NS + said_k * SECOND_NS
+    return Announcement(plan, run_id, start_ns, end_k, is_over, said_ns)
+
+
+class SpokenRuns:
+    """`said` gives what is announced in a second; while `is_away` the cluster answers nobody."""
+
+    def __init__(self, clock: FakeClock, said: Callable[[int], list[Announcement]]) -> None:
+        self._clock = clock
+        self._said = said
+        self._heard_s = 0
+        self.is_away = False
+        self.opened_s: list[int] = []
+
+    def open(self) -> None:
+        if self.is_away:
+            raise BrokerError("no broker answered at h:9")
+        self._heard_s = self._now_s()
+        self.opened_s.append(self._heard_s)
+
+    def take(self, timeout_seconds: float) -> list[Announcement]:
+        self._clock.advance(timeout_seconds)
+        if self.is_away:
+            return []
+        begin_s, self._heard_s = self._heard_s, self._now_s()
+        return [one for second in range(begin_s, self._heard_s) for one in self._said(second)]
+
+    def close(self) -> None:
+        pass
+
+    def _now_s(self) -> int:
+        return self._clock.mono_ns() // SECOND_NS

@@ -1,0 +1,137 @@
+"""From the outbox to a mailbox past servers as they are: each mail there once, as told by its Message-ID."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from soak.sinks.mail import Config, MailSink
+from tests.unit.alerting.test_alert_daemon import DELIVERED, Desk
+from tests.unit.sinks.test_mail import Inbox, free_port, served
+
+TO = ("a@example.org", "b@example.org")
+ROUNDS = 6
+IDS = {"<synthetic-1-130.confirmed@localhost>", "<synthetic-1-130.gone@localhost>"}
+
+
+class Greylisting(Inbox):
+    """Puts each recipient of each sender off once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    async def handle_RCPT(  # noqa: N802  # the library's name
+        self, server: object, session: object, envelope: Any, address: str, options: object
+    ) -> str:
+        if address not in self.seen:
+            self.seen.add(address)
+            return "450 greylisted, come again"
+        return await super().handle_RCPT(server, session, envelope, address, options)
+
+
+class Slow(Inbox):
+    """Keeps the first mail, and does not come to say so while the client is there."""
+
+    is_first = True
+
+    async def handle_DATA(self, server: object, session: object, envelope: Any) -> str:  # noqa: N802  # as above
+        answer = await super().handle_DATA(server, session, envelope)
+        if self.is_first:
+            self.is_first = False
+            await asyncio.Event().wait()
+        return answer
+
+
+class Choosy(Inbox):
+    """Knows one of the recipients, and never the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rcpt_answers = {TO[1]: "550 no such user"}
+
+
+class Full(Inbox):
+    """Has no room for the first two mails."""
+
+    tries = 0
+
+    async def handle_DATA(self, server: object, session: object, envelope: Any) -> str:  # noqa: N802  # as above
+        self.tries += 1
+        if self.tries <= 2:
+            return "452 out of room"
+        return await super().handle_DATA(server, session, envelope)
+
+
+def told(desk: Desk, inbox: Inbox, first_limit: float = 60.0) -> dict[str, list[str]]:
+    """Return the ids of the mails that each recipient has after some rounds, in the order of their coming.
+
+    Each round is that of a daemon of its own: nothing lives in its memory alone.
+    """
+    with served(inbox) as port:
+        config = Config(to=TO, host="127.0.0.1", port=port)
+        for limit_seconds in (first_limit, *[60.0] * ROUNDS):
+            desk.sink = MailSink(config, limit_seconds)  # type: ignore[assignment]  # the real one
+            desk.alerts().poll()
+            desk.clock.advance(900)
+    return {name: [mail["Message-ID"] for to, mail in inbox.mails if name in to] for name in TO}
+
+
+@pytest.mark.parametrize("inbox", [Inbox, Greylisting, Full])
+def test_every_recipient_gets_each_mail_once(tmp_path: Path, inbox: type[Inbox]) -> None:
+    """At once, from a greylist, from a server without room; over restarts of the daemon."""
+    desk = Desk(tmp_path, DELIVERED, state="gone").without_pictures()
+    ids = told(desk, inbox())
+
+    assert {name: sorted(found) for name, found in ids.items()} == {
+        name: sorted(IDS) for name in TO
+    }
+    assert desk.states() == [("confirmed", "sent"), ("gone", "sent")]
+
+
+def test_a_server_that_answers_too_late_has_one_mail_under_one_id(tmp_path: Path) -> None:
+    """On the wire it may come twice, which no client can know; a mailbox knows by the Message-ID."""
+    desk = Desk(tmp_path, DELIVERED, state="gone").without_pictures()
+    ids = told(desk, Slow(), first_limit=1.0)
+
+    assert [set(found) for found in ids.values()] == [IDS, IDS]
+    assert max(len(found) for found in ids.values()) <= len(IDS) + 1
+    assert desk.states() == [("confirmed", "sent"), ("gone", "sent")]
+
+
+def test_a_recipient_that_nobody_knows_costs_the_other_nothing(tmp_path: Path) -> None:
+    """One mail of each to who is known; it counts as sent."""
+    desk = Desk(tmp_path, DELIVERED, state="gone").without_pictures()
+    ids = told(desk, Choosy())
+
+    assert sorted(ids[TO[0]]) == sorted(IDS)
+    assert ids[TO[1]] == []
+    assert desk.states() == [("confirmed", "sent"), ("gone", "sent")]
+
+
+def test_a_server_that_refuses_is_asked_once(tmp_path: Path) -> None:
+    """5yz is final: nothing is delivered, and the outbox says so."""
+    desk, inbox = Desk(tmp_path, DELIVERED).without_pictures(), Inbox()
+    inbox.data_answer = "554 no"
+    ids = told(desk, inbox)
+
+    assert ids == {name: [] for name in TO}
+    assert desk.states() == [("confirmed", "never")]
+
+
+def test_what_waited_for_a_server_that_was_down_comes_once(tmp_path: Path) -> None:
+    """However often it was tried meanwhile."""
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
+    config = Config(to=TO, host="127.0.0.1", port=free_port())
+    desk.sink = MailSink(config)  # type: ignore[assignment]  # the real one
+    for _ in range(ROUNDS):
+        desk.alerts().poll()
+        desk.clock.advance(900)
+    waiting = desk.states()
+    ids = told(desk, Inbox())
+
+    assert waiting == [("confirmed", "pending")]
+    assert ids == {name: ["<synthetic-1-130.confirmed@localhost>"] for name in TO}

@@ -1,0 +1,457 @@
+"""What a mail says, to the letter, and that it fits a terminal whatever was found."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from soak.alerting.chart import Window, draw_chart, read_window, window_bounds, with_breaks
+from soak.alerting.message import COLUMNS, MessageContext, compose
+from soak.core.errors import JournalError
+from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.core.units import SECOND_NS
+from tests.support.synthetic_run import CONSUMER, PROBE, START_WALL_NS, Shape, write_synthetic_run
+
+P99 = 'consume.0@host|end_to_end_latency_seconds{quantile="0.99"}'
+PUBLISH = 'produce.0@host|publish_latency_seconds{quantile="0.99"}'
+CAUSES = (
+    Explanation(
+        "retention_cliff",
+        0.93,
+        (
+            Evidence("The first deletion came 2 s before the step."),
+            Evidence(
+                "Latency peaks in 121 of the 127 seconds with a deletion; in as many seconds"
+                " taken at random it does in 31."
+            ),
+        ),
+    ),
+    Explanation("slow_fsync", 0.31, (Evidence("fsync p99 of /data rose 1.2 times."),)),
+    Explanation("client", 0.0, ()),
+)
+FINDING = Finding(
+    key="run1-118",
+    run="run1",
+    raised_k=118,
+    onset_k=112,
+    interval=(111, 113),
+    series=P99,
+    kind="step",
+    before=0.0041,
+    after=0.061,
+    state="confirmed",
+    confidence=0.999,
+    is_about_cluster=True,
+    causes=CAUSES,
+    changes=(P99, PUBLISH),
+)
+CHANGE = Change(PUBLISH, 117, 112, (110, 113), 0.003, 0.04, "confirmed", 0.99)
+K = np.arange(12, 212)
+WINDOW = Window(K, {"0.99": np.where(K < 112, 0.004, 0.06)}, "0.99", (110, 111))
+REPORT = "on h1: soak report /runs/r1"
+SUBJECT = MessageContext(FINDING, "confirmed", "demo", REPORT, START_WALL_NS, (CHANGE,), WINDOW)
+
+CONFIRMED = """\
+what      p99 end-to-end latency 4.1 ms -> 61 ms (x15)
+since     2026-09-21 14:15:12Z, between 14:15:11Z and 14:15:13Z
+seen by   consume.0@host, confidence 99.90% that it moved
+
+  ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█████████████████████████
+  14:13:32Z                                14:16:51Z  4 ms to 60 ms
+
+cause     retention_cliff (score 0.93)
+  - The first deletion came 2 s before the step.
+  - Latency peaks in 121 of the 127 seconds with a deletion; in as many
+    seconds taken at random it does in 31.
+
+also possible
+  - slow_fsync 0.31: fsync p99 of /data rose 1.2 times.
+
+also moved
+  p99 publish latency of produce.0@host  3 ms -> 40 ms (x13)
+
+more      on h1: soak report /runs/r1
+finding   run1-118
+"""
+
+
+def test_a_confirmed_finding_reads_like_this() -> None:
+    """The subject alone tells what, how much, since when and why."""
+    message = compose(SUBJECT, None, 7)
+
+    assert message.subject == (
+        "[soakd] demo: p99 end-to-end latency 4.1 ms -> 61 ms (x15) since 14:15:12Z, "
+        "cause retention_cliff"
+    )
+    assert message.text == CONFIRMED
+    assert (message.key, message.follows, message.at_wall_ns) == ("run1-118.confirmed", "", 7)
+
+
+def test_a_finding_that_went_away_says_when_and_to_what_level() -> None:
+    """The level now is that of the seconds around it: of the half minute before, half may be either."""
+    gone = dataclasses.replace(FINDING, state="gone", gone_k=180)
+    window = dataclasses.replace(
+        WINDOW, values={"0.99": np.where(K < 168, 0.06, np.where(K <= 190, 0.0042, 0.03))}
+    )
+    subject = dataclasses.replace(SUBJECT, finding=gone, kind="gone", window=window)
+
+    message = compose(subject, None, 0)
+
+    assert message.subject == (
+        "[soakd] demo: over: p99 end-to-end latency back from 61 ms to 4.2 ms, "
+        "cause retention_cliff"
+    )
+    assert "over      by 14:16:20Z, after 1 min 8 s; now 4.2 ms\n" in message.text
+    assert (message.key, message.follows) == ("run1-118.gone", "run1-118.confirmed")
+
+
+def test_a_level_that_is_not_known_is_not_told() -> None:
+    """The journals are gone, or nothing was measured: only that it is over."""
+    gone = dataclasses.replace(FINDING, state="gone", gone_k=180)
+    blank = dataclasses.replace(WINDOW, values={"0.99": np.full(K.size, np.nan)})
+
+    for window in (None, blank):
+        subject = dataclasses.replace(SUBJECT, finding=gone, kind="gone", window=window)
+        message = compose(subject, None, 0)
+
+        assert "latency back from 61 ms, cause" in message.subject
+        assert "over      by 14:16:20Z, after 1 min 8 s\n" in message.text
+
+
+def test_what_is_over_before_it_is_told_says_so() -> None:
+    """Nobody is to get up for it; the message that it is over comes right behind."""
+    gone = dataclasses.replace(FINDING, state="gone", gone_k=130)
+
+    late = compose(dataclasses.replace(SUBJECT, finding=gone), None, 0)
+
+    assert late.text.startswith("It is over by now, as the next message tells.\n\nwhat ")
+
+
+def test_an_unknown_cause_has_no_score_but_what_else_changed() -> None:
+    """A score of nothing is a number that says nothing."""
+    unknown = Explanation("unknown", 0.0, (Evidence("host CPU went from 0.4 to 1."),))
+    finding = dataclasses.replace(FINDING, causes=(unknown,))
+    bare = dataclasses.replace(FINDING, causes=(Explanation("unknown", 0.0, ()),))
+
+    texts = [
+        compose(dataclasses.replace(SUBJECT, finding=one), None, 0).text for one in (finding, bare)
+    ]
+
+    assert "cause     unknown; what else changed:\n  - host CPU went from 0.4 to 1.\n" in texts[0]
+    assert "cause     unknown\n" in texts[1]
+
+
+def test_a_mail_says_where_to_look_first_as_long_as_it_lasts() -> None:
+    """What is over needs nobody to get up."""
+    last = dataclasses.replace(SUBJECT, advice="see the drive")
+    over = dataclasses.replace(last, kind="gone", finding=dataclasses.replace(FINDING, gone_k=180))
+
+    assert "next      see the drive\nmore      on h1:" in compose(last, None, 0).text
+    assert "next" not in compose(over, None, 0).text
+
+
+def test_hostile_names_and_log_lines_stay_text_in_their_line() -> None:
+    """A control is obeyed by terminals, a line break would be a line of ours; half a character is no mail."""
+    evil = "a\x1b[2J\r\nBcc: x\u202e\udc80"
+    series = f'probe@h|x_seconds{{topic="{evil}"}}'
+    cause = Explanation("network", 0.7, (Evidence(f"log says {evil}"),))
+    finding = dataclasses.replace(FINDING, series=series, changes=(series + "2",), causes=(cause,))
+
+    message = compose(dataclasses.replace(SUBJECT, finding=finding, window=None), None, 0)
+
+    assert message.subject.isprintable()
+    assert all(line.isprintable() for line in message.text.splitlines())
+    assert not any(line.startswith("Bcc") for line in message.text.splitlines())
+    assert message.text.encode()
+
+
+def test_a_mail_names_what_else_lasts() -> None:
+    """Two findings at once are two mails: each says that it is not all."""
+    older = dataclasses.replace(FINDING, key="run1-60", onset_k=50, causes=())
+    newer = dataclasses.replace(FINDING, key="run1-90", onset_k=80, series=PUBLISH)
+
+    one, two = (
+        compose(dataclasses.replace(SUBJECT, beside=those), None, 0).text
+        for those in ([older], [newer, older])
+    )
+
+    assert "beside    p99 end-to-end latency since 14:14:10Z, cause unknown\n" in one
+    assert (
+        "beside    p99 publish latency since 14:14:40Z, cause retention_cliff, and 1\n"
+        "          more\n"
+    ) in two
+
+
+def test_what_else_lasts_since_another_day_has_its_day() -> None:
+    """A quarter past two of the day before is no quarter past two."""
+    older = dataclasses.replace(FINDING, key="run1-60", onset_k=112 - 86_400)
+
+    text = compose(dataclasses.replace(SUBJECT, beside=[older]), None, 0).text
+
+    assert "beside    p99 end-to-end latency since 2026-09-20 14:15:12Z, cause\n" in text
+
+
+def test_reasons_and_causes_that_are_left_out_are_counted() -> None:
+    """Who reads four of ten and two of nine is to know that the report has more."""
+    reasons = tuple(Evidence(f"reason {at}") for at in range(10))
+    causes = tuple(Explanation(f"cause_{at}", 0.9, reasons) for at in range(10))
+    finding = dataclasses.replace(FINDING, causes=causes)
+
+    text = compose(dataclasses.replace(SUBJECT, finding=finding), None, 0).text
+
+    assert "  - reason 3\n  and 6 more\n" in text
+    assert "  - cause_2 0.90: reason 0\n  and 7 more\n" in text
+
+
+def test_what_was_over_on_another_day_has_its_day() -> None:
+    """So has an end of the interval across midnight, which is k = 35,200 of this run."""
+    finding = dataclasses.replace(
+        FINDING, onset_k=35_198, interval=(35_197, 35_201), state="gone", gone_k=35_300
+    )
+    subject = dataclasses.replace(SUBJECT, finding=finding, kind="gone", window=None)
+
+    text = compose(subject, None, 0).text
+
+    assert "since     2026-09-21 23:59:58Z, between 23:59:57Z and 2026-09-22 00:00:01Z\n" in text
+    assert "over      by 2026-09-22 00:01:40Z, after 1 min 42 s\n" in text
+
+
+def test_of_a_name_that_is_too_long_the_end_stays() -> None:
+    """Paths differ at their end."""
+    long = f'probe@h|fsync_latency_seconds{{directory="/{"d" * 60}/node-2/data",quantile="0.99"}}'
+    finding = dataclasses.replace(FINDING, changes=(long,))
+    change = dataclasses.replace(CHANGE, series=long)
+
+    text = compose(dataclasses.replace(SUBJECT, finding=finding, changes=(change,)), None, 0).text
+
+    (line,) = [line for line in text.splitlines() if "node-2" in line]
+    assert line.endswith("/node-2/data) of probe@h  3 ms -> 40 ms (x13)")
+    assert line.startswith("  p99 fsync latency")
+    assert len(line) == COLUMNS
+
+
+CORRECTED = """\
+Cause corrected: retention_cliff (was noisy_neighbour): more was seen since.
+
+"""
+
+
+def test_a_corrected_cause_is_told_with_the_old_one_and_its_evidence() -> None:
+    """The rest is the mail that it follows, as it would be written now."""
+    subject = dataclasses.replace(SUBJECT, kind="corrected", was="noisy_neighbour")
+
+    message = compose(subject, None, 7)
+
+    assert message.subject == (
+        "[soakd] demo: cause corrected: retention_cliff (was noisy_neighbour): "
+        "p99 end-to-end latency 4.1 ms -> 61 ms (x15) since 14:15:12Z"
+    )
+    assert message.text == CORRECTED + CONFIRMED.replace("0.93)", "0.93, was noisy_neighbour)")
+    assert (message.key, message.follows) == ("run1-118.corrected", "run1-118.confirmed")
+    assert message.end_wall_ns is None
+
+
+def test_the_last_mail_names_the_cause_and_what_was_told_before() -> None:
+    """Where nobody had been told of the last word until then."""
+    gone = dataclasses.replace(FINDING, state="gone", gone_k=180)
+
+    message = compose(
+        dataclasses.replace(SUBJECT, finding=gone, kind="gone", was="unknown"), None, 0
+    )
+
+    assert message.subject.endswith(", cause retention_cliff (was unknown)")
+    assert "cause     retention_cliff (score 0.93, was unknown)\n" in message.text
+
+
+def test_all_that_is_told_of_a_finding_has_the_same_labels() -> None:
+    """Whatever is known better by then: an alert is resolved by its labels."""
+    later = dataclasses.replace(FINDING, state="gone", gone_k=200, onset_k=113, causes=CAUSES[1:])
+    gone = dataclasses.replace(SUBJECT, finding=later, kind="gone")
+    now_ns = START_WALL_NS + 240 * SECOND_NS
+    first, last = compose(SUBJECT, None, now_ns), compose(gone, None, now_ns)
+    set_back = compose(gone, None, START_WALL_NS)
+
+    assert first.labels == last.labels
+    assert first.labels["finding"] == "run1-118"
+    assert (first.begin_wall_ns, first.end_wall_ns) == (START_WALL_NS + 112 * SECOND_NS, None)
+    assert last.end_wall_ns == START_WALL_NS + 200 * SECOND_NS
+    assert set_back.end_wall_ns == START_WALL_NS, "it is over by any clock"
+
+
+def test_a_finding_without_journals_or_cause_still_makes_a_mail() -> None:
+    """No window, nothing known: the bare facts go out."""
+    bare = dataclasses.replace(FINDING, causes=(), changes=())
+    subject = dataclasses.replace(SUBJECT, finding=bare, window=None, changes=())
+
+    message = compose(subject, None, 0)
+
+    assert message.subject.endswith("cause unknown")
+    assert message.text.count("\n\n") == 2
+
+
+@pytest.mark.parametrize("gone_k", [None, 180])
+@pytest.mark.parametrize("kind", ["confirmed", "corrected", "gone"])
+def test_much_to_say_stays_within_forty_lines_of_78_columns(kind: str, gone_k: int | None) -> None:
+    """Ten causes with ten long reasons each and a hundred series are cut, and the rest counted.
+
+    The longest topic of the longest host, over by the time it is told, beside others that last.
+    """
+    reasons = tuple(Evidence("a reason that goes on " * 20) for _ in range(10))
+    causes = tuple(Explanation(f"cause_{at}", 0.9, reasons) for at in range(10))
+    series = tuple(f'probe@host|some_metric_{at}{{device="{"d" * 90}"}}' for at in range(100))
+    longest = (
+        f'consume.0@{"h" * 64}|end_to_end_latency_seconds{{topic="{"t" * 249}",quantile="0.99"}}'
+    )
+    much = dataclasses.replace(
+        FINDING,
+        series=longest,
+        kind="drift",
+        state="confirmed" if gone_k is None else "gone",
+        gone_k=gone_k,
+        causes=causes,
+        changes=series,
+    )
+    beside = dataclasses.replace(much, onset_k=112 - 86_400)
+    advice = "see whether the broker was stopped or swapped, or its machine moved to another"
+
+    subject = dataclasses.replace(
+        SUBJECT, finding=much, kind=kind, was="noisy_neighbour", advice=advice, beside=[beside] * 12
+    )
+    message = compose(subject, None, 0)
+    lines = message.text.splitlines()
+
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= COLUMNS
+    assert "  and 96 more" in lines
+    assert len(message.subject) <= 200
+
+
+def test_the_window_of_a_drift_ends_where_it_could_be_seen() -> None:
+    """It began an hour before: the first minutes of it show nothing."""
+    drift = dataclasses.replace(FINDING, kind="drift", raised_k=4000)
+
+    assert window_bounds(drift, is_gone=False) == (3220, 4120)
+
+
+def test_what_is_not_acknowledged_is_waited_for_longer_than_can_be_told() -> None:
+    waiting = dataclasses.replace(
+        FINDING, series="produce.0@h|publish_waiting_seconds", before=0.0, after=5.477
+    )
+    message = compose(dataclasses.replace(SUBJECT, finding=waiting, window=None), None, 7)
+
+    assert (
+        "wait of the oldest unacknowledged message 0 s -> 5.48 s and longer since"
+        in message.subject
+    )
+
+
+def test_of_a_series_that_stepped_twice_the_step_beside_the_finding_is_told() -> None:
+    before = dataclasses.replace(CHANGE, onset_k=70, after=0.009)
+    message = compose(dataclasses.replace(SUBJECT, changes=(before, CHANGE)), None, 7)
+
+    assert "3 ms -> 40 ms" in message.text
+
+
+def test_the_window_is_read_from_the_journals_with_its_gaps_and_deletions(tmp_path: Path) -> None:
+    """Quantiles of the headline's own metric; seconds without a record are not there."""
+    shape = Shape(seconds=130, gaps=((CONSUMER, range(60, 64)),))
+    folder = write_synthetic_run(tmp_path / "run", shape)
+
+    window = read_window(folder.journal, P99, *window_bounds(FINDING, is_gone=False))
+
+    assert window is not None
+    assert window.k.tolist() == [k for k in range(125) if not 60 <= k < 64]  # the rest is drain
+    assert list(window.values) == ["0.5", "0.99", "0.999"]
+    assert window.deletions_k == tuple(range(110, 130))
+    assert window.level(112, 130) > 10 * float(np.median(window.headline_values[:80]))
+
+
+def test_the_window_of_a_series_that_is_no_quantile_is_that_series(tmp_path: Path) -> None:
+    """A disk's await has no p50 to show beside it."""
+    folder = write_synthetic_run(tmp_path / "run", Shape(seconds=60))
+
+    window = read_window(folder.journal, f'{PROBE}|disk_write_await_seconds{{device="vda"}}', 0, 9)
+
+    assert window is not None
+    assert list(window.values) == [""]
+    assert window.k.tolist() == list(range(10))
+
+
+def test_an_unknown_source_is_a_typed_error_and_an_unknown_series_is_nothing(
+    tmp_path: Path,
+) -> None:
+    """A mail without a picture goes out in both cases."""
+    folder = write_synthetic_run(tmp_path / "run", Shape(seconds=60))
+
+    assert read_window(folder.journal, f"{PROBE}|no_such_metric", 0, 9) is None
+    with pytest.raises(JournalError, match="nobody@host"):
+        read_window(folder.journal, "nobody@host|x", 0, 9)
+
+
+def test_the_time_shown_after_it_went_away_is_bounded() -> None:
+    """A step of eight hours does not make a mail that reads eight hours of journal."""
+    gone = dataclasses.replace(FINDING, state="gone", gone_k=112 + 8 * 3600)
+
+    first_k, last_k = window_bounds(gone, is_gone=True)
+
+    assert last_k - first_k <= 900
+    assert first_k < 112 + 8 * 3600 < last_k
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.where(K < 112, 0.004, 0.06), np.zeros(K.size), np.full(K.size, np.nan)],
+    ids=["a step", "all zero", "nothing measured"],
+)
+def test_a_chart_is_drawn_of_whatever_there_is(values: NDArray[np.float64]) -> None:
+    """A picture of a few tens of kilobytes, also where a log scale has nothing to show."""
+    png = draw_chart(FINDING, dataclasses.replace(WINDOW, values={"0.99": values}), START_WALL_NS)
+
+    assert png.startswith(b"\x89PNG")
+    assert len(png) < 100_000
+
+
+def test_a_second_that_stands_alone_is_drawn() -> None:
+    """A stall in which every other second has an answer is no empty picture: lines join neighbours alone."""
+    alone = np.where((K > 112) & (K % 2 == 0), np.nan, 0.004)
+    pictures = [
+        draw_chart(FINDING, dataclasses.replace(WINDOW, values={"0.99": values}), START_WALL_NS)
+        for values in (alone, np.where(K > 112, np.nan, 0.004))
+    ]
+
+    assert pictures[0] != pictures[1]
+
+
+def test_a_title_is_no_formula() -> None:
+    """The names of topics and brokers may hold what the drawing library takes for one."""
+    finding = dataclasses.replace(FINDING, series='consume.0@host|x_seconds{leader="a$_$"}')
+
+    assert draw_chart(finding, WINDOW, START_WALL_NS).startswith(b"\x89PNG")
+
+
+def test_lines_break_where_nothing_was_measured() -> None:
+    """A gap of seconds becomes one NaN between its neighbours."""
+    k, values = with_breaks(np.array([1, 2, 5, 6]), np.array([1.0, 2.0, 3.0, 4.0]))
+
+    assert str(k.tolist()) == "[1.0, 2.0, nan, 5.0, 6.0]"
+    assert str(values.tolist()) == "[1.0, 2.0, nan, 3.0, 4.0]"
+
+
+def test_the_start_of_the_run_is_the_zero_of_all_moments() -> None:
+    """All k count whole seconds from it."""
+    later = dataclasses.replace(SUBJECT, start_wall_ns=START_WALL_NS + 60 * SECOND_NS)
+
+    assert (SUBJECT.moment(0), later.moment(0)) == ("14:13:20Z", "14:14:20Z")
+
+
+def test_a_window_of_few_seconds_still_makes_a_mail() -> None:
+    """The run had just begun, or most of its seconds are missing."""
+    few = Window(np.arange(110, 114), {"0.99": np.array([0.004, 0.004, 0.06, 0.06])}, "0.99", ())
+
+    text = compose(dataclasses.replace(SUBJECT, window=few), None, 0).text
+
+    assert "  ▁▁██\n  14:15:10Z14:15:13Z  4 ms to 60 ms\n" in text

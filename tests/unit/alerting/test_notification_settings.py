@@ -1,0 +1,188 @@
+"""Whom to tell, and when, may change under a run that goes on: by the file of its plan."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from soak.alerting import daemon
+from soak.alerting.daemon import AlertDaemon, with_notification_settings
+from soak.core.phases import decision_line
+from soak.core.plan import text as plan_text
+from soak.core.plan.plan import Plan
+from soak.core.units import SECOND_NS
+from soak.store.findings.outbox import SETTLE_LIMIT_NS
+from soak.store.findings.store import FindingsStore
+from soak.store.run_folder import read_run
+from tests.support.fakes import FakeClock
+from tests.support.paths import ROOT
+from tests.unit.alerting.test_alert_daemon import DELIVERED, RUN, Desk, FakeSink
+from tests.unit.sinks.test_mail import Inbox, free_port, served
+from tests.unit.store.findings.test_findings_store import finding
+
+BEGUN = """
+name: p
+broker: {kafka: {bootstrap_servers: 'h:1'}}
+load: {rate: 7/s}
+sinks: {mail: {to: [old@example.org], host: mail.example.org}}
+"""
+MENDED = """
+name: p
+broker: {kafka: {}, pulsar: {}, nobody knows: {}}
+load: {rate: fast}
+sinks: {mail: {to: [new@example.org], host: mx.example.org}}
+alerts: {maintenance: [{cron: 0 2 * * sun, length: 2h}]}
+"""
+
+
+def plan_of(text: str) -> Plan:
+    return plan_text.load(text, "p.yaml").plan
+
+
+def told_by(tmp_path: Path, text: str) -> Plan:
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    return with_notification_settings(path, plan_of(BEGUN))
+
+
+def test_of_a_file_its_sinks_and_alerts_count_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What else is in it may be the next run's, and half written; a line says where they come from."""
+    with caplog.at_level(logging.INFO):
+        plan = told_by(tmp_path, MENDED)
+
+    assert plan.sinks["mail"].to == ("new@example.org",)
+    assert plan.alerts.maintenance[0].length == 2 * 3600 * SECOND_NS
+    assert (plan.load, plan.broker) == (plan_of(BEGUN).load, plan_of(BEGUN).broker)
+    assert f"file_used sinks_and_alerts={tmp_path / 'p.yaml'} sinks=mail" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (MENDED.replace("name: p", "name: q"), "p.yaml:2: name: is not p, whose run it is"),
+        (MENDED.replace("name: p", ""), "name: is missing"),
+        (MENDED.replace("mail:", "fax:"), "p.yaml:5: sinks.fax: unknown sink"),
+        (MENDED.replace("host:", "hots: x, host:"), "p.yaml:5: sinks.mail.hots: unknown key"),
+        (MENDED.replace("new@example.org", "new"), "is not a mail address"),
+        (MENDED.replace(", host: mx.example.org", ""), "p.yaml:5: sinks.mail.host: names no"),
+        (MENDED.replace("0 2 * * sun", "soon"), "p.yaml:6: alerts.maintenance.0.cron: 'soon'"),
+        (MENDED.replace("sinks: {mail", "other: {mail"), "p.yaml:1: sinks: names nobody"),
+        ("[]", "a plan is a mapping"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_a_file_that_cannot_be_used_changes_nothing(
+    text: str, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """People are told as when the run began, and a line says why."""
+    plan = told_by(tmp_path, text)
+
+    assert plan == plan_of(BEGUN)
+    (line,) = caplog.messages
+    assert line.startswith("file_not_used ")
+    assert why in line
+
+
+def test_a_file_that_is_gone_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert with_notification_settings(tmp_path / "none.yaml", plan_of(BEGUN)) == plan_of(BEGUN)
+    assert "cannot read the plan" in caplog.text
+    assert with_notification_settings(None, plan_of(BEGUN)) == plan_of(BEGUN)
+
+
+def test_a_sink_that_left_is_told_of_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it is owed is given up, which somebody may not have meant."""
+    hook = MENDED.replace("mail: {to: [new@example.org], host: mx.example.org}", "HOOK")
+    told_by(tmp_path, hook.replace("HOOK", "webhook: {url: 'http://h:9093'}"))
+
+    assert "sink_left name=mail its_messages='given up'" in caplog.messages
+
+
+def test_a_corrected_address_gets_what_is_owed_after_a_restart(tmp_path: Path) -> None:
+    """The daemon as its unit starts it: the run's own plan names a server that is not there."""
+    desk = Desk(tmp_path, DELIVERED).without_pictures()
+    wrong = f"sinks: {{mail: {{to: [old@example.org], host: 127.0.0.1, port: {free_port()}}}}}"
+    desk.say(wrong)
+    desk.folder.phases.write_text(decision_line("soak", 0))
+    stop, path = threading.Event(), tmp_path / "synthetic.yaml"
+    stop.set()
+    inbox = Inbox()
+    with served(inbox) as port:
+        path.write_text(
+            f"name: synthetic\nsinks: {{mail: {{to: [new@example.org], host: 127.0.0.1, port: {port}}}}}\n"
+        )
+        daemon.run(desk.folder.path, stop, desk.clock, path)
+
+    assert [to for to, _ in inbox.mails] == [["new@example.org"]]
+    assert desk.states() == [("confirmed", "sent")]
+
+
+class Two:
+    """A run that began with `mail` alone, and an alert daemon that has a second sink beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.desk = Desk(path, DELIVERED).without_pictures()
+        self.clock: FakeClock = self.desk.clock
+        self.hook = FakeSink(self.clock, DELIVERED)
+        self.run = read_run(self.desk.folder)
+
+    def alerts(self) -> AlertDaemon:
+        plan = plan_text.load(self.desk.folder.plan.read_text(), "p").plan
+        sinks = {"mail": self.desk.sink, "webhook": self.hook}
+        return AlertDaemon(self.desk.folder, plan, self.run, sinks, self.clock, added=("webhook",))
+
+    def rounds(self, alerts: AlertDaemon, seconds: int) -> None:
+        for _ in range(seconds):
+            alerts.poll()
+            self.clock.advance(1)
+
+    def subjects(self) -> list[str]:
+        return [message.key.partition(".")[2] for message in self.hook.messages]
+
+
+def test_a_sink_that_was_added_is_told_what_lasts_and_what_comes(tmp_path: Path) -> None:
+    """The detector knows of `mail` alone, and what has come and gone is news to nobody."""
+    two = Two(tmp_path)
+    with FindingsStore(two.desk.folder.findings) as store:
+        over = finding("gone", key="synthetic-1-7", run=RUN, gone_k=9)
+        store.save_finding(over, ["mail"], two.clock.wall_ns())
+    two.clock.step_wall((two.run.start_wall_ns - two.clock.wall_ns()) / SECOND_NS + 140)
+    alerts = two.alerts()
+    two.rounds(alerts, 10)
+    lasting = [message.key for message in two.hook.messages]
+    two.desk.save("confirmed", key="synthetic-1-200")
+    two.rounds(alerts, 10)
+    two.desk.save("gone", key="synthetic-1-130")
+    two.rounds(alerts, SETTLE_LIMIT_NS // SECOND_NS + 10)
+
+    assert [key.partition(".")[0] for key in lasting] == ["synthetic-1-130"]
+    assert [message.key for message in two.hook.messages[1:]] == [
+        "synthetic-1-200.confirmed",
+        "synthetic-1-130.gone",
+    ]
+
+
+def test_the_farewell_tells_an_added_sink_the_last_words_too(tmp_path: Path) -> None:
+    two = Two(tmp_path)
+    two.clock.step_wall((two.run.start_wall_ns - two.clock.wall_ns()) / SECOND_NS + 140)
+    two.desk.folder.phases.write_text(decision_line("soak", 0) + decision_line("end", 130))
+    alerts = two.alerts()
+    alerts.farewell()
+    alerts.farewell()
+
+    assert two.subjects() == ["confirmed"]
+
+
+def test_the_units_name_the_file() -> None:
+    """It is the one from which the run began; a restart of the unit alone is enough."""
+    root = ROOT / "systemd"
+    for name in ("soak-alert@.service", "soak-owed@.service"):
+        assert " --telling /etc/soak/%i.yaml\n" in (root / name).read_text()

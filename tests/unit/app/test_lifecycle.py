@@ -1,0 +1,228 @@
+"""`soak run --resume`: which run goes on, and one that was killed goes on to its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from soak.app.lifecycle import CLOCK_TIMEOUT_NS, await_clock, find_interrupted_run
+from soak.cli import main
+from soak.cli.run import stop
+from soak.core.errors import PlanError, RunFolderError, SoakError
+from soak.core.journal_format import columns_line, encode
+from soak.core.model import Record
+from soak.core.plan import text as plan_text
+from soak.core.plan.plan import Plan
+from soak.core.units import SECOND_NS
+from soak.lab.ports import Running
+from soak.service import children
+from soak.store.run_folder import Run, RunFolder, file_lock, write_run
+from tests.support.fakes import FakeClock
+from tests.support.shipped_run import START_NS, A, folder_of
+
+RUN = Run("r1", 1, "h", {}, "running", "shop")
+LIMIT_SECONDS = 480
+
+
+def plan_at(runs: Path) -> Plan:
+    text = f"name: shop\nbroker: {{kafka: {{}}}}\nrun_directory: {runs}\n"
+    return plan_text.load(text, "plan.yaml").plan
+
+
+def run_in(runs: Path, run: Run) -> RunFolder:
+    folder = RunFolder(runs / f"shop-{run.id}")
+    folder.path.mkdir(parents=True)
+    write_run(folder, run)
+    return folder
+
+
+def test_the_newest_run_that_was_cut_short_goes_on(tmp_path: Path) -> None:
+    """Not one that has ended, that somebody runs, of another plan, or that cannot be read."""
+    run_in(tmp_path, RUN)
+    newest = run_in(tmp_path, dataclasses.replace(RUN, id="r2", start_wall_ns=2))
+    run_in(tmp_path, dataclasses.replace(RUN, id="r3", start_wall_ns=3, state="ended"))
+    run_in(tmp_path, dataclasses.replace(RUN, id="r4", start_wall_ns=4, name="shop-b"))
+    run_in(tmp_path, dataclasses.replace(RUN, id="r5")).run_json.write_text("{")
+    running = run_in(tmp_path, dataclasses.replace(RUN, id="r6", start_wall_ns=6))
+    with file_lock(running.path / "run.lock", "test"):
+        found = find_interrupted_run(plan_at(tmp_path), None)
+
+    assert found == newest
+    assert find_interrupted_run(plan_at(tmp_path), None, "r1").path.name == "shop-r1"
+
+
+def test_without_such_a_run_it_says_so(tmp_path: Path) -> None:
+    """A run is never begun by an order to go on with one."""
+    ended = run_in(tmp_path, dataclasses.replace(RUN, state="ended"))
+    other = run_in(tmp_path, dataclasses.replace(RUN, id="r2", name="else"))
+
+    for folder, why in [
+        (None, "was cut short"),
+        (ended.path, "its state is ended"),
+        (other.path, "of plan"),
+    ]:
+        with pytest.raises(PlanError, match=why):
+            find_interrupted_run(plan_at(tmp_path), folder)
+    with pytest.raises(PlanError, match="not a run folder"):
+        find_interrupted_run(plan_at(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "option", [["--scale", "0.1"], ["--duration", "1min"], ["--start", "soon"], ["--yes"]]
+)
+def test_what_only_a_run_that_begins_can_be_told_is_refused(option: list[str]) -> None:
+    """It goes on by its own plan: an option is not passed over."""
+    words = ["run", "plan.yaml", "--resume", *option]
+
+    refused = CliRunner().invoke(main.build(words), words).exception
+
+    assert isinstance(refused, PlanError)
+    assert str(refused) == f"{option[0]}: a run goes on as it began, by its own plan.yaml"
+
+
+def test_a_run_whose_daemons_a_service_manager_starts_is_left_to_it(tmp_path: Path) -> None:
+    """No unit holds the lock of `soak run`: two of each daemon would fight over the journals."""
+    folder = run_in(tmp_path / "shop", RUN)
+    (tmp_path / "shop" / "current").symlink_to(folder.path.name)
+    plan = plan_at(tmp_path / "shop")
+
+    with pytest.raises(PlanError, match=r"goes on with `systemctl start soak@shop\.target`"):
+        find_interrupted_run(plan, folder.path)
+    with pytest.raises(PlanError, match="was cut short"):
+        find_interrupted_run(plan, None)
+
+
+@pytest.mark.service
+@pytest.mark.timeout(1200)
+def test_a_run_that_was_killed_goes_on_to_its_end(tmp_path: Path, lab_kafka: Running) -> None:
+    """Killed with all its daemons in the middle: the same run, one gap, and nothing lost."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        f"name: shop\nbroker: {{kafka: {lab_kafka.addresses!r}}}\nload: {{rate: 200/s}}\n"
+        "phases: {warm_up: 2s, soak: 60s, drain: 20s}\nprobes: {host: {}}\n"
+        f"run_directory: {tmp_path / 'runs'}\n"
+    )
+    command = [sys.executable, "-m", "soak.cli.main", "run", str(plan)]
+    first = subprocess.Popen(children.with_death_signal(command), stdout=subprocess.DEVNULL)
+    end = time.monotonic() + LIMIT_SECONDS
+    while not list(tmp_path.glob("runs/*/journal/consume.0@*/000000.jsonl")):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    first.kill()
+    first.wait()
+    done = subprocess.run(
+        [*command, "--resume"], capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS
+    )
+
+    (folder,) = (tmp_path / "runs").iterdir()
+    summary = json.loads(RunFolder(folder).summary.read_text())
+    assert done.returncode in {0, 4}, done.stderr
+    assert (summary["audit"]["lost"], summary["audit"]["duplicated"]) == (0, 0)
+    assert summary["audit"]["received"] > 0
+    assert [one for one in summary["findings"] if one["cause"] != "client"] == []
+
+
+# --- A run goes on when the clock is right: one that a boot set wrong would count other seconds.
+
+OWN = ["probe@h", "produce.0@h"]
+
+
+def recorded(folder: RunFolder, source: str, at_ns: int) -> None:
+    path = folder.journal / source
+    path.mkdir(parents=True)
+    columns = columns_line([A])
+    lines = encode(columns) + encode(Record(7, 1, at_ns, SECOND_NS, columns.id, (1.0,)))
+    (path / "000001.jsonl").write_bytes(lines)
+
+
+@pytest.mark.parametrize(("behind_seconds", "waited_seconds"), [(-1, 0), (0, 0), (40, 40)])
+def test_it_is_waited_for(tmp_path: Path, behind_seconds: int, waited_seconds: int) -> None:
+    """Another host's clock may be ahead: its records are no measure."""
+    folder = folder_of(tmp_path / "r")
+    recorded(folder, "probe@h", START_NS)
+    recorded(folder, "probe@other.h", START_NS + 3600 * SECOND_NS)
+    clock = FakeClock(wall_ns=START_NS - behind_seconds * SECOND_NS)
+
+    await_clock(folder, OWN, clock)
+
+    assert clock.mono_ns() == waited_seconds * SECOND_NS
+
+
+def test_a_clock_that_nobody_sets_is_told(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "r")
+    recorded(folder, "probe@h", START_NS)
+    clock = FakeClock(wall_ns=START_NS - 2 * CLOCK_TIMEOUT_NS)
+
+    with pytest.raises(SoakError, match=r"2026-\S+, and the run has a record of 2026-"):
+        await_clock(folder, OWN, clock)
+
+
+def test_a_run_without_records_goes_on_at_once(tmp_path: Path) -> None:
+    clock = FakeClock(wall_ns=0)
+    await_clock(folder_of(tmp_path / "r"), OWN, clock)
+
+    assert clock.mono_ns() == 0
+
+
+# --- `soak stop`, and what it says of a folder in which it can do nothing.
+
+
+def run_of(path: Path, state: str = "running", only: tuple[str, ...] = ()) -> RunFolder:
+    folder = RunFolder(path)
+    write_run(folder, Run("r1", 0, "h", {}, state, only=only))
+    return folder
+
+
+def test_a_run_that_goes_on_is_asked_to_end(tmp_path: Path) -> None:
+    folder = run_of(tmp_path)
+    stop(tmp_path)
+
+    assert folder.stop_request.exists()
+
+
+@pytest.mark.parametrize(
+    ("only", "said"),
+    [
+        ((), ""),
+        (
+            ("produce.1", "consume.1"),
+            "here that is produce.1, consume.1 alone: stop the run on its other hosts, too\n",
+        ),
+    ],
+)
+def test_who_ends_one_host_s_part_is_told_that_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], only: tuple[str, ...], said: str
+) -> None:
+    run_of(tmp_path, only=only)
+    stop(tmp_path)
+
+    assert capsys.readouterr().out.partition("\n")[2] == said
+
+
+def test_a_run_that_is_over_is_left_alone(tmp_path: Path) -> None:
+    folder = run_of(tmp_path, "ended")
+    stop(tmp_path)
+
+    assert not folder.stop_request.exists()
+
+
+def test_who_may_not_read_the_run_is_told_so(tmp_path: Path) -> None:
+    """A folder in the file's place stands for one of another user: root reads all that is his."""
+    RunFolder(tmp_path).run_json.mkdir()
+
+    with pytest.raises(RunFolderError, match=r"cannot read .*run\.json: Is a directory"):
+        stop(tmp_path)
+
+
+def test_who_may_not_write_there_is_told_so(tmp_path: Path) -> None:
+    run_of(tmp_path).stop_request.symlink_to(tmp_path / "nowhere" / "stop")
+
+    with pytest.raises(RunFolderError, match=r"cannot write .*stop: No such file"):
+        stop(tmp_path)

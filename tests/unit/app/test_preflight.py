@@ -1,0 +1,390 @@
+"""What `soak check` tells of this machine, and what it warns of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from probes.clock import Timex
+from soak.app import preflight
+from soak.app.check import masked_text
+from soak.app.host import host_lines
+from soak.app.preflight import check_limits, check_load, copy_profile
+from soak.cli import main
+from soak.core.cluster.drives import DriveState
+from soak.core.errors import NotAvailableError, PlanError
+from soak.core.plan import text
+from soak.core.plan import text as plan_text
+from soak.core.plan.plan import Plan
+from soak.core.plan.rates import exceeded_limits
+from soak.core.plan.text import PlanFile
+from soak.store.run_folder import RunFolder, profile_path, read_profile
+from tests.support.checking import called, checked
+
+KEPT = Timex(
+    is_synchronised=True,
+    offset_seconds=0.0,
+    maxerror_seconds=0.023,
+    estimated_error_seconds=0.0,
+    frequency_adjustment_ratio=1.0,
+)
+STATE = DriveState(
+    filesystem="ext4",
+    options="rw,noatime",
+    devices=("sda",),
+    total_bytes=100,
+    free_bytes=77,
+    discard_bytes=2**30,
+    write_cache="write back",
+    trim_timer="disabled",
+    trimmed_wall_ns=None,
+)
+
+
+def test_a_kept_clock_and_an_untrimmed_drive_are_told() -> None:
+    """The bound of the one, the setting of the other and what it leads to."""
+    clock, drive, warning = host_lines(["/nowhere/data"], lambda: KEPT, lambda _: STATE)
+
+    assert clock == "Clock: kept, off by at most 23 ms."
+    assert drive == (
+        "Drive of /nowhere/data: ext4 on sda; 23% full; fstrim.timer disabled; mounted rw,noatime."
+    )
+    assert "is never trimmed" in warning
+
+
+def test_a_clock_that_nobody_keeps_is_a_warning() -> None:
+    """End-to-end latency between hosts would then mean little."""
+    (line,) = host_lines([], lambda: replace(KEPT, is_synchronised=False))
+
+    assert line.startswith("Warning: nobody keeps this host's clock")
+
+
+def test_what_cannot_be_looked_at_is_told_and_refuses_no_plan() -> None:
+    """A load's host has no broker's drive; a container may have no adjtimex."""
+
+    def refused() -> Timex:
+        raise NotAvailableError("adjtimex is refused")
+
+    def absent(_directory: str) -> DriveState:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    assert host_lines(["/nowhere/data"], refused, absent) == [
+        "Clock: unknown, adjtimex is refused.",
+        "Drive of /nowhere/data: not on this host.",
+    ]
+
+
+# --- What `soak check` says of a plan that is good, but not what one may think, as a user calls it.
+
+PLAN = """\
+load: {rate: 1k/s, message_size: 1000B}
+phases: {warm_up: 5s, soak: 60s}
+broker: {kafka: {}}
+"""
+SETTINGS = "settings: {retention.ms: 20000, segment.ms: 10000}"
+SAID = "topic.settings (retention.ms, segment.ms) are not set: a topic that is there keeps its own"
+
+
+@pytest.mark.parametrize(
+    ("topic", "times"),
+    [
+        (f"{{name: t, use_existing: true, {SETTINGS}}}", 1),
+        ("{name: t, use_existing: true}", 0),
+        (f"{{{SETTINGS}}}", 0),
+    ],
+)
+def test_settings_that_an_existing_topic_will_not_get_are_told(
+    tmp_path: Path, topic: str, times: int
+) -> None:
+    said = checked(tmp_path, f"{PLAN}topic: {topic}\n")
+
+    assert said.count(f"Warning: {SAID}.\n") == times
+
+
+@pytest.mark.parametrize(
+    ("sinks", "times"),
+    [("", 1), ("sinks: {mail: {to: [a@example.org], sender: b@example.org}}", 0)],
+)
+def test_that_nobody_will_be_told_is_said(tmp_path: Path, sinks: str, times: int) -> None:
+    said = checked(tmp_path, f"{PLAN}{sinks}\n")
+
+    assert said.count("Warning: sinks is empty: nobody is told of what is found") == times
+
+
+@pytest.mark.parametrize("text", [PLAN, "probes: {fsync: {directory: /nowhere/data}}\n"])
+def test_a_plan_that_is_shown_is_checked_all_the_same(tmp_path: Path, text: str) -> None:
+    """Its text alone is on stdout, to be kept as a plan; what is told of it is on stderr."""
+    told = checked(tmp_path, text)
+
+    shown = called(tmp_path, text, "--show")
+
+    assert plan_text.dump(plan_text.load_any(shown.stdout, "shown")[0]) == shown.stdout
+    assert "plan.yaml: good. " in shown.stderr
+    assert _warnings(shown.stderr) == _warnings(told)
+
+
+def test_where_a_secret_is_is_shown_and_never_the_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is printed is to be a plan again; what stands behind a reference is nobody's to see."""
+    monkeypatch.setenv("SOAK_TEST_PASSWORD", "hunter2")
+    common = "{ssl.key.location: /k.pem, ssl.key.password: '${env:SOAK_TEST_PASSWORD}'}"
+    text = f"{PLAN.replace('{kafka: {}}', f'{{kafka: {{common: {common}}}}}')}"
+
+    said = called(tmp_path, text, "--show")
+
+    assert "ssl.key.password: ${env:SOAK_TEST_PASSWORD}\n" in said.stdout
+    assert "ssl.key.location: /k.pem\n" in said.stdout
+    assert "hunter2" not in said.output
+
+
+def test_a_secret_that_stands_in_a_plan_is_not_shown() -> None:
+    """However long it is, and whatever a reference stands beside."""
+    secret = "hunter2 " * 40
+    plan = plan_text.load(
+        "name: x\nbroker: {kafka: {}}\nlab:\n  settings:\n"
+        f"    ssl.keystore.password: '{secret}'\n    sasl.jaas.config: '${{env:A}} {secret}'\n",
+        "p.yaml",
+    ).plan
+
+    said = masked_text(plan)
+
+    assert "ssl.keystore.password: '***'\n" in said
+    assert "hunter2" not in said
+
+
+HOST = "probes: {pressure: {}}\n"
+AWAY = "ship: {bootstrap_servers: '127.0.0.1:1', timeout: 1s}\n"
+
+
+@pytest.mark.parametrize("text", [PLAN, HOST])
+def test_a_cluster_that_takes_no_records_is_told(tmp_path: Path, text: str) -> None:
+    """It ends no run: records wait. A plan that ships to what it measures has asked there already."""
+    said = checked(tmp_path, text + AWAY)
+
+    assert said.count("Warning: ship: no Kafka broker answered at 127.0.0.1:1: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "refused"),
+    [
+        (HOST, ("--scale", "0.1"), "--scale: a host that only probes has no load to cut"),
+        (HOST, ("--duration", "1min"), "--duration: a host that only probes has no load"),
+        (f"{HOST}free_space_floor: 1000TiB\n", (), "plan.yaml:4: free_space_floor: "),
+    ],
+)
+def test_what_a_host_cannot_do_is_refused(
+    tmp_path: Path, text: str, options: tuple[str, ...], refused: str
+) -> None:
+    """As in the plan of a run; an option is not passed over."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(f"name: x\nrun_directory: {tmp_path}\n{text}")
+
+    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan), *options])
+
+    assert isinstance(result.exception, PlanError)
+    assert refused in str(result.exception)
+
+
+@pytest.mark.parametrize("text", [PLAN, HOST])
+def test_an_option_that_would_change_nothing_is_refused(tmp_path: Path, text: str) -> None:
+    """Nothing is measured without --drives, so there is nothing to keep in the run's folder."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(f"name: x\nrun_directory: {tmp_path}\n{text}")
+    words = ["check", str(plan), "--run-dir", str(tmp_path)]
+
+    refused = CliRunner().invoke(main.build(words), words).exception
+
+    assert isinstance(refused, PlanError)
+    assert str(refused) == "--run-dir: is where --drives keeps what it finds, and goes with it"
+
+
+def test_that_a_shell_is_given_no_credentials_is_said_with_where_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is right: a service would have them."""
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    plan = tmp_path / "plan.yaml"
+    common = "common: {sasl.password: '${credential:soak_sasl}'}"
+    kafka = f"{{bootstrap_servers: '127.0.0.1:1', {common}}}"
+    plan.write_text(f"name: x\nrun_directory: {tmp_path}\nbroker: {{kafka: {kafka}}}\n")
+    words = ["check", str(plan)]
+
+    refused = CliRunner().invoke(main.build(words), words).exception
+
+    assert "plan.yaml:3: broker.kafka: sasl.password: systemd gave this process no" in str(refused)
+    assert str(refused).endswith("; only a service is given any, see docs/service.md")
+
+
+def test_a_cluster_that_does_not_answer_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the message that ends the check: a client's own lines say no more."""
+    plan = tmp_path / "plan.yaml"
+    servers = "{kafka: {bootstrap_servers: '127.0.0.1:1', timeout: 1s}}"
+    plan.write_text(f"name: x\nrun_directory: {tmp_path}\nbroker: {servers}\n")
+
+    result = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
+
+    assert "no Kafka broker answered" in str(result.exception)
+    assert caplog.records == []
+
+
+def _warnings(said: str) -> list[str]:
+    return [line for line in said.splitlines() if line.startswith("Warning: ")]
+
+
+# --- What a plan may take of a cluster without a person's word.
+
+CLUSTER = "name: x\nbroker: {kafka: {bootstrap_servers: '127.0.0.1:9'}}\n"
+
+
+def plan_of(more: str) -> Plan:
+    return text.load(CLUSTER + more, "p.yaml").plan
+
+
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ("load: {rate: 101k/s, message_size: 64B}", "load.rate"),
+        (
+            "load: {rate: 90k/s, message_size: 64B, profile: {sine_period: 1h}}",
+            "load.profile.sine_amplitude",
+        ),
+        (
+            "load: {message_size: 64B, profile: {steps: [{after: 1h, rate: 200k/s}]}}",
+            "load.profile.steps.0.rate",
+        ),
+        ("load: {message_size: 64B}\nphases: {ramp: {most: 200k/s}}", "phases.ramp.most"),
+        ("load: {rate: 50k/s}\ntopic: {replication: 3}", "load.rate"),
+        ("topic: {partitions: 1001}", "topic.partitions"),
+        ("topic: {count: 101}", "topic.count"),
+    ],
+)
+def test_more_than_the_limits_is_named(more: str, place: str) -> None:
+    """One place each: the highest rate, what it writes in a day, what is made."""
+    ((found, why),) = exceeded_limits(plan_of(more))
+
+    assert ".".join(map(str, found)) == place
+    assert "limits." in why
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "load: {rate: 30k/s}\ntopic: {replication: 3, partitions: 1000}",
+        "load: {rate: 1M/s}\nlimits: {rate: 1M/s, bytes_per_day: 100TiB}",
+        "topic: {name: t, use_existing: true, partitions: 5000}",
+    ],
+)
+def test_what_is_within_them_passes(more: str) -> None:
+    """Also where the plan sets them higher; partitions that are there already cost nothing."""
+    assert exceeded_limits(plan_of(more)) == []
+
+
+def test_a_lab_is_limited_by_itself() -> None:
+    plan = text.load("name: x\nbroker: {kafka: {}}\nlab: {}\ntopic: {partitions: 5000}\n", "p").plan
+
+    assert exceeded_limits(plan) == []
+
+
+def test_the_rates_of_a_file_count() -> None:
+    ((place, _),) = exceeded_limits(
+        plan_of("load: {message_size: 64B}"), [(0, Fraction(10)), (60, Fraction(200_000))]
+    )
+
+    assert place == ("load", "profile", "file")
+
+
+def test_a_run_beyond_them_is_refused_before_the_cluster_is_asked(tmp_path: Path) -> None:
+    """No broker listens there: the plan alone is the reason."""
+    plan = tmp_path / "p.yaml"
+    plan.write_text(CLUSTER + f"run_directory: {tmp_path}\ntopic: {{partitions: 1001}}\n")
+    words = ["run", str(plan)]
+    told = str(CliRunner().invoke(main.build(words), words).exception)
+
+    assert "p.yaml:4: topic.partitions: 1001 partitions is more than limits.partitions" in told
+    assert "or begin it all the same by `soak run --yes`" in told
+
+
+def test_a_service_is_told_of_the_limit_alone(tmp_path: Path) -> None:
+    """Nobody is there who could say yes."""
+    plan = tmp_path / "x.yaml"
+    plan.write_text(CLUSTER + "topic: {partitions: 1001}\n")
+
+    with pytest.raises(PlanError, match="set that higher") as told:
+        check_limits(preflight.load_plan(plan))
+    assert "--yes" not in str(told.value)
+
+
+PROFILE_PLAN = """name: x
+broker: {{kafka: {{}}}}
+load:
+  profile: {{file: '{file}'}}
+phases:
+  windows:
+    - {{cron: '{cron}', catch_up: {{backlog_age: 10s}}}}
+"""
+
+
+def _plan(folder: Path, file: str = "", cron: str = "0 * * * *") -> PlanFile:
+    return plan_text.load(PROFILE_PLAN.format(file=file, cron=cron), str(folder / "plan.yaml"))
+
+
+def test_a_table_beside_the_plan_is_found_checked_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "rates.csv").write_text("seconds,rate\n0,500\n")
+    folder = RunFolder(tmp_path / "run")
+
+    check_load(_plan(tmp_path, "rates.csv"))
+    copy_profile(_plan(tmp_path, "rates.csv"), folder)
+
+    assert list(read_profile(profile_path(folder))) == [(0, Fraction(500))]
+
+
+def test_without_a_table_there_is_nothing_to_keep(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+
+    copy_profile(_plan(tmp_path), folder)
+
+    assert not profile_path(folder).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "rates.csv: cannot read the load profile: "),
+        ("seconds,rate\n0,5/s\n0,6/s\n", "rates.csv:3: second 0 does not come after second 0"),
+    ],
+)
+def test_a_bad_table_is_told_with_both_files(
+    tmp_path: Path, text: str | None, message: str
+) -> None:
+    if text is not None:
+        (tmp_path / "rates.csv").write_text(text)
+
+    with pytest.raises(PlanError) as found:
+        check_load(_plan(tmp_path, "rates.csv"))
+
+    assert "plan.yaml:4: load.profile.file: " in str(found.value)
+    assert message in str(found.value)
+
+
+def test_a_cron_expression_that_nobody_understands_is_told_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"plan.yaml:7: phases.windows.0.cron: 'noon' is no cron"):
+        check_load(_plan(tmp_path, cron="noon"))
+
+
+def test_check_names_a_window_for_which_the_soak_is_too_short(tmp_path: Path) -> None:
+    windows = [f"{{every: {every}, catch_up: {{backlog_age: 10s}}}}" for every in ("30s", "9min")]
+    phases = f"{{soak: 9min, windows: [{', '.join(windows)}]}}"
+    text = f"name: x\nbroker: {{kafka: {{}}}}\nlab: {{}}\nrun_directory: {tmp_path}\nfree_space_floor: 1MiB\n"
+    (tmp_path / "plan.yaml").write_text(f"{text}phases: {phases}\n")
+
+    told = CliRunner().invoke(main.build(["check"]), ["check", str(tmp_path / "plan.yaml")]).output
+
+    assert "phases.windows.1 never begins" in told
+    assert "phases.windows.0" not in told

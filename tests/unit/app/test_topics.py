@@ -1,0 +1,408 @@
+"""`soak clean`: what a run that is over has made is deleted once somebody agrees, and nothing else is."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pytest
+import typer
+
+from soak.app import preflight, topics
+from soak.app import topics as _clean
+from soak.app.lifecycle import start_run
+from soak.cli.run import clean
+from soak.core.clock import SystemClock
+from soak.core.errors import BrokerError, PlanError, RunFolderError
+from soak.core.plan import text as plan_text
+from soak.core.plan.text import PlanFile
+from soak.core.ports import Broker, TopicCreation, Topics
+from soak.lab.brokers.pulsar import Pulsar
+from soak.lab.ports import Running
+from soak.runtime.context import connect
+from soak.store.plan_home import PlanHome
+from soak.store.run_folder import Run, RunFolder, file_lock, read_plan, write_run
+from tests.support.fakes import FakeCluster
+
+THREE = "name: p\nbroker: {kafka: {bootstrap_servers: 'h:1'}}\ntopic: {name: t, count: 3}\n"
+
+
+def run_of(path: Path, state: str = "ended", text: str = THREE) -> RunFolder:
+    folder = RunFolder(path)
+    write_run(folder, Run("r1", 0, "h", {}, state, "p"))
+    folder.plan.write_text(text)
+    return folder
+
+
+def made(folder: RunFolder, broker: Broker, text: str = THREE) -> None:
+    plan_file = plan_text.load(text, "p.yaml")
+    _clean.make_topics(plan_file, plan_file.plan, folder, broker, has_own_names=False)
+
+
+def test_only_what_the_run_made_is_deleted(tmp_path: Path) -> None:
+    """Of its three topics one is gone, and one is somebody else's of the same name; a fourth is no matter."""
+    cluster, folder = FakeCluster(), run_of(tmp_path)
+    broker = cast("Broker", cluster)  # as much as is asked of it
+    made(folder, broker)
+    cluster.make("other")
+    cluster.make("t-1")
+    del cluster.topics["t-2"]
+    found = _clean.find_run_topics(folder, broker)
+    told = list(_clean.describe_topics(found, plan_text.load(THREE, "p").plan))
+    _clean.delete_topics(found, broker)
+
+    assert [line.split(":")[0].split() for line in told] == [
+        ["to", "delete", "t-0", "at", "h"],
+        ["not", "there", "t-2"],
+        ["left", "alone", "t-1"],
+    ]
+    assert sorted(cluster.topics) == ["other", "t-1"]
+    assert _clean.find_run_topics(folder, broker).gone == ("t-0", "t-2")
+
+
+def test_what_the_cluster_keeps_is_told_and_may_be_tried_again(tmp_path: Path) -> None:
+    cluster, folder = FakeCluster(), run_of(tmp_path)
+    broker = cast("Broker", cluster)  # as above
+    made(folder, broker)
+    cluster.refused.add("t-1")
+
+    with pytest.raises(BrokerError, match="cannot delete topic t-1"):
+        _clean.delete_topics(_clean.find_run_topics(folder, broker), broker)
+    cluster.refused.clear()
+    _clean.delete_topics(_clean.find_run_topics(folder, broker), broker)
+    assert cluster.topics == {}
+
+
+def test_a_run_that_used_topics_which_were_there_has_none_to_delete(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.make("t")
+
+    assert _clean.find_run_topics(run_of(tmp_path), cast("Broker", cluster)) == _clean.RunTopics(
+        (), (), ()
+    )
+
+
+def test_a_run_that_is_not_over_keeps_its_topics(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"r1 is not over, .*`soak stop"):
+        clean(run_of(tmp_path, "running").path, yes=True)
+
+
+def test_one_that_is_being_begun_keeps_its_topics(tmp_path: Path) -> None:
+    """Under systemd the next start goes on with it; in a terminal nobody does, once its process is gone."""
+    folder = run_of(tmp_path / "p-r1", "beginning")
+    PlanHome(tmp_path).point_to(folder)
+    other = run_of(tmp_path / "p-r2", "beginning")
+
+    with pytest.raises(RunFolderError, match="r1 is being begun"):
+        _clean.check_run_is_over(folder)
+    with (
+        file_lock(other.path / "run.lock", "it"),
+        pytest.raises(RunFolderError, match="r1 is being begun"),
+    ):
+        _clean.check_run_is_over(other)
+    _clean.check_run_is_over(other)
+
+
+def test_a_labs_topics_went_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "name: p\nbroker: {kafka: {}}\nlab: {broker: kafka}\n"
+    clean(run_of(tmp_path, text=text).path, yes=True)
+
+    assert "went with the lab's broker" in capsys.readouterr().out
+
+
+def cleaned(folder: RunFolder, text: str, out: Callable[[], str]) -> tuple[str, str, str, Topics]:
+    """Make topics of a run, then clean it without a word, with --yes, and once more; return what it said."""
+    plan = plan_text.load(text, "p").plan
+    broker = connect(plan, SystemClock())
+    made(folder, broker, text)
+    out()
+    with pytest.raises(typer.Exit):
+        clean(folder.path, yes=False)
+    asked = out()
+    assert set(broker.existing(plan.topic.names)) == set(plan.topic.names)
+    clean(folder.path, yes=True)
+    agreed = out()
+    clock = SystemClock()
+    for _ in range(100):
+        if not broker.existing(plan.topic.names):
+            break
+        clock.sleep_until(clock.mono_ns() + 10**8)
+    clean(folder.path, yes=True)
+    return asked, agreed, out(), Topics(plan.topic.names, 1)
+
+
+def expect(said: tuple[str, str, str, Topics]) -> None:
+    asked, agreed, again, topics = said
+    for name in topics.names:
+        assert f"to delete        {name} at " in asked
+        assert f"not there        {name}" in again
+    assert "nothing was deleted: --yes" in asked
+    assert "deleted: 2" in agreed
+
+
+@pytest.mark.broker
+def test_topics_of_kafka_are_deleted_once(
+    tmp_path: Path, lab_kafka: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = lab_kafka.addresses["bootstrap_servers"]
+    text = (
+        f"name: p\nbroker: {{kafka: {{bootstrap_servers: '{servers}'}}}}\n"
+        f"topic: {{name: clean-{secrets.token_hex(4)}, count: 2}}\n"
+    )
+
+    expect(cleaned(run_of(tmp_path, text=text), text, lambda: capsys.readouterr().out))
+
+
+@pytest.mark.broker
+def test_topics_of_pulsar_are_deleted_once(
+    tmp_path: Path, lab_pulsar: Pulsar, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where: Any = lab_pulsar.addresses
+    own = ", ".join(f"{key}: '{where[key]}'" for key in ("service_url", "admin_url"))
+    text = (
+        f"name: p\nbroker: {{pulsar: {{{own}}}}}\n"
+        f"topic: {{name: clean-{secrets.token_hex(4)}, count: 2}}\n"
+    )
+
+    expect(cleaned(run_of(tmp_path, text=text), text, lambda: capsys.readouterr().out))
+
+
+# --- Which topics a run takes for its own: those that it made, and no others of the same name.
+
+PLAN = "name: p\nbroker: {kafka: {bootstrap_servers: 'h:1'}}\ntopic: {name: bench}\n"
+TWO = PLAN.replace("name: bench", "name: bench, count: 2")
+
+
+def make(cluster: FakeCluster, folder: RunFolder, text: str = PLAN, *, own: bool = False) -> None:
+    plan_file = plan_text.load(text, "p.yaml")
+    topics.make_topics(plan_file, plan_file.plan, folder, _port(cluster), has_own_names=own)
+
+
+def check(cluster: FakeCluster, folder: RunFolder | None, text: str = PLAN) -> None:
+    preflight.check_topics(plan_text.load(text, "p.yaml"), _port(cluster), folder)
+
+
+def _port(cluster: FakeCluster) -> Broker:
+    return cast("Broker", cluster)  # as much as is asked of it
+
+
+def test_a_topic_that_somebody_else_made_meanwhile_is_not_adopted(tmp_path: Path) -> None:
+    """Ours was refused, and days later there is one of its name: it is neither read nor written."""
+    cluster, folder = FakeCluster(), RunFolder(tmp_path)
+    cluster.refused.add("bench")
+    with pytest.raises(PlanError, match="refused"):
+        make(cluster, folder)
+    cluster.make("bench")
+
+    with pytest.raises(PlanError, match=r"p\.yaml:3: topic\.name: .* was never told .* delete it"):
+        check(cluster, folder)
+
+
+@pytest.mark.parametrize("tells", ["ids", "marks"])
+def test_what_was_made_before_the_beginning_was_cut_short_is_gone_on_with(
+    tells: Literal["ids", "marks"], tmp_path: Path
+) -> None:
+    """Of two topics one was refused; by the next try both are made and finished."""
+    cluster, folder = FakeCluster(tells), RunFolder(tmp_path)
+    cluster.refused.add("bench-1")
+    with pytest.raises(PlanError, match="refused"):
+        make(cluster, folder, TWO)
+    cluster.refused.clear()
+    first = cluster.topics["bench-0"]
+    check(cluster, folder, TWO)
+    make(cluster, folder, TWO)
+
+    assert cluster.topics["bench-0"] == first
+    assert cluster.finished == ["bench-0", "bench-0", "bench-1"]
+    check(cluster, folder, TWO)
+
+
+def test_one_that_was_made_anew_under_its_name_is_another(tmp_path: Path) -> None:
+    cluster, folder = FakeCluster(), RunFolder(tmp_path)
+    make(cluster, folder)
+    cluster.make("bench")
+
+    with pytest.raises(PlanError, match="another than the one that this run made"):
+        check(cluster, folder)
+
+
+def test_after_a_crash_a_mark_tells_whose_a_topic_is(tmp_path: Path) -> None:
+    """It was made, and who made it died before that could be noted."""
+    cluster, folder = FakeCluster("marks"), RunFolder(tmp_path)
+    cluster.dies_after = "bench"
+    with pytest.raises(KeyboardInterrupt):
+        make(cluster, folder)
+
+    check(cluster, folder)
+    make(cluster, folder)
+    assert cluster.finished == ["bench"]
+
+
+@pytest.mark.parametrize("tells", ["ids", "nothing"])
+def test_after_a_crash_without_a_mark_only_a_name_of_our_own_is_trusted(
+    tells: Literal["ids", "nothing"], tmp_path: Path
+) -> None:
+    """Nobody gives a topic the name that holds the run's random id; any other name proves nothing."""
+    cluster, folder, named = (
+        FakeCluster(tells),
+        RunFolder(tmp_path / "a"),
+        RunFolder(tmp_path / "b"),
+    )
+    own = PLAN.replace("bench", "soak-20260101T000000Z-abcd")
+    for text, one, is_own in ((own, folder, True), (PLAN, named, False)):
+        cluster.dies_after = plan_text.load(text, "p").plan.topic.name
+        with pytest.raises(KeyboardInterrupt):
+            make(cluster, one, text, own=is_own)
+
+    make(cluster, folder, own, own=True)
+    with pytest.raises(PlanError, match="was never told that it has it"):
+        check(cluster, named)
+
+
+def test_a_topic_without_identity_is_not_taken_on_its_name_alone(tmp_path: Path) -> None:
+    """Its making was confirmed, but it may have been deleted and made anew since."""
+    cluster, folder = FakeCluster("nothing"), RunFolder(tmp_path)
+    make(cluster, folder)
+
+    with pytest.raises(PlanError, match=r"nothing shows that .* from a later one of its name"):
+        check(cluster, folder)
+
+
+def test_a_half_begun_run_still_needs_the_topics_that_it_is_to_use(tmp_path: Path) -> None:
+    existing = PLAN.replace("name: bench", "name: bench, use_existing: true")
+
+    with pytest.raises(PlanError, match="there is no topic 'bench'"):
+        check(FakeCluster(), RunFolder(tmp_path), existing)
+
+
+def test_a_run_that_goes_on_writes_into_no_other_topic_of_its_name(tmp_path: Path) -> None:
+    """Where the cluster is away nobody can tell; and who only ends in it may."""
+    cluster, folder = FakeCluster(), RunFolder(tmp_path)
+    plan = plan_text.load(PLAN, "p").plan
+    make(cluster, folder)
+    topics.check_same_topics(folder, plan, _port(cluster))
+    cluster.make("bench")
+
+    with pytest.raises(RunFolderError, match=r"bench is another than .*`soak stop"):
+        topics.check_same_topics(folder, plan, _port(cluster))
+    cluster.error = BrokerError("away")
+    topics.check_same_topics(folder, plan, _port(cluster))
+    cluster.error = None
+    folder.stop_request.touch()
+    topics.check_same_topics(folder, plan, _port(cluster))
+
+
+def test_damaged_notes_are_told_and_not_guessed_at(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.topics.write_text('{"asked": 7}')
+
+    with pytest.raises(RunFolderError, match=r"topics\.json is damaged"):
+        check(FakeCluster(), folder)
+
+
+def plan_on(broker: str, topic: str) -> PlanFile:
+    return plan_text.load(f"name: p\nbroker: {{{broker}}}\ntopic: {{name: {topic}}}\n", "p.yaml")
+
+
+def brought_together(plan_file: PlanFile, folder: RunFolder) -> tuple[list[str], list[str]]:
+    """Make topics; return which are the run's own, and again once they were deleted and made anew."""
+    plan = plan_file.plan
+    broker = connect(plan, SystemClock())
+    names = plan.topic.names
+    topics.make_topics(plan_file, plan, folder, broker, has_own_names=False)
+    topics.make_topics(plan_file, plan, folder, broker, has_own_names=False)  # nothing is refused
+    before = topics.own_topics(folder, broker, names)
+    broker.delete_topics(names)
+    _gone(broker, names[0])
+    broker.delete_topics(names)
+    broker.create_topics(Topics(names, 1), 1, {}, TopicCreation("somebody else's"))
+    return before, topics.own_topics(folder, broker, names)
+
+
+def _gone(broker: Broker, name: str) -> None:
+    clock = SystemClock()
+    for _ in range(200):
+        if not broker.existing([name]):
+            return
+        clock.sleep_until(clock.mono_ns() + 10**8)
+    raise AssertionError(name)
+
+
+@pytest.mark.broker
+def test_kafka_tells_a_topic_from_a_later_one_of_its_name(
+    tmp_path: Path, lab_kafka: Running
+) -> None:
+    servers, name = lab_kafka.addresses["bootstrap_servers"], f"own-{secrets.token_hex(4)}"
+    plan_file = plan_on(f"kafka: {{bootstrap_servers: '{servers}'}}", name)
+
+    assert brought_together(plan_file, RunFolder(tmp_path)) == ([name], [])
+
+
+@pytest.mark.broker
+def test_pulsar_tells_a_topic_from_a_later_one_of_its_name(
+    tmp_path: Path, lab_pulsar: Pulsar
+) -> None:
+    where: Any = lab_pulsar.addresses
+    own = ", ".join(f"{key}: '{where[key]}'" for key in ("service_url", "admin_url"))
+    name = f"own-{secrets.token_hex(4)}"
+    plan_file = plan_on(f"pulsar: {{{own}}}", name)
+
+    assert brought_together(plan_file, RunFolder(tmp_path)) == ([name], [])
+
+
+@pytest.mark.broker
+def test_a_start_after_a_refused_one_leaves_a_strangers_topic_alone(
+    tmp_path: Path, lab_kafka: Running
+) -> None:
+    """The first was refused by the cluster; by the second somebody has made a topic of that name."""
+    servers, name = lab_kafka.addresses["bootstrap_servers"], f"bench-{secrets.token_hex(4)}"
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        f"name: p\nbroker: {{kafka: {{bootstrap_servers: '{servers}'}}}}\n"
+        f"topic: {{name: {name}, settings: {{cleanup.policy: none such}}}}\n"
+    )
+    home = PlanHome(tmp_path / "p")
+    with pytest.raises(PlanError, match=r"cannot create topic"):
+        start_run(path, home, SystemClock())
+    half = home.newest("beginning")
+    assert half is not None
+    connect(read_plan(half), SystemClock()).create_topics(Topics((name,), 1), 1, {})
+
+    with pytest.raises(PlanError, match=rf"topic {name} exists, and nothing shows that"):
+        start_run(path, home, SystemClock())
+    assert home.newest("beginning") == half
+
+
+@pytest.mark.broker
+def test_a_run_does_not_go_on_in_a_topic_that_was_made_anew(
+    tmp_path: Path, lab_kafka: Running
+) -> None:
+    """Neither in a terminal nor under systemd, where people are told: it is no fault of the plan."""
+    servers, name = lab_kafka.addresses["bootstrap_servers"], f"anew-{secrets.token_hex(4)}"
+    plan_file = plan_on(f"kafka: {{bootstrap_servers: '{servers}'}}", name)
+    home, folder = PlanHome(tmp_path), RunFolder(tmp_path / "p-r1")
+    write_run(folder, Run("r1", 0, "h", {}, "running", "p"))
+    folder.plan.write_text(plan_text.dump(plan_file.plan))
+    brought_together(plan_file, folder)
+    words = ["run", str(folder.plan), "--resume", "--run-dir", str(folder.path)]
+    command = [sys.executable, "-m", "soak.cli.main", *words]
+    resumed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    home.point_to(folder)
+
+    assert resumed.returncode == 1
+    assert f"topic {name} is another than" in resumed.stderr
+    with pytest.raises(RunFolderError, match=rf"topic {name} is another than"):
+        start_run(tmp_path / "nowhere.yaml", home, SystemClock())
+    assert not home.wanted.exists()
+
+
+def test_a_run_that_was_begun_before_there_were_notes_goes_on(tmp_path: Path) -> None:
+    """An upgrade in the middle of a run asks it for nothing that it cannot have."""
+    folder = RunFolder(tmp_path)
+    write_run(folder, Run("r", 0, "h", {}, "running", "p"))
+
+    topics.check_same_topics(folder, plan_text.load(PLAN, "p").plan, _port(FakeCluster()))

@@ -1,0 +1,411 @@
+"""The units as files: what is installed, what is left alone, and what the check sees."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from soak.app import units
+from soak.app.units import Account, account_of, closed_below, closed_part, folder_faults, own_lines
+from soak.core.errors import SoakError
+from soak.core.plan import text as plan_text
+from soak.core.units import duration_ns
+from soak.supervisor.run import roles_of
+from tests.support.paths import ROOT
+
+FILES = units.rendered_files()
+DOCS = ROOT / "docs" / "service.md"
+SERVICES = [place for place in FILES if place.suffix == ".service"]
+
+
+def wrong_below(root: Path) -> list[str]:
+    """Return what is wrong there, whoever may read this checkout."""
+    return [line for line in units.check_installed(root) if line.startswith(f"{root}/")]
+
+
+def test_installing_writes_what_uninstalling_removes(tmp_path: Path) -> None:
+    """Plans, secrets and what others put there stay."""
+    units.install(tmp_path, is_dry=False)
+    foreign = tmp_path / units.UNITS / "soak-mine.service"
+    foreign.write_text("[Unit]\n")
+    plan = tmp_path / units.PLANS / "x.yaml"
+    plan.write_text("name: x\n")
+    wrong = wrong_below(tmp_path)
+    units.uninstall(tmp_path, is_dry=False)
+
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert wrong == []
+    assert sorted(left) == sorted([foreign, plan])
+
+
+def test_uninstalling_leaves_no_boot_that_looks_for_a_unit(tmp_path: Path) -> None:
+    """Links of plans that were enabled go too; those of others stay."""
+    units.install(tmp_path, is_dry=False)
+    wants = tmp_path / units.UNITS / "multi-user.target.wants"
+    wants.mkdir()
+    (wants / "soak-resume@x.service").symlink_to("/etc/systemd/system/soak-resume@.service")
+    (wants / "soak-other@x.service").symlink_to("/etc/systemd/system/soak-other@.service")
+    told = units.uninstall(tmp_path, is_dry=False)
+
+    assert f"remove {wants}/soak-resume@x.service" in told
+    assert [link.name for link in wants.iterdir()] == ["soak-other@x.service"]
+
+
+def test_a_daemon_may_be_silent_as_long_in_a_terminal_as_under_systemd() -> None:
+    """Two watchdogs, one limit each daemon: what hangs for one hangs for the other."""
+    text = "name: p\nbroker: {kafka: {}}\nprobes: {host: {}}\nship: {}\n"
+    roles = roles_of(plan_text.load(text, "p").plan)
+    ours = {role.name.partition(".")[0]: role.silence_ns for role in roles}
+    theirs = {}
+    for name in ours:
+        unit = FILES[units.UNITS / f"soak-{name.removesuffix('-stream')}@.service"]
+        asked = re.search(r"^WatchdogSec=(.+)$", unit, re.MULTILINE)
+        theirs[name] = duration_ns(asked[1]) if asked else 0
+
+    assert ours == theirs
+
+
+def test_a_dry_run_writes_and_removes_nothing(tmp_path: Path) -> None:
+    """It tells what would be done."""
+    told = units.install(tmp_path, is_dry=True)
+    nothing = list(tmp_path.iterdir())
+    units.install(tmp_path, is_dry=False)
+    units.uninstall(tmp_path, is_dry=True)
+
+    assert nothing == []
+    assert len([line for line in told if line.startswith("write ")]) == len(FILES)
+    assert wrong_below(tmp_path) == []
+
+
+def test_a_second_time_writes_only_what_differs(tmp_path: Path) -> None:
+    """A unit that somebody changed is seen by the check and made ours again."""
+    units.install(tmp_path, is_dry=False)
+    (tmp_path / SERVICES[0]).write_text("[Unit]\n")
+    wrong = wrong_below(tmp_path)
+    told = units.install(tmp_path, is_dry=False)
+
+    assert wrong == [f"{tmp_path / SERVICES[0]} is not what was to be installed"]
+    assert [line for line in told if line.startswith("write ")] == [
+        f"write {tmp_path / SERVICES[0]}"
+    ]
+
+
+def test_units_that_run_a_checkout_say_so(tmp_path: Path) -> None:
+    """A `git pull` there would give a daemon that dies another program than its run began with."""
+    installed = tmp_path / "share" / "soakd" / "systemd"
+    installed.mkdir(parents=True)
+    checkout = ROOT
+
+    assert units.checkout_note(installed) == []
+    assert f"{checkout}:" in units.checkout_note(checkout / "systemd")[0]
+
+
+def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "etc").write_text("")
+
+    with pytest.raises(SoakError, match="cannot write"):
+        units.install(tmp_path, is_dry=False)
+
+
+@pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
+def test_every_service_is_closed_up(place: Path) -> None:
+    """No unit is left with more than it needs because somebody forgot a line."""
+    text = FILES[place]
+
+    for line in ("NoNewPrivileges=yes", "CapabilityBoundingSet=", "ProtectSystem=strict"):
+        assert f"\n{line}\n" in text
+    assert "User=soak\n" in text or "soak-resume" in place.name
+    assert "/usr/bin/soak" not in text
+
+
+def test_units_name_only_units_that_are_there() -> None:
+    """A name that is misspelt would be waited for by nobody."""
+    there = {place.name for place in FILES}
+    named = {
+        found.replace("@%i.", "@.")
+        for text in FILES.values()
+        for found in re.findall(r"soak[a-z-]*@%i\.[a-z]+", text)
+        if found != "soak@%i.yaml"
+    }
+
+    assert named <= there
+
+
+@pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
+def test_a_daemon_never_stops_trying_and_starts_only_in_a_run(place: Path) -> None:
+    """A drive may be full for an hour; without a run that began there is nothing to go on with."""
+    text = FILES[place]
+
+    if "Type=notify" in text:
+        assert "StartLimitIntervalSec=0\n" in text
+    if "PartOf=soak@%i.target" in text and "soak-begin" not in place.name:
+        assert "\nRequisite=soak-begin@%i.service\nAfter=soak-begin@%i.service" in text
+
+
+@pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
+def test_a_service_that_ends_is_not_refused_for_what_it_has_in_common(place: Path) -> None:
+    """A manager takes no `Type=oneshot` with exit codes that force another start."""
+    lines = FILES[place].splitlines()
+    forced = [line for line in lines if line.startswith("RestartForceExitStatus=")]
+
+    if "Type=oneshot" in lines:
+        assert forced[-1:] in ([], ["RestartForceExitStatus="])
+
+
+def test_a_sink_is_tried_with_the_credentials_and_the_sight_of_a_daemon() -> None:
+    """A command in a passing unit of one's own has neither, where the program lies in a home folder."""
+    text = FILES[units.UNITS / "soak-alert-test@.service"]
+    daemon = FILES[units.UNITS / "soak-alert@.service"]
+    keys = ("LoadCredential=", "ProtectHome=", "BindReadOnlyPaths=", "User=")
+    seen = {line for line in text.splitlines() if line.startswith(keys)}
+
+    assert re.search(r"^ExecStart=\S+/soak alert /etc/soak/%i.yaml --test$", text, re.MULTILINE)
+    assert seen == {line for line in daemon.splitlines() if line.startswith(keys)}
+    assert len(seen) >= 3
+
+
+def test_secrets_are_given_to_those_who_connect_or_tell() -> None:
+    """Who reads files alone would only have them to lose."""
+    given = {place.name for place in SERVICES if "\nLoadCredential=" in FILES[place]}
+    kept = {"conduct", "detect", "finish", "report", "resume"}
+
+    assert {place.name for place in SERVICES} - given == {f"soak-{name}@.service" for name in kept}
+
+
+@pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
+def test_a_service_looks_for_a_run_where_runs_are_mounted(place: Path) -> None:
+    """A state directory of its own makes a unit wait for the drive; what has none has to say so."""
+    text = FILES[place]
+
+    if "%S/" in text:
+        assert "\nStateDirectory=soak" in text or "\nRequiresMountsFor=%S/soak\n" in text
+
+
+@pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
+def test_the_exposure_of_every_service_is_told(place: Path) -> None:
+    """Who lets it in has to know what it could do."""
+    table = DOCS.read_text().partition("| unit | exposure |")[2].partition("\n\n")[0]
+
+    assert f"`{place.name.removesuffix('.service')}`" in table
+
+
+def test_a_host_that_only_probes_waits_for_the_next_run_after_each() -> None:
+    """Its daemon ends with the run that it joined, and is told no run, which would be the only one."""
+    (text,) = (FILES[place] for place in SERVICES if place.name == "soak-host@.service")
+    settings = text[text.index("[Service]") :].splitlines()
+    (start,) = (line for line in settings if line.startswith("ExecStart="))
+
+    assert [line for line in settings if line.startswith("Restart=")][-1] == "Restart=always"
+    assert start.endswith(" probe /etc/soak/%i.yaml --run-dir %S/soak/%i/host")
+
+
+def test_what_measures_a_drive_may_write_where_the_broker_does() -> None:
+    """The fsync probe, and the drive check at both ends of a run; nobody else."""
+    may = {place.name for place in SERVICES if "ReadWritePaths=-/var/lib/kafka" in FILES[place]}
+
+    assert may == {f"soak-{name}@.service" for name in ("begin", "finish", "host", "probe")}
+
+
+def test_each_daemon_that_measures_is_watched() -> None:
+    """A daemon without a watchdog hangs for ever."""
+    unwatched = [
+        place.name
+        for place in SERVICES
+        if "Type=notify" in FILES[place] and "WatchdogSec=" not in FILES[place]
+    ]
+
+    assert unwatched == []
+
+
+# --- What is wrong with installed units is told at once, and not by a daemon that does not start.
+
+OTHER = Account()
+UNITS = {"soak@", "soak-begin@", "soak-alert@"}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """Return a program in a folder that everybody may pass; the test's own folders are for its user alone."""
+    path = tmp_path / "opt" / "bin" / "soak"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "closed"),
+    [
+        (lambda _: None, ""),
+        (lambda path: path.chmod(0o700), "opt/bin/soak"),
+        (lambda path: path.chmod(0o711), "opt/bin/soak"),
+        (lambda path: path.parent.chmod(0o700), "opt/bin"),
+        (lambda path: path.parents[1].chmod(0o700), "opt"),
+        (lambda path: path.parents[1].chmod(0o711), ""),
+    ],
+)
+def test_what_is_closed_on_the_way_to_a_program_is_named(
+    program: Path,
+    change: Callable[[Path], None],
+    closed: str,
+) -> None:
+    change(program)
+    top = program.parents[2]
+    found = closed_part(program, OTHER, [top / "opt"], hidden_above(top))
+
+    assert found == (str(top / closed) if closed else "")
+
+
+def hidden_above(path: Path) -> tuple[str]:
+    """Return what hides a folder of a test, as ProtectHome= does one below /root."""
+    return (str(path.parents[-2]),)
+
+
+def test_what_units_do_not_see_of_a_home_folder_does_not_matter(program: Path) -> None:
+    """They are shown the checkout alone: who may enter /root is nothing to them."""
+    top = program.parents[2]
+    top.chmod(0o700)
+    found = closed_part(program, OTHER, [top / "opt"], hidden_above(top))
+
+    assert found == ""
+
+
+def test_a_folder_that_is_shown_has_to_be_open_itself(program: Path) -> None:
+    """A checkout of mode 0700 below /root passed, and no daemon started."""
+    shown = program.parents[1]
+    shown.chmod(0o700)
+
+    assert closed_part(program, OTHER, [shown], hidden_above(shown)) == str(shown)
+
+
+def test_code_that_was_checked_out_for_one_user_alone_is_found(tmp_path: Path) -> None:
+    """By a umask of 077; what Python compiled itself it can do without."""
+    (tmp_path / "soak" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "soak").chmod(0o755)
+    (tmp_path / "soak" / "__pycache__" / "x.pyc").touch(0o600)
+    (tmp_path / "soak" / "gone").symlink_to("nowhere")
+    module = tmp_path / "soak" / "x.py"
+    module.touch()
+    module.chmod(0o644)
+    before = closed_below(tmp_path, OTHER)
+    module.chmod(0o600)
+
+    assert (before, closed_below(tmp_path, OTHER)) == ("", str(module))
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "gids", "may"),
+    [
+        (0o705, -1, set(), True),
+        (0o750, -1, set(), False),
+        (0o750, -1, {"own"}, True),
+        (0o705, -1, {"own"}, False),
+        (0o500, None, set(), True),
+        (0o077, None, {"own"}, False),
+    ],
+)
+def test_owner_group_and_others_are_told_apart_as_by_the_kernel(
+    tmp_path: Path, mode: int, uid: int | None, gids: set[str], *, may: bool
+) -> None:
+    """The first of them that fits decides."""
+    path = tmp_path / "x"
+    path.mkdir()
+    path.chmod(mode)
+    found = path.stat()
+    account = Account(
+        found.st_uid if uid is None else uid, frozenset({found.st_gid} if gids else ())
+    )
+
+    assert account.may(path, 0o5) == may
+    path.chmod(0o700)
+
+
+def folders(root: Path, plans: int = 0o755, secrets: int = 0o700) -> Path:
+    for place, mode in ((units.PLANS, plans), (units.CREDENTIALS, secrets)):
+        (root / place).mkdir(parents=True, exist_ok=True)
+        (root / place).chmod(mode)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("plans", "secrets", "said"),
+    [
+        (0o755, 0o700, ""),
+        (0o750, 0o500, ""),
+        (0o775, 0o700, "others than root may write plans"),
+        (0o757, 0o700, "others than root may write plans"),
+        (0o750, 0o750, "is open to others than root"),
+        (0o750, 0o701, "is open to others than root"),
+    ],
+)
+def test_folders_that_are_too_open_are_told(
+    tmp_path: Path, plans: int, secrets: int, said: str
+) -> None:
+    """Below another root too, as in a package."""
+    wrong = folder_faults(folders(tmp_path, plans, secrets), None)
+
+    assert [said in line for line in wrong] == ([True] if said else [])
+
+
+def test_folders_that_are_not_there_are_told(tmp_path: Path) -> None:
+    assert [line.rpartition(" is ")[2] for line in folder_faults(tmp_path, None)] == [
+        "not a folder",
+        "not a folder",
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give folders away")
+def test_plans_belong_to_root_and_are_open_to_the_daemons(tmp_path: Path) -> None:
+    """A folder that was there before has whatever owner and mode it had."""
+    daemon = Account(4711, frozenset({4712}))
+    plans = folders(tmp_path, plans=0o750) / units.PLANS
+    closed = folder_faults(tmp_path, daemon)
+    os.chown(plans, 0, 4712)
+    well = folder_faults(tmp_path, daemon)
+    os.chown(plans, 4711, 4712)
+    given = folder_faults(tmp_path, daemon)
+
+    assert closed == [f"{plans} is closed to the daemons: chgrp soak {plans}; chmod 750 {plans}"]
+    assert well == []
+    assert given == [f"{plans} does not belong to root: chown root {plans}"]
+
+
+def test_a_machine_without_the_user_of_the_units_is_told() -> None:
+    """Where systemd-sysusers is missing, or a name service has another opinion."""
+    account, missing = account_of("soak-nobody-has-this-name")
+
+    assert (account, len(missing)) == (Account(), 2)
+
+
+def test_of_what_systemd_says_only_our_units_are_wrong() -> None:
+    """A machine's other units have warnings of their own, which held up our installation."""
+    said = [
+        "/lib/systemd/system/plymouth-start.service:15: Unit configured to use KillMode=none.",
+        "/etc/systemd/system/soak-begin@check.service:4: Unknown key name 'Bogus'",
+        "soak-alert@check.service: Command /opt/soakd/bin/soak is not executable: No such file",
+        "/etc/systemd/system/my-soak-begin@x.service:3: Unknown key name 'Mine'",
+        "soak-mine@x.service: Unit of somebody else",
+        "Failed to initialize manager: Permission denied",
+        "",
+    ]
+
+    assert own_lines(said, UNITS) == [said[1], said[2], said[5]]
+
+
+def test_a_unit_that_failed_does_not_hold_up_its_removal() -> None:
+    """It does not run, and `systemctl stop` does not take it off the list."""
+    listed = """
+soak-begin@x.service  loaded failed   failed  Soak x: begin a run, or go on with one
+soak-mine@x.service   loaded active   running Of somebody else
+soak-alert@y.service  loaded activating auto-restart Soak y: tell people what was found
+soak@y.target         loaded active   active  Soak run of the plan y
+"""
+
+    running, failed = units.loaded_units(listed, UNITS)
+
+    assert running == ["soak-alert@y.service", "soak@y.target"]
+    assert failed == ["soak-begin@x.service"]

@@ -1,0 +1,155 @@
+"""Pages beside a cluster's own protocol: asked with the CA and the user that its client has."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probes.retention_pulsar.cluster import PulsarCluster
+from soak.brokers import redpanda as _redpanda_durability
+from soak.brokers.pulsar import broker
+from soak.brokers.pulsar import durability as _pulsar_durability
+from soak.core.clock import SystemClock
+from soak.core.cluster import durability
+from soak.core.plan.plan import Topic
+from tests.support.certificate import certificate
+from tests.support.pages import serving
+
+USER, PASSWORD = "soakd", "hunter2"
+BASIC = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+BODY = b"""{"write_caching_default": "false", "journalSyncData": "false", "bookies": ["b"]}"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate that nobody but itself vouches for, and its key."""
+    return certificate(tmp_path_factory.mktemp("pages"))
+
+
+@contextmanager
+def page(
+    files: tuple[Path, Path] | None, heard: list[str | None], status: int = 200
+) -> Iterator[str]:
+    """Serve one page under every path and note each question's authorization; yields the address."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(self.headers.get("Authorization"))
+            self.send_response(status)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+            self.wfile.write(BODY)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
+            """Say nothing."""
+
+    context = None
+    if files is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*files)
+    with serving(Page, context) as address:
+        yield address
+
+
+def of_redpanda(address: str, **more: str) -> durability.SettingValue:
+    common = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": USER,
+        "sasl.password": "${env:SOAKD_TEST_PASSWORD}",
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+    config = _redpanda_durability.Config(
+        bootstrap_servers="b1:9092", metrics_urls=(f"{address}/metrics",), common=common
+    )
+    return _redpanda_durability._caching_of_cluster(config)
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOAKD_TEST_PASSWORD", PASSWORD)
+
+
+def test_redpandas_admin_api_is_asked_with_the_plans_ca_and_user(files: tuple[Path, Path]) -> None:
+    heard: list[str | None] = []
+    with page(files, heard) as address:
+        told = of_redpanda(address, ssl_ca_location=str(files[0]))
+
+    assert (told.value, heard) == ("false", [BASIC])
+
+
+def test_who_is_not_vouched_for_hears_no_password(files: tuple[Path, Path]) -> None:
+    heard: list[str | None] = []
+    with page(files, heard) as address:
+        told = of_redpanda(address)
+
+    assert told.value is None
+    assert "certificate" in told.where.lower()
+    assert heard == []
+
+
+def test_no_password_goes_over_a_connection_without_tls() -> None:
+    heard: list[str | None] = []
+    with page(None, heard) as address:
+        told = of_redpanda(address)
+
+    assert (told.value, heard) == ("false", [None])
+
+
+def test_an_admin_api_that_points_elsewhere_is_not_followed(files: tuple[Path, Path]) -> None:
+    """The password was meant for it alone."""
+    heard: list[str | None] = []
+    with page(files, heard, status=307) as address:
+        told = of_redpanda(address, ssl_ca_location=str(files[0]))
+
+    assert told.value is None
+    assert "HTTP Error 307" in told.where
+    assert heard == [BASIC]
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [("/nowhere/ca.pem", "No such file"), ("", "does not tell")]
+)
+def test_a_ca_that_is_not_there_is_said(files: tuple[Path, Path], value: str, error: str) -> None:
+    with page(files, []) as address:
+        told = of_redpanda(address, ssl_ca_location=value)
+
+    assert told.value is None
+    assert error in told.where
+
+
+def test_the_probe_asks_bookies_with_the_plans_ca(files: tuple[Path, Path]) -> None:
+    heard: list[str | None] = []
+    client = {"tls_trust_certs_file_path": str(files[0])}
+    with page(files, heard) as address:
+        cluster = PulsarCluster(address, [address], "public/default", client, 10.0, SystemClock())
+        found = cluster.page(address)
+        cluster.close()
+
+    assert (found, heard) == (BODY, [None])
+
+
+def test_bookies_are_asked_with_the_plans_ca_and_no_token(files: tuple[Path, Path]) -> None:
+    """They have no use for it; the admin interface beside them has."""
+    heard: list[str | None] = []
+    client = {
+        "tls_trust_certs_file_path": str(files[0]),
+        "authentication": "token",
+        "token": "${env:SOAKD_TEST_PASSWORD}",
+    }
+    with page(files, heard) as address:
+        config = broker.Config(admin_url=address, bookie_urls=address, client=client)
+        told = durability.to_json(_pulsar_durability.read_durability(config, Topic()))
+
+    settings: Any = told["settings"]
+    journal = next(one for one in settings if one["name"] == "journalSyncData")
+    assert (journal["value"], journal["where"]) == ("false", f"bookie {address}")
+    assert set(heard) == {None, f"Bearer {PASSWORD}"}
+    assert heard.count(None) == 1

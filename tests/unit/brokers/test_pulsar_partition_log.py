@@ -1,0 +1,103 @@
+"""What is known of a Pulsar partition's log when the cluster tells it late, in part, or not at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from soak.brokers.pulsar.partition_log import STALE_PERIODS, LogWatcher
+from soak.clients.pulsar_admin import Admin
+from soak.core.errors import BrokerError
+from soak.core.ports import EARLIEST, Topics
+from tests.support.fakes import FakeClock
+
+TOPICS = Topics(("persistent://public/default/t",), 2)
+BEGIN = {0: EARLIEST, 1: EARLIEST}
+STATS = {
+    "ledgers": [{"ledgerId": 5, "entries": 0}],
+    "state": "LedgerOpened",
+    "currentLedgerEntries": 23,
+    "lastConfirmedEntry": "5:22",
+}
+
+
+class Told(Admin):
+    """An admin interface whose answer a test sets; an error among them is raised."""
+
+    def __init__(self, answer: object) -> None:
+        super().__init__("http://nowhere", 1, {}, None)
+        self.answer = answer
+
+    def get(self, path: str) -> Any:
+        del path
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def of_partitions(*stats: object) -> dict[str, object]:
+    names = (f"{TOPICS.names[0]}-partition-{at}" for at in range(len(stats)))
+    return {"partitions": dict(zip(names, stats, strict=True))}
+
+
+def test_a_lag_is_unknown_when_the_last_answer_is_old() -> None:
+    """The logs may have grown since: no lag at all is better than one that stands still."""
+    clock, admin = FakeClock(), Told(of_partitions(STATS, STATS))
+    watcher = LogWatcher(admin, TOPICS, {}, clock)
+    watcher.ask()
+    admin.answer = BrokerError("gone")
+    clock.advance(STALE_PERIODS)
+    watcher.ask()
+    fresh = watcher.entries_behind(BEGIN)
+    clock.advance(0.1)
+
+    assert fresh == 46
+    assert watcher.entries_behind(BEGIN) is None
+
+
+def test_a_thread_that_died_is_told_to_who_asks_for_the_lag() -> None:
+    watcher = LogWatcher(Told(RuntimeError("a bug")), TOPICS, {}, FakeClock())
+    hook, threading.excepthook = threading.excepthook, lambda _: None
+    try:
+        watcher.start()
+        watcher._thread.join(10)
+    finally:
+        threading.excepthook = hook
+
+    with pytest.raises(BrokerError, match="has died"):
+        watcher.entries_behind(BEGIN)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        of_partitions(STATS),
+        of_partitions(STATS, None),
+        of_partitions(STATS, {**STATS, "lastConfirmedEntry": None}),
+        of_partitions(STATS, {}),
+        {"partitions": None},
+        "a page of something else",
+    ],
+)
+@pytest.mark.parametrize(
+    "ask", [lambda one: one.bounds([0, 1]), lambda one: one.bounds([1])], ids=["both", "one"]
+)
+def test_bounds_that_are_not_told_in_whole_are_an_error_of_the_broker(
+    answer: object, ask: Callable[[LogWatcher], object]
+) -> None:
+    """So that holes stay until they are, and the consumer lives on."""
+    watcher = LogWatcher(Told(answer), TOPICS, {}, FakeClock())
+
+    with pytest.raises(BrokerError):
+        ask(watcher)
+
+
+def test_an_answer_that_cannot_be_read_leaves_the_lag_unknown() -> None:
+    watcher = LogWatcher(Told("a page of something else"), TOPICS, {}, FakeClock())
+
+    watcher.ask()
+
+    assert watcher.entries_behind(BEGIN) is None

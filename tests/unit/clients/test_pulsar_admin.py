@@ -1,0 +1,157 @@
+"""How the admin interface is asked: sent on to the broker that has the topic, cut off, refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPMessage
+from http.server import BaseHTTPRequestHandler
+from io import BytesIO
+from urllib.error import HTTPError
+from urllib.request import Request
+
+import pytest
+
+from soak.clients.pulsar_admin import Admin, RedirectHandler, RefusedError
+from soak.core.errors import BrokerError
+from tests.support.pages import serving
+
+Asked = tuple[str, str, bytes, str | None]
+"""Method, path, body and authorization of a question."""
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@contextmanager
+def web(answer_to: Callable[[Asked], Answer]) -> Iterator[str]:
+    """Answer on loopback as the function says; yields the address."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            asked = self.command, self.path, body, self.headers.get("Authorization")
+            status, headers, content = answer_to(asked)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_PUT = do_POST = do_GET  # noqa: N815  # the library's
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
+            """Say nothing."""
+
+    with serving(Page) as address:
+        yield address
+
+
+def admin_at(url: str) -> Admin:
+    return Admin(url, 10, {"Authorization": "Bearer t"}, None)
+
+
+@pytest.mark.parametrize("status", [307, 308])
+@pytest.mark.parametrize("method", ["get", "put", "post"])
+def test_a_question_goes_on_to_the_broker_that_has_the_topic(method: str, status: int) -> None:
+    """With the same method, body and authorization, which the library does for none but GET."""
+    asked: list[Asked] = []
+
+    def owner(one: Asked) -> Answer:
+        asked.append(one)
+        return 200, {}, b"7"
+
+    with (
+        web(owner) as there,
+        web(lambda one: (status, {"Location": f"{there}{one[1]}"}, b"")) as here,
+    ):
+        arguments = () if method == "get" else ({"a": 1},)
+        found = getattr(admin_at(here), method)("/admin/v2/x?a=b", *arguments)
+
+    body = b"" if method == "get" else b'{"a": 1}'
+    assert asked == [(method.upper(), "/admin/v2/x?a=b", body, "Bearer t")]
+    assert found == (7 if method == "get" else None)
+
+
+def test_a_circle_of_brokers_that_send_each_other_on_ends() -> None:
+    with (
+        web(lambda one: (307, {"Location": one[1]}, b"")) as here,
+        pytest.raises(RefusedError, match="HTTP 307"),
+    ):
+        admin_at(here).post("/admin/v2/x")
+
+
+@pytest.mark.parametrize(
+    ("url", "following"), [("https://a/x", "http://a/x"), ("http://a/x", "ftp://a/x")]
+)
+def test_nobody_is_followed_to_a_connection_that_is_less_safe(url: str, following: str) -> None:
+    """It would see the token."""
+    question = Request(url, headers={"Authorization": "Bearer t"})
+    sent_on = HTTPMessage()
+
+    with pytest.raises(HTTPError, match=f"sent on to {following}"):
+        RedirectHandler().redirect_request(question, BytesIO(), 307, "moved", sent_on, following)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_that_is_cut_off_is_an_error_of_the_broker(status: int) -> None:
+    """Within its body, whether that was an answer or a refusal."""
+    with (
+        web(lambda _: (status, {"Content-Length": "100"}, b"half")) as here,
+        pytest.raises(BrokerError),
+    ):
+        admin_at(here).get("/admin/v2/x")
+
+
+def test_many_questions_go_over_one_connection() -> None:
+    """With TLS each would be a handshake."""
+    connections: set[object] = set()
+
+    class Page(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # as brokers do: a connection is kept
+
+        def do_GET(self) -> None:
+            connections.add(self.client_address)
+            body = b"[%d]" % len(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
+            """Say nothing."""
+
+    with serving(Page) as here:
+        found = list(admin_at(f"{here}/a").get_each(["/b", "/bc", "/bcd"]))
+
+    assert found == [[4], [5], [6]]
+    assert len(connections) == 1
+
+
+def test_of_many_questions_each_is_answered_where_connections_are_not_kept() -> None:
+    with web(lambda one: (200, {}, one[1].encode())) as here:
+        found = list(admin_at(here).get_each(["/1", "/2"]))
+
+    assert found == ["/1", "/2"]
+
+
+def test_of_many_questions_one_is_sent_on_and_one_is_refused() -> None:
+    """As they are when they are asked one by one."""
+    answers = {"/sent-on": (307, {"Location": "/here"}, b""), "/here": (200, {}, b"7")}
+
+    with web(lambda one: answers.get(one[1], (403, {}, b"no"))) as here:
+        told = admin_at(here).get_each(["/sent-on", "/refused"])
+        first = next(told)
+        with pytest.raises(RefusedError, match="HTTP 403"):
+            next(told)
+
+    assert first == 7
+
+
+def test_many_questions_to_nobody_are_an_error_of_the_broker() -> None:
+    for address in ("http://127.0.0.1:1", "http://a:b"):
+        with pytest.raises(BrokerError, match=f"no Pulsar admin interface at {address}"):
+            list(admin_at(address).get_each(["/admin/v2/x"]))
+
+
+def test_an_address_that_is_none_is_an_error_of_the_broker() -> None:
+    with pytest.raises(BrokerError, match="no Pulsar admin interface at http://a:b"):
+        admin_at("http://a:b").get("/admin/v2/x")

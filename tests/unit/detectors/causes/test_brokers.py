@@ -1,0 +1,435 @@
+"""CPU, pauses, leaders, a broker that ends or stands still, the way to it, and clocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detectors.attribution import attribute
+from detectors.causes.network import coupling
+from detectors.nearby import Nearby, TimedEvent
+from soak.core.model import Change, Series
+from tests.support.cause_panels import E2E, END, ONSET, P99, STEP, around, channel, told
+
+CPU = "probe@b1|host_cpu_ratio"
+WAITING = "probe@b1|node_pressure_cpu_waiting_seconds"
+FSYNC = 'probe@b1|fsync_latency_seconds{directory="/d",quantile="0.99"}'
+RETRANSMITTED = "probe@b1|node_netstat_Tcp_RetransSegs"
+POLL = "probe@b1|retention_poll_age_seconds"
+UP = 'probe@b1|up{target="b1"}'
+COPIES = 'probe@b1|kafka_server_replicamanager_underreplicatedpartitions{target="b2"}'
+ACKED, SENT = "produce.0@h|acked_messages", "produce.0@h|sent_messages"
+
+
+def causes(found: Nearby, change: Change = STEP) -> list[str]:
+    return [one.cause for one in attribute(change, found)]
+
+
+def calm() -> list[Series]:
+    """A broker's host on which nothing changes."""
+    return [
+        channel(FSYNC, 0.002, 0.002),
+        channel(CPU, 0.3, 0.3),
+        channel(RETRANSMITTED, 1.0, 1.0),
+    ]
+
+
+def silent(name: str, value: float, *seconds: int) -> Series:
+    k = np.arange(END, dtype=np.int64)
+    return Series(name, k, np.where(np.isin(k, seconds), 0.0, value))
+
+
+def test_a_broker_s_host_that_runs_out_of_cpu() -> None:
+    one = around(channel(CPU, 0.3, 0.97), channel(FSYNC, 0.002, 0.002))
+    two = around(*one.series.values(), channel(WAITING, 0.02, 0.6))
+
+    assert causes(one) == causes(two) == ["broker_cpu"]
+    assert attribute(STEP, two)[0].score > attribute(STEP, one)[0].score
+
+
+@pytest.mark.parametrize(("spun", "cause"), [(0.95, "unknown"), (0.5, "broker_cpu")])
+def test_a_host_s_cpu_that_is_our_own_daemons_is_no_broker_s(spun: float, cause: str) -> None:
+    """Of the 1.34 processors more that are at work, most or the fewer are the producer's."""
+    found = around(
+        channel(CPU, 0.3, 0.97),
+        channel(WAITING, 0.02, 0.6),
+        channel(FSYNC, 0.002, 0.002),
+        channel("probe@b1|host_cpu_count", 2.0, 2.0),
+        channel('probe@b1|host_daemon_cpu_cores{daemon="produce.0"}', 0.05, 0.05 + spun),
+    )
+
+    assert causes(found) == [cause]
+
+
+def test_cpu_that_rises_and_suffices_is_no_cause() -> None:
+    assert causes(around(channel(CPU, 0.2, 0.5), channel(FSYNC, 0.002, 0.002))) == ["unknown"]
+
+
+def test_the_cpu_of_a_host_without_a_broker_is_none() -> None:
+    assert causes(around(channel("probe@load|host_cpu_ratio", 0.3, 0.97))) == ["unknown"]
+
+
+def pauses(*ks: int, seconds: float) -> tuple[TimedEvent, ...]:
+    return told("gc_pause", *ks, pause_seconds=seconds)
+
+
+def stepped(high: list[int]) -> Series:
+    y = np.log10(0.004) + np.random.default_rng(0).normal(0.0, 0.1, END)
+    y[high] += np.log10(15.0)
+    return Series(P99, np.arange(END, dtype=np.int64), 10.0**y)
+
+
+def test_long_pauses_that_latency_is_locked_to() -> None:
+    ks = [k for k in range(ONSET, END) if k % 3 != 1]
+    usual = pauses(*range(3, END, 7), seconds=0.004)
+    found = around(stepped(ks), events=(*usual, *pauses(*ks, seconds=0.06)))
+    (explanation,) = attribute(STEP, found)
+
+    assert explanation.cause == "gc_pause"
+    assert explanation.score > 0.9
+    assert "60 ms in the median" in explanation.evidence[-1].text
+
+
+def test_pauses_too_short_to_matter_are_no_cause() -> None:
+    ks = [k for k in range(ONSET, END) if k % 3 != 1]
+
+    assert causes(around(stepped(ks), events=pauses(*ks, seconds=0.004))) == ["unknown"]
+
+
+def test_the_sums_of_a_log_count_like_its_pauses() -> None:
+    ks = [k for k in range(ONSET, END) if k % 3 != 1]
+    stopped = silent(
+        'probe@b1|jvm_gc_pause_seconds{log="gc.log"}', 0.06, *set(range(END)) - set(ks)
+    )
+
+    assert causes(around(stepped(ks), stopped)) == ["gc_pause"]
+
+
+def test_of_the_sums_of_two_logs_the_longer_counts() -> None:
+    ks = [k for k in range(ONSET, END) if k % 3 != 1]
+    free = set(range(END)) - set(ks)
+    logs = [
+        silent(f"probe@{host}|jvm_gc_pause_seconds", 0.5 / n, *free)
+        for n, host in ((1, "b1"), (25, "b2"))
+    ]
+    (found,) = attribute(STEP, around(stepped(ks), *logs))
+
+    assert "500 ms in the median" in found.evidence[-1].text
+
+
+def test_the_time_in_collections_of_a_page_counts_where_there_is_no_log() -> None:
+    name = 'probe@b1|jvm_gc_collection_seconds{target="b1"}'
+
+    assert causes(around(channel(name, 0.004, 0.15))) == ["gc_pause"]
+    assert causes(around(channel(name, 0.002, 0.006))) == ["unknown"]
+
+
+def test_collections_that_take_far_less_than_the_step_do_not_explain_it() -> None:
+    """A step of almost a second, and no pause in a second is longer than all of them together."""
+    name = 'probe@b1|jvm_gc_collection_seconds{target="b1"}'
+    second = replace(STEP, before=0.02, after=1.0)
+
+    assert causes(around(channel(name, 0.01, 0.15)), second) == ["unknown"]
+    assert causes(around(channel(name, 0.01, 0.4)), second) == ["gc_pause"]
+
+
+def test_a_page_that_is_read_each_10_s_may_tell_of_one_pause_in_them() -> None:
+    """Of a second, a tenth of the time, for a step of a second; of one of a minute it is no part."""
+    name = 'probe@b1|jvm_gc_collection_seconds{target="b1"}'
+    page = channel(name, 0.01, 0.1)
+    seldom = Series(name, page.k[::10], page.values[::10])
+    second, minute = (replace(STEP, before=0.02, after=after) for after in (1.0, 60.0))
+
+    assert causes(around(seldom), second) == ["gc_pause"]
+    assert causes(around(page), second) == ["unknown"]
+    assert causes(around(seldom), minute) == ["unknown"]
+
+
+def test_a_page_tells_of_the_longest_steps_as_far_as_it_can() -> None:
+    """A second is stopped for no longer than a second, however long the pause is."""
+    name = 'probe@b1|jvm_gc_collection_seconds{target="b1"}'
+    far = replace(STEP, before=0.02, after=8.0)
+
+    assert causes(around(channel(name, 0.01, 0.9)), far) == ["gc_pause"]
+    assert causes(around(channel(name, 0.01, 0.3)), far) == ["unknown"]
+
+
+@pytest.mark.parametrize(("many", "cause"), [(8, "unknown"), (40, "gc_pause")])
+def test_short_pauses_matter_together_where_they_take_much_of_a_second(
+    many: int, cause: str
+) -> None:
+    """So many of 4 ms in two seconds of three, told one by one and as their sum."""
+    ks = [k for k in range(ONSET, END) if k % 3 != 1]
+    short = pauses(*sorted(ks * many), seconds=0.004)
+    name = 'probe@b1|jvm_gc_pause_seconds{log="gc.log"}'
+    stopped = silent(name, 0.004 * many, *set(range(END)) - set(ks))
+
+    assert causes(around(stepped(ks), stopped, events=short)) == [cause]
+
+
+def test_leaders_that_move_at_the_onset() -> None:
+    (found,) = attribute(STEP, around(events=told("leader_change", ONSET, topic="t", partition=3)))
+
+    assert found.cause == "leader_move"
+    assert "in the second of the onset of the step (topic t, partition 3)" in found.evidence[0].text
+
+
+@pytest.mark.parametrize("ks", [range(0, END, 5), [ONSET - 30], [ONSET + 10]], ids=str)
+def test_leaders_that_move_all_the_time_or_at_another_are_no_cause(ks: range) -> None:
+    assert causes(around(events=told("leader_change", *ks))) == ["unknown"]
+
+
+def test_a_broker_that_does_not_answer_any_more() -> None:
+    events = told("leader_change", ONSET + 1)
+    found = around(silent(UP, 1.0, *range(ONSET, END)), events=events)
+    first, *_ = attribute(STEP, found)
+
+    assert first.cause == "broker_down"
+    assert "stopped answering in the second of the onset" in first.evidence[0].text
+
+
+def test_a_page_that_alone_is_silent_is_no_broker_s_end() -> None:
+    assert causes(around(silent(UP, 1.0, *range(ONSET, END)))) == ["unknown"]
+
+
+@pytest.mark.parametrize(("seconds", "cause"), [(1, "unknown"), (4, "broker_down")])
+def test_beside_a_silent_page_a_second_without_acknowledgements_is_no_broker_s_end(
+    seconds: int, cause: str
+) -> None:
+    page = silent(UP, 1.0, *range(ONSET, END))
+
+    assert causes(around(page, *missing(1.0, seconds))) == [cause]
+
+
+def test_copies_leaders_and_acknowledgements_together_are_a_broker_s_end() -> None:
+    stop = range(ONSET, ONSET + 4)
+    series = [silent(ACKED, 200.0, *stop), channel(SENT, 200.0, 200.0), channel(COPIES, 0.0, 8.0)]
+    zero = Series(COPIES, series[2].k, np.where(series[2].k < ONSET, 0.0, 8.0))
+    found = around(*series[:2], zero, events=told("leader_change", ONSET + 1))
+
+    assert causes(found)[0] == "broker_down"
+
+
+def test_a_broker_that_stands_still_answers_simple_questions_late() -> None:
+    (found,) = attribute(STEP, around(channel(POLL, 0.1, 0.3), *calm()))
+
+    assert found.cause == "broker_pause"
+    assert "retention poll age of probe@b1 was 300 ms in 95% of the" in found.evidence[0].text
+    assert found.evidence[-1].text.startswith("Flushes, CPU and network were measured")
+
+
+@pytest.mark.parametrize("name", [FSYNC, CPU, RETRANSMITTED])
+def test_nobody_is_said_to_stand_still_unless_all_else_is_known_and_calm(name: str) -> None:
+    late = channel(POLL, 0.1, 0.3)
+    without = [one for one in calm() if one.name != name]
+    risen = channel(name, 0.002, 0.1) if name == FSYNC else channel(name, 0.3, 0.6)
+
+    assert "broker_pause" not in causes(around(late, *without))
+    assert "broker_pause" not in causes(around(late, *without, risen))
+
+
+def test_acknowledgements_that_stop_for_seconds_where_leaders_are_watched() -> None:
+    acked = silent(ACKED, 200.0, *range(ONSET, ONSET + 3), *range(ONSET + 9, ONSET + 12))
+    sent = channel(SENT, 200.0, 200.0)
+    watched = silent('probe@b1|broker_log_events{kind="leader_change",log="s"}', 0.0)
+    hung = channel('probe@b1|fsync_hanging_seconds{directory="/d"}', 1e-9, 2.0)
+
+    assert causes(around(acked, sent, watched, *calm())) == ["broker_pause"]
+    assert causes(around(acked, sent, *calm())) == ["unknown"]
+    assert causes(around(acked, sent, watched, hung, *calm())) == ["unknown"]
+
+
+def test_a_longer_way_delays_the_median_as_well() -> None:
+    late = channel(POLL, 0.1, 0.3)
+    p50 = channel(P99.replace("0.99", "0.5"), 0.002, 0.058)
+
+    assert causes(around(late, p50, channel(P99, 0.004, 0.06), *calm())) == ["unknown"]
+
+
+def test_packets_that_are_sent_again_beside_calm_brokers() -> None:
+    rest = [one for one in calm() if one.name != RETRANSMITTED]
+
+    assert causes(around(channel(RETRANSMITTED, 1.0, 5.0), *rest)) == ["network"]
+    assert causes(around(channel(RETRANSMITTED, 1.0, 5.0))) == ["unknown"]
+    assert causes(around(channel(RETRANSMITTED, 1.0, 80.0))) == ["network"]
+
+
+def test_a_channel_that_stays_the_same_is_followed_by_nothing() -> None:
+    """Latency goes on rising after the onset, and the channel has one value: that is no correlation."""
+    k = np.arange(END, dtype=np.int64)
+    rising = Series(P99, k, np.where(k < ONSET, 0.004, 0.06 + 1e-4 * np.maximum(0, k - ONSET)))
+    still = Series(RETRANSMITTED, k, np.where(k < ONSET, 1.0, 5.0))
+    found = coupling(still, STEP, Nearby(0, END, {P99: rising, RETRANSMITTED: still}))
+
+    assert found is not None
+    assert not found.is_following
+
+
+def test_round_trips_as_long_as_the_step() -> None:
+    assert causes(around(channel("probe@b1|tcp_rtt_seconds", 0.001, 0.05))) == ["network"]
+
+
+def test_round_trips_that_are_a_small_part_of_the_step_are_no_cause() -> None:
+    """Three times as long, and a millisecond of fifty-six: a busy broker answers a little later too."""
+    assert causes(around(channel("probe@b1|broker_round_trip_seconds", 5e-4, 1.5e-3))) == [
+        "unknown"
+    ]
+
+
+def test_single_answers_that_are_late_beside_calm_brokers() -> None:
+    """Others to the same question at the same instant were not: a lost packet holds one connection up."""
+    lone = channel('probe@b1|broker_lone_delay_seconds{target="b1:9092"}', 5e-4, 0.05)
+
+    assert causes(around(lone, *calm())) == ["network"]
+    assert causes(around(lone)) == ["unknown"]
+
+
+def test_innocent_brokers_alone_do_not_make_it_the_network() -> None:
+    assert causes(around(*calm())) == ["unknown"]
+
+
+def test_a_clock_set_by_as_much_as_end_to_end_latency_steps() -> None:
+    """Sent on one host and received on another."""
+    change = replace(STEP, series=E2E)
+    event = told("clock_step", ONSET, seconds=0.055)
+    sent = P99.replace("@h|", "@h2|")
+
+    assert causes(around(channel(sent, 0.004, 0.004), events=event), change) == ["clock"]
+    assert causes(around(channel(sent, 0.004, 0.06), events=event), change) == ["unknown"]
+    assert causes(around(channel(P99, 0.004, 0.004), events=event)) == ["unknown"]  # publishing
+    assert causes(around(events=told("clock_step", ONSET, seconds=5.0)), change) == ["unknown"]
+
+
+def test_no_clock_that_is_set_is_felt_by_what_is_sent_and_received_on_one_host() -> None:
+    """There both ends read one clock that nobody sets; one producer elsewhere is enough."""
+    change = replace(STEP, series=E2E)
+    event = told("clock_step", ONSET, seconds=0.055)
+    here = channel(P99, 0.004, 0.004)
+    elsewhere = channel("produce.1@h2|sent_messages", 200.0, 200.0)
+
+    assert causes(around(here, events=event), change) == ["unknown"]
+    assert causes(around(here, elsewhere, events=event), change) == ["clock"]
+
+
+@pytest.mark.parametrize(
+    ("source", "forward", "cause"),
+    [
+        ("produce.1@h2", -0.055, "clock"),
+        ("produce.1@h2", 0.055, "unknown"),
+        ("probe@h2", -0.055, "clock"),
+        ("consume.0@h", 0.055, "clock"),
+        ("consume.0@h", -0.055, "unknown"),
+        ("probe@h", 0.055, "clock"),
+        ("probe@b1", 0.055, "unknown"),
+        ("probe@b1", -0.055, "unknown"),
+        ("", -0.055, "clock"),
+    ],
+)
+def test_a_clock_steps_a_latency_set_forward_where_it_is_received_or_back_where_it_is_sent(
+    source: str, forward: float, cause: str
+) -> None:
+    """Of a source that nobody knows it may be either; a host that takes no part may do as it likes."""
+    (event,) = told("clock_step", ONSET, seconds=forward)
+    sent = channel("produce.1@h2|sent_messages", 200.0, 200.0)
+    found = around(channel(P99, 0.004, 0.004), sent, events=(replace(event, source=source),))
+
+    assert causes(found, replace(STEP, series=E2E)) == [cause]
+
+
+def test_a_consumer_that_is_away_is_the_client() -> None:
+    change = replace(STEP, series=E2E)
+    away = channel("consume.0@h|consumer_pause_seconds", 0.002, 0.056)
+    (found,) = attribute(change, around(away))
+
+    assert found.cause == "client"
+    assert "The consumer consume.0@h itself was away from its client" in found.evidence[0].text
+
+
+def test_a_step_down_has_no_cause() -> None:
+    down = replace(STEP, before=0.06, after=0.004)
+
+    assert causes(around(channel(CPU, 0.3, 0.97), channel(FSYNC, 0.002, 0.002)), down) == [
+        "unknown"
+    ]
+
+
+def test_a_broker_stopped_every_few_seconds_stands_still_as_well() -> None:
+    """Two seconds of every six: the offsets of its log are told late in a third of the seconds."""
+    poll = channel(POLL, 0.1, 0.1)
+    is_stopped = (poll.k >= ONSET) & ((poll.k - ONSET) % 6 < 2)
+    late = Series(POLL, poll.k, np.where(is_stopped, 1.5, poll.values))
+
+    assert causes(around(late, *calm())) == ["broker_pause"]
+
+
+@pytest.mark.parametrize(("moved_k", "first"), [(2, "broker_down"), (0, "leader_move")])
+def test_a_killed_broker_s_leaders_move_after_a_while_an_ended_one_s_at_once(
+    moved_k: int, first: str
+) -> None:
+    """Nothing is acknowledged for four seconds in either case; copies are not watched."""
+    k = np.arange(END, dtype=np.int64)
+    acked = Series(ACKED, k, np.where((k >= ONSET) & (k < ONSET + 4), 10.0, 200.0))
+    moved = told("leader_change", ONSET + moved_k)
+
+    assert causes(around(acked, channel(SENT, 200.0, 200.0), events=moved))[0] == first
+
+
+def test_a_third_of_the_acknowledgements_missing_until_leaders_move_is_a_broker_s_end() -> None:
+    k = np.arange(END, dtype=np.int64)
+    acked = Series(ACKED, k, np.where((k >= ONSET) & (k < ONSET + 9), 130.0, 200.0))
+    series = [acked, channel(SENT, 200.0, 200.0)]
+    killed = (*told("leader_change", ONSET + 9), *told("isr_shrink", ONSET + 9))
+
+    assert causes(around(*series, events=killed)) == ["broker_down"]
+    assert causes(around(*series)) == ["unknown"]
+
+
+def missing(share: float, seconds: int, sent: float = 200.0) -> list[Series]:
+    """Return what is sent and acknowledged, of which a share is missing from the onset on."""
+    k = np.arange(END, dtype=np.int64)
+    is_short = (k >= ONSET) & (k < ONSET + seconds)
+    sending = np.where(k < ONSET, 200.0, sent)
+    acked = np.where(is_short, (1.0 - share) * sending, sending)
+    return [Series(ACKED, k, acked), Series(SENT, k, sending)]
+
+
+def test_acknowledgements_are_said_to_stop_only_where_there_was_none() -> None:
+    watched = silent('probe@b1|broker_log_events{kind="leader_change",log="s"}', 0.0)
+    said = [
+        attribute(STEP, around(*missing(share, 12), watched, *calm()))[0].evidence[0].text
+        for share in (0.3, 0.999, 1.0)
+    ]
+    onset = "for 12 s, beginning in the second of the onset of the step, and then they came again."
+
+    assert said == [
+        f"30% of the usual acknowledgements were missing {onset}",
+        f"99% of the usual acknowledgements were missing {onset}",
+        f"Acknowledgements stopped {onset}",
+    ]
+
+
+def test_a_page_silent_for_seconds_is_said_to_answer_again() -> None:
+    (found,) = attribute(STEP, around(silent(UP, 1.0, *range(ONSET, ONSET + 9)), *calm()))
+
+    assert found.evidence[0].text == (
+        "The metrics page of b1 gave no answer for 9 s, beginning in the second of the onset of the step, "
+        "and then it gave some again."
+    )
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.0, "leader_move"), (0.3, "broker_down")])
+def test_less_that_we_send_ourselves_is_no_stop(share: float, first: str) -> None:
+    """All of 120 messages a second are acknowledged, where it was 200; a leader moves beside it."""
+    moved = told("leader_change", ONSET + 3)
+
+    assert causes(around(*missing(share, 12, sent=120.0), events=moved))[0] == first
+
+
+def test_less_that_is_sent_because_the_queue_is_full_is_a_stop() -> None:
+    k = np.arange(END, dtype=np.int64)
+    held = Series("produce.0@h|held_back_messages", k, np.where(k < ONSET, 0.0, 50.0))
+    moved = told("leader_change", ONSET + 3)
+
+    assert causes(around(*missing(0.0, 12, sent=120.0), held, events=moved))[0] == "broker_down"

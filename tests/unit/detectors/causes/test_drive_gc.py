@@ -1,0 +1,154 @@
+"""The drive as the cause: slower with no more to do, and what looks like it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detectors.attribution import attribute
+from detectors.nearby import Nearby
+from soak.core.model import Series
+from tests.support.cause_panels import END, ONSET, STEP, around, channel
+
+VDA = '{device="vda"}'
+AWAIT = f"probe@b1|disk_write_await_seconds{VDA}"
+BUSY = f"probe@b1|node_disk_write_time_seconds{VDA}"
+WRITTEN = f"probe@b1|node_disk_written_bytes{VDA}"
+SENT = "produce.0@h|sent_messages"
+
+
+def turned(ratio: float) -> Series:
+    return channel(f"probe@b1|disk_device_turnover_ratio{VDA}", ratio, ratio)
+
+
+def starving(turns: float = 2.0, written: float = 9e6, at: int = ONSET) -> list[Series]:
+    return [
+        channel(AWAIT, 1e-4, 1.1e-3, at),
+        channel(BUSY, 0.145, 0.96, at),
+        channel(WRITTEN, 9e6, written),
+        channel(SENT, 200.0, 200.0),
+        turned(turns),
+    ]
+
+
+def causes(found: Nearby) -> list[str]:
+    return [one.cause for one in attribute(STEP, found)]
+
+
+def test_a_drive_written_over_that_slows_with_no_more_to_do() -> None:
+    """The figures of a flash drive whose erased blocks ran out."""
+    (found,) = attribute(STEP, around(*starving()))
+    texts = " ".join(one.text for one in found.evidence)
+
+    assert found.cause == "drive_gc"
+    assert found.score > 0.85
+    assert "disk write await (vda) of probe@b1 went from 100 us to 1.1 ms" in texts
+    assert "had been written over 2.1 times" in texts
+
+
+def test_a_drive_never_written_over_is_named_with_less() -> None:
+    often, never = (attribute(STEP, around(*starving(turns)))[0] for turns in (2.0, 0.1))
+
+    assert never.cause == "drive_gc"
+    assert never.score < often.score - 0.2
+
+
+def test_how_often_the_probe_s_own_drive_was_written_over_says_nothing_of_a_page_s() -> None:
+    """It reads the page of another host, whose drive slows."""
+    page = [
+        replace(one, name=one.name.replace("}", ',target="b2:9100"}')) for one in starving()[:3]
+    ]
+    (found,) = attribute(STEP, around(*page, channel(SENT, 200.0, 200.0), turned(2.0)))
+
+    assert (found.cause, found.score <= 0.65) == ("drive_gc", True)
+    assert found.evidence[3].text == "How often the drive was written over is not known."
+
+
+def test_a_drive_that_got_more_to_do_is_not_collecting_garbage() -> None:
+    assert "drive_gc" not in causes(around(*starving(written=30e6)))
+
+
+@pytest.mark.parametrize("at", [ONSET - 40, ONSET + 20])
+def test_a_drive_that_slows_at_another_time_is_not_the_cause(at: int) -> None:
+    assert causes(around(*starving(at=at))) == ["unknown"]
+
+
+def test_a_drive_whose_bytes_are_not_known_is_not_blamed() -> None:
+    series = [one for one in starving() if one.name != WRITTEN]
+
+    assert causes(around(*series)) == ["unknown"]
+
+
+def test_a_drive_that_slows_a_little_does_not_explain_a_large_step() -> None:
+    little = [channel(AWAIT, 1e-4, 1.3e-4), channel(BUSY, 0.1, 0.16), *starving()[2:]]
+
+    assert causes(around(*little)) == ["unknown"]
+
+
+def test_node_exporter_s_rates_tell_the_time_of_a_write() -> None:
+    page = '{device="vda",target="b1"}'
+    count = f"probe@h|node_disk_writes_completed{page}"
+    series = [
+        channel(f"probe@h|node_disk_write_time_seconds{page}", 0.1, 0.9),
+        channel(count, 1000.0, 1000.0),
+        channel(f"probe@h|node_disk_written_bytes{page}", 9e6, 9e6),
+    ]
+
+    assert causes(around(*series)) == ["drive_gc"]
+
+
+def test_the_unit_of_no_channel_matters_to_where_its_onset_is() -> None:
+    series = [Series(one.name, one.k, one.values * 1.0) for one in starving()]
+    noisy = [Series(one.name, one.k, np.where(one.k == 50, 1e3, one.values)) for one in series]
+
+    assert causes(around(*noisy)) == ["drive_gc"]  # one outlier in each channel
+
+
+def test_a_channel_that_is_told_late_may_change_late() -> None:
+    series = starving(at=ONSET + 20)
+
+    assert causes(around(*series, lag=30.0)) == ["drive_gc"]
+    assert causes(around(*series)) == ["unknown"]
+
+
+def test_the_drive_of_a_broker_that_was_not_touched_explains_nothing() -> None:
+    """Broker 2's latency steps, broker 1's stays: broker 1's drive is not the cause."""
+
+    def led(leader: int, after: float) -> Series:
+        name = f'produce.0@h|publish_latency_seconds{{leader="{leader}",quantile="0.99"}}'
+        return channel(name, 0.004, after)
+
+    def on(broker: int) -> list[Series]:
+        return [
+            Series(one.name.replace("@b1", f"@broker{broker}"), one.k, one.values)
+            for one in starving()
+        ]
+
+    calm = [channel(AWAIT.replace("@b1", f"@broker{n}"), 1e-4, 1e-4) for n in (1, 2)]
+    by_leader = [*calm, led(1, 0.004), led(2, 0.06)]
+
+    assert causes(around(*by_leader, *on(2))) == ["drive_gc"]
+    assert causes(around(*by_leader, *on(1))) == ["unknown"]
+
+
+def test_what_comes_after_the_next_step_is_another_one_s() -> None:
+    """The drive starved for half a minute and was trimmed: latency stepped down to where it had not been."""
+    is_starving = (np.arange(END) >= ONSET) & (np.arange(END) < ONSET + 30)
+    high, low = starving(), starving()
+    series = [
+        replace(up, values=np.where(is_starving | (up.k < ONSET), up.values, down.values[0]))
+        for up, down in zip(high, low, strict=True)
+    ]
+    down = replace(STEP, raised_k=ONSET + 36, onset_k=ONSET + 30, interval=(ONSET + 29, ONSET + 31))
+    all_seen = around(*series)
+
+    assert causes(all_seen) == ["unknown"]
+    assert causes(replace(all_seen, changes=(STEP, down))) == ["drive_gc"]
+
+
+def test_too_few_values_after_the_step_tell_nothing() -> None:
+    short = [Series(one.name, one.k[: ONSET + 4], one.values[: ONSET + 4]) for one in starving()]
+
+    assert causes(Nearby(0, END, {one.name: one for one in short})) == ["unknown"]

@@ -1,0 +1,446 @@
+"""Flushes, neighbours, backlogs, compactions, full drives: what else a drive's numbers may mean."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detectors.attribution import attribute
+from detectors.nearby import Nearby
+from soak.core.model import Series
+from tests.support.cause_panels import END, ONSET, STEP, around, channel, told
+
+VDA = '{device="vda"}'
+AWAIT = f"probe@b1|disk_write_await_seconds{VDA}"
+BUSY = f"probe@b1|node_disk_io_time_seconds{VDA}"
+WRITTEN = f"probe@b1|node_disk_written_bytes{VDA}"
+READ = f"probe@b1|node_disk_read_bytes{VDA}"
+FSYNC = 'probe@b1|fsync_latency_seconds{directory="/d",quantile="0.99"}'
+FSYNC_LAG = 'probe@b1|fsync_schedule_lag_seconds{directory="/d"}'
+SENT = "produce.0@h|sent_messages"
+LAG = "consume.0@h|lag_messages"
+FREE = 'probe@b1|node_filesystem_avail_bytes{mountpoint="/d",target="b1"}'
+
+
+def causes(found: Nearby) -> list[str]:
+    return [one.cause for one in attribute(STEP, found)]
+
+
+def innocent() -> list[Series]:
+    return [channel(AWAIT, 1e-3, 1e-3), channel(BUSY, 0.1, 0.1), channel(WRITTEN, 9e6, 9e6)]
+
+
+def busy(written: float = 90e6, sent: float = 200.0) -> list[Series]:
+    return [
+        channel(AWAIT, 1e-3, 8e-3),
+        channel(BUSY, 0.1, 0.9),
+        channel(WRITTEN, 9e6, written),
+        channel(SENT, 200.0, sent),
+    ]
+
+
+def draining(from_k: int = ONSET, seconds: float = 60.0) -> Series:
+    """A backlog of so many seconds of 200 messages a second, at its peak in `from_k`, gone after 60 s."""
+    k = np.arange(END, dtype=np.int64)
+    peak = 200.0 * seconds
+    grown = peak * (1.0 - (from_k - k) / seconds)
+    values = np.where(
+        k <= from_k, np.maximum(grown, 5.0), peak * np.maximum(1 - (k - from_k) / 60, 0)
+    )
+    return Series(LAG, k, values)
+
+
+def test_flushes_that_wait_above_an_innocent_device() -> None:
+    (found,) = attribute(STEP, around(channel(FSYNC, 0.002, 0.1), *innocent()))
+
+    assert found.cause == "slow_fsync"
+    assert (
+        "The device below did not slow and got no more to do (vda of probe@b1)"
+        in found.evidence[1].text
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "before", "after", "is_short"),
+    [
+        ("probe@b1", 0.3, 0.9, True),
+        ("probe@b1", 0.6, 0.76, True),
+        ("probe@b1", 0.04, 0.06, False),
+        ("probe@b1", 0.3, 0.5, False),
+        ("probe@b2", 0.3, 0.9, False),
+    ],
+)
+def test_flushes_come_after_what_took_the_cpu_that_they_wait_for(
+    host: str, before: float, after: float, *, is_short: bool
+) -> None:
+    """Where that of their own host ran short: collections, on two cores. They are told still."""
+    flushes = [channel(FSYNC, 0.002, 0.1), *innocent()]
+    cpu = channel(f"{host}|host_cpu_ratio", before, after)
+
+    (alone,) = attribute(STEP, around(*flushes))
+    beside = attribute(STEP, around(*flushes, cpu))
+
+    if is_short:
+        assert [one.cause for one in beside] == ["broker_cpu", "slow_fsync"]
+        assert "CPU of its host ran short" in beside[1].evidence[2].text
+    else:
+        assert alone == beside[0]
+
+
+@pytest.mark.parametrize(("write", "is_named"), [(0.7e-3, True), (4e-3, False)])
+def test_a_device_that_slows_by_a_trifle_is_not_behind_flushes(
+    write: float, *, is_named: bool
+) -> None:
+    """What a limit holds up comes in bursts, which the device feels: 0.37 to 0.68 ms a write, once."""
+    device = [channel(AWAIT, 0.37e-3, write), channel(WRITTEN, 9e6, 2e6)]
+    found = attribute(STEP, around(channel(FSYNC, 0.002, 0.1), *device))
+
+    assert ("slow_fsync" in [one.cause for one in found]) is is_named
+    if is_named:
+        assert (
+            "slowed by what explains hardly any of it (vda of probe@b1)"
+            in found[0].evidence[1].text
+        )
+
+
+@pytest.mark.parametrize(
+    ("write", "flush", "told_deletions", "is_named"),
+    [
+        (1.6e-3, 0.1, True, True),
+        (1.6e-3, 0.1, False, False),
+        (20e-3, 0.1, True, False),
+        (1.2e-3, 0.02, True, False),
+    ],
+    ids=["beside", "discards of nobody known", "a device as slow", "no more than deletions do"],
+)
+def test_flushes_that_wait_beside_deletions_whose_discards_the_device_feels(
+    write: float, flush: float, *, told_deletions: bool, is_named: bool
+) -> None:
+    device = [
+        channel(AWAIT, 1e-3, write),
+        channel(f"probe@b1|node_disk_discards_completed{VDA}", 8.0, 160.0),
+        channel(WRITTEN, 9e6, 9e6),
+    ]
+    events = told("retention_deletion", *range(ONSET, END, 3)) if told_deletions else ()
+    found = causes(around(channel(FSYNC, 0.008, flush), *device, events=events))
+
+    assert ("slow_fsync" in found) is is_named
+
+
+def test_flushes_alone_may_be_a_slow_drive() -> None:
+    assert causes(around(channel(FSYNC, 0.002, 0.1))) == ["unknown"]
+
+
+def elsewhere(*series: Series) -> list[Series]:
+    return [replace(one, name=one.name.replace("@b1|", "@b2|")) for one in series]
+
+
+def test_a_device_of_another_host_says_nothing_of_flushes() -> None:
+    """Neither where it is innocent, nor where others write to it."""
+    flushes = channel(FSYNC, 0.002, 0.1)
+
+    assert causes(around(flushes, *elsewhere(*innocent()))) == ["unknown"]
+    assert "slow_fsync" in causes(around(flushes, *innocent(), *elsewhere(*busy()[:3])))
+
+
+def test_a_page_that_tells_of_a_journal_does_not_tell_where_its_device_is_watched() -> None:
+    name = 'probe@b1|bookie_journal_JOURNAL_SYNC_seconds{target="b:8000",quantile="0.99"}'
+    journal = channel(name, 0.002, 0.1)
+
+    assert causes(around(journal, *elsewhere(*innocent()))) == ["slow_fsync"]
+
+
+def test_flushes_that_are_only_started_late_are_the_cpu_s() -> None:
+    late = [channel(FSYNC, 0.002, 0.1), channel(FSYNC_LAG, 0.001, 0.09)]
+
+    assert causes(around(*late, *innocent())) == ["unknown"]
+
+
+def test_a_drive_that_others_write_to() -> None:
+    (found,) = attribute(STEP, around(*busy()))
+
+    assert found.cause == "noisy_neighbour"
+    assert "what we send stayed the same" in found.evidence[2].text
+
+
+def test_of_a_neighbour_only_what_was_watched_is_said_to_have_stayed() -> None:
+    """First what we send alone; then what a broker takes in alone, beside all that it does by itself."""
+    pages = [
+        channel('probe@b1|kafka_server_brokertopicmetrics_bytesin{target="b1"}', 9e6, 9e6),
+        channel(LAG, 5.0, 5.0),
+        channel("probe@b1|retention_poll_age_seconds", 0.1, 0.1),
+        channel('probe@b1|bookie_MAJOR_COMPACTIONS{target="b"}', 0.0, 0.0),
+        channel('probe@b1|broker_log_events{kind="leader_change",log="s"}', 0.0, 0.0),
+    ]
+    little = around(*busy())
+    much = replace(around(*busy()[:-1], *pages), k1=END + 60)
+
+    said = [
+        attribute(STEP, one)[0].evidence[2].text.removeprefix("It was not the brokers' own work: ")
+        for one in (little, much)
+    ]
+
+    assert said[0] == (
+        "what we send stayed the same across the step. Backlogs, leaders and deletions were not watched."
+    )
+    assert said[1] == (
+        "what the brokers say they write stayed the same across the step, no backlog drained, "
+        "no move of leaders began, no deletion began and no compaction began."
+    )
+
+
+@pytest.mark.parametrize("what", ["load", "unknown load", "deletions", "compaction not known"])
+def test_a_drive_that_the_brokers_may_use_themselves_has_no_neighbour(what: str) -> None:
+    series = busy(sent=400.0 if what == "load" else 200.0)
+    if what == "unknown load":
+        series = series[:-1]
+    if what == "compaction not known":
+        series.append(channel('probe@b1|pulsar_in_bytes{target="b"}', 1e6, 1e6))
+    events = told("retention_deletion", *range(ONSET, END, 9)) if what == "deletions" else ()
+
+    assert "noisy_neighbour" not in causes(around(*series, events=events))
+
+
+@pytest.mark.parametrize("lag_seconds", [0, 60, 180])
+def test_a_neighbour_is_named_once_a_compaction_would_have_been_told(lag_seconds: int) -> None:
+    """It is counted when it ends, and by some pages later: until then it may be bookies that write."""
+    runs = channel('probe@b1|bookie_MAJOR_COMPACTIONS{target="b"}', 0.0, 0.0)
+    seen = replace(around(*busy(), runs), lag_seconds={runs.name: float(lag_seconds)})
+    told_k = 103 + max(120, lag_seconds)  # 103: still at the onset
+    soon, late, later = (replace(seen, k1=k1) for k1 in (ONSET + 21, told_k, told_k + 1))
+
+    assert [causes(one)[0] for one in (soon, late, later)] == [
+        "unknown",
+        "unknown",
+        "noisy_neighbour",
+    ]
+
+
+def test_a_compaction_that_goes_on_is_not_taken_for_a_neighbour() -> None:
+    """What it freed is 0 until it ends, which says nothing of one that has begun."""
+    ks = np.arange(END, dtype=np.int64)
+    freed = np.where(ks == ONSET + 40, 1e8, 0.0)
+    seen = around(*busy(), Series('probe@b1|retention_compacted_bytes{bookie="b:8000"}', ks, freed))
+    first = ONSET + 21
+    early = {
+        name: Series(name, one.k[:first], one.values[:first]) for name, one in seen.series.items()
+    }
+
+    assert causes(replace(seen, k1=first, series=early)) == ["unknown"]
+    assert causes(seen) == ["compaction"]
+
+
+@pytest.mark.parametrize(("later_k", "is_named"), [((), True), ((ONSET + 40,), False)])
+def test_a_compaction_that_comes_again_is_not_taken_for_a_neighbour(
+    later_k: tuple[int, ...], *, is_named: bool
+) -> None:
+    """One was told a minute before, so that none can be said to have begun; one at the onset may have."""
+    ks = np.arange(END, dtype=np.int64)
+    counted = np.isin(ks, [ONSET - 60, *later_k]).astype(float)
+    runs = Series('probe@b1|bookie_MINOR_COMPACTIONS{target="b"}', ks, counted)
+    seen = replace(around(*busy(), runs), k1=END + 60)
+
+    assert ("noisy_neighbour" in causes(seen)) is is_named
+
+
+def test_a_backlog_that_begins_to_drain_at_the_onset() -> None:
+    (found,) = attribute(STEP, around(draining(), channel(SENT, 200.0, 200.0)))
+
+    assert found.cause == "catch_up_read"
+    assert "A backlog began to drain in the second of the onset" in found.evidence[0].text
+    assert "fell from 12,000 messages to 200 messages in 59 s" in found.evidence[0].text
+
+
+@pytest.mark.parametrize("from_k", [ONSET - 30, ONSET + 20])
+def test_a_backlog_that_drains_from_another_time_on_is_not_the_cause(from_k: int) -> None:
+    assert causes(around(draining(from_k), channel(SENT, 200.0, 200.0))) == ["unknown"]
+
+
+def test_a_backlog_of_a_second_is_none() -> None:
+    assert causes(around(draining(seconds=2.0), channel(SENT, 200.0, 200.0))) == ["unknown"]
+
+
+@pytest.mark.parametrize("name", [LAG, 'probe@b1|pulsar_subscription_back_log{target="b1"}'])
+@pytest.mark.parametrize(("seconds", "cause"), [(3, "unknown"), (30, "catch_up_read")])
+def test_a_backlog_that_nobody_can_weigh_takes_its_time_to_drain(
+    name: str, seconds: int, cause: str
+) -> None:
+    """What is sent is not known, or it is counted in entries: 500 of them may be half a second's."""
+    k = np.arange(END, dtype=np.int64)
+    values = np.interp(k, [0, ONSET, ONSET + seconds], [0.0, 500.0, 0.0])
+
+    assert causes(around(Series(name, k, values))) == [cause]
+
+
+def test_a_backlog_below_zero_is_none() -> None:
+    """Old results of the benchmark hold such."""
+    k = np.arange(END, dtype=np.int64)
+
+    below = Series(LAG, k, (-5.0 - k % 3).astype(np.float64))
+
+    assert causes(around(below, channel(SENT, 200.0, 200.0))) == ["unknown"]
+
+
+def test_a_backlog_that_stood_and_then_drains() -> None:
+    """A plateau of noise, whose largest value lies anywhere."""
+    k = np.arange(END, dtype=np.int64)
+    level = 50_000.0 * np.minimum(1.0, 1.0 - (k - ONSET) / 90.0)
+    values = level + np.random.default_rng(0).normal(0.0, 300.0, END)
+    found = around(Series(LAG, k, np.maximum(values, 0.0)), channel(SENT, 200.0, 200.0))
+    late = around(Series(LAG, k + 20, np.maximum(values, 0.0)), channel(SENT, 200.0, 200.0))
+
+    assert causes(found) == ["catch_up_read"]
+    assert causes(late) == ["unknown"]
+
+
+def test_samples_every_ten_seconds_tell_a_drain_as_well() -> None:
+    """As in a result of the OpenMessaging Benchmark: 18 samples, 10 s apart."""
+    k = np.arange(0, END, 10, dtype=np.int64)
+    values = np.where(
+        k <= ONSET, 2000.0 + 300.0 * k, np.maximum(32000.0 - 6000.0 * (k - ONSET) / 10, 0)
+    )
+    name = "omb|backlog_messages"
+
+    assert causes(Nearby(0, END, {name: Series(name, k, values)})) == ["catch_up_read"]
+
+
+def test_a_backlog_that_is_there_at_once_has_its_peak_for_a_level() -> None:
+    """As of a subscription that was set back before the step: no sample beside the peak is near it."""
+    k = np.arange(0, END, 10, dtype=np.int64)
+    values = np.where(k < 30, 2000.0, np.maximum(32000.0 - 6000.0 * (k - 30) / 10, 0))
+    name = "omb|backlog_messages"
+    with warnings.catch_warnings(action="error"):
+        found = causes(Nearby(0, END, {name: Series(name, k, values)}))
+
+    assert found == ["unknown"]
+
+
+def test_a_bookie_s_compaction_is_told_when_it_ends_and_dated_by_the_device() -> None:
+    runs = Series(
+        'probe@b1|bookie_MAJOR_COMPACTIONS{target="b"}',
+        np.arange(END, dtype=np.int64),
+        (np.arange(END) == ONSET + 40).astype(float),
+    )
+    (found,) = attribute(STEP, around(*busy(), channel(READ, 1e5, 5e7), runs))
+
+    assert found.cause == "compaction"
+    assert "The bookies told of a compaction 40 s after the onset" in found.evidence[0].text
+
+
+def test_a_drive_without_space() -> None:
+    k = np.arange(END, dtype=np.int64)
+    free = Series(FREE, k, np.maximum(4e9 * (1 - k / ONSET), 1e6))
+    (found,) = attribute(STEP, around(free))
+
+    assert found.cause == "disk_full"
+    assert "was down to" in found.evidence[0].text
+
+
+@pytest.mark.parametrize(("full_at", "cause"), [(0, "disk_full"), (30, "unknown")])
+@pytest.mark.parametrize(("spacing", "lag"), [(1, 0.0), (10, 0.0), (1, 15.0)])
+def test_a_drive_that_fills_after_the_step_did_not_make_it(
+    full_at: int, cause: str, spacing: int, lag: float
+) -> None:
+    k = np.arange(0, END, spacing, dtype=np.int64)
+    free = Series(FREE, k, np.where(k < ONSET + full_at + lag, 50e9, 1e6))
+
+    assert causes(around(free, lag=lag)) == [cause]
+
+
+def test_a_probe_that_has_no_space_to_write_says_so() -> None:
+    events = told("probe_failed", ONSET - 2, reason="less space is free than free_space_floor says")
+
+    assert causes(around(events=events)) == ["disk_full"]
+
+
+def test_a_drive_that_was_small_all_along_is_not_full() -> None:
+    assert causes(around(channel(FREE, 1e8, 0.9e8))) == ["unknown"]
+
+
+def slow_throughout(flush: float, turns: float) -> Nearby:
+    return around(
+        channel(FSYNC, 0.001, 0.012),
+        channel(AWAIT, 1e-3, 11e-3),
+        channel(f"probe@b1|node_disk_write_time_seconds{VDA}", 0.02, 0.2),
+        channel(f"probe@b1|disk_flush_await_seconds{VDA}", 1e-3, flush),
+        channel(WRITTEN, 9e6, 9e6),
+        channel(f"probe@b1|disk_turnover_ratio{VDA}", turns, turns),
+    )
+
+
+def test_a_new_drive_that_flushes_and_writes_later_alike_is_slow_and_collects_nothing() -> None:
+    (found,) = attribute(STEP, slow_throughout(flush=11e-3, turns=0.2))
+    texts = " ".join(one.text for one in found.evidence)
+
+    assert found.cause == "slow_drive"
+    assert "disk flush await (vda) of probe@b1 went from 998 us to 11 ms" in texts
+    assert "The drive got no more to do" in texts
+
+
+@pytest.mark.parametrize("before", [0.12, 0.88, 0.95])
+@pytest.mark.parametrize(("flush", "cause"), [(0.15, "drive_gc"), (0.3, "slow_drive")])
+def test_on_a_drive_that_is_busy_all_the_time_flushes_wait_behind_writes(
+    flush: float, cause: str, before: float
+) -> None:
+    """As a starving drive did in a drill: 4.5 to 400 ms a write, and a flush from 0.9 to 150 ms."""
+    busy = [
+        channel(AWAIT, 4.5e-3, 0.4),
+        channel(f"probe@b1|node_disk_write_time_seconds{VDA}", 0.2, 4.0),
+        channel(f"probe@b1|node_disk_io_time_seconds{VDA}", before, 1.0),
+        channel(f"probe@b1|disk_flush_await_seconds{VDA}", 0.9e-3, flush),
+        channel(WRITTEN, 4.5e6, 1.3e6),
+        channel(f"probe@b1|disk_turnover_ratio{VDA}", 0.15, 0.15),
+    ]
+
+    assert causes(around(*busy))[0] == cause
+
+
+@pytest.mark.parametrize("slow", ["nvme0n1", "nvme1n1"])
+def test_a_volume_flushes_as_late_as_the_slowest_of_its_drives(slow: str) -> None:
+    below = [
+        channel(
+            f'probe@b1|disk_flush_await_seconds{{device="{one}"}}',
+            1e-3,
+            11e-3 if one == slow else 1e-3,
+        )
+        for one in ("nvme0n1", "nvme1n1")
+    ]
+    volume = [
+        replace(one, name=name.replace("vda", "md0"))
+        for name, one in slow_throughout(flush=1e-3, turns=0.2).series.items()
+        if "flush" not in name
+    ]
+
+    assert causes(around(*volume, *below)) == ["slow_drive"]
+
+
+def test_a_drive_has_its_own_flushes_whatever_another_one_does() -> None:
+    beside = channel('probe@b1|disk_flush_await_seconds{device="vdb"}', 1e-3, 0.5)
+    seen = slow_throughout(flush=1e-3, turns=0.2).series.values()
+
+    assert causes(around(*seen, beside)) == ["drive_gc"]
+
+
+def test_a_drive_is_slow_whether_or_not_our_own_flushes_were_probed() -> None:
+    seen = slow_throughout(flush=11e-3, turns=0.2).series
+    without = [one for name, one in seen.items() if name != FSYNC]
+
+    assert causes(around(*without)) == ["slow_drive"]
+
+
+def test_a_drive_that_got_more_to_do_is_not_called_slow() -> None:
+    seen = slow_throughout(flush=11e-3, turns=0.2).series
+    busier = [one for name, one in seen.items() if name != WRITTEN]
+
+    assert "slow_drive" not in causes(around(*busier, channel(WRITTEN, 9e6, 40e6)))
+
+
+def test_a_new_drive_that_writes_later_but_flushes_as_before_collects_garbage() -> None:
+    assert causes(slow_throughout(flush=1e-3, turns=0.2)) == ["drive_gc"]
+
+
+def test_a_drive_that_was_written_over_collects_garbage_whatever_its_flushes_do() -> None:
+    assert causes(slow_throughout(flush=11e-3, turns=3.0)) == ["drive_gc"]

@@ -1,0 +1,134 @@
+"""What comes along with a fault and is not its cause: CPU of our own or of a collector, late answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detectors.attribution import attribute
+from detectors.nearby import TimedEvent
+from soak.core.model import Series
+from tests.support.cause_panels import END, ONSET, STEP, around, channel, told
+
+CPU = "probe@b1|host_cpu_ratio"
+WAITING = "probe@b1|node_pressure_cpu_waiting_seconds"
+FSYNC = 'probe@b1|fsync_latency_seconds{directory="/d",quantile="0.99"}'
+TRIP = 'probe@b1|broker_round_trip_seconds{target="b1:9092"}'
+LONE = 'probe@b1|broker_lone_delay_seconds{target="b1:9092"}'
+LATE = channel("probe@b1|retention_poll_age_seconds", 0.1, 0.3)
+CALM = (channel(FSYNC, 0.002, 0.002), channel(TRIP, 5e-4, 5e-4))
+
+
+def causes(*series: Series, events: tuple[TimedEvent, ...] = ()) -> list[str]:
+    return [one.cause for one in attribute(STEP, around(*series, events=events))]
+
+
+def test_a_broker_stands_still_though_our_own_producer_spins_meanwhile() -> None:
+    """Of the 0.9 processors more that are at work, most or the fewer are the producer's."""
+    host = channel(CPU, 0.3, 0.75), channel("probe@b1|host_cpu_count", 2.0, 2.0)
+    name = 'probe@b1|host_daemon_cpu_cores{daemon="produce.0"}'
+
+    assert causes(LATE, *CALM, *host, channel(name, 0.1, 0.9)) == ["broker_pause"]
+    assert "broker_pause" not in causes(LATE, *CALM, *host, channel(name, 0.1, 0.3))
+
+
+def test_answers_a_little_late_are_no_news_of_the_network() -> None:
+    """Who goes on answers its connections one after the other; a fifth of the step would be news."""
+    still = LATE, *CALM, channel(CPU, 0.3, 0.3)
+
+    assert causes(*still, channel(LONE, 1e-3, 6e-3)) == ["broker_pause"]
+    assert "broker_pause" not in causes(*still, channel(LONE, 1e-3, 0.03))
+
+
+def test_nobody_can_tell_a_broker_that_answers_nothing_from_no_way_to_it() -> None:
+    """The offsets of its log and short questions are answered by neither for 20 s, and then again."""
+    is_silent = (LATE.k >= ONSET) & (LATE.k < ONSET + 20)
+    cut = Series(TRIP, LATE.k[~is_silent], np.full(END - 20, 5e-4))
+    poll = Series(LATE.name, LATE.k, np.where(is_silent, LATE.k - ONSET + 1.5, 0.5))
+    rest = poll, CALM[0], channel(CPU, 0.3, 0.3)
+
+    assert causes(*rest, CALM[1]) == ["broker_pause"]
+    assert causes(*rest, cut) == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "cause"), [(-40, "broker_pause"), (25, "unknown"), (60, "broker_pause")]
+)
+def test_answers_lost_long_before_or_after_the_onset_say_nothing_of_it(
+    begin: int, cause: str
+) -> None:
+    """A word that was said on what the first seconds show stays true when more is known."""
+    is_lost = (LATE.k >= ONSET + begin) & (LATE.k < ONSET + begin + 7)
+    trips = Series(TRIP, LATE.k[~is_lost], np.full(END - 7, 5e-4))
+
+    assert causes(LATE, CALM[0], trips, channel(CPU, 0.3, 0.3)) == [cause]
+
+
+def test_who_waits_for_a_processor_answers_single_questions_late() -> None:
+    """Latency follows these answers second by second, as both follow the processor."""
+    busy = channel(CPU, 0.3, 0.97)
+    rng = np.random.default_rng(1)
+    wave = np.where(busy.k < ONSET, 1.0, rng.lognormal(0.0, 0.5, END))
+    lone = Series(LONE, busy.k, np.where(busy.k < ONSET, 1e-3, 0.03) * wave)
+    latency = Series(STEP.series, busy.k, np.where(busy.k < ONSET, 0.004, 0.06) * wave)
+
+    assert causes(latency, lone, *CALM, channel(CPU, 0.3, 0.3)) == ["network"]
+    assert causes(latency, lone, *CALM, busy) == ["broker_cpu"]
+
+
+def test_garbage_is_named_before_the_cpu_that_collecting_it_takes() -> None:
+    """A collection of 100 ms in each second, on a host whose processors are at work by then."""
+    pauses = told("gc_pause", *range(ONSET, END), pause_seconds=0.1)
+
+    assert beside_busy_processors(pauses) == ["gc_pause", "broker_cpu"]
+
+
+def test_rolls_all_the_time_are_named_before_the_cpu_that_they_take() -> None:
+    """Some in each second, where there was none before."""
+    rolls = told("segment_roll", *range(ONSET, END), topic="t")
+
+    assert beside_busy_processors(rolls) == ["segment_roll", "broker_cpu"]
+
+
+def test_cpu_that_runs_short_is_named_before_the_collections_that_it_makes_longer() -> None:
+    """By a page 60 ms a second, where it was 20; by a log a pause of 20 ms in each second."""
+    pauses = told("gc_pause", *range(ONSET, END), pause_seconds=0.02)
+    page = channel('probe@b1|jvm_gc_collection_seconds{target="b1"}', 0.02, 0.06)
+
+    assert causes(page, CALM[0], channel(CPU, 0.3, 0.97)) == ["broker_cpu", "gc_pause"]
+    assert beside_busy_processors(pauses) == ["broker_cpu", "gc_pause"]
+
+
+def test_a_page_that_counts_what_stops_nobody_is_not_believed_before_the_log() -> None:
+    """As of a collector that works beside the others: 300 ms a second, and pauses of 20 us."""
+    page = channel('probe@b1|jvm_gc_collection_seconds{target="b1"}', 0.05, 0.3)
+    short = told("gc_pause", *range(3, END, 4), pause_seconds=2e-5)
+    busy = channel(CPU, 0.3, 0.97)
+
+    assert causes(page, CALM[0], busy) == ["gc_pause", "broker_cpu"]
+    assert causes(page, CALM[0], busy, events=short) == ["broker_cpu", "gc_pause"]
+
+
+def test_a_log_of_one_host_says_nothing_of_a_page_of_another() -> None:
+    """It does of a page that is read from this host, or that is of the log's."""
+    short = told("gc_pause", *range(3, END, 4), pause_seconds=2e-5)
+    near, far = (
+        tuple(replace(one, source=f"probe@{host}") for one in short) for host in ("b1", "b2")
+    )
+    page, afar = (
+        channel(f'probe@b1|jvm_gc_collection_seconds{{target="{at}:7071"}}', 0.05, 0.3)
+        for at in ("b1", "b2.example.org")
+    )
+    busy = channel(CPU, 0.3, 0.97)
+
+    assert causes(page, CALM[0], busy, events=near) == ["broker_cpu", "gc_pause"]
+    assert causes(page, CALM[0], busy, events=far) == ["gc_pause", "broker_cpu"]
+    assert causes(afar, CALM[0], busy, events=far) == ["broker_cpu", "gc_pause"]
+
+
+def beside_busy_processors(events: tuple[TimedEvent, ...]) -> list[str]:
+    busy = channel(CPU, 0.3, 0.97), channel(WAITING, 0.02, 0.9)
+    found = around(*busy, channel(STEP.series, 0.004, 0.06), CALM[0], events=events)
+    return [one.cause for one in attribute(STEP, found)]

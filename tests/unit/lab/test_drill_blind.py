@@ -1,0 +1,81 @@
+"""Drills are blind: nothing that detects, or that measures for it, can come to know what was injected."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark import report
+from tests.support.blind_world import JUDGED, KEPT
+from tests.support.paths import ROOT
+
+LAB = re.compile(
+    r"soak\.lab|\.faults\b|faults\.jsonl|drill\.json|control\.json|counters\.json|network\.json"
+    r"|SOAKD_LAB|soakd-drill"
+)
+OF_A_DRILL = re.compile(
+    r"soak\.lab\.(faults|drill|fault_log|injection)|soak\.lab import .*\b(drill|fault_log|injection)"
+    r"|\.faults\b|faults\.jsonl|drill\.json|control\.json|counters\.json|network\.json|soakd-drill"
+)
+"""What those may not name either who start a lab's brokers."""
+
+MEASURE_OR_DETECT = [
+    *("detectors", "probes", "spark"),
+    *sorted(
+        f"soak/{path.parent.name}"
+        for path in (ROOT / "soak").glob("*/__init__.py")
+        if path.parent.name not in ("lab", "cli")
+    ),
+]
+
+
+def strays(package: str, names: re.Pattern[str]) -> Iterator[str]:
+    """Give the modules that name it; excepted are the folder's own list of names, and who declares."""
+    for path in (ROOT / package).rglob("*.py"):
+        text = path.read_text()
+        if path == ROOT / "spark" / "report.py":
+            text = text.replace(inspect.getsource(report.drill_of), "")
+        if path.name != "run_folder.py" and names.search(text):
+            yield str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("package", MEASURE_OR_DETECT)
+def test_no_code_that_measures_or_detects_names_what_a_lab_keeps(package: str) -> None:
+    """Neither its modules nor its files."""
+    assert list(strays(package, LAB)) == []
+
+
+def test_no_command_but_those_of_the_lab_names_what_a_drill_keeps() -> None:
+    """A run of a drill consists of the commands of any run."""
+    found = [name for name in strays("soak/cli", OF_A_DRILL) if "/_lab_" not in name]
+
+    assert found == []
+
+
+def test_neither_the_detector_nor_its_second_look_opens_what_a_drill_keeps(tmp_path: Path) -> None:
+    """All of it lies there already. Only once the findings are judged the page asks what was declared."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.blind_world", str(tmp_path / "run")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    names = [Path(path).name for path in said["did"]]
+    judging = names[: len(names) - names[::-1].index(JUDGED)]
+    showing = names[len(judging) :]
+    assert said["found"] > 0
+    assert "000000.jsonl" in judging
+    assert [name for name in judging if name in KEPT] == []
+    assert [name for name in showing if name in KEPT] == ["faults.jsonl"]

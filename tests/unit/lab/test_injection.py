@@ -1,0 +1,288 @@
+"""A drill's fault in its run: begun and lifted by the run's time, and undone on every way out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from soak.core.errors import LabError
+from soak.core.units import SECOND_NS
+from soak.lab.drills.drill import Drill, Expectation
+from soak.lab.drills.injection import FaultLog, Injection
+from soak.lab.drills.verdict import Moments, judge
+from soak.lab.faults import clients
+from soak.lab.faults.active import activating
+from soak.lab.ports import Target
+from soak.service import children
+from tests.support.fakes import FakeClock
+from tests.support.sleeping_broker import SleepingBroker, is_stopped
+
+DRILL = Drill(
+    "mine",
+    "",
+    Path("plan.yaml"),
+    "quiet",
+    clients.QuietConfig(),
+    Expectation(cause="nothing"),
+    begin_ns=10 * SECOND_NS,
+    length_ns=5 * SECOND_NS,
+)
+
+
+@pytest.fixture
+def lines() -> list[Mapping[str, object]]:
+    return []
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[int]:
+    """A daemon that the fault may kill."""
+    process = children.spawn(["sleep", "600"], log_path=tmp_path / "log")
+    yield process.pid
+    children.kill(process)
+
+
+def injection(
+    drill: Drill, clock: FakeClock, lines: list[Mapping[str, object]], daemon: int
+) -> Injection:
+    broker = SleepingBroker.__new__(SleepingBroker)  # this fault does nothing with it
+    target = Target(broker, lines.append, clock, daemons=lambda: {"consume.0": daemon})
+    return Injection(drill, target, clock.wall_ns())
+
+
+def test_it_begins_and_is_lifted_at_its_time(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
+    """After 10 s of the run, for 5 s; once each."""
+    clock = FakeClock()
+    begun_ns = clock.wall_ns()
+    made = injection(DRILL, clock, lines, daemon)
+    seen = []
+    for _ in range(20):
+        made.poll()
+        seen.append(len(lines))
+        clock.advance(1)
+
+    assert seen == [0] * 10 + [1] * 5 + [2] * 5
+    assert made.onset_wall_ns == begun_ns + 10 * SECOND_NS
+    assert made.lifted_wall_ns == begun_ns + 15 * SECOND_NS
+
+
+def test_without_a_begin_it_is_there_before_the_load(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
+    """And without a length until somebody lifts it."""
+    clock = FakeClock()
+    made = injection(replace(DRILL, begin_ns=0, length_ns=0), clock, lines, daemon)
+    made.poll()
+    clock.advance(600)
+    made.poll()
+    before = len(lines)
+
+    made.lift()
+    made.lift()
+
+    assert (before, len(lines)) == (1, 2)
+
+
+def test_a_run_that_ends_early_lifts_what_never_began(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
+    """Nothing happens then, and nothing is injected afterwards."""
+    clock = FakeClock()
+    made = injection(DRILL, clock, lines, daemon)
+
+    made.lift()
+    clock.advance(60)
+    made.poll()
+
+    assert lines == []
+    assert made.onset_wall_ns is None
+
+
+def test_what_is_given_is_there_from_the_start_and_outlasts_the_fault(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
+    """Here the consumer stands still; whatever is lifted, it does until the run is over."""
+    given = (("consumer_pause", clients.ConsumerPauseConfig()),)
+    made = injection(replace(DRILL, given=given), FakeClock(), lines, daemon)
+    made.poll()
+    os.waitid(os.P_PID, daemon, os.WSTOPPED | os.WNOWAIT)  # a signal takes a moment
+    made.poll()
+    made.lift()
+    was_stopped = is_stopped(daemon)
+
+    made.close()
+
+    assert [line.get("paused") for line in lines] == [["consume.0"]]
+    assert (was_stopped, is_stopped(daemon)) == (True, False)
+    assert made.onset_wall_ns is None
+
+
+def test_what_the_machine_refuses_is_an_error_of_ours(
+    lines: list[Mapping[str, object]], tmp_path: Path
+) -> None:
+    """Here the daemon that is to be killed has gone just before."""
+    gone = children.spawn(["true"], log_path=tmp_path / "log")
+    gone.wait()
+    made = injection(replace(DRILL, begin_ns=0), FakeClock(), lines, gone.pid)
+
+    with pytest.raises(LabError, match=r"the fault quiet could not be put in: .*No such process"):
+        made.poll()
+
+    assert made.onset_wall_ns is None
+
+
+def test_what_is_felt_after_the_lifting_is_undone_when_the_run_is_over(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
+    """As a drive that reads slowly while somebody catches up."""
+    undone: list[str] = []
+    made = injection(DRILL, FakeClock(), lines, daemon)
+    with activating(made._target) as active:
+        active.on_close(undone.append, "at the end")
+        active.on_lift(undone.append, "when lifted")
+    made._active = active
+
+    made.lift()
+    lifted = list(undone)
+    made.close()
+    made.close()
+
+    assert lifted == ["when lifted"]
+    assert undone == ["when lifted", "at the end"]
+
+
+class Stuck:
+    """A fault that cannot be undone."""
+
+    onset_wall_ns = 23
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def lift(self) -> None:
+        raise LabError(self._why)
+
+    close = lift
+
+
+def test_a_fault_that_cannot_be_undone_ends_no_run(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
+    """It is noted in the log, and the drill's verdict has a line of it."""
+    made = injection(DRILL, FakeClock(), lines, daemon)
+    made._active = Stuck("the broker did not come back")
+
+    made.lift()
+
+    assert made.failure == "the broker did not come back"
+    assert lines[-2]["not_undone"] == "the broker did not come back"
+    assert lines[-1]["lifted"] is False
+    quiet_run = Expectation(cause="nothing")
+    checks = judge(quiet_run, {}, Moments(23, 24, failure=made.failure))
+    assert [(one.found, one.is_met) for one in checks if one.subject == "lifted"] == [
+        ("the broker did not come back", False)
+    ]
+
+
+def test_whatever_cannot_be_undone_is_in_the_log(
+    lines: list[Mapping[str, object]], daemon: int
+) -> None:
+    """Each time, what is given too; the first is told."""
+    made = injection(DRILL, FakeClock(), lines, daemon)
+    made._active = Stuck("the fault")
+    made._given = [Stuck("what is given")]
+
+    made.close()
+
+    told = [line["not_undone"] for line in lines if "not_undone" in line]
+    assert told == ["the fault", "the fault", "what is given"]
+    assert made.failure == "the fault"
+
+
+def test_a_log_that_takes_nothing_keeps_nothing_from_being_undone() -> None:
+    """As when the drive of the run is full."""
+    undone: list[str] = []
+
+    def refuse(_: Mapping[str, object]) -> None:
+        raise OSError(28, "No space left on device")
+
+    broker = SleepingBroker.__new__(SleepingBroker)  # nobody does anything with it
+    target = Target(broker, refuse, FakeClock())
+    made = Injection(DRILL, target, 0)
+    with activating(target) as given:
+        given.on_lift(undone.append, "what is given")
+    made._active = Stuck("the fault")
+    made._given = [given]
+
+    with pytest.raises(OSError, match="No space left"):
+        made.close()
+
+    assert undone == ["what is given"]
+
+
+# --- The log of what was injected cannot be read before it is published.
+
+
+def test_nothing_is_visible_before_it_is_published(tmp_path: Path) -> None:
+    """The folder is empty while lines are written; afterwards they are all there, in order."""
+    log = FaultLog(tmp_path)
+    for number in range(23):
+        log.record({"burst": number})
+    assert list(tmp_path.iterdir()) == []
+
+    log.publish(tmp_path / "faults.jsonl")
+    log.close()
+
+    lines = (tmp_path / "faults.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"burst": number} for number in range(23)]
+
+
+def test_a_filesystem_without_nameless_files_gets_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linking fails there; the content is the same."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("os.link", refuse)
+    log = FaultLog(tmp_path)
+    log.record({"burst": 1})
+
+    log.publish(tmp_path / "faults.jsonl")
+    log.close()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["faults.jsonl"]
+    assert (tmp_path / "faults.jsonl").read_text() == '{"burst":1}\n'
+
+
+def test_an_earlier_log_is_never_overwritten(tmp_path: Path) -> None:
+    """The run was resumed, or the folder is not this run's."""
+    path = tmp_path / "faults.jsonl"
+    path.write_text("earlier\n")
+    log = FaultLog(tmp_path)
+
+    with pytest.raises(LabError, match="exists already"):
+        log.publish(path)
+    log.close()
+
+    assert path.read_text() == "earlier\n"
+
+
+def test_a_log_that_is_full_says_so_and_grows_no_more(tmp_path: Path) -> None:
+    """A fault that runs for days must not fill the drive."""
+    log = FaultLog(tmp_path, limit_lines=3)
+    for number in range(10):
+        log.record({"n": number})
+
+    log.publish(tmp_path / "f")
+    log.close()
+
+    assert (tmp_path / "f").read_text() == '{"n":0}\n{"n":1}\n{"truncated":true}\n'

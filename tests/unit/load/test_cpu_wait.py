@@ -1,0 +1,73 @@
+"""How long a process waited for a processor, as the kernel counts it: the thread that waited longest."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from soak.core.clock import SystemClock
+from soak.core.units import SECOND_NS
+from soak.load.cpu_wait import CpuWaitMeter
+from tests.support.fakes import FakeClock
+
+
+def waited(tasks: Path, thread: int, waited_ns: int, ran_ns: int = 7) -> None:
+    (tasks / str(thread)).mkdir(parents=True, exist_ok=True)
+    (tasks / str(thread) / "schedstat").write_text(f"{ran_ns} {waited_ns} 3\n")
+
+
+def test_the_thread_that_waited_longest_since_the_last_call_counts(tmp_path: Path) -> None:
+    """Nothing before the second call, and no wait takes longer than the time."""
+    clock = FakeClock()
+    waited(tmp_path, 1, 10 * SECOND_NS)
+    waited(tmp_path, 2, 0)
+    meter = CpuWaitMeter(clock, tmp_path)
+
+    found = [meter.ratio()]
+    for seconds, thread, waited_ns in ((2, 1, 10.5), (1, 2, 5.0), (1, 2, 5.0)):
+        clock.advance(seconds)
+        waited(tmp_path, thread, round(waited_ns * SECOND_NS))
+        found.append(meter.ratio())
+
+    assert math.isnan(found[0])
+    assert found[1:] == [0.25, 1.0, 0.0]
+
+
+def test_a_thread_that_came_later_counts_from_when_it_is_seen(tmp_path: Path) -> None:
+    """It is looked for now and then; one that has ended is let go."""
+    clock = FakeClock()
+    waited(tmp_path, 1, 0)
+    meter = CpuWaitMeter(clock, tmp_path)
+    meter.ratio()
+    waited(tmp_path, 2, 0)
+    (tmp_path / "1" / "schedstat").write_text("")
+
+    found = []
+    for second in range(1, 15):
+        clock.advance(1)
+        waited(tmp_path, 2, second * SECOND_NS // 2)
+        found.append(meter.ratio())
+
+    assert all(map(math.isnan, found[:10]))
+    assert found[10:] == [0.5] * 4
+
+
+def test_a_kernel_that_counts_nothing_gives_nothing(tmp_path: Path) -> None:
+    """It has no such file, no such folder, or noughts in it."""
+    clock = FakeClock()
+    (tmp_path / "bare" / "1").mkdir(parents=True)
+    waited(tmp_path / "noughts", 1, 0, ran_ns=0)
+    meters = [CpuWaitMeter(clock, tmp_path / name) for name in ("bare", "noughts", "none")]
+    for _ in range(2):
+        clock.advance(1)
+        assert all(math.isnan(meter.ratio()) for meter in meters)
+
+
+def test_this_kernel_counts_and_one_descriptor_a_thread_is_open() -> None:
+    meter = CpuWaitMeter(SystemClock())
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    meter.ratio()
+
+    assert 0.0 <= meter.ratio() <= 1.0
+    after = len(list(Path("/proc/self/fd").iterdir()))
+    assert after - before <= len(list(Path("/proc/self/task").iterdir()))

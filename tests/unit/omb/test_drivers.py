@@ -1,0 +1,276 @@
+"""Drivers of the OpenMessaging Benchmark to the broker of a plan; secrets stay where they are."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from soak.brokers.pulsar.client import client_settings
+from soak.brokers.pulsar.partition_log import MAX_BATCH_MESSAGES
+from soak.clients.client_settings import librdkafka_settings
+from soak.core import plugins
+from soak.omb import java_client, result
+from tests.support.omb_plans import KAFKA, PULSAR, WORKLOAD, imported
+
+
+def test_a_kafka_driver_fills_broker_and_topic() -> None:
+    plan, _ = imported(WORKLOAD, KAFKA)
+
+    assert plan.broker_kind == "kafka"
+    assert plan.broker_config.bootstrap_servers == "b1:9092,b2:9092"
+    assert plan.broker_config.producer["batch.size"] == "131072"
+    assert plan.broker_config.consumer == {"max.partition.fetch.bytes": "10485760"}
+    assert (plan.topic.replication, plan.topic.settings) == (3, {"min.insync.replicas": "2"})
+
+
+def test_a_producer_does_unasked_what_javas_does() -> None:
+    """Librdkafka would wait 5 ms for a batch and not be idempotent: another test than the benchmark's."""
+    bare = KAFKA.replace("  linger.ms=1\n  batch.size=131072\n", "")
+    producer = imported(WORKLOAD, bare)[0].broker_config.producer
+
+    assert producer == java_client.PRODUCER_DEFAULTS | java_client.KEYED_DEFAULTS
+    one = imported(WORKLOAD, bare.replace("acks=all", "acks=1"))[0].broker_config.producer
+    assert (one["acks"], one["enable.idempotence"]) == ("1", "false")
+
+
+def test_what_all_clients_are_told_is_overruled_by_no_default() -> None:
+    """The benchmark gives a producer the common settings first, then its own."""
+    more = "  acks=1\n  linger.ms=10\n  batch.size=1048576\nproducerConfig: |\n  compression.type=none\n"
+    driver = KAFKA.replace(
+        "producerConfig: |\n  acks=all\n  linger.ms=1\n  batch.size=131072\n", more
+    )
+    broker = imported(WORKLOAD, driver)[0].broker_config
+
+    assert broker.common == {"acks": "1", "linger.ms": "10", "batch.size": "1048576"}
+    assert broker.producer == java_client.KEYED_DEFAULTS | {
+        "acks": "1",
+        "compression.type": "none",
+        "enable.idempotence": "false",
+        "max.in.flight.requests.per.connection": "5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("told", "is_idempotent"),
+    [
+        ("max.in.flight.requests.per.connection=5", "true"),
+        ("max.in.flight.requests.per.connection=10", "false"),
+        ("retries=1", "true"),
+        ("retries=0", "false"),
+    ],
+)
+def test_a_producer_is_idempotent_where_javas_is_unasked(told: str, is_idempotent: str) -> None:
+    plan, _ = imported(WORKLOAD, KAFKA.replace("linger.ms=1", told))
+
+    assert plan.broker_config.producer["enable.idempotence"] == is_idempotent
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "ssl.endpoint.identification.algorithm=",
+        "send.buffer.bytes=-1",
+        "receive.buffer.bytes=-1",
+        "connections.max.idle.ms=-1",
+        "batch.size=0",
+        "fetch.max.bytes=0",
+        "fetch.max.bytes=2147483647",
+        "fetch.min.bytes=0",
+        "max.partition.fetch.bytes=2147483647",
+        "max.poll.interval.ms=2147483647",
+        "max.request.size=2147483647",
+        "metadata.max.age.ms=0",
+        "request.timeout.ms=2147483647",
+        "retry.backoff.ms=0",
+        "socket.connection.setup.timeout.ms=0",
+    ],
+)
+def test_what_java_takes_and_librdkafka_refuses_becomes_what_it_takes_and_is_told(
+    told: str,
+) -> None:
+    """The client itself says so: it is made, and asks nobody."""
+    driver = KAFKA.replace("  bootstrap.servers", f"  {told}\n  bootstrap.servers")
+    plan, text = imported(WORKLOAD, driver)
+    common = plan.broker_config.common
+
+    Consumer({"group.id": "a", **common}).close()
+    assert len(common) == 1
+    assert f"commonConfig: {told.replace('=', ': ')}" in text.replace("empty", "")
+
+
+@pytest.mark.parametrize(
+    ("keys", "at"),
+    [("KEY_ROUND_ROBIN", "murmur2_random"), ("RANDOM_NANO", "murmur2_random"), ("NO_KEY", None)],
+)
+def test_a_key_goes_to_the_partition_that_javas_client_chooses(keys: str, at: str | None) -> None:
+    plan, text = imported(WORKLOAD.replace("KEY_ROUND_ROBIN", keys), KAFKA)
+
+    assert plan.broker_config.producer.get("partitioner") == at
+    assert ("partitioner murmur2_random" in text) == (at is not None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "times"),
+    [
+        ("acks=all\n  batch.size=131072", 1),
+        ("acks=all", 1),  # Java's own is smaller still
+        ("acks=all\n  batch.size=1000000", 0),
+        ("acks=1\n  batch.size=131072", 0),
+        ("acks=all\n  enable.idempotence=false\n  batch.size=131072", 0),
+    ],
+)
+def test_a_batch_that_keeps_an_idempotent_producer_busy_stands_and_is_told(
+    settings: str, times: int
+) -> None:
+    """It is what the benchmark did; how much it costs here is another thing."""
+    given = "acks=all\n  linger.ms=1\n  batch.size=131072"
+
+    plan, text = imported(WORKLOAD, KAFKA.replace(given, settings))
+
+    size = plan.broker_config.producer["batch.size"]
+    assert text.count(f"producerConfig: batch.size {size}: at full speed an idempotent") == times
+
+
+def test_javas_names_become_librdkafkas_or_are_told_with_the_nearest() -> None:
+    more = (
+        "  buffer.memory=33554432\n  max.request.size=2000000\n  lingr.ms=4\n  key.serializer=x\n"
+    )
+    driver = KAFKA.replace("consumerConfig", f"{more}consumerConfig")
+    plan, text = imported(WORKLOAD, driver)
+    producer = plan.broker_config.producer
+
+    assert producer["queue.buffering.max.kbytes"] == "32768"
+    assert producer["message.max.bytes"] == "2000000"
+    assert set(producer) <= librdkafka_settings()
+    assert (
+        "1.yaml:9: producerConfig: lingr.ms: left out: librdkafka has no such setting"
+        "; did you mean 'linger.ms'?" in text
+    )
+    assert "key.serializer: left out: messages are bytes here" in text
+
+
+def test_no_secret_gets_into_a_plan() -> None:
+    more = (
+        '  sasl.jaas.config=org.example.PlainLoginModule required username="me" password="hunter2";\n'
+        "  ssl.key.password=hunter2\n  client.id=a-{zone.id}\n"
+        "  sasl.oauthbearer.config=principal=me secret=hunter2\n"
+        "  sasl.oauthbearer.token.endpoint.url=https://me:hunter2@idp.example.org/token\n"
+    )
+    plan, text = imported(WORKLOAD, KAFKA.replace("producerConfig", f"{more}producerConfig"))
+
+    assert "hunter2" not in text
+    assert plan.broker_config.common == {
+        "sasl.username": "me",
+        "sasl.password": "${env:SASL_PASSWORD}",
+        "ssl.key.password": "${env:SSL_KEY_PASSWORD}",
+        "client.id": "a-",
+        "sasl.oauthbearer.config": "${env:SASL_OAUTHBEARER_CONFIG}",
+        "sasl.oauthbearer.token.endpoint.url": "${env:SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("told", "user"),
+    [
+        ("me", "me"),
+        ("me;", "me"),
+        ('"big user"', "big user"),
+        ("'big user'", "big user"),
+        (r'"the \\"big\\" one"', 'the "big" one'),
+        ('"$ConnectionString"', "$ConnectionString"),
+    ],
+)
+def test_the_name_of_a_user_is_taken_whole(told: str, user: str) -> None:
+    """A backslash stands for itself twice: in properties, and within the quotes."""
+    line = f"  sasl.jaas.config=org.example.PlainLoginModule required username={told} password='hunter2';\n"
+    plan, _ = imported(WORKLOAD, KAFKA.replace("producerConfig", f"{line}producerConfig"))
+
+    assert plan.broker_config.common["sasl.username"] == user
+
+
+def test_a_redpanda_driver_is_one_of_kafkas_protocol() -> None:
+    driver = KAFKA.replace(".kafka.KafkaBenchmarkDriver", ".redpanda.RedpandaBenchmarkDriver")
+    plan, text = imported(WORKLOAD, f"{driver}reset: true\nrequestsPerTransaction: 5\n")
+
+    assert plan.broker_kind == "redpanda"
+    assert "reset: not carried over" in text
+    assert "requestsPerTransaction: not carried over" in text
+
+
+def test_a_pulsar_driver_fills_broker_and_topic_with_the_benchmarks_defaults() -> None:
+    plan, text = imported(WORKLOAD, PULSAR)
+    broker = plan.broker_config
+
+    assert (broker.service_url, broker.admin_url) == (
+        "pulsar://localhost:6650",
+        "http://localhost:8080",
+    )
+    assert broker.namespace == "benchmark/ns"
+    assert broker.client == {"io_threads": "8", "tls_validate_hostname": "true"}
+    assert broker.producer["batching_max_publish_delay_ms"] == "1"
+    assert broker.producer["max_pending_messages"] == "5000"
+    assert broker.consumer == {"receiver_queue_size": "10000", "consumer_type": "Failover"}
+    assert plan.topic.settings["bookkeeperAckQuorum"] == "2"
+    assert "no namespace is made here" in text
+
+
+def test_a_pulsar_producer_has_the_limits_that_the_benchmark_sets_or_they_are_told() -> None:
+    """None on a batch's messages, on a send's time and, unasked, on what waits: the client has its own."""
+    plan, text = imported(WORKLOAD, PULSAR.replace("producer:\n  pendingQueueSize: 5000\n", ""))
+    producer = plan.broker_config.producer
+
+    assert client_settings("producer", producer)["send_timeout_millis"] == 0
+    assert producer["batching_max_messages"] == str(MAX_BATCH_MESSAGES)
+    assert f"batches are of {MAX_BATCH_MESSAGES} messages at most here" in text
+    assert "max_pending_messages" not in producer
+    assert "producer.pendingQueueSize: 0 is no limit there" in text
+    assert "pendingQueueSize" not in imported(WORKLOAD, PULSAR)[1]
+
+
+@pytest.mark.parametrize(
+    ("data", "token"),
+    [("file:///etc/token", "${file:/etc/token}"), ("token:abc", "${env:PULSAR_TOKEN}")],
+)
+def test_a_pulsar_token_stays_where_it_is(data: str, token: str) -> None:
+    part = (
+        f"  authentication: {{plugin: org.example.AuthenticationToken, data: '{data}'}}\nproducer:"
+    )
+    plan, text = imported(PULSAR.replace("producer:", part))
+
+    assert plan.broker_config.client["token"] == token
+    assert "token:abc" not in text
+
+
+def test_every_dialect_and_driver_has_its_parts() -> None:
+    for name in plugins.names(result.PACKAGE):
+        known = result.load_profile(name)
+        assert known.workload_keys >= {"topics", "producerRate"}, name
+        assert known.warm_up_minutes > 0, name
+    prefixes = [
+        plugins.load("soak.omb.drivers", name).PREFIX for name in plugins.names("soak.omb.drivers")
+    ]
+
+    assert len(set(prefixes)) == len(prefixes) == 3
+
+
+def test_properties_are_read_as_java_reads_them() -> None:
+    plain = "# no\n! no\n a = 1\nb:2\nc 3\nd\na=last\nurl=a=b:c\n"
+    escaped = "long=x\\\n   y\nkey\\ with\\=odd=\\u0041\\tb\n"
+
+    assert java_client.parse_properties(plain + escaped) == {
+        "a": "last",
+        "b": "2",
+        "c": "3",
+        "d": "",
+        "long": "xy",
+        "key with=odd": "A\tb",
+        "url": "a=b:c",
+    }
+
+
+@settings(max_examples=200)
+@given(st.text(max_size=60))
+def test_any_text_is_some_properties(text: str) -> None:
+    assert all(isinstance(value, str) for value in java_client.parse_properties(text).values())

@@ -1,0 +1,309 @@
+"""The probe `broker_log`: events of recorded logs, their times, rotation, floods and hostile text."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from probes.broker_log import probe as broker_log
+from probes.broker_log.probe import BrokerLog, Config
+from probes.broker_log.tail import MAX_BEHIND_BYTES, MAX_LINE_BYTES, LogTail
+from probes.common.polling import MAX_EVENTS
+from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.model import Event, Reading
+from soak.core.units import SECOND_NS
+from tests.support.fakes import FakeClock
+from tests.support.paths import DATA
+
+pytestmark = pytest.mark.usefixtures("in_utc")
+
+RECORDED = DATA / "recorded" / "logs"
+ROLLED = (
+    "[2026-09-22 00:53:20,250] INFO [LocalLog partition=t-0, dir=/d] "
+    "Rolled new log segment at offset {} in 8 ms. (L)\n"
+)
+
+
+def wall_ns(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000) * (SECOND_NS // 1000)
+
+
+def line(offset: int) -> str:
+    return ROLLED.format(offset)
+
+
+class Followed:
+    """The probe on one log, without its thread: a look is a round and a reading one second later."""
+
+    def __init__(self, folder: Path, name: str = "broker.log") -> None:
+        self.path = folder / name
+        self.path.touch()
+        self.clock = FakeClock(wall_ns=wall_ns("2026-09-22T00:53:20+00:00"))
+        self.probe = BrokerLog(Config(log=str(self.path)), self.clock)
+        self.look()  # the beginning: at the end of what is there
+
+    def write(self, text: str | bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+
+    def look(self) -> Reading:
+        self.clock.advance(1.0)
+        self.probe.look()
+        return self.probe.taken(self.clock.mono_ns())
+
+    def offsets(self) -> list[object]:
+        return [event.fields.get("offset") for event in self.look().events]
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Followed:
+    return Followed(tmp_path)
+
+
+def test_an_event_has_the_logs_own_time_and_ours(followed: Followed) -> None:
+    """To the millisecond; ours is when we saw it."""
+    followed.write(line(23))
+
+    reading = followed.look()
+
+    (event,) = reading.events
+    assert event == Event(
+        "segment_roll",
+        wall_ns("2026-09-22T00:53:20.250+00:00"),
+        wall_ns("2026-09-22T00:53:20.250+00:00"),
+        {
+            "topic": "t",
+            "partition": 0,
+            "offset": 23,
+            "log": "broker.log",
+            "seen_ns": followed.clock.wall_ns(),
+        },
+    )
+
+
+def test_kinds_are_counted_each_second_and_none_is_zero(followed: Followed) -> None:
+    """So that a detector sees a series."""
+    followed.write(line(1) + line(2))
+
+    counts = {
+        dict(c.labels).get("kind"): v
+        for c, v in followed.look().samples
+        if c.metric == "broker_log_events"
+    }
+
+    assert counts["segment_roll"] == 2.0
+    assert counts["gc_pause"] == 0.0
+
+
+def test_pauses_are_added_up_each_second(followed: Followed) -> None:
+    """In seconds."""
+    followed.write((RECORDED / "gc-z-21.log").read_bytes())
+
+    found = {column.metric: value for column, value in followed.look().samples}
+
+    assert found["jvm_gc_stall_seconds"] == pytest.approx(0.012345)
+    assert found["jvm_gc_pause_seconds"] == pytest.approx(0.025 / 1000)
+
+
+def test_what_was_there_before_is_not_told(tmp_path: Path) -> None:
+    """The log of last week is no event of today."""
+    (tmp_path / "broker.log").write_text(line(1))
+    followed = Followed(tmp_path)
+    followed.write(line(2))
+
+    assert followed.offsets() == [2]
+
+
+def test_a_line_is_told_when_its_end_has_come(followed: Followed) -> None:
+    """Half a line is none."""
+    followed.write(line(23)[:-20])
+    assert followed.offsets() == []
+
+    followed.write(line(23)[-20:])
+
+    assert followed.offsets() == [23]
+
+
+def test_rotation_by_rename_loses_nothing(followed: Followed) -> None:
+    """What was written to the old file after our last look, and to the new one before the next."""
+    followed.write(line(1))
+    followed.path.rename(followed.path.with_suffix(".1"))
+    assert followed.offsets() == [1]  # there is no new one yet
+    with followed.path.with_suffix(".1").open("a") as old:
+        old.write(line(2) + line(3).rstrip("\n"))
+    followed.write(line(4))
+
+    assert followed.offsets() == [2, 3, 4]
+    assert followed.offsets() == []
+
+
+@pytest.mark.parametrize("trouble", ["no rights", "a folder", "gone"])
+def test_rotation_to_a_log_that_cannot_be_read_yet_loses_nothing(
+    followed: Followed, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As between the making of the new file and the change of its owner."""
+    followed.write(line(1))
+    followed.path.rename(followed.path.with_suffix(".1"))
+    with monkeypatch.context() as patched:
+        if trouble == "no rights":
+            followed.path.touch()
+            patched.setattr(os, "open", _refused)
+        if trouble == "a folder":
+            followed.path.mkdir()
+        seen = followed.offsets()
+    if trouble == "a folder":
+        followed.path.rmdir()
+    followed.write(line(2))
+
+    assert seen + followed.offsets() == [1, 2]
+
+
+def _refused(*_given: object) -> int:
+    raise PermissionError(13, "Permission denied")
+
+
+def test_lines_that_come_between_the_last_look_and_the_rename_are_read(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old file is read once more when the new one is there."""
+    real_open = os.open
+
+    def opened(path: Path, flags: int) -> int:
+        with followed.path.with_suffix(".1").open("a") as old:
+            old.write(line(23))
+        return real_open(path, flags)
+
+    followed.path.rename(followed.path.with_suffix(".1"))
+    followed.write(line(24))
+    monkeypatch.setattr(os, "open", opened)
+
+    assert followed.offsets() == [23, 24]
+
+
+def test_copy_and_truncate_is_seen(followed: Followed) -> None:
+    """Also when the file has grown beyond where we were before we look again."""
+    followed.write(line(1))
+    followed.look()
+    os.truncate(followed.path, 0)
+    followed.write(line(2))
+    assert followed.offsets() == [2]
+
+    os.truncate(followed.path, 0)
+    followed.write(line(3) + line(4) + line(5))
+
+    assert followed.offsets() == [3, 4, 5]
+
+
+def test_a_log_that_is_not_there_fails_and_is_followed_once_it_is(tmp_path: Path) -> None:
+    """A broker may start after us; then its log is read from the beginning."""
+    probe = BrokerLog(Config(log=str(tmp_path / "late.log")), FakeClock())
+    with pytest.raises(ProbeError, match=r"late\.log: No such file"):
+        probe.look()
+
+    (tmp_path / "late.log").write_text(line(23))
+    probe.look()
+
+    assert [event.fields["offset"] for event in probe.taken(0).events] == [23]
+
+
+def test_a_log_that_is_not_there_takes_nothing_from_the_others(followed: Followed) -> None:
+    """It is said once a minute."""
+    logs = Config(log=str(followed.path), more_logs=(str(followed.path.with_name("gc.log")),))
+    followed.probe = BrokerLog(logs, followed.clock)
+    kinds = [[event.kind for event in followed.look().events]]
+    followed.write(line(23))
+    kinds += [[event.kind for event in followed.look().events]]
+
+    assert kinds == [["log_failed"], ["segment_roll"]]
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    """A pipe would block, a device never ends."""
+    os.mkfifo(tmp_path / "pipe")
+
+    for name in (str(tmp_path / "pipe"), str(tmp_path), "/dev/zero"):
+        with pytest.raises(ProbeError, match=r"is not a file|cannot read"):
+            LogTail(Path(name)).read()
+
+
+def test_a_huge_line_is_passed_over(tmp_path: Path) -> None:
+    """Its memory is bounded; the line after it is read."""
+    path = tmp_path / "log"
+    path.touch()
+    tail = LogTail(path)
+    tail.read()
+    with path.open("ab") as file:
+        file.write(b"x" * (3 * MAX_LINE_BYTES))
+    first = tail.read()
+    with path.open("ab") as file:
+        file.write(b"\n" + line(23).encode())
+
+    second = tail.read()
+
+    assert (first.text, first.lost_bytes) == (b"", 2 * MAX_LINE_BYTES)
+    assert second.text.endswith(line(23).encode())
+    assert len(second.text) == MAX_LINE_BYTES + 1 + len(line(23))
+
+
+def test_a_log_that_outruns_us_is_read_on_from_near_its_end(followed: Followed) -> None:
+    """And how much was not looked at is an event."""
+    followed.write(b"")
+    with followed.path.open("ab") as file:
+        file.truncate(2 * MAX_BEHIND_BYTES)  # a hole, no disk
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + line(23).encode())
+
+    events = followed.look().events + followed.look().events
+
+    assert {event.kind for event in events} == {"segment_roll", "log_skipped"}
+    assert next(e for e in events if e.kind == "log_skipped").fields["bytes"] > MAX_BEHIND_BYTES  # type: ignore[operator]  # a number
+
+
+def test_a_flood_is_counted_and_not_told(followed: Followed) -> None:
+    """A thousand events a reading are told."""
+    followed.write("".join(line(at) for at in range(MAX_EVENTS + 23)))
+
+    reading = followed.look()
+
+    found = {column.name: value for column, value in reading.samples}
+    assert len(reading.events) == MAX_EVENTS
+    assert found["broker_log_dropped_events"] == 23.0
+    assert found['broker_log_events{kind="segment_roll",log="broker.log"}'] == MAX_EVENTS + 23
+
+
+def test_a_line_without_a_stamp_belongs_to_the_one_before(followed: Followed) -> None:
+    """An exception may quote anything."""
+    followed.write("java.io.IOException: Deleted log /d/t-0/00000000000000000000.log.deleted\n")
+
+    assert followed.look().events == ()
+
+
+def test_what_a_client_wrote_into_the_log_steers_no_terminal(followed: Followed) -> None:
+    """Text that others wrote is bounded and escaped."""
+    name = "\x1b\u202e" + "x" * 500
+    followed.write(f"[2026-09-22 00:53:20,250] INFO [{name}] Created new ledger 23 (M)\n")
+
+    (event,) = followed.look().events
+
+    topic = event.fields["topic"]
+    assert isinstance(topic, str)
+    assert topic.startswith("\\x1b\\u202e")
+    assert len(topic) == 200
+
+
+def test_a_log_of_another_zone_is_put_right_by_its_fresh_lines(followed: Followed) -> None:
+    """Whole quarters of an hour away: India writes 06:23."""
+    followed.write(line(1).replace("00:53:20", "06:23:20"))
+
+    (event,) = followed.look().events
+
+    assert event.at_ns == wall_ns("2026-09-22T00:53:20.250+00:00")
+
+
+def test_without_a_log_there_is_nothing_to_follow() -> None:
+    """Said once."""
+    with pytest.raises(NotAvailableError, match=r"broker_log\.log is not set"):
+        broker_log.build(Config(), FakeClock()).read()

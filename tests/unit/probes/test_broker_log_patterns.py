@@ -1,0 +1,215 @@
+"""Which lines of a log are events: on recorded logs of several programs and versions, and on hostile text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.broker_log import patterns as log_patterns
+from probes.broker_log import probe
+from probes.broker_log.patterns import Scanner
+from probes.broker_log.probe import Config
+from soak.core.errors import PlanError, SettingError
+from tests.support.paths import DATA
+
+RECORDED = DATA / "recorded" / "logs"
+
+
+def events_of(log: str) -> list[tuple[str, dict[str, object]]]:
+    scan = Scanner(log_patterns.load(["kafka", "pulsar", "redpanda", "jvm_gc"]))
+    text = (RECORDED / f"{log}.log").read_bytes()
+    return [(found.pattern.kind, dict(found.fields)) for found in scan.found(text)]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in log_patterns.FOLDER.glob("*.toml")))
+def test_a_file_of_patterns_loads(name: str) -> None:
+    """Every file beside the others is under test the moment it exists."""
+    assert log_patterns.load([name])
+
+
+def test_kafka_4_tells_of_rolls_deletions_unlinks_and_leaders() -> None:
+    """Each with its partition and offset; the quoted line in an exception is one without a stamp."""
+    found = events_of("kafka-4.3.1")
+
+    assert found[0] == (
+        "leader_change",
+        {"broker": 1, "topic": "soak-x", "partition": 0, "epoch": 0},
+    )
+    assert found[1] == ("segment_roll", {"topic": "soak-x", "partition": 0, "offset": 1000})
+    assert found[2] == ("log_start_moved", {"topic": "soak-x", "partition": 0, "offset": 1000})
+    assert found[3] == (
+        "segment_deletion",
+        {
+            "topic": "soak-x",
+            "partition": 0,
+            "offset": 0,
+            "bytes": 1035989,
+            "reason": "log retention time",
+        },
+    )
+    assert found[6] == ("segment_unlink", {"topic": "soak-x", "partition": 1, "offset": 0})
+    assert [kind for kind, _ in found[4:]] == [
+        "log_start_moved",
+        "segment_deletion",
+        "segment_unlink",
+        "segment_unlink",
+        "leader_change",
+        "isr_shrink",
+        "segment_unlink",
+    ]
+    assert found[-3][1] == {"broker": 1, "topic": "soak-x", "partition": 1, "epoch": 1, "leader": 2}
+
+
+def test_kafka_2_spells_it_otherwise() -> None:
+    """The same kinds of events."""
+    assert [kind for kind, _ in events_of("kafka-2.8")] == [
+        "segment_roll",
+        "log_start_moved",
+        "segment_deletion",
+        "segment_unlink",
+    ]
+
+
+def test_pulsar_tells_of_ledgers_and_bundles() -> None:
+    """The broker trims, the bookie frees."""
+    found = events_of("pulsar-4.2.4")
+
+    assert [kind for kind, _ in found] == [
+        "ledger_roll",
+        "ledger_deletion",
+        "leader_change",
+        "leader_change",
+        "entry_log_deletion",
+    ]
+    assert found[1][1]["ledger"] == 48
+    assert found[1][1]["bytes"] == 54411
+
+
+def test_redpanda_says_removing() -> None:
+    """Of a segment: the log file counts, not its indices."""
+    assert events_of("redpanda-24") == [
+        ("leader_change", {"topic": "soak", "partition": 0, "term": 2}),
+        ("segment_roll", {"topic": "soak", "partition": 0, "offset": 2300, "term": 2}),
+        (
+            "segment_deletion",
+            {"topic": "soak", "partition": 0, "offset": 0, "term": 1, "reason": "gc"},
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("log", "first"),
+    [
+        (
+            "gc-g1-21",
+            {
+                "gc": 0,
+                "reason": "Pause Young (Normal) (G1 Evacuation Pause)",
+                "pause_seconds": 0.003941,
+            },
+        ),
+        ("gc-z-21", {"gc": 0, "reason": "Pause Mark Start", "pause_seconds": 1.3e-05}),
+        (
+            "gc-uptime-21",
+            {
+                "gc": 0,
+                "reason": "Pause Young (Normal) (G1 Evacuation Pause)",
+                "pause_seconds": 0.004268,
+            },
+        ),
+    ],
+)
+def test_a_jvm_tells_of_its_pauses(log: str, first: dict[str, object]) -> None:
+    """Where a pause begins there is no event, and where it ends there is one."""
+    pauses = [fields for kind, fields in events_of(log) if kind == "gc_pause"]
+
+    assert pauses[0] == pytest.approx(first)
+    text = (RECORDED / f"{log}.log").read_text()
+    assert len(pauses) == sum("Pause" in one and one.endswith("ms") for one in text.splitlines())
+
+
+def found_in(line: str) -> list[tuple[str, dict[str, object]]]:
+    scan = Scanner(log_patterns.load(["kafka", "jvm_gc"]))
+    return [(found.pattern.kind, dict(found.fields)) for found in scan.found(f"{line}\n".encode())]
+
+
+def test_a_generation_of_zgc_is_told_of_too() -> None:
+    """Since JDK 21 a letter says which generation is collected."""
+    line = "[2026-11-21T18:00:00.000+0000][info][gc,phases] GC(3) y: Pause Mark End 0.012ms"
+
+    assert found_in(line) == [
+        ("gc_pause", {"gc": 3, "reason": "Pause Mark End", "pause_seconds": pytest.approx(1.2e-5)})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("why", "reason"),
+    [
+        (
+            "segment LogSegment(baseOffset=7, size=9, x) due to local log retention time 5ms breach",
+            "local log retention time",
+        ),
+        (
+            "segments due to log start offset 99 breach: LogSegment(baseOffset=7, size=9),LogSegment(b",
+            "log start offset",
+        ),
+    ],
+)
+def test_deletions_of_followers_and_of_tiered_topics_are_told(why: str, reason: str) -> None:
+    """A follower learns from its leader where the log starts; a tiered topic has a limit for this drive."""
+    place = "INFO [UnifiedLog partition=soak-x-3, dir=/data]"
+    ((kind, fields),) = found_in(f"[2026-11-21 18:32:57,027] {place} Deleting {why}")
+
+    assert kind == "segment_deletion"
+    assert (fields["partition"], fields["offset"], fields["reason"]) == (3, 7, reason)
+
+
+def test_a_thread_that_waits_for_memory_is_an_event() -> None:
+    """ZGC stalls whom it does not pause."""
+    assert events_of("gc-z-21")[-1] == (
+        "gc_stall",
+        {"thread": "main", "pause_seconds": pytest.approx(0.012345)},
+    )
+
+
+@given(st.lists(st.binary(max_size=80), max_size=20))
+def test_any_bytes_in_a_log_are_read_without_a_crash(lines: list[bytes]) -> None:
+    """Whatever is in it, after the words of every pattern."""
+    patterns = log_patterns.load(["kafka", "pulsar", "redpanda", "jvm_gc"])
+    text = b"".join(
+        one.words.encode() + junk + b"\n" for one, junk in zip(patterns, lines, strict=False)
+    )
+
+    for found in Scanner(patterns).found(text + b"".join(lines)):
+        for value in found.fields.values():
+            assert not isinstance(value, str) or (value.isprintable() and len(value) <= 200)
+
+
+@pytest.mark.parametrize(
+    "words", ["partition=", "GC(0) Pause ", 'Removing "/', "[", "Deleted log /"]
+)
+def test_a_line_made_to_keep_an_expression_busy_is_soon_done(words: str) -> None:
+    """Expressions see a bounded piece of a line: a thousand such lines take no minute."""
+    patterns = log_patterns.load(["kafka", "pulsar", "redpanda", "jvm_gc"])
+    ends = [one.words for one in patterns]
+    text = "".join(f"{words * 300} {end} {words * 300}\n" for end in ends for _ in range(5))
+
+    assert len(list(Scanner(patterns).found(text.encode()))) <= len(ends) * 5
+
+
+def test_patterns_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    """A misspelt name, an expression that is none, a factor without its group."""
+    with pytest.raises(SettingError, match="did you mean 'kafka'"):
+        probe.check_settings(Config(patterns=("kafak",)))
+    own = tmp_path / "own.toml"
+    for row, message in (
+        ("expression = '('", "the expression is none"),
+        ("expression = 'x'\nfactors = { y = 2.0 }", "has no group 'y'"),
+        ("expression = '(?P<y>x)'\nfactors = { y = nan }", "the factor of 'y' must be a number"),
+    ):
+        own.write_text(f"[[pattern]]\nkind = 'k'\nwords = 'w'\n{row}\n")
+        with pytest.raises(PlanError, match=message):
+            log_patterns.load([str(own)])

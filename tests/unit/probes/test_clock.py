@@ -1,0 +1,225 @@
+"""The clock probe: the kernel's and chronyd's word, and steps that no other daemon tells of."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from probes import clock as _chrony
+from probes.clock import ClockProbe, Config, Timex
+from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.model import Event
+from soak.core.units import SECOND_NS
+from soak.runtime import recorder
+from tests.support.fakes import FakeClock
+
+KEPT = Timex(
+    is_synchronised=True,
+    offset_seconds=-0.000123,
+    maxerror_seconds=0.023,
+    estimated_error_seconds=0.0005,
+    frequency_adjustment_ratio=1.0000125,
+)
+TRACKING = (
+    "A29FC87B,162.159.200.123,4,1795285573.123456789,-0.000123000,0.000045000,0.000067000,"
+    "12.345,0.010,0.250,0.001200000,0.004500000,64.5,Normal\n"
+)
+NO_SOURCE = (
+    "00000000,,0,0.000000000,0.000000000,0.000000000,0.000000000,"
+    "0.000,0.000,0.000,1.000000000,1.000000000,0.0,Not synchronised\n"
+)
+ITSELF = (  # chronyd 4.3 with `local stratum 10` and no source
+    "7F7F0101,,10,1795289832.191339233,0.000000000,0.000000000,0.000000000,"
+    "0.000,0.000,0.000,0.000000000,0.000000000,0.0,Normal\n"
+)
+
+
+def without_chrony() -> str:
+    raise ProbeError("cannot ask chronyc")
+
+
+def readings(kernel: Timex = KEPT, chrony: Callable[[], str] = without_chrony) -> dict[str, float]:
+    """Return what is known once chronyd has been asked."""
+    probe = ClockProbe(Config(), FakeClock(), kernel=lambda: kernel, chrony=chrony)
+    probe.read()
+    probe.close()
+    return {column.name: value for column, value in probe.read().samples}
+
+
+def test_the_kernel_tells_with_the_names_of_node_exporter() -> None:
+    """Without chronyd its maximum error is the bound, and the label says whose it is."""
+    assert readings() == {
+        "node_timex_sync_status": 1.0,
+        "node_timex_offset_seconds": -0.000123,
+        "node_timex_maxerror_seconds": 0.023,
+        "node_timex_estimated_error_seconds": 0.0005,
+        "node_timex_frequency_adjustment_ratio": 1.0000125,
+        'clock_offset_bound_seconds{source="kernel"}': 0.023,
+    }
+
+
+def test_a_clock_that_nobody_keeps_has_no_bound() -> None:
+    """The kernel's number would then be one of no meaning."""
+    found = readings(Timex(False, 0.0, 16.0, 16.0, 1.0))  # as the kernel gives it
+
+    assert found["node_timex_sync_status"] == 0.0
+    assert not any(name.startswith("clock_offset_bound") for name in found)
+
+
+def test_chronyd_gives_the_tighter_bound() -> None:
+    """Offset, root dispersion and half the root delay."""
+    found = readings(chrony=lambda: TRACKING)
+
+    assert found['clock_offset_bound_seconds{source="chrony"}'] == pytest.approx(
+        0.000123 + 0.0045 + 0.0006
+    )
+    assert 'clock_offset_bound_seconds{source="kernel"}' not in found
+
+
+@pytest.mark.parametrize("answer", [NO_SOURCE, ITSELF])
+def test_a_chronyd_without_a_source_leaves_it_to_the_kernel(answer: str) -> None:
+    """It answers, but bounds nothing: least of all with the 0 of one that serves its own clock."""
+    assert _chrony.parse_chrony_bound(answer) is None
+
+
+def test_the_kernel_s_units_become_seconds() -> None:
+    """Offsets are in ns where STA_NANO is set, else in us; frequencies are ppm with a 16-bit fraction."""
+
+    def call(raw: _chrony._TimexStruct) -> int:
+        raw.offset, raw.freq, raw.maxerror, raw.status = -1234, 65_536 * 25, 5000, 0x2000
+        return 0
+
+    assert _chrony.read_timex(call) == Timex(True, -1.234e-6, 0.005, 0.0, 1.000025)  # as above
+
+
+def test_an_unkept_clock_is_told_by_the_kernel_s_answer() -> None:
+    """TIME_ERROR is no failure of the call."""
+    assert not _chrony.read_timex(lambda _: 5).is_synchronised
+
+
+def test_a_refused_call_is_not_available() -> None:
+    """A container's filter of system calls may."""
+    ctypes.set_errno(1)
+
+    with pytest.raises(NotAvailableError, match="adjtimex is refused: Operation not permitted"):
+        _chrony.read_timex(lambda _: -1)
+
+
+def test_this_machine_s_kernel_answers() -> None:
+    """The layout of the structure is right: a tick of 10 ms, more or less, and sane numbers."""
+    raw = _chrony._TimexStruct()
+    assert _chrony._adjtimex(raw) >= 0
+
+    assert 9_000 <= raw.tick <= 11_000
+    assert 0 <= raw.maxerror <= 16_000_000
+
+
+def steps(*jumps: float) -> list[Event]:
+    """Return the events of readings a second apart; before each the wall clock jumps."""
+    fake = FakeClock()
+    probe = ClockProbe(Config(), fake, kernel=lambda: KEPT, chrony=without_chrony)
+    probe.read()
+    found: list[Event] = []
+    for jump in jumps:
+        fake.advance(1)
+        fake.step_wall(jump)
+        found += probe.read().events
+    probe.close()
+    return found
+
+
+def test_a_small_step_is_told_once_with_its_size() -> None:
+    """Between hosts it is a step in latency; the bound of the event is the second in which it was."""
+    (event,) = steps(0.0, 0.23, 0.0)
+
+    assert (event.kind, event.fields) == ("clock_step", {"seconds": 0.23})
+    assert event.at_ns - event.since_ns == 1.23 * SECOND_NS
+
+
+def test_a_clock_that_nobody_keeps_any_more_is_told_once() -> None:
+    """And once that somebody does again; how it was at the beginning is no event."""
+    fake = FakeClock()
+    lost = replace(KEPT, is_synchronised=False, maxerror_seconds=16.0)
+    words = iter([lost, KEPT, KEPT, lost, lost, KEPT])
+    probe = ClockProbe(Config(), fake, kernel=lambda: next(words), chrony=without_chrony)
+    found: list[Event] = []
+    for _ in range(6):
+        found += probe.read().events
+        fake.advance(1)
+    probe.close()
+
+    kinds = [event.kind for event in found]
+    assert kinds == ["clock_kept_again", "clock_not_kept", "clock_kept_again"]
+    assert found[1].fields == {"maxerror_seconds": 16.0}
+    assert found[1].at_ns - found[1].since_ns == SECOND_NS
+
+
+def test_what_every_daemon_tells_is_not_told_twice() -> None:
+    """The recorder's own bound is where ours ends."""
+    assert _chrony.LARGEST_STEP_NS == recorder.CLOCK_STEP_NS
+    assert steps(-0.51, 0.0005, 3600.0) == []
+
+
+class InterruptedClock(FakeClock):
+    """Another process got the CPU between two looks at the clocks."""
+
+    is_interrupted = False
+
+    def wall_ns(self) -> int:
+        if self.is_interrupted:
+            self.advance(0.023)
+        return super().wall_ns()
+
+
+def test_an_interrupted_look_is_no_step() -> None:
+    """Nor is the next one after it."""
+    fake = InterruptedClock()
+    probe = ClockProbe(Config(), fake, kernel=lambda: KEPT, chrony=without_chrony)
+    found: list[Event] = []
+    for is_interrupted in (False, True, False):
+        fake.is_interrupted = is_interrupted
+        found += probe.read().events
+        fake.advance(1)
+    probe.close()
+
+    assert found == []
+
+
+def test_an_answer_that_is_no_text_is_none_of_chronyc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an error of this question, and ends no thread."""
+    tool = tmp_path / "chronyc"
+    tool.write_bytes(b"#!/bin/sh\nprintf '\\377\\n'\n")
+    tool.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    with pytest.raises(ProbeError, match="cannot read this answer"):
+        _chrony.parse_chrony_bound(_chrony.ask_chrony())
+
+
+@settings(max_examples=200)
+@given(at=st.integers(0, len(TRACKING) - 1), junk=st.text(max_size=6))
+@example(at=116, junk="-")  # a root delay below zero
+def test_a_damaged_answer_of_chronyc_never_crashes(at: int, junk: str) -> None:
+    """An error, no bound, or one that is a number."""
+    try:
+        found = _chrony.parse_chrony_bound(TRACKING[:at] + junk + TRACKING[at + len(junk) :])
+    except ProbeError:
+        return
+
+    assert found is None or found >= 0
+
+
+@given(cut=st.integers(0, len(TRACKING) - 1))
+def test_a_cut_answer_of_chronyc_is_an_error(cut: int) -> None:
+    """A torn number must not pass for another."""
+    with pytest.raises(ProbeError):
+        _chrony.parse_chrony_bound(TRACKING[:cut])

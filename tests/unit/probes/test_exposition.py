@@ -1,0 +1,218 @@
+"""Reading the wanted lines of a metrics page: against a slow reader, on whole pages and on damaged ones."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from probes.common.exposition import MAX_SERIES, ExpositionParser
+from probes.prometheus import name_map
+from soak.core.errors import ProbeError
+from tests.support.metrics_pages import Series, Watched, recorded, same, slow_page
+
+MAP_OF = {
+    "bookie-4.17.3": "bookkeeper",
+    "pulsar-4.2.4": "pulsar",
+    "node_exporter-1.5.0": "node_exporter",
+    "redpanda_internal": "redpanda_internal",
+    "redpanda_public": "redpanda_public",
+    "kafka_jmx_example": "kafka_jmx",
+    "kafka_jmx_attributes": "kafka_jmx",
+    "kminion": "kminion",
+}
+DAMAGED_PAGES = 1000
+GARBAGE = (
+    b'xZ_ \t\x00\xff\xc3{}",=\\\n#'  # no digit: a number that became another one cannot be told
+)
+
+
+def names_of(page: str) -> set[str]:
+    return {name for entry in name_map.load([MAP_OF[page]]) for name in entry.names()}
+
+
+@pytest.mark.parametrize("page", MAP_OF)
+def test_a_page_reads_as_the_slow_reader_reads_it(page: str) -> None:
+    """Every wanted series, its labels and its value; nothing of it is damaged."""
+    text = recorded(page)
+
+    found = ExpositionParser(names_of(page)).parse(text)
+
+    assert same(found.series, slow_page(text, names_of(page))[0])
+    assert found.damaged == frozenset()
+
+
+@pytest.mark.parametrize("page", MAP_OF)
+def test_a_page_reads_as_the_python_client_reads_it(page: str) -> None:
+    """Which adds `_total` to what the page calls a counter."""
+    names = names_of(page)
+    theirs: Series = {}
+    for family in text_string_to_metric_families(recorded(page).decode()):
+        for sample in family.samples:
+            bare = sample.name.removesuffix("_total")
+            for name in {sample.name, bare} & names:
+                labels = tuple(sorted(sample.labels.items()))
+                theirs.setdefault(name, {})[labels] = sample.value
+
+    found = ExpositionParser(names).parse(recorded(page)).series
+
+    for name, series in found.items():
+        assert same({name: series}, {name: theirs[name]})
+
+
+def test_labels_are_read_with_spaces_escapes_and_a_comma_at_the_end() -> None:
+    """As jmx_exporter, Pulsar and Prometheus' own clients write them."""
+    text = b'a{x="1",} 1\na{x="2", y="b c"} 2 1792000000000\na { x = "}\\"\\\\\\n" } 3\na{}\t4\r\n'
+
+    found = ExpositionParser(["a"]).parse(text)
+
+    assert found.series["a"] == {
+        (("x", "1"),): 1.0,
+        (("x", "2"), ("y", "b c")): 2.0,
+        (("x", '}"\\\n'),): 3.0,
+        (): 4.0,
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a 1_0",
+        "a 1 2",  # a number with a hole in it, no time stamp
+        "a ٣",
+        "a",
+        "a{x=1} 1",
+        'a{x="1" y="2"} 1',
+        'a{x="1"',
+        'a{1x="1"} 1',
+        "a 0x10",
+        "a 1 # {} 1",
+        'a{x="' + "y" * 70_000 + '"} 1',
+    ],
+)
+def test_a_line_that_cannot_be_read_makes_its_metric_damaged(line: str) -> None:
+    """The part that is left is not given for the whole."""
+    found = ExpositionParser(["a", "ab"]).parse(f"ab 23\n# HELP a\n{line}\n".encode())
+
+    assert found.damaged == {"a"}
+    assert found.series == {"ab": {(): 23.0}}
+
+
+def test_a_series_that_stands_there_twice_is_damaged_unless_it_says_the_same() -> None:
+    """Which of the two is right cannot be told."""
+    found = ExpositionParser(["a", "b"]).parse(b"a 1\na 2\nb 1\nb 1.0\n")
+
+    assert found.damaged == {"a"}
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"a 1", b"a 1\na 12", b"a 1\n23 4\n", b"<html>\n", b"a 1\n\xff\n"]
+)
+def test_a_page_that_is_cut_or_none_is_an_error(text: bytes) -> None:
+    """A number without the end of its line may have lost its last digits."""
+    with pytest.raises(ProbeError):
+        ExpositionParser(["a"]).parse(text)
+
+
+def test_more_series_than_a_map_can_mean_are_an_error() -> None:
+    """The memory is bounded."""
+    text = b"".join(b'a{x="%d"} 1\n' % at for at in range(24))
+
+    with pytest.raises(ProbeError, match="more than 23 wanted series: raise most_series"):
+        ExpositionParser(["a"], 23).parse(text)
+
+
+def test_a_page_of_three_thousand_partitions_is_read_without_being_told() -> None:
+    """Fifteen lines of a Pulsar broker's page for each are wanted."""
+    assert MAX_SERIES >= 3_000 * 15
+
+
+@given(st.sets(st.text("ab_", min_size=1, max_size=5), min_size=1, max_size=30), st.data())
+def test_names_are_told_apart_however_they_begin(names: set[str], data: st.DataObject) -> None:
+    """The expression made of what names have in common finds what a list of them finds."""
+    there = data.draw(st.lists(st.text("ab_", min_size=1, max_size=6), max_size=30, unique=True))
+    text = "".join(f"{name} 23\n" for name in there).encode() or b"\n"
+
+    assert ExpositionParser(names).parse(text).series.keys() == names & set(there)
+
+
+def damaged(text: bytes, chance: random.Random) -> bytes:
+    """Return a page to which one of the things has happened that happen to pages."""
+    at = chance.randrange(len(text))
+    lines = text.splitlines(keepends=True)
+    kind = chance.randrange(5)
+    if kind == 0:
+        return text[:at]
+    if kind == 1:
+        garbage = bytes(chance.choice(GARBAGE) for _ in range(chance.randint(1, 5)))
+        return text[:at] + garbage + text[at:]
+    if kind == 2:
+        begin = chance.randrange(len(lines))
+        return b"".join(lines[:begin] + lines[begin + chance.randint(1, 20) :])
+    if kind == 3:
+        chance.shuffle(lines)
+        return b"".join(lines)
+    begin = chance.randrange(len(lines))
+    return b"".join(lines + lines[begin : begin + 20])
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(DAMAGED_PAGES, marks=pytest.mark.slow)])
+def test_damaged_pages_give_an_error_or_a_part_and_never_a_wrong_number(count: int) -> None:
+    """After two whole readings comes a damaged one; what it gives is what the whole page would have given."""
+    chance = random.Random(23)
+    pages = [page for page in MAP_OF if page != "kafka_jmx_attributes"]
+    watched = {page: Watched([MAP_OF[page]], recorded(page)) for page in pages}
+    whole = {page: (one.values(), one.values())[1] for page, one in watched.items()}
+    refused = partial = 0
+    for number in range(count):
+        page = pages[number % len(pages)]
+        text = recorded(page)
+        watched[page].answers.pages = [text, text, damaged(text, chance)]
+        watched[page].values()
+        assert watched[page].values() == whole[page], number  # it has got over the last one
+        try:
+            found = watched[page].values()
+        except ProbeError:
+            refused += 1
+            continue
+        partial += found.keys() != whole[page].keys()
+        wrong = {
+            name: value for name, value in found.items() if whole[page].get(name, value) != value
+        }
+        assert not wrong, (number, wrong)
+
+    assert refused > count // 10
+    assert partial > count // 10
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(DAMAGED_PAGES, marks=pytest.mark.slow)])
+def test_damaged_pages_read_as_the_slow_reader_reads_them(count: int) -> None:
+    """What is damaged, and what is not."""
+    chance = random.Random(46)
+    pages = list(MAP_OF)
+    for number in range(count):
+        page = pages[number % len(pages)]
+        text = damaged(recorded(page), chance)
+        try:
+            found = ExpositionParser(names_of(page)).parse(text)
+        except ProbeError:
+            continue
+        series, broken = slow_page(text, names_of(page))
+        assert found.damaged == broken, number
+        assert same(found.series, series), number
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_an_error_or_what_the_slow_reader_makes_of_them(text: bytes) -> None:
+    """Whatever a server sends."""
+    try:
+        found = ExpositionParser(["a", "ab", "a_total"]).parse(b"a" + text + b"\n")
+    except ProbeError:
+        return
+
+    series, broken = slow_page(b"a" + text + b"\n", {"a", "ab", "a_total"})
+    assert found.damaged == broken
+    assert same(found.series, series)

@@ -1,0 +1,285 @@
+"""The host probe: two snapshots in, exact shares and rates out."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+import psutil
+import pytest
+
+from probes import host as own
+from probes.host import Config, Counters, Host, OwnDaemons, Snapshot, Usage, daemon_of, snapshot
+from soak.service import children
+from tests.support.fakes import FakeClock
+
+BEFORE = {
+    "user": 100.0,
+    "nice": 1.0,
+    "system": 50.0,
+    "idle": 1000.0,
+    "iowait": 20.0,
+    "irq": 0.0,
+    "softirq": 3.0,
+    "steal": 4.0,
+    "swap_in": 0.0,
+    "swap_out": 4096.0,
+}
+ETH = {"received": 1_000_000.0, "sent": 2_000_000.0, "errors": 1.0, "drops": 0.0}
+VETH = {"received": 60e6, "sent": 5e9, "errors": 0.0, "drops": 0.0}  # of a container
+GROWN = {"user": 1.0, "system": 0.5, "idle": 2.0, "iowait": 0.23, "steal": 0.27}
+TRAFFIC = {"received": 46_000.0, "sent": 92_000.0, "drops": 23.0}
+
+
+def readings(
+    *counters: dict[str, float], interfaces: Sequence[Counters] = ({}, {})
+) -> list[dict[str, float]]:
+    """Return one reading each, two seconds apart."""
+    clock = FakeClock()
+    pairs = zip(counters, interfaces, strict=True)
+    waiting = [Snapshot(each, nics, 23 * 2**30, 2**20, 1.5, 4) for each, nics in pairs]
+    alone = OwnDaemons(clock, pids=list)
+    probe = Host(Config(), clock, ask=lambda: waiting.pop(0), daemons=alone)
+    found = []
+    for _ in counters:
+        found.append({column.metric: value for column, value in probe.read().samples})
+        clock.advance(2)
+    return found
+
+
+def grown(by: dict[str, float]) -> dict[str, float]:
+    return {key: value + by.get(key, 0.0) for key, value in BEFORE.items()}
+
+
+def network(reading: dict[str, float]) -> dict[str, float]:
+    stem = "host_network_"
+    return {name.removeprefix(stem): at for name, at in reading.items() if name.startswith(stem)}
+
+
+def test_shares_are_of_all_cores_and_rates_are_a_second() -> None:
+    """Two cores for two seconds are four seconds of CPU; steal counts as busy, waiting for IO as idle."""
+    eth = {key: value + TRAFFIC.get(key, 0.0) for key, value in ETH.items()}
+    first, second = readings(BEFORE, grown(GROWN), interfaces=({"eth0": ETH}, {"eth0": eth}))
+
+    assert set(first) == {
+        "host_memory_available_bytes",
+        "host_swap_used_bytes",
+        "host_load_1m",
+        "host_cpu_count",
+    }
+    assert second == pytest.approx(
+        {
+            "host_cpu_ratio": 1.77 / 4,
+            "host_cpu_steal_ratio": 0.27 / 4,
+            "host_cpu_iowait_ratio": 0.23 / 4,
+            "host_memory_available_bytes": 23 * 2**30,
+            "host_swap_used_bytes": 2**20,
+            "host_load_1m": 1.5,
+            "host_cpu_count": 4.0,
+            "host_swap_in_bytes": 0.0,
+            "host_swap_out_bytes": 0.0,
+            "host_network_received_bytes": 23_000.0,
+            "host_network_sent_bytes": 46_000.0,
+            "host_network_errors": 0.0,
+            "host_network_drops": 11.5,
+        }
+    )
+
+
+def test_a_mode_that_goes_backwards_leaves_the_shares_out() -> None:
+    """The kernel's iowait does that; a share of a wrong sum would be a wrong share."""
+    _, second = readings(BEFORE, grown(GROWN | {"iowait": -0.01}))
+
+    assert not any(metric.startswith("host_cpu") and metric.endswith("ratio") for metric in second)
+
+
+@pytest.mark.parametrize("is_there_first", [False, True])
+def test_a_container_that_comes_or_goes_is_no_traffic(*, is_there_first: bool) -> None:
+    """Its interface takes its counters along: the rates are those of what was there both times."""
+    eth = {key: value + TRAFFIC.get(key, 0.0) for key, value in ETH.items()}
+    both, one = ({"eth0": ETH, "veth1": VETH}, {"eth0": eth})
+    if not is_there_first:
+        both, one = ({"eth0": ETH}, {"eth0": eth, "veth1": VETH})
+
+    _, second = readings(BEFORE, BEFORE, interfaces=(both, one))
+
+    assert network(second) == {
+        "received_bytes": 23_000.0,
+        "sent_bytes": 46_000.0,
+        "errors": 0.0,
+        "drops": 11.5,
+    }
+
+
+def test_a_counter_that_wraps_takes_its_sum_along() -> None:
+    """What the other interfaces had is not what the host had."""
+    eth = {**ETH, "received": 5.0}
+    nics = ({"eth0": ETH, "eth1": ETH}, {"eth0": eth, "eth1": ETH})
+
+    _, second = readings(BEFORE, BEFORE, interfaces=nics)
+
+    assert network(second) == {"sent_bytes": 0.0, "errors": 0.0, "drops": 0.0}
+
+
+def test_this_machine_answers() -> None:
+    """Psutil has every field that we take."""
+    found = snapshot()
+
+    assert set(found.counters) == set(BEFORE)
+    assert all(set(by) == set(ETH) for by in found.interfaces.values())
+    assert all(math.isfinite(value) and value >= 0 for value in found.counters.values())
+    assert found.memory_available_bytes > 0
+
+
+# --- What our own daemons use: known by their command lines, each with what it started.
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python -m soak.cli.main produce --index 2 --run-dir runs/x", "produce.2"),
+        ("python -m soak.cli.main probe --run-dir runs/x", "probe"),
+        (
+            "/opt/soakd/bin/python /opt/soakd/bin/soak detect-stream --run-dir runs/x",
+            "detect-stream",
+        ),
+        ("soak report runs/x", "report"),
+        ("soak finish --home /var/lib/soak/x", "finish"),
+        ("soak alert --owed /var/lib/soak/x --telling /etc/soak/x.yaml", "alert"),
+        ("soak check plan.yaml", ""),
+        ("grep --run-dir soak.cli.main", ""),
+        ("soak", ""),
+        ("", ""),
+    ],
+)
+def test_a_daemon_is_known_by_its_command_line(command: str, name: str) -> None:
+    """The name is the one that its journal has."""
+    assert daemon_of(command.split()) == name
+
+
+Second = dict[int, tuple[str, Usage]]
+"""The processes of a second: what a look at each tells, and what it has used."""
+
+
+def samples(seconds: list[Second]) -> list[dict[str, float]]:
+    """Return what is told in each second."""
+    clock = FakeClock()
+    now: Second = {}
+    daemons = OwnDaemons(
+        clock,
+        pids=lambda: now,
+        look=lambda pid, _: now[pid][0],
+        ask=lambda pid: now[pid][1] if pid in now else None,
+    )
+    found = []
+    for second in seconds:
+        now.clear()
+        now.update(second)
+        found.append({column.name: value for column, value in daemons.samples()})
+        clock.advance(1)
+    return found
+
+
+def cores(found: list[dict[str, float]], daemon: str) -> list[float | None]:
+    return [second.get(f'host_daemon_cpu_cores{{daemon="{daemon}"}}') for second in found]
+
+
+def test_a_daemon_counts_with_what_it_started() -> None:
+    """Two processes: cores and bytes add up; CPU from the second look on."""
+    name = "detect-stream"
+    first, second = samples(
+        [
+            {7: (name, Usage(10.0, 100)), 8: (name, Usage(50.0, 1000)), 9: ("", Usage(1.0, 1))},
+            {7: (name, Usage(10.25, 100)), 8: (name, Usage(50.5, 2000)), 9: ("", Usage(9.0, 9))},
+        ]
+    )
+
+    assert first == {'host_daemon_resident_bytes{daemon="detect-stream"}': 1100.0}
+    assert second == {
+        'host_daemon_cpu_cores{daemon="detect-stream"}': 0.75,
+        'host_daemon_resident_bytes{daemon="detect-stream"}': 2100.0,
+    }
+
+
+def test_a_process_that_is_new_is_found_at_once_and_brings_no_past_with_it() -> None:
+    """What it used before it was seen was not used in this second."""
+    old = ("probe", Usage(1.0, 10))
+    found = samples(
+        [
+            *[{7: old}] * 10,
+            {7: old, 8: ("report", Usage(50.0, 10))},
+            {7: old, 8: ("report", Usage(51.0, 10))},
+        ]
+    )
+
+    assert cores(found, "report") == [None] * 11 + [1.0]
+    assert cores(found, "probe")[-2:] == [0.0, 0.0]
+
+
+def test_a_process_that_is_gone_is_left_out() -> None:
+    found = samples(
+        [{7: ("probe", Usage(1.0, 10)), 8: ("alert", Usage(1.0, 10))}]
+        + [{7: ("probe", Usage(1.0, 10))}] * 2
+    )
+
+    assert cores(found, "alert") == [None] * 3
+
+
+def test_a_child_that_began_as_its_parent_s_image_is_looked_at_again() -> None:
+    """A shell becomes the daemon that it starts; much later the number may be another's."""
+    before, after = ("", Usage(1.0, 10)), ("alert", Usage(1.0, 10))
+    found = samples([{8: before}] * 3 + [{8: after}] * 2 + [{8: ("", Usage(1.0, 10))}] * 30)
+
+    assert cores(found, "alert")[:5] == [None, None, None, None, 0.0]
+    assert cores(found, "alert")[-1] is None
+
+
+@pytest.mark.parametrize(("is_apart", "name"), [(False, "lab"), (True, "")])
+def test_who_begins_a_session_of_its_own_is_no_part_of_its_parent(
+    *, is_apart: bool, name: str
+) -> None:
+    """A lab's broker is started by ours, and is what we measure."""
+    child = subprocess.Popen(
+        children.with_death_signal([sys.executable, "-c", "input()"]),
+        stdin=subprocess.PIPE,
+        start_new_session=is_apart,
+    )
+    try:
+        assert own.daemon_name(child.pid, {os.getpid(): "lab"}) == name
+    finally:
+        child.communicate(b"\n", timeout=20)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that looks like a daemon which has started another process."""
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(flush=True); input()'])"
+    arguments = ["soak.cli.main", "produce", "--index", "3", "--run-dir", "nowhere"]
+    process = subprocess.Popen(
+        children.with_death_signal([sys.executable, "-c", child, *arguments]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield process
+    process.communicate(b"\n", timeout=20)
+
+
+def test_this_machine_tells_of_a_daemon_and_of_itself(sleeper: subprocess.Popen[bytes]) -> None:
+    """Real processes: found by name, and what they use is there."""
+    (child,) = psutil.Process(sleeper.pid).children()
+    found = {sleeper.pid: own.daemon_name(sleeper.pid, {})}
+    used = own.process_usage(sleeper.pid)
+
+    assert found == {sleeper.pid: "produce.3"}
+    assert own.daemon_name(child.pid, found) == "produce.3"
+    assert own.daemon_name(os.getpid(), found) == ""
+    assert own.daemon_name(2**22 + 1, found) == ""
+    assert used is not None
+    assert used.resident_bytes > 0
+    assert own.process_usage(2**22 + 1) is None

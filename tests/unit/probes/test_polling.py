@@ -1,0 +1,136 @@
+"""What tells a thread to end: who waits is woken, and whoever waits afterwards does not."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+
+import pytest
+
+from probes.common.polling import AHEAD_NS, Prefetch, Stop
+from soak.core.clock import SystemClock
+from soak.core.errors import ProbeError
+from soak.core.units import SECOND_NS
+from tests.support.fakes import FakeClock
+
+WATCHDOG_SECONDS = 30.0
+
+
+def ended(*threads: threading.Thread) -> bool:
+    """Join them all; return whether none of them hangs."""
+    for thread in threads:
+        thread.join(WATCHDOG_SECONDS)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def waiter(stop: Stop, seconds: float, told: list[bool]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: told.append(stop.wait(seconds)), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_all_who_wait_are_woken() -> None:
+    """Each of them is told, and none keeps it from the next."""
+    stop, told = Stop(), list[bool]()
+    waiting = [waiter(stop, threading.TIMEOUT_MAX, told) for _ in range(3)]
+
+    stop.set()
+
+    assert ended(*waiting)
+    assert told == [True] * 3
+
+
+def test_who_waits_after_it_was_set_goes_on_at_once_and_again() -> None:
+    stop, told = Stop(), list[bool]()
+    stop.set()
+
+    assert ended(*(waiter(stop, threading.TIMEOUT_MAX, told) for _ in range(2)))
+    assert told == [True] * 2
+
+
+def test_it_may_be_set_twice() -> None:
+    """A probe may be closed twice."""
+    stop = Stop()
+    stop.set()
+    stop.set()
+
+    assert stop.is_set()
+
+
+@pytest.mark.parametrize("seconds", [0.0, -0.0, -1e-9, -1.0, -23.0, -math.inf])
+def test_a_wait_for_an_instant_that_is_over_ends_at_once(seconds: float) -> None:
+    """Who is late asks for less than nothing."""
+    stop, told = Stop(), list[bool]()
+
+    assert ended(waiter(stop, seconds, told))
+    assert told == [False]
+
+
+# --- Work that is done before each reading, on a thread of its own.
+
+PATIENCE_SECONDS = 10.0
+
+
+def test_work_begins_with_the_first_reading_and_ends_with_close() -> None:
+    """Nothing is done before."""
+    done: queue.Queue[str] = queue.Queue()
+    paced = Prefetch("t", lambda: done.put("once"), SystemClock())
+    assert done.empty()
+
+    paced.check()
+
+    assert done.get(timeout=PATIENCE_SECONDS) == "once"
+    paced.close()
+
+
+def test_an_error_is_raised_where_the_reading_is_made_and_the_work_goes_on() -> None:
+    """The next round may do better."""
+    clock = SystemClock()
+    rounds: queue.Queue[int] = queue.Queue()
+
+    def work() -> None:
+        rounds.put(0)
+        raise ProbeError("not this time")
+
+    paced = Prefetch("t", work, clock)
+    paced._period_ns = SECOND_NS // 100
+    paced.check()
+    rounds.get(timeout=PATIENCE_SECONDS)
+    rounds.get(timeout=PATIENCE_SECONDS)  # it has gone on
+
+    with pytest.raises(ProbeError, match="not this time"):
+        paced.check()
+    paced.close()
+
+
+def test_a_round_that_does_not_end_shows_its_age() -> None:
+    """Who reads says so, and is not held up."""
+    clock = FakeClock()
+    begun, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        ended.wait(PATIENCE_SECONDS)
+
+    paced = Prefetch("t", work, clock)
+    paced.check()
+    assert begun.wait(PATIENCE_SECONDS)
+    clock.advance(23.0)
+
+    assert paced.busy_seconds() == 23.0
+    ended.set()
+    paced.close()
+
+
+def test_the_next_round_comes_before_the_next_reading() -> None:
+    """Half a second before one that is to be expected after as long as the last one."""
+    clock = FakeClock(mono_ns=SECOND_NS)
+    paced = Prefetch("t", lambda: None, clock)
+    paced._worker.close()  # no thread
+    paced.check()
+    clock.advance(15.0)
+
+    paced.check()
+
+    assert paced._next_ns == clock.mono_ns() + 15 * SECOND_NS - AHEAD_NS

@@ -1,0 +1,417 @@
+"""The probe `prometheus` on pages: names, rates, resets, sums, quantiles, and what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.prometheus import name_map
+from probes.prometheus import probe as prometheus
+from probes.prometheus.aggregation import bucket_quantiles, cumulative_counts
+from probes.prometheus.probe import Config, Prometheus, Target
+from soak.app.preflight import probe_warnings
+from soak.core import plugins
+from soak.core.clock import SystemClock
+from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingError
+from soak.core.model import Column
+from soak.core.plan import text as plan_text
+from soak.core.plan.plan import ProbePlan
+from tests.support.fakes import FakeClock
+from tests.support.metrics_pages import URL, Watched, recorded
+from tests.support.pages import pages
+
+MAPS = sorted(path.stem for path in name_map.FOLDER.glob("*.toml"))
+PAGE = b'node_load1 2.5\nnode_disk_written_bytes_total{device="vda"} %d\n'
+
+
+def written(number: int) -> bytes:
+    return PAGE % number
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_map_of_names_loads_and_says_what_it_is_of(name: str) -> None:
+    """Every file beside the others is under test the moment it exists."""
+    entries = name_map.load([name])
+
+    assert entries
+    assert "about = " in (name_map.FOLDER / f"{name}.toml").read_text()
+    assert not [
+        entry.name for entry in entries if entry.name.endswith("_total")
+    ]  # rates and levels
+
+
+@pytest.mark.parametrize(
+    ("page", "maps"),
+    [
+        ("bookie-4.17.3", ["bookkeeper", "jvm"]),
+        ("pulsar-4.2.4", ["pulsar", "jvm"]),
+        ("node_exporter-1.5.0", ["node_exporter"]),
+        ("redpanda_internal", ["redpanda_internal"]),
+        ("redpanda_public", ["redpanda_public"]),
+        ("kafka_jmx_example", ["kafka_jmx"]),
+        ("kafka_jmx_attributes", ["kafka_jmx"]),
+        ("kminion", ["kminion"]),
+    ],
+)
+def test_a_recorded_page_has_all_that_its_map_expects(page: str, maps: list[str]) -> None:
+    """So nothing is said to be missing."""
+    reading = Watched(maps, recorded(page)).look()
+
+    assert reading.events == ()
+    assert len(reading.samples) >= 5
+
+
+def test_a_counter_becomes_a_rate_at_the_second_look() -> None:
+    """A level is there at once."""
+    watched = Watched(["node_exporter"], written(1000), written(1230))
+
+    assert watched.values() == {"node_load1": 2.5}
+    assert watched.values() == {"node_load1": 2.5, 'node_disk_written_bytes{device="vda"}': 230.0}
+
+
+def test_no_rate_is_given_across_a_restart() -> None:
+    """A counter that begins anew has grown by nobody knows how much; the look after it is right again."""
+    watched = Watched(["node_exporter"], written(1000), written(23), written(46))
+    watched.values()
+
+    assert watched.values() == {"node_load1": 2.5}
+    assert watched.values()['node_disk_written_bytes{device="vda"}'] == 23.0
+
+
+@pytest.mark.parametrize("spelling", ["node_disk_written_bytes", "node_disk_written_bytes_total"])
+def test_a_counter_is_found_with_and_without_total(spelling: str) -> None:
+    """Python's client adds it, Redpanda leaves it out."""
+    pages = [b'%s{device="vda"} %d\n' % (spelling.encode(), number) for number in (0, 23)]
+    watched = Watched(["node_exporter"], *pages)
+    watched.values()
+
+    assert watched.values() == {'node_disk_written_bytes{device="vda"}': 23.0}
+
+
+def test_both_spellings_on_one_page_are_not_added_up() -> None:
+    """The first of the map is taken."""
+    both = b"redpanda_cpu_busy_seconds_total 1\nredpanda_cpu_busy_seconds 1\n"
+    later = b"redpanda_cpu_busy_seconds_total 3\nredpanda_cpu_busy_seconds 3\n"
+    watched = Watched(["redpanda_public"], both, later)
+    watched.values()
+
+    assert watched.values() == {"redpanda_cpu_busy_seconds": 2.0}
+
+
+def test_what_consumers_got_is_counted_once() -> None:
+    """A Pulsar broker that shows consumers, too, gives their numbers beside those of their subscription."""
+    page = (
+        b'pulsar_out_messages_total{topic="t",subscription="s"} %d\n'
+        b'pulsar_out_messages_total{topic="t",subscription="s",consumer_name="c",consumer_id="0"} %d\n'
+    )
+    watched = Watched(["pulsar"], page % (0, 0), page % (23, 23))
+    watched.values()
+
+    assert watched.values() == {"pulsar_out_messages": 23.0}
+
+
+def test_what_kafka_deletes_is_the_rise_of_its_log_starts() -> None:
+    """Its page has no counter of deletions."""
+    page = b'kafka_log_log_logstartoffset{topic="t",partition="%d"} %d\n'
+    watched = Watched(["kafka_jmx"], page % (0, 5) + page % (1, 7), page % (0, 28) + page % (1, 7))
+    watched.values()
+
+    assert watched.values() == {"kafka_log_log_logstartoffset": 23.0}
+
+
+def test_how_idle_kafkas_threads_are_is_that_of_the_last_minute_alone() -> None:
+    """The mean since the broker's start would not move while they get busy."""
+    name = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_ratio"
+
+    assert Watched(["kafka_jmx"], recorded("kafka_jmx_attributes")).values()[name] == 0.97
+    assert name not in Watched(["kafka_jmx"], recorded("kafka_jmx_example")).values()
+
+
+def test_shards_are_added_up_and_the_class_is_kept() -> None:
+    """Starvation of `raft` over two shards: 0.25 s and 0.5 s in a second."""
+    before = recorded("redpanda_internal")
+    after = before.replace(b"} 1.250000\n", b"} 1.500000\n").replace(
+        b"} 0.750000\n", b"} 1.250000\n"
+    )
+    watched = Watched(["redpanda_internal"], before, after)
+    first = watched.values()
+
+    found = watched.values()
+
+    assert first["vectorized_reactor_utilization_ratio"] == 0.8  # the busiest core
+    assert found['vectorized_io_queue_starvation_time_sec{class="raft"}'] == 0.75
+    assert found['vectorized_io_queue_starvation_time_sec{class="default"}'] == 0.0
+
+
+def test_a_sum_is_not_given_while_its_series_change() -> None:
+    """A shard whose line is lost must not look like one that rests."""
+    before = recorded("redpanda_internal")
+    line = next(one for one in before.splitlines(keepends=True) if b'ioshard="1"' in one)
+    watched = Watched(["redpanda_internal"], before, before.replace(line, b""), before, before)
+    name = 'vectorized_io_queue_starvation_time_sec{class="raft"}'
+    watched.values()
+
+    assert name not in watched.values()
+    assert name not in watched.values()
+    assert watched.values()[name] == 0.0
+
+
+def test_quantiles_come_from_what_a_histogram_grew_by() -> None:
+    """1,000 requests more: half below 1.023 ms, 99 % below 2.047 ms."""
+    after = recorded("redpanda_internal")
+    before = (
+        after.replace(b"} 500\n", b"} 0\n")
+        .replace(b"} 990\n", b"} 0\n")
+        .replace(b"} 1000\n", b"} 0\n")
+    )
+    watched = Watched(["redpanda_internal"], before, after)
+    watched.values()
+
+    found = watched.values()
+
+    name = "vectorized_kafka_latency_produce_latency_seconds"
+    assert found[f'{name}{{quantile="0.5"}}'] == pytest.approx(0.001023)
+    assert found[f'{name}{{quantile="0.99"}}'] == pytest.approx(0.002047)
+
+
+def test_a_histogram_that_did_not_grow_has_no_quantile() -> None:
+    """No request is not zero latency."""
+    watched = Watched(["redpanda_public"], recorded("redpanda_public"))
+    watched.values()
+
+    assert not [name for name in watched.values() if "latency" in name]
+
+
+def test_pulsars_buckets_are_of_a_window_and_not_cumulative() -> None:
+    """The load's 2,485 writes: both of the broker's families of buckets give the same quantile."""
+    watched = Watched(["pulsar"], recorded("pulsar-4.2.4"))
+
+    reading = watched.look()
+
+    found = dict(reading.samples)
+    labels = (("quantile", "0.5"), ("target", "b"))
+    storage = Column("pulsar_storage_write_latency_seconds", labels, "seconds", 60.0)
+    managed = Column("pulsar_ml_AddEntryLatency_seconds", labels, "seconds", 60.0)
+    assert found[storage] == pytest.approx(0.003027, rel=1e-3)
+    assert found[managed] == pytest.approx(found[storage])
+
+
+def test_a_bookies_quantiles_are_those_of_success_and_its_mean_is_called_a_floor() -> None:
+    """The page's sums leave out what is below a millisecond: 9 calls of 1.3 ms add up to 9."""
+    before = recorded("bookie-4.17.3")
+    after = before.replace(
+        b'JOURNAL_SYNC_count{success="true", journalIndex="0"} 6611',
+        b'JOURNAL_SYNC_count{success="true", journalIndex="0"} 6620',
+    ).replace(b"} 207.0", b"} 216.0")
+    watched = Watched(["bookkeeper"], before, after)
+    watched.values()
+
+    found = watched.values()
+
+    assert found['bookie_journal_JOURNAL_SYNC_seconds{quantile="0.99"}'] == pytest.approx(0.000949)
+    assert found["bookie_journal_JOURNAL_SYNC_floor_seconds"] == pytest.approx(0.001)
+    assert found["bookie_journal_JOURNAL_SYNC"] == 9.0
+    assert "bookkeeper_server_ADD_ENTRY_REQUEST_floor_seconds" not in found  # none came
+
+
+def test_the_brokers_own_number_is_taken_and_not_those_of_its_topics() -> None:
+    """Kafka has both under one name."""
+    before = recorded("kafka_jmx_example")
+    after = before.replace(b"7168000.0", b"7191000.0")
+    watched = Watched(["kafka_jmx"], before, after)
+    watched.values()
+
+    found = watched.values()
+
+    assert found["kafka_server_brokertopicmetrics_bytesin"] == 23000.0
+    assert found["kafka_log_log_size_bytes"] == 4000.0
+    name = "kafka_network_requestmetrics_totaltime_seconds"
+    assert found[f'{name}{{quantile="0.99",request="Produce"}}'] == 0.023
+
+
+def test_two_sets_of_rules_give_the_same_numbers() -> None:
+    """What a team calls its numbers does not change ours; one of them has no idle time of the last minute."""
+    example = Watched(["kafka_jmx"], recorded("kafka_jmx_example"))
+    attributes = Watched(["kafka_jmx"], recorded("kafka_jmx_attributes"))
+    example.values(), attributes.values()
+
+    known = example.values()
+    assert known.items() <= attributes.values().items()
+    assert len(known) >= 10
+
+
+def test_what_a_page_lacks_is_said_once() -> None:
+    """With the names under which we would have it."""
+    lines = recorded("node_exporter-1.5.0").splitlines(keepends=True)
+    less = b"".join(line for line in lines if b"node_load1" not in line)
+    watched = Watched(["node_exporter"], less)
+
+    events = [*watched.look().events, *watched.look().events]
+
+    assert [(one.kind, one.fields["missing"]) for one in events] == [
+        ("metrics_missing", "node_load1")
+    ]
+
+
+def test_a_target_that_fails_is_said_while_others_go_on() -> None:
+    """Its own column says so each second, an event once a minute."""
+    clock = FakeClock()
+    page = Watched(["node_exporter"], written(0))
+    page.clock = clock
+    config = Config(targets={name: Target(url=URL, maps=("node_exporter",)) for name in "ab"})
+    probe = Prometheus(config, clock, open_source=page._open)
+    probe.targets = [probe._target("a"), probe._target("b")]
+    probe.targets[0].fetch()
+    error = ProbeError("b does not answer")
+
+    first = probe.taken({"b": error}, 0)
+    second = probe.taken({"b": error}, 0)
+
+    up = {
+        dict(column.labels)["target"]: value
+        for column, value in first.samples
+        if column.metric == "up"
+    }
+    assert up == {"a": 1.0, "b": 0.0}
+    assert [event.kind for event in first.events if event.kind != "metrics_missing"] == [
+        "target_failed"
+    ]
+    assert second.events == ()
+
+
+def test_when_every_target_fails_the_reading_fails() -> None:
+    """The daemon counts it."""
+    watched = Watched(["node_exporter"], ProbeError("no answer"))
+
+    with pytest.raises(ProbeError, match="no answer"):
+        watched.look()
+
+
+def test_without_a_target_there_is_nothing_to_read() -> None:
+    """Said once."""
+    with pytest.raises(NotAvailableError, match="names no page and no server"):
+        prometheus.build(Config(), FakeClock()).read()
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("{url: 'ftp://h/m', maps: [jvm]}", "is no address of a page"),
+        ("{url: 'http://u:p@h/m', maps: [jvm]}", "url: holds a password"),
+        ("{url: 'http://h/m', maps: []}", "maps: must name at least one"),
+        (
+            "{url: 'http://h/m', maps: [jvm], selector: 'a=\"b\"'}",
+            "selector: belongs to the kind server",
+        ),
+        ("{url: 'http://h/m', maps: [jvm], look_back: 8d}", "look_back: must lie between"),
+    ],
+)
+def test_a_target_that_cannot_be_is_refused(target: str, message: str) -> None:
+    """With file and line."""
+    text = (
+        f"name: x\nbroker: {{kafka: {{}}}}\nprobes:\n  prometheus:\n    targets: {{b: {target}}}\n"
+    )
+
+    with pytest.raises(PlanError, match=message):
+        plan_text.load(text, "plan.yaml")
+
+
+@pytest.mark.parametrize(
+    ("settings", "place", "message"),
+    [
+        ({"client": {"password": "hunter2"}}, "password", "must not stand in a plan"),
+        ({"client": {"pasword": "${env:P}"}}, "pasword", "did you mean 'password'"),
+        ({"maps": ("kafka_jxm",)}, "maps", "did you mean 'kafka_jmx'"),
+    ],
+)
+def test_secrets_misspelt_settings_and_maps_are_refused(
+    settings: dict[str, object], place: str, message: str
+) -> None:
+    """At the place where they stand."""
+    target = Target(**{"url": URL, "maps": ("jvm",), **settings})  # type: ignore[arg-type]  # as a plan has it
+
+    with pytest.raises(SettingError, match=message) as caught:
+        plugins.load("probes", "prometheus").check_settings(Config(targets={"b": target}))
+
+    assert caught.value.place[:2] == ("targets", "b")
+    assert caught.value.place[-1] == place
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must hold"),
+        ("[[metric]]\nname = 'a'", "spellings|kind|unit"),
+        ("[[metric]]\nname='a b'\nspellings=['a']\nkind='gauge'\nunit=''", "letters, digits"),
+        ("[[metric]]\nname='a'\nspellings=['a']\nkind='gouge'\nunit=''", "kind"),
+        ("[[metric]]\nname='a'\nspellings=['a']\nkind='histogram'\nunit=''", "quantiles"),
+        ("[[metric]]\nname='a'\nspellings=['a']\nkind='gauge'\nunit=''\nfactor=0.0", "factor"),
+        ("[[metric]]\nname='a'\nspellings=['a']\nkind='gauge'\nunit=''\nlag_seconds=inf", "lag"),
+        ("[[metric]]\nname='a'\nspellings=['a']\nkind='gauge'\nunit=''\nlabel=['x']", "label"),
+        ("not toml", "cannot be read"),
+    ],
+)
+def test_a_damaged_map_is_refused_with_its_file(tmp_path: Path, text: str, message: str) -> None:
+    """A user's own map is a file too."""
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+
+    with pytest.raises(PlanError, match=f"own.toml.*({message})"):
+        name_map.load([str(path)])
+
+
+def test_of_earlier_seconds_nothing_is_known_without_a_server_or_its_map() -> None:
+    """A page knows only what is now; what is wrong is said by the readings."""
+    targets = {"page": Target(url=URL, maps=("jvm",))}
+    lost = {"map": Target(url=URL, kind="server", maps=("no-such.toml",))}
+
+    for found in (targets, lost):
+        assert list(prometheus.build(Config(targets=found), FakeClock()).earlier(0, 10**11)) == []
+
+
+def test_the_check_of_a_plan_asks_every_target_once() -> None:
+    """What a page lacks, and who does not answer, is told before the run."""
+    text = (
+        recorded("kminion").replace(b"kminion_kafka_broker_log_dir_size_total_bytes", b"x").decode()
+    )
+    with pages({"/metrics": text}) as url:
+        targets = {
+            "kminion": Target(url=f"{url}/metrics", maps=("kminion",)),
+            "gone": Target(url=f"{url}/none", maps=("jvm",)),
+        }
+        plan = ProbePlan(name="x", probes={"prometheus": Config(targets=targets), "host": None})
+
+        said = probe_warnings(plan, SystemClock())
+
+    assert said == [
+        f"kminion ({url}/metrics) does not give kminion_kafka_broker_log_dir_size_bytes",
+        f"the probe prometheus has nothing of gone: {url}/none says 404 'Not Found'",
+    ]
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=10), st.floats(0.001, 0.999))
+def test_a_quantile_lies_in_the_bucket_that_holds_its_rank(counts: list[int], at: float) -> None:
+    """The estimate against the definition, for buckets that end at 1, 2, 3 and so on."""
+    ends = [float(end) for end in range(1, len(counts) + 1)]
+    up_to = cumulative_counts(
+        {**dict(zip(ends, map(float, counts), strict=True)), float("inf"): 0.0}
+    )
+
+    found = bucket_quantiles(up_to, [at])
+
+    if not sum(counts):
+        assert found == []
+        return
+    values = [end for end, count in zip(ends, counts, strict=True) for _ in range(count)]
+    rank = at * len(values)
+    bucket = values[max(0, -int(-rank // 1) - 1)]
+    assert bucket - 1.0 <= found[0][1] <= bucket
+
+
+@pytest.mark.parametrize("counts", [{}, {1.0: 5.0}, {1.0: 5.0, 2.0: 3.0, float("inf"): 5.0}])
+def test_counts_that_are_no_histogram_give_nothing(counts: dict[float, float]) -> None:
+    """No infinite bucket, or counts that fall."""
+    assert bucket_quantiles(counts, [0.5]) == []

@@ -1,0 +1,109 @@
+"""What is asked of a Prometheus server, and what is made of its answers; no server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from probes.common.counters import Point
+from probes.prometheus.sources import MetricsServer
+from soak.core.errors import ProbeError
+from soak.core.units import SECOND_NS
+from tests.support.fakes import FakeClock
+
+URL = "http://127.0.0.1:9090"
+
+
+class Road:
+    """Gives one answer after another, and keeps what was asked."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.asked: list[dict[str, str]] = []
+
+    def get(self, url: str) -> bytes:
+        self.asked.append({key: found[0] for key, found in parse_qs(urlsplit(url).query).items()})
+        answer = self.answers.pop(0)
+        return answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def server(road: Road, clock: FakeClock) -> MetricsServer:
+    return MetricsServer(
+        URL,
+        road,  # type: ignore[arg-type]  # stands in
+        {"b_total", "a"},
+        clock,
+        selector='job="kafka"',
+    )
+
+
+def matrix(*series: tuple[dict[str, str], list[list[Any]]]) -> dict[str, Any]:
+    found = [{"metric": labels, "values": values} for labels, values in series]
+    return {"status": "success", "data": {"resultType": "matrix", "result": found}}
+
+
+def test_the_scraped_points_are_asked_for_since_the_newest_one() -> None:
+    """At first of the time to look back; then ten seconds more than has passed.
+
+    A scrape has the time of its begin and is there at its end: that of a slow exporter comes when newer
+    ones of others are known.
+    """
+    clock = FakeClock(wall_ns=1000 * SECOND_NS)
+    road = Road(matrix(({"__name__": "a"}, [[990.5, "1"], [995.5, "2"]])), matrix())
+
+    asker = server(road, clock)
+    asker.fetch()
+    clock.advance(5.0)
+    asker.fetch()
+
+    assert road.asked == [
+        {"query": '{__name__=~"a|b_total",job="kafka"}[60000ms]', "time": "1000.000"},
+        {"query": '{__name__=~"a|b_total",job="kafka"}[19500ms]', "time": "1005.000"},
+    ]
+
+
+def test_points_keep_their_own_times_and_labels() -> None:
+    """In order of time."""
+    road = Road(
+        matrix(({"__name__": "a", "job": "x", "instance": "h:1"}, [[2.5, "NaN"], [1.5, "23"]]))
+    )
+
+    found = server(road, FakeClock()).fetch()
+
+    (points,) = found.points["a"].values()
+    assert list(found.points["a"]) == [(("instance", "h:1"), ("job", "x"))]
+    assert points[0] == Point(23.0, 1_500_000_000)
+    assert points[1].at_ns == 2_500_000_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b"null",
+        b"\xff",
+        {"status": "error"},
+        {"data": None},
+        {"data": {"result": 23}},
+        {"data": {"result": [23]}},
+        matrix(({}, [])),
+        matrix(({"__name__": "a"}, [["x", "1"]])),
+        matrix(({"__name__": "a"}, [[1.0, "x"]])),
+        matrix(({"__name__": "a"}, [[1.0]])),
+        {"data": {"result": [{"metric": {"__name__": "a"}, "value": [1, "2"]}]}},
+        b'{"data": {"result": [{"metric": {"__name__": "a"}, "values": [[1e999, "1"]]}]}}',
+        b"[" * 100_000,
+    ],
+)
+def test_an_answer_that_is_none_is_an_error(answer: object) -> None:
+    """Whatever listens at that port."""
+    with pytest.raises(ProbeError):
+        server(Road(answer), FakeClock()).fetch()

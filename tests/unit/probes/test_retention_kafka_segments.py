@@ -1,0 +1,233 @@
+"""Segments: every file that appears, is renamed or is unlinked is told once, and in time, for little work."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.retention_kafka import segments as _kafka_folders
+from probes.retention_kafka.segments import FileSize, Segments
+from soak.core.units import SECOND_NS
+from tests.support.fake_folders import FakeFolders
+from tests.support.fakes import FakeClock
+
+LONG_NS = 60 * SECOND_NS
+
+
+class TickingClock(FakeClock):
+    """A clock that a look at the time moves: a fake disk takes no time of its own."""
+
+    step_ns = 0
+
+    def mono_ns(self) -> int:
+        self.advance_ns(self.step_ns)
+        return super().mono_ns()
+
+
+def test_a_folder_in_which_nothing_happened_is_not_listed_again() -> None:
+    """Ten thousand folders cost two calls each."""
+    clock = FakeClock()
+    folders = FakeFolders(clock)
+    folders.roll("/a/t-0", 0, 100)
+    segments = Segments(["/a"], clock, folders)
+    clock.advance(1)
+
+    for _ in range(23):
+        segments.look([("t", 0)], LONG_NS)
+        clock.advance(1)
+
+    assert folders.listed == 1
+
+
+def test_a_change_in_the_tick_of_the_last_look_is_not_missed() -> None:
+    """The kernel stamps files with a clock of milliseconds: the folder's time may stay as it was."""
+    clock = FakeClock()
+    folders = FakeFolders(clock, tick_ns=10**7)
+    folders.roll("/a/t-0", 0, 100)
+    segments = Segments(["/a"], clock, folders)
+    segments.look([("t", 0)], LONG_NS)
+    folders.roll("/a/t-0", 23, 100)
+    clock.advance(1)
+
+    (event,) = segments.look([("t", 0)], LONG_NS)
+
+    assert event.fields["base_offset"] == 23
+
+
+def test_the_segment_that_grows_is_as_large_as_it_was_when_it_was_closed() -> None:
+    """Its bytes are those of the whole file, though the folder showed no growth."""
+    clock = FakeClock()
+    folders = FakeFolders(clock)
+    folders.roll("/a/t-0", 0, 100)
+    segments = Segments(["/a"], clock, folders)
+    clock.advance(1)
+    segments.look([("t", 0)], LONG_NS)
+    folders.grow("/a/t-0", 0, 2323)
+    clock.advance(1)
+    segments.look([("t", 0)], LONG_NS)
+
+    assert segments.sizes(("t", 0)) == {0: 2323}
+
+
+def test_a_file_that_is_renamed_while_its_folder_is_listed_is_told_once() -> None:
+    """It may be seen under neither of its names, as if it had been renamed and unlinked at once."""
+    clock = FakeClock()
+    folders = FakeFolders(clock)
+    for base in (0, 23):
+        folders.roll("/a/t-0", base, 100)
+    segments = Segments(["/a"], clock, folders)
+    events = []
+    for step in ("look", "rename", "look", "unlink"):
+        clock.advance(1)
+        if step == "rename":
+            folders.rename("/a/t-0", 0)
+            folders.unseen = {0}
+        if step == "unlink":
+            folders.unlink("/a/t-0", 0)
+        events += segments.look([("t", 0)], LONG_NS)
+
+    assert [event.kind for event in events] == ["segment_renamed", "segment_unlinked"]
+    assert events[1].fields["lag_seconds"] == 2.0
+
+
+def test_what_is_held_grows_with_the_segment_that_grows() -> None:
+    """And not by its whole length when it is closed at last."""
+    clock = FakeClock()
+    folders = FakeFolders(clock)
+    for at in range(2):
+        folders.roll(f"/a/t-{at}", 0, 100)
+    segments, partitions = Segments(["/a"], clock, folders), [("t", 0), ("t", 1)]
+    held = []
+    for size in (100, 2323, 4000):
+        folders.grow("/a/t-1", 0, size)
+        clock.advance(1)
+        segments.look(partitions, LONG_NS)
+        held.append(segments.totals["t"].held_bytes)
+    folders.roll("/a/t-1", 23, 7)
+    clock.advance(1)
+    segments.look(partitions, LONG_NS)
+
+    assert [*held, segments.totals["t"].held_bytes] == [200, 2423, 4100, 4107]
+
+
+def test_folders_for_which_there_is_no_time_come_next() -> None:
+    """Each look is bounded; a change is told when its folder's turn comes, with the time that it had."""
+    clock = TickingClock()
+    folders = FakeFolders(clock)
+    partitions = [("t", at) for at in range(6)]
+    for at in range(6):
+        folders.roll(f"/a/t-{at}", 0, 100)
+    segments = Segments(["/a"], clock, folders)
+    clock.advance(1)
+    segments.look(partitions, LONG_NS)
+    clock.advance(1)
+    seen_ns = clock.wall_ns()
+    folders.roll("/a/t-4", 23, 100)
+    clock.advance(1)
+
+    clock.step_ns = 10**6
+    found = [segments.look(partitions, 2 * 10**6) for _ in range(3)]
+
+    assert [len(events) for events in found] == [0, 0, 1]
+    assert found[2][0].at_ns == seen_ns
+
+
+def test_a_folder_that_is_gone_is_held_no_more() -> None:
+    """Its topic was deleted, which is no retention."""
+    clock = FakeClock()
+    folders = FakeFolders(clock)
+    folders.roll("/a/t-0", 0, 100)
+    folders.roll("/a/t-1", 0, 23)
+    segments = Segments(["/a"], clock, folders)
+    segments.look([("t", 0), ("t", 1)], LONG_NS)
+    folders.remove("/a/t-0")
+
+    assert segments.look([("t", 0), ("t", 1)], LONG_NS) == []
+    assert segments.totals["t"].held_bytes == 23
+
+
+def test_a_partition_is_found_in_any_of_the_brokers_folders() -> None:
+    """A broker may have several drives."""
+    clock = FakeClock()
+    folders = FakeFolders(clock)
+    folders.roll("/b/t-0", 0, 23)
+    segments = Segments(["/a", "/b"], clock, folders)
+
+    segments.look([("t", 0)], LONG_NS)
+
+    assert segments.totals["t"].held_bytes == 23
+
+
+@given(steps=st.lists(st.sampled_from(["roll", "rename", "unlink", "look"]), max_size=60))
+def test_each_file_is_told_once_whatever_lies_between_two_looks(steps: list[str]) -> None:
+    """Rolled, renamed and unlinked in any order, also several at once; and bytes add up."""
+    clock = FakeClock()
+    folders = FakeFolders(clock)
+    folders.roll("/a/t-0", 0, 1)
+    segments = Segments(["/a"], clock, folders)
+    clock.advance(1)
+    told = Counter[tuple[str, object]]()
+    live, waiting, unlinked, following = [0], list[int](), list[int](), 1
+    segments.look([("t", 0)], LONG_NS)
+    seen = {0}
+    for step in [*steps, "look"]:
+        clock.advance(1)
+        if step == "roll":
+            folders.roll("/a/t-0", following, following + 1)
+            live.append(following)
+            following += 1
+        elif step == "rename" and len(live) > 1:
+            waiting.append(live.pop(0))
+            folders.rename("/a/t-0", waiting[-1])
+        elif step == "unlink" and waiting:
+            unlinked.append(waiting.pop(0))
+            folders.unlink("/a/t-0", unlinked[-1])
+        elif step == "look":
+            for event in segments.look([("t", 0)], LONG_NS):
+                told[event.kind, event.fields["base_offset"]] += 1
+                assert event.since_ns <= event.at_ns <= clock.wall_ns()
+            seen.update(live, waiting)
+
+    assert set(told.values()) <= {1}
+    known = {base for base in unlinked if base in seen}
+    assert {base for kind, base in told if kind == "segment_unlinked"} == known
+    assert segments.totals["t"].held_bytes == sum(base + 1 for base in (*live, *waiting))
+    assert segments.totals["t"].waiting_bytes == sum(base + 1 for base in waiting)
+
+
+def test_folders_are_read_as_kafka_writes_them(tmp_path: Path) -> None:
+    """Log files by base offset, those waiting to go apart; a sparse index counts what it occupies."""
+    (tmp_path / f"{0:020d}.log.deleted").write_bytes(b"x" * 5000)
+    (tmp_path / f"{23:020d}.log").write_bytes(b"x" * 7000)
+    (tmp_path / f"{23:020d}.index").touch()
+    os.truncate(tmp_path / f"{23:020d}.index", 10 * 2**20)
+    (tmp_path / "partition.metadata").write_text("version: 0\n")
+
+    found = _kafka_folders.listing(str(tmp_path))
+
+    assert found is not None
+    assert (found.live, found.waiting[0].bytes) == ({23: 7000}, 5000)
+    assert 12_000 <= found.held_bytes < 2**20
+    assert _kafka_folders.changed_ns(str(tmp_path)) == tmp_path.stat().st_mtime_ns
+    assert 7000 <= found.newest_held_bytes < 2**20
+    assert _kafka_folders.size(str(tmp_path), 23) == FileSize(7000, found.newest_held_bytes)
+    assert _kafka_folders.listing(str(tmp_path / "nowhere")) is None
+
+
+def test_folders_that_we_have_no_rights_to_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's are often readable by its own user alone: that is said, and is no folder of others."""
+
+    def refuse(path: str) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", refuse)
+        with pytest.raises(PermissionError):
+            _kafka_folders.changed_ns("/data/t-0")
+        with pytest.raises(PermissionError):
+            _kafka_folders.size("/data/t-0", 0)

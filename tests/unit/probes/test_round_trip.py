@@ -1,0 +1,184 @@
+"""Round trips to brokers: a longer way, a broker that stands still, and one connection that is late."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from probes.round_trip import Config, RoundTrip, RoundTrips, parse_address
+from soak.core.clock import SystemClock
+from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.units import SECOND_NS
+from tests.support.fakes import FakeClock
+
+LIMIT_SECONDS = 30.0
+
+
+class Asked(socketserver.StreamRequestHandler):
+    """Answers every question with eight bytes, and keeps the questions."""
+
+    def handle(self) -> None:
+        server = self.server
+        assert isinstance(server, Broker)
+        while size := self.rfile.read(4):
+            server.questions.append(self.rfile.read(*struct.unpack(">i", size)))
+            self.wfile.write(server.answer)
+            server.is_asked.set()
+
+
+class Broker(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Asked)
+        self.questions: list[bytes] = []
+        self.is_asked = threading.Event()
+        self.answer = struct.pack(">iq", 8, 0)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def _until_failed(probe: RoundTrip) -> None:
+    while True:
+        probe.read()
+
+
+def test_one_late_answer_is_held_against_the_first_of_its_instant() -> None:
+    """All late alike is no lone delay; the shortest of the second stays what it is."""
+    answers = RoundTrips()
+    for instant, seconds in ((1, 0.25), (1, 0.25), (2, 0.5), (2, 2.5), (2, 0.5)):
+        answers.add(instant, seconds)
+
+    assert answers.take() == (0.25, 2.0)
+    assert answers.take() is None
+
+
+def test_an_answer_may_come_many_instants_later() -> None:
+    """What it is held against is kept meanwhile, but not for ever."""
+    answers = RoundTrips()
+    answers.add(0, 0.1)
+    for instant in range(1, 5000):
+        answers.add(instant, 0.1)
+    answers.add(4990, 1.1)
+
+    assert answers.take() == (0.1, 1.0)
+    assert len(answers.first_seconds) < 2000
+
+
+def test_a_broker_is_asked_for_its_versions_and_nothing_else(broker: Broker) -> None:
+    """As the protocol has it: key 18, version 0."""
+    target = f"127.0.0.1:{broker.server_address[1]}"
+    config = Config(bootstrap_servers=target, period=SECOND_NS // 100, connections=1)
+    probe = RoundTrip(config, SystemClock())
+    try:
+        probe.read()
+        assert broker.is_asked.wait(LIMIT_SECONDS)
+        reading = probe.read()
+        while not reading.samples:
+            reading = probe.read()
+    finally:
+        probe.close()
+
+    assert set(broker.questions) == {struct.pack(">hhih4s", 18, 0, 0, 4, b"soak")}
+    assert {column.metric for column, _ in reading.samples} == {
+        "broker_round_trip_seconds",
+        "broker_lone_delay_seconds",
+    }
+    assert {dict(column.labels)["target"] for column, _ in reading.samples} == {target}
+
+
+def test_a_server_that_is_not_there_is_a_failure() -> None:
+    """Told with its address."""
+    probe = RoundTrip(
+        Config(bootstrap_servers="127.0.0.1:1", period=SECOND_NS // 100), SystemClock()
+    )
+    try:
+        with pytest.raises(ProbeError, match="cannot ask 127"):
+            _until_failed(probe)
+    finally:
+        probe.close()
+
+
+@pytest.mark.parametrize(
+    ("server", "place"),
+    [
+        ("b:9093", ("b", 9093)),
+        ("b", ("b", 9092)),
+        ("PLAINTEXT://b:9093", ("b", 9093)),
+        ("[::1]:9093", ("::1", 9093)),
+        ("[::1]", ("::1", 9092)),
+    ],
+)
+def test_a_server_is_named_as_the_brokers_client_takes_it(
+    server: str, place: tuple[str, int]
+) -> None:
+    """With or without a protocol and a port."""
+    assert parse_address(server) == place
+
+
+@pytest.mark.parametrize("answer", [b"\xff\xff\xff\xff", b"HTTP/1.1 400\r\n"])
+def test_what_does_not_answer_as_kafka_is_a_failure(broker: Broker, answer: bytes) -> None:
+    """Nobody waits for, or holds, the gigabyte that it announces."""
+    broker.answer = answer
+    target = f"127.0.0.1:{broker.server_address[1]}"
+    probe = RoundTrip(Config(bootstrap_servers=target, period=SECOND_NS // 100), SystemClock())
+    try:
+        with pytest.raises(ProbeError, match="does not answer as Kafka does"):
+            _until_failed(probe)
+    finally:
+        probe.close()
+
+
+def test_an_address_that_is_none_costs_itself_alone(broker: Broker) -> None:
+    """The others are asked."""
+    target = f"127.0.0.1:{broker.server_address[1]}"
+    config = Config(bootstrap_servers=f"b:no-port,{target}", period=SECOND_NS // 100)
+    probe = RoundTrip(config, SystemClock())
+    found: set[str] = set()
+    try:
+        while not found:
+            with contextlib.suppress(ProbeError):
+                found = {dict(column.labels)["target"] for column, _ in probe.read().samples}
+    finally:
+        probe.close()
+
+    assert found == {target}
+
+
+def test_a_server_that_says_nothing_is_told_as_that() -> None:
+    """A connection is made, and no answer comes."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+        config = Config(bootstrap_servers=target, period=SECOND_NS // 100, timeout=SECOND_NS // 50)
+        probe = RoundTrip(config, SystemClock())
+        with pytest.raises(ProbeError, match="no answer in time"):
+            _until_failed(probe)
+        probe.close()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(),
+        Config(bootstrap_servers="b:9092", client={"security.protocol": "SASL_SSL"}),
+    ],
+    ids=["nobody", "a login"],
+)
+def test_what_cannot_be_asked_in_plain_text_is_not_available(config: Config) -> None:
+    """It is no failure."""
+    with pytest.raises(NotAvailableError, match="needs bootstrap_servers that speak plain text"):
+        RoundTrip(config, FakeClock()).read()

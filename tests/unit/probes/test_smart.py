@@ -1,0 +1,256 @@
+"""The smart probe: what drives say of themselves, and that nothing is said of those that do not."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probes.common.block_device import SystemPaths
+from probes.smart import (
+    Config,
+    Health,
+    Smart,
+    Tool,
+    ask_drive,
+    find_tool,
+    parse_nvme,
+    parse_smartctl,
+)
+from soak.core.errors import NotAvailableError, ProbeError
+from soak.core.model import Event
+from tests.support.fakes import FakeClock
+from tests.support.paths import RECORDED
+from tests.support.sys_tree import on, sys_tree
+
+SMART = RECORDED / "smart"
+NVME = {
+    "smart_wear_ratio": 0.23,
+    "smart_available_spare_ratio": 0.98,
+    "smart_media_errors": 2.0,
+    "smart_temperature_celsius": 41.0,
+    "smart_written_bytes": 1_969_459 * 512_000,
+}
+TEXT = (SMART / "smartctl-7.3-nvme.json").read_text()
+NUMBER = st.one_of(st.none(), st.booleans(), st.text(max_size=3), st.integers(), st.floats())
+
+
+def recorded(name: str) -> Mapping[str, object]:
+    return dict(json.loads((SMART / f"{name}.json").read_text()))
+
+
+def test_both_tools_say_the_same_of_one_nvme_drive() -> None:
+    """One counts in kelvin; only smartctl judges the whole."""
+    assert parse_smartctl(recorded("smartctl-7.3-nvme")) == {"smart_passed": 1.0, **NVME}
+    assert parse_nvme(recorded("nvme-2.3")) == NVME
+
+
+def test_of_a_sata_drive_only_what_all_makers_mean_alike_is_taken() -> None:
+    """Its raw temperature is three numbers in one, its sectors written are of any size."""
+    assert parse_smartctl(recorded("smartctl-7.4-sata")) == {
+        "smart_passed": 1.0,
+        "smart_wear_ratio": 0.04,
+        "smart_media_errors": 1.0,
+        "smart_reallocated_sectors": 3.0,
+        "smart_temperature_celsius": 34.0,
+    }
+
+
+def test_a_new_drive_has_worn_nothing() -> None:
+    """Zero is a value, not a missing one."""
+    assert parse_smartctl({"nvme_smart_health_information_log": {"percentage_used": 0}}) == {
+        "smart_wear_ratio": 0.0
+    }
+
+
+def printing(text: str, code: int = 0) -> Tool:
+    """Return a tool that says this, and passes over the device it is asked about."""
+    program = f"import sys; print({text!r}); sys.exit({code})"
+    return Tool((sys.executable, "-c", program), parse_smartctl)
+
+
+def test_a_failing_drive_s_exit_code_is_no_failure_of_the_tool() -> None:
+    """The upper bits of smartctl's code are about the drive."""
+    found = ask_drive(printing((SMART / "smartctl-7.4-sata.json").read_text(), 64), "/dev/sda")
+
+    assert found["smart_reallocated_sectors"] == 3.0
+
+
+def test_a_drive_that_may_not_be_opened_is_not_available() -> None:
+    """Said in the tool's own words; nobody is asked for a password."""
+    tool = printing((SMART / "smartctl-7.3-refused.json").read_text(), 2)
+
+    with pytest.raises(NotAvailableError, match=r"/dev/sda: .*Permission denied"):
+        ask_drive(tool, "/dev/sda")
+
+
+def test_a_tool_that_adds_its_options_is_cut_short() -> None:
+    """As nvme does."""
+    tool = printing("/dev/vda: Operation not permitted\nUsage: nvme smart-log <device>\n", 1)
+
+    with pytest.raises(NotAvailableError) as caught:
+        ask_drive(tool, "/dev/vda")
+
+    assert (
+        str(caught.value).partition(";")[0].endswith("/dev/vda: /dev/vda: Operation not permitted")
+    )
+
+
+def test_an_answer_that_is_no_json_is_an_error() -> None:
+    """An old smartctl knows no --json."""
+    with pytest.raises(ProbeError, match="said no JSON about /dev/sda"):
+        ask_drive(printing("smartctl 6.6"), "/dev/sda")
+
+
+def test_without_a_tool_it_is_not_available() -> None:
+    """Said once; smartctl is the better of the two."""
+    with pytest.raises(NotAvailableError, match="neither smartctl nor nvme is installed"):
+        find_tool(lambda _name, path: None)  # noqa: ARG005  # called by this name
+
+    both = find_tool(lambda name, path: f"/usr/sbin/{name}")  # noqa: ARG005  # as above
+    assert both.command[0] == "/usr/sbin/smartctl"
+
+
+def probe_of(tmp_path: Path, *answers: Health | Exception) -> Smart:
+    """Return a probe of an array of two drives that answer in turn."""
+    waiting = list(answers)
+
+    def health(_tool: Tool, device: str) -> Health:
+        assert device in {"/dev/nvme0n1", "/dev/nvme1n1"}
+        answer = waiting.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    places = SystemPaths(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: on(9, 127))
+    return Smart(
+        Config(directory="/data"),
+        FakeClock(),
+        places=places,
+        tool=lambda: printing(""),
+        health=health,
+    )
+
+
+def settled(probe: Smart) -> None:
+    """Let the thread ask every drive once."""
+    probe._worker.check()
+    probe._worker.close(20.0)
+
+
+def test_every_drive_of_an_array_is_asked_and_told_once(tmp_path: Path) -> None:
+    """What was told is not repeated until it is asked for again: a gap is no value."""
+    probe = probe_of(tmp_path, {"smart_wear_ratio": 0.2}, {"smart_wear_ratio": 0.3})
+    settled(probe)
+
+    found = {column.name: value for column, value in probe.read().samples}
+
+    assert found == {
+        'smart_wear_ratio{device="nvme0n1"}': 0.2,
+        'smart_wear_ratio{device="nvme1n1"}': 0.3,
+    }
+    assert probe.read().samples == ()
+
+
+def test_one_drive_that_tells_nothing_keeps_no_other_from_telling(tmp_path: Path) -> None:
+    """A virtual one beside a real one."""
+    probe = probe_of(tmp_path, NotAvailableError("virtual"), {"smart_wear_ratio": 0.3})
+    settled(probe)
+
+    assert [value for _, value in probe.read().samples] == [0.3]
+
+
+def test_when_none_tells_anything_the_probe_is_not_available(tmp_path: Path) -> None:
+    """The first reason is as good as any."""
+    probe = probe_of(tmp_path, NotAvailableError("virtual"), NotAvailableError("too"))
+    settled(probe)
+
+    with pytest.raises(NotAvailableError, match="virtual"):
+        probe.read()
+
+
+def test_a_tool_that_hangs_is_a_failure(tmp_path: Path) -> None:
+    """In the kernel, where its own time limit cannot end it: silence would look like no news."""
+    clock, is_asked, let_go = FakeClock(), threading.Event(), threading.Event()
+
+    def health(_tool: Tool, _device: str) -> Health:
+        is_asked.set()
+        let_go.wait()
+        return {}
+
+    places = SystemPaths(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: on(9, 127))
+    probe = Smart(
+        Config(directory="/data"), clock, places=places, tool=lambda: printing(""), health=health
+    )
+    probe.read()
+    assert is_asked.wait(30)
+    clock.advance(61)
+
+    with pytest.raises(ProbeError, match="nvme0n1 has not answered for 61 s"):
+        probe.read()
+    let_go.set()
+    probe.close()
+
+
+def test_a_drive_that_is_mounted_there_later_is_asked(tmp_path: Path) -> None:
+    """The look at what lies below the folder is made before each round."""
+    device, asked, clock = [on(9, 127)], [], FakeClock()
+
+    def health(_tool: Tool, name: str) -> Health:
+        asked.append(name)
+        return {}
+
+    places = SystemPaths(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: device[0])
+    config = Config(directory="/data")
+    probe = Smart(config, clock, places=places, tool=lambda: printing(""), health=health)
+
+    probe._round(printing(""))
+    device[0] = on(259, 0)
+    probe._round(printing(""))
+
+    assert asked == ["/dev/nvme0n1", "/dev/nvme1n1", "/dev/nvme0n1"]
+
+
+def test_new_media_errors_are_an_event(tmp_path: Path) -> None:
+    """Those that were there before are the drive's past."""
+    probe = probe_of(tmp_path)
+    probe.close()
+    events: list[Event] = []
+    for errors in (2.0, 2.0, 25.0, 0.0):
+        probe._told.append(("nvme0n1", {"smart_media_errors": errors}, 0.1))
+        events += probe.read().events
+
+    assert [event.fields for event in events] == [{"device": "nvme0n1", "errors": 23.0}]
+
+
+@settings(max_examples=150)
+@given(at=st.integers(0, len(TEXT) - 1), junk=st.text(max_size=8))
+def test_a_damaged_answer_never_crashes(at: int, junk: str) -> None:
+    """What cannot be read is left out."""
+    try:
+        body = json.loads(TEXT[:at] + junk + TEXT[at + len(junk) :])
+    except ValueError:
+        return
+    found = parse_smartctl(body) if isinstance(body, dict) else {}
+
+    assert all(value >= 0 for value in found.values())
+
+
+@given(
+    body=st.dictionaries(
+        st.sampled_from(["nvme_smart_health_information_log", "temperature", "smart_status"]),
+        st.one_of(
+            NUMBER,
+            st.dictionaries(st.sampled_from(["percentage_used", "current", "passed"]), NUMBER),
+        ),
+    )
+)
+def test_values_that_are_no_plain_numbers_are_left_out(body: dict[str, object]) -> None:
+    """Text, booleans, infinities and what lies below zero."""
+    assert all(0 <= value < float("inf") for value in parse_smartctl(body).values())

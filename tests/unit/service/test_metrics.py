@@ -1,0 +1,153 @@
+"""The page of a daemon for Prometheus: its newest numbers by their names, and where the page is."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from soak.core.model import Column
+from soak.core.plan.plan import Metrics
+from soak.service import metrics_server
+from soak.service.metrics import MetricsPage, publish
+from tests.support.fakes import FakeClock
+
+LABELS = {"run": "r1", "plan": "x", "daemon": "probe"}
+P50 = Column("fsync_latency_seconds", (("quantile", "0.5"),), "seconds")
+P99 = Column("fsync_latency_seconds", (("quantile", "0.99"),), "seconds")
+LINES = Column("ship_sent_lines_total", (), "lines")
+
+
+def page_of(*samples: tuple[Column, float]) -> MetricsPage:
+    page = MetricsPage(FakeClock(wall_ns=1_790_000_000 * 10**9), LABELS)
+    page.show(samples)
+    return page
+
+
+def text_of(page: MetricsPage) -> str:
+    registry = CollectorRegistry()
+    registry.register(page)
+    return generate_latest(registry).decode()
+
+
+def test_the_newest_numbers_stand_on_the_page_by_name_and_labels() -> None:
+    """One family a metric, also when its columns do not lie together; nothing measured is no line."""
+    page = page_of((P50, 0.0023), (LINES, 23.0), (P99, 0.5), (Column("gone"), math.nan))
+
+    families = {family.name: family for family in text_string_to_metric_families(text_of(page))}
+
+    latency = families["fsync_latency_seconds"]
+    assert {sample.labels["quantile"]: sample.value for sample in latency.samples} == {
+        "0.5": 0.0023,
+        "0.99": 0.5,
+    }
+    assert families["ship_sent_lines"].type == "counter"
+    assert families["ship_sent_lines"].samples[0].name == "ship_sent_lines_total"
+    assert families["soak_daemon_info"].samples[0].labels == LABELS
+    newest = families["soak_last_record_timestamp_seconds"].samples[0].value
+    assert newest == 1_790_000_000.0
+    assert "gone" not in families
+
+
+def test_before_the_first_record_the_page_says_who_it_is() -> None:
+    """And gives no time of a record that is not there."""
+    text = text_of(MetricsPage(FakeClock(), LABELS))
+
+    assert 'soak_daemon_info{daemon="probe",plan="x",run="r1"} 1.0' in text
+    assert "soak_last_record" not in text
+
+
+def test_a_page_is_served_and_prometheus_finds_it_by_its_file(tmp_path: Path) -> None:
+    """A free port, written down as file_sd_configs read it."""
+    publish(page_of((P50, 0.0023)), tmp_path, Metrics(), ("conduct", "probe"), "probe")
+
+    (found,) = json.loads((tmp_path / "metrics" / "probe.json").read_text())
+    with urllib.request.urlopen(f"http://{found['targets'][0]}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+
+    assert found["labels"] == {"daemon": "probe"}
+    assert 'fsync_latency_seconds{quantile="0.5"} 0.0023' in text
+    assert "process_resident_memory_bytes" in text
+
+
+def test_who_connects_and_asks_nothing_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over weeks each would hold a thread and a descriptor."""
+    monkeypatch.setattr(metrics_server._Silent, "timeout", 0.05)
+    publish(page_of(), tmp_path, Metrics(), ("probe",), "probe")
+    (found,) = json.loads((tmp_path / "metrics" / "probe.json").read_text())
+    host, _, port = found["targets"][0].rpartition(":")
+
+    with socket.create_connection((host, int(port)), timeout=30) as caller:
+        assert caller.recv(1) == b""
+
+    assert capsys.readouterr().err == ""
+
+
+def test_a_port_that_is_taken_costs_the_page_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The i-th daemon has the i-th port; the daemon goes on without."""
+    publish(page_of(), tmp_path, Metrics(), ("a",), "a")
+    (found,) = json.loads((tmp_path / "metrics" / "a.json").read_text())
+    port = int(found["targets"][0].rpartition(":")[2])
+
+    publish(page_of(), tmp_path, Metrics(port=port - 1), ("first", "b"), "b")
+
+    assert f"metrics_not_served address=127.0.0.1 port={port}" in caplog.text
+    assert not (tmp_path / "metrics" / "b.json").exists()
+
+
+def test_without_a_word_in_the_plan_nothing_is_served(tmp_path: Path) -> None:
+    """No port, no thread, no file."""
+    publish(page_of(), tmp_path, None, ("a",), "a")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_served_is_free_again_once_it_ends(tmp_path: Path) -> None:
+    """A daemon that begins anew in its process serves its new page, not the one from before."""
+    end = publish(page_of((P50, 0.5)), tmp_path, Metrics(), ("a",), "a")
+    (found,) = json.loads((tmp_path / "metrics" / "a.json").read_text())
+    address = found["targets"][0]
+    end()
+
+    end = publish(
+        page_of((P50, 0.0023)), tmp_path, Metrics(port=int(address.rpartition(":")[2])), ("a",), "a"
+    )
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    end()
+
+    assert 'quantile="0.5"} 0.0023' in text
+
+
+def test_nobody_is_asked_for_our_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver that is down must not hold up a start."""
+
+    def dead_resolver(*_: object) -> str:
+        raise AssertionError("the DNS was asked")
+
+    monkeypatch.setattr(socket, "getfqdn", dead_resolver)
+    monkeypatch.setattr(socket, "gethostbyaddr", dead_resolver)
+
+    publish(page_of(), tmp_path, Metrics(address="0.0.0.0"), ("a",), "a")()  # as a user may
+
+    assert (tmp_path / "metrics" / "a.json").exists()
+
+
+def test_no_name_of_a_scrape_s_own_is_on_the_page() -> None:
+    """A server gives `up` to each scrape: what a probe says of its targets would fire alerts on it."""
+    target = (("target", "broker1"),)
+    text = text_of(page_of((Column("up", target, "bool"), 0.0)))
+
+    assert '\nsoak_probe_up{target="broker1"} 0.0' in text
+    assert "\nup{" not in text

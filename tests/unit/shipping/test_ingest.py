@@ -1,0 +1,238 @@
+"""What other hosts sent: each record is written once, and what is none of ours is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from soak.core.journal_format import columns_line, encode
+from soak.core.model import Record
+from soak.core.phases import decision_line
+from soak.shipping.ingest import IDLE_NS, Ingest
+from soak.store.journal.reader import SourceReader, complete_size, last_record, read_source, sources
+from soak.store.journal.writer import JournalWriter, segments
+from soak.store.run_folder import RunFolder, ensure_sender_id
+from soak.store.samples_topic import ShippedLine
+from tests.support.fakes import FakeClock
+from tests.support.shipped_run import A, Host, folder_of, records
+
+SOURCE = "probe@b"
+
+
+def lines_of(folder: RunFolder, sender: str = "") -> list[ShippedLine]:
+    """Return a source's lines as they would come over the topic."""
+    return [
+        ShippedLine(SOURCE, raw, sender)
+        for path in segments(folder.journal / SOURCE)
+        for raw in path.read_bytes().split(b"\n")[:-1]
+    ]
+
+
+def sent(
+    tmp_path: Path, seconds: int, *, is_end: bool = True
+) -> tuple[RunFolder, list[ShippedLine]]:
+    folder = folder_of(tmp_path / "sender")
+    host = Host(folder, SOURCE)
+    host.write(seconds)
+    host.close(is_end=is_end)
+    return folder, lines_of(folder)
+
+
+def taken(folder: RunFolder, *batches: list[ShippedLine]) -> Ingest:
+    """Give each batch to a receiver of its own, as after so many restarts."""
+    for batch in batches:
+        intake = Ingest(folder, FakeClock(), "a")
+        intake.take(batch)
+        intake.close()
+    return intake
+
+
+def ended_inc(folder: RunFolder) -> int:
+    reader = SourceReader(folder.journal / SOURCE)
+    list(read_source(folder.journal, SOURCE, reader))
+    assert reader.damage == []
+    return reader.ended_inc
+
+
+def test_what_comes_twice_is_written_once(tmp_path: Path) -> None:
+    """Also by a receiver that was started anew in between."""
+    there, lines = sent(tmp_path, 23)
+    here = folder_of(tmp_path / "here")
+
+    taken(here, lines[:10], lines, lines[5:])
+
+    written = [
+        record
+        for path in segments(here.journal / SOURCE)
+        for record, _ in SourceReader(path.parent).read(path, 0, complete_size(path))
+    ]
+    assert records(here, SOURCE) == records(there, SOURCE)
+    assert [record.k for record in written] == list(range(23))
+    assert ended_inc(here) == 1
+
+
+def test_what_this_host_recorded_itself_is_not_taken(tmp_path: Path) -> None:
+    """Its journal is the truth, and another process writes it."""
+    _, lines = sent(tmp_path, 3)
+    here = folder_of(tmp_path / "here")
+    intake = Ingest(here, FakeClock(), "b")
+
+    intake.take(lines)
+
+    assert sources(here.journal) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ShippedLine("../../x@b", encode(columns_line([A]))),
+        ShippedLine("", b""),
+        ShippedLine(SOURCE, b"not a line"),
+        ShippedLine(SOURCE, b'{"t":"c","version":99,"id":"x","columns":[]}\t00000000'),
+        ShippedLine(SOURCE, encode(Record(0, 1, 0, 0, "no such id", (1.0,)))[:-1]),
+    ],
+)
+def test_what_is_no_line_of_a_journal_is_refused_and_counted(
+    tmp_path: Path, line: ShippedLine
+) -> None:
+    """Nothing is written, least of all outside of the journal."""
+    here = folder_of(tmp_path / "here")
+
+    intake = taken(here, [line])
+
+    assert intake.refused == 1
+    assert sources(here.journal) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here"]
+
+
+def test_a_second_that_no_clock_has_reached_is_refused(tmp_path: Path) -> None:
+    """A run of years would be made of one line."""
+    here = folder_of(tmp_path / "here")
+    lines = [
+        ShippedLine(SOURCE, encode(one)[:-1])
+        for one in (columns_line([A]), record(-1), record(5), record(10**9), record(6))
+    ]
+
+    intake = taken(here, lines)
+
+    assert intake.refused == 2
+    assert [one.k for one, _ in read_source(here.journal, SOURCE)] == [5, 6]
+
+
+def record(k: int) -> Record:
+    return Record(k, 1, 0, 0, columns_line([A]).id, (1.0,))
+
+
+def test_a_source_that_goes_on_after_the_run_ends_with_the_run(tmp_path: Path) -> None:
+    """A host that only probes hears of no phases: the detector would wait for its end."""
+    _, lines = sent(tmp_path, 23, is_end=False)
+    here = folder_of(tmp_path / "here")
+    here.phases.write_text(decision_line("soak", 0) + decision_line("end", 10))
+
+    taken(here, lines)
+
+    assert [record.k for record, _ in read_source(here.journal, SOURCE)] == list(range(10))
+    assert ended_inc(here) == 1
+
+
+def test_a_receiver_that_ends_between_columns_and_their_record_misses_nothing(
+    tmp_path: Path,
+) -> None:
+    """The place on the topic has moved beyond the columns line, wherever the cut is."""
+    there, lines = sent(tmp_path, 23)
+
+    for cut in range(len(lines)):
+        here = folder_of(tmp_path / f"here{cut}")
+        refused = taken(here, lines[:cut], lines[cut:]).refused
+
+        assert refused == 0
+        assert records(here, SOURCE) == records(there, SOURCE)
+
+
+def folder_with(path: Path, seconds: int, first_inc: int) -> RunFolder:
+    """Return another folder with the same source, from second 0 on."""
+    folder = folder_of(path)
+    writer = JournalWriter(folder.journal / SOURCE, FakeClock()).open(first_inc)
+    for k in range(seconds):
+        writer.append(Record(k, writer.inc, 0, 0, columns_line([A]).id, (1.0 * k,)), [A])
+    writer.close(is_end=False)
+    return folder
+
+
+def test_of_two_hosts_that_are_called_alike_one_is_taken_and_the_other_told(tmp_path: Path) -> None:
+    """Whether they began in the same second or not; and nothing is mixed."""
+    first = lines_of(folder_with(tmp_path / "b", 23, 1), "b")
+    alike = lines_of(folder_with(tmp_path / "also-b", 23, 1), "also b")
+    here = folder_of(tmp_path / "here")
+
+    turns = [line for pair in zip(first, alike, strict=True) for line in pair]
+    intake = taken(here, turns)
+
+    assert [record.k for record, _ in read_source(here.journal, SOURCE)] == list(range(23))
+    assert intake.refused == 23
+
+
+def test_a_host_that_is_called_as_this_one_is_told(tmp_path: Path) -> None:
+    """Its lines cannot be taken; our own, which come back over the topic, are no news."""
+    here = folder_of(tmp_path / "here")
+    lines = lines_of(folder_with(tmp_path / "also-b", 23, 1), "also b")
+    intake = Ingest(here, FakeClock(), "b")
+
+    intake.take([ShippedLine(SOURCE, lines[0].raw, ensure_sender_id(here)), *lines[:5]])
+
+    assert intake.refused == 5
+
+
+def test_a_folder_that_was_made_anew_is_another_life(tmp_path: Path) -> None:
+    """Its incarnations lie above those before, and its records go on; what is behind them is told."""
+    here = folder_of(tmp_path / "here")
+    before = lines_of(folder_with(tmp_path / "before", 10, 3), "before")
+    after = lines_of(folder_with(tmp_path / "after", 23, 11), "after")
+    forgetful = lines_of(folder_with(tmp_path / "forgetful", 46, 1), "forgetful")
+
+    intake = taken(here, [*before, *after, *before, *forgetful])
+
+    last = last_record(here.journal, SOURCE)
+    assert last is not None
+    assert (last[0].inc, last[0].k) == (11, 22)
+    assert intake.refused == 10 + 46
+
+
+def test_what_the_disk_does_not_take_waits_and_is_written_in_order(tmp_path: Path) -> None:
+    """No file can be made in the journal for a while; no line is left out, none is counted twice."""
+    there, lines = sent(tmp_path, 23)
+    here = folder_of(tmp_path / "here")
+    here.journal.write_text("in the way")
+    intake = Ingest(here, FakeClock(), "a")
+
+    intake.take(lines)
+    was_behind = intake.is_behind
+    here.journal.unlink()
+    intake.take(())
+
+    assert (was_behind, intake.is_behind, intake.records) == (True, False, 23)
+    intake.close()
+    assert records(here, SOURCE) == records(there, SOURCE)
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_source_that_is_idle_holds_no_descriptor(tmp_path: Path) -> None:
+    """It is opened again when it goes on, and nothing is lost between."""
+    there, lines = sent(tmp_path, 23)
+    here, clock = folder_of(tmp_path / "here"), FakeClock()
+    intake = Ingest(here, clock, "a")
+    before = open_files()
+
+    intake.take(lines[:10])
+    clock.advance_ns(IDLE_NS)
+    intake.take(())
+    idle = open_files()
+    intake.take(lines[10:])
+    intake.close()
+
+    assert idle == before
+    assert records(here, SOURCE) == records(there, SOURCE)

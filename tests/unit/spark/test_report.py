@@ -1,0 +1,467 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from soak.core import plugins
+from soak.core.errors import RunFolderError, SoakError
+from soak.core.model import Change, Column, Evidence, Explanation, Finding
+from soak.core.phases import decision_line, parse_phases
+from spark import report
+from spark.coverage import coverage, runs
+from spark.digest import digest, reduction
+from spark.offline_analysis import look_back, offline_changes
+from spark.page import Page
+from spark.plot import Plot
+from spark.reports.heat_map import shares
+from spark.summary import verdict
+from spark.timeline import Timeline, assemble
+from tests.support.report_run import as_planned, read, summary, timeline
+from tests.support.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthetic_run
+
+SERIES = 'consume.0@host|end_to_end_latency_seconds{quantile="0.99"}'
+
+
+def page_of(found: Timeline) -> Page:
+    return Page(found, [], coverage(found), "clean", None)
+
+
+def _phases(soak_k: int, drain_k: int) -> str:
+    return (
+        decision_line("warm-up", 0)
+        + decision_line("soak", soak_k)
+        + decision_line("drain", drain_k)
+    )
+
+
+def finding_of(**changes: object) -> Finding:
+    cause = Explanation("retention_cliff", 0.9, (Evidence("deletions began at the onset"),))
+    values = {
+        "key": "synthetic-1-118",
+        "run": "synthetic-1",
+        "raised_k": 118,
+        "onset_k": 112,
+        "interval": (111, 113),
+        "series": SERIES,
+        "kind": "step",
+        "before": 0.004,
+        "after": 0.06,
+        "state": "confirmed",
+        "confidence": 0.999,
+        "is_about_cluster": True,
+        "causes": (cause,),
+    }
+    return Finding(**{**values, **changes})  # type: ignore[arg-type]  # literals above
+
+
+def test_a_step_that_both_detectors_see_is_a_regression_found_by_both(tmp_path: Path) -> None:
+    found = timeline(tmp_path)
+
+    code = report.write(found, [finding_of()], None)
+
+    (told,) = summary(found.folder)["findings"]
+    assert (code, told["cause"], told["found"]) == (3, "retention_cliff", "both")
+    assert told["at"] == "2026-09-21T14:15:12Z"
+    assert told["interval_seconds"] == [-1, 1]
+    assert told["labels"] == {"source": "consume.0@host", "quantile": "0.99"}
+
+
+def test_a_step_that_only_looking_back_shows_is_told_with_its_cause(tmp_path: Path) -> None:
+    found = timeline(tmp_path)
+
+    judged = look_back(found, [])
+
+    assert [one.found for one in judged] == ["offline"]
+    assert abs(judged[0].finding.onset_k - 112) <= 2
+    assert judged[0].finding.cause == "retention_cliff"
+
+
+def test_a_finding_says_what_each_latency_did_at_one_onset(tmp_path: Path) -> None:
+    """Looking back the fault in second 112 is one step of both latencies."""
+    found = timeline(tmp_path)
+
+    report.write(found, [finding_of()], None)
+
+    (told,) = summary(found.folder)["findings"]
+    step, page = told["step"], found.folder.report.read_text()
+    assert step["at"] == "2026-09-21T14:15:12Z"
+    assert step["interval_seconds"] == [0, 0]
+    assert {one["series"].partition("|")[2] for one in step["moved"]} >= {
+        f'{latency}_latency_seconds{{quantile="0.99"}}' for latency in ("publish", "end_to_end")
+    }
+    assert page.count("Looking back it is one step at 14:15:12Z") == 1
+
+
+def test_a_finding_that_looking_back_does_not_show_has_no_step(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(fault_k=None))
+
+    report.write(found, [finding_of()], None)
+
+    (told,) = summary(found.folder)["findings"]
+    assert told["step"] is None
+    assert "Looking back it is" not in found.folder.report.read_text()
+
+
+def test_a_rise_from_nothing_has_no_ratio(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(fault_k=None))
+    odd = Explanation("odd", 0.9, (Evidence("odd", {"share": float("nan"), "count": 3}),))
+
+    report.write(found, [finding_of(before=0.0, causes=(odd,))], None)
+
+    (told,) = summary(found.folder)["findings"]
+    assert (told["before"], told["ratio"]) == (0.0, None)
+    assert told["evidence"][0]["numbers"] == {"share": None, "count": 3}
+
+
+@pytest.mark.parametrize("name", ["run.json", "plan.yaml", "phases.jsonl", "lab/faults.jsonl"])
+@pytest.mark.parametrize("damage", [b"\xff\xfe{\n", b"[1]\n"], ids=["no text", "something else"])
+def test_a_damaged_file_of_a_run_is_an_error_with_its_name(
+    tmp_path: Path, name: str, damage: bytes
+) -> None:
+    folder = write_synthetic_run(tmp_path / "run", Shape(seconds=30, warm_up=5, is_drill=True))
+    (folder.path / name).write_bytes(damage)
+
+    with pytest.raises(SoakError, match=Path(name).name):
+        report.write(assemble(folder, read), [], report.drill_of)
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """A full drive, or the folder of another user: for both stands a file in the report's place."""
+    found = timeline(tmp_path, Shape(seconds=30, warm_up=5))
+    found.folder.report.parent.write_text("")
+
+    with pytest.raises(RunFolderError, match=r"cannot write .*report: File exists"):
+        report.write(found, [], None)
+
+
+def test_a_quiet_run_is_clean(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(fault_k=None))
+
+    code = report.write(found, [], None)
+
+    body = summary(found.folder)
+    assert (code, body["verdict"], body["findings"]) == (0, "clean", [])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"state": "warning"}, {"is_about_cluster": False}],
+    ids=["a warning", "the client's fault"],
+)
+def test_what_is_not_a_confirmed_step_of_the_cluster_does_not_count(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    found = timeline(tmp_path, Shape(fault_k=None))
+    judged = look_back(found, [finding_of(**changes)])
+
+    assert verdict(found, judged, coverage(found)) == "clean"
+
+
+def test_a_finding_that_went_away_is_still_a_regression(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(fault_k=None))
+
+    assert report.write(found, [finding_of(state="gone", gone_k=150)], None) == 3
+
+
+def test_the_step_by_which_a_finding_went_away_is_no_finding_of_its_own(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(lifted_k=175))
+
+    judged = look_back(found, [finding_of(state="gone", gone_k=190)])
+
+    assert [(one.found, one.finding.state) for one in judged] == [("both", "gone")]
+
+
+def test_lost_messages_are_a_regression_whatever_latency_did(tmp_path: Path) -> None:
+    """They come out of the journals, and page and summary say how many."""
+    found = timeline(tmp_path, Shape(fault_k=None, rate=2000, lost=1009))
+
+    code = report.write(found, [], None)
+
+    body, headline = summary(found.folder), "Regressed: 1,009 acknowledged messages were lost."
+    assert (code, body["verdict"], body["headline"]) == (3, "regressed", headline)
+    assert (body["audit"]["lost"], headline in found.folder.report.read_text()) == (1009, True)
+
+
+def test_a_loss_is_told_before_a_finding(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(lost=1))
+
+    report.write(found, [finding_of()], None)
+
+    lost, _, told = summary(found.folder)["headline"].partition("; ")
+    assert lost == "Regressed: 1 acknowledged message was lost"
+    assert told.endswith("at 14:15:12Z, cause retention_cliff.")
+
+
+def test_where_loss_cannot_be_seen_it_does_not_count(tmp_path: Path) -> None:
+    """With acks=0 nobody knows of a loss, and the audit says so."""
+    found = timeline(tmp_path, Shape(fault_k=None))
+
+    assert report.write(replace(found, audit={**found.audit, "lost": None}), [], None) == 0
+
+
+def test_a_warning_that_looking_back_confirms_is_told_under_its_key(tmp_path: Path) -> None:
+    """It does not hide the step, and the step keeps the key that was minted online."""
+    found = timeline(tmp_path)
+
+    judged = look_back(found, [finding_of(state="warning")])
+
+    assert verdict(found, judged, coverage(found)) == "regressed"
+    (one,) = judged
+    assert (one.finding.key, one.finding.state, one.found) == (
+        "synthetic-1-118",
+        "confirmed",
+        "both",
+    )
+    assert one.finding.cause == "retention_cliff"
+
+
+def test_an_unknown_cause_names_what_the_detector_saw_move(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(deletions_k=None))
+    disk = 'probe@host|disk_write_await_seconds{device="vda"}'
+    moved = Change(disk, 120, 113, (112, 114), 0.001, 0.004, "confirmed", 0.99)
+
+    alone, (told,) = look_back(found, []), look_back(found, [], [moved])
+
+    assert [one.finding.cause for one in alone] == ["unknown"]
+    assert told.finding.causes[0].evidence[0].numbers["onset_k"] == 113
+
+
+def test_a_step_that_was_a_drift_has_no_cause_at_its_onset(tmp_path: Path) -> None:
+    """Online it stepped at 4,000; in fact it rose for an hour, from long before that."""
+    k = np.arange(0, 7200, 10)
+    rise = np.clip((k - 1800) / 4200, 0.0, 1.0) * np.log10(4.0)
+    values = 0.01 * 10.0 ** (rise + np.random.default_rng(3).normal(0.0, 0.02, k.size))
+    found = timeline(tmp_path, Shape(seconds=40, warm_up=10))
+    series = dict.fromkeys(found.series, (k[:0], values[:0])) | {SERIES: (k, values)}
+    seconds = {name: np.arange(7200) for name in found.seconds}
+    found = replace(
+        found, step=10, series=series, seconds=seconds, phases=parse_phases(_phases(0, 7200))
+    )
+    step = finding_of(onset_k=4000, interval=(3990, 4010), before=0.015, after=0.025)
+    ((told, seen),) = ((one.finding, one.found) for one in look_back(found, [step]))
+
+    assert (told.kind, told.cause, seen) == ("drift", "unknown", "both")
+    assert told.onset_k < 3000
+    assert told.causes == ()
+
+
+def test_a_finding_late_in_the_row_after_the_onset_of_all_is_told_once(tmp_path: Path) -> None:
+    """Publishing stepped clearly in the row at 3,000, end to end in the next, at 3,019 by online."""
+    k = np.arange(0, 7200, 10)
+    noise = np.random.default_rng(3).normal(0.0, 0.02, (2, k.size))
+    found = timeline(tmp_path, Shape(seconds=40, warm_up=10))
+    publish = SERIES.replace(CONSUMER, PRODUCER).replace("end_to_end", "publish")
+    series = {
+        publish: (k, 0.01 * 10.0 ** (noise[0] + 1.0 * (k >= 3000))),
+        SERIES: (k, 0.01 * 10.0 ** (noise[1] + 0.5 * (k >= 3010))),
+    }
+    series = dict.fromkeys(found.series, (k[:0], noise[0, :0])) | series
+    seconds = {name: np.arange(7200) for name in found.seconds}
+    found = replace(
+        found, step=10, series=series, seconds=seconds, phases=parse_phases(_phases(0, 7200))
+    )
+    late = finding_of(onset_k=3019, interval=(3019, 3019), before=0.01, after=0.03)
+
+    assert [one.found for one in look_back(found, [late])] == ["both"]
+
+
+def test_untrusted_seconds_stay_out_of_coarse_rows_too(tmp_path: Path) -> None:
+    """Every other second of a slow minute is not trusted: no step is made of the ten with them."""
+    slow = Shape(fault_k=120, lifted_k=180, untrusted=range(121, 180, 2), deletions_k=None)
+    folder = write_synthetic_run(tmp_path / "run", slow)
+    as_planned(folder, soak="3h")
+    edge = replace(assemble(folder, read), phases=parse_phases(_phases(15, 235)))
+
+    assert edge.step == 10
+    assert edge.soak == (15, 235)
+    assert offline_changes(edge) == []
+
+
+def test_untrusted_seconds_in_a_row_are_one_band(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(fault_k=None, untrusted=range(60, 100)))
+
+    report.write(found, [], None)
+
+    page = found.folder.report.read_text()
+    assert page.count("produce.0@host was the bottleneck") == page.count("<svg") - 1
+
+
+def test_seconds_that_no_pixel_tells_apart_are_one_band(tmp_path: Path) -> None:
+    """Six hours in which every other second is not trusted, or is missing."""
+    found = timeline(tmp_path, Shape(fault_k=None, seconds=40, warm_up=10))
+    every, odd = np.arange(21_600), range(1, 21_600, 2)
+    found = replace(
+        found,
+        phases=parse_phases(_phases(10, 21_600)),
+        seconds={**found.seconds, PRODUCER: every[::2], CONSUMER: every},
+        untrusted={CONSUMER: dict.fromkeys(odd, "consumer_pause")},
+    )
+    page = report.html(page_of(found))
+
+    assert f"gap: {PRODUCER} no record" in page
+    assert f"{CONSUMER} was the bottleneck" in page
+    assert len(page) < 500_000
+
+
+def test_of_very_many_channels_those_that_moved_most_are_shown(tmp_path: Path) -> None:
+    """A thousand topics of which three are deleted from."""
+    found = timeline(tmp_path, Shape(deletions_k=None, seconds=40, warm_up=10))
+    columns, series = dict(found.columns), dict(found.series)
+    for number in range(1000):
+        column = Column("retention_deleted_bytes", (("topic", f"t{number}"),), "bytes")
+        name = f"probe@host|{column.name}"
+        columns[name] = column
+        series[name] = (np.arange(2), np.array([0.0, 5.0 * (number in (7, 400, 999))]))
+    page = report.html(page_of(replace(found, columns=columns, series=series)))
+
+    assert all(f">retention deleted bytes ({topic})<" in page for topic in ("t7", "t400", "t999"))
+    assert "993 more of retention_deleted_bytes" in page
+
+
+def test_the_page_holds_everything_and_asks_the_network_for_nothing(tmp_path: Path) -> None:
+    found = timeline(tmp_path, Shape(is_drill=True))
+    report.write(found, [finding_of()], lambda _: {"drill": "x", "fault": "deletion_stall"})
+
+    page = found.folder.report.read_text()
+
+    assert page.count("<section>") == len(plugins.names("spark.reports"))
+    assert "DRILL" in page
+    assert not [
+        word for word in ("http://", "https://", "<script", "@import", "url(") if word in page
+    ]
+
+
+def test_hostile_text_in_a_run_is_escaped(tmp_path: Path) -> None:
+    found = timeline(tmp_path)
+    evil = Evidence("<script>alert(1)</script>")
+    cause = Explanation("<img src=x>", 0.9, (evil,))
+    judged = look_back(found, [finding_of(causes=(cause,), series='"><b>|x{a="<i>"}')])
+    page = report.html(Page(found, judged, coverage(found), "regressed", {"drill": "<u>"}))
+
+    assert not [word for word in ("<script", "<img", "<b>", "<i>", "<u>") if word in page]
+
+
+def test_coarse_buckets_sum_counts_keep_maxima_and_take_medians(tmp_path: Path) -> None:
+    folder = write_synthetic_run(tmp_path / "run", Shape(seconds=60, warm_up=5))
+    (path,) = (folder.journal / PRODUCER).glob("*.jsonl")
+
+    fine, coarse = digest(path, 1), digest(path, 10)
+
+    names = [column.name for column in fine.columns]
+    sent = names.index("sent_messages")
+    worst = names.index('publish_latency_seconds{quantile="max"}')
+    assert coarse.k.tolist() == list(range(0, 60, 10))
+    assert coarse.values[sent].sum() == fine.values[sent].sum()
+    assert coarse.values[worst][1] == fine.values[worst][10:20].max()
+
+
+def test_what_is_there_is_no_amount_and_what_was_deleted_is_one() -> None:
+    values = np.array([0.0, 0.0, 3.0, 0.0, 7.0])
+    told = {
+        metric: float(reduction(Column(metric))(values))
+        for metric in ("lag_messages", "received_messages", "retention_deleted_bytes")
+    }
+
+    assert told == {"lag_messages": 0.0, "received_messages": 10.0, "retention_deleted_bytes": 10.0}
+
+
+def test_a_bucket_that_two_files_share_is_one(tmp_path: Path) -> None:
+    """A new file begins within ten seconds: the counts of both are summed, and no second comes twice."""
+    folder = write_synthetic_run(tmp_path / "run")
+    as_planned(folder, soak="3h")
+    whole = assemble(folder, read)
+    _split(folder.journal / PRODUCER / "000000.jsonl", 84)
+    name = f"{PRODUCER}|sent_messages"
+
+    k, sent = assemble(folder, read).series[name]
+
+    assert k.tolist() == whole.series[name][0].tolist()
+    assert sent.tolist() == whole.series[name][1].tolist()
+
+
+def _split(path: Path, at: int) -> None:
+    head, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([head, *lines[:at]]))
+    path.with_name("000001.jsonl").write_bytes(b"".join([head, *lines[at:]]))
+
+
+@pytest.mark.parametrize(("waited", "top"), [(1.0, 1.0), (200.0, 100.0)])
+def test_the_heat_map_counts_the_messages_of_all_consumers(
+    waited: float, top: float, tmp_path: Path
+) -> None:
+    """A second consumer received all of its messages in the slowest band, or above all bands."""
+    found = timeline(tmp_path, Shape(fault_k=None))
+    columns, series = dict(found.columns), dict(found.series)
+    slow = Column("end_to_end_latency_above_messages", (("threshold", "1"),), "messages")
+    for name, column in found.columns.items():
+        if name.startswith(CONSUMER) and column.metric == slow.metric:
+            other = name.replace(CONSUMER, "consume.1@host")
+            k = found.series[name][0]
+            is_slow = float(dict(column.labels)["threshold"]) <= waited
+            columns[other], series[other] = column, (k, np.full(k.size, 400.0 * is_slow))
+    both = replace(found, columns=columns, series=series)
+
+    alone, together = (shares(page_of(one)) for one in (found, both))
+
+    assert alone is not None
+    assert together is not None
+    assert max(alone[1]) < 1.0
+    assert max(together[1]) >= top
+    assert together[2][-1][100] == pytest.approx(0.5, abs=0.02)
+    assert together[2].sum(axis=0)[100] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [(0.002, 0.005, ["2 ms", "5 ms"]), (0.0005, 0.2, ["1 ms", "10 ms", "100 ms"])],
+)
+def test_a_small_plot_has_two_levels_at_least(
+    low: float, high: float, told: list[str], tmp_path: Path
+) -> None:
+    """Between two powers of ten there is none to write beside the axis."""
+    found = page_of(timeline(tmp_path, Shape(seconds=40, warm_up=10)))
+    svg = str(Plot(found, 110, low, high, "seconds").svg("x"))
+
+    assert re.findall(r'axis end">([^<]*)<', svg) == told
+
+
+def test_a_time_of_day_that_comes_twice_is_told_with_its_day(tmp_path: Path) -> None:
+    found = timeline(tmp_path)
+    long = replace(
+        found, phases=parse_phases(_phases(20, 129_600)), seconds={"s": np.arange(129_600)}
+    )
+
+    assert page_of(found).moment(60) == "14:14:20Z"
+    assert page_of(long).moment(86_460) == "09-22 14:14:20Z"
+
+
+def test_an_onset_in_coarse_rows_is_no_surer_than_they_are(tmp_path: Path) -> None:
+    """The latency stepped in second 112: with buckets of ten seconds the interval holds it."""
+    folder = write_synthetic_run(tmp_path / "run")
+    as_planned(folder, soak="3h")
+    edge = replace(assemble(folder, read), phases=parse_phases(_phases(20, 235)))
+
+    intervals = [
+        one.interval for step in offline_changes(edge) for one in step if one.after > one.before
+    ]
+
+    assert intervals
+    assert all(low <= 112 <= high for low, high in intervals)
+
+
+def test_offline_changes_stay_within_the_soak(tmp_path: Path) -> None:
+    found = timeline(tmp_path)
+    begin, end = found.soak
+
+    steps = offline_changes(found)
+
+    assert steps
+    assert all(begin < change.onset_k < end for step in steps for change in step)
+
+
+def test_runs_of_numbers() -> None:
+    assert runs(np.array([3, 4, 5, 9, 11, 12])) == [(3, 5), (9, 9), (11, 12)]

@@ -1,0 +1,125 @@
+"""The retention forecast beside what happened, from `forecast.json` to the page and `summary.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from soak.core.cluster.forecast import unknown_forecast_json
+from soak.core.errors import RunFolderError
+from soak.store.run_folder import RunFolder
+from spark import report
+from spark.coverage import Coverage
+from spark.page import Page
+from spark.reports import retention as section
+from spark.retention_outcome import forecast_of, retention
+from spark.timeline import Timeline
+from tests.support.report_run import summary, timeline
+from tests.support.synthetic_run import Shape
+
+TOLD: dict[str, Any] = {
+    "first_deletion_seconds": [105.0, 109.0],
+    "first_free_seconds": [165.0, 169.0],
+    "seen": "in the soak",
+    "seen_seconds": 126.0,
+    "most_held_bytes": 23 * 2**20,
+    "notes": ["by the & by"],
+    "warnings": [],
+}
+LATER = {**TOLD, "first_deletion_seconds": [500.0, 510.0]}  # the run has ended by then
+
+
+@pytest.fixture(scope="module")
+def deleting(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
+    """A run whose first deletion is in second 110."""
+    return timeline(tmp_path_factory.mktemp("run"), Shape(seconds=140, deletions_k=110, rate=50))
+
+
+def seen(found: Timeline, told: dict[str, Any], seconds: list[int]) -> tuple[Any, str]:
+    """Return what happened with deletions in these seconds: as the summary has it, and the page."""
+    events = {"retention_deletion": np.array(seconds, dtype=np.int64)}
+    found = dataclasses.replace(found, event_seconds=events)
+    covered = Coverage(0, 0.0, (), 0, 0.0, ())
+    page = Page(found, (), covered, "clean", None, {}, told)
+    body: Any = retention(found, told)["happened"]
+    return body, section.render(page)
+
+
+def test_the_summary_and_the_page_compare_what_was_foreseen_with_what_happened(
+    deleting: Timeline,
+) -> None:
+    """It came three seconds after the middle of the time foreseen."""
+    deleting.folder.forecast.write_text(json.dumps(TOLD))
+
+    report.write(deleting, [], None)
+
+    body = summary(deleting.folder)["retention"]
+    assert body["forecast"] == TOLD
+    assert body["happened"] == {
+        "first_deletion_seconds": 110.0,
+        "first_free_seconds": None,
+        "error_seconds": 3.0,
+        "error_ratio": 0.028,
+        "is_as_foreseen": True,
+        "soak_seconds_with_deletions": 25,  # those of the drain do not count
+    }
+    page = deleting.folder.report.read_text()
+    assert (
+        "Old data was first deleted 3 s after the middle of the time foreseen: as foreseen." in page
+    )
+    assert "1 min 45 s to 1 min 49 s" in page
+    assert "By the &amp; by." in page
+
+
+def test_a_deletion_that_came_at_another_time_is_told_as_such(deleting: Timeline) -> None:
+    happened, page = seen(deleting, TOLD, [130])
+
+    assert happened["is_as_foreseen"] is False
+    assert "23 s after the middle of the time foreseen: not as foreseen." in page
+
+
+def test_a_deletion_that_was_foreseen_and_never_came_is_told_as_such(deleting: Timeline) -> None:
+    """The probe watched for longer than it could have come late."""
+    happened, page = seen(deleting, TOLD, [])
+
+    assert happened["is_as_foreseen"] is False
+    assert "No deletion was seen in this run, though one was foreseen." in page
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told", "words"),
+    [
+        ([], LATER, "No deletion was seen in this run."),
+        (
+            [110],
+            unknown_forecast_json("nobody answered"),
+            "Old data was deleted, which was not foreseen.",
+        ),
+        ([110], {}, "Nobody looked when this target would begin to delete."),
+    ],
+)
+def test_what_cannot_be_compared_is_not(
+    deleting: Timeline, seconds: list[int], told: dict[str, Any], words: str
+) -> None:
+    happened, page = seen(deleting, told, seconds)
+
+    assert happened["is_as_foreseen"] is None
+    assert words in page
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.forecast.write_text("{")
+
+    with pytest.raises(RunFolderError, match=r"forecast\.json is damaged"):
+        forecast_of(folder)
+
+
+def test_a_run_without_a_forecast_has_none(tmp_path: Path) -> None:
+    """One that an older version made."""
+    assert forecast_of(RunFolder(tmp_path)) == {}

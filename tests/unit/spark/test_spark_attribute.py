@@ -1,0 +1,438 @@
+"""From change points to findings, on journals of a known run and without Spark."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from detectors.incidents import group
+from soak.core.model import Change, Finding
+from soak.core.phases import decision_line
+from soak.core.plan import text
+from soak.store.findings.store import FindingsStore
+from soak.store.journal.history import MAX_WINDOW_SECONDS
+from soak.store.run_folder import RunFolder, read_phases
+from spark.attribute import (
+    AFTER_SECONDS,
+    PATIENCE_SECONDS,
+    SETTLE_SECONDS,
+    SOON_SECONDS,
+    Attribution,
+    finding_of,
+    nearby_of,
+    seconds_around,
+)
+from tests.support.fakes import FakeClock
+from tests.support.growing_run import begun, grow
+from tests.support.synthetic_run import CONSUMER, PROBE, PRODUCER, Shape, write_synthetic_run
+
+RUN = "synthetic-1"
+ONSET = 202
+SINKS = "{mail: {to: [oncall@example.org]}}"
+STEP = Change(
+    series=f'{PRODUCER}|publish_latency_seconds{{quantile="0.99"}}',
+    raised_k=206,
+    onset_k=ONSET,
+    interval=(201, 203),
+    before=0.0026,
+    after=0.038,
+    state="confirmed",
+    confidence=0.99,
+)
+LATER = replace(
+    STEP, series=f'{CONSUMER}|end_to_end_latency_seconds{{quantile="0.99"}}', raised_k=209
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    shape = Shape(seconds=600, deletions_k=200, fault_k=ONSET, sinks=SINKS, is_ended=False)
+    return write_synthetic_run(tmp_path_factory.mktemp("whole") / "r", shape)
+
+
+def attribution(folder: RunFolder) -> Attribution:
+    plan = text.load(folder.plan.read_text(), "plan.yaml").plan
+    return Attribution(folder, RUN, plan, FakeClock())
+
+
+def findings(folder: RunFolder) -> list[Finding]:
+    with FindingsStore(folder.findings) as store:
+        return store.findings(RUN)
+
+
+def messages(folder: RunFolder) -> list[tuple[str, str]]:
+    with FindingsStore(folder.findings) as store:
+        return [(row.sink, row.kind) for row in store.outbox(RUN)]
+
+
+def test_a_cause_waits_until_all_sources_have_passed_the_onset(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """Before, the finding is confirmed, has no cause, and nobody is told."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, ONSET + SOON_SECONDS)
+    judge = attribution(folder)
+    judge.advance([STEP])
+    early = (findings(folder)[0].causes, messages(folder))
+    grow(whole, folder, ONSET + SOON_SECONDS + 1)
+    judge.advance([])
+
+    assert early == ((), [])
+    assert findings(folder)[0].cause == "retention_cliff"
+    assert messages(folder) == [("mail", "confirmed")]
+
+
+def test_that_no_cause_is_known_is_told_later(tmp_path: Path) -> None:
+    """A channel that moves after the latency may still name one."""
+    shape = Shape(seconds=600, deletions_k=None, fault_k=ONSET, sinks=SINKS, is_ended=False)
+    blameless = write_synthetic_run(tmp_path / "blameless", shape)
+    folder = begun(blameless, tmp_path / "r")
+    judge = attribution(folder)
+    told = []
+    for end in (ONSET + SOON_SECONDS + 1, 203 + SETTLE_SECONDS, 204 + SETTLE_SECONDS):
+        grow(blameless, folder, end)
+        judge.advance([STEP])
+        told.append(messages(folder))
+
+    assert told == [[], [], [("mail", "confirmed")]]
+    assert findings(folder)[0].cause == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("lifted_k", "causes", "told"),
+    [
+        (228, ["client"] * 3, []),
+        (None, ["client", "unknown", "unknown"], [("mail", "confirmed")]),
+    ],
+    ids=["over with the restart", "lasts"],
+)
+def test_a_step_as_our_detector_starts_is_ours_until_it_outlasts_that(
+    tmp_path: Path, lifted_k: int | None, causes: list[str], told: list[tuple[str, str]]
+) -> None:
+    """People hear of one that lasts as soon as the detector is calm again, not minutes later."""
+    shape = Shape(
+        seconds=600,
+        deletions_k=None,
+        fault_k=ONSET,
+        lifted_k=lifted_k,
+        busy=range(204, 228),
+        sinks=SINKS,
+        is_ended=False,
+    )
+    restarted = write_synthetic_run(tmp_path / "restarted", shape)
+    folder = begun(restarted, tmp_path / "r")
+    judge = attribution(folder)
+    found = []
+    for end in (ONSET + SOON_SECONDS + 1, 240, ONSET + AFTER_SECONDS + 1):
+        grow(restarted, folder, end)
+        judge.advance([STEP])
+        found.append(findings(folder)[0].cause)
+        if end == 240:
+            soon = messages(folder)
+
+    assert found == causes
+    assert soon == messages(folder) == told
+
+
+def test_a_silent_source_is_not_waited_for_without_end(whole: RunFolder, tmp_path: Path) -> None:
+    """The consumer died at the onset."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, ONSET + SOON_SECONDS + PATIENCE_SECONDS + 1)
+    cut = begun(whole, tmp_path / "cut")
+    grow(whole, cut, ONSET)
+    (cut.journal / CONSUMER / "000000.jsonl").replace(folder.journal / CONSUMER / "000000.jsonl")
+    attribution(folder).advance([STEP])
+
+    assert findings(folder)[0].cause == "retention_cliff"
+
+
+def test_a_host_whose_clock_is_ahead_hurries_nobody(whole: RunFolder, tmp_path: Path) -> None:
+    """By minutes: what it sends is no sign that the others have said all that they had to."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, ONSET + 10)
+    shutil.copytree(whole.journal / PROBE, folder.journal / "probe@b1")
+    judge = attribution(folder)
+    judge.advance([STEP])
+    (early,) = findings(folder)
+    grow(whole, folder, ONSET + SOON_SECONDS + 1)
+    judge.advance([])
+
+    assert (early.causes, early.is_settled) == ((), False)
+    assert findings(folder)[0].cause == "retention_cliff"
+    assert messages(folder) == [("mail", "confirmed")]
+
+
+def test_of_a_host_that_has_fallen_silent_nothing_is_waited_for(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """Others go on, and what they say is all that there will be."""
+    folder, clock = begun(whole, tmp_path / "r"), FakeClock()
+    grow(whole, folder, ONSET + 10)
+    shutil.copytree(whole.journal / PROBE, folder.journal / "probe@b1")
+    judge = replace(attribution(folder), clock=clock)
+    judge.advance([STEP])
+    clock.advance(PATIENCE_SECONDS + 1)
+    judge.advance([])
+
+    assert findings(folder)[0].is_settled
+
+
+def test_a_run_that_ends_early_is_judged_by_what_is_known(whole: RunFolder, tmp_path: Path) -> None:
+    """Nothing more will come."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 225)
+    judge = attribution(folder)
+    judge.advance([STEP])
+    judge.conclude()
+
+    assert findings(folder)[0].cause == "retention_cliff"
+    assert messages(folder) == [("mail", "confirmed")]
+
+
+def test_a_batch_delivered_again_changes_nothing(whole: RunFolder, tmp_path: Path) -> None:
+    """Nor does it to a process that starts anew: one finding, one message."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    attribution(folder).advance([STEP, LATER])
+    once = findings(folder)
+    attribution(folder).advance([STEP, LATER])
+    attribution(folder).advance([])
+
+    assert findings(folder) == once
+    assert messages(folder) == [("mail", "confirmed")]
+
+
+def test_an_earlier_raise_that_comes_later_keeps_the_key(whole: RunFolder, tmp_path: Path) -> None:
+    """A source that lagged behind gives the first raise of the incident in a later batch."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    judge = attribution(folder)
+    judge.advance([LATER])
+    judge.advance([STEP])
+
+    assert [finding.key for finding in findings(folder)] == [f"{RUN}-209"]
+    assert len(messages(folder)) == 1
+
+
+def test_a_step_that_goes_away_updates_its_finding(whole: RunFolder, tmp_path: Path) -> None:
+    """Same key, same causes, a second message."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    judge = attribution(folder)
+    judge.advance([STEP])
+    causes = findings(folder)[0].causes
+    grow(whole, folder, 400)
+    judge.advance([replace(STEP, state="gone", gone_k=320)])
+    (finding,) = findings(folder)
+
+    assert (finding.state, finding.gone_k, finding.causes) == ("gone", 320, causes)
+    assert messages(folder) == [("mail", "confirmed"), ("mail", "gone")]
+
+
+def test_the_last_word_on_a_cause_looks_at_five_minutes(whole: RunFolder, tmp_path: Path) -> None:
+    """The first is said early, with what there was."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 240)
+    judge = attribution(folder)
+    judge.advance([STEP])
+    first = findings(folder)[0].causes
+    grow(whole, folder, ONSET + AFTER_SECONDS + 1)
+    judge.advance([])
+    last = findings(folder)[0].causes
+
+    assert first[0].evidence[-1].numbers["seconds"] == 240 - ONSET
+    assert last[0].evidence[-1].numbers["seconds"] == AFTER_SECONDS + 1
+
+
+def test_another_last_word_is_told_to_those_who_heard_the_first(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """The deletions were seen late: their host was away at first."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 240)
+    (folder.journal / PROBE).rename(tmp_path / "away")
+    attribution(folder).advance([STEP])
+    first = findings(folder)[0]
+    with FindingsStore(folder.findings) as store:
+        (row,) = store.due(2**62)
+        store.begin_try(row, 0, 0)
+        store.mark_sent(row, 0)
+    (tmp_path / "away").rename(folder.journal / PROBE)
+    attribution(folder).advance([])
+    between = findings(folder)[0]
+    grow(whole, folder, ONSET + AFTER_SECONDS + 1)
+    attribution(folder).advance([])
+    last = findings(folder)[0]
+
+    assert (first.cause, first.is_settled) == ("unknown", False)
+    assert between == first, "a process that starts anew says no word between the two"
+    assert (last.cause, last.is_settled) == ("retention_cliff", True)
+    assert messages(folder) == [("mail", "confirmed"), ("mail", "corrected")]
+
+
+def test_a_last_word_is_said_once(whole: RunFolder, tmp_path: Path) -> None:
+    """A process that starts anew has it from the file, whatever the journals have become."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, ONSET + AFTER_SECONDS + 1)
+    attribution(folder).advance([STEP])
+    said = findings(folder)
+    (folder.journal / PROBE).rename(tmp_path / "away")
+    attribution(folder).advance([])
+
+    assert said[0].is_settled
+    assert findings(folder) == said
+
+
+def test_a_pause_has_no_last_word(whole: RunFolder, tmp_path: Path) -> None:
+    """Who goes on sees more; the end of the run is the end of it."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 240)
+    judge = attribution(folder)
+    judge.advance([STEP])
+    judge.conclude()
+    paused = findings(folder)[0].is_settled
+    folder.phases.write_text(folder.phases.read_text() + decision_line("end", 240))
+    attribution(folder).conclude()
+
+    assert (paused, findings(folder)[0].is_settled) == (False, True)
+
+
+def test_a_refined_onset_is_looked_at_anew(whole: RunFolder, tmp_path: Path) -> None:
+    """What was seen around another second is not the last word on this one."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, ONSET + AFTER_SECONDS + 1)
+    judge = attribution(folder)
+    judge.advance([STEP])
+    judge.advance([replace(STEP, onset_k=ONSET + 4, interval=(204, 208))])
+    moved = findings(folder)[0].is_settled
+    grow(whole, folder, ONSET + AFTER_SECONDS + 5)
+    judge.advance([])
+
+    assert (moved, findings(folder)[0].is_settled) == (False, True)
+
+
+def test_two_incidents_raised_in_one_second_are_two_findings(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    """A fall in the same second does not take the rise away."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    fall = replace(LATER, raised_k=STEP.raised_k, before=0.038, after=0.0026)
+    attribution(folder).advance([STEP, fall])
+    attribution(folder).advance([])
+    found = {finding.series: finding for finding in findings(folder)}
+
+    assert sorted(finding.key for finding in found.values()) == [f"{RUN}-206", f"{RUN}-206-2"]
+    assert found[STEP.series].is_about_cluster
+    assert not found[fall.series].is_about_cluster
+    assert messages(folder) == [("mail", "confirmed")]
+
+
+def test_a_refined_onset_makes_no_second_finding(whole: RunFolder, tmp_path: Path) -> None:
+    """Both were warned of together; one is dated 12 s later when it is confirmed."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    judge = attribution(folder)
+    judge.advance([replace(STEP, state="warning"), replace(LATER, state="warning")])
+    judge.advance([replace(STEP, onset_k=214, interval=(213, 215)), LATER])
+
+    assert [finding.key for finding in findings(folder)] == [f"{RUN}-206"]
+    assert messages(folder) == [("mail", "confirmed")]
+    judge.advance([replace(c, state="gone", gone_k=k) for c, k in ((STEP, 280), (LATER, 285))])
+    assert [(finding.state, finding.gone_k) for finding in findings(folder)] == [("gone", 285)]
+
+
+def test_a_withdrawn_warning_is_no_finding(whole: RunFolder, tmp_path: Path) -> None:
+    """It was one while it might have come true; nobody was told."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    judge = attribution(folder)
+    judge.advance([replace(STEP, state="warning")])
+    warned = [finding.state for finding in findings(folder)]
+    judge.advance([replace(STEP, state="withdrawn")])
+
+    assert (warned, findings(folder), messages(folder)) == (["warning"], [], [])
+
+
+def test_what_was_gone_is_back_while_another_of_it_is_up(whole: RunFolder, tmp_path: Path) -> None:
+    """p99 went away, then p50 of the same onset was confirmed: nobody is told that it is over."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    judge = attribution(folder)
+    judge.advance([STEP, replace(STEP, state="gone", gone_k=250)])
+    judge.advance([replace(LATER, raised_k=255)])
+
+    assert [(finding.state, finding.gone_k) for finding in findings(folder)] == [
+        ("confirmed", None)
+    ]
+    assert messages(folder) == [("mail", "confirmed")]
+
+
+def test_other_channels_alone_are_no_finding(whole: RunFolder, tmp_path: Path) -> None:
+    """Deletions without a step of latency are the broker's business."""
+    folder = begun(whole, tmp_path / "r")
+    grow(whole, folder, 300)
+    name = 'probe@host|retention_deletions{topic="soak-synthetic-1"}'
+    attribution(folder).advance([replace(STEP, series=name)])
+
+    assert findings(folder) == []
+
+
+def test_causes_see_whose_record_told_an_event(whole: RunFolder) -> None:
+    window = attribution(whole).history.window(0, 300)
+    found = nearby_of(window, (), read_phases(whole.phases), {})
+
+    assert {one.source for one in found.events if one.event.kind == "retention_deletion"} == {PROBE}
+
+
+def test_an_onset_anywhere_in_hours_fits_into_a_window() -> None:
+    """A consumer that caught up for hours is not trusted meanwhile: the step lies before or after."""
+    step = replace(STEP, raised_k=20_040, onset_k=20_000, interval=(5_000, 20_010))
+    (incident,) = group([step])
+    k0, k1 = seconds_around(finding_of(RUN, incident, None), 40_000)
+
+    assert (k1, k1 - k0) == (20_000 + AFTER_SECONDS + 1, MAX_WINDOW_SECONDS)
+
+
+def dipped(onset_k: int, before: float, after: float, **changes: object) -> Change:
+    """Return a confirmed step of the publish latency, raised four seconds after its onset."""
+    values: dict[str, object] = {
+        "raised_k": onset_k + 4,
+        "onset_k": onset_k,
+        "interval": (onset_k - 1, onset_k + 1),
+        "before": before,
+        "after": after,
+    }
+    return replace(STEP, **{**values, **changes})  # type: ignore[arg-type]  # fields of a change
+
+
+@pytest.mark.parametrize(
+    ("changes", "counted"),
+    [
+        ([dipped(100, 0.010, 0.004), dipped(200, 0.004, 0.011)], [False, False]),
+        ([dipped(100, 0.010, 0.004), dipped(200, 0.004, 0.040)], [False, True]),
+        ([dipped(100, 0.010, 0.004), dipped(800, 0.004, 0.011)], [False, True]),
+        (
+            [
+                dipped(60, 0.004, 0.010, state="gone", gone_k=130),
+                dipped(100, 0.010, 0.004),
+                dipped(200, 0.004, 0.011),
+            ],
+            [True, False, True],
+        ),
+    ],
+    ids=["a dip", "beyond it", "after ten minutes", "a fault that comes again"],
+)
+def test_the_end_of_a_dip_is_no_regression(
+    changes: list[Change], counted: list[bool], tmp_path: Path
+) -> None:
+    shape = Shape(seconds=40, warm_up=10, sinks=SINKS, is_ended=False)
+    folder = write_synthetic_run(tmp_path / "r", shape)
+    judge = attribution(folder)
+    judge.advance(changes)
+    judge.conclude()
+
+    assert [one.is_about_cluster for one in findings(folder)] == counted

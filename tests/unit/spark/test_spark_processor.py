@@ -1,0 +1,176 @@
+"""The panel in its Spark clothes, without a JVM."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.tws_tester import TwsTester
+from pyspark.sql.types import StructType
+
+from detectors.level_shift import Config
+from detectors.panel import Panel
+from soak.core.model import Change, Column, Record
+from spark import schema
+from spark.journal_source import batches, rows
+from spark.offsets import ColumnsIndex, newest, spans
+from spark.panel_processor import PanelProcessor
+from spark.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, change_of, columns_of, columns_text
+from tests.support.synthetic_run import Shape, write_synthetic_run
+
+KEY = ("synthetic-1", 0)
+SHAPE = Shape(seconds=320, deletions_k=200, fault_k=202)
+
+
+@pytest.fixture(scope="module")
+def frame(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """All rows of a run with one step."""
+    folder = write_synthetic_run(tmp_path_factory.mktemp("run") / "r", SHAPE)
+    listed = spans(folder.journal, {}, newest(folder.journal, {}, None), ColumnsIndex())
+    parts: list[pd.DataFrame] = [
+        batch.to_pandas() for batch in batches(rows(folder.path, "synthetic-1", listed))
+    ]
+    whole: pd.DataFrame = pd.concat(parts, ignore_index=True)
+    return whole
+
+
+def found(tester: TwsTester, frame: pd.DataFrame) -> list[Change]:
+    answer = tester.testInPandas(KEY, frame)
+    return [change_of(dict(zip(answer.columns, row, strict=True))) for row in answer.to_numpy()]
+
+
+def parts_of(frame: pd.DataFrame, count: int) -> list[pd.DataFrame]:
+    """Cut a run into batches as Spark would see them: by time, columns told in each."""
+    edges = np.linspace(0, SHAPE.seconds, count + 1)
+    texts = dict(frame.dropna(subset=["columns"])[["columns_id", "columns"]].to_numpy())
+    whole = frame.assign(columns=frame["columns_id"].map(texts))
+    return [whole[(whole["k"] >= low) & (whole["k"] < high)] for low, high in pairwise(edges)]
+
+
+@pytest.fixture(scope="module")
+def in_forty(frame: pd.DataFrame) -> list[Change]:
+    """What forty batches give, the panel stored and read between them."""
+    tester = TwsTester(PanelProcessor(Config()))
+    return [change for part in parts_of(frame, 40) for change in found(tester, part)]
+
+
+def test_the_step_is_found_through_the_state(in_forty: list[Change]) -> None:
+    confirmed = [change for change in in_forty if change.state == "confirmed"]
+
+    assert any("end_to_end_latency" in change.series for change in confirmed)
+    assert all(abs(change.onset_k - 202) <= 3 for change in confirmed if "latency" in change.series)
+
+
+def test_batches_and_order_of_rows_do_not_matter(
+    frame: pd.DataFrame, in_forty: list[Change]
+) -> None:
+    """One shuffled batch of all gives what forty in order give."""
+    one = found(TwsTester(PanelProcessor(Config())), frame.sample(frac=1.0, random_state=3))
+
+    assert sorted(map(repr, one)) == sorted(map(repr, in_forty))
+    assert one
+
+
+def test_rows_delivered_again_change_nothing(frame: pd.DataFrame) -> None:
+    """After a crash Spark gives a batch a second time."""
+    tester = TwsTester(PanelProcessor(Config()))
+    for part in parts_of(frame, 10):
+        found(tester, part)
+    state = tester.peekValueState("panel", KEY)
+
+    assert found(tester, parts_of(frame, 10)[-1]) == []
+    assert tester.peekValueState("panel", KEY) == state
+
+
+def test_a_second_start_with_a_clock_set_back_is_taken_in(frame: pd.DataFrame) -> None:
+    """Its seconds are no repeats of those of the first."""
+    (whole,) = parts_of(frame, 1)
+    tester = TwsTester(PanelProcessor(Config()))
+    found(tester, whole)
+    again = found(tester, whole.assign(inc=2))
+
+    assert any("latency" in c.series and c.state == "confirmed" for c in again)
+
+
+def test_the_state_is_one_blob_that_the_panel_reads(frame: pd.DataFrame) -> None:
+    """A value, bytes, with the panel's own version in front."""
+    tester = TwsTester(PanelProcessor(Config()))
+    found(tester, frame)
+    (blob,) = tester.peekValueState("panel", KEY) or (b"",)
+
+    assert Panel.from_bytes(bytes(blob), Config()).to_bytes() == bytes(blob)
+
+
+def test_the_state_is_written_once_for_all_frames_of_a_batch(frame: pd.DataFrame) -> None:
+    """Spark may deliver a batch in several frames."""
+
+    class Counting:
+        def __init__(self) -> None:
+            self.values: list[Any] = []
+
+        def get(self) -> Any:
+            return self.values[-1] if self.values else None
+
+        def update(self, value: Any) -> None:
+            self.values.append(value)
+
+    processor, state = PanelProcessor(Config()), Counting()
+    processor._state = state  # type: ignore[assignment]  # what `init` would set
+    halves = iter([frame.iloc[:500], frame.iloc[500:]])
+    changes = list(processor.handleInputRows(KEY, halves, None))  # type: ignore[arg-type]  # unused
+
+    assert len(state.values) == 1
+    assert len(changes) == 1
+
+
+def test_rows_carry_every_field_of_a_record_but_those_named(frame: pd.DataFrame) -> None:
+    """`trust` also tells whether a second is trusted; the rest says where it comes from."""
+    extra = {"run", "shard", "source", "columns", "trusted", "phase", "gap"}
+    names = {field.name for field in fields(Record)}
+
+    assert set(ROWS.fieldNames()) - extra == names - NOT_CARRIED
+    assert list(frame.columns) == ROWS.fieldNames()
+
+
+def test_a_change_survives_its_row() -> None:
+    """And Spark's schema has a place for each of its fields."""
+    change = Change("a@h|x", 7, 5, (4, 6), 1.0, 2.0, "confirmed", 0.9, "drift")
+    row = schema.change_row("r", change)
+
+    assert change_of(row) == change
+    assert sorted(row) == sorted(CHANGES.fieldNames())
+
+
+def test_columns_survive_their_text() -> None:
+    """Labels stay sorted pairs."""
+    columns = (Column("a", (("x", "1"), ("y", 'q"')), "seconds", 2.5), Column("b"))
+
+    assert columns_of(columns_text(columns)) == columns
+
+
+def test_arrow_batches_are_what_spark_expects() -> None:
+    """Otherwise Spark would refuse them, or convert value by value."""
+    assert to_arrow_schema(StructType(ROWS.fields), timezone="UTC").equals(ARROW_ROWS)
+
+
+def test_phases_come_from_what_conduct_decided(frame: pd.DataFrame) -> None:
+    """Each row knows its phase."""
+    firsts = frame[frame["source"] == "probe@host"].groupby("phase")["k"].min()
+
+    assert firsts.to_dict() == {"warm-up": 0, "soak": 20, "drain": 315}
+
+
+def test_a_damaged_line_is_a_row_with_a_gap(tmp_path: Path) -> None:
+    """And the records around it are there."""
+    folder = write_synthetic_run(tmp_path / "r", Shape(seconds=60, damaged_k=30))
+    listed = spans(folder.journal, {}, newest(folder.journal, {}, None), ColumnsIndex())
+    found = [row for row in rows(folder.path, "r", listed) if row["source"] == "produce.0@host"]
+
+    assert [row.get("k") for row in found if row.get("gap")] == [None]
+    assert len(found) == 60

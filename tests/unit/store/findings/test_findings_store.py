@@ -1,0 +1,383 @@
+"""The findings store: idempotent, transactional, and every message owed once."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from soak.core.errors import FindingsBusyError, FindingsError
+from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.core.units import SECOND_NS
+from soak.store.findings import store as module
+from soak.store.findings.rows import NotificationContent
+from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
+
+NOW = 1_790_000_000 * SECOND_NS
+SERIES = 'consume.0@h|end_to_end_latency_seconds{quantile="0.99"}'
+
+
+def change(state: str = "warning", **other: object) -> Change:
+    values: dict[str, object] = {
+        "series": SERIES,
+        "raised_k": 130,
+        "onset_k": 123,
+        "interval": (122, 125),
+        "before": 0.0041,
+        "after": 0.061,
+        "state": state,
+        "confidence": 0.99,
+    }
+    return Change(**{**values, **other})  # type: ignore[arg-type]  # the fields of a change
+
+
+CAUSES = (
+    Explanation(
+        "retention_cliff",
+        0.93,
+        (
+            Evidence("First deletion 1 s before the step.", {"seconds": 1}),
+            Evidence("Latency rises at each of 57 deletions.", {"deletions": 57}),
+        ),
+    ),
+    Explanation("client", 0.02, ()),
+)
+
+
+def finding(state: str = "confirmed", **other: object) -> Finding:
+    values: dict[str, object] = {
+        "key": "run1-130",
+        "run": "run1",
+        "raised_k": 130,
+        "onset_k": 123,
+        "interval": (122, 125),
+        "series": SERIES,
+        "kind": "step",
+        "before": 0.0041,
+        "after": 0.061,
+        "state": state,
+        "confidence": 0.99,
+        "is_about_cluster": True,
+        "causes": CAUSES,
+        "changes": ("produce.0@h|publish_latency_seconds",),
+        "is_settled": True,
+    }
+    return Finding(**{**values, **other})  # type: ignore[arg-type]  # the fields of a finding
+
+
+def dump(path: Path) -> list[str]:
+    with sqlite3.connect(path) as connection:
+        return list(connection.iterdump())
+
+
+def test_a_finding_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    """Causes keep their order and their evidence."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding(), ["mail"], NOW)
+
+        assert store.findings("run1") == [finding()]
+        assert store.finding("run1-130") == finding()
+        assert store.findings("other") == []
+
+
+def test_changes_come_back_and_never_fall_back(tmp_path: Path) -> None:
+    """The newest word counts; a batch delivered again with an older state changes nothing."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.record_changes("run1", [change("confirmed", after=0.07)])
+        store.record_changes("run1", [change("warning")])
+
+        assert store.changes("run1") == [change("confirmed", after=0.07)]
+
+
+def test_a_withdrawn_change_leaves_nothing(tmp_path: Path) -> None:
+    """Neither itself nor the finding that it belonged to."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.record_changes("run1", [change("warning")])
+        store.assign("run1", {(SERIES, 130): "run1-130"})
+        store.record_changes("run1", [change("withdrawn")])
+
+        assert (store.changes("run1"), store.assigned("run1")) == ([], {})
+
+
+def test_the_first_word_on_where_a_change_belongs_stays(tmp_path: Path) -> None:
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.assign("run1", {(SERIES, 130): "run1-130"})
+        store.assign("run1", {(SERIES, 130): "run1-131", (SERIES, 140): "run1-131"})
+
+        assert store.assigned("run1") == {(SERIES, 130): "run1-130", (SERIES, 140): "run1-131"}
+
+
+def test_only_a_warning_can_be_dropped(tmp_path: Path) -> None:
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding("warning", key="run1-1"), ["mail"], NOW)
+        store.save_finding(finding("confirmed"), ["mail"], NOW)
+        for key in ("run1-1", "run1-130"):
+            store.drop_warning(key)
+
+        assert store.findings("run1") == [finding("confirmed")]
+
+
+def test_a_finding_that_is_up_again_takes_back_that_it_is_gone(tmp_path: Path) -> None:
+    """As long as it was not told; a warning takes back nothing."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
+        store.save_finding(finding("warning"), ["mail"], NOW)
+        store.save_finding(finding("confirmed"), ["mail"], NOW)
+
+        assert store.findings("run1") == [finding("confirmed")]
+        assert [row.kind for row in store.outbox("run1")] == ["confirmed"]
+
+
+def test_saving_everything_twice_changes_nothing(tmp_path: Path) -> None:
+    """The file's whole content is the same after a second delivery of the same batch."""
+    path = tmp_path / "f.db"
+
+    def deliver() -> list[str]:
+        with FindingsStore(path) as store:
+            store.record_changes("run1", [change("warning"), change("confirmed")])
+            store.save_finding(finding("warning"), ["mail"], NOW)
+            store.save_finding(finding("confirmed"), ["mail"], NOW)
+        return dump(path)
+
+    assert deliver() == deliver()
+
+
+def test_a_message_is_owed_once_for_each_sink_and_kind(tmp_path: Path) -> None:
+    """Refining a confirmed finding queues nothing new; going away queues one more."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        for _ in range(3):
+            store.save_finding(finding("confirmed"), ["mail", "hook"], NOW)
+        store.save_finding(finding("gone", gone_k=200), ["mail", "hook"], NOW + 1)
+
+        kinds = sorted((row.sink, row.kind) for row in store.outbox("run1"))
+        assert kinds == [
+            ("hook", "confirmed"),
+            ("hook", "gone"),
+            ("mail", "confirmed"),
+            ("mail", "gone"),
+        ]
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        finding("warning"),
+        finding("confirmed", causes=()),
+        finding("confirmed", is_about_cluster=False),
+    ],
+    ids=["warning", "not attributed", "not about the cluster"],
+)
+def test_nobody_is_told_of_what_is_not_sure(tmp_path: Path, quiet: Finding) -> None:
+    """A warning, a finding without its cause and one about the client send no mail."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(quiet, ["mail"], NOW)
+
+        assert store.outbox("run1") == []
+
+
+def test_a_later_save_without_causes_keeps_the_known_ones(tmp_path: Path) -> None:
+    """The stream says that a finding went away without knowing its cause."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding("confirmed"), ["mail"], NOW)
+        store.save_finding(finding("gone", causes=(), changes=(), gone_k=200), ["mail"], NOW)
+
+        (found,) = store.findings("run1")
+        assert (found.state, found.causes, len(found.changes)) == ("gone", CAUSES, 1)
+        assert [row.kind for row in store.outbox("run1")] == ["confirmed", "gone"]
+
+
+def words(store: FindingsStore) -> list[tuple[str, int, str]]:
+    return [(row.kind, row.turn, row.state) for row in store.outbox("run1")]
+
+
+def tell(store: FindingsStore) -> None:
+    """Send whatever is due, and what becomes due by that."""
+    while rows := store.due(NOW):
+        store.mark_sent(rows[0], NOW)
+
+
+def test_what_turns_out_to_be_the_clients_is_taken_back(tmp_path: Path) -> None:
+    """From those who heard of it; what went away by then is no news any more."""
+    cleared = finding("confirmed", is_about_cluster=False)
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding("confirmed"), ["mail"], NOW)
+        tell(store)
+        store.save_finding(cleared, ["mail"], NOW)
+        store.save_finding(cleared, ["mail"], NOW)
+        tell(store)
+        store.save_finding(finding("gone", is_about_cluster=False, gone_k=200), ["mail"], NOW)
+
+        assert words(store) == [("confirmed", 1, "sent"), ("gone", 1, "sent")]
+
+
+def test_what_nobody_has_heard_of_is_taken_back_without_a_word(tmp_path: Path) -> None:
+    """A try that was begun may have been heard."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        for key in ("run1-130", "run1-140"):
+            store.save_finding(finding("confirmed", key=key), ["mail"], NOW)
+        store.begin_try(store.due(NOW)[0], NOW, NOW)
+        for key in ("run1-130", "run1-140"):
+            store.save_finding(finding(key=key, is_about_cluster=False), ["mail"], NOW)
+
+        rows = [(row.key, row.kind) for row in store.outbox("run1")]
+        assert rows == [("run1-130", "confirmed"), ("run1-130", "gone")]
+
+
+def test_a_finding_that_comes_back_is_told_again_and_each_time_in_order(tmp_path: Path) -> None:
+    """People believe that it is over: so each turn has a word of its own."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        for _ in range(2):
+            store.save_finding(finding("confirmed"), ["mail"], NOW)
+            store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
+            tell(store)
+
+        assert words(store) == [
+            ("confirmed", 1, "sent"),
+            ("gone", 1, "sent"),
+        ], "up and gone again between two rounds is no news"
+        store.save_finding(finding("confirmed"), ["mail"], NOW)
+        tell(store)
+        store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
+        assert words(store)[2:] == [("confirmed", 2, "sent"), ("gone", 2, "pending")]
+
+
+def test_what_was_told_and_lasts_is_known_by_sink(tmp_path: Path) -> None:
+    """Not what is owed still, and not what went away since."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        for key in ("run1-1", "run1-2", "run1-3"):
+            store.save_finding(finding(key=key), ["hook", "mail"], NOW)
+        for row in store.due(NOW):
+            if row.sink == "hook" and row.key != "run1-3":
+                store.mark_sent(row, NOW)
+        store.save_finding(finding("gone", key="run1-2", gone_k=200), ["hook", "mail"], NOW)
+
+        assert [row.key for row in store.lasting("hook")] == ["run1-1"]
+        assert store.lasting("mail") == []
+
+
+def test_a_try_is_counted_before_it_is_made(tmp_path: Path) -> None:
+    """A daemon that dies in it does not meet the message again at once; a settled one is not begun."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding(), ["mail"], NOW)
+        (row,) = store.due(NOW)
+        begun = store.begin_try(row, NOW, NOW + SECOND_NS)
+        due_at_once = store.due(NOW)
+        store.mark_sent(row, NOW)
+
+        assert (begun, due_at_once) == (NotificationContent(finding(), was="", so_far=""), [])
+        assert store.begin_try(row, NOW, NOW) is None
+        assert [sent.attempts for sent in store.outbox("run1")] == [1]
+
+
+def test_what_was_sent_by_a_clock_ahead_is_not_counted_for_ever(tmp_path: Path) -> None:
+    """Else a clock that ran two days ahead would mute us for two days."""
+    hour = 3600 * SECOND_NS
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding(), ["mail"], NOW)
+        store.mark_sent(store.due(NOW)[0], NOW + 48 * hour)
+
+        assert store.sent_between("mail", NOW - hour, NOW) == 0
+        assert store.sent_between("mail", NOW + 47 * hour, NOW + 48 * hour) == 1
+
+
+def test_that_it_went_away_is_due_only_after_that_it_came(tmp_path: Path) -> None:
+    """While the first mail waits for another try, the follow-up waits too."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
+        (first,) = store.due(NOW)
+        assert store.begin_try(first, NOW, NOW + SECOND_NS)
+        store.mark_retry(first, NOW, NOW + 60 * SECOND_NS, "451 try later")
+        assert store.due(NOW + SECOND_NS) == []
+
+        (again,) = store.due(NOW + 60 * SECOND_NS)
+        assert (again.kind, again.attempts, again.detail) == ("confirmed", 1, "451 try later")
+        store.mark_sent(again, NOW)
+        assert [row.kind for row in store.due(NOW + 60 * SECOND_NS)] == ["gone"]
+
+
+def test_a_settled_message_stays_settled(tmp_path: Path) -> None:
+    """Neither a second mark nor a second save makes a sent mail due again."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding(), ["mail"], NOW)
+        (row,) = store.due(NOW)
+        store.mark_sent(row, NOW, "250 ok")
+        store.mark_never(row, NOW, "550 no such user")
+        store.save_finding(finding(), ["mail"], NOW)
+
+        assert store.due(NOW + MAX_RETRY_WAIT_NS) == []
+        assert [(sent.state, sent.detail) for sent in store.outbox("run1")] == [("sent", "250 ok")]
+
+
+def test_a_retry_survives_a_wall_clock_that_steps_back(tmp_path: Path) -> None:
+    """A mail put off until long after now was put off by another clock, and is due."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.save_finding(finding(), ["mail"], NOW)
+        (row,) = store.due(NOW)
+        store.mark_retry(row, NOW, NOW + SECOND_NS, "")
+
+        assert len(store.due(NOW - 2 * MAX_RETRY_WAIT_NS)) == 1
+
+
+def test_checkpoints_are_overwritten(tmp_path: Path) -> None:
+    """A name holds its last value; an unknown name holds none."""
+    with FindingsStore(tmp_path / "f.db") as store:
+        store.set_checkpoint("stream", "12")
+        store.set_checkpoint("stream", "13")
+
+        assert (store.checkpoint("stream"), store.checkpoint("other")) == ("13", None)
+
+
+def test_a_failed_save_leaves_nothing_behind(tmp_path: Path) -> None:
+    """One broken cause in the middle undoes the whole finding."""
+    path = tmp_path / "f.db"
+    twice = dataclasses.replace(finding(), causes=(CAUSES[0], CAUSES[0]))
+    with FindingsStore(path) as store, pytest.raises(FindingsError, match=r"f\.db"):
+        store.save_finding(twice, ["mail"], NOW)
+
+    with FindingsStore(path) as store:
+        assert (store.findings("run1"), store.outbox("run1")) == ([], [])
+
+
+@pytest.mark.parametrize("damage", [b"not a database, but long enough to look" * 99, None])
+def test_a_damaged_file_is_a_typed_error(tmp_path: Path, damage: bytes | None) -> None:
+    """Overwritten from the start, or with its middle pages gone: no bare SQLite error."""
+    path = tmp_path / "f.db"
+    with FindingsStore(path) as store:
+        store.save_finding(finding(), ["mail"], NOW)
+    whole = path.read_bytes()
+    path.write_bytes(damage or whole[:4096] + b"\xff" * (len(whole) - 4096))
+
+    with pytest.raises(FindingsError, match=r"f\.db"), FindingsStore(path) as store:
+        store.findings("run1")
+
+
+def test_a_locked_file_is_busy_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller may try again later."""
+    path = tmp_path / "f.db"
+    with FindingsStore(path):
+        pass
+    monkeypatch.setattr(module, "BUSY_SECONDS", 0.0)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    with FindingsStore(path) as store, pytest.raises(FindingsBusyError):
+        store.set_checkpoint("stream", "1")
+    other.close()
+
+
+def test_a_reader_does_not_wait_for_a_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The live view reads while the stream writes."""
+    path = tmp_path / "f.db"
+    with FindingsStore(path) as store:
+        store.save_finding(finding(), ["mail"], NOW)
+    monkeypatch.setattr(module, "BUSY_SECONDS", 0.0)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    with FindingsStore(path) as store:
+        assert store.findings("run1") == [finding()]
+    other.close()

@@ -1,0 +1,148 @@
+"""A run's audit from its journals: in order of time, by subscription, of all of a source's clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from soak.core.header import instance_of, stream_name
+from soak.core.journal_format import End, columns_line, encode
+from soak.core.model import Record, Span
+from soak.core.plan import text
+from soak.core.units import SECOND_NS
+from soak.store.audit import audit_run, is_loss_known
+from soak.store.journal.merged import MergedReader
+from soak.store.run_folder import Run, RunFolder
+
+RUN = Run("r-1", 0, "host", {}, "ended")
+EMPTY = columns_line(())
+Lines = list[Record | End]
+
+
+def _plan(more: str = "", kafka: str = "{}") -> str:
+    return f"name: x\nbroker: {{kafka: {kafka}}}\ntopic: {{name: t}}\n{more}"
+
+
+def _record(k: int, inc: int = 1, **lanes: dict[str, tuple[Span, ...]]) -> Record:
+    return Record(k, inc, 0, 0, EMPTY.id, (), **lanes)  # type: ignore[arg-type]  # spans only
+
+
+def _write(folder: RunFolder, source: str, *files: Lines) -> None:
+    home = folder.journal / source
+    home.mkdir(parents=True)
+    for number, lines in enumerate(files):
+        raw = [encode(EMPTY), *(encode(line) for line in lines)]
+        (home / f"{number:06d}.jsonl").write_bytes(b"".join(raw))
+
+
+def test_records_of_all_sources_come_in_order_of_time_and_once(tmp_path: Path) -> None:
+    """Over two files of a source, with a repeated record, and of one second as the sources are named."""
+    folder = RunFolder(tmp_path)
+    _write(folder, "b@h", [_record(0), _record(2), _record(2), End(1)], [_record(4, 2)])
+    _write(folder, "a@h", [_record(1), _record(2), _record(3)])
+    reader = MergedReader(folder.journal, ["b@h", "a@h"])
+
+    found = [(one.source, one.record.inc, one.record.k) for one in reader.read()]
+
+    expected = [("b", 1, 0), ("a", 1, 1), ("b", 1, 2), ("a", 1, 2), ("a", 1, 3), ("b", 2, 4)]
+    assert found == [(f"{name}@h", inc, k) for name, inc, k in expected]
+    assert reader.ended == {("b@h", 1)}
+
+
+def test_each_consumer_reads_for_its_subscription(tmp_path: Path) -> None:
+    """Four processes, two to a subscription; the last one missed 23 of its partition's messages."""
+    folder = RunFolder(tmp_path)
+    plan = text.load(_plan("consumers: {subscriptions: 2, per_subscription: 2}\n"), "p").plan
+    lanes = [stream_name(instance_of(RUN.id, "produce.0@h"), 1, at) for at in (0, 1)]
+    whole: tuple[Span, ...] = ((0, 99, 0, 99),)
+    part: tuple[Span, ...] = ((0, 49, 0, 49), (73, 99, 73, 99))
+    _write(folder, "produce.0@h", [_record(0, acknowledged=dict.fromkeys(lanes, whole)), End(1)])
+    for number in range(4):
+        got = part if number == 3 else whole
+        _write(folder, f"consume.{number}@h", [_record(0, received={lanes[number % 2]: got})])
+
+    audit = audit_run(folder, RUN, plan)
+
+    assert (audit.verdict()["acked"], audit.verdict()["received"]) == (200, 377)
+    assert [counts["lost"] for counts in audit.by_subscription()] == [0, 23]
+
+
+def test_a_source_ends_for_all_of_its_clients(tmp_path: Path) -> None:
+    """Its first life was killed, so that what arrived unacknowledged is unknown; the second one ended."""
+    folder = RunFolder(tmp_path)
+    plan = text.load(_plan("load: {clients_per_producer: 3}\n"), "p").plan
+    _write(folder, "produce.0@h", [_record(0)], [_record(1, 2), End(2)])
+    arrived: dict[str, tuple[Span, ...]] = {
+        stream_name(instance_of(RUN.id, "produce.0@h", client), inc, 0): ((0, 9, 0, 9),)
+        for client in range(3)
+        for inc in (1, 2)
+    }
+    _write(folder, "consume.0@h", [_record(1, received=arrived)])
+
+    verdict = audit_run(folder, RUN, plan).verdict()
+
+    assert (verdict["received"], verdict["unknown"], verdict["received_unacked"]) == (60, 30, 30)
+
+
+def test_a_damaged_record_of_a_consumer_is_no_loss(tmp_path: Path) -> None:
+    """Of the 100 messages of second 1 nobody can tell; the 23 of second 3 are lost."""
+    folder = RunFolder(tmp_path)
+    name = stream_name(instance_of(RUN.id, "produce.0@h"), 1, 0)
+    sent: tuple[Span, ...] = ((0, 499, 0, 499),)
+    _write(folder, "produce.0@h", [_record(0, acknowledged={name: sent}), End(1)])
+    got = [(at, at + 99 - 23 * (at == 300)) for at in range(0, 500, 100)]
+    lines: Lines = [
+        _record(k, received={name: ((first, last, first, last),)})
+        for k, (first, last) in enumerate(got)
+    ]
+    _write(folder, "consume.0@h", lines)
+    path = folder.journal / "consume.0@h" / "000000.jsonl"
+    raw = path.read_bytes().splitlines(keepends=True)
+    raw[2] = b"#" * 40 + raw[2][40:]
+    path.write_bytes(b"".join(raw))
+
+    verdict = audit_run(folder, RUN, text.load(_plan(), "p").plan).verdict()
+
+    assert (verdict["received"], verdict["unknown"], verdict["lost"]) == (377, 100, 23)
+
+
+def test_a_record_that_was_never_written_is_a_gap_and_a_long_one_is_not(tmp_path: Path) -> None:
+    """Seconds 3 to 5 are one record that covers them; second 7 is missing; then comes another life."""
+    folder = RunFolder(tmp_path)
+    ends = [(1, 1, 1), (1, 2, 1), (1, 5, 3), (1, 6, 1), (1, 8, 1), (2, 12, 1)]
+    lines: Lines = [
+        Record(k, inc, (k + 1) * SECOND_NS, length * SECOND_NS, EMPTY.id, ())
+        for inc, k, length in ends
+    ]
+    _write(folder, "produce.0@h", lines)
+
+    found = MergedReader(folder.journal, ["produce.0@h"]).read()
+
+    assert [one.record.k for one in found if one.is_after_gap] == [8]
+
+
+def test_a_producer_with_a_missing_record_may_have_had_more_acknowledged(tmp_path: Path) -> None:
+    """It ended on purpose, but what arrived and is on no record of it is unknown."""
+    folder = RunFolder(tmp_path)
+    name = stream_name(instance_of(RUN.id, "produce.0@h"), 1, 0)
+    whole: tuple[Span, ...] = ((0, 9, 0, 9),)
+    first, last = (
+        Record(k, 1, (k + 1) * SECOND_NS, SECOND_NS, EMPTY.id, (), sent_next={name: 10})
+        for k in (0, 2)
+    )
+    _write(folder, "produce.0@h", [first, last, End(1)])
+    _write(folder, "consume.0@h", [_record(3, received={name: whole})])
+
+    verdict = audit_run(folder, RUN, text.load(_plan(), "p").plan).verdict()
+
+    assert (verdict["unknown"], verdict["received_unacked"]) == (10, 0)
+
+
+def test_without_acknowledgements_loss_is_not_known() -> None:
+    for settings in (
+        'producer: {acks: "0"}',
+        'producer: {request.required.acks: "0"}',
+        'common: {acks: "0"}, producer: {linger.ms: 1}',
+        'common: {acks: all}, producer: {request.required.acks: "0"}',
+    ):
+        assert not is_loss_known(text.load(_plan(kafka=f"{{{settings}}}"), "p").plan)
+    assert is_loss_known(text.load(_plan(), "p").plan)

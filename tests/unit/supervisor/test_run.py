@@ -1,0 +1,400 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from soak.core.clock import SystemClock
+from soak.core.phases import decision_line
+from soak.core.units import SECOND_NS
+from soak.service.systemd import ChildWatchdog
+from soak.store.run_folder import RunFolder
+from soak.supervisor.run import GaveUpError, Role, Supervisor
+from tests.support.fakes import FakeClock
+from tests.support.paths import ROOT
+
+LIMIT_SECONDS = 30
+
+FAKE_DAEMON = """
+import os, signal, socket, subprocess, sys
+role, folder = sys.argv[1], sys.argv[3]
+if role == "dies":
+    sys.exit(3)
+if role == "parent":
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    print(child.pid, file=open(folder + "/grandchild", "w"), flush=True)
+if role == "hangs":
+    manager = "\\0" + os.environ["NOTIFY_SOCKET"][1:]
+    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"READY=1", manager)
+if role == "ends":
+    open(folder + "/phases.jsonl", "w").write(%r)
+    sys.exit(0)
+print(os.getpid(), file=open(folder + "/up." + role, "w"), flush=True)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+signal.pause()
+""" % decision_line("end", 0)  # noqa: UP031  # braces are the program's own
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> tuple[str, str]:
+    path = tmp_path / "daemon.py"
+    path.write_text(FAKE_DAEMON)
+    return sys.executable, str(path)
+
+
+@pytest.fixture
+def deaths() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def make() -> Iterator[list[Supervisor]]:
+    made: list[Supervisor] = []
+    yield made
+    for supervisor in made:
+        supervisor.close()
+
+
+class HastyClock(SystemClock):
+    """Pauses of seconds pass in a moment."""
+
+    def mono_ns(self) -> int:
+        return 20 * super().mono_ns()
+
+
+def _supervisor(
+    tmp_path: Path,
+    program: tuple[str, str],
+    deaths: list[str],
+    *roles: Role,
+    watch: ChildWatchdog | None = None,
+) -> Supervisor:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    return Supervisor(
+        folder,
+        HastyClock(),
+        on_death=lambda name, how: deaths.append(f"{name} {how}"),
+        roles=roles,
+        program=program,
+        watch=watch,
+    )
+
+
+def _until(condition: object) -> None:
+    """Ask until it holds; a bound, not a pace."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not condition():  # type: ignore[operator]  # a function
+        assert time.monotonic() < deadline, "it never held"
+        time.sleep(0.01)
+
+
+def test_what_dies_is_started_again_and_kept_for_the_report(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    supervisor = _supervisor(
+        tmp_path, program, deaths, Role("waits", ("waits",), is_measuring=True)
+    )
+    make.append(supervisor)
+    supervisor.start()
+    _until((tmp_path / "run" / "up.waits").exists)
+    first = supervisor.pids()["waits"]
+    os.kill(first, signal.SIGKILL)
+    _until(lambda: supervisor.poll() or deaths)
+
+    line = json.loads((tmp_path / "run" / "restarts.jsonl").read_text())
+    assert deaths == ["waits signal SIGKILL"]
+    assert supervisor.pids()["waits"] != first
+    assert (line["daemon"], line["how"]) == ("waits", "signal SIGKILL")
+
+
+def test_what_hangs_is_killed_and_started_again_as_what_dies(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    """It said that it is ready, and then no more; the other one may still take its time to start."""
+    roles = [
+        Role(name, (name,), is_measuring=True, silence_ns=SECOND_NS) for name in ("hangs", "waits")
+    ]
+    with ChildWatchdog(HastyClock(), 10**6 * SECOND_NS) as watch:
+        supervisor = _supervisor(tmp_path, program, deaths, *roles, watch=watch)
+        make.append(supervisor)
+        supervisor.start()
+        first = supervisor.pids()
+        _until(lambda: supervisor.poll() or deaths)
+        second = supervisor.pids()
+
+    line = json.loads((tmp_path / "run" / "restarts.jsonl").read_text())
+    assert deaths == ["hangs no sign of life, killed"]
+    assert (line["daemon"], line["how"]) == ("hangs", "no sign of life, killed")
+    assert first["waits"] == second["waits"]
+    assert first["hangs"] != second["hangs"]
+
+
+def _reader_and_writer(
+    tmp_path: Path,
+    program: tuple[str, str],
+    reader: str,
+    watch: ChildWatchdog,
+    lead_seconds: int = 7,
+) -> Supervisor:
+    """Return a supervisor of two; `reader` is what the first of them does."""
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    return Supervisor(
+        folder,
+        watch.clock,
+        roles=[
+            Role("produce.0", ("waits",), is_measuring=True, after="consume."),
+            Role("consume.0", (reader,), is_measuring=True),
+        ],
+        on_death=print,
+        program=program,
+        watch=watch,
+        load_from_wall_ns=watch.clock.wall_ns() + lead_seconds * SECOND_NS,
+    )
+
+
+def test_who_sends_is_started_once_those_who_read_are_ready(
+    tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
+) -> None:
+    """No time need pass for it, and none does here."""
+    with ChildWatchdog(FakeClock(), LIMIT_SECONDS * SECOND_NS) as watch:
+        supervisor = _reader_and_writer(tmp_path, program, "hangs", watch)
+        make.append(supervisor)
+        supervisor.start()
+        first = set(supervisor.pids())
+        _until(lambda: supervisor.poll() or len(supervisor.pids()) == 2)
+
+    assert first == {"consume.0"}
+
+
+def test_who_sends_does_not_wait_for_ever(
+    tmp_path: Path,
+    program: tuple[str, str],
+    make: list[Supervisor],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The reader is up and never says that it is ready: the load begins without it, and the log says so."""
+    clock = FakeClock()
+    with ChildWatchdog(clock, LIMIT_SECONDS * SECOND_NS) as watch:
+        supervisor = _reader_and_writer(tmp_path, program, "waits", watch)
+        make.append(supervisor)
+        supervisor.start()
+        _until((tmp_path / "run" / "up.waits").exists)
+        clock.advance(2.9)
+        supervisor.poll()
+        early = set(supervisor.pids())
+        clock.advance(0.1)
+        supervisor.poll()
+
+    assert (early, set(supervisor.pids())) == ({"consume.0"}, {"consume.0", "produce.0"})
+    assert "started_before_others daemon=produce.0 not_ready=consume.0" in caplog.text
+
+
+def test_a_load_that_came_due_in_a_sleep_is_begun_at_once(
+    tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
+) -> None:
+    """A host that came an hour early was asleep for two, and its reader is not ready."""
+    clock = FakeClock()
+    with ChildWatchdog(clock, LIMIT_SECONDS * SECOND_NS) as watch:
+        supervisor = _reader_and_writer(tmp_path, program, "waits", watch, lead_seconds=3600)
+        make.append(supervisor)
+        supervisor.start()
+        early = set(supervisor.pids())
+        clock.suspend(7200)
+        supervisor.poll()
+
+    assert (early, set(supervisor.pids())) == ({"consume.0"}, {"consume.0", "produce.0"})
+
+
+def test_who_sends_waits_for_nobody_once_the_load_has_begun(
+    tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
+) -> None:
+    """A run that goes on after a cut: a reader may have days of its journal to read before it is ready."""
+    with ChildWatchdog(FakeClock(), LIMIT_SECONDS * SECOND_NS) as watch:
+        supervisor = _reader_and_writer(tmp_path, program, "waits", watch, lead_seconds=-3600)
+        make.append(supervisor)
+        supervisor.start()
+
+    assert set(supervisor.pids()) == {"consume.0", "produce.0"}
+
+
+def test_a_run_that_is_stopped_before_its_load_begins_none(
+    tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
+) -> None:
+    clock = FakeClock()
+    with ChildWatchdog(clock, LIMIT_SECONDS * SECOND_NS) as watch:
+        supervisor = _reader_and_writer(tmp_path, program, "waits", watch)
+        make.append(supervisor)
+        supervisor.start()
+        _until((tmp_path / "run" / "up.waits").exists)
+        supervisor.stop()
+        clock.advance(10)
+
+        assert supervisor.poll()
+    assert supervisor.pids() == {}
+
+
+def test_what_keeps_dying_ends_the_run_with_its_log(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    supervisor = _supervisor(tmp_path, program, deaths, Role("dies", ("dies",), is_measuring=True))
+    make.append(supervisor)
+    supervisor.start()
+
+    with pytest.raises(GaveUpError, match="dies died 6 times in a minute"):
+        _until(supervisor.poll)
+
+
+def test_what_cannot_be_started_on_a_drive_that_takes_nothing_is_started_later(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    """A log that cannot be opened is no reason to end a run."""
+    supervisor = _supervisor(
+        tmp_path, program, deaths, Role("waits", ("waits",), is_measuring=True)
+    )
+    make.append(supervisor)
+    supervisor.start()
+    first = supervisor.pids()["waits"]
+    logs = tmp_path / "run" / "logs"
+    logs.rename(tmp_path / "run" / "away")
+    os.kill(first, signal.SIGKILL)
+    _until(lambda: supervisor.poll() or deaths)
+    nobody = supervisor.pids()
+    (tmp_path / "run" / "away").rename(logs)
+    _until(lambda: supervisor.poll() or supervisor.pids())
+
+    assert nobody == {}
+    assert supervisor.pids()["waits"] != first
+
+
+def test_the_run_is_over_when_what_measures_has_ended_on_purpose(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    supervisor = _supervisor(
+        tmp_path,
+        program,
+        deaths,
+        Role("ends", ("ends",), is_measuring=True),
+        Role("waits", ("waits",)),
+    )
+    make.append(supervisor)
+    supervisor.start()
+
+    _until(supervisor.poll)
+
+    assert deaths == []
+
+
+def _started_by_parent(supervisor: Supervisor, tmp_path: Path) -> int:
+    """Start what is supervised; return the process that its `parent` has started."""
+    supervisor.start()
+    _until((tmp_path / "run" / "up.parent").exists)
+    return int((tmp_path / "run" / "grandchild").read_text())
+
+
+def test_what_a_daemon_started_dies_with_it(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    supervisor = _supervisor(tmp_path, program, deaths, Role("parent", ("parent",)))
+    make.append(supervisor)
+    grandchild = _started_by_parent(supervisor, tmp_path)
+
+    supervisor.close()
+
+    _until(lambda: _is_gone(grandchild))
+
+
+def test_what_a_daemon_started_ends_with_it_when_it_is_stopped(
+    tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
+) -> None:
+    """In order, and not only once all is closed: its number may be another's by then."""
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    roles = [Role("probe", ("parent",))]
+    supervisor = Supervisor(folder, FakeClock(), roles=roles, on_death=print, program=program)
+    make.append(supervisor)
+    grandchild = _started_by_parent(supervisor, tmp_path)
+
+    supervisor.stop()
+
+    _until(lambda: _is_gone(grandchild))
+
+
+def test_who_ended_long_ago_is_killed_by_its_number_no_more(
+    tmp_path: Path,
+    program: tuple[str, str],
+    deaths: list[str],
+    make: list[Supervisor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others may have the numbers by then; who still runs is killed all the same, once."""
+    roles = [Role("ends", ("ends",), is_measuring=True), Role("waits", ("waits",))]
+    supervisor = _supervisor(tmp_path, program, deaths, *roles)
+    make.append(supervisor)
+    supervisor.start()
+    _until(supervisor.poll)
+    left = supervisor.pids()
+    killed: list[int] = []
+    killpg = os.killpg
+
+    def kill(pid: int, number: int) -> None:
+        killed.append(pid)
+        killpg(pid, number)
+
+    monkeypatch.setattr(os, "killpg", kill)
+    supervisor.close()
+    supervisor.close()
+
+    assert killed == list(left.values())
+
+
+def test_no_child_outlives_a_supervisor_that_is_killed(
+    tmp_path: Path, program: tuple[str, str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    code = (
+        "import signal; from pathlib import Path; from soak.core.clock import SystemClock\n"
+        "from soak.supervisor.run import Role, Supervisor\n"
+        "from soak.store.run_folder import RunFolder\n"
+        f"s = Supervisor(RunFolder(Path({str(tmp_path / 'run')!r})), SystemClock(), "
+        f"on_death=lambda *_: None, roles=[Role('waits', ('waits',))], program={program!r})\n"
+        "s.start(); signal.pause()"
+    )
+    supervisor = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    up = tmp_path / "run" / "up.waits"
+    _until(lambda: up.exists() and up.read_text().strip())
+    child = int(up.read_text())
+
+    supervisor.kill()
+    supervisor.wait(LIMIT_SECONDS)
+
+    _until(lambda: _is_gone(child))
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_what_must_not_disturb_the_load_has_a_low_priority_in_its_group_too(
+    tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
+) -> None:
+    supervisor = _supervisor(tmp_path, program, deaths, Role("waits", ("waits",), niceness=19))
+    make.append(supervisor)
+    supervisor.start()
+    pid = supervisor.pids()["waits"]
+    group = Path(f"/proc/{pid}/autogroup")
+
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+    assert not group.exists() or group.read_text().endswith("nice 19\n")
