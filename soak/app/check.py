@@ -6,28 +6,34 @@ import contextlib
 import logging
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from soak.app import host
+from soak.app import guarantees, host, preflight
+from soak.app.multi_host import load_probe_plan
 from soak.app.preflight import (
     check_probe_folders,
     check_probe_settings,
     check_runs_folder,
+    limit_warnings,
     probe_warnings,
+    profile_table,
 )
 from soak.clients.client_settings import is_secret_reference
+from soak.conductor.catch_up import never_begins
 from soak.conductor.free_space import broker_folders
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError
+from soak.core.cluster import durability
+from soak.core.errors import BrokerError, PlanError
 from soak.core.plan import text
 from soak.core.plan.plan import AnyPlan, Plan, ProbePlan, Ship
-from soak.core.plan.text import Document
+from soak.core.plan.rates import soak_rate_text
+from soak.core.plan.text import Document, PlanFile
 from soak.core.ports import Clock, LeaderSource
+from soak.core.units import format_duration
 from soak.core.wording import OTHERS_NAME
 from soak.load.leaders import MAX_LEADERS
+from soak.runtime.context import connect
 from soak.store.samples_topic import SamplesClients
 
 
@@ -98,55 +104,33 @@ def check_probe_host(path: Path, plan: ProbePlan, document: Document) -> None:
     print("\n".join(host.host_lines(broker_folders(plan))))
 
 
-# --- `soak check`: everything that can be known before the first message.
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from soak.core.plan.plan import AnyPlan, Plan
-    from soak.core.plan.text import PlanFile
-
-
-def check(
-    plan: Annotated[Path, typer.Argument(help="The plan, a YAML file.")],
-    show: Annotated[
-        bool,
-        typer.Option("--show", help="Print the plan with every default; all else goes to stderr."),
-    ] = False,
-    scale: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
-    duration: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
-    drives: Annotated[
-        bool, typer.Option("--drives", help="Measure the brokers' drives that this host has.")
-    ] = False,
-    run_dir: Annotated[
-        Path | None, typer.Option(help="With --drives: the run whose folder keeps what was found.")
-    ] = None,
-) -> None:
-    """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first fault."""
-    with _without_client_logs():
-        run_check(plan, show, scale, duration, drives, run_dir)
-
-
 def run_check(
     plan: Path, show: bool, scale: str, duration: str, drives: bool, run_dir: Path | None
 ) -> None:
-    from soak.app import host as _drives
-    from soak.app import preflight
-    from soak.app.multi_host import load_probe_plan
-    from soak.core.errors import PlanError
+    """Check a plan, this machine and the cluster, and print the result.
 
+    Raises:
+        PlanError: with file, line and key of the first error.
+    """
+    with _without_client_logs():
+        _run_check(plan, show, scale, duration, drives, run_dir)
+
+
+def _run_check(
+    plan: Path, show: bool, scale: str, duration: str, drives: bool, run_dir: Path | None
+) -> None:
     if run_dir is not None and not drives:
         raise PlanError("--run-dir: is where --drives keeps what it finds, and goes with it")
-    host = load_probe_plan(plan)
-    if host is not None:  # it knows no more of the run
+    probe_plan = load_probe_plan(plan)
+    if probe_plan is not None:  # it knows no more of the run
         for option, value in {"--scale": scale, "--duration": duration}.items():
             if value:
                 raise PlanError(f"{option}: a host that only probes has no load to cut")
-        with _after_plan(host[0] if show else None):
+        with _after_plan(probe_plan[0] if show else None):
             if drives:
-                _drives.check_drives(host[0], run_dir)
+                host.check_drives(probe_plan[0], run_dir)
             else:
-                check_probe_host(plan, *host)
+                check_probe_host(plan, *probe_plan)
         return
     plan_file = preflight.scaled_plan(preflight.load_plan(plan), scale, duration)
     preflight.check_host(plan_file, Path(plan_file.plan.run_directory))
@@ -179,15 +163,6 @@ def _after_plan(plan: AnyPlan | None) -> Iterator[None]:
 
 def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> None:
     """Print what there is to know of a plan that was not refused."""
-    from soak.app import guarantees
-    from soak.app import host as _drives
-    from soak.app.preflight import limit_warnings, probe_warnings, profile_table
-    from soak.core.clock import SystemClock
-    from soak.core.cluster import durability
-    from soak.core.plan.rates import soak_rate_text
-    from soak.core.units import format_duration
-    from soak.runtime.context import connect
-
     clock = SystemClock()
     found, name = plan_file.plan, plan_file.document.name
     where = "a lab broker on this machine" if found.lab else "the cluster that it names"
@@ -215,9 +190,9 @@ def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> N
     )
     for warning in (*beyond, *ship_warnings(found.ship, clock)):
         print(f"Warning: {warning}.")
-    print("\n".join(_drives.host_lines([] if drives else _drives.drive_folders(found))))
+    print("\n".join(host.host_lines([] if drives else host.drive_folders(found))))
     if drives:
-        _drives.check_drives(found, run_dir)
+        host.check_drives(found, run_dir)
 
 
 def _unused_settings(plan: Plan) -> list[str]:
@@ -236,11 +211,6 @@ def _no_sinks(plan: Plan) -> list[str]:
 
 
 def _print_windows(plan: Plan) -> None:
-    from soak.conductor.catch_up import never_begins
-
     for number, window in enumerate(plan.phases.windows):
         if never_begins(plan, window):
             print(f"phases.windows.{number} never begins: the soak is too short for it.")
-
-
-check_command = check

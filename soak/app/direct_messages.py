@@ -14,7 +14,6 @@ from pathlib import Path
 from soak.alerting.daemon import build_sinks
 from soak.alerting.delivery import try_send
 from soak.app import preflight
-from soak.cli.main import EXIT_BAD_PLAN
 from soak.core.errors import PlanError, SoakError
 from soak.core.plan.plan import plugins_without
 from soak.core.ports import Clock, Message, Sink
@@ -81,6 +80,8 @@ FAILURE_RESOLVE_AFTER_NS = duration_ns("1d")
 FINDINGS_ARE_KEPT = "The load is measured on; what is found meanwhile is kept, and told as soon as the service stays."
 """What becomes of findings without the alert daemon."""
 _ALERT_UNIT = "soak-alert@"
+_BAD_PLAN_STATUS = "2"
+"""The exit status of `soak` for a bad plan."""
 
 
 def should_notify(unit: str, environment: Mapping[str, str]) -> bool:
@@ -90,10 +91,28 @@ def should_notify(unit: str, environment: Mapping[str, str]) -> bool:
     again however it ends but for a bad plan (from 254 on systemd asks at each such end), and fails too when
     no run begins, which is told already.
     """
-    is_refused = environment.get("MONITOR_EXIT_STATUS") == str(EXIT_BAD_PLAN)
+    is_refused = environment.get("MONITOR_EXIT_STATUS") == _BAD_PLAN_STATUS
     if unit.startswith("soak-begin@"):
         return not is_refused
     return is_refused or not unit.startswith(_ALERT_UNIT)
+
+
+def notify_of_failed_unit(
+    unit: str, plans: Path, state: Path, clock: Clock, environment: Mapping[str, str]
+) -> bool:
+    """Send to each sink of a unit's plan that it failed; return False when a sink needs another try.
+
+    Raises:
+        PlanError: the plan is wrong, or has no sinks.
+    """
+    if not should_notify(unit, environment):
+        print(f"{unit}: not told, as somebody knows or hears of it otherwise")
+        return True
+    name, sinks = load_sinks(plans / f"{unit.partition('@')[2]}.yaml", None)
+    now_ns, path = clock.wall_ns(), state / f".{unit}.told.json"
+    told = read_deliveries(path, failure_key(name, environment, now_ns), now_ns)
+    said = failure_message(name, unit, host_name(), environment, told.since_wall_ns)
+    return send_to_each(said, sinks, told, path)
 
 
 @dataclass(slots=True)

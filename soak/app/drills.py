@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
-from typer.core import TyperCommand
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a command imports what it needs when it is called
     from rich.console import Console
@@ -30,37 +27,25 @@ PASSED, MISSED, INCONCLUSIVE, NOT_HERE = 0, 1, 4, 5
 """Exit codes: also of a run that proves nothing, and of one that this machine cannot make."""
 
 
-def drill(
-    name: Annotated[
-        str, typer.Argument(help="Name of a drill, its file, or `all`; without it all are listed.")
-    ] = "",
-    run_dir: Annotated[Path | None, typer.Option(help="Folder for this run; new or empty.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Moves the fault by some seconds; 0: not.")] = 0,
-) -> None:
-    """Inject a fault into a run and see whether it is found and named; exit 0 only then.
+def run_drill(name: str, run_dir: Path | None, seed: int) -> int:
+    """Run a drill by its name or its file, show how it went, and return the exit code.
 
-    Exit 1 when something was missed, or the run failed; 2 when there is no such drill, or its plan is wrong;
-    4 when the run proves nothing, as the detector did not read it all; 5 when this machine cannot make it;
-    130 when it was interrupted.
+    Raises:
+        PlanError: there is no such drill, or its plan is wrong.
     """
     from soak.app import preflight
     from soak.app.foreground import EXIT_INTERRUPTED
     from soak.lab.drills import drill as drill_seed
 
-    if not name:
-        show_drills()
-        return
-    if name == "all":
-        raise typer.Exit(run_all_drills(run_dir))
     found = find_drill(name)
     plan_file = preflight.load_plan(found.plan)
     drill_seed.check_fit(found, plan_file)
     lack = missing_here(found, plan_file.plan.lab)
     if lack:
         print(f"soak: the drill {found.name} cannot run here: {lack}", file=sys.stderr)
-        raise typer.Exit(NOT_HERE)
+        return NOT_HERE
     result = _run_drill(found, plan_file, run_dir, seed)
-    raise typer.Exit(EXIT_INTERRUPTED if result is None else exit_code(result))
+    return EXIT_INTERRUPTED if result is None else exit_code(result)
 
 
 def exit_code(result: Result) -> int:
@@ -284,15 +269,7 @@ _OUTCOME_HEADINGS = ("drill", "injected", "found", "when", "why", "verdict")
 _WIDE_TERMINAL = 120
 
 
-class DrillListing(TyperCommand):
-    """The command, whose help has the drills below its options."""
-
-    def format_help(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401  # typer's own, and private
-        super().format_help(*arguments, **named)
-        show_drills()
-
-
-def show_drills() -> None:
+def print_drills() -> None:
     """Print every drill that ships."""
     from rich.console import Console
 

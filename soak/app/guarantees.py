@@ -6,17 +6,16 @@ import json
 import logging
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from soak.app import preflight
 from soak.core import plugins
 from soak.core.cluster import durability, forecast
-from soak.core.cluster.durability import Durability
+from soak.core.cluster.durability import Durability, Setting
 from soak.core.cluster.forecast import (
     Drive,
     Forecast,
@@ -28,9 +27,11 @@ from soak.core.cluster.forecast import (
     forecast_plan as forecast_from_limits,
 )
 from soak.core.errors import BrokerError
-from soak.core.plan.plan import Plan
+from soak.core.plan.plan import Plan, with_plugin_values
 from soak.core.plan.rates import Point
 from soak.core.plan.text import Document, KeyPath
+from soak.lab.lab import start_lab
+from soak.service.signals import exit_on_sigterm
 from soak.store.run_folder import RunFolder, write_atomically
 
 FORECAST_LOG = logging.getLogger("soak.cli.forecast")
@@ -149,60 +150,24 @@ def record_durability(folder: RunFolder, plan: Plan, document: Document) -> None
     )
 
 
-# --- `soak audit`: how safe an acknowledged message is on the target of a plan, and which setting decides.
-
-if TYPE_CHECKING:
-    from soak.core.cluster.durability import Durability, Setting
-
-
-class Format(StrEnum):
-    text = "text"
-    json = "json"
-
-
-def audit(
-    plan: Annotated[Path, typer.Argument(help="The plan, a YAML file.")],
-    other: Annotated[
-        Path | None, typer.Argument(help="A second plan: may the two be compared?")
-    ] = None,
-    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
-    scale: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
-) -> None:
-    """Tell the durability level (1 to 4) of a plan's target, from the live cluster and the plan.
-
-    A lab's broker is started for as long as it is asked. With two plans: exit 1 when their levels
-    differ, or are not known; 2 bad plan, or a cluster that does not answer.
-    """
-    import json
-
-    from soak.core.cluster import durability
-
+def audit_plans(
+    plan: Path, other: Path | None, scale: str, *, is_json: bool
+) -> tuple[list[str], bool]:
+    """Return what `soak audit` prints of one plan or two, and whether the two are comparable."""
     found = [(str(path), audit_plan(path, scale)) for path in (plan, other) if path is not None]
     bodies = [{"plan": name, **durability.to_json(one)} for name, one in found]
     if other is None:
-        print(
-            json.dumps(bodies[0], indent=2) if output is Format.json else durability_text(*found[0])
-        )
-        return
+        text = json.dumps(bodies[0], indent=2) if is_json else durability_text(*found[0])
+        return [text], True
     may_compare, because = durability.comparability(found[0], found[1])
-    if output is Format.json:
+    if is_json:
         body = {"plans": bodies, "comparable": may_compare, "because": because}
-        print(json.dumps(body, indent=2))
-    else:
-        print("\n".join([*(durability_text(*one) for one in found), because]))
-    raise typer.Exit(0 if may_compare else 1)
+        return [json.dumps(body, indent=2)], may_compare
+    return [*(durability_text(*one) for one in found), because], may_compare
 
 
 def audit_plan(path: Path, scale: str) -> Durability:
     """Ask the plan's cluster; a lab's is started before and stopped after."""
-    from contextlib import ExitStack
-    from tempfile import TemporaryDirectory
-
-    from soak.app import preflight
-    from soak.core.plan.plan import with_plugin_values
-    from soak.lab.lab import start_lab
-    from soak.service.signals import exit_on_sigterm
-
     plan_file = preflight.scaled_plan(preflight.load_plan(path), scale, "")
     preflight.check_target(plan_file)
     found = plan_file.plan
@@ -226,8 +191,6 @@ def audit_plan(path: Path, scale: str) -> Durability:
 
 def durability_text(name: str, found: Durability) -> str:
     """Return lines that each stand alone in a log."""
-    from soak.core.cluster import durability
-
     lines = [
         f"{name}: {found.system}, {durability.level_text(found)}",
         f"  replication {found.replication}: {durability.replication_reason(found)}",
@@ -239,12 +202,7 @@ def durability_text(name: str, found: Durability) -> str:
 
 
 def _setting_text(one: Setting, found: Durability) -> str:
-    from soak.core.cluster.durability import value_text
-
     part = f"decides {' and '.join(one.decides)}" if one.decides else "decides nothing"
     weak = [axis for axis in one.decides if getattr(found, axis) != "sync"]
     change = f"; `{one.change}` would help {' and '.join(weak)}" if one.change and weak else ""
-    return f"{one.name} {value_text(one.told.value)} ({one.told.where}): {part}{change}"
-
-
-audit_command = audit
+    return f"{one.name} {durability.value_text(one.told.value)} ({one.told.where}): {part}{change}"

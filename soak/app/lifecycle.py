@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import threading
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from soak.core.units import SECOND_NS, format_duration
 from soak.lab.lab import Lab
 from soak.load.consumer.start_offsets import store_start_offsets
 from soak.runtime.context import PhaseFile, connect, has_grid, host_name
+from soak.service.systemd import notifier
 from soak.store.journal.reader import last_record, sources
 from soak.store.plan_home import PlanHome, is_in_use, is_service_run, service_units
 from soak.store.run_folder import (
@@ -37,6 +39,7 @@ from soak.store.run_folder import (
     write_plan,
     write_run,
 )
+from soak.supervisor import run_end
 
 
 def new_run(plan: Plan, part: Part, clock: SystemClock) -> Run:
@@ -307,6 +310,22 @@ def _partly_started(plan: Plan, home: PlanHome) -> RunFolder | None:
     return folder if would_be == folder.plan.read_text() else None
 
 
+def finish_run(home: PlanHome, stop: threading.Event, clock: SystemClock) -> None:
+    """Wait until the current run of a plan is over, and mark it as ended.
+
+    Raises:
+        RunFolderError: there is no room for it; another call completes it.
+    """
+    folder = home.newest("running")
+    if folder is None:  # killed after all but the last step was done
+        notifier().ready()
+        home.leave()
+        print(f"no run goes on in {home.path}")
+        return
+    if run_end.run(folder, stop, clock):
+        close_run(home, folder)
+
+
 def close_run(home: PlanHome, folder: RunFolder) -> None:
     """Write down that a run is over: its daemons have ended, and none is to start again.
 
@@ -327,3 +346,22 @@ def _close_run(home: PlanHome, folder: RunFolder) -> None:
     if read_created_topics(folder).asked:
         print(f"the run's topics stay where they are: `soak clean {folder.path}` deletes them")
     home.leave()
+
+
+def request_stop(folder: RunFolder) -> str:
+    """Ask the conductor of a run to end the load, and return what a person should know.
+
+    Raises:
+        RunFolderError: no run folder, or it cannot be written.
+    """
+    run = read_run(folder)
+    if run.state != "running":
+        return f"run {run.id} does not go on: its state is {run.state}"
+    try:
+        folder.stop_request.touch()
+    except OSError as error:
+        raise RunFolderError(f"cannot write {folder.stop_request}: {error.strerror}") from error
+    told = f"run {run.id} ends; its conductor, once it runs, lets what was sent be received first"
+    if not run.only:
+        return told
+    return f"{told}\nhere that is {', '.join(run.only)} alone: stop the run on its other hosts, too"

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from soak.app import host
 from soak.app.preflight import check_probe_folders, check_probe_settings
+from soak.core import plugins
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.phases import decision_line
 from soak.core.plan import text as plan_text
@@ -33,6 +35,7 @@ from soak.store.run_folder import (
     RunFolder,
     file_lock,
     own_versions,
+    read_any_plan,
     read_run,
     write_atomically,
     write_plan,
@@ -415,3 +418,23 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: cannot read the plan: {error}") from error
+
+
+def print_readings(plan: Path | None, run_dir: Path | None, directory: Path, clock: Clock) -> None:
+    """Read every probe of a plan, of a run, or else all there are with their defaults, and print the result."""
+    if plan is None and run_dir is None:
+        configs = _default_configs(directory)
+    else:
+        found = load_any_plan(plan) if plan else read_any_plan(RunFolder(run_dir or Path()))
+        configs = found.probes
+    host.show_probes(host.read_probes(daemon.build(configs, clock), clock), host.plain_console())
+
+
+def _default_configs(directory: Path) -> dict[str, Any]:
+    """Return the default configuration of every probe, with this directory where one is needed."""
+    found = {}
+    for name in plugins.names("probes"):
+        kind = plugins.load("probes", name).Config
+        wants = "directory" in kind.__dataclass_fields__
+        found[name] = kind(directory=str(directory.absolute())) if wants else kind()
+    return found

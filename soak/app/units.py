@@ -11,12 +11,11 @@ import stat
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import soak
-from soak.cli.man import bash_completion, page
 from soak.core.errors import NotAvailableError, SoakError
 from soak.store.run_folder import write_atomically
 
@@ -56,22 +55,20 @@ def rendered_files() -> dict[Path, str]:
     return files
 
 
-def documents(root: Path) -> dict[Path, str]:
-    """Return the man page and the shell's completion, where the root has a folder for the former."""
+def _installable(root: Path, documents: Mapping[Path, str]) -> dict[Path, str]:
+    """Return the documents, such as the man page, if the root has a folder for man pages."""
     folder = root / MAN.parents[1]
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        return {}
-    return {MAN: page(), COMPLETION: bash_completion()}
+    return dict(documents) if folder.is_dir() and os.access(folder, os.W_OK) else {}
 
 
-def install(root: Path, *, is_dry: bool) -> list[str]:
+def install(root: Path, documents: Mapping[Path, str], *, is_dry: bool) -> list[str]:
     """Write the files below `root` and tell what was done; on this machine the manager is told too.
 
     Raises:
         SoakError: a file cannot be written.
     """
     steps = []
-    for place, text in {**rendered_files(), **documents(root)}.items():
+    for place, text in {**rendered_files(), **_installable(root, documents)}.items():
         path = root / place
         is_there = path.is_file() and path.read_text() == text
         steps.append(f"{'same' if is_there else 'write'} {path}")
@@ -241,10 +238,10 @@ class Account:
         return found.st_mode & bits == bits
 
 
-def check_installed(root: Path) -> list[str]:
+def check_installed(root: Path, documents: Mapping[Path, str]) -> list[str]:
     """Return what is wrong with what is installed below `root`; of this machine also who the daemons are."""
     account, wrong = account_of(SERVICE_USER) if is_managed(root) else (Account(), [])
-    files = {**rendered_files(), **documents(root)}
+    files = {**rendered_files(), **_installable(root, documents)}
     for place, text in files.items():
         path = root / place
         if not path.is_file() or path.read_text() != text:

@@ -7,6 +7,9 @@ import logging
 import os
 import pkgutil
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import TypeAlias
 
 import typer
 
@@ -23,19 +26,48 @@ EXIT_FAILED = 1
 EXIT_BAD_PLAN = 2
 EXIT_INTERRUPTED = 130
 
+Command: TypeAlias = Callable[..., None] | typer.Typer
+"""A function with typer annotations, or a group of such commands."""
 
-def command_names() -> dict[str, str]:
-    """Return command names and the modules that define them."""
+
+def commands() -> dict[str, Command]:
+    """Return every command by its name: what the modules of this package hold in `COMMANDS`."""
     return {
-        module.name.replace("_", "-"): f"soak.cli.{module.name}"
-        for module in pkgutil.iter_modules(soak.cli.__path__)
-        if not module.name.startswith("_") and module.name != "main"
+        name: command
+        for module in _modules()
+        for name, command in getattr(module, "COMMANDS", {}).items()
     }
 
 
-def build(arguments: list[str]) -> typer.Typer:
+def renamed() -> dict[str, str]:
+    """Return old names of commands and options, such as `alert --owed`, with the current ones."""
+    return {
+        old: new for module in _modules() for old, new in getattr(module, "RENAMED", {}).items()
+    }
+
+
+def with_current_names(arguments: Sequence[str]) -> tuple[list[str], str]:
+    """Return the arguments with current names for old ones, and a warning about these, or ""."""
+    words = list(arguments)
+    changes = []
+    for old, new in renamed().items():
+        command, *option = old.split()
+        if words[:1] != [command]:
+            continue
+        current = new.split()
+        if not option:
+            words[:1] = current
+        elif option[0] in words:
+            words = [current[-1] if word == option[0] else word for word in words]
+        else:
+            continue
+        changes.append(f"`soak {old}` is now `soak {new}`")
+    return words, "; ".join(changes)
+
+
+def build(arguments: Sequence[str]) -> typer.Typer:
     """Return the application, with only the command that is asked for: a daemon starts faster so."""
-    known = command_names()
+    known = commands()
     asked = arguments[0] if arguments else ""
     app = typer.Typer(
         name="soak",
@@ -46,7 +78,7 @@ def build(arguments: list[str]) -> typer.Typer:
     )
     app.callback()(lambda: None)
     for name in [asked] if asked in known else sorted(known):
-        command = importlib.import_module(known[name]).command
+        command = known[name]
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
@@ -68,7 +100,10 @@ def run() -> None:
         clock = SystemClock()
         systemd.apply_niceness_to_group(clock)
         keep_apart(clock)
-        build(sys.argv[1:])(prog_name="soak")
+        arguments, warning = with_current_names(sys.argv[1:])
+        if warning:
+            print_error(f"soak: {warning}")
+        build(arguments)(arguments, prog_name="soak")
     except PlanError as error:
         print_error(f"soak: {error}")
         sys.exit(EXIT_BAD_PLAN)
@@ -83,6 +118,12 @@ def run() -> None:
             raise
         LOG.critical("crashed error=%s", type(error).__name__, exc_info=True)
         sys.exit(EXIT_FAILED)
+
+
+def _modules() -> Iterator[ModuleType]:
+    for module in pkgutil.iter_modules(soak.cli.__path__):
+        if module.name != "main":
+            yield importlib.import_module(f"soak.cli.{module.name}")
 
 
 if __name__ == "__main__":

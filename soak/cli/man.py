@@ -1,4 +1,4 @@
-"""The man page and the shell completion, generated from the commands themselves; `python -m soak.cli.man` prints the page.
+"""The man page and the shell completion, generated from the commands themselves.
 
 `python -m soak.cli.man` prints the page.
 """
@@ -10,9 +10,6 @@ from importlib.metadata import version
 
 from typer.completion import get_completion_script  # type: ignore[attr-defined]  # as its docs do
 from typer.core import TyperCommand, TyperGroup, TyperOption
-from typer.main import get_command
-
-from soak.cli.main import build
 
 NAME = "soak"
 _FILES = (
@@ -22,9 +19,8 @@ _FILES = (
 )
 
 
-def page() -> str:
+def page(root: TyperGroup) -> str:
     """Return soak.1, in man(7)'s macros."""
-    root = get_command(build([]))
     about = (root.help or "").strip()
     lines = [
         f'.TH SOAK 1 "" "soakd {version("soakd")}" "User Commands"',
@@ -82,7 +78,3 @@ def _escaped(text: str) -> str:
     """Return text that roff prints as it stands."""
     plain = text.replace("\\", r"\e").replace("-", r"\-")
     return rf"\&{plain}" if plain.startswith((".", "'")) else plain
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from soak.app.analysis.omb import Findings, Format
+
+class Format(StrEnum):
+    """A summary for people, or one row a sample."""
+
+    text = "text"
+    jsonl = "jsonl"
+    csv = "csv"
+
+
+class FindingsFormat(StrEnum):
+    """Sentences for people, or one object a finding."""
+
+    text = "text"
+    jsonl = "jsonl"
+
 
 omb_app = typer.Typer(
     help="Read and write files of the OpenMessaging Benchmark.", no_args_is_help=True
@@ -97,7 +112,9 @@ def export(
 @omb_app.command()
 def analyse(
     files: Annotated[list[Path], typer.Argument(help="Result files, also packed.")],
-    output: Annotated[Findings, typer.Option("--format", help="How to print.")] = Findings.text,
+    output: Annotated[
+        FindingsFormat, typer.Option("--format", help="How to print.")
+    ] = FindingsFormat.text,
 ) -> None:
     """Find the steps of latency in result files of any dialect, and say what caused them.
 
@@ -112,10 +129,13 @@ def analyse(
         raise PlanError(f"{sources[0].document.name}: not a benchmark result")
     for imported in results:
         omb.check_measured(*imported)
-    is_text = output is Findings.text
+    is_text = output is FindingsFormat.text
     lines_of = omb.rises_text if is_text else omb.rises_json
     for path, result in results:
         for line in lines_of((path, result), omb.latency_rises(result)):
             print(line)
         for remark in () if is_text else result.remarks:  # a file may have no finding to hold them
             print(wording.printable(f"note: {path}: {remark}"), file=sys.stderr)
+
+
+COMMANDS = {"omb": omb_app}

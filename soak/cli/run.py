@@ -1,37 +1,66 @@
-"""Commands about a whole run: run it, stop it, report on it, merge the parts of several hosts, delete its topics."""
+"""Commands about a whole run: check it, run it, stop it, report on it, merge the parts of several hosts, delete its topics."""
 
 from __future__ import annotations
 
 import sys
 import webbrowser
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+Plan = Annotated[Path, typer.Argument(help="The plan, a YAML file.")]
+
+
+class Format(StrEnum):
+    text = "text"
+    json = "json"
+
+
+def check(
+    plan: Plan,
+    show: Annotated[
+        bool,
+        typer.Option("--show", help="Print the plan with every default; all else goes to stderr."),
+    ] = False,
+    scale: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
+    duration: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
+    drives: Annotated[
+        bool, typer.Option("--drives", help="Measure the brokers' drives that this host has.")
+    ] = False,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="With --drives: store the result in the folder of this run.")
+    ] = None,
+) -> None:
+    """Check a plan, this machine and the cluster; exit 2 with file, line and key of the first error."""
+    from soak.app.check import run_check
+
+    run_check(plan, show, scale, duration, drives, run_dir)
+
 
 def run(
-    plan: Annotated[Path, typer.Argument(help="The plan, a YAML file.")],
+    plan: Plan,
     run_dir: Annotated[
         Path | None,
         typer.Option(help="Folder for this run; new or empty. Default: below the plan's runs."),
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="Run at this part of the plan's rate, such as 0.01.")
+        str, typer.Option(help="Run at this fraction of the plan's rate, such as 0.01.")
     ] = "",
     duration: Annotated[
-        str, typer.Option(help="Cut the plan's load to this time, such as 2min, in proportion.")
+        str, typer.Option(help="Shorten the plan's load to this time, such as 2min, in proportion.")
     ] = "",
     run_id: Annotated[str, typer.Option(help="Id of a run over several hosts.")] = "",
     start: Annotated[str, typer.Option(help="When its load begins: 2026-01-31T12:00:00Z.")] = "",
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on with the plan's run that was cut short, or --run-dir."
+            "--resume", help="Resume the plan's interrupted run, or the one of --run-dir."
         ),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Begin although the plan is beyond its `limits`.")
+        bool, typer.Option("--yes", help="Start although the plan exceeds its `limits`.")
     ] = False,
     only: Annotated[
         str, typer.Option(help="Daemons of this host, such as produce.1,consume.0,probe.")
@@ -44,95 +73,84 @@ def run(
     from rich.console import Console
 
     from soak.app import foreground, preflight
-    from soak.app.foreground import resume_run, run_plan
     from soak.app.lifecycle import find_interrupted_run
     from soak.app.multi_host import daemon_names, part_of
-    from soak.app.preflight import YES_HINT, check_limits
     from soak.core.errors import PlanError
 
     console = Console()
     if resume:
-        begun = {"--scale": scale, "--duration": duration, "--start": start, "--yes": yes}
-        for option, value in begun.items():
+        fixed = {"--scale": scale, "--duration": duration, "--start": start, "--yes": yes}
+        for option, value in fixed.items():
             if value:
-                raise PlanError(f"{option}: a run goes on as it began, by its own plan.yaml")
+                raise PlanError(f"{option}: a resumed run follows its own plan.yaml")
         folder = find_interrupted_run(preflight.load_plan(plan).plan, run_dir, run_id)
-        ended = resume_run(folder, console, daemon_names(only))
+        finished = foreground.resume_run(folder, console, daemon_names(only))
     else:
         part = part_of(run_id, start, only)
         plan_file = preflight.scaled_plan(preflight.load_plan(plan), scale, duration)
         if not yes:
-            check_limits(plan_file, or_else=YES_HINT)
-        ended = run_plan(plan_file, run_dir, console, part=part)
-    if not ended.is_part:
-        foreground.show_outcome(console, ended.folder)
-    raise typer.Exit(ended.code)
-
-
-run_command = run
-
-
-# --- `soak stop`: asks a run to end before its time, in order.
+            preflight.check_limits(plan_file, or_else=preflight.YES_HINT)
+        finished = foreground.run_plan(plan_file, run_dir, console, part=part)
+    if not finished.is_part:
+        foreground.show_outcome(console, finished.folder)
+    raise typer.Exit(finished.code)
 
 
 def stop(
     run_dir: Annotated[Path, typer.Argument(help="Folder of the run.", resolve_path=True)],
 ) -> None:
-    """Have a run's conductor end the load, let what was sent be received, and end the run."""
-    from soak.core.errors import RunFolderError
-    from soak.store.run_folder import RunFolder, read_run
+    """End the load of a run early; messages that were sent are still received."""
+    from soak.app.lifecycle import request_stop
+    from soak.store.run_folder import RunFolder
 
-    folder = RunFolder(run_dir)
-    run = read_run(folder)
-    if run.state != "running":
-        print(f"run {run.id} does not go on: its state is {run.state}")
-        return
-    try:
-        folder.stop_request.touch()
-    except OSError as error:
-        raise RunFolderError(f"cannot write {folder.stop_request}: {error.strerror}") from error
-    print(f"run {run.id} ends; its conductor, once it runs, lets what was sent be received first")
-    if run.only:
-        print(f"here that is {', '.join(run.only)} alone: stop the run on its other hosts, too")
-
-
-stop_command = stop
-
-
-# --- `soak report`: the timeline report of a run.
+    print(request_stop(RunFolder(run_dir)))
 
 
 def report(
     run_dir: Annotated[Path, typer.Argument(help="Folder of the run.")],
     open_: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
-    """Make the report of a run, also of one that was cut short or still goes on.
+    """Create the report of a run, also of one that was interrupted or is still running.
 
     Exit: 0 clean, 3 regressed, 4 inconclusive, 1 failed.
     """
     from soak.app.foreground import make_report
-    from spark.report import run
+    from spark.report import run as render
 
-    code, folder = make_report(run_dir, run)
+    code, folder = make_report(run_dir, render)
     print(folder.report)
     if open_:
         webbrowser.open(folder.report.as_uri())
     raise typer.Exit(code)
 
 
-report_command = report
+def audit(
+    plan: Plan,
+    other: Annotated[
+        Path | None, typer.Argument(help="A second plan: are the two comparable?")
+    ] = None,
+    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
+    scale: Annotated[str, typer.Option(help="As of `soak run`.")] = "",
+) -> None:
+    """Print the durability level (1 to 4) of a plan's topics, from the live cluster and the plan.
 
+    A lab broker is started for the duration of the check. With two plans: exit 1 when their levels differ
+    or are unknown; 2 for a bad plan or a cluster that does not answer.
+    """
+    from soak.app.guarantees import audit_plans
 
-# --- `soak clean`: deletes the topics of a run that is over, which nobody else does.
+    lines, may_compare = audit_plans(plan, other, scale, is_json=output is Format.json)
+    print("\n".join(lines))
+    raise typer.Exit(0 if may_compare else 1)
 
 
 def clean(
     run_dir: Annotated[
-        Path, typer.Argument(help="Folder of a run that is over.", resolve_path=True)
+        Path, typer.Argument(help="Folder of a run that has ended.", resolve_path=True)
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Delete them without being asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Name the topics that a run made and that are there still, and delete them once that is agreed to.
+    """List the topics that a run created and that still exist, and delete them after confirmation.
 
     Exit: 0 none of them is left, 1 some are.
     """
@@ -159,24 +177,27 @@ def clean(
     print(f"deleted: {len(found.own)}")
 
 
-clean_command = clean
-
-
-# --- `soak collect`: the journals of a run over several hosts, put together.
-
-
 def merge(
     run_dir: Annotated[Path, typer.Argument(help="Folder of the host that has conduct.")],
     parts: Annotated[list[Path], typer.Argument(help="Folders of the other hosts, copied here.")],
 ) -> None:
-    """Bring the other hosts' journals into a run's folder, so that `soak report` judges all of it."""
-    from soak.store.merge import merge_run_folder as bring
+    """Merge the journals of other hosts into the folder of a run, so that `soak report` covers all of it."""
+    from soak.store.merge import merge_run_folder
     from soak.store.run_folder import RunFolder
 
     for part in parts:
-        brought = bring(RunFolder(run_dir), RunFolder(part))
-        print(f"{part}: {', '.join(brought) or 'all of it is there already'}")
+        merged = merge_run_folder(RunFolder(run_dir), RunFolder(part))
+        print(f"{part}: {', '.join(merged) or 'already merged'}")
     print(f"now `soak report {run_dir}`")
 
 
-collect_command = merge
+COMMANDS = {
+    "check": check,
+    "run": run,
+    "stop": stop,
+    "report": report,
+    "audit": audit,
+    "clean": clean,
+    "merge": merge,
+}
+RENAMED = {"collect": "merge"}

@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.main import get_group
+
+service = typer.Typer(
+    help="Called by systemd: start and finish a run, notify of a failed unit.", no_args_is_help=True
+)
 
 
+@service.command()
 def start(
     plan: Annotated[Path, typer.Argument(help="The plan, a YAML file.")],
     home: Annotated[Path, typer.Option(help="Folder for the runs of this plan.")],
 ) -> None:
-    """Make the folder and the topics of a run; its daemons are started by others.
+    """Create the folder and the topics of a run, or resume the run that is there; start no daemon.
 
-    A run that was begun there and is not over goes on, by the plan that it was begun with.
+    A run that has not ended is resumed with the plan that it was started with.
 
-    Exit: 0 there is a run, 1 failed, as when the cluster does not answer or a drive is full, 2 bad plan.
+    Exit: 0 there is a run, 1 failed, for example because the cluster does not answer, 2 bad plan.
     """
     from soak.app.lifecycle import start_run
     from soak.core.clock import SystemClock
@@ -26,113 +32,85 @@ def start(
     start_run(plan, PlanHome(home.absolute()), SystemClock())
 
 
-begin_command = start
-
-
-# --- `soak finish`: the daemon that waits until a run is over and closes it, so that its report can be made.
-
-
+@service.command()
 def finish(
-    home: Annotated[Path, typer.Option(help="Folder for the runs of a plan, see `soak begin`.")],
+    home: Annotated[
+        Path, typer.Option(help="Folder for the runs of a plan, see `soak service start`.")
+    ],
 ) -> None:
-    """Wait for the last record and the last word of the detector, then write down that the run is over."""
-    from soak.app.lifecycle import close_run
+    """Wait for the last record and the last result of the detector, then mark the run as ended."""
+    from soak.app.lifecycle import finish_run
     from soak.core.clock import SystemClock
     from soak.service.signals import stop_event
-    from soak.service.systemd import notifier
     from soak.store.plan_home import PlanHome
-    from soak.supervisor.run_end import run
 
-    place = PlanHome(home.absolute())
-    folder = place.newest("running")
-    if folder is None:  # it may have been killed when all but the last step was done
-        notifier().ready()
-        place.leave()
-        print(f"no run goes on in {home}")
-        return
-    if run(folder, stop_event(), SystemClock()):
-        close_run(place, folder)
+    finish_run(PlanHome(home.absolute()), stop_event(), SystemClock())
 
 
-finish_command = finish
-
-
-# --- `soak failed`: tells people that systemd has given a unit of a plan up; systemd calls it.
-
-
+@service.command("notify-failure")
 def notify_failure(
-    unit: Annotated[str, typer.Argument(help="The unit, such as soak-begin@NAME.")],
-    plans: Annotated[Path, typer.Option(help="Where NAME.yaml is, whose sinks are told.")] = Path(
-        "/etc/soak"
-    ),
-    state: Annotated[Path, typer.Option(help="Folder in which is kept who has been told.")] = Path(
-        "/var/lib/soak"
-    ),
+    unit: Annotated[str, typer.Argument(help="The unit, such as soak-start@NAME.")],
+    plans: Annotated[
+        Path, typer.Option(help="Folder of NAME.yaml, whose sinks get the message.")
+    ] = Path("/etc/soak"),
+    state: Annotated[
+        Path, typer.Option(help="Folder that records which sinks have the message.")
+    ] = Path("/var/lib/soak"),
 ) -> None:
-    """Send to each sink that a unit failed, and how, as systemd says in MONITOR_SERVICE_RESULT.
+    """Notify every sink of a plan that a unit failed, and how, as systemd reports in MONITOR_SERVICE_RESULT.
 
-    A run that was refused before it began is not told: who began it has seen it; nor is an alert daemon that
-    is started again. Called again for the same failure, it tells only those who have not got it.
+    Nothing is sent when a person started the run and saw that it was refused, or when the alert daemon is
+    restarted anyway. Called again for the same failure, only sinks that have not accepted the message get it.
 
-    Exit: 0 nobody waits for it, 1 a sink is to be tried again, 2 bad plan, or one without sinks.
+    Exit: 0 every sink has the message, 1 a sink needs another try, 2 bad plan, or one without sinks.
     """
-    from soak.app.direct_messages import (
-        failure_key,
-        failure_message,
-        load_sinks,
-        read_deliveries,
-        send_to_each,
-        should_notify,
-    )
+    from soak.app.direct_messages import notify_of_failed_unit
     from soak.core.clock import SystemClock
-    from soak.runtime.context import host_name
 
-    if not should_notify(unit, os.environ):
-        print(f"{unit}: not told, as somebody knows or hears of it otherwise")
-        return
-    name, sinks = load_sinks(plans / f"{unit.partition('@')[2]}.yaml", None)
-    now_ns, path = SystemClock().wall_ns(), state / f".{unit}.told.json"
-    told = read_deliveries(path, failure_key(name, os.environ, now_ns), now_ns)
-    said = failure_message(name, unit, host_name(), os.environ, told.since_wall_ns)
-    raise typer.Exit(0 if send_to_each(said, sinks, told, path) else 1)
-
-
-failed_command = notify_failure
-
-
-# --- `soak install-units`: has systemd run plans on this machine, or takes that back.
+    is_done = notify_of_failed_unit(unit, plans, state, SystemClock(), os.environ)
+    raise typer.Exit(0 if is_done else 1)
 
 
 def install_units(
     prefix: Annotated[
-        Path, typer.Option(help="Root of the file system to install into; / is this machine's.")
+        Path, typer.Option(help="Root of the file system to install into; default: this machine.")
     ] = Path("/"),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell, and do nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")
+    ] = False,
     uninstall: Annotated[
         bool, typer.Option("--uninstall", help="Remove what was installed; runs and plans stay.")
     ] = False,
 ) -> None:
-    """Install systemd's units for the `soak` that is called, and check what was done.
+    """Install systemd units that call this `soak`, and check the result.
 
-    Exit: 0 done, 1 a file could not be written, or the check found something wrong.
+    Exit: 0 done, 1 a file could not be written, or the check found a problem.
     """
     from soak.app import units
+    from soak.cli.main import build
+    from soak.cli.man import bash_completion, page
 
-    os.umask(0o022)  # what is installed is for everybody to read
+    os.umask(0o022)  # installed files are readable by everyone
     if uninstall:
         steps = units.uninstall(prefix, is_dry=dry_run)
-        print("\n".join(steps) or f"nothing of ours below {prefix}")
+        print("\n".join(steps) or f"nothing is installed below {prefix}")
         return
-    for line in units.install(prefix, is_dry=dry_run):
+    documents = {units.MAN: page(get_group(build([]))), units.COMPLETION: bash_completion()}
+    for line in units.install(prefix, documents, is_dry=dry_run):
         print(line)
     if dry_run:
         return
-    wrong = units.check_installed(prefix)
+    wrong = units.check_installed(prefix, documents)
     for line in wrong:
         print(f"wrong: {line}")
     if wrong:
         raise typer.Exit(1)
-    print("checked; a run of /etc/soak/NAME.yaml: systemctl start soak@NAME.target")
+    print("checked; to start a run of /etc/soak/NAME.yaml: systemctl start soak@NAME.target")
 
 
-install_units_command = install_units
+COMMANDS = {"service": service, "install-units": install_units}
+RENAMED = {
+    "begin": "service start",
+    "finish": "service finish",
+    "failed": "service notify-failure",
+}

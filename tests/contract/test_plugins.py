@@ -96,7 +96,7 @@ def _has_words(module: ModuleType) -> bool:
     return is_empty or (module.__doc__ or "").strip().endswith((".", ")", "`", "?"))
 
 
-@pytest.mark.parametrize("name", sorted(main.command_names()))
+@pytest.mark.parametrize("name", sorted(main.commands()))
 def test_a_command_has_help(name: str) -> None:
     done = CliRunner().invoke(main.build([name]), [name, "--help"])
 

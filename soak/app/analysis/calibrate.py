@@ -6,17 +6,22 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-import typer
+import numpy as np
 
-from detectors import calibration, exceedance_rate
+from detectors import calibration, exceedance_rate, segmentation
 from detectors.level_shift import Config
-from detectors.quiet_rows import Quiet
+from detectors.quiet_rows import LEAST_LEVEL_ROWS, Quiet, quiet
+from soak.app.analysis import series_files
 from soak.core import wording
-from soak.core.units import format_per_duration
+from soak.core.errors import NotAvailableError, PlanError
+from soak.core.model import Series
+from soak.core.plan.plan import STREAM_DETECTOR
+from soak.core.units import SECOND_NS, format_per_duration, per_duration_ns
+from soak.store.journal.history import History
+from soak.store.run_folder import RunFolder, read_phases, read_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,59 +126,37 @@ def _title(series: str) -> str:
     return wording.printable(wording.title_with_source(series) if "|" in series else series)
 
 
-# --- `soak calibrate`: how often the online detector would err on this noise, and what it would see.
-
-if TYPE_CHECKING:
-    from detectors.level_shift import Config
-    from detectors.quiet_rows import Quiet
-
 WITHIN_SECONDS = (60, 600, 3600)
 MAX_SECONDS = 4 * 3600
 """Of a run's soak, in pieces at equal distances."""
 MIN_ROWS_BETWEEN = 60
 """Two false alarms, on average: more often the detector cannot be set."""
-DEFAULT_VALUES = 4_000_000
-"""Half a minute of work; an option, as more narrows the intervals."""
-
-
-MAX_VALUES = 100_000_000
-"""Half of them are held at once, at up to 54 bytes each where the shortest time is a minute: 2.7 GB."""
 MAX_BETWEEN_NS = 1000 * 365 * 86_400 * 10**9
 
 
-class Format(StrEnum):
-    """Sentences for people, or one object a line."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """How many values are simulated, how many may be, and the seed of the random blocks."""
 
-    text = "text"
-    jsonl = "jsonl"
+    values: int
+    max_values: int
+    seed: int
 
 
-def calibrate(
-    target: Annotated[
-        Path, typer.Argument(help="Folder of a run, or a CSV as `soak detect` reads.")
-    ],
-    false_alarms: Annotated[
-        str | None, typer.Option(help="Rate to set, such as '1 per 30d'; default the run's own.")
-    ] = None,
-    value: Annotated[str | None, typer.Option(help="Value column of a CSV.")] = None,
-    values: Annotated[
-        int, typer.Option(help="Values to simulate.", min=100_000, max=MAX_VALUES)
-    ] = DEFAULT_VALUES,
-    seed: Annotated[int, typer.Option(help="Of the blocks that are drawn.", min=0)] = 0,
-    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
-) -> None:
-    """Say how many false alarms to expect on noise like this, and the smallest step that will be seen.
+def calibrate_lines(
+    target: Path,
+    value: str | None,
+    false_alarms: str | None,
+    simulation: Simulation,
+    *,
+    is_json: bool,
+) -> Iterator[str]:
+    """Give what `soak calibrate` prints of a CSV file or the folder of a run.
 
-    The quiet seconds, without steps and untrusted ones, are shuffled in blocks of two minutes and more and
-    put through the online detector of steps. Drift, spikes and shares of slow messages are not simulated.
-    A latency of a CSV is in seconds, as is its time, unless the name of the column ends in _ms, _us or _ns.
-
-    Exit: 0, 1 when there is too little quiet data, 2 when the rate or the file is not what it should be.
+    Raises:
+        PlanError: the rate, the file or an option is wrong.
+        NotAvailableError: there is too little quiet data.
     """
-    from detectors import calibration
-    from soak.core.errors import NotAvailableError
-    from soak.core.units import SECOND_NS
-
     set_ns = None if false_alarms is None else _parse_rate(false_alarms)
     many, config, spacing = (
         _quiet_run(target, value) if target.is_dir() else _quiet_file(target, value)
@@ -185,7 +168,7 @@ def calibrate(
     # at least, as a spacing is a difference of two floats
     rate = max(MIN_ROWS_BETWEEN * SECOND_NS, round(set_ns / spacing))
     config = replace(config, false_alarms=rate)
-    within = _affordable_times(len(many), spacing, values)
+    within = _affordable_times(len(many), spacing, simulation)
     rows = [round(seconds / spacing) for seconds in within]
     found = Calibrated(
         many,
@@ -193,18 +176,13 @@ def calibrate(
         set_ns,
         spacing,
         within,
-        calibration.false_alarms(many, config, values=values // 2, seed=seed),
-        calibration.power(many, config, rows, values=values // 2, seed=seed),
+        calibration.false_alarms(many, config, values=simulation.values // 2, seed=simulation.seed),
+        calibration.power(many, config, rows, values=simulation.values // 2, seed=simulation.seed),
     )
-    lines = calibration_json if output is Format.jsonl else calibration_text
-    for line in lines(found):
-        print(line)
+    yield from calibration_json(found) if is_json else calibration_text(found)
 
 
 def _parse_rate(text: str) -> int:
-    from soak.core.errors import PlanError
-    from soak.core.units import per_duration_ns
-
     try:
         found = per_duration_ns(text)
     except ValueError as error:
@@ -215,11 +193,6 @@ def _parse_rate(text: str) -> int:
 
 
 def _check_rate(set_ns: int, spacing: float) -> None:
-    from math import ceil
-
-    from soak.core.errors import PlanError
-    from soak.core.units import format_per_duration
-
     # in whole milliseconds
     least_ns = max(1, ceil(MIN_ROWS_BETWEEN * spacing * 1000.0 - 0.1)) * 10**6
     if set_ns < least_ns:
@@ -229,19 +202,15 @@ def _check_rate(set_ns: int, spacing: float) -> None:
         )
 
 
-def _affordable_times(series: int, spacing: float, values: int) -> list[int]:
+def _affordable_times(series: int, spacing: float, simulation: Simulation) -> list[int]:
     """Return the times no shorter than a row that `values` pay for; an hour of seconds is free."""
-    from detectors.calibration import least_values
-    from soak.core import wording
-    from soak.core.errors import PlanError
-
-    most = max(values // 2, least_values(series, WITHIN_SECONDS[-1]))
+    most = max(simulation.values // 2, calibration.least_values(series, WITHIN_SECONDS[-1]))
     paid = []
     for seconds in (one for one in WITHIN_SECONDS if one >= spacing):
-        cost = least_values(series, round(seconds / spacing))
+        cost = calibration.least_values(series, round(seconds / spacing))
         takes = f"{wording.span(seconds)} of rows {spacing:g} s apart takes --values {2 * cost}"
-        if 2 * cost > MAX_VALUES:
-            takes = f"{takes}, {MAX_VALUES} are the most: leave rows out"
+        if 2 * cost > simulation.max_values:
+            takes = f"{takes}, {simulation.max_values} are the most: leave rows out"
         if cost <= most:
             paid.append(seconds)
         elif not paid:
@@ -253,10 +222,6 @@ def _affordable_times(series: int, spacing: float, values: int) -> list[int]:
 
 def _quiet_run(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
     """Return the quiet latencies of a run, its detector's settings, and the seconds between two rows."""
-    from soak.core.errors import PlanError
-    from soak.core.plan.plan import STREAM_DETECTOR
-    from soak.store.journal.history import History
-    from soak.store.run_folder import RunFolder, read_phases, read_plan
     from spark.quiet import quiet_seconds
 
     if value is not None:
@@ -271,17 +236,6 @@ def _quiet_run(path: Path, value: str | None) -> tuple[list[Quiet], Config, floa
 
 def _quiet_file(path: Path, value: str | None) -> tuple[list[Quiet], Config, float]:
     """Return the same of a CSV, at the settings that a plan has by default; a row stands for a second."""
-    import numpy as np
-
-    from detectors import segmentation
-    from detectors.calibration import LEAST_ROWS
-    from detectors.level_shift import Config
-    from detectors.quiet_rows import LEAST_LEVEL_ROWS, quiet
-    from soak.app.analysis import series_files
-    from soak.core import wording
-    from soak.core.errors import PlanError
-    from soak.core.model import Series
-
     csv, config = series_files.read_series(path, value), Config()
     if csv.spacing_seconds > WITHIN_SECONDS[-1]:
         raise PlanError(f"{path}: rows {csv.spacing_seconds:g} s apart; an hour is the most")
@@ -298,7 +252,8 @@ def _quiet_file(path: Path, value: str | None) -> tuple[list[Quiet], Config, flo
     )
     unit = "seconds" if csv.is_latency else ""
     found = quiet(whole, unit, segmentation.detect(whole, steps))
-    return [found] if found.values.size >= LEAST_ROWS else [], config, csv.spacing_seconds
-
-
-calibrate_command = calibrate
+    return (
+        [found] if found.values.size >= calibration.LEAST_ROWS else [],
+        config,
+        csv.spacing_seconds,
+    )

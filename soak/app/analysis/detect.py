@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from math import log
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
+from detectors import drift, kinds, level_shift, segmentation
+from detectors.panel import Panel
+from soak.app.analysis import series_files
+from soak.app.analysis.series_files import CsvSeries
 from soak.core import wording
-from soak.core.model import Change, Kind
+from soak.core.errors import PlanError
+from soak.core.model import Change, Column, Kind, Series
+from soak.core.units import SECOND_NS
+from soak.store.run_folder import RunFolder
 
 _KINDS = {"step": "", "drift": "drift ", "spikes": "spikes ", "tail": "tail "}
 
@@ -93,12 +98,6 @@ def _period_seconds(change: Change, rows: Rows) -> float | None:
     return change.period_seconds * rows.spacing_seconds
 
 
-# --- `soak detect`: the change points of any series in a CSV file, or of a run's latencies.
-
-if TYPE_CHECKING:
-    from detectors.drift import Config as Worth
-    from soak.app.analysis.series_files import CsvSeries
-
 _FALSE_ALARMS_SECONDS = 30 * 86_400
 _MIN_COURSE_RATIO = 1.05  # of drift, spikes and tails
 _MIN_STEP_RATIO = 1.005  # a series of its own, without a duty to wake anyone
@@ -109,67 +108,28 @@ FoundChange = tuple[tuple[Change, ...], int | None]
 """Changes that are one, clearest first, and the row that confirmed them, unless that is looked back at."""
 
 
-class Mode(StrEnum):
-    """Whether the search may look ahead."""
+def detect_lines(
+    target: Path, names: Sequence[str] | None, *, is_online: bool, is_json: bool
+) -> Iterator[str]:
+    """Give what `soak detect` prints of a CSV file or the folder of a run.
 
-    offline = "offline"
-    online = "online"
-
-
-class Format(StrEnum):
-    """One object a line, or one sentence a line."""
-
-    jsonl = "jsonl"
-    text = "text"
-
-
-def detect(
-    target: Annotated[
-        Path,
-        typer.Argument(help="CSV with a header, time first; or the folder of a run."),
-    ],
-    value: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Value column, once or more; default the second, and if it is a latency all that are."
-        ),
-    ] = None,
-    mode: Annotated[Mode, typer.Option(help="Online never looks ahead.")] = Mode.offline,
-    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
-) -> None:
-    """Print the steps, drifts, spikes and tails of series, one a line.
-
-    Several columns are looked at together: what several did at one time is one step. Online each is
-    followed by itself. An empty value is a missing one; its row counts. Columns named as latencies are judged
-    on log10, no lower than a microsecond. They and the time are in seconds, unless the name of the column
-    ends in _ms, _us or _ns.
-
-    Of a run the latencies of its soak are looked back at as its report does, beyond two hours in rows of ten
-    seconds; what is printed as a row is a second of the run.
+    Raises:
+        PlanError: the file or an option is wrong.
+        SoakError: the folder is not that of a run.
     """
     many, rows, found = (
-        _detect_in_run(target, value, mode)
+        _detect_in_run(target, names, is_online=is_online)
         if target.is_dir()
-        else _detect_in_file(target, value or [], mode)
+        else _detect_in_file(target, names or [], is_online=is_online)
     )
     for changes, raised in found:
-        line = (
-            change_text(changes, rows)
-            if output is Format.text
-            else change_json(changes, raised, rows)
-        )
-        print(line)
-    if not found and output is Format.text:
-        print(no_change_text(", ".join(many) or str(target), rows))
+        yield change_json(changes, raised, rows) if is_json else change_text(changes, rows)
+    if not found and not is_json:
+        yield no_change_text(", ".join(many) or str(target), rows)
 
 
 def detect_offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
     """Return the changes of whole series of the same rows; a row number stands for the second."""
-    import numpy as np
-
-    from detectors import kinds, segmentation
-    from soak.core.model import Series
-
     whole, configs, worths = [], [], []
     for series in many:
         here = np.flatnonzero(np.isfinite(series.values))
@@ -191,13 +151,8 @@ def detect_offline(many: Sequence[CsvSeries]) -> list[tuple[Change, ...]]:
 
 def detect_online(series: CsvSeries, panel_size: int = 1) -> list[tuple[Change, int | None]]:
     """Return the confirmed changes, each with the row that confirmed it."""
-    from detectors.level_shift import Config
-    from detectors.panel import Panel
-    from soak.core.model import Column
-    from soak.core.units import SECOND_NS
-
     confirm_rows = min(60.0, max(_CONFIRM_ROWS, _CONFIRM_SECONDS / series.spacing_seconds))
-    config = Config(
+    config = level_shift.Config(
         false_alarms=int(_rows_between(series) * SECOND_NS),
         panel_size=panel_size,
         smallest_step_ratio=_MIN_STEP_RATIO_ONLINE,
@@ -218,34 +173,28 @@ def detect_online(series: CsvSeries, panel_size: int = 1) -> list[tuple[Change, 
 
 
 def _detect_in_file(
-    path: Path, names: Sequence[str], mode: Mode
+    path: Path, names: Sequence[str], *, is_online: bool
 ) -> tuple[list[str], Rows, list[FoundChange]]:
     """Return the series that a file was searched for, their rows, and what was found in order of rows."""
-    from soak.app.analysis import series_files
-
     many = series_files.read_together(path, names)
     found: list[FoundChange]
-    if mode is Mode.offline:
-        found = [(changes, None) for changes in detect_offline(many)]
-    else:
+    if is_online:
         raised = [one for series in many for one in detect_online(series, len(many))]
         found = [((change,), row) for change, row in sorted(raised, key=_confirming_row)]
+    else:
+        found = [(changes, None) for changes in detect_offline(many)]
     rows = Rows(many[0].seconds, many[0].spacing_seconds, len(many) > 1)
     return [series.name for series in many], rows, found
 
 
 def _detect_in_run(
-    path: Path, names: Sequence[str] | None, mode: Mode
+    path: Path, names: Sequence[str] | None, *, is_online: bool
 ) -> tuple[list[str], Rows, list[FoundChange]]:
     """Return the same of the soak of a run, looking back."""
-    import numpy as np
-
-    from soak.core.errors import PlanError
-    from soak.store.run_folder import RunFolder
     from spark.offline_analysis import headlines, offline_changes
     from spark.timeline import assemble, digest_rows
 
-    if names or mode is Mode.online:
+    if names or is_online:
         raise PlanError(f"{path} is a folder of a run: --value and --mode online are for files")
     timeline = assemble(RunFolder(path.absolute()), digest_rows)
     rows = Rows(np.arange(float(timeline.end_k)), 1.0, are_shared=True)
@@ -267,18 +216,11 @@ def _rows_between(series: CsvSeries) -> float:
     return max(60.0, _FALSE_ALARMS_SECONDS / series.spacing_seconds)
 
 
-def _minimum_effect(series: CsvSeries, panel_size: int = 1) -> Worth:
+def _minimum_effect(series: CsvSeries, panel_size: int = 1) -> drift.Config:
     """Return what drift, spikes and tails must clear."""
-    from math import log
-
-    from detectors.drift import Config
-
-    return Config(
+    return drift.Config(
         scale="log" if series.is_latency else "linear",
         threshold=log(_rows_between(series)) + log(panel_size) + 0.3,
         smallest_step_ratio=_MIN_COURSE_RATIO,
         smallest_step_seconds=0.0,
     )
-
-
-detect_command = detect

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 
@@ -39,21 +38,6 @@ _SHOWN_QUANTILES = ("p50", "p99", "p99.9", "max")
 _RATES = ("publish_rate_per_second", "publish_error_rate_per_second", "consume_rate_per_second")
 
 Imported = tuple[Path, Result]
-
-
-class Format(StrEnum):
-    """A summary for people, or one row a sample."""
-
-    text = "text"
-    jsonl = "jsonl"
-    csv = "csv"
-
-
-class Findings(StrEnum):
-    """Sentences for people, or one object a finding."""
-
-    text = "text"
-    jsonl = "jsonl"
 
 
 def result_text(path: Path, result: Result) -> Iterator[str]:
@@ -193,12 +177,12 @@ def read_files(paths: Sequence[Path]) -> tuple[list[Imported], list[SourceFile]]
     return results, sources
 
 
-def show_results(results: list[Imported], output: Format) -> None:
+def show_results(results: list[Imported], output: str) -> None:
     """Print results."""
-    if output is Format.csv:
+    if output == "csv":
         sys.stdout.write(results_csv(results))
         return
-    lines_of = result_json if output is Format.jsonl else result_text
+    lines_of = result_json if output == "jsonl" else result_text
     for path, result in results:
         for line in lines_of(path, result):
             print(line)

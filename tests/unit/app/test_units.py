@@ -24,12 +24,12 @@ SERVICES = [place for place in FILES if place.suffix == ".service"]
 
 def wrong_below(root: Path) -> list[str]:
     """Return what is wrong there, whoever may read this checkout."""
-    return [line for line in units.check_installed(root) if line.startswith(f"{root}/")]
+    return [line for line in units.check_installed(root, {}) if line.startswith(f"{root}/")]
 
 
 def test_installing_writes_what_uninstalling_removes(tmp_path: Path) -> None:
     """Plans, secrets and what others put there stay."""
-    units.install(tmp_path, is_dry=False)
+    units.install(tmp_path, {}, is_dry=False)
     foreign = tmp_path / units.UNITS / "soak-mine.service"
     foreign.write_text("[Unit]\n")
     plan = tmp_path / units.PLANS / "x.yaml"
@@ -44,7 +44,7 @@ def test_installing_writes_what_uninstalling_removes(tmp_path: Path) -> None:
 
 def test_uninstalling_leaves_no_boot_that_looks_for_a_unit(tmp_path: Path) -> None:
     """Links of plans that were enabled go too; those of others stay."""
-    units.install(tmp_path, is_dry=False)
+    units.install(tmp_path, {}, is_dry=False)
     wants = tmp_path / units.UNITS / "multi-user.target.wants"
     wants.mkdir()
     (wants / "soak-resume@x.service").symlink_to("/etc/systemd/system/soak-resume@.service")
@@ -71,9 +71,9 @@ def test_a_daemon_may_be_silent_as_long_in_a_terminal_as_under_systemd() -> None
 
 def test_a_dry_run_writes_and_removes_nothing(tmp_path: Path) -> None:
     """It tells what would be done."""
-    told = units.install(tmp_path, is_dry=True)
+    told = units.install(tmp_path, {}, is_dry=True)
     nothing = list(tmp_path.iterdir())
-    units.install(tmp_path, is_dry=False)
+    units.install(tmp_path, {}, is_dry=False)
     units.uninstall(tmp_path, is_dry=True)
 
     assert nothing == []
@@ -83,10 +83,10 @@ def test_a_dry_run_writes_and_removes_nothing(tmp_path: Path) -> None:
 
 def test_a_second_time_writes_only_what_differs(tmp_path: Path) -> None:
     """A unit that somebody changed is seen by the check and made ours again."""
-    units.install(tmp_path, is_dry=False)
+    units.install(tmp_path, {}, is_dry=False)
     (tmp_path / SERVICES[0]).write_text("[Unit]\n")
     wrong = wrong_below(tmp_path)
-    told = units.install(tmp_path, is_dry=False)
+    told = units.install(tmp_path, {}, is_dry=False)
 
     assert wrong == [f"{tmp_path / SERVICES[0]} is not what was to be installed"]
     assert [line for line in told if line.startswith("write ")] == [
@@ -108,7 +108,7 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "etc").write_text("")
 
     with pytest.raises(SoakError, match="cannot write"):
-        units.install(tmp_path, is_dry=False)
+        units.install(tmp_path, {}, is_dry=False)
 
 
 @pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)

@@ -8,15 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_group
 
 from soak.app import units
 from soak.cli import man
-from soak.cli.main import command_names
+from soak.cli.main import build, commands
 
-PAGE = man.page()
+PAGE = man.page(get_group(build([])))
+DOCUMENTS = {units.MAN: PAGE, units.COMPLETION: man.bash_completion()}
 
 
-@pytest.mark.parametrize("name", sorted(command_names()))
+@pytest.mark.parametrize("name", sorted(commands()))
 def test_the_man_page_names_every_command(name: str) -> None:
     escaped = name.replace("-", r"\-")
 
@@ -37,16 +39,16 @@ def test_no_line_of_the_page_is_a_macro_by_accident() -> None:
 
 def test_both_are_installed_where_there_is_a_place_for_them(tmp_path: Path) -> None:
     """A package's root has none; uninstalling takes them away again."""
-    units.install(tmp_path, is_dry=False)
+    units.install(tmp_path, DOCUMENTS, is_dry=False)
     without = [(tmp_path / place).exists() for place in (units.MAN, units.COMPLETION)]
     (tmp_path / units.MAN).parents[1].mkdir(parents=True)
-    units.install(tmp_path, is_dry=False)
+    units.install(tmp_path, DOCUMENTS, is_dry=False)
     found = [(tmp_path / place).read_text() for place in (units.MAN, units.COMPLETION)]
-    wrong = [line for line in units.check_installed(tmp_path) if str(tmp_path) in line]
+    wrong = [line for line in units.check_installed(tmp_path, DOCUMENTS) if str(tmp_path) in line]
     units.uninstall(tmp_path, is_dry=False)
 
     assert without == [False, False]
-    assert found == [PAGE, man.bash_completion()]
+    assert found == list(DOCUMENTS.values())
     assert wrong == []
     assert not (tmp_path / units.MAN).exists()
 

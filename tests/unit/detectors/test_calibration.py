@@ -322,7 +322,9 @@ def test_times_that_the_values_do_not_pay_for_are_left_out(
     noted: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert _calibration_text._affordable_times(1, spacing, values) == within
+    simulation = _calibration_text.Simulation(values=values, max_values=100_000_000, seed=0)
+
+    assert _calibration_text._affordable_times(1, spacing, simulation) == within
     err = capsys.readouterr().err
     assert noted in err
     assert bool(noted) == bool(err)

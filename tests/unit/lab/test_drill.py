@@ -338,7 +338,7 @@ def test_a_drill_on_a_cluster_of_others_is_refused_before_anybody_asks_it(tmp_pa
     path.write_text(f"plan: plan.yaml\n{QUIET}\n{EXPECT}\n")
 
     with pytest.raises(PlanError) as caught:
-        drills.drill(str(path))
+        drills.run_drill(str(path), None, 0)
 
     assert str(caught.value).startswith(f"{tmp_path}/plan.yaml:1: lab: is missing: the drill mine")
 

@@ -13,6 +13,7 @@ import typer
 
 from soak.app import drills
 from soak.app import matrix as _lab_matrix
+from soak.cli import lab as commands
 from soak.core.errors import LabError, PlanError, RunFolderError
 from soak.lab.drills import matrix
 from soak.lab.drills import result as drill_result
@@ -29,7 +30,7 @@ def test_tables_are_written_from_what_was_kept(tmp_path: Path) -> None:
     state, page = tmp_path / "state", tmp_path / "page.md"
     state.write_text(drill_result.format_result(ONE))
 
-    _lab_matrix.matrix(state=state, page=page, run_dir=tmp_path, show=True)
+    commands.matrix(state=state, page=page, run_dir=tmp_path, show=True)
 
     shown = replace(ONE, broker="kafka")  # which is looked up where a line does not say it
     assert page.read_text() == matrix.with_tables("# Drills\n", matrix.tables([shown], {}))
@@ -41,7 +42,7 @@ def test_what_is_all_there_runs_nothing(tmp_path: Path) -> None:
     state.write_text(drill_result.format_result(ONE))
 
     with pytest.raises(typer.Exit) as ended:
-        _lab_matrix.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)
+        commands.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)
 
     assert ended.value.exit_code == 0
     assert not (tmp_path / "page.md").exists()
@@ -59,7 +60,7 @@ def test_a_matrix_that_breaks_a_limit_fails_though_every_run_is_there(
     )
 
     with pytest.raises(typer.Exit) as ended:
-        _lab_matrix.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)
+        commands.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)
 
     assert ended.value.exit_code == 1
     assert (
@@ -76,7 +77,7 @@ def test_a_matrix_of_which_nothing_can_run_here_fails(
     state, page = tmp_path / "state", tmp_path / "page.md"
 
     with pytest.raises(typer.Exit) as ended:
-        _lab_matrix.matrix(["cpu_hog=1"], state=state, page=page, run_dir=tmp_path)
+        commands.matrix(["cpu_hog=1"], state=state, page=page, run_dir=tmp_path)
 
     assert ended.value.exit_code == 1
     assert "not here: cpu_hog needs two processors" in capsys.readouterr().out
@@ -90,7 +91,7 @@ def test_a_run_that_comes_to_no_end_is_a_row_too(
     state = tmp_path / "a new" / "folder" / "state"
 
     with pytest.raises(typer.Exit) as ended:
-        _lab_matrix.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)
+        commands.matrix(["quiet=1"], state=state, page=tmp_path / "page.md", run_dir=tmp_path)
 
     (row,) = matrix.read_results(state)
     assert ended.value.exit_code == 1
@@ -107,7 +108,7 @@ def test_a_second_matrix_in_the_background_is_refused_at_once(tmp_path: Path) ->
         file_lock(tmp_path / "matrix.lock", "this matrix"),
         pytest.raises(RunFolderError, match=f"in use by process {os.getpid()} "),
     ):
-        _lab_matrix.matrix(["quiet=1"], run_dir=tmp_path, background=True)
+        commands.matrix(["quiet=1"], run_dir=tmp_path, background=True)
 
 
 def test_a_matrix_that_is_stopped_has_ended_afterwards(
@@ -123,7 +124,7 @@ def test_a_matrix_that_is_stopped_has_ended_afterwards(
         assert holder.stdout is not None
         holder.stdout.readline()
 
-        _lab_matrix.matrix(run_dir=tmp_path, stop=True)
+        commands.matrix(run_dir=tmp_path, stop=True)
 
         assert not is_locked(lock)
     assert capsys.readouterr().out.endswith("it has ended\n")
@@ -134,7 +135,7 @@ def test_a_matrix_whose_process_is_gone_is_no_traceback(
 ) -> None:
     """A child of it may hold on to the lock."""
     monkeypatch.setattr(drills, "STOP_SECONDS", 0.0)
-    monkeypatch.setattr(_lab_matrix, "_SPARE_SECONDS", 0.0)
+    monkeypatch.setattr(_lab_matrix, "_STOP_MARGIN_SECONDS", 0.0)
     gone = subprocess.Popen(["true"])
     gone.wait()
     lock = tmp_path / "matrix.lock"
@@ -142,7 +143,7 @@ def test_a_matrix_whose_process_is_gone_is_no_traceback(
         lock.write_text(f"{gone.pid}\n")
 
         with pytest.raises(LabError, match=f"process {gone.pid} does not end"):
-            _lab_matrix.matrix(run_dir=tmp_path, stop=True)
+            commands.matrix(run_dir=tmp_path, stop=True)
 
 
 @pytest.mark.parametrize(
@@ -152,19 +153,19 @@ def test_a_matrix_whose_process_is_gone_is_no_traceback(
 def test_a_name_that_is_no_drill_is_refused(text: str, message: str, tmp_path: Path) -> None:
     """With the nearest one."""
     with pytest.raises(PlanError, match=message):
-        _lab_matrix.matrix([text], run_dir=tmp_path)
+        commands.matrix([text], run_dir=tmp_path)
 
 
 def test_there_is_nothing_to_stop_where_nothing_runs(tmp_path: Path) -> None:
     """The folder is named."""
     with pytest.raises(LabError, match=f"no matrix runs below {tmp_path}"):
-        _lab_matrix.matrix(run_dir=tmp_path, stop=True)
+        commands.matrix(run_dir=tmp_path, stop=True)
 
 
 def test_an_unknown_drill_is_answered_with_the_nearest() -> None:
     """As an unknown key of a plan is."""
     with pytest.raises(PlanError, match="no drill 'drive_gcc'; did you mean 'drive_gc'"):
-        drills.drill("drive_gcc")
+        drills.run_drill("drive_gcc", None, 0)
 
 
 @pytest.mark.parametrize(
