@@ -53,7 +53,7 @@ class Block:
     names: tuple[str, ...]
     columns: tuple[Column, ...]  # those of the last record, then those absent
     last_k: int
-    inc: int
+    epoch: int
     y: NDArray[np.float32]
     k: NDArray[np.int64]
     rows: int
@@ -115,7 +115,7 @@ def empty(columns: tuple[Column, ...]) -> Block:
         names=tuple(column.name for column in columns),
         columns=columns,
         last_k=-(2**62),
-        inc=0,
+        epoch=0,
         y=np.full((ROWS, n), np.nan, dtype=np.float32),
         k=np.zeros(ROWS, dtype=np.int64),
         rows=0,

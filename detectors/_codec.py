@@ -29,7 +29,7 @@ def encode(blocks: dict[str, Block]) -> bytes:
             "columns": [tuple(column) for column in block.columns],
             "absent": block.absent,
             "left": {name: [*map(_packed, changes)] for name, changes in block.left.items()},
-            "inc": block.inc,
+            "inc": block.epoch,
             "last_k": block.last_k,
             "rows": block.rows,
             "edge_k": block.edge_k,
@@ -72,7 +72,7 @@ def decode(blob: bytes) -> dict[str, Block]:
     for head in json.loads(blob[_HEAD.size : _HEAD.size + size]):
         block = _block.empty(tuple(_column(*fields) for fields in head["columns"]))
         n, used = len(block.columns), min(head["rows"], ROWS)
-        block.absent, block.inc = head["absent"], head["inc"]
+        block.absent, block.epoch = head["absent"], head["inc"]
         block.last_k, block.rows = head["last_k"], head["rows"]
         block.edge_k, block.phase = head["edge_k"], head["phase"]
         block.y[:used] = reader.take("<f4", used * n).reshape(used, n)

@@ -97,28 +97,28 @@ class Panel:
         columns: Sequence[Column],
         k: int,
         values: NDArray[np.float64],
-        trusted: bool,  # noqa: FBT001 - a fact about the record
+        valid: bool,  # noqa: FBT001 - a fact about the record
         phase: str,
         *,
-        inc: int = 0,
+        epoch: int = 0,
     ) -> list[Change]:
         """Take the next second of one source; return what it raised, confirmed, withdrew or ended.
 
-        A second not after the last one of its source and start (`inc`) changes nothing. A new start may
+        A second not after the last one of its source and start (`epoch`) changes nothing. A new start may
         count from an earlier second, after a clock was set back: its levels are learnt anew.
         """
         known = self._blocks.get(source)
-        if known is not None and (inc, k) <= (known.inc, known.last_k):
+        if known is not None and (epoch, k) <= (known.epoch, known.last_k):
             return []
         block, watched, changes = self._adopted(source, columns, k)
-        gap, block.last_k, block.inc = k - block.last_k, k, inc
+        gap, block.last_k, block.epoch = k - block.last_k, k, epoch
         if gap > _LONG_GAP or gap <= 0:
             changes += self._start_anew(source, block, k)
         if phase != block.phase:
             if block.phase:
                 block.edge_k = k + _EDGE
             block.phase = phase
-        if phase != "soak" or k < block.edge_k or not trusted:
+        if phase != "soak" or k < block.edge_k or not valid:
             return changes
         taken = np.full(len(block.columns), np.nan)
         taken[: watched.size] = np.asarray(values, dtype=np.float64)[watched]

@@ -34,7 +34,7 @@ class Nearby:
     changes: tuple[Change, ...] = ()  # of all series, in any state
     events: tuple[TimedEvent, ...] = ()
     earlier_events: Mapping[str, int] = field(default_factory=dict)  # by kind, in the run before k0
-    untrusted_k: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)  # by source
+    invalid_k: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)  # by source
     phases: tuple[tuple[int, str], ...] = ()  # (from_k, name), in order
     lag_seconds: Mapping[str, float] = field(default_factory=dict)  # by series, 0 where missing
 

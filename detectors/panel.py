@@ -28,27 +28,27 @@ class Gate:
     """The last second of a source, and where its phase began."""
 
     last_k: int = -(2**62)
-    inc: int = 0
+    epoch: int = 0
     edge_k: int = -(2**62)
     phase: str = ""
 
-    def is_new(self, k: int, inc: int) -> bool:
-        return (inc, k) > (self.inc, self.last_k)
+    def is_new(self, k: int, epoch: int) -> bool:
+        return (epoch, k) > (self.epoch, self.last_k)
 
     def is_apart(self, k: int) -> bool:
         """True when second `k` is no continuation: after a long gap, or by a clock that was set back."""
         return not 0 < k - self.last_k <= LONG_GAP
 
-    def counts(self, k: int, inc: int, phase: str, *, is_trusted: bool) -> bool:
+    def counts(self, k: int, epoch: int, phase: str, *, is_valid: bool) -> bool:
         """Take a second that is new; return whether its values count."""
         if self.is_apart(k):
             self.edge_k = min(self.edge_k, k)  # it was of the seconds before
-        self.last_k, self.inc = k, inc
+        self.last_k, self.epoch = k, epoch
         if phase != self.phase:
             if self.phase:
                 self.edge_k = k + EDGE_SECONDS
             self.phase = phase
-        return phase == "soak" and k >= self.edge_k and is_trusted
+        return phase == "soak" and k >= self.edge_k and is_valid
 
 
 # --- Steps, drift, spikes and tails of one run and shard behind one `update`, their states behind one codec.
@@ -108,19 +108,19 @@ class Panel:
         columns: Sequence[Column],
         k: int,
         values: NDArray[np.float64],
-        trusted: bool,  # noqa: FBT001 - a fact about the record
+        valid: bool,  # noqa: FBT001 - a fact about the record
         phase: str,
         *,
-        inc: int = 0,
+        epoch: int = 0,
     ) -> list[Change]:
         """Take the next second of one source; return all that is to be said, steps first."""
         known = self._sources.setdefault(source, _Source())
         recents = {name: one.recent for name, one in known.series.items()}
         changes = [
             self._tails.renamed(change, recents)
-            for change in self._steps.update(source, columns, k, values, trusted, phase, inc=inc)
+            for change in self._steps.update(source, columns, k, values, valid, phase, epoch=epoch)
         ]
-        if not known.gate.is_new(k, inc):
+        if not known.gate.is_new(k, epoch):
             return changes
         if known.gate.is_apart(k):
             is_back = k <= known.gate.last_k
@@ -132,7 +132,7 @@ class Panel:
                     one.spikes.go_back(k + self._baseline)
                 else:
                     one.spikes.start_anew()
-        counts = known.gate.counts(k, inc, phase, is_trusted=trusted)
+        counts = known.gate.counts(k, epoch, phase, is_valid=valid)
         busy = {change.series for change in changes if change.raised_k == k}
         for change in changes:
             self._near.note(change)
@@ -142,7 +142,7 @@ class Panel:
         if counts:
             for at, name, config in self._watched(source, columns):
                 slow += self._seen(known, name, k, float(values[at]), config)
-        second = tail.Second(source, columns, k, values, trusted, phase, inc, counts)
+        second = tail.Second(source, columns, k, values, valid, phase, epoch, counts)
         recents = {name: one.recent for name, one in known.series.items()}
         told = _in_turn(known, slow, k, busy)
         tails = self._tails.update(second, recents, self._near)

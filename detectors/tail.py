@@ -283,9 +283,9 @@ class Second:
     columns: Sequence[Column]
     k: int
     values: NDArray[np.float64]
-    trusted: bool
+    valid: bool
     phase: str
-    inc: int
+    epoch: int
     counts: bool
 
 
@@ -320,9 +320,9 @@ class Tails:
             tuple(columns),
             second.k,
             np.array(odds),
-            second.trusted,
+            second.valid,
             second.phase,
-            inc=second.inc,
+            epoch=second.epoch,
         )
         held = [one for one in self._held if source_of(one.series) == second.source]
         self._held = [one for one in self._held if one not in held]

@@ -227,8 +227,8 @@ def nearby_of(
         changes=tuple(c for c in changes if window.k0 <= c.onset_k < window.k1),
         events=tuple(TimedEvent(k, event, source) for k, source, event in window.events),
         earlier_events=earlier_events,
-        untrusted_k={
-            source: seconds.k[~seconds.trusted].astype(np.int64)
+        invalid_k={
+            source: seconds.k[~seconds.valid].astype(np.int64)
             for source, seconds in window.sources.items()
         },
         phases=tuple(zip(phases.from_k, phases.names, strict=True)),

@@ -138,7 +138,7 @@ def _received_little(timeline: Timeline, subscription: int, readers: list[str]) 
 
 def _judged(timeline: Timeline, source: str, seconds: Ints) -> Ints:
     """Return which of a source's seconds count: those of the soak in which it was not the bottleneck."""
-    ours = np.array(list(timeline.untrusted.get(source, {})), dtype=np.int64)
+    ours = np.array(list(timeline.invalid.get(source, {})), dtype=np.int64)
     return np.setdiff1d(np.intersect1d(seconds, timeline.soak_seconds), ours)
 
 
@@ -183,13 +183,13 @@ class Coverage:
     seconds: int  # of the run, whole
     ratio: float  # recorded over expected, over all measuring sources
     gaps: tuple[Gap, ...]
-    untrusted_seconds: int  # of the soak, in any load source
-    untrusted_ratio: float
+    invalid_seconds: int  # of the soak, in any load source
+    invalid_ratio: float
     doubts: tuple[Gap, ...]  # those of the gaps of which each alone forbids to call a run clean
 
     @property
     def is_enough(self) -> bool:
-        is_there = self.ratio >= LEAST_COVERAGE and self.untrusted_ratio <= MOST_UNTRUSTED
+        is_there = self.ratio >= LEAST_COVERAGE and self.invalid_ratio <= MOST_UNTRUSTED
         return is_there and not self.doubts
 
 
@@ -220,9 +220,9 @@ def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
         k = (at_ns - timeline.run.start_wall_ns) // SECOND_NS
         gaps.append(Gap(daemon, k, k, f"died ({how}), started again"))
     soak = set(timeline.soak_seconds.tolist())
-    untrusted = {
+    invalid = {
         k
-        for source, reasons in timeline.untrusted.items()
+        for source, reasons in timeline.invalid.items()
         for k in reasons
         if k in soak and source.startswith(LOADING)
     }
@@ -230,8 +230,8 @@ def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
         seconds=expected.size,
         ratio=recorded / wanted if wanted else 0.0,
         gaps=tuple(gaps),
-        untrusted_seconds=len(untrusted),
-        untrusted_ratio=len(untrusted) / len(soak) if soak else 0.0,
+        invalid_seconds=len(invalid),
+        invalid_ratio=len(invalid) / len(soak) if soak else 0.0,
         doubts=doubts,
     )
 
@@ -244,7 +244,7 @@ def judged_seconds(timeline: Timeline) -> int:
         found = [
             np.setdiff1d(
                 np.intersect1d(seconds, soak),
-                np.array(list(timeline.untrusted.get(source, {})), dtype=np.int64),
+                np.array(list(timeline.invalid.get(source, {})), dtype=np.int64),
             ).size
             for source, seconds in timeline.seconds.items()
             if source.startswith(role)

@@ -80,15 +80,15 @@ class Digest:
     columns: tuple[Column, ...]
     k: NDArray[np.int64]
     values: NDArray[np.float64]
-    untrusted: tuple[tuple[int, str], ...]
+    invalid: tuple[tuple[int, str], ...]
     load: LoadDigest
     event_seconds: Mapping[str, tuple[int, ...]]  # by kind; the bodies are read where they count
     damage: tuple[tuple[int, int, str], ...]  # k of the nearest record, offset, reason
-    incs: tuple[int, ...]
+    epochs: tuple[int, ...]
 
 
 def digest(path: Path, step: int) -> Digest:
-    """Read one journal file; damage is kept, each (inc, k) counts once."""
+    """Read one journal file; damage is kept, each (epoch, k) counts once."""
     reader = SourceReader(path.parent)
     seen: set[tuple[int, int]] = set()
     records: list[tuple[Record, tuple[Column, ...]]] = []
@@ -97,9 +97,9 @@ def digest(path: Path, step: int) -> Digest:
     for record, row in reader.read(path, 0, end):
         while len(damage_k) < len(reader.damage):
             damage_k.append(records[-1][0].k + 1 if records else record.k)
-        if (record.inc, record.k) in seen:
+        if (record.epoch, record.k) in seen:
             continue
-        seen.add((record.inc, record.k))
+        seen.add((record.epoch, record.k))
         records.append((_slim(record), row))
     seconds = np.unique(np.array([record.k for record, _ in records], dtype=np.int64))
     columns, every_k, by_second = _values(records)
@@ -117,15 +117,15 @@ def digest(path: Path, step: int) -> Digest:
         columns=columns,
         k=k,
         values=values,
-        untrusted=tuple(
-            (record.k, str(record.trust["reason"]))
+        invalid=tuple(
+            (record.k, str(record.validity["reason"]))
             for record, _ in records
-            if not record.is_trusted
+            if not record.is_valid
         ),
         load=load_digest(columns, every_k, by_second),
         event_seconds=_event_seconds([record for record, _ in records]),
         damage=tuple(damage),
-        incs=tuple(sorted({record.inc for record, _ in records})),
+        epochs=tuple(sorted({record.epoch for record, _ in records})),
     )
 
 
@@ -150,13 +150,13 @@ def _slim(record: Record) -> Record:
     """Return the record without what only the audit and the heat map read."""
     return Record(
         record.k,
-        record.inc,
+        record.epoch,
         record.at_ns,
         record.length_ns,
         record.columns_id,
         record.values,
         events=record.events,
-        trust=record.trust,
+        validity=record.validity,
     )
 
 

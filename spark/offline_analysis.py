@@ -111,11 +111,11 @@ def offline_changes(timeline: Timeline) -> list[tuple[Change, ...]]:
     many = []
     for name in headlines(timeline):
         k, values = timeline.series[name]
-        untrusted = np.array(
-            list(timeline.untrusted.get(name.partition("|")[0], {})), dtype=np.int64
+        invalid = np.array(
+            list(timeline.invalid.get(name.partition("|")[0], {})), dtype=np.int64
         )
-        untrusted = untrusted // timeline.step * timeline.step
-        keep = timeline.is_soak(k) & ~np.isin(k, untrusted) & (values > 0)
+        invalid = invalid // timeline.step * timeline.step
+        keep = timeline.is_soak(k) & ~np.isin(k, invalid) & (values > 0)
         many.append(Series(name, k[keep], values[keep]))
     return [
         tuple(_within_buckets(change, timeline.step) for change in changes)

@@ -1,6 +1,6 @@
 """The detector inside Spark: one panel a (run, shard), its state one blob.
 
-There is no watermark: each source advances alone in the order of (inc, k), and the panel ignores what it
+There is no watermark: each source advances alone in the order of (epoch, k), and the panel ignores what it
 has seen. No timer either: the state is deleted with the folder of its run.
 """
 
@@ -82,12 +82,12 @@ def fed(panel: Panel, batch: pd.DataFrame) -> list[Change]:
     }
     changes = []
     ordered = batch.sort_values(["source", "inc", "k"])
-    for source, inc, k, name, values, trusted, phase in zip(
+    for source, epoch, k, name, values, valid, phase in zip(
         *(ordered[name] for name in _FED), strict=True
     ):
         taken = np.asarray(values, dtype=np.float64)
         changes += panel.update(
-            source, columns[name], int(k), taken, bool(trusted), phase, inc=int(inc)
+            source, columns[name], int(k), taken, bool(valid), phase, epoch=int(epoch)
         )
     return changes
 

@@ -202,10 +202,10 @@ def _shade_unmeasured(plot: Plot) -> None:
     for (source, why), spans in gaps.items():
         for from_k, to_k in _told_apart(spans, plot):
             plot.band(from_k, to_k, "gap", f"gap: {source} {why}")
-    for source, reasons in timeline.untrusted.items():
+    for source, reasons in timeline.invalid.items():
         for why in dict.fromkeys(reasons.values()):
-            untrusted = np.array(sorted(k for k in reasons if reasons[k] == why), dtype=np.int64)
-            for from_k, to_k in _told_apart([(a, b + 1) for a, b in runs(untrusted)], plot):
+            invalid = np.array(sorted(k for k in reasons if reasons[k] == why), dtype=np.int64)
+            for from_k, to_k in _told_apart([(a, b + 1) for a, b in runs(invalid)], plot):
                 title = f"{page.moment(from_k)}: {source} was the bottleneck: {why}"
                 plot.band(from_k, to_k, "untrusted", title)
 

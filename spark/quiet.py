@@ -33,7 +33,7 @@ def latencies(history: History, spans: Sequence[tuple[int, int]]) -> list[tuple[
         for name, column in window.columns.items():
             if is_headline(column):
                 columns[name] = column
-                parts[name].append(_trusted(name, window))
+                parts[name].append(_valid(name, window))
     return [(columns[name], _joined(name, parts[name])) for name in sorted(columns)]
 
 
@@ -43,9 +43,9 @@ def _pieces_latencies(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, i
             yield begin, min(begin + PIECE_SECONDS, last)
 
 
-def _trusted(name: str, window: Window) -> Series:
+def _valid(name: str, window: Window) -> Series:
     series, seconds = window.series(name), window.sources[name.partition("|")[0]]
-    keep = np.isin(series.k, seconds.k[seconds.trusted]) & (series.values > 0.0)
+    keep = np.isin(series.k, seconds.k[seconds.valid]) & (series.values > 0.0)
     return Series(name, series.k[keep], series.values[keep])
 
 

@@ -64,7 +64,7 @@ def summary(
             "seconds": covered.seconds,
             "ratio": round(covered.ratio, 4),
             "gaps": [gap_json(timeline, gap) for gap in covered.gaps],
-            "untrusted_seconds": covered.untrusted_seconds,
+            "untrusted_seconds": covered.invalid_seconds,
         },
         "durability": durability,
     }

@@ -75,7 +75,7 @@ class Timeline:
     columns: Mapping[str, Column]
     series: Mapping[str, tuple[Ints, Floats]]  # k ascending, values finite
     seconds: Mapping[str, Ints]  # by source: every k that has a record
-    untrusted: Mapping[str, Mapping[int, str]]  # by source: k to reason
+    invalid: Mapping[str, Mapping[int, str]]  # by source: k to reason
     silent: Mapping[str, Ints]  # by source: every k in which nothing was acknowledged, or received
     standing: Mapping[str, Ints]  # by source: every k in which messages were due, none acknowledged
     short: Mapping[str, Ints]  # by source: rows of k, messages missed, failed; where there were any
@@ -211,13 +211,13 @@ def digest_row(path: Path, step: int) -> pa.RecordBatch:
         "columns": json.dumps(columns),
         "k": found.k.tolist(),
         "values": found.values.tolist(),
-        "untrusted": json.dumps(found.untrusted),
+        "untrusted": json.dumps(found.invalid),
         "silent": found.load.silent.tolist(),
         "standing": found.load.standing.tolist(),
         "short": found.load.short.tolist(),
         "events": json.dumps(found.event_seconds),
         "damage": json.dumps([[k, f"{path.name}:{at}", why] for k, at, why in found.damage]),
-        "incs": list(found.incs),
+        "incs": list(found.epochs),
     }
     return pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)
 
@@ -235,7 +235,7 @@ def _timeline(
     columns: dict[str, Column] = {}
     parts: dict[str, list[tuple[Ints, Floats]]] = defaultdict(list)
     seconds: dict[str, list[Ints]] = defaultdict(list)
-    untrusted: dict[str, dict[int, str]] = defaultdict(dict)
+    invalid: dict[str, dict[int, str]] = defaultdict(dict)
     silent: dict[str, list[int]] = defaultdict(list)
     standing: dict[str, list[int]] = defaultdict(list)
     short: dict[str, list[Sequence[int]]] = defaultdict(list)
@@ -245,7 +245,7 @@ def _timeline(
     for row in rows:
         source = row["source"]
         seconds[source].append(np.array(row["seconds"], dtype=np.int64))
-        untrusted[source].update({int(k): str(why) for k, why in json.loads(row["untrusted"])})
+        invalid[source].update({int(k): str(why) for k, why in json.loads(row["untrusted"])})
         silent[source] += row["silent"]
         standing[source] += row["standing"]
         short[source] += row["short"]
@@ -267,7 +267,7 @@ def _timeline(
         columns=columns,
         series={name: _joined(several, columns[name]) for name, several in parts.items()},
         seconds={name: np.unique(np.concatenate(several)) for name, several in seconds.items()},
-        untrusted=untrusted,
+        invalid=invalid,
         silent=_distinct(silent),
         standing=_distinct(standing),
         short={

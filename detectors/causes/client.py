@@ -56,7 +56,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return what our own daemons have to do with a step of latency; None when nothing."""
     if change.direction == "down":
         return None
-    parts = (_late, _untrusted, _waiting, _stolen, _watched)
+    parts = (_late, _invalid, _waiting, _stolen, _watched)
     found = [found for part in parts if (found := part(change, nearby))]
     if not found:
         return None
@@ -134,9 +134,9 @@ def _own(lag: Series, nearby: Nearby, source: str) -> Series:
     return lag
 
 
-def _untrusted(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
+def _invalid(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
     low, high = change.interval
-    for source, ks in nearby.untrusted_k.items():
+    for source, ks in nearby.invalid_k.items():
         if not _is_part(source, change):
             continue
         before = int(np.count_nonzero((ks >= low - _SECONDS) & (ks < low)))

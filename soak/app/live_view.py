@@ -71,7 +71,7 @@ class Snapshot:
     lag: float
     publish: Latency
     end_to_end: Latency
-    untrusted: str
+    invalid: str
     p50_history: tuple[float, ...]
     p99_history: tuple[float, ...]
     findings: tuple[Finding, ...]
@@ -99,7 +99,7 @@ class Watcher:
         phases = PhaseFile(self.folder.phases).poll()
         produced, consumed = self._newest("produce."), self._newest("consume.")
         end_to_end = _latency(consumed, "end_to_end_latency_seconds")
-        newest = max(((record.k, record.inc) for record, _ in consumed), default=self._seen)
+        newest = max(((record.k, record.epoch) for record, _ in consumed), default=self._seen)
         if newest != self._seen:
             self._seen = newest
             self._p50.append(end_to_end.p50)
@@ -115,8 +115,8 @@ class Watcher:
             lag=_total(consumed, "lag_messages"),
             publish=_latency(produced, "publish_latency_seconds"),
             end_to_end=end_to_end,
-            untrusted=next(
-                (str(why) for one, _ in produced if (why := one.trust.get("reason"))), ""
+            invalid=next(
+                (str(why) for one, _ in produced if (why := one.validity.get("reason"))), ""
             ),
             p50_history=tuple(self._p50),
             p99_history=tuple(self._p99),
@@ -286,8 +286,8 @@ def panel(snapshot: Snapshot, width: int) -> list[Text | Table]:
             f"lag {count_text(snapshot.lag)}"
         ),
     ]
-    if snapshot.untrusted:
-        parts.append(Text(f"this client was the bottleneck: {snapshot.untrusted}", style="yellow"))
+    if snapshot.invalid:
+        parts.append(Text(f"this client was the bottleneck: {snapshot.invalid}", style="yellow"))
     table = Table(box=None, pad_edge=False, show_edge=False)
     for heading in ("", "p50", "p99") if width < NARROW else ("", "p50", "p99", "p99.9"):
         table.add_column(heading, justify="left" if not heading else "right")

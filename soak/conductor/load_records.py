@@ -40,7 +40,7 @@ class LoadInterval:
     schedule_lag: float = 0.0  # median, in seconds
     received: Mapping[int, float] = field(default_factory=dict)  # by subscription
     lag: Mapping[int, float] = field(default_factory=dict)  # by subscription; NaN where unknown
-    untrusted: str = ""  # why a process was itself the bottleneck
+    invalid: str = ""  # why a process was itself the bottleneck
 
 
 def process_index(source: str) -> int:
@@ -62,7 +62,7 @@ class LoadIntervals:
         self._by_k: dict[int, dict[str, tuple[dict[str, float], str]]] = {}
 
     def add(self, source: str, record: Record, columns: tuple[Column, ...]) -> None:
-        reason = str(record.trust.get("reason", ""))
+        reason = str(record.validity.get("reason", ""))
         self._by_k.setdefault(record.k, {})[source] = (load_values(record, columns), reason)
 
     def at(self, k: int) -> LoadInterval:
@@ -86,7 +86,7 @@ class LoadIntervals:
             schedule_lag=max((_measured(one, "schedule_lag") for one in produced), default=0.0),
             received=received,
             lag=lag,
-            untrusted=next((reason for _, reason in rows.values() if reason), ""),
+            invalid=next((reason for _, reason in rows.values() if reason), ""),
         )
 
 

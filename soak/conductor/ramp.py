@@ -52,7 +52,7 @@ def judge_rate(
     why = f"{missed:.0f} sends were missed" if missed else _objection(whole, rate, publish_p99_ns)
     if not why:
         return Outcome(True, "sustained")
-    ours = [one.untrusted for one in whole if one.untrusted]
+    ours = [one.invalid for one in whole if one.invalid]
     if ours:
         why += f"; this client was the bottleneck in {len(ours)} of {len(whole)} s ({ours[0]})"
     return Outcome(False, why, is_certain=bool(missed))

@@ -284,7 +284,7 @@ class Audit:
 
     def __init__(self, subscriptions: int = 1) -> None:
         self._subscriptions = range(subscriptions)
-        self._lanes: dict[str, ProducerStream] = {}
+        self._streams: dict[str, ProducerStream] = {}
         self._by_partition: dict[int, list[ProducerStream]] = {}
         self._count_columns = _CountColumns()
         self._sums = dict.fromkeys(_SENDING.values(), 0)
@@ -295,31 +295,31 @@ class Audit:
         self._has_end = False  # a consumer has said its last word
 
     def add(self, record: Record, columns: tuple[Column, ...], subscription: int = 0) -> None:
-        """Take one record; the caller gives each (source, inc, k) once.
+        """Take one record; the caller gives each (source, epoch, k) once.
 
         `subscription` is the one that a consumer reads for; a producer's records concern them all.
         """
         self._count(record, columns, subscription)
         for name, spans in record.acknowledged.items():
-            lane = self._lane(name)
+            stream = self._stream(name)
             for span in spans:
-                lane.acknowledge(span)
-            lane.note_written(record.at_ns, spans)
+                stream.acknowledge(span)
+            stream.note_written(record.at_ns, spans)
             for subscription_ in self._subscriptions if self._has_end else ():
                 self._note_written((subscription_, _partition(name)), record.at_ns, spans)
         self._receive(record, subscription)
         if self._with_gap:
             self._close_gaps(record, subscription)
         for name, following in record.sent_next.items():
-            lane = self._lane(name)
-            lane.sent_next = max(lane.sent_next, following)
+            stream = self._stream(name)
+            stream.sent_next = max(stream.sent_next, following)
         for event in record.events:
             if event.kind in AUDIT_EVENTS:
                 self._take(event, subscription)
 
-    def ended(self, instance: int, inc: int) -> None:
+    def ended(self, instance: int, epoch: int) -> None:
         """Say that this incarnation of a producer closed its journal on purpose: nothing is unknown."""
-        self._ended.add((instance, inc))
+        self._ended.add((instance, epoch))
 
     def missed(self, subscription: int, partitions: Iterable[int]) -> None:
         """Say that a record of the consumer of these partitions is missing, before the next one is added.
@@ -333,11 +333,11 @@ class Audit:
 
     def verdict(self, *, is_loss_known: bool = True) -> dict[str, int | None]:
         """Return the counts under the names of `summary.json`; with acks=0 `lost` is None."""
-        acked = sum(lane.acknowledged.count for lane in self._lanes.values())
+        acked = sum(stream.acknowledged.count for stream in self._streams.values())
         unacked, unsure = 0, 0
-        for name, lane in self._lanes.items():
-            instance, inc, _ = (int(number) for number in name.split("."))
-            arrived, unknown = lane.unacknowledged(is_ended=(instance, inc) in self._ended)
+        for name, stream in self._streams.items():
+            instance, epoch, _ = (int(number) for number in name.split("."))
+            arrived, unknown = stream.unacknowledged(is_ended=(instance, epoch) in self._ended)
             unacked += arrived
             unsure += unknown
         each = [self._read(subscription) for subscription in self._subscriptions]
@@ -369,12 +369,12 @@ class Audit:
     @property
     def cost(self) -> int:
         """Return how many intervals are kept, of 80 to 220 bytes each."""
-        lanes = sum(lane.cost for lane in self._lanes.values())
-        return lanes + sum(log.cost for log in self._logs.values())
+        streams = sum(stream.cost for stream in self._streams.values())
+        return streams + sum(log.cost for log in self._logs.values())
 
     def _receive(self, record: Record, subscription: int) -> None:
         for name, spans in record.received.items():
-            reading = self._lane(name).readings[subscription]
+            reading = self._stream(name).readings[subscription]
             for span in spans:
                 self._counts[subscription]["reread"] += reading.receive(span)
             if self._has_end:
@@ -389,24 +389,24 @@ class Audit:
 
     def _take(self, event: Event, subscription: int) -> None:
         if event.kind == SEND_FAILED_EVENT:
-            failed = self._lane(str(event.fields["lane"])).failed
+            failed = self._stream(str(event.fields["lane"])).failed
             failed.add(int(event.fields["first"]), int(event.fields["last"]))
             return
         partition = int(event.fields["partition"])
         log = self._logs[subscription, partition]
-        lanes = self._by_partition.get(partition, ())
+        streams = self._by_partition.get(partition, ())
         if event.kind == FINAL_POSITION_EVENT:
             log.end(event.at_ns, int(event.fields["position"]), int(event.fields["log_end"]))
             self._has_end = True
-            for lane in lanes:
-                for at_ns, spans in lane.recent:
+            for stream in streams:
+                for at_ns, spans in stream.recent:
                     self._note_written((subscription, partition), at_ns, spans)
             return
         offsets = int(event.fields["from_offset"]), int(event.fields["to_offset"]) - 1
         if event.kind == EXPIRED_EVENT:
             log.deleted.add(*offsets)
-            for lane in lanes:
-                lane.readings[subscription].expire(log.deleted)
+            for stream in streams:
+                stream.readings[subscription].expire(log.deleted)
         else:
             (log.unexplained if event.kind == OFFSET_GAP_EVENT else log.explained).add(*offsets)
 
@@ -433,17 +433,17 @@ class Audit:
     def _above(self, place: SubscriptionPartition) -> int:
         """Return the offset where what was received ends."""
         subscription, partition = place
-        lanes = self._by_partition.get(partition, ())
-        return 1 + max((lane.readings[subscription].highest for lane in lanes), default=-1)
+        streams = self._by_partition.get(partition, ())
+        return 1 + max((stream.readings[subscription].highest for stream in streams), default=-1)
 
     def _read(self, subscription: int) -> dict[str, int]:
         """Return the counts of one subscription."""
         received = expired = unknown = lost = 0
-        for partition, lanes in self._by_partition.items():
+        for partition, streams in self._by_partition.items():
             place = subscription, partition
             log = self._logs[place]
             out_of_sight = log.unknown(self._above(place))
-            for reading in (lane.readings[subscription] for lane in lanes):
+            for reading in (stream.readings[subscription] for stream in streams):
                 received += reading.received.count
                 missing = reading.missing(log.deleted, out_of_sight)
                 expired += missing[0]
@@ -457,12 +457,12 @@ class Audit:
             "unknown": unknown,
         }
 
-    def _lane(self, name: str) -> ProducerStream:
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = ProducerStream(len(self._subscriptions))
-            self._by_partition.setdefault(_partition(name), []).append(lane)
-        return lane
+    def _stream(self, name: str) -> ProducerStream:
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = ProducerStream(len(self._subscriptions))
+            self._by_partition.setdefault(_partition(name), []).append(stream)
+        return stream
 
 
 class _CountColumns:
@@ -487,5 +487,5 @@ class _CountColumns:
         return found[1]
 
 
-def _partition(lane: str) -> int:
-    return int(lane.rpartition(".")[2])
+def _partition(stream: str) -> int:
+    return int(stream.rpartition(".")[2])

@@ -21,7 +21,7 @@ DTYPE = np.dtype(
         ("version", "u1"),
         ("run", "u1"),
         ("instance", "<u4"),
-        ("inc", "<u4"),
+        ("epoch", "<u4"),
         ("boot", "<u4"),
         ("sequence", "<u8"),
         ("intended_mono_ns", "<i8"),
@@ -50,14 +50,14 @@ def boot_of(boot_id: str) -> int:
     return zlib.crc32(boot_id.strip().encode())
 
 
-def headers(count: int, instance: int, inc: int, boot: int, run: int = 0) -> NDArray[np.void]:
+def headers(count: int, instance: int, epoch: int, boot: int, run: int = 0) -> NDArray[np.void]:
     """Return `count` headers with the constant fields filled in."""
     block = np.zeros(count, dtype=DTYPE)
     block["magic"] = MAGIC
     block["version"] = VERSION
     block["run"] = run
     block["instance"] = instance
-    block["inc"] = inc
+    block["epoch"] = epoch
     block["boot"] = boot
     return block
 
@@ -75,6 +75,6 @@ def parse(heads: Heads, run: int | None = None) -> tuple[NDArray[np.void], NDArr
     return block, is_ours
 
 
-def stream_name(instance: int, inc: int, partition: int) -> str:
+def stream_name(instance: int, epoch: int, partition: int) -> str:
     """Return the name under which records keep a lane's sequence intervals."""
-    return f"{instance}.{inc}.{partition}"
+    return f"{instance}.{epoch}.{partition}"

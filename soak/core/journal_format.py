@@ -28,9 +28,9 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The line that closes a source: it ended on purpose. `inc` is the incarnation that said so."""
+    """The line that closes a source: it ended on purpose. `epoch` is the incarnation that said so."""
 
-    inc: int
+    epoch: int
 
 
 Line = Columns | Record | End
@@ -103,8 +103,8 @@ def _line_json(line: Line) -> dict[str, object]:
         case Columns(id=name, columns=columns):
             listed = [_column_json(column) for column in columns]
             return {"t": "c", "version": VERSION, "id": name, "columns": listed}
-        case End(inc=inc):
-            return {"t": "end", "inc": inc}
+        case End(epoch=epoch):
+            return {"t": "end", "inc": epoch}
         case Record():
             return _record_json(line)
 
@@ -115,18 +115,18 @@ def _record_json(record: Record) -> dict[str, object]:
         "t": "r",
         "c": record.columns_id,
         "k": record.k,
-        "inc": record.inc,
+        "inc": record.epoch,
         "at_ns": record.at_ns,
         "length_ns": record.length_ns,
         "v": values,
     }
     optional: dict[str, object] = {
         "h": dict(record.histograms),
-        "a": {lane: list(map(list, spans)) for lane, spans in record.acknowledged.items()},
-        "g": {lane: list(map(list, spans)) for lane, spans in record.received.items()},
+        "a": {stream: list(map(list, spans)) for stream, spans in record.acknowledged.items()},
+        "g": {stream: list(map(list, spans)) for stream, spans in record.received.items()},
         "n": dict(record.sent_next),
         "e": [_event_json(event) for event in record.events],
-        "trust": dict(record.trust),
+        "trust": dict(record.validity),
     }
     body.update({key: value for key, value in optional.items() if value})
     return body
@@ -179,7 +179,7 @@ def _parse_record(raw: dict[str, object]) -> Record:
         raise ValueError("a value is infinite")
     return Record(
         k=_integer(raw["k"]),
-        inc=_integer(raw["inc"]),
+        epoch=_integer(raw["inc"]),
         at_ns=_integer(raw["at_ns"]),
         length_ns=_integer(raw["length_ns"]),
         columns_id=str(raw["c"]),
@@ -187,9 +187,9 @@ def _parse_record(raw: dict[str, object]) -> Record:
         histograms={key: str(text) for key, text in body.get("h", {}).items()},
         acknowledged=_parse_spans(body.get("a", {})),
         received=_parse_spans(body.get("g", {})),
-        sent_next={lane: _integer(at) for lane, at in body.get("n", {}).items()},
+        sent_next={stream: _integer(at) for stream, at in body.get("n", {}).items()},
         events=tuple(map(_parse_event, raw.get("e", ()))),  # type: ignore[call-overload]  # as above
-        trust=_plain(body.get("trust", {})),
+        validity=_plain(body.get("trust", {})),
     )
 
 
@@ -223,8 +223,8 @@ def _integer(value: object) -> int:
     return number
 
 
-def _parse_spans(lanes: dict[str, object]) -> dict[str, tuple[Span, ...]]:
+def _parse_spans(streams: dict[str, object]) -> dict[str, tuple[Span, ...]]:
     return {
-        lane: tuple((_integer(a), _integer(b), _integer(c), _integer(d)) for a, b, c, d in spans)  # type: ignore[attr-defined]  # ValueError
-        for lane, spans in lanes.items()
+        stream: tuple((_integer(a), _integer(b), _integer(c), _integer(d)) for a, b, c, d in spans)  # type: ignore[attr-defined]  # ValueError
+        for stream, spans in streams.items()
     }

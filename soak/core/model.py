@@ -57,7 +57,7 @@ class Record:
     """One second of one source. `values` follow the order of the columns line `columns_id`."""
 
     k: int
-    inc: int
+    epoch: int
     at_ns: int
     length_ns: int
     columns_id: str
@@ -67,12 +67,12 @@ class Record:
     received: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
     sent_next: Mapping[str, int] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
-    trust: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    validity: Mapping[str, str | int | float | bool] = field(default_factory=dict)
 
     @property
-    def is_trusted(self) -> bool:
+    def is_valid(self) -> bool:
         """True unless the client itself was the bottleneck in this second."""
-        return not self.trust.get("reason")
+        return not self.validity.get("reason")
 
 
 @dataclass(frozen=True, slots=True)

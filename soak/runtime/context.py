@@ -157,11 +157,11 @@ def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> O
     grid = grid_of(folder, run, clock)
     # A folder that was made anew in the middle of a run knows of no life before: its incarnation is to
     # lie above all of them, or a host that has those takes the new records for old ones.
-    first_inc = max(1, grid.k_at(clock.mono_ns()) + 1)
+    first_epoch = max(1, grid.k_at(clock.mono_ns()) + 1)
     # Where there is a load, the conductor ends it at the floor, and what was sent is recorded still.
     floor = plan.free_space_floor if isinstance(plan, ProbePlan) else 0
     journal = JournalWriter(folder.journal / source, clock, plan.journal.sync, floor_bytes=floor)
-    writer = BackgroundJournalWriter(journal.open(first_inc))
+    writer = BackgroundJournalWriter(journal.open(first_epoch))
     page, end_page = _published(folder, plan, run, role, clock)
     recorder = Recorder(writer, grid, clock, page.show)
     return OpenJournal(run, source, grid, writer, recorder, PhaseFile(folder.phases), end_page)

@@ -24,7 +24,7 @@ class Journal(Protocol):
     """Where records go: the writer itself, or the thread that it has in a daemon."""
 
     @property
-    def inc(self) -> int: ...
+    def epoch(self) -> int: ...
 
     @property
     def is_behind(self) -> bool: ...
@@ -66,7 +66,7 @@ class Recorder:
         received: Mapping[str, tuple[Span, ...]] | None = None,
         sent_next: Mapping[str, int] | None = None,
         events: Sequence[Event] = (),
-        trust: Mapping[str, str | int | float | bool] | None = None,
+        validity: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
         """Write what was measured in second k; the columns may change from call to call."""
         now_ns = self._clock.mono_ns()
@@ -77,7 +77,7 @@ class Recorder:
         reasons = {"reason": clock_events[0].kind} if clock_events else {}
         record = Record(
             k=k,
-            inc=self._writer.inc,
+            epoch=self._writer.epoch,
             at_ns=self._clock.wall_ns(),
             length_ns=now_ns - self._last_ns,
             columns_id=self._columns_id,
@@ -87,7 +87,7 @@ class Recorder:
             received=received or {},
             sent_next=sent_next or {},
             events=(*events, *clock_events),
-            trust={**(trust or {}), **reasons},
+            validity={**(validity or {}), **reasons},
         )
         self._last_ns = now_ns
         self._show(samples)

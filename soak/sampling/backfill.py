@@ -154,7 +154,7 @@ def _append(to: OpenJournal, k: int, values: Mapping[Column, float]) -> None:
     columns = tuple(values)
     record = Record(
         k=k,
-        inc=to.writer.inc,
+        epoch=to.writer.epoch,
         at_ns=to.grid.wall_of(k + 1),
         length_ns=SECOND_NS,
         columns_id=columns_line(columns).id,

@@ -39,7 +39,7 @@ class _Source:
     writer: JournalWriter | None = None
     written_id: str = ""  # of the newest columns line that the writer has
     written_ns: int = 0
-    ended_inc: int = -1
+    ended_epoch: int = -1
 
 
 class Ingest:
@@ -115,7 +115,7 @@ class Ingest:
         if isinstance(found, Columns):
             self._columns(line.source, source, found)
         elif isinstance(found, End):
-            self._end(line.source, source, found.inc)
+            self._end(line.source, source, found.epoch)
         else:
             self._record(line, source, found)
 
@@ -130,7 +130,7 @@ class Ingest:
             del source.columns[next(iter(source.columns))]
 
     def _record(self, line: ShippedLine, source: _Source, record: Record) -> None:
-        if (record.inc, record.k) <= source.last:
+        if (record.epoch, record.k) <= source.last:
             if _is_from_another_host(line, source, record):
                 self._refuse(line, _SAME_HOST_NAME)
             return
@@ -139,7 +139,7 @@ class Ingest:
             self._refuse(line, f"no columns line {record.columns_id}")
             return
         if (
-            record.inc == source.last[0]
+            record.epoch == source.last[0]
             and source.sender
             and line.sender not in ("", source.sender)
         ):
@@ -156,15 +156,15 @@ class Ingest:
         if source.writer is None or record.columns_id != source.written_id:
             self._write_columns(line.source, source, columns)
         self._writer(line.source, source).copy(record)
-        source.last = (record.inc, record.k)
+        source.last = (record.epoch, record.k)
         if line.sender and line.sender != source.sender:
             source.sender, source.since_k = line.sender, record.k
         self.records += 1
 
-    def _end(self, name: str, source: _Source, inc: int) -> None:
-        if inc > source.ended_inc and inc == source.last[0]:
-            self._writer(name, source).copy(End(inc))
-            source.ended_inc = inc
+    def _end(self, name: str, source: _Source, epoch: int) -> None:
+        if epoch > source.ended_epoch and epoch == source.last[0]:
+            self._writer(name, source).copy(End(epoch))
+            source.ended_epoch = epoch
 
     def _write_columns(self, name: str, source: _Source, columns: Columns) -> None:
         self._writer(name, source).copy(columns)
@@ -179,7 +179,7 @@ class Ingest:
             known = columns_after_last_record(journal, name)
             if newest is not None:
                 record, columns = newest
-                source.last = (record.inc, record.k)
+                source.last = (record.epoch, record.k)
                 known.insert(0, columns_line(columns))
             source.columns = {columns.id: columns for columns in known[-MAX_COLUMNS_LINES:]}
         return self._sources.setdefault(name, source)

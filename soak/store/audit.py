@@ -33,11 +33,11 @@ def audit_run(folder: RunFolder, run: Run, plan: Plan) -> Audit:
             _add_received(audit, found, plan)
             continue
         if found.is_after_gap:
-            incomplete.add((found.source, found.record.inc))
+            incomplete.add((found.source, found.record.epoch))
         audit.add(found.record, found.columns)
-    for source, inc in reader.ended - incomplete:
+    for source, epoch in reader.ended - incomplete:
         for client in range(plan.load.clients_per_producer):
-            audit.ended(instance_of(run.id, source, client), inc)
+            audit.ended(instance_of(run.id, source, client), epoch)
     return audit
 
 

@@ -120,7 +120,7 @@ class SamplesClients:
 # A source's lines lie in one partition, so they come in the order in which they were written. The
 # headers name
 # the run and its start; who reads twice, or what is sent twice, changes nothing: a record is (source,
-# inc, k).
+# epoch, k).
 
 _PRODUCER = {
     "acks": "all",

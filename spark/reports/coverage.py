@@ -26,7 +26,7 @@ def render(page: Page) -> Markup:
     covered = page.covered
     text = (
         f"{wording.share_down(covered.ratio, 2)} of the expected records are there (97 % are needed), "
-        f"{wording.share_up(covered.untrusted_ratio, 1)} of the soak's seconds are not trusted "
+        f"{wording.share_up(covered.invalid_ratio, 1)} of the soak's seconds are not trusted "
         "(10 % are allowed)."
     )
     rows = [
@@ -34,7 +34,7 @@ def render(page: Page) -> Markup:
         for gap in covered.gaps[:MOST_ROWS]
     ]
     reasons = Counter(
-        (source, why) for source, found in page.timeline.untrusted.items() for why in found.values()
+        (source, why) for source, found in page.timeline.invalid.items() for why in found.values()
     )
     doubts = [(source, why, f"{count} s") for (source, why), count in reasons.most_common()]
     parts = [tag("p", text)]

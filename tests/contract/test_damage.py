@@ -64,7 +64,7 @@ def journals(folder: Path, rng: random.Random) -> str:
     (path,) = segments(run.journal / source)
     path.write_bytes(spoil(path.read_bytes(), rng))
     reader = SourceReader(run.journal / source)
-    found = {(record.inc, record.k) for record, _ in read_source(run.journal, source, reader)}
+    found = {(record.epoch, record.k) for record, _ in read_source(run.journal, source, reader)}
     last_record(run.journal, source)
     digest(path, 1)
     History(run.journal).window(0, 26)
@@ -87,7 +87,7 @@ def _whole(path: Path) -> tuple[set[tuple[int, int]], int]:
             spoilt += 1
             continue
         if isinstance(line, Record):
-            kept.add((line.inc, line.k))
+            kept.add((line.epoch, line.k))
     return kept, spoilt
 
 

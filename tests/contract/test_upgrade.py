@@ -28,7 +28,7 @@ def test_a_run_of_the_first_layout_is_read_whole() -> None:
     """Plan, run, phases, every record, and the audit over them."""
     run, plan = read_run(RECORDED), read_plan(RECORDED)
     seconds = {
-        source: [(record.inc, record.k) for record, _ in read_source(RECORDED.journal, source)]
+        source: [(record.epoch, record.k) for record, _ in read_source(RECORDED.journal, source)]
         for source in sources(RECORDED.journal)
     }
     verdict = audit_run(RECORDED, run, plan).verdict(is_loss_known=True)

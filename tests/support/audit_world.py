@@ -13,7 +13,7 @@ import numpy as np
 
 from soak.core.audit import EXPIRED_EVENT, FINAL_POSITION_EVENT, SEND_FAILED_EVENT
 from soak.core.model import Column, Event, Record, Span
-from tests.support.lane_spans import spans
+from tests.support.stream_spans import spans
 
 Message = tuple[str, int]
 """Lane and sequence number."""
@@ -24,7 +24,7 @@ class Producer:
     """Writes each partition in a lane of its own; what a second held is lost with a kill."""
 
     instance: int
-    inc: int = 1
+    epoch: int = 1
     following: dict[str, int] = field(default_factory=dict)
     acks: list[tuple[Message, int]] = field(default_factory=list)
     failed: list[Message] = field(default_factory=list)
@@ -72,11 +72,11 @@ class World:
     def send(self, number: int, partition: int, fates: list[str]) -> None:
         """Send one message a fate; the log takes them in order."""
         producer = self.producers[number]
-        lane = f"{producer.instance}.{producer.inc}.{partition}"
+        stream = f"{producer.instance}.{producer.epoch}.{partition}"
         for fate in fates:
-            sequence = producer.following.get(lane, 0)
-            producer.following[lane] = sequence + 1
-            message = lane, sequence
+            sequence = producer.following.get(stream, 0)
+            producer.following[stream] = sequence + 1
+            message = stream, sequence
             offset = self.ends[partition]
             if fate != "refused":
                 self.ends[partition] += 1
@@ -134,7 +134,7 @@ class World:
     def kill_producer(self, number: int) -> None:
         """Kill between two records, and start again under a new incarnation."""
         producer = self.producers[number]
-        producer.inc += 1
+        producer.epoch += 1
         producer.following, producer.acks, producer.failed = {}, [], []
 
     def kill_reader(self, number: int) -> None:
@@ -146,7 +146,7 @@ class World:
         """Close a producer on purpose, and start it again."""
         producer = self.producers[number]
         self._record_producer(producer)
-        producer.ended.add((producer.instance, producer.inc))
+        producer.ended.add((producer.instance, producer.epoch))
         self.kill_producer(number)
 
     def finish(self, number: int) -> None:
@@ -172,12 +172,12 @@ class World:
                     counts[self._fate(subscription, message, offset)] += 1
         everywhere = set[Message]().union(*self.received.values())
         ended = {pair for producer in self.producers for pair in producer.ended}
-        for lane, sequence in everywhere | {
-            (lane, at) for lane, following in self.sent.items() for at in range(following)
+        for stream, sequence in everywhere | {
+            (stream, at) for stream, following in self.sent.items() for at in range(following)
         }:
-            instance, inc, _ = (int(part) for part in lane.split("."))
-            message = lane, sequence
-            is_given_up = message in self.failed or (instance, inc) in ended
+            instance, epoch, _ = (int(part) for part in stream.split("."))
+            message = stream, sequence
+            is_given_up = message in self.failed or (instance, epoch) in ended
             if message in self.acked:
                 continue
             if is_given_up:
@@ -198,14 +198,14 @@ class World:
         return "unknown" if is_late or position <= offset < end else "lost"
 
     def _record_producer(self, producer: Producer) -> None:
-        acknowledged = _by_lane(producer.acks)
+        acknowledged = _by_stream(producer.acks)
         events = tuple(
-            Event(SEND_FAILED_EVENT, 0, 0, {"lane": lane, "first": at, "last": at})
-            for lane, at in producer.failed
+            Event(SEND_FAILED_EVENT, 0, 0, {"lane": stream, "first": at, "last": at})
+            for stream, at in producer.failed
         )
         self.acked.update(producer.acks)
-        for (lane, _), offset in producer.acks:
-            self.written[int(lane.rpartition(".")[2]), offset] = len(self.records)
+        for (stream, _), offset in producer.acks:
+            self.written[int(stream.rpartition(".")[2]), offset] = len(self.records)
         self.failed.update(producer.failed)
         self.sent.update(producer.following)
         following = dict(producer.following)
@@ -225,7 +225,7 @@ class World:
         self._append(
             reader.subscription,
             {"duplicated_messages": reader.duplicated},
-            received=_by_lane(reader.batch),
+            received=_by_stream(reader.batch),
             events=tuple(events),
         )
         reader.recorded = reader.position, frozenset(reader.seen)
@@ -244,11 +244,11 @@ class World:
         self.records.append((record, columns, subscription))
 
 
-def _by_lane(messages: list[tuple[Message, int]]) -> dict[str, tuple[Span, ...]]:
-    lanes: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for (lane, sequence), offset in messages:
-        lanes[lane].append((sequence, offset))
+def _by_stream(messages: list[tuple[Message, int]]) -> dict[str, tuple[Span, ...]]:
+    streams: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for (stream, sequence), offset in messages:
+        streams[stream].append((sequence, offset))
     return {
-        lane: spans(*np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
-        for lane, pairs in lanes.items()
+        stream: spans(*np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
+        for stream, pairs in streams.items()
     }

@@ -93,5 +93,5 @@ class World:
 
     def _write(self, source: str, columns: tuple[Column, ...], values: tuple[float, ...]) -> None:
         writer = self._writers[source]
-        record = Record(self.k, writer.inc, 0, 0, columns_line(columns).id, values)
+        record = Record(self.k, writer.epoch, 0, 0, columns_line(columns).id, values)
         writer.append(record, columns)

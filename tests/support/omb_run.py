@@ -146,7 +146,7 @@ def _counts(**counts: float) -> list[tuple[Column, float]]:
 def _record(k: int, samples: list[tuple[Column, float]], texts: dict[str, str]) -> Record:
     return Record(
         k=k,
-        inc=1,
+        epoch=1,
         at_ns=START_WALL_NS + (k + 1) * SECOND_NS,
         length_ns=SECOND_NS,
         columns_id=columns_line([column for column, _ in samples]).id,

@@ -31,14 +31,14 @@ def run(
     config: Config | None = None,
     *,
     column: Column = P99,
-    untrusted: Iterable[int] = (),
+    invalid: Iterable[int] = (),
     phases: dict[int, str] | None = None,
     k: Iterable[int] | None = None,
 ) -> list[tuple[int, Change]]:
     """Feed one series; return each change with the second that brought it."""
     panel = Panel(config or Config(baseline=BASELINE))
     seconds = list(k) if k is not None else list(range(values.size))
-    bad, found, phase = set(untrusted), [], "soak"
+    bad, found, phase = set(invalid), [], "soak"
     for row, second in enumerate(seconds):
         phase = (phases or {}).get(second, phase)
         changes = panel.update(

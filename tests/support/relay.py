@@ -44,13 +44,13 @@ def relay(
         assert partition is not None
         assert value is not None
         ((row,), _) = header.parse([value])
-        lane = int(row["instance"]), int(row["inc"]), partition
+        stream = int(row["instance"]), int(row["epoch"]), partition
         fault = todo.popleft() if todo and number % SPACING == SPACING - 1 else "none"
         if fault == "late":
-            held.setdefault(lane, []).append((partition, value))
+            held.setdefault(stream, []).append((partition, value))
         if fault in ("drop", "late"):
             continue
-        out = [(partition, value)] * (2 if fault == "twice" else 1) + held.pop(lane, [])
+        out = [(partition, value)] * (2 if fault == "twice" else 1) + held.pop(stream, [])
         for where, what in out:
             writer.produce(target, what, partition=where)
         written += len(out)

@@ -43,7 +43,7 @@ class Shape:
     lifted_k: int | None = None
     step: float = 15.0
     gaps: tuple[tuple[str, range], ...] = ()  # sources and the seconds that they lack
-    untrusted: range = range(0)
+    invalid: range = range(0)
     damaged_k: int | None = None  # the producer's line of this second is overwritten
     busy: range = range(0)  # seconds in which the detector takes one of two processors
     lost: int = 0  # so many acknowledged messages never arrive
@@ -141,7 +141,7 @@ def _counts(**counts: float) -> Samples:
 
 
 def _record(shape: Shape, k: int, samples: Samples, **other: object) -> Record:
-    reason = "schedule_lag" if k in shape.untrusted else ""
+    reason = "schedule_lag" if k in shape.invalid else ""
     values: dict[str, object] = {
         "k": k,
         "inc": 1,
@@ -164,7 +164,7 @@ def _produced(
     shape: Shape, k: int, slow: float, rng: np.random.Generator
 ) -> tuple[Samples, Record]:
     count = _messages(shape, k)
-    lag = 0.004 if k in shape.untrusted else 0.0003
+    lag = 0.004 if k in shape.invalid else 0.0003
     samples = _latency("publish", count, slow, rng)
     samples += _counts(sent_messages=count, acked_messages=count, failed_messages=0)
     missed = shape.missed if count else 0

@@ -86,7 +86,7 @@ def _version() -> str:
 # --- How one run of a drill went, as a line of JSON: what `drill all` shows and `matrix` keeps.
 
 NONE = "no finding"
-_MOST_UNTRUSTED = 0.1  # of the seconds of a run
+_MAX_INVALID = 0.1  # of the seconds of a run
 _LEAST_RECORDED = 0.9  # of those of all sources
 
 
@@ -159,8 +159,8 @@ def judged_result(
         is_judged = True  # a false alarm or a wrong name is one, however little was looked at
     elif drill.expect.cause == NOTHING:
         # what no detector looked at is no proof that nothing was there
-        seconds, untrusted = (coverage.get(name, 0) for name in ("seconds", "untrusted_seconds"))
-        is_judged &= seconds > 0 and untrusted <= _MOST_UNTRUSTED * seconds
+        seconds, invalid = (coverage.get(name, 0) for name in ("seconds", "untrusted_seconds"))
+        is_judged &= seconds > 0 and invalid <= _MAX_INVALID * seconds
         is_judged &= coverage.get("ratio", 1.0) >= _LEAST_RECORDED
     return Result(
         drill=drill.name,

@@ -203,7 +203,7 @@ class ConsumerLoop:
             histograms=encoded,
             received=spans,
             events=events,
-            trust={"reason": second.reason()},
+            validity={"reason": second.reason()},
         )
 
     def _finish_writing(self) -> None:

@@ -51,8 +51,8 @@ class SequenceTracker:
 
     positions: dict[int, int]  # next offset by partition
     block_bits: int = 0  # of the broker; above 0 only a jump from block to block may be a hole
-    lanes: dict[str, IntervalSet] = field(default_factory=dict)
-    _owners: dict[int, int] = field(default_factory=dict)  # instance and inc, to a running number
+    streams: dict[str, IntervalSet] = field(default_factory=dict)
+    _owners: dict[int, int] = field(default_factory=dict)  # instance and epoch, to a running number
     _names: dict[int, str] = field(default_factory=dict)  # of lanes, by owner number and partition
     _new: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
     _holes: dict[OffsetGap, bool] = field(
@@ -76,8 +76,8 @@ class SequenceTracker:
         if not is_ours.all():
             block, partition, offset = block[is_ours], partition[is_ours], offset[is_ours]
         if offset.size:
-            lane_ = self._lane(block, partition)
-            self._note_lanes(lane_, block["sequence"], offset, before, counts)
+            stream_ = self._stream(block, partition)
+            self._note_streams(stream_, block["sequence"], offset, before, counts)
         return counts
 
     def take_spans(self) -> dict[str, tuple[Span, ...]]:
@@ -85,8 +85,8 @@ class SequenceTracker:
         taken, self._new = self._new, []
         if not taken:
             return {}
-        lane_, sequence, offset = (np.concatenate(parts) for parts in zip(*taken, strict=True))
-        found = spans_by(lane_, sequence, offset, self.block_bits)
+        stream_, sequence, offset = (np.concatenate(parts) for parts in zip(*taken, strict=True))
+        found = spans_by(stream_, sequence, offset, self.block_bits)
         return {self._names[at]: runs for at, runs in found.items()}
 
     def take_events(self, consumer: Consumer, clock: Clock) -> list[Event]:
@@ -167,9 +167,9 @@ class SequenceTracker:
             self._holes.setdefault(hole, False)
         return before
 
-    def _lane(self, block: NDArray[np.void], partition: Ints) -> Ints:
+    def _stream(self, block: NDArray[np.void], partition: Ints) -> Ints:
         """Return a number for each message's lane, and see that it has a name."""
-        owner = block["instance"].astype(np.uint64) << np.uint64(32) | block["inc"]
+        owner = block["instance"].astype(np.uint64) << np.uint64(32) | block["epoch"]
         owners, inverse = np.unique(owner, return_inverse=True)
         numbers = [self._owners.setdefault(key, len(self._owners)) for key in owners.tolist()]
         found: Ints = np.array(numbers, dtype=np.int64)[inverse] * _PARTITIONS + partition
@@ -179,35 +179,35 @@ class SequenceTracker:
             self._names[at] = stream_name(key >> 32, key & 0xFFFFFFFF, where)
         return found
 
-    def _note_lanes(
+    def _note_streams(
         self,
-        lane_: Ints,
+        stream_: Ints,
         sequence: NDArray[np.uint64],
         offset: Ints,
         before: Mapping[int, int],
         counts: AuditCounts,
     ) -> None:
-        order = np.argsort(lane_, kind="stable")
-        lane_, offset = lane_[order], offset[order]
+        order = np.argsort(stream_, kind="stable")
+        stream_, offset = stream_[order], offset[order]
         sequence_ = sequence[order].astype(np.int64)
-        begins = np.flatnonzero(np.diff(lane_, prepend=-1))
-        ends = np.append(begins[1:], lane_.size)
+        begins = np.flatnonzero(np.diff(stream_, prepend=-1))
+        ends = np.append(begins[1:], stream_.size)
         is_next = np.diff(sequence_, prepend=0) == 1
         is_next[begins] = True
         is_run = np.logical_and.reduceat(is_next, begins)
-        is_new = np.ones(lane_.size, dtype=np.bool_)
+        is_new = np.ones(stream_.size, dtype=np.bool_)
         for begin, end, is_plain in zip(
             begins.tolist(), ends.tolist(), is_run.tolist(), strict=True
         ):
-            number = int(lane_[begin])
-            seen = self.lanes.setdefault(self._names[number], IntervalSet())
+            number = int(stream_[begin])
+            seen = self.streams.setdefault(self._names[number], IntervalSet())
             if is_plain and sequence_[begin] > seen.maximum:
                 seen.add(int(sequence_[begin]), int(sequence_[end - 1]))
                 continue
             below = before[number % _PARTITIONS]
             here = slice(begin, end)
             is_new[here] = _note_each(seen, sequence_[here], offset[here], below, counts)
-        self._new.append((lane_[is_new], sequence_[is_new], offset[is_new]))
+        self._new.append((stream_[is_new], sequence_[is_new], offset[is_new]))
         counts.is_new = np.empty_like(is_new)
         counts.is_new[order] = is_new
 
@@ -250,7 +250,7 @@ def restore_tracker(
             received.restore(event)
         for name, runs in record.received.items():
             partition = int(name.rpartition(".")[2])
-            seen = received.lanes.setdefault(name, IntervalSet())
+            seen = received.streams.setdefault(name, IntervalSet())
             for first, last, _, last_offset in runs:
                 seen.add(first, last)
                 following = max(received.positions[partition], last_offset + 1)

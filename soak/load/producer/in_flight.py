@@ -12,14 +12,14 @@ from soak.core.ports import FAILED_OFFSET, Acks
 
 MAX_NEW = 4096
 _NEVER_NS = 2**63 - 1
-_FIELDS = np.dtype([("lane", "i8"), ("sequence", "i8"), ("intended_ns", "i8"), ("sent_ns", "i8")])
+_FIELDS = np.dtype([("stream", "i8"), ("sequence", "i8"), ("intended_ns", "i8"), ("sent_ns", "i8")])
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
     """Messages that were acknowledged or failed; arrays of shape (n,). `offset` is -1 for failed."""
 
-    lane: NDArray[np.int64]
+    stream: NDArray[np.int64]
     sequence: NDArray[np.int64]
     offset: NDArray[np.int64]
     latency_ns: NDArray[np.int64]  # from the intended time
@@ -30,7 +30,7 @@ class SentRows(Protocol):
     """Messages in the order in which they are sent; arrays of shape (n,)."""
 
     @property
-    def lane(self) -> NDArray[np.int64]: ...
+    def stream(self) -> NDArray[np.int64]: ...
     @property
     def sequence(self) -> NDArray[np.int64]: ...
     @property
@@ -109,7 +109,7 @@ class InFlight:
         self._is_open[slot] = False
         self.count -= acks.token.size
         return Settled(
-            lane=row["lane"],
+            stream=row["stream"],
             sequence=row["sequence"],
             offset=acks.offset,
             latency_ns=acks.at_mono_ns - row["intended_ns"],
@@ -148,7 +148,7 @@ class InFlight:
         at = tokens % self._slots.size
         self._put_aside(tokens[self._is_open[at]] - self._slots.size)
         slots = self._slots
-        for name in ("lane", "sequence", "intended_ns"):
+        for name in ("stream", "sequence", "intended_ns"):
             parts = [getattr(one.rows, name)[one.first : one.end] for one in new]
             slots[name][at] = np.concatenate(parts)
         slots["sent_ns"][at] = sent_ns

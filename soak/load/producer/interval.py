@@ -35,10 +35,10 @@ class ProducerInterval:
     """Counters and histograms of one second, which may be written while the next one is collected."""
 
     def __init__(
-        self, instances: Sequence[int], inc: int, partitions: int, *, block_bits: int = 0
+        self, instances: Sequence[int], epoch: int, partitions: int, *, block_bits: int = 0
     ) -> None:
         self._instances = instances
-        self._inc = inc
+        self._epoch = epoch
         self._partitions = partitions
         self._block_bits = block_bits
         self.by_leader = LatencyByLeader("publish_latency_seconds")
@@ -56,7 +56,7 @@ class ProducerInterval:
     def following(self) -> ProducerInterval:
         """Return the next one, empty."""
         found = ProducerInterval(
-            self._instances, self._inc, self._partitions, block_bits=self._block_bits
+            self._instances, self._epoch, self._partitions, block_bits=self._block_bits
         )
         found.by_leader = self.by_leader.following()
         return found
@@ -83,7 +83,7 @@ class ProducerInterval:
         self.latency.record_ns(settled.latency_ns[good])
         self._service.record_ns(settled.service_ns[good])
         if leaders.several:
-            partition = settled.lane[good] % self._partitions
+            partition = settled.stream[good] % self._partitions
             self.by_leader.record_ns(leaders, partition, settled.latency_ns[good])
         self._settled.append(settled)
 
@@ -145,9 +145,9 @@ class ProducerInterval:
 
     def acknowledged(self) -> dict[str, tuple[Span, ...]]:
         """Return the runs acknowledged in this second, by lane."""
-        lane_, sequence, offset = self._all()
+        stream_, sequence, offset = self._all()
         good = offset != FAILED_OFFSET
-        return self._named(spans_by(lane_[good], sequence[good], offset[good], self._block_bits))
+        return self._named(spans_by(stream_[good], sequence[good], offset[good], self._block_bits))
 
     def sent_next(self, following: NDArray[np.int64]) -> dict[str, int]:
         """Return the next sequence number of the lanes that were sent to, by their index."""
@@ -155,10 +155,10 @@ class ProducerInterval:
 
     def failures(self, at_ns: int, since_ns: int) -> list[Event]:
         """Return one event a run of messages that the client gave up."""
-        lane_, sequence, offset = self._all()
+        stream_, sequence, offset = self._all()
         bad = offset == FAILED_OFFSET
         # without offsets the sequence numbers themselves order the run
-        runs = self._named(spans_by(lane_[bad], sequence[bad], sequence[bad]))
+        runs = self._named(spans_by(stream_[bad], sequence[bad], sequence[bad]))
         return [
             Event(SEND_FAILED_EVENT, at_ns, since_ns, {"lane": name, "first": first, "last": last})
             for name, found in runs.items()
@@ -187,7 +187,7 @@ class ProducerInterval:
         if not self._settled:
             return _NONE, _NONE, _NONE
         return (
-            np.concatenate([item.lane for item in self._settled]),
+            np.concatenate([item.stream for item in self._settled]),
             np.concatenate([item.sequence for item in self._settled]),
             np.concatenate([item.offset for item in self._settled]),
         )
@@ -197,7 +197,7 @@ class ProducerInterval:
 
     def _name(self, at: int) -> str:
         client, partition = divmod(at, self._partitions)
-        return stream_name(self._instances[client], self._inc, partition)
+        return stream_name(self._instances[client], self._epoch, partition)
 
 
 def maximum_seconds(histogram: Histogram) -> float:

@@ -62,9 +62,9 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
         header.instance_of(context.run.id, context.source, client)
         for client in range(plan.load.clients_per_producer)
     ]
-    inc, boot, run_ = context.writer.inc, header.boot_of(boot_id()), header.run_of(context.run.id)
-    messages = Messages(plan.load, topics, instances, inc, boot, broker, run_)
-    second = ProducerInterval(instances, inc, topics.total, block_bits=broker.block_bits)
+    epoch, boot, run_ = context.writer.epoch, header.boot_of(boot_id()), header.run_of(context.run.id)
+    messages = Messages(plan.load, topics, instances, epoch, boot, broker, run_)
+    second = ProducerInterval(instances, epoch, topics.total, block_bits=broker.block_bits)
     leaders = Leaders(broker, topics)
     leaders.start()
     bell = WakeupFd(clock)
@@ -345,7 +345,7 @@ class ProducerLoop:
             acknowledged=acknowledged,
             sent_next=second.sent_next(touched),
             events=second.failures(at_ns, since_ns),
-            trust={"reason": second.reason(state[-1])},
+            validity={"reason": second.reason(state[-1])},
         )
 
     def _has_written_a_piece(self) -> bool:

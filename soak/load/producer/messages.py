@@ -214,14 +214,14 @@ class Block:
     Arrays have shape (n,); the first `sent` of them have gone.
     """
 
-    __slots__ = ("client", "intended_ns", "key", "laid", "lane", "partition", "sent", "sequence")
+    __slots__ = ("client", "intended_ns", "key", "laid", "stream", "partition", "sent", "sequence")
 
     def __init__(
         self,
         client: int,
         partition: Sequence[int],
         key: Sequence[bytes] | None,
-        lane: Ints,  # client x partitions + partition
+        stream: Ints,  # client x partitions + partition
         sequence: Ints,
         intended_ns: Ints,
         laid: PreparedPayloads,
@@ -229,7 +229,7 @@ class Block:
         self.client = client
         self.partition = partition
         self.key = key
-        self.lane = lane
+        self.stream = stream
         self.sequence = sequence
         self.intended_ns = intended_ns
         self.laid = laid
@@ -255,14 +255,14 @@ class Messages:
         load: Load,
         topics: Topics,
         instances: Sequence[int],
-        inc: int,
+        epoch: int,
         boot: int,
         broker: Partitioner,
         run: int = 0,
     ) -> None:
         rng = np.random.default_rng(instances[0])
         self._total = topics.total
-        self._templates = [header.headers(1, one, inc, boot, run) for one in instances]
+        self._templates = [header.headers(1, one, epoch, boot, run) for one in instances]
         self._next = np.zeros(len(instances) * topics.total, dtype=np.int64)
         self._payloads = payload_writers(
             message_bodies(load, rng), MAX_BLOCK_MESSAGES, len(instances)
@@ -302,21 +302,21 @@ class Messages:
             begin = int(self._next[first + at])
             sequence = np.arange(begin, begin + count)
             self._next[first + at] = begin + count
-            partition, lane = [at] * count, np.full(count, first + at)
+            partition, stream = [at] * count, np.full(count, first + at)
         else:
             at_many, key = self._keyed[client].choose(
                 count, left_out.mask if left_out.until_ns else None
             )
             count = at_many.size
-            partition, lane = at_many.tolist(), first + at_many
-            sequence = self._number(lane)
+            partition, stream = at_many.tolist(), first + at_many
+            sequence = self._number(stream)
         due_ns = due_ns[:count]
         laid = payloads.lay(self._templates[client], sequence, due_ns)
-        return Block(client, partition, key, lane, sequence, due_ns, laid)
+        return Block(client, partition, key, stream, sequence, due_ns, laid)
 
     def drop(self, block: Block) -> None:
         """Give the numbers and the turn of what is left of a client's newest block to its next one."""
-        np.subtract.at(self._next, block.lane[block.sent :], 1)
+        np.subtract.at(self._next, block.stream[block.sent :], 1)
         if self._keyed:
             self._keyed[block.client].give_back(block.left)
 
@@ -326,15 +326,15 @@ class Messages:
         is_new = left_out.add(partition, now_ns + PARTITION_PAUSE_NS)
         return is_new and len(left_out.until_ns) < self._total
 
-    def _number(self, lane: Ints) -> Ints:
+    def _number(self, stream: Ints) -> Ints:
         """Return the next sequence number of each message in its lane, in order."""
-        order = np.argsort(lane, kind="stable")
-        lanes, length = np.unique(lane, return_counts=True)
+        order = np.argsort(stream, kind="stable")
+        streams, length = np.unique(stream, return_counts=True)
         starts = np.repeat(np.cumsum(length) - length, length)
-        rank = np.empty(lane.size, dtype=np.int64)
-        rank[order] = np.arange(lane.size) - starts
-        sequence: Ints = self._next[lane] + rank
-        self._next[lanes] += length
+        rank = np.empty(stream.size, dtype=np.int64)
+        rank[order] = np.arange(stream.size) - starts
+        sequence: Ints = self._next[stream] + rank
+        self._next[streams] += length
         return sequence
 
 

@@ -35,7 +35,7 @@ class SourceSeconds:
     columns: tuple[Column, ...]
     k: NDArray[np.int64]
     values: NDArray[np.float64]
-    trusted: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _source_seconds(found: list[tuple[Record, tuple[Column, ...]]]) -> SourceSec
         tuple(places),
         np.array([record.k for record, _ in found], dtype=np.int64),
         values,
-        np.array([record.is_trusted for record, _ in found], dtype=np.bool_),
+        np.array([record.is_valid for record, _ in found], dtype=np.bool_),
     )
 
 

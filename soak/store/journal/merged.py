@@ -35,7 +35,7 @@ class MergedReader:
         self.ended: set[tuple[str, int]] = set()
 
     def read(self) -> Iterator[MergedRecord]:
-        """Give each (source, inc, k) once, by k; of one second, sources come in the order named.
+        """Give each (source, epoch, k) once, by k; of one second, sources come in the order named.
 
         Damaged lines are left out. Holds some 10 MiB a source, however long the run.
 
@@ -51,17 +51,17 @@ class MergedReader:
         for path in segments(folder):
             reader, damaged = SourceReader(folder), 0
             for record, columns in reader.read(path, 0, complete_size(path)):
-                if seen.setdefault(record.inc, IntervalSet()).add(record.k, record.k):
+                if seen.setdefault(record.epoch, IntervalSet()).add(record.k, record.k):
                     continue
                 is_after_gap = len(reader.damage) > damaged or _is_gap(before, record)
                 damaged, before = len(reader.damage), record
                 yield MergedRecord(name, record, columns, is_after_gap)
-            if reader.ended_inc >= 0:
-                self.ended.add((name, reader.ended_inc))
+            if reader.ended_epoch >= 0:
+                self.ended.add((name, reader.ended_epoch))
 
 
 def _is_gap(before: Record | None, record: Record) -> bool:
     """True where time lies between two records of one incarnation that neither covers."""
-    if before is None or before.inc != record.inc:
+    if before is None or before.epoch != record.epoch:
         return False
     return record.at_ns - record.length_ns - before.at_ns > LATE_NS

@@ -30,13 +30,13 @@ class SourceReader:
     """Reads one source from a place on: remembers columns lines, skips and keeps damage.
 
     `inc_k` of records already given are remembered by the caller where that matters: identity is
-    (source, inc, k), and reading twice changes nothing.
+    (source, epoch, k), and reading twice changes nothing.
     """
 
     folder: Path
     columns: dict[str, tuple[Column, ...]] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
-    ended_inc: int = -1
+    ended_epoch: int = -1
 
     def read(self, path: Path, begin: int, end: int) -> Iterator[tuple[Record, tuple[Column, ...]]]:
         """Give the records whose lines lie in [begin, end) of one file, which ends at a newline."""
@@ -58,7 +58,7 @@ class SourceReader:
         if isinstance(line, Columns):
             self.columns[line.id] = line.columns
         elif isinstance(line, End):
-            self.ended_inc = max(self.ended_inc, line.inc)
+            self.ended_epoch = max(self.ended_epoch, line.epoch)
         else:
             return self._with_columns(path, offset, line)
         return None
@@ -129,7 +129,7 @@ def lines(path: Path, begin: int, end: int) -> Iterator[bytes]:
 def read_source(
     journal: Path, source: str, reader: SourceReader | None = None
 ) -> Iterator[tuple[Record, tuple[Column, ...]]]:
-    """Give all records of a source, each (inc, k) once, in the order written.
+    """Give all records of a source, each (epoch, k) once, in the order written.
 
     Raises:
         JournalError: the journal was written by a newer version, or there is no such source.
@@ -141,8 +141,8 @@ def read_source(
     seen: set[tuple[int, int]] = set()
     for path in segments(folder):
         for record, columns in reader.read(path, 0, complete_size(path)):
-            if (record.inc, record.k) not in seen:
-                seen.add((record.inc, record.k))
+            if (record.epoch, record.k) not in seen:
+                seen.add((record.epoch, record.k))
                 yield record, columns
 
 

@@ -20,7 +20,7 @@ class _Position:
     path: Path
     offset: int
     reader: SourceReader
-    last: tuple[int, int] = (-1, -1)  # inc and k of the newest record given
+    last: tuple[int, int] = (-1, -1)  # epoch and k of the newest record given
 
 
 class Tail:
@@ -60,6 +60,6 @@ class Tail:
             place.path, place.offset = path, end
             for record, columns in place.reader.read(path, begin, end):
                 place.reader.damage.clear()
-                if record.k >= self._from_k and (record.inc, record.k) > place.last:
-                    place.last = (record.inc, record.k)
+                if record.k >= self._from_k and (record.epoch, record.k) > place.last:
+                    place.last = (record.epoch, record.k)
                     yield source, record, columns

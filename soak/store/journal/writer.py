@@ -112,9 +112,9 @@ class JournalWriter:
         self._tail_bytes = 0
         self.dropped_lines = 0
         self._lock = -1
-        self.inc = 0
+        self.epoch = 0
 
-    def open(self, first_inc: int = 1) -> JournalWriter:
+    def open(self, first_epoch: int = 1) -> JournalWriter:
         """Take the lock and allocate the incarnation, on disk before it is used.
 
         `first_inc` is that of a folder in which none was allocated before, or which has lost that.
@@ -124,8 +124,8 @@ class JournalWriter:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             kept = os.pread(self._lock, 20, 0)
-            self.inc = int(kept) + 1 if kept.isdigit() else first_inc
-            os.pwrite(self._lock, b"%020d" % self.inc, 0)
+            self.epoch = int(kept) + 1 if kept.isdigit() else first_epoch
+            os.pwrite(self._lock, b"%020d" % self.epoch, 0)
             os.fsync(self._lock)
         except BlockingIOError as error:
             os.close(self._lock)
@@ -168,7 +168,7 @@ class JournalWriter:
         The last flush is waited for, but no longer than `background_sync.CLOSE_SECONDS`.
         """
         if is_end:
-            self._put(End(self.inc))
+            self._put(End(self.epoch))
         self._flush(self._tail_bytes)
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):  # what the disk does not take is lost with us
@@ -272,8 +272,8 @@ class BackgroundJournalWriter:
         self._dropped = 0
 
     @property
-    def inc(self) -> int:
-        return self._writer.inc
+    def epoch(self) -> int:
+        return self._writer.epoch
 
     @property
     def is_behind(self) -> bool:

@@ -66,15 +66,15 @@ class Main:
         """Return incarnation and second of every record that came."""
         if SOURCE not in sources(self.folder.journal):
             return []
-        return [(one.inc, one.k) for one, _ in read_source(self.folder.journal, SOURCE)]
+        return [(one.epoch, one.k) for one, _ in read_source(self.folder.journal, SOURCE)]
 
     def has_end(self) -> bool:
         """True once the source has said that it is at its end."""
         if SOURCE not in sources(self.folder.journal):
             return False
         reader = SourceReader(self.folder.journal / SOURCE)
-        found = [one.inc for one, _ in read_source(self.folder.journal, SOURCE, reader)]
-        return bool(found) and reader.ended_inc == found[-1]
+        found = [one.epoch for one, _ in read_source(self.folder.journal, SOURCE, reader)]
+        return bool(found) and reader.ended_epoch == found[-1]
 
     def _receive(self) -> None:
         run, clock = self.run, self.clock
@@ -175,10 +175,10 @@ def test_a_host_that_was_killed_or_stopped_goes_on_and_ends_when_it_is_told(
             process.kill()
         with host(plan, home.home) as process:
             again = spoken(process)
-            until(lambda: len({inc for inc, _ in main.records()}) == 2, "a second life")
+            until(lambda: len({epoch for epoch, _ in main.records()}) == 2, "a second life")
         ((folder, stopped),) = home.joined()
         with host(plan, home.home) as process:
-            until(lambda: len({inc for inc, _ in main.records()}) == 3, "a third life")
+            until(lambda: len({epoch for epoch, _ in main.records()}) == 3, "a third life")
             end_k = main.records()[-1][1] + 5
             write_atomically(
                 main.folder.phases, decision_line("soak", 0) + decision_line("end", end_k)

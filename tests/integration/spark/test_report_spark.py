@@ -17,7 +17,7 @@ from tests.support.synthetic_run import CONSUMER, PRODUCER, Shape, write_synthet
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SHAPE = Shape(gaps=((CONSUMER, range(60, 63)),), damaged_k=80, untrusted=range(40, 42))
+SHAPE = Shape(gaps=((CONSUMER, range(60, 63)),), damaged_k=80, invalid=range(40, 42))
 
 
 def _alone(paths: Sequence[Path], step: int) -> list[Row]:
@@ -37,7 +37,7 @@ def _parts(timeline: Timeline) -> tuple[object, ...]:
     series = {name: (k.tolist(), v.tolist()) for name, (k, v) in timeline.series.items()}
     seconds = {name: k.tolist() for name, k in timeline.seconds.items()}
     events = {kind: k.tolist() for kind, k in timeline.event_seconds.items()}
-    return series, seconds, events, timeline.untrusted, sorted(timeline.damage), timeline.audit
+    return series, seconds, events, timeline.invalid, sorted(timeline.damage), timeline.audit
 
 
 @pytest.mark.spark

@@ -38,7 +38,7 @@ def _snapshot(k: int = 130, findings: tuple[Finding, ...] = (FOUND,)) -> Snapsho
         lag=3.0,
         publish=Latency(0.005, 0.06, 0.07),
         end_to_end=Latency(0.005, math.nan, 0.08),
-        untrusted="",
+        invalid="",
         p50_history=(0.005,) * 300,
         p99_history=(0.01,) * 200 + (0.06,) * 100,
         findings=findings,

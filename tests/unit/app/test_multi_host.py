@@ -289,10 +289,10 @@ def test_it_records_goes_on_in_its_folder_and_can_be_collected(tmp_path: Path) -
 
     source = f"probe@{host_name()}"
     reader = SourceReader(first.journal / source)
-    incs = sorted({record.inc for record, _ in read_source(first.journal, source, reader)})
+    epochs = sorted({record.epoch for record, _ in read_source(first.journal, source, reader)})
     assert codes == [0, 0]
-    assert (read_run(folder).state, brought, len(incs)) == ("ended", [source], 2)
-    assert reader.ended_inc == incs[-1]
+    assert (read_run(folder).state, brought, len(epochs)) == ("ended", [source], 2)
+    assert reader.ended_epoch == epochs[-1]
 
 
 def refused(tmp_path: Path, text: str, run_dir: Path | None) -> str:

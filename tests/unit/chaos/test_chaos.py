@@ -26,7 +26,7 @@ AUDIT = {"lost": 0, "duplicated": 0, "expired": 0, "received": 23, "acked": 22}
 def written(k: int) -> bytes:
     """Return the lines of one second."""
     columns = columns_line((Column("up"),))
-    record = Record(k=k, inc=1, at_ns=0, length_ns=1, columns_id=columns.id, values=(1.0,))
+    record = Record(k=k, epoch=1, at_ns=0, length_ns=1, columns_id=columns.id, values=(1.0,))
     return encode(columns) + encode(record)
 
 

@@ -20,8 +20,8 @@ PRODUCED = (
 CONSUMED = (Column("received_messages"), Column("lag_messages"))
 
 
-def _record(k: int, values: tuple[float, ...], inc: int = 1, reason: str = "") -> Record:
-    return Record(k, inc, 0, 0, "c", values, trust={"reason": reason})
+def _record(k: int, values: tuple[float, ...], epoch: int = 1, reason: str = "") -> Record:
+    return Record(k, epoch, 0, 0, "c", values, validity={"reason": reason})
 
 
 def test_messages_are_summed_and_latencies_are_the_slowest() -> None:
@@ -33,7 +33,7 @@ def test_messages_are_summed_and_latencies_are_the_slowest() -> None:
 
     found = seconds.at(7)
 
-    assert (found.producers, found.consumers, found.untrusted) == (2, 3, "queue_full")
+    assert (found.producers, found.consumers, found.invalid) == (2, 3, "queue_full")
     assert (found.sent, found.acked, found.missed, found.in_flight) == (30, 27, 3, 3)
     assert (found.publish_p99, found.schedule_lag) == (0.5, 0.3)
     assert (found.received, found.lag) == ({0: 20, 1: 10}, {0: 3, 1: 4})
@@ -60,7 +60,7 @@ def test_a_tail_gives_each_record_once_from_its_second_on(tmp_path: Path) -> Non
     def write(source: str, seconds: range) -> None:
         writer = JournalWriter(tmp_path / source, clock).open()
         for k in seconds:
-            record = replace(_record(k, (1.0, 2.0), writer.inc), columns_id=name)
+            record = replace(_record(k, (1.0, 2.0), writer.epoch), columns_id=name)
             writer.append(record, CONSUMED)
             found.extend((one, read.k) for one, read, _ in tail.poll())
         writer.close(is_end=False)

@@ -242,7 +242,7 @@ Change = Callable[[int], LoadInterval]
         (lambda _: replace(GOOD, publish_p99=1.4), "publish p99 was 1.4 s, above 1s"),
         (lambda at: replace(GOOD, lag={0: 1.0, 1: 100.0 * at}), "consumer lag grew by 100 "),
         (
-            lambda at: replace(GOOD, acked=970, untrusted="queue_full" if at < 7 else ""),
+            lambda at: replace(GOOD, acked=970, invalid="queue_full" if at < 7 else ""),
             "acknowledged; this client was the bottleneck in 7 of 36 s (queue_full)",
         ),
     ],

@@ -401,8 +401,8 @@ def _found(world: World, records: Sequence[Fed]) -> dict[str, int]:
     for record, columns, subscription in records:
         audit.add(record, columns, subscription)
     for producer in world.producers:
-        for instance, inc in producer.ended:
-            audit.ended(instance, inc)
+        for instance, epoch in producer.ended:
+            audit.ended(instance, epoch)
     return _without_zeros({key: count or 0 for key, count in audit.verdict().items()})
 
 

@@ -187,12 +187,12 @@ def test_the_report_says_what_was_decided_and_why(tmp_path: Path) -> None:
 
 
 def test_untrusted_seconds_of_a_catch_up_are_none_of_the_soak(tmp_path: Path) -> None:
-    shape = Shape(fault_k=None, deletions_k=None, untrusted=range(100, 150))
+    shape = Shape(fault_k=None, deletions_k=None, invalid=range(100, 150))
 
     found = coverage(_with_catch_up(tmp_path, shape))
 
-    assert found.untrusted_seconds == 12
-    assert found.untrusted_ratio == pytest.approx(12 / (92 + 85))
+    assert found.invalid_seconds == 12
+    assert found.invalid_ratio == pytest.approx(12 / (92 + 85))
 
 
 def test_a_growing_file_reads_the_same_piece_by_piece_and_whole(tmp_path: Path) -> None:

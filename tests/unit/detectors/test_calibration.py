@@ -135,7 +135,7 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 def test_the_quiet_seconds_of_a_run_leave_out_its_step_and_untrusted_seconds(
     tmp_path: Path,
 ) -> None:
-    shape = Shape(seconds=800, warm_up=20, deletions_k=None, fault_k=400, untrusted=range(600, 610))
+    shape = Shape(seconds=800, warm_up=20, deletions_k=None, fault_k=400, invalid=range(600, 610))
     folder = write_synthetic_run(tmp_path / "run", shape)
 
     found = quiet_seconds(History(folder.journal), [(20, 795)], Config(), 3600)

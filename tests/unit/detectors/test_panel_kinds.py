@@ -136,15 +136,15 @@ def test_a_clock_set_back_hides_nothing_that_comes_after_it() -> None:
     ]
     latency = f"s|{COLUMNS[1].metric}"
     before = panel._near.beside(latency, 1200)
-    panel.update("s", COLUMNS, 1100, rows[0], True, "soak", inc=1)
+    panel.update("s", COLUMNS, 1100, rows[0], True, "soak", epoch=1)
     gate = Gate()
     for k, phase in ((5000, "catch-up"), (5001, "soak")):
-        gate.counts(k, 0, phase, is_trusted=True)
+        gate.counts(k, 0, phase, is_valid=True)
 
     assert told(found) == {("step", P99)}
     assert (before, panel._near.beside(latency, 1200)) == ("told", "none")
-    assert not gate.counts(5002, 0, "soak", is_trusted=True)
-    assert gate.counts(4000, 1, "soak", is_trusted=True)
+    assert not gate.counts(5002, 0, "soak", is_valid=True)
+    assert gate.counts(4000, 1, "soak", is_valid=True)
 
 
 def test_the_state_of_the_kinds_is_small() -> None:

@@ -22,7 +22,7 @@ def test_untrusted_seconds_neither_raise_nor_teach() -> None:
     values = latencies(6, 300)
     values[100:160] = 0.5
 
-    assert confirmed(run(values, untrusted=range(100, 160))) == []
+    assert confirmed(run(values, invalid=range(100, 160))) == []
 
 
 def test_a_planned_phase_and_its_edges_raise_nothing() -> None:
@@ -143,9 +143,9 @@ def test_series_that_are_away_keep_their_order_over_a_clock_that_was_set_back() 
             if resumed and row == 65:
                 panel = Panel.from_bytes(panel.to_bytes(), config)
             names = "abcd" if row < 40 else "abc" if row < 50 else "ac"
-            inc, k = (0, 1000 + row) if row < 60 else (1, 440 + row)
+            epoch, k = (0, 1000 + row) if row < 60 else (1, 440 + row)
             here = [columns[name] for name in names]
-            panel.update("s", here, k, each[: len(here)], True, "soak", inc=inc)
+            panel.update("s", here, k, each[: len(here)], True, "soak", epoch=epoch)
         return panel.to_bytes()
 
     assert state(resumed=True) == state(resumed=False)
@@ -259,11 +259,11 @@ def test_a_new_start_with_a_clock_set_back_goes_on_at_once() -> None:
     """The same seconds of an older start are repeats; a step after the new start is found."""
     values, panel, found = latencies(8, 300, onset=200), Panel(Config(baseline=BASELINE)), []
     for row in range(300):
-        inc, k = (1, row + 1000) if row < 100 else (2, row + 900 - 50)
+        epoch, k = (1, row + 1000) if row < 100 else (2, row + 900 - 50)
         for _ in range(2):
             taken = values[row : row + 1]
-            found += panel.update("p@h", [P99], k, taken, True, "soak", inc=inc)
-    old = panel.update("p@h", [P99], 5000, values[:1], True, "soak", inc=1)
+            found += panel.update("p@h", [P99], k, taken, True, "soak", epoch=epoch)
+    old = panel.update("p@h", [P99], 5000, values[:1], True, "soak", epoch=1)
     ups = [change for change in found if change.state == "confirmed"]
 
     assert old == []

@@ -362,7 +362,7 @@ def write(folder: RunFolder, source: str, *records: tuple[int, str]) -> None:
     for k, kind in records:
         events = (Event(kind, 10**18, k - 1),) if kind else ()
         name = columns_line(COLUMNS).id
-        writer.append(Record(k, writer.inc, 0, 1, name, (1.0,), events=events), COLUMNS)
+        writer.append(Record(k, writer.epoch, 0, 1, name, (1.0,), events=events), COLUMNS)
     writer.close(is_end=True)
 
 

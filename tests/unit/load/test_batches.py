@@ -49,7 +49,7 @@ def test_a_batch_that_came_at_once_is_split_by_its_one_time() -> None:
 
 
 def test_heads_in_arrays_stay_one_array() -> None:
-    block = header.headers(5, instance=3, inc=1, boot=9)
+    block = header.headers(5, instance=3, epoch=1, boot=9)
     heads = block.view(np.dtype((np.void, header.SIZE)))
 
     lot = merge_batches([batch(heads[:2], 1), batch(heads[2:], 2)])

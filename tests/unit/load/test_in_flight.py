@@ -16,7 +16,7 @@ from soak.load.producer.in_flight import InFlight, Settled
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    lane: NDArray[np.int64]
+    stream: NDArray[np.int64]
     sequence: NDArray[np.int64]
     intended_ns: NDArray[np.int64]
 

@@ -66,9 +66,9 @@ def _sent_and_missed(context: Context) -> tuple[float, float]:
 
 def _produce_loop(context: Context, producer: FakeProducer, clock: FakeClock) -> ProducerLoop:
     plan, topics = context.plan, topics_of(context.plan)
-    inc, broker = context.writer.inc, FakeBroker()
-    messages = Messages(plan.load, topics, [5], inc, 9, broker)
-    second = ProducerInterval([5], inc, topics.total)
+    epoch, broker = context.writer.epoch, FakeBroker()
+    messages = Messages(plan.load, topics, [5], epoch, 9, broker)
+    second = ProducerInterval([5], epoch, topics.total)
     leaders = Leaders(broker, topics)
     return ProducerLoop(context, 0, [producer], messages, second, leaders, clock, FakeBell(clock))
 
@@ -128,10 +128,10 @@ def test_every_payload_says_where_it_stands_and_when_it_was_due(tmp_path: Path) 
     start = context.grid.start_mono_ns
     assert due == [start + index * 10**6 for index in range(len(due))]
     for at in (0, 1):
-        lane = [
+        stream = [
             p for p, (q, _) in zip(block["sequence"], producer.payloads, strict=True) if q == at
         ]
-        assert lane == list(range(len(lane)))
+        assert stream == list(range(len(stream)))
 
 
 def test_latency_counts_from_the_intended_time_through_a_stall(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_latency_counts_from_the_intended_time_through_a_stall(tmp_path: Path) -
     assert np.isnan(silent['publish_latency_seconds{quantile="0.5"}'])
     assert silent["in_flight_messages"] == 1000
     assert silent["publish_waiting_seconds"] == 1
-    assert record.is_trusted
+    assert record.is_valid
 
 
 def test_what_nobody_acknowledges_or_takes_waits_longer_each_second(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_full_queue_is_counted_and_the_oldest_sends_are_given_up(tmp_path: Pat
     records = _records(context)
     assert sum(values["sent_messages"] for _, values in records) == 0
     assert sum(values["missed_messages"] for _, values in records) == 3002
-    assert all(record.is_trusted for record, _ in records[:5])  # it is not us who are slow
+    assert all(record.is_valid for record, _ in records[:5])  # it is not us who are slow
 
 
 def test_what_the_client_gives_up_is_failed_and_named(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_clock_step_is_an_event_and_the_second_is_not_trusted(tmp_path: Path) 
     assert [(event.kind, event.fields["seconds"]) for event in stepped.events] == [
         ("clock_step", -7)
     ]
-    assert not stepped.is_trusted
+    assert not stepped.is_valid
 
 
 def test_a_suspend_asks_for_a_new_incarnation(tmp_path: Path) -> None:
@@ -247,9 +247,9 @@ def test_a_suspend_asks_for_a_new_incarnation(tmp_path: Path) -> None:
     assert record.events[0].kind == "suspend"
 
 
-def _batch(clock: FakeClock, rows: list[tuple[int, int]], inc: int = 1, run: str = "x") -> Batch:
+def _batch(clock: FakeClock, rows: list[tuple[int, int]], epoch: int = 1, run: str = "x") -> Batch:
     """Return messages (sequence, offset) of one lane in partition 0, due a millisecond ago."""
-    block = header.headers(len(rows), 5, inc, 9, header.run_of(run))
+    block = header.headers(len(rows), 5, epoch, 9, header.run_of(run))
     block["sequence"] = [sequence for sequence, _ in rows]
     block["intended_mono_ns"] = clock.mono_ns() - 1_000_000
     return Batch(
@@ -390,7 +390,7 @@ def test_what_the_client_does_after_its_wait_counts_as_a_pause(tmp_path: Path) -
 
     ((record, values),) = _records(context)
     assert values["consumer_pause_seconds"] == pytest.approx(0.067)
-    assert record.trust["reason"] == "consumer_pause"
+    assert record.validity["reason"] == "consumer_pause"
 
 
 def test_what_the_cluster_delivered_again_is_counted_where_nothing_else_came(
@@ -432,7 +432,7 @@ def test_a_restarted_consumer_goes_on_where_its_journal_ends(tmp_path: Path) -> 
 
     assert is_restart
     assert received.positions == {0: 23, 1: EARLIEST}
-    assert list(received.lanes["5.1.0"]) == [(0, 22)]
+    assert list(received.streams["5.1.0"]) == [(0, 22)]
 
 
 def test_what_is_read_again_after_a_restart_is_reread_and_no_duplicate(tmp_path: Path) -> None:
@@ -629,7 +629,7 @@ def test_what_was_due_before_a_late_producer_came_is_missed_and_not_the_clusters
 
     (late, values), *rest = _records(context)
     due = {"100/s": 400, "1k/s": 4000}[before]
-    assert (late.k, late.is_trusted, values["missed_messages"]) == (7, False, due + 1500)
+    assert (late.k, late.is_valid, values["missed_messages"]) == (7, False, due + 1500)
     sent = values["sent_messages"] + sum(one["sent_messages"] for _, one in rest)
     assert sent + values["missed_messages"] == due + 16_000
 
@@ -660,7 +660,7 @@ def test_the_second_in_which_a_restarted_consumer_catches_up_is_not_trusted(tmp_
     for _ in range(6):  # what is written goes out between the next ones
         loop.tick()
 
-    reasons = [record.trust["reason"] for record, _ in _records(context)]
+    reasons = [record.validity["reason"] for record, _ in _records(context)]
     assert reasons == ["catching_up", ""]
 
 
@@ -678,7 +678,7 @@ def test_what_is_read_again_has_no_second_latency(tmp_path: Path) -> None:
     for _ in range(6):
         loop.tick()
 
-    seconds = [(values, record.trust["reason"]) for record, values in _records(context)]
+    seconds = [(values, record.validity["reason"]) for record, values in _records(context)]
     values, reason = seconds[1]
     assert (values["received_messages"], values["reread_messages"]) == (100, 100)
     assert np.isnan(values['end_to_end_latency_seconds{quantile="0.99"}'])

@@ -91,16 +91,16 @@ def test_lanes_are_numbered_without_a_gap_whatever_the_client_takes(
             assert set(heads["sent_wall_ns"]) <= {77 + turn}
             block.sent += part
         messages.drop(block)
-        for lane, sequence, partition in zip(
-            block.lane[:taken].tolist(), block.sequence.tolist(), block.partition, strict=False
+        for stream, sequence, partition in zip(
+            block.stream[:taken].tolist(), block.sequence.tolist(), block.partition, strict=False
         ):
-            assert lane == (turn % 2) * topics.total + partition
-            sent[lane].append(sequence)
+            assert stream == (turn % 2) * topics.total + partition
+            sent[stream].append(sequence)
 
     assert all(numbers == list(range(len(numbers))) for numbers in sent.values())
     following = messages.next_sequences
-    assert {lane: int(following[lane]) for lane in np.flatnonzero(following).tolist()} == {
-        lane: len(numbers) for lane, numbers in sent.items()
+    assert {stream: int(following[stream]) for stream in np.flatnonzero(following).tolist()} == {
+        stream: len(numbers) for stream, numbers in sent.items()
     }
 
 

@@ -208,11 +208,11 @@ def test_blocks_that_are_open_at_once_do_not_disturb_each_other(
     for number, client in enumerate(clients):
         heads = client.heads
         assert set(heads["instance"]) == {5 + number}
-        lanes: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        streams: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for (partition, payload), head in zip(client.payloads, heads, strict=True):
             assert len(payload) == size
-            lanes[partition].append((head["sequence"], head["intended_mono_ns"]))
-        for found in lanes.values():
+            streams[partition].append((head["sequence"], head["intended_mono_ns"]))
+        for found in streams.values():
             sequence, due_ns = zip(*found, strict=True)
             assert list(sequence) == list(range(len(found)))
             assert list(due_ns) == sorted(due_ns)

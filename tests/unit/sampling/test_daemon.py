@@ -50,7 +50,7 @@ def recorded(folder: RunFolder) -> tuple[list[Record], list[tuple[Column, ...]],
     reader = SourceReader(folder.journal / source)
     pairs = list(read_source(folder.journal, source, reader))
     assert reader.damage == []
-    return [record for record, _ in pairs], [columns for _, columns in pairs], reader.ended_inc
+    return [record for record, _ in pairs], [columns for _, columns in pairs], reader.ended_epoch
 
 
 def test_it_records_every_second_until_the_end_phase(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_it_records_every_second_until_the_end_phase(tmp_path: Path) -> None:
 
     code = daemon.run(tmp_path, threading.Event(), clock)
 
-    records, columns, ended_inc = recorded(folder)
-    assert (code, ended_inc) == (0, 1)
+    records, columns, ended_epoch = recorded(folder)
+    assert (code, ended_epoch) == (0, 1)
     assert [record.k for record in records] == list(range(23))
     assert all(later[: len(earlier)] == earlier for earlier, later in pairwise(columns))
 
@@ -72,13 +72,13 @@ def test_a_folder_that_was_made_anew_begins_above_the_lives_before(tmp_path: Pat
     start_ns = clock.wall_ns() - 23 * SECOND_NS
     run_folder(tmp_path, start_ns, 30)
 
-    incs = []
+    epochs = []
     for _ in range(2):
         to = open_journal(RunFolder(tmp_path), read_any_plan(RunFolder(tmp_path)), "probe", clock)
-        incs.append(to.writer.inc)
+        epochs.append(to.writer.epoch)
         to.writer.close(is_end=False)
 
-    assert incs == [24, 25]
+    assert epochs == [24, 25]
 
 
 class SlowClock(FakeClock):
@@ -119,8 +119,8 @@ def test_after_a_suspend_a_new_incarnation_is_asked_for(tmp_path: Path) -> None:
 
     code = daemon.run(tmp_path, threading.Event(), clock)
 
-    records, _, ended_inc = recorded(folder)
-    assert (code, ended_inc) == (RESTART_CODE, -1)
+    records, _, ended_epoch = recorded(folder)
+    assert (code, ended_epoch) == (RESTART_CODE, -1)
     assert [event.kind for event in records[-1].events] == ["suspend"]
 
 
@@ -151,8 +151,8 @@ def test_a_stop_ends_the_source_on_purpose(tmp_path: Path) -> None:
 
     code = daemon.run(tmp_path, stop, clock)
 
-    records, _, ended_inc = recorded(folder)
-    assert (code, len(records), ended_inc) == (0, 0, 1)
+    records, _, ended_epoch = recorded(folder)
+    assert (code, len(records), ended_epoch) == (0, 0, 1)
 
 
 def test_a_bug_ends_the_daemon_but_not_the_source(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_the_command_records_until_it_is_terminated(tmp_path: Path) -> None:
         _, errors = daemon_process.communicate(timeout=60)
 
     assert (daemon_process.returncode, errors) == (0, "")
-    records, _, ended_inc = recorded(folder)
-    assert (len(records) >= 1, ended_inc) == (True, records[-1].inc)
+    records, _, ended_epoch = recorded(folder)
+    assert (len(records) >= 1, ended_epoch) == (True, records[-1].epoch)
     assert sources(folder.journal) == [f"probe@{host_name()}"]
 
 

@@ -48,11 +48,11 @@ def taken(folder: RunFolder, *batches: list[ShippedLine]) -> Ingest:
     return intake
 
 
-def ended_inc(folder: RunFolder) -> int:
+def ended_epoch(folder: RunFolder) -> int:
     reader = SourceReader(folder.journal / SOURCE)
     list(read_source(folder.journal, SOURCE, reader))
     assert reader.damage == []
-    return reader.ended_inc
+    return reader.ended_epoch
 
 
 def test_what_comes_twice_is_written_once(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_comes_twice_is_written_once(tmp_path: Path) -> None:
     ]
     assert records(here, SOURCE) == records(there, SOURCE)
     assert [record.k for record in written] == list(range(23))
-    assert ended_inc(here) == 1
+    assert ended_epoch(here) == 1
 
 
 def test_what_this_host_recorded_itself_is_not_taken(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_source_that_goes_on_after_the_run_ends_with_the_run(tmp_path: Path) -
     taken(here, lines)
 
     assert [record.k for record, _ in read_source(here.journal, SOURCE)] == list(range(10))
-    assert ended_inc(here) == 1
+    assert ended_epoch(here) == 1
 
 
 def test_a_receiver_that_ends_between_columns_and_their_record_misses_nothing(
@@ -150,12 +150,12 @@ def test_a_receiver_that_ends_between_columns_and_their_record_misses_nothing(
         assert records(here, SOURCE) == records(there, SOURCE)
 
 
-def folder_with(path: Path, seconds: int, first_inc: int) -> RunFolder:
+def folder_with(path: Path, seconds: int, first_epoch: int) -> RunFolder:
     """Return another folder with the same source, from second 0 on."""
     folder = folder_of(path)
-    writer = JournalWriter(folder.journal / SOURCE, FakeClock()).open(first_inc)
+    writer = JournalWriter(folder.journal / SOURCE, FakeClock()).open(first_epoch)
     for k in range(seconds):
-        writer.append(Record(k, writer.inc, 0, 0, columns_line([A]).id, (1.0 * k,)), [A])
+        writer.append(Record(k, writer.epoch, 0, 0, columns_line([A]).id, (1.0 * k,)), [A])
     writer.close(is_end=False)
     return folder
 
@@ -195,7 +195,7 @@ def test_a_folder_that_was_made_anew_is_another_life(tmp_path: Path) -> None:
 
     last = last_record(here.journal, SOURCE)
     assert last is not None
-    assert (last[0].inc, last[0].k) == (11, 22)
+    assert (last[0].epoch, last[0].k) == (11, 22)
     assert intake.refused == 10 + 46
 
 

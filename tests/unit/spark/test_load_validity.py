@@ -66,7 +66,7 @@ def test_what_was_missed_while_this_client_was_late_is_not_the_clusters(quiet: T
     late = replace(
         quiet,
         short={PRODUCER: np.array([[100, 9000, 0]])},
-        untrusted={PRODUCER: {100: "schedule_lag"}},
+        invalid={PRODUCER: {100: "schedule_lag"}},
     )
 
     assert doubts(late) == []
@@ -114,7 +114,7 @@ def test_a_planned_pause_of_the_readers_is_no_doubt(quiet: Timeline) -> None:
 def test_a_reader_that_was_itself_the_bottleneck_is_no_doubt(quiet: Timeline) -> None:
     paused = {CONSUMER: dict.fromkeys(range(100, 120), "consumer_pause")}
 
-    assert doubts(starved(quiet, untrusted=paused)) == []
+    assert doubts(starved(quiet, invalid=paused)) == []
 
 
 def test_where_hardly_anything_is_sent_nothing_need_come_for_long(quiet: Timeline) -> None:

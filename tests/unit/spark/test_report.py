@@ -271,7 +271,7 @@ def test_a_finding_late_in_the_row_after_the_onset_of_all_is_told_once(tmp_path:
 
 def test_untrusted_seconds_stay_out_of_coarse_rows_too(tmp_path: Path) -> None:
     """Every other second of a slow minute is not trusted: no step is made of the ten with them."""
-    slow = Shape(fault_k=120, lifted_k=180, untrusted=range(121, 180, 2), deletions_k=None)
+    slow = Shape(fault_k=120, lifted_k=180, invalid=range(121, 180, 2), deletions_k=None)
     folder = write_synthetic_run(tmp_path / "run", slow)
     as_planned(folder, soak="3h")
     edge = replace(assemble(folder, read), phases=parse_phases(_phases(15, 235)))
@@ -282,7 +282,7 @@ def test_untrusted_seconds_stay_out_of_coarse_rows_too(tmp_path: Path) -> None:
 
 
 def test_untrusted_seconds_in_a_row_are_one_band(tmp_path: Path) -> None:
-    found = timeline(tmp_path, Shape(fault_k=None, untrusted=range(60, 100)))
+    found = timeline(tmp_path, Shape(fault_k=None, invalid=range(60, 100)))
 
     report.write(found, [], None)
 
@@ -298,7 +298,7 @@ def test_seconds_that_no_pixel_tells_apart_are_one_band(tmp_path: Path) -> None:
         found,
         phases=parse_phases(_phases(10, 21_600)),
         seconds={**found.seconds, PRODUCER: every[::2], CONSUMER: every},
-        untrusted={CONSUMER: dict.fromkeys(odd, "consumer_pause")},
+        invalid={CONSUMER: dict.fromkeys(odd, "consumer_pause")},
     )
     page = report.html(page_of(found))
 

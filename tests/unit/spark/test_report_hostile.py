@@ -71,7 +71,7 @@ def _probe(folder: RunFolder, start_wall_ns: int) -> None:
         fields = {"line": EVIL, "reason": EVIL, "topic": EVIL, "name": EVIL}
         at_ns = start_wall_ns + k * SECOND_NS
         events = [Event(kind, at_ns, at_ns - SECOND_NS, fields) for kind in KINDS]
-        recorder.append(k, columns, events=events, trust={"reason": EVIL if k > 60 else ""})
+        recorder.append(k, columns, events=events, validity={"reason": EVIL if k > 60 else ""})
     writer.close(is_end=True)
 
 

@@ -87,13 +87,13 @@ def loop_of(
     steps = planned_phases(plan.phases)
     phases = "".join(decision_line(*one) for one in zip(steps.names, steps.from_k, strict=True))
     context = context_of(folder, plan, clock, "produce.0", phases)
-    topics, inc, broker = topics_of(plan), context.writer.inc, FakeBroker()
+    topics, epoch, broker = topics_of(plan), context.writer.epoch, FakeBroker()
     loop = ProducerLoop(
         context,
         0,
         [producer],
-        Messages(plan.load, topics, [5], inc, 9, broker),
-        ProducerInterval([5], inc, topics.total),
+        Messages(plan.load, topics, [5], epoch, 9, broker),
+        ProducerInterval([5], epoch, topics.total),
         Leaders(broker, topics),
         clock,
         bell or PromptBell(clock, producer),

@@ -37,8 +37,8 @@ def test_gaps_are_named_with_their_source_and_too_many_make_it_inconclusive(tmp_
 
 def test_a_share_of_almost_all_is_not_all(tmp_path: Path) -> None:
     """One of 720 records is missing, and 22 of 215 seconds are not trusted: 10.23 % of them."""
-    gap, untrusted = ((PRODUCER, range(50, 51)),), range(60, 82)
-    found = timeline(tmp_path, Shape(fault_k=None, gaps=gap, untrusted=untrusted))
+    gap, invalid = ((PRODUCER, range(50, 51)),), range(60, 82)
+    found = timeline(tmp_path, Shape(fault_k=None, gaps=gap, invalid=invalid))
 
     report.write(found, [], None)
     page = found.folder.report.read_text()
@@ -59,10 +59,10 @@ def test_gaps_beyond_the_table_are_counted(tmp_path: Path) -> None:
 
 
 def test_untrusted_seconds_beyond_a_tenth_make_it_inconclusive(tmp_path: Path) -> None:
-    found = timeline(tmp_path, Shape(fault_k=None, untrusted=range(60, 100)))
+    found = timeline(tmp_path, Shape(fault_k=None, invalid=range(60, 100)))
 
     assert report.write(found, [], None) == 4
-    assert coverage(found).untrusted_seconds == 40
+    assert coverage(found).invalid_seconds == 40
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(9, 0), (10, 4)])
@@ -72,7 +72,7 @@ def test_a_cluster_that_acknowledges_nothing_is_not_clean(
     """There is no latency then, so there is no step; seconds in which we ourselves were late do not count."""
     found = timeline(tmp_path, Shape(fault_k=None))
     standing = replace(found, standing={PRODUCER: np.arange(100, 100 + seconds)})
-    ours = replace(standing, untrusted={PRODUCER: dict.fromkeys(range(100, 110), "schedule_lag")})
+    ours = replace(standing, invalid={PRODUCER: dict.fromkeys(range(100, 110), "schedule_lag")})
 
     assert [(gap.source, gap.from_k, gap.to_k) for gap in coverage(standing).doubts] == [
         ("cluster", 100, 110)
@@ -143,7 +143,7 @@ def test_a_run_that_was_killed_is_inconclusive(tmp_path: Path, state: str) -> No
 
 def test_a_run_without_enough_soak_is_inconclusive(tmp_path: Path) -> None:
     """Killed or interrupted in the warm-up, or soon after: nothing was compared with anything."""
-    folder = write_synthetic_run(tmp_path / "run", Shape(fault_k=None, untrusted=range(30, 40)))
+    folder = write_synthetic_run(tmp_path / "run", Shape(fault_k=None, invalid=range(30, 40)))
     as_planned(folder, detectors="{level_shift: {baseline: 150s, confirm: 60s}}")
     found = assemble(folder, read)
 

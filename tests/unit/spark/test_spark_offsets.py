@@ -18,10 +18,10 @@ COLUMNS = (Column("sent_messages", (), "messages"),)
 HEAD = encode(columns_line(COLUMNS))
 
 
-def line(k: int, inc: int = 1, columns: tuple[Column, ...] = COLUMNS) -> bytes:
+def line(k: int, epoch: int = 1, columns: tuple[Column, ...] = COLUMNS) -> bytes:
     name = columns_line(columns).id
     values = tuple(float(k) for _ in columns)
-    return encode(Record(k, inc, k * 10**9, 10**9, name, values))
+    return encode(Record(k, epoch, k * 10**9, 10**9, name, values))
 
 
 def append(journal: Path, source: str, segment: int, raw: bytes) -> None:

@@ -93,7 +93,7 @@ def test_a_second_start_with_a_clock_set_back_is_taken_in(frame: pd.DataFrame) -
     (whole,) = parts_of(frame, 1)
     tester = TwsTester(PanelProcessor(Config()))
     found(tester, whole)
-    again = found(tester, whole.assign(inc=2))
+    again = found(tester, whole.assign(epoch=2))
 
     assert any("latency" in c.series and c.state == "confirmed" for c in again)
 
@@ -132,7 +132,8 @@ def test_the_state_is_written_once_for_all_frames_of_a_batch(frame: pd.DataFrame
 def test_rows_carry_every_field_of_a_record_but_those_named(frame: pd.DataFrame) -> None:
     """`trust` also tells whether a second is trusted; the rest says where it comes from."""
     extra = {"run", "shard", "source", "columns", "trusted", "phase", "gap"}
-    names = {field.name for field in fields(Record)}
+    stored_as = {"epoch": "inc", "validity": "trust"}
+    names = {stored_as.get(field.name, field.name) for field in fields(Record)}
 
     assert set(ROWS.fieldNames()) - extra == names - NOT_CARRIED
     assert list(frame.columns) == ROWS.fieldNames()

@@ -22,8 +22,8 @@ def _plan(more: str = "", kafka: str = "{}") -> str:
     return f"name: x\nbroker: {{kafka: {kafka}}}\ntopic: {{name: t}}\n{more}"
 
 
-def _record(k: int, inc: int = 1, **lanes: dict[str, tuple[Span, ...]]) -> Record:
-    return Record(k, inc, 0, 0, EMPTY.id, (), **lanes)  # type: ignore[arg-type]  # spans only
+def _record(k: int, epoch: int = 1, **streams: dict[str, tuple[Span, ...]]) -> Record:
+    return Record(k, epoch, 0, 0, EMPTY.id, (), **streams)  # type: ignore[arg-type]  # spans only
 
 
 def _write(folder: RunFolder, source: str, *files: Lines) -> None:
@@ -41,10 +41,10 @@ def test_records_of_all_sources_come_in_order_of_time_and_once(tmp_path: Path) -
     _write(folder, "a@h", [_record(1), _record(2), _record(3)])
     reader = MergedReader(folder.journal, ["b@h", "a@h"])
 
-    found = [(one.source, one.record.inc, one.record.k) for one in reader.read()]
+    found = [(one.source, one.record.epoch, one.record.k) for one in reader.read()]
 
     expected = [("b", 1, 0), ("a", 1, 1), ("b", 1, 2), ("a", 1, 2), ("a", 1, 3), ("b", 2, 4)]
-    assert found == [(f"{name}@h", inc, k) for name, inc, k in expected]
+    assert found == [(f"{name}@h", epoch, k) for name, epoch, k in expected]
     assert reader.ended == {("b@h", 1)}
 
 
@@ -52,13 +52,13 @@ def test_each_consumer_reads_for_its_subscription(tmp_path: Path) -> None:
     """Four processes, two to a subscription; the last one missed 23 of its partition's messages."""
     folder = RunFolder(tmp_path)
     plan = text.load(_plan("consumers: {subscriptions: 2, per_subscription: 2}\n"), "p").plan
-    lanes = [stream_name(instance_of(RUN.id, "produce.0@h"), 1, at) for at in (0, 1)]
+    streams = [stream_name(instance_of(RUN.id, "produce.0@h"), 1, at) for at in (0, 1)]
     whole: tuple[Span, ...] = ((0, 99, 0, 99),)
     part: tuple[Span, ...] = ((0, 49, 0, 49), (73, 99, 73, 99))
-    _write(folder, "produce.0@h", [_record(0, acknowledged=dict.fromkeys(lanes, whole)), End(1)])
+    _write(folder, "produce.0@h", [_record(0, acknowledged=dict.fromkeys(streams, whole)), End(1)])
     for number in range(4):
         got = part if number == 3 else whole
-        _write(folder, f"consume.{number}@h", [_record(0, received={lanes[number % 2]: got})])
+        _write(folder, f"consume.{number}@h", [_record(0, received={streams[number % 2]: got})])
 
     audit = audit_run(folder, RUN, plan)
 
@@ -72,9 +72,9 @@ def test_a_source_ends_for_all_of_its_clients(tmp_path: Path) -> None:
     plan = text.load(_plan("load: {clients_per_producer: 3}\n"), "p").plan
     _write(folder, "produce.0@h", [_record(0)], [_record(1, 2), End(2)])
     arrived: dict[str, tuple[Span, ...]] = {
-        stream_name(instance_of(RUN.id, "produce.0@h", client), inc, 0): ((0, 9, 0, 9),)
+        stream_name(instance_of(RUN.id, "produce.0@h", client), epoch, 0): ((0, 9, 0, 9),)
         for client in range(3)
-        for inc in (1, 2)
+        for epoch in (1, 2)
     }
     _write(folder, "consume.0@h", [_record(1, received=arrived)])
 
@@ -110,8 +110,8 @@ def test_a_record_that_was_never_written_is_a_gap_and_a_long_one_is_not(tmp_path
     folder = RunFolder(tmp_path)
     ends = [(1, 1, 1), (1, 2, 1), (1, 5, 3), (1, 6, 1), (1, 8, 1), (2, 12, 1)]
     lines: Lines = [
-        Record(k, inc, (k + 1) * SECOND_NS, length * SECOND_NS, EMPTY.id, ())
-        for inc, k, length in ends
+        Record(k, epoch, (k + 1) * SECOND_NS, length * SECOND_NS, EMPTY.id, ())
+        for epoch, k, length in ends
     ]
     _write(folder, "produce.0@h", lines)
 

@@ -59,7 +59,7 @@ def test_schedule_lag_that_was_as_often_high_before_is_noise() -> None:
 
 
 def test_seconds_that_the_client_did_not_trust_are_the_client() -> None:
-    found = Nearby(0, 160, untrusted_k={"produce.0@h": np.arange(103, 130)})
+    found = Nearby(0, 160, invalid_k={"produce.0@h": np.arange(103, 130)})
     (explanation,) = attribute(STEP, found)
 
     assert explanation.cause == "client"
@@ -120,22 +120,22 @@ def test_a_producer_s_latency_is_not_made_by_another_one() -> None:
     found = lag(0.0004, 0.055).series[LAG]
     name = LAG.replace("produce.0@h", other)
     late = Nearby(0, 160, {name: Series(name, found.k, found.values)})
-    untrusted = Nearby(0, 160, untrusted_k={other: np.arange(103, 130)})
+    invalid = Nearby(0, 160, invalid_k={other: np.arange(103, 130)})
     received = replace(STEP, series=P99.replace("produce.0@h|publish", "consume.0@h|end_to_end"))
 
-    assert [attribute(STEP, one)[0].cause for one in (late, untrusted)] == ["unknown", "unknown"]
-    assert [attribute(received, one)[0].cause for one in (late, untrusted)] == ["client", "client"]
+    assert [attribute(STEP, one)[0].cause for one in (late, invalid)] == ["unknown", "unknown"]
+    assert [attribute(received, one)[0].cause for one in (late, invalid)] == ["client", "client"]
 
 
 def test_another_consumer_s_doubts_are_no_cause() -> None:
     received = replace(STEP, series=P99.replace("produce.0@h|publish", "consume.0@h|end_to_end"))
-    found = Nearby(0, 160, untrusted_k={"consume.1@h": np.arange(103, 130)})
+    found = Nearby(0, 160, invalid_k={"consume.1@h": np.arange(103, 130)})
 
     assert [e.cause for e in attribute(received, found)] == ["unknown"]
 
 
 def test_seconds_that_were_untrusted_all_along_are_not() -> None:
-    found = Nearby(0, 160, untrusted_k={"produce.0@h": np.arange(60, 130)})
+    found = Nearby(0, 160, invalid_k={"produce.0@h": np.arange(60, 130)})
 
     assert [e.cause for e in attribute(STEP, found)] == ["unknown"]
 

@@ -25,16 +25,16 @@ COLUMNS = (
 P99 = 'produce.0@h|publish_latency_seconds{quantile="0.99"}'
 
 
-def record(k: int, inc: int = 1, value: float = 0.0, **other: object) -> Record:
+def record(k: int, epoch: int = 1, value: float = 0.0, **other: object) -> Record:
     values = (value or float(k), 7.0)
     fields = {"trust": {}, **other}
-    return Record(k, inc, k * 10**9, 10**9, columns_line(COLUMNS).id, values, **fields)  # type: ignore[arg-type]  # fields of a record
+    return Record(k, epoch, k * 10**9, 10**9, columns_line(COLUMNS).id, values, **fields)  # type: ignore[arg-type]  # fields of a record
 
 
-def write(journal: Path, ks: list[int], inc: int = 1, segment: int = 0) -> Path:
+def write(journal: Path, ks: list[int], epoch: int = 1, segment: int = 0) -> Path:
     folder = journal / "produce.0@h"
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [encode(columns_line(COLUMNS)), *(encode(record(k, inc)) for k in ks)]
+    lines = [encode(columns_line(COLUMNS)), *(encode(record(k, epoch)) for k in ks)]
     path = folder / f"{segment:06d}.jsonl"
     path.write_bytes(b"".join(lines))
     return path
@@ -43,9 +43,9 @@ def write(journal: Path, ks: list[int], inc: int = 1, segment: int = 0) -> Path:
 def test_a_window_holds_the_measured_seconds_of_detector_series(tmp_path: Path) -> None:
     """Counts above thresholds are left out; NaN is no measurement; trust and events come along."""
     event = Event("retention_deletion", 3, 2, {"topic": "t"})
-    with_trust = {"trust": {"reason": "cpu"}, "events": (event,)}
+    with_validity = {"trust": {"reason": "cpu"}, "events": (event,)}
     writer = JournalWriter(tmp_path / "produce.0@h", FakeClock()).open()
-    for one in (record(1), record(2, value=math.nan), record(3, 1, 0.0, **with_trust), record(4)):
+    for one in (record(1), record(2, value=math.nan), record(3, 1, 0.0, **with_validity), record(4)):
         writer.append(one, COLUMNS)
     writer.close(is_end=True)
     window = History(tmp_path).window(1, 4)
@@ -53,7 +53,7 @@ def test_a_window_holds_the_measured_seconds_of_detector_series(tmp_path: Path) 
 
     assert list(window.columns) == [P99]
     assert (series.k.tolist(), series.values.tolist()) == ([1, 3], [1.0, 3.0])
-    assert window.sources["produce.0@h"].trusted.tolist() == [True, True, False]
+    assert window.sources["produce.0@h"].valid.tolist() == [True, True, False]
     assert window.events == ((3, "produce.0@h", event),)
 
 
@@ -116,8 +116,8 @@ def test_any_window_is_what_reading_everything_gives(
 
 def test_a_second_told_by_two_incarnations_is_taken_from_the_newer(tmp_path: Path) -> None:
     """A daemon restarted within the second it was killed in."""
-    write(tmp_path, [1, 2, 3], inc=1, segment=0)
-    write(tmp_path, [3, 4], inc=2, segment=1)
+    write(tmp_path, [1, 2, 3], epoch=1, segment=0)
+    write(tmp_path, [3, 4], epoch=2, segment=1)
 
     assert History(tmp_path).window(0, 9).series(P99).k.tolist() == [1, 2, 3, 4]
 

@@ -33,7 +33,7 @@ LANES = st.dictionaries(
 RECORDS = st.builds(
     Record,
     k=st.integers(0, 10**6),
-    inc=st.integers(1, 99),
+    epoch=st.integers(1, 99),
     at_ns=st.integers(0, 2**62),
     length_ns=st.integers(0, 2**40),
     columns_id=st.just(columns_line(COLUMNS).id),
@@ -52,12 +52,12 @@ RECORDS = st.builds(
         ),
         max_size=2,
     ).map(tuple),
-    trust=st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=2),
+    validity=st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=2),
 )
 
 
-def _record(k: int, inc: int = 1) -> Record:
-    return Record(k, inc, 0, 10**9, columns_line(COLUMNS).id, (float(k), 0.0))
+def _record(k: int, epoch: int = 1) -> Record:
+    return Record(k, epoch, 0, 10**9, columns_line(COLUMNS).id, (float(k), 0.0))
 
 
 def _writer(folder: Path, clock: FakeClock | None = None) -> JournalWriter:
@@ -156,7 +156,7 @@ def test_what_is_appended_is_read_back_once_each(tmp_path: Path) -> None:
     reader = SourceReader(source)
     found = [record.k for record, _ in read_source(tmp_path, "probe@host", reader)]
 
-    assert (found, reader.ended_inc, reader.damage) == ([0, 1, 2], 1, [])
+    assert (found, reader.ended_epoch, reader.damage) == ([0, 1, 2], 1, [])
 
 
 def test_a_restart_gets_a_new_incarnation_and_a_new_file(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_a_restart_gets_a_new_incarnation_and_a_new_file(tmp_path: Path) -> None
     first.append(_record(0), COLUMNS)
     first.close(is_end=False)
     second = _writer(tmp_path)
-    second.append(_record(1, second.inc), COLUMNS)
+    second.append(_record(1, second.epoch), COLUMNS)
     second.close(is_end=False)
 
-    assert (first.inc, second.inc, len(segments(tmp_path))) == (1, 2, 2)
+    assert (first.epoch, second.epoch, len(segments(tmp_path))) == (1, 2, 2)
 
 
 def test_two_writers_never_share_a_source(tmp_path: Path) -> None:
@@ -278,10 +278,10 @@ def test_a_file_that_is_full_is_left_only_for_one_that_is_there(
 def test_a_source_that_lost_count_of_its_lives_goes_on(tmp_path: Path, kept: bytes) -> None:
     """As a power cut may leave it: above all that there can have been."""
     (tmp_path / "lock").write_bytes(kept)
-    writer = JournalWriter(tmp_path, FakeClock()).open(first_inc=130)
+    writer = JournalWriter(tmp_path, FakeClock()).open(first_epoch=130)
     writer.close(is_end=False)
 
-    assert writer.inc == 130
+    assert writer.epoch == 130
 
 
 def test_below_the_floor_records_wait_as_on_a_full_disk(
@@ -490,4 +490,4 @@ def test_a_source_that_wrote_nothing_is_closed(tmp_path: Path) -> None:
     journal = BackgroundJournalWriter(JournalWriter(tmp_path / "s", FakeClock()).open())
     journal.close(is_end=True)
 
-    assert JournalWriter(tmp_path / "s", FakeClock()).open().inc == journal.inc + 1
+    assert JournalWriter(tmp_path / "s", FakeClock()).open().epoch == journal.epoch + 1
