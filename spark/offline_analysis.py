@@ -111,9 +111,7 @@ def offline_changes(timeline: Timeline) -> list[tuple[Change, ...]]:
     many = []
     for name in headlines(timeline):
         k, values = timeline.series[name]
-        invalid = np.array(
-            list(timeline.invalid.get(name.partition("|")[0], {})), dtype=np.int64
-        )
+        invalid = np.array(list(timeline.invalid.get(name.partition("|")[0], {})), dtype=np.int64)
         invalid = invalid // timeline.step * timeline.step
         keep = timeline.is_soak(k) & ~np.isin(k, invalid) & (values > 0)
         many.append(Series(name, k[keep], values[keep]))

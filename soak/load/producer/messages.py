@@ -214,7 +214,7 @@ class Block:
     Arrays have shape (n,); the first `sent` of them have gone.
     """
 
-    __slots__ = ("client", "intended_ns", "key", "laid", "stream", "partition", "sent", "sequence")
+    __slots__ = ("client", "intended_ns", "key", "laid", "partition", "sent", "sequence", "stream")
 
     def __init__(
         self,

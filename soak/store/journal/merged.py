@@ -27,7 +27,7 @@ class MergedRecord:
 
 
 class MergedReader:
-    """Reads sources side by side; `ended` holds (source, inc) closed on purpose, as far as was read."""
+    """Reads sources side by side; `ended` holds (source, epoch) closed on purpose, as far as was read."""
 
     def __init__(self, journal: Path, sources: Sequence[str]) -> None:
         self._journal = journal

@@ -45,7 +45,12 @@ def test_a_window_holds_the_measured_seconds_of_detector_series(tmp_path: Path) 
     event = Event("retention_deletion", 3, 2, {"topic": "t"})
     with_validity = {"trust": {"reason": "cpu"}, "events": (event,)}
     writer = JournalWriter(tmp_path / "produce.0@h", FakeClock()).open()
-    for one in (record(1), record(2, value=math.nan), record(3, 1, 0.0, **with_validity), record(4)):
+    for one in (
+        record(1),
+        record(2, value=math.nan),
+        record(3, 1, 0.0, **with_validity),
+        record(4),
+    ):
         writer.append(one, COLUMNS)
     writer.close(is_end=True)
     window = History(tmp_path).window(1, 4)
