@@ -144,12 +144,12 @@ def _record(shape: Shape, k: int, samples: Samples, **other: object) -> Record:
     reason = "schedule_lag" if k in shape.invalid else ""
     values: dict[str, object] = {
         "k": k,
-        "inc": 1,
+        "epoch": 1,
         "at_ns": START_WALL_NS + (k + 1) * SECOND_NS,
         "length_ns": SECOND_NS,
         "columns_id": _columns(tuple(column for column, _ in samples)).id,
         "values": tuple(value for _, value in samples),
-        "trust": {"reason": reason},
+        "validity": {"reason": reason},
     }
     return Record(**{**values, **other})  # type: ignore[arg-type]  # the fields of a record
 

@@ -357,7 +357,8 @@ def _configs(
 def _has_config(package: str, name: str) -> bool:
     """Return whether a plug-in can stand in a plan; loads it, and with it what it imports."""
     module = plugins.load(package, name)
-    return hasattr(module, "Config") and module.Config.__module__ == module.__name__
+    home = getattr(module, "Config", type).__module__
+    return home == module.__name__ or home.startswith(f"{module.__name__}.")
 
 
 def _may_stand(package: str, name: str) -> bool:

@@ -27,7 +27,7 @@ P99 = 'produce.0@h|publish_latency_seconds{quantile="0.99"}'
 
 def record(k: int, epoch: int = 1, value: float = 0.0, **other: object) -> Record:
     values = (value or float(k), 7.0)
-    fields = {"trust": {}, **other}
+    fields = {"validity": {}, **other}
     return Record(k, epoch, k * 10**9, 10**9, columns_line(COLUMNS).id, values, **fields)  # type: ignore[arg-type]  # fields of a record
 
 
@@ -43,7 +43,7 @@ def write(journal: Path, ks: list[int], epoch: int = 1, segment: int = 0) -> Pat
 def test_a_window_holds_the_measured_seconds_of_detector_series(tmp_path: Path) -> None:
     """Counts above thresholds are left out; NaN is no measurement; trust and events come along."""
     event = Event("retention_deletion", 3, 2, {"topic": "t"})
-    with_validity = {"trust": {"reason": "cpu"}, "events": (event,)}
+    with_validity = {"validity": {"reason": "cpu"}, "events": (event,)}
     writer = JournalWriter(tmp_path / "produce.0@h", FakeClock()).open()
     for one in (
         record(1),
