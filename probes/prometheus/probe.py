@@ -16,7 +16,7 @@ from probes.common.polling import Prefetch
 from probes.prometheus import name_map
 from probes.prometheus.aggregation import Aggregator, Samples
 from probes.prometheus.name_map import Entry, missing
-from probes.prometheus.sources import MetricsPage, MetricsSource
+from probes.prometheus.sources import MetricsPage, MetricsServer, MetricsSource
 from soak.clients import client_settings, http
 from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingError
 from soak.core.model import Column, Event, Labels, Reading
@@ -252,18 +252,15 @@ def open_source(
 ) -> MetricsSource:
     """Return what a target is asked through; nothing is asked yet."""
     names = {name for entry in entries for name in entry.names()}
-    road = http.HttpClient(
+    client = http.HttpClient(
         target.url,
-        target.client,
-        clock,
+        access=lambda: http.access_of(target.client),
         timeout_seconds=config.timeout / SECOND_NS,
-        most_bytes=config.largest_page,
+        max_bytes=config.largest_page,
     )
     if target.kind == "page":
-        return MetricsPage(target.url, road, names, clock, config.most_series)
-    from probes.prometheus.sources import MetricsServer  # noqa: PLC0415  # some 20 MB, only when used
-
-    return MetricsServer(target.url, road, names, clock, selector=target.selector)
+        return MetricsPage(target.url, client, names, clock, config.most_series)
+    return MetricsServer(target.url, client, names, clock, selector=target.selector)
 
 
 class Prometheus:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
+import json
 import math
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-from prometheus_api_client import PrometheusConnect
-from prometheus_api_client.exceptions import PrometheusApiClientException
-from requests import PreparedRequest, RequestException, Response, Session
-from requests.adapters import BaseAdapter
+from urllib.parse import urlencode
 
 from probes.common.counters import Point, Points
 from probes.common.exposition import MAX_SERIES, ExpositionParser
-from soak.clients.http import HttpClient
+from soak.clients.http import OK, HttpClient, HttpError
 from soak.core.errors import ProbeError
 from soak.core.model import Labels
 from soak.core.ports import Clock
@@ -68,7 +65,7 @@ class MetricsPage:
 
     def fetch(self) -> Fetched:
         begin_ns = self._clock.mono_ns()
-        text = self._http.get(self._url)
+        text = _get(self._http, self._url)
         at_ns = (begin_ns + self._clock.mono_ns()) // 2  # it was made between question and answer
         page = self._exposition.parse(text)
         points = {
@@ -86,18 +83,19 @@ class MetricsPage:
         self._http.close()
 
 
-# --- A Prometheus server: the scraped points themselves, so that no scrape between two questions is lost.
-# A range *selector* in an instant query gives points with their own times; a range *query* would repeat each
-# point at every step until the next scrape, and a rate of that is zero and then twice too large.
-
 _START_SECONDS = 60.0  # asked for at first: a rate needs two scrapes
-_OVERLAP_SECONDS = (
-    10.0  # asked for again: a scrape has the time of its begin, and is there at its end
-)
+# Asked for again: a scrape has the time of its start, and is there once it has ended.
+_OVERLAP_SECONDS = 10.0
 _MAX_SECONDS = 600.0
 
 
 class MetricsServer:
+    """A Prometheus server: the scraped points themselves, so that no scrape between two requests is missed.
+
+    A range *selector* in an instant query returns points with their own times. A range *query* would repeat each
+    point at every step until the next scrape, and its rate would be zero and then twice too large.
+    """
+
     keep: tuple[str, ...] = ("instance",)
 
     def __init__(
@@ -109,18 +107,19 @@ class MetricsServer:
         *,
         selector: str,
     ) -> None:
+        from prometheus_api_client import (  # noqa: PLC0415  # some 20 MB, only when used
+            PrometheusConnect,
+        )
+
         self._http = http
         self._clock = clock
         self._newest_ns = 0
         matchers = [f'__name__=~"{"|".join(sorted(names))}"', *([selector] if selector else [])]
         self._query = f"{{{','.join(matchers)}}}"
-        session = Session()
-        session.trust_env = False  # no proxy and no password of another program
-        self._server = PrometheusConnect(url, session=session, timeout=None)
-        session.mount(url, _HttpAdapter(http))  # the client has mounted one that follows anywhere
+        self._server = PrometheusConnect(url, session=_Session(http), timeout=None)  # type: ignore[arg-type]  # has what it uses
 
     def fetch(self) -> Fetched:
-        """Return all points since the newest one known, at first of a minute."""
+        """Return all points since the newest one known; at first those of a minute."""
         now_ns = self._clock.wall_ns()
         length = _START_SECONDS
         if self._newest_ns:
@@ -133,58 +132,66 @@ class MetricsServer:
         query = f"{self._query}[{math.ceil(seconds * 1000)}ms]"
         try:
             found = self._server.custom_query(query, params={"time": f"{end_ns / SECOND_NS:.3f}"})
-        except (PrometheusApiClientException, RequestException, ValueError, KeyError) as error:
-            raise ProbeError(f"the Prometheus server refuses: {str(error)[:300]}") from error
-        except (TypeError, RecursionError) as error:
-            raise ProbeError("the Prometheus server does not answer as one") from error
+        except HttpError as error:
+            raise ProbeError(str(error)) from error
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            raise ProbeError(f"not an answer of a Prometheus server: {str(error)[:300]}") from error
         points = _points(found)
         ends = (seen[-1].at_ns for series in points.values() for seen in series.values() if seen)
         self._newest_ns = max(self._newest_ns, *ends, 0)
         return Fetched(points)
 
     def close(self) -> None:
-        self._server.close()
         self._http.close()
 
 
-class _HttpAdapter(BaseAdapter):
-    """Lets the client's questions take our own road, with its limits."""
+@dataclass(frozen=True, slots=True)
+class _Response:
+    content: bytes
+    status_code: int = OK
+
+    def json(self) -> Any:  # noqa: ANN401  # whatever the server sends
+        return json.loads(self.content)
+
+
+class _Session:
+    """What prometheus-api-client uses of a `requests.Session`, on our HTTP client with its limits."""
+
+    verify, cert = True, None  # the HTTP client has the TLS settings of the plan
 
     def __init__(self, http: HttpClient) -> None:
-        super().__init__()
         self._http = http
 
-    def send(self, request: PreparedRequest, *_args: Any, **_settings: Any) -> Response:  # noqa: ANN401  # ours instead
-        answer = Response()
-        answer.raw = io.BytesIO(self._http.get(request.url or ""))
-        answer.status_code = 200
-        answer.encoding = "utf-8"  # else it would be guessed, at length
-        answer.url = request.url or ""
-        answer.request = request
-        return answer
+    def mount(self, _url: str, _adapter: object) -> None:
+        """Do not take the adapter of prometheus-api-client: it retries, and follows any redirect."""
 
-    def close(self) -> None:
-        """The road is closed by who made it."""
+    def request(self, *, url: str, params: Mapping[str, str], **_: object) -> _Response:
+        return _Response(self._http.get(f"{url}?{urlencode(params)}"))
 
 
-def _points(found: Any) -> dict[str, dict[Labels, list[Point]]]:  # noqa: ANN401  # what a server said
-    """Return the points of a matrix, of each series in order of time.
+def _points(found: Any) -> dict[str, dict[Labels, list[Point]]]:  # noqa: ANN401  # whatever the server sends
+    """Return the points of a matrix, those of each series in order of time.
 
     Raises:
-        ProbeError: it is none.
+        ProbeError: it is not a matrix.
     """
     points: dict[str, dict[Labels, list[Point]]] = {}
     try:
         for series in found:
             labels = {str(key): str(value) for key, value in series["metric"].items()}
             name = labels.pop("__name__")
-            seen = [_point(at, text) for at, text in series["values"]]
+            seen = [
+                Point(float(text), round(float(at) * SECOND_NS)) for at, text in series["values"]
+            ]
             seen.sort(key=lambda point: point.at_ns)
             points.setdefault(name, {})[tuple(sorted(labels.items()))] = seen
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ProbeError("the Prometheus server gives no points") from error
+        raise ProbeError("the answer of the Prometheus server holds no points") from error
     return points
 
 
-def _point(at: float, text: str) -> Point:
-    return Point(float(text), round(float(at) * SECOND_NS))
+def _get(http: HttpClient, url: str) -> bytes:
+    try:
+        return http.get(url)
+    except HttpError as error:
+        raise ProbeError(str(error)) from error

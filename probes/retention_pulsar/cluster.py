@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from soak.clients import client_settings
-from soak.clients.http import HttpClient
+from soak.clients.http import HttpClient, HttpError, access_of
 from soak.clients.pulsar_admin import connect_admin, topic_path
 from soak.core.errors import BrokerError, ProbeError
 from soak.core.plan.config import Settings
-from soak.core.ports import Clock
 
 MAX_PAGE_BYTES = 32 * 2**20  # of a bookie's page
 _INSECURE = "tls_allow_insecure_connection"
@@ -32,7 +31,6 @@ class PulsarCluster:
         namespace: str,
         client: Settings,
         timeout_seconds: float,
-        clock: Clock,
     ) -> None:
         try:
             settings = client_settings.resolve_secrets(client)
@@ -46,7 +44,10 @@ class PulsarCluster:
         own = {ours: settings[theirs] for ours, theirs in _FILES.items() if settings.get(theirs)}
         self._pages = {
             url: HttpClient(
-                url, own, clock, timeout_seconds=timeout_seconds, most_bytes=MAX_PAGE_BYTES
+                url,
+                access=lambda: access_of(own),
+                timeout_seconds=timeout_seconds,
+                max_bytes=MAX_PAGE_BYTES,
             )
             for url in bookie_urls
         }
@@ -80,7 +81,10 @@ class PulsarCluster:
         Raises:
             ProbeError: no whole page in time.
         """
-        return self._pages[bookie].get(bookie)
+        try:
+            return self._pages[bookie].get(bookie)
+        except HttpError as error:
+            raise ProbeError(str(error)) from error
 
     def close(self) -> None:
         for page in self._pages.values():

@@ -87,7 +87,7 @@ def check_settings(config: Config) -> None:
     client_settings.refuse_unknown("client", config.client, _KNOWN)
 
 
-def connect(config: Config, clock: Clock) -> Cluster:
+def connect(config: Config) -> Cluster:
     """Return the cluster that the settings name.
 
     Raises:
@@ -101,7 +101,6 @@ def connect(config: Config, clock: Clock) -> Cluster:
         config.namespace,
         config.client,
         config.timeout / SECOND_NS,
-        clock,
     )
 
 
@@ -113,7 +112,7 @@ class RetentionPulsar:
         config: Config,
         clock: Clock,
         *,
-        connect: Callable[[Config, Clock], Cluster] = connect,
+        connect: Callable[[Config], Cluster] = connect,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -145,7 +144,7 @@ class RetentionPulsar:
     def _begin(self) -> Callable[[], None]:
         if not (self._config.admin_url and self._config.topics):
             raise NotAvailableError("retention_pulsar needs admin_url and topics")
-        cluster = self._connect(self._config, self._clock)
+        cluster = self._connect(self._config)
         return lambda: self.poll(cluster)
 
     def _poll_ledgers(self, cluster: Cluster) -> None:

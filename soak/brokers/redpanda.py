@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import ssl
 from collections.abc import Container, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from http.client import HTTPException
-from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from pydantic.dataclasses import dataclass as config_dataclass
 
@@ -19,6 +15,7 @@ from soak.brokers.kafka import broker, durability, retention
 from soak.brokers.kafka.durability import KafkaProtocolConfig
 from soak.brokers.kafka.topics import ClusterSettings, TopicSettings
 from soak.clients import client_settings
+from soak.clients.http import Access, HttpClient, HttpError, basic, tls_context
 from soak.core.cluster.durability import Durability, Setting, SettingValue, majority, weakest
 from soak.core.cluster.forecast import Limits, Stored
 from soak.core.errors import BrokerError
@@ -80,58 +77,48 @@ def connect(config: Config, clock: Clock) -> broker.KafkaBroker:
 # and to
 # nobody that an answer points to.
 
-_CA, _VERIFIES = "ssl.ca.location", "enable.ssl.certificate.verification"
-_CERTIFICATE, _KEY = "ssl.certificate.location", "ssl.key.location"
+_MAX_ANSWER_BYTES = 2**24
 
 
 def get_admin_api(url: str, common: Settings, timeout_seconds: float) -> bytes:
     """Return what the Admin API answers; `common` are settings of librdkafka's.
 
     Raises:
-        BrokerError: a secret is not where the plan says.
-        OSError: no answer, a refusal, or a file of certificates that cannot be used.
+        BrokerError: a secret is not where the plan says, or a file of certificates cannot be used.
+        HttpError: there is no answer, or a refusal.
     """
     settings = client_settings.resolve_secrets(common)
-    is_safe = urlsplit(url).scheme == "https"
-    headers = _basic(settings) if is_safe else {}
-    handlers = [HTTPSHandler(context=_context(settings))] if is_safe else []
-    question = Request(url, headers=headers)  # noqa: S310  # the plan names the scheme
-    with build_opener(_NoRedirects(), *handlers).open(question, timeout=timeout_seconds) as answer:
-        body: bytes = answer.read()
-        return body
-
-
-class _NoRedirects(HTTPRedirectHandler):
-    """Follows nobody: the library would take the password along."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:  # noqa: ANN401  # wherever it is
-        return None
+    access = Access()
+    if urlsplit(url).scheme == "https":
+        tls = _tls(settings)
+        access = Access(_basic(settings), lambda: tls)
+    client = HttpClient(
+        url,
+        access=lambda: access,
+        timeout_seconds=timeout_seconds,
+        max_bytes=_MAX_ANSWER_BYTES,
+        redirects="none",  # the password is meant for this server
+    )
+    with closing(client):
+        return client.get(url)
 
 
 def _basic(settings: Mapping[str, str]) -> dict[str, str]:
     user, password = settings.get("sasl.username"), settings.get("sasl.password")
-    if not user or password is None:
-        return {}
-    told = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return {"Authorization": f"Basic {told}"}
+    return {"Authorization": basic(user, password)} if user and password is not None else {}
 
 
-def _context(settings: Mapping[str, str]) -> ssl.SSLContext:
-    place = settings.get(_CA)
-    if place == "probe":  # librdkafka's word for the system's own
-        place = None
-    is_folder = place is not None and Path(place).is_dir()
-    context = ssl.create_default_context(
-        cafile=None if is_folder else place, capath=place if is_folder else None
+def _tls(settings: Mapping[str, str]) -> ssl.SSLContext:
+    ca = settings.get("ssl.ca.location")
+    context = tls_context(
+        None if ca == "probe" else ca,  # librdkafka's word for the CAs of the system
+        settings.get("ssl.certificate.location"),
+        settings.get("ssl.key.location"),
+        settings.get("ssl.key.password"),
+        is_verifying=settings.get("enable.ssl.certificate.verification") != "false",
     )
-    certificate = settings.get(_CERTIFICATE)
-    if certificate:
-        context.load_cert_chain(certificate, settings.get(_KEY), settings.get("ssl.key.password"))
     if settings.get("ssl.endpoint.identification.algorithm") == "none":
         context.check_hostname = False
-    if settings.get(_VERIFIES) == "false":
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     return context
 
 
@@ -268,7 +255,7 @@ def _caching_of_cluster(config: Config) -> SettingValue:
     try:
         answer = get_admin_api(url, config.common, config.timeout / SECOND_NS)
         value = json.loads(answer)[CLUSTER_PROPERTY]
-    except (OSError, HTTPException, ValueError, KeyError, TypeError, BrokerError) as error:
+    except (HttpError, ValueError, KeyError, TypeError, BrokerError) as error:
         return SettingValue(None, f"{url} does not tell: {error}")
     if value is None:
         return SettingValue(None, f"{url} does not tell: {CLUSTER_PROPERTY} is null")

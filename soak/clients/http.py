@@ -1,18 +1,30 @@
-"""HTTP requests with limits on time and size, which never take credentials to another host."""
+"""HTTP requests with limits on time and size, which never take credentials to another host.
+
+One request at a time goes over a connection that is kept. Proxies of the environment are not used: what is asked
+are brokers, exporters and receivers of alerts, by the address that a plan names.
+"""
 
 from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from http.client import HTTPException
+from pathlib import Path
+from typing import Literal
 from urllib.parse import urljoin, urlsplit
 
-from soak.clients import client_settings
-from soak.core.errors import BrokerError, ProbeError
-from soak.core.ports import Clock
-from soak.core.units import SECOND_NS
+from urllib3 import BaseHTTPResponse
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError
 
+from soak.clients import client_settings
+from soak.clients.deadline import Deadline
+from soak.core.errors import BrokerError, SoakError
+
+OK = 200
 CLIENT_SETTINGS = (
     "username",
     "password",
@@ -22,17 +34,244 @@ CLIENT_SETTINGS = (
     "key_file",
     "key_password",
 )
-"""What `client` of a target may set."""
+"""What a plan may set of the client of a metrics page or a Prometheus server."""
 SECRET_SETTINGS = ("password", "bearer_token", "key_password")
 
-_OK = 200
-_REDIRECTS = (301, 302, 303, 307, 308)
-_MAX_REQUESTS = 3
+Redirects = Literal["none", "same_host", "any_host"]
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_MAX_REDIRECTS = 10
 _CHUNK_BYTES = 2**18
+_FAILURES = (OSError, HTTPException, HTTPError)
+
+_Origin = tuple[str, str, int]
+_Connection = HTTPConnection | HTTPSConnection
+
+
+class HttpError(SoakError):
+    """A request has no complete answer; `is_sent`: the server may have acted on it all the same."""
+
+    def __init__(self, message: str, *, is_sent: bool = False) -> None:
+        super().__init__(message)
+        self.is_sent = is_sent
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a client identifies itself, and which servers it trusts."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    tls: Callable[[], ssl.SSLContext] = ssl.create_default_context  # called for https alone
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    reason: str
+    body: bytes
+    location: str = ""  # of a redirect
+
+
+class HttpClient:
+    """Asks one server. `access` is called for each new connection, so secrets and certificates may change.
+
+    `redirects` says which are followed: with `any_host` the credentials go along, though never from TLS to an
+    open connection. The limits hold for a whole request with its redirects; an answer of more than `max_bytes` is
+    an error, or is cut there if `is_cut`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_seconds: float,
+        max_bytes: int,
+        access: Callable[[], Access] = Access,
+        redirects: Redirects = "same_host",
+        is_cut: bool = False,
+    ) -> None:
+        self._url = url
+        self._access = access
+        self._timeout_seconds = timeout_seconds
+        self._max_bytes = max_bytes
+        self._redirects = redirects
+        self._is_cut = is_cut
+        self._connection: _Connection | None = None
+        self._headers: Mapping[str, str] = {}
+
+    def get(self, url: str) -> bytes:
+        """Return the body of an answer with status 200.
+
+        Raises:
+            HttpError: there is no such answer within the limits.
+        """
+        answer = self.request("GET", url)
+        if answer.status != OK:
+            self.close()
+            raise self._error(f"answers {answer.status} {answer.reason[:80]!r}")
+        return answer.body
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Return the answer, whatever its status; of too many redirects the last.
+
+        Raises:
+            HttpError: there is no complete answer within the limits, or a redirect that is not followed.
+        """
+        with Deadline(self._timeout_seconds) as deadline:
+            answer = self._exchange(method, url, body, headers or {}, deadline)
+            for _ in range(_MAX_REDIRECTS):
+                if self._redirects == "none" or answer.status not in _REDIRECTS:
+                    break
+                url = self._next(url, answer.location)
+                answer = self._exchange(method, url, body, headers or {}, deadline)
+        return answer
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _exchange(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        deadline: Deadline,
+    ) -> Answer:
+        """Send one request and read the answer; a GET goes out again where a kept connection was closed."""
+        kept = self._kept(url)
+        connection = kept or self._connect(url, deadline)
+        try:
+            deadline.covers(connection.sock)
+            parts = urlsplit(url)
+            target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+            connection.request(
+                method,
+                target,
+                body,
+                {**self._headers, **headers},
+                preload_content=False,
+                decode_content=False,
+            )
+            response = connection.getresponse()
+        except _FAILURES as error:
+            self._drop(connection)
+            if kept is not None and method == "GET" and not deadline.is_over:
+                return self._exchange(method, url, body, headers, deadline)
+            raise self._failed("does not answer", error, deadline, is_sent=True) from error
+        except ValueError:  # its words may hold a secret
+            self._drop(connection)
+            raise self._error(
+                "cannot be asked: the address or a header holds characters that HTTP cannot carry"
+            ) from None
+        content = self._content(connection, response, deadline)
+        if connection is not self._connection:
+            connection.close()
+        location = response.headers.get("Location", "")
+        return Answer(response.status, response.reason or "", content, location)
+
+    def _content(
+        self, connection: _Connection, response: BaseHTTPResponse, deadline: Deadline
+    ) -> bytes:
+        """Return all that follows the headers."""
+        chunks, size = [], 0
+        try:
+            while chunk := response.read1(_CHUNK_BYTES):
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > self._max_bytes:
+                    break
+        except (*_FAILURES, ValueError) as error:  # the last: the size of a chunk is no number
+            self._drop(connection)
+            what = f"broke off after {size} bytes"
+            raise self._failed(what, error, deadline, is_sent=True) from error
+        if deadline.is_over:  # it ended the connection, which looks like the end of the body
+            self._drop(connection)
+            raise self._failed(f"broke off after {size} bytes", None, deadline, is_sent=True)
+        if size > self._max_bytes:
+            self._drop(connection)
+            if not self._is_cut:
+                raise self._error(f"gives more than {self._max_bytes} bytes", is_sent=True)
+        return b"".join(chunks)[: self._max_bytes]
+
+    def _kept(self, url: str) -> _Connection | None:
+        """Return the kept connection where it is of use for this URL; forget one that the server has closed."""
+        if self._connection is None or self._origin(url) != self._origin(self._url):
+            return None
+        if not self._connection.is_connected:
+            self.close()
+        return self._connection
+
+    def _connect(self, url: str, deadline: Deadline) -> _Connection:
+        """Return a connection; the one to the client's own server is kept."""
+        scheme, host, port = self._origin(url)
+        seconds = self._timeout_seconds
+        try:
+            access = self._access()
+            tls = access.tls() if scheme == "https" else None
+        except (BrokerError, OSError, ValueError) as error:
+            raise HttpError(f"{self._url}: {error}") from error
+        self._headers = {"User-Agent": "soakd", **access.headers}
+        connection: _Connection = HTTPConnection(host, port, timeout=seconds)
+        if tls is not None:
+            connection = HTTPSConnection(host, port, timeout=seconds, ssl_context=tls)
+        try:
+            connection.connect()
+        except (*_FAILURES, ValueError) as error:  # the last: a name that no resolver can take
+            connection.close()
+            raise self._failed("does not answer", error, deadline, is_sent=False) from error
+        if (scheme, host, port) == self._origin(self._url):
+            self._connection = connection
+        return connection
+
+    def _drop(self, connection: _Connection) -> None:
+        connection.close()
+        if connection is self._connection:
+            self._connection = None
+
+    def _next(self, url: str, location: str) -> str:
+        """Return where a redirect leads, if it may be followed there."""
+        try:
+            there = urljoin(url, location)
+            scheme, host, port = _origin_of(there)
+        except ValueError:  # no address at all
+            there, scheme, host, port = location, "", "", 0
+        is_here = (scheme, host, port) == self._origin(self._url)
+        is_safe = scheme == "https" or (scheme == "http" and not self._url.startswith("https:"))
+        if is_here or (self._redirects == "any_host" and host and is_safe):
+            return there
+        self.close()
+        raise self._error(
+            f"redirects to {there[:200]!r}; name that address if it is the right one", is_sent=True
+        )
+
+    def _origin(self, url: str) -> _Origin:
+        try:
+            return _origin_of(url)
+        except ValueError as error:
+            raise self._error(f"is not an address: {error}") from error
+
+    def _failed(
+        self, what: str, error: Exception | None, deadline: Deadline, *, is_sent: bool
+    ) -> HttpError:
+        why = f"no complete answer within {self._timeout_seconds:g} s"
+        if error is not None and not deadline.is_over:
+            why = _reason(error)
+        return self._error(f"{what}: {why}", is_sent=is_sent)
+
+    def _error(self, what: str, *, is_sent: bool = False) -> HttpError:
+        return HttpError(f"{self._url} {what}", is_sent=is_sent)
 
 
 def check_url(url: str) -> None:
-    """Raise `ValueError` unless it is the address of a page, without a secret in it; never repeats it."""
+    """Raise `ValueError` unless it is the address of a page without a secret in it; never repeats it."""
     if "@" in url.partition("?")[0] or client_settings.is_secret_in_query(url):
         raise ValueError("url holds a password; name it in `client` instead")
     parts = urlsplit(url)
@@ -41,162 +280,80 @@ def check_url(url: str) -> None:
     _ = parts.port  # refuses one that is no number
 
 
-class HttpClient:
-    """Asks one server; its TLS files and secrets are read when it is first asked."""
+def access_of(client: Mapping[str, str]) -> Access:
+    """Return what `CLIENT_SETTINGS` mean, with the secrets that they refer to.
 
-    def __init__(
-        self,
-        url: str,
-        client: Mapping[str, str],
-        clock: Clock,
-        *,
-        timeout_seconds: float,
-        most_bytes: int,
-    ) -> None:
-        self._origin = _origin(url)
-        self._address = url
-        self._client = client
-        self._clock = clock
-        self._timeout_seconds = timeout_seconds
-        self._most_bytes = most_bytes
-        self._connection: HTTPConnection | None = None
-        self._headers: dict[str, str] = {}
-
-    def get(self, url: str) -> bytes:
-        """Return the page at a URL of this server.
-
-        Raises:
-            ProbeError: no whole page within the limits, or one that is not there, or is elsewhere.
-        """
-        deadline_ns = self._clock.mono_ns() + round(self._timeout_seconds * SECOND_NS)
-        for _ in range(_MAX_REQUESTS):
-            is_kept = self._connection is not None
-            try:
-                answer = self._asked(url, deadline_ns)
-            except (OSError, HTTPException) as error:
-                self.close()
-                if is_kept:  # the server may have closed it since
-                    continue
-                raise self._error(
-                    f"does not answer: {str(error) or type(error).__name__}"
-                ) from error
-            except ValueError:  # its words may hold a secret
-                self.close()
-                raise self._error(
-                    "cannot be asked: the address or a secret has what no question can carry"
-                ) from None
-            if answer.status not in _REDIRECTS:
-                return self._body(answer, deadline_ns)
-            url = self._next(url, answer.getheader("Location", ""))
-            self.close()
-        raise self._error("sends on and on, or answers no more")
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _asked(self, url: str, deadline_ns: int) -> HTTPResponse:
-        connection = self._connection or self._connect()
-        self._connection = connection
-        left = self._left(deadline_ns)
-        connection.timeout = left
-        if connection.sock is not None:
-            connection.sock.settimeout(left)
-        parts = urlsplit(url)
-        path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-        connection.request("GET", path, headers=self._headers)
-        return connection.getresponse()
-
-    def _body(self, answer: HTTPResponse, deadline_ns: int) -> bytes:
-        """Return what is behind the headers, all of it."""
-        if answer.status != _OK:
-            self.close()
-            raise self._error(f"says {answer.status} {answer.reason[:80]!r}")
-        wanted, chunks, size = answer.length, [], 0
-        connection = self._connection
-        try:
-            while chunk := answer.read1(_CHUNK_BYTES):
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > self._most_bytes:
-                    raise self._error(f"gives a page of more than {self._most_bytes} bytes")
-                left = self._left(deadline_ns)
-                if connection is not None and connection.sock is not None:
-                    connection.sock.settimeout(left)
-        except (
-            OSError,
-            HTTPException,
-            ValueError,
-        ) as error:  # the last: a chunk's size is no number
-            self.close()
-            raise self._error(f"broke off after {size} bytes: {error}") from error
-        except ProbeError:
-            self.close()
-            raise
-        if wanted is not None and size != wanted:
-            self.close()
-            raise self._error(f"broke off after {size} of {wanted} bytes")
-        answer.close()  # only then is the connection free for the next question
-        return b"".join(chunks)
-
-    def _left(self, deadline_ns: int) -> float:
-        left = (deadline_ns - self._clock.mono_ns()) / SECOND_NS
-        if left <= 0:
-            raise TimeoutError(f"not within {self._timeout_seconds:g} s")
-        return left
-
-    def _next(self, url: str, location: str) -> str:
-        """Return where a page has moved to on the same server: what we are asked with is for it alone."""
-        try:
-            there = urljoin(url, location)
-            is_here = _origin(there) == self._origin
-        except ValueError:  # no address at all
-            there, is_here = location, False
-        if not is_here:
-            self.close()
-            raise self._error(
-                f"sends on to {there[:200]!r}; name that address if it is the right one"
-            )
-        return there
-
-    def _connect(self) -> HTTPConnection:
-        try:
-            settings = client_settings.resolve_secrets(self._client)
-        except BrokerError as error:
-            raise ProbeError(str(error)) from error
-        self._headers = _headers(settings)
-        scheme, host, port = self._origin
-        if scheme == "http":
-            return HTTPConnection(host, port)
-        try:
-            context = ssl.create_default_context(cafile=settings.get("ca_file"))
-            if "cert_file" in settings:
-                context.load_cert_chain(
-                    settings["cert_file"], settings.get("key_file"), settings.get("key_password")
-                )
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise ProbeError(f"cannot use the TLS files of {self._address}: {error}") from error
-        return HTTPSConnection(host, port, context=context)
-
-    def _error(self, what: str) -> ProbeError:
-        return ProbeError(f"{self._address} {what}")
-
-
-def _origin(url: str) -> tuple[str, str, int]:
-    parts = urlsplit(url)
-    return (
-        parts.scheme,
-        parts.hostname or "",
-        parts.port or (443 if parts.scheme == "https" else 80),
-    )
-
-
-def _headers(settings: Mapping[str, str]) -> dict[str, str]:
-    found = {"Accept": "text/plain;version=0.0.4", "User-Agent": "soakd"}
+    Raises:
+        BrokerError: a secret is not where the plan says.
+    """
+    settings = client_settings.resolve_secrets(client)
+    headers = {"Accept": "text/plain;version=0.0.4"}  # of pages that know several formats
     if "bearer_token" in settings:
-        found["Authorization"] = f"Bearer {settings['bearer_token']}"
+        headers["Authorization"] = bearer(settings["bearer_token"])
     elif "username" in settings:
-        both = f"{settings['username']}:{settings.get('password', '')}"
-        found["Authorization"] = f"Basic {base64.b64encode(both.encode()).decode('ascii')}"
-    return found
+        headers["Authorization"] = basic(settings["username"], settings.get("password", ""))
+    tls = partial(
+        tls_context,
+        settings.get("ca_file"),
+        settings.get("cert_file"),
+        settings.get("key_file"),
+        settings.get("key_password"),
+    )
+    return Access(headers, tls)
+
+
+def basic(user: str, password: str) -> str:
+    """Return the header `Authorization` of HTTP's basic authentication."""
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode('ascii')}"
+
+
+def bearer(token: str) -> str:
+    """Return the header `Authorization` with a token.
+
+    Raises:
+        BrokerError: a header cannot hold it; the token is not repeated.
+    """
+    if not (token.isascii() and token.isprintable()):
+        raise BrokerError("the token holds characters that no header can carry")
+    return f"Bearer {token}"
+
+
+def tls_context(
+    ca: str | None = None,
+    certificate: str | None = None,
+    key: str | None = None,
+    key_password: str | None = None,
+    *,
+    is_verifying: bool = True,
+) -> ssl.SSLContext:
+    """Return TLS settings from the paths of a CA (a file or folder), a certificate and its key; empty: none.
+
+    Raises:
+        BrokerError: one of the files cannot be used.
+    """
+    try:
+        is_folder = bool(ca) and Path(str(ca)).is_dir()
+        context = ssl.create_default_context(
+            cafile=None if is_folder else ca or None, capath=ca if is_folder else None
+        )
+        if certificate:
+            context.load_cert_chain(certificate, key or None, key_password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise BrokerError(f"the TLS files cannot be used: {error}") from error
+    if not is_verifying:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _origin_of(url: str) -> _Origin:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return parts.scheme, parts.hostname or "", port
+
+
+def _reason(error: BaseException) -> str:
+    """Return what the system or TLS says, without the words that urllib3 wraps around it."""
+    while isinstance(error, HTTPError) and error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__

@@ -6,11 +6,10 @@ An Alertmanager forgets with its process, so what lasts is posted again and agai
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
-import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import field
 from datetime import UTC, datetime
 from urllib.parse import SplitResult, urlsplit
@@ -18,9 +17,8 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic.dataclasses import dataclass
 
 from soak.clients.client_settings import SECRET_HELP, is_secret_reference, resolve_secrets
-from soak.clients.deadline import Deadline
+from soak.clients.http import Access, Answer, HttpClient, HttpError, bearer, tls_context
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError
 from soak.core.plan.config import STRICT
 from soak.core.ports import Clock, Message, Outcome
 from soak.core.units import SECOND_NS, Duration, duration_ns
@@ -41,7 +39,7 @@ class Config:
     ca_file: str = ""  # of a certificate that this machine does not trust by itself
     labels: dict[str, str] = field(default_factory=dict)  # more, such as {team: streaming}
     lasts: Duration = duration_ns("15min")  # an alert that is not posted again for so long ends
-    timeout: Duration = 10 * SECOND_NS  # for the connection, and for the answer
+    timeout: Duration = 10 * SECOND_NS  # for a whole try
 
     def __post_init__(self) -> None:
         if "@" in self.url:  # a part of a password may be taken for a port, which is told
@@ -93,22 +91,18 @@ class WebhookSink:
         self._clock = clock
 
     def send(self, message: Message) -> Outcome:
-        """Try once, for a minute at most once there is a connection."""
+        """Try once, for `timeout` at most."""
         return self.say_again([message])
 
     def say_again(self, messages: Sequence[Message]) -> Outcome:
         """Post them as one; limited as `send` is."""
         now_ns = self._clock.wall_ns()
         alerts = [alert_of(self._config, message, now_ns) for message in messages]
-        place = urlsplit(self._config.url)
-        with Deadline() as limit:
-            try:
-                status, answer = _post(self._config, place, json.dumps(alerts).encode(), limit)
-            except (OSError, http.client.HTTPException, BrokerError) as error:
-                is_heard = isinstance(error, _UnansweredError)
-                why = str(error) or type(error.__cause__ or error).__name__
-                return Outcome("retry", f"{place.netloc}: {why}", is_heard=is_heard)
-        return _outcome(status, answer)
+        try:
+            answer = _post(self._config, json.dumps(alerts).encode())
+        except HttpError as error:
+            return Outcome("retry", str(error), is_heard=error.is_sent)
+        return _outcome(answer)
 
 
 def _parts(url: str) -> SplitResult:
@@ -121,45 +115,29 @@ def _parts(url: str) -> SplitResult:
     return parts
 
 
-class _UnansweredError(OSError):
-    """The alerts were on their way, and the server has not said whether it took them."""
-
-
-def _post(config: Config, place: SplitResult, body: bytes, limit: Deadline) -> tuple[int, str]:
-    headers = {"Content-Type": "application/json", **_authorization(config)}
-    seconds = config.timeout / SECOND_NS
-    host = place.hostname or ""
-    if place.scheme == "https":
-        context = ssl.create_default_context(cafile=config.ca_file or None)
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            host, place.port, timeout=seconds, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection(host, place.port, timeout=seconds)
-    try:
-        connection.connect()
-        limit.covers(connection.sock)
-        try:
-            connection.request("POST", place.path.rstrip("/") + _PATH, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read(_MAX_DETAIL).decode(errors="replace")
-        except (OSError, http.client.HTTPException) as error:
-            raise _UnansweredError(str(error)) from error
-    finally:
-        connection.close()
+def _post(config: Config, body: bytes) -> Answer:
+    client = HttpClient(
+        config.url,
+        access=lambda: Access(_authorization(config), lambda: tls_context(config.ca_file)),
+        timeout_seconds=config.timeout / SECOND_NS,
+        max_bytes=_MAX_DETAIL,
+        redirects="none",
+        is_cut=True,
+    )
+    with closing(client):
+        url = config.url.rstrip("/") + _PATH
+        return client.request("POST", url, body, {"Content-Type": "application/json"})
 
 
 def _authorization(config: Config) -> Mapping[str, str]:
     if not config.token:
         return {}
-    token = resolve_secrets({"token": config.token})["token"]
-    if not (token.isascii() and token.isprintable()):  # the client's own error would print it
-        raise BrokerError("token: it holds what no header can")
-    return {"Authorization": f"Bearer {token}"}
+    return {"Authorization": bearer(resolve_secrets({"token": config.token})["token"])}
 
 
-def _outcome(status: int, answer: str) -> Outcome:
-    detail = " ".join(f"{status} {answer}".split())
+def _outcome(answer: Answer) -> Outcome:
+    status = answer.status
+    detail = " ".join(f"{status} {answer.body.decode(errors='replace')}".split())
     if status // 100 == 2:  # noqa: PLR2004  # RFC 9110, 15.3: successful
         return Outcome("delivered", detail)
     is_final = status // 100 == 4 and status not in _RETRY_STATUS  # noqa: PLR2004  # client error

@@ -232,7 +232,7 @@ def test_a_cluster_that_does_not_tell_ends_no_run(tmp_path: Path) -> None:
 
     told = json.loads(folder.forecast.read_text())
     assert (told["seen"], told["first_deletion_seconds"]) == ("unknown", None)
-    assert "no Pulsar admin interface at http://127.0.0.1:9" in told["notes"][0]
+    assert "the Pulsar admin interface at http://127.0.0.1:9" in told["notes"][0]
 
 
 def test_limits_that_are_none_end_no_run(tmp_path: Path) -> None:

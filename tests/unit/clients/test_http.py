@@ -1,4 +1,4 @@
-"""Asking for a page with an end to it: time, bytes, and no way to another host."""
+"""HTTP requests: limits on time and size, kept connections, credentials, and redirects to other hosts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from soak.clients.http import HttpClient
-from soak.core.clock import SystemClock
-from soak.core.errors import ProbeError
+from soak.clients.http import HttpClient, HttpError, access_of
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 Respond = Callable[[socket.socket, bytes], None]
@@ -20,16 +19,16 @@ Respond = Callable[[socket.socket, bytes], None]
 
 @contextmanager
 def server(respond: Respond) -> Iterator[str]:
-    """Have each question answered by `respond`, which may break the rules; yields the address."""
+    """Answer each request by `respond`, which may break the protocol; yields the address of a page."""
     listener = socket.create_server(("127.0.0.1", 0))
     ended = threading.Event()
 
     def serve() -> None:
         while not ended.is_set():
             connection, _ = listener.accept()
-            with connection, contextlib.suppress(OSError):  # who asked has had enough
-                while question := connection.recv(65536):
-                    respond(connection, question)
+            with connection, contextlib.suppress(OSError):  # the client has closed it
+                while request := connection.recv(65536):
+                    respond(connection, request)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -44,12 +43,19 @@ def server(respond: Respond) -> Iterator[str]:
         listener.close()
 
 
-def http(
-    url: str, client: dict[str, str] | None = None, *, timeout_seconds: float = 5.0
-) -> HttpClient:
-    return HttpClient(
-        url, client or {}, SystemClock(), timeout_seconds=timeout_seconds, most_bytes=100_000
+@contextmanager
+def client(
+    url: str, settings: dict[str, str] | None = None, *, timeout_seconds: float = 5.0, **more: Any
+) -> Iterator[HttpClient]:
+    made = HttpClient(
+        url,
+        access=lambda: access_of(settings or {}),
+        timeout_seconds=timeout_seconds,
+        max_bytes=100_000,
+        **more,
     )
+    with contextlib.closing(made):
+        yield made
 
 
 def whole(body: bytes) -> bytes:
@@ -62,34 +68,36 @@ def chunked(connection: socket.socket, *chunks: bytes) -> None:
         connection.sendall(b"%x\r\n%s\r\n" % (len(chunk), chunk))
 
 
-def test_pages_come_over_one_connection() -> None:
-    """With a length, in chunks, and again after the server has closed it."""
-    questions: list[bytes] = []
+def redirect(location: bytes) -> bytes:
+    return b"HTTP/1.1 307 Elsewhere\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % location
 
-    def respond(connection: socket.socket, question: bytes) -> None:
-        questions.append(question)
-        if len(questions) == 2:
+
+def test_requests_share_one_connection() -> None:
+    """With a length, in chunks, and again after the server has closed the connection."""
+    requests: list[bytes] = []
+
+    def respond(connection: socket.socket, request: bytes) -> None:
+        requests.append(request)
+        if len(requests) == 2:
             chunked(connection, b"a 2\n", b"")
             return
-        connection.sendall(whole(b"a %d\n" % len(questions)))
-        if len(questions) == 3:
+        connection.sendall(whole(b"a %d\n" % len(requests)))
+        if len(requests) == 3:
             connection.shutdown(socket.SHUT_RDWR)
 
-    with server(respond) as url:
-        road = http(url)
-        bodies = [road.get(url) for _ in range(4)]
-        road.close()
+    with server(respond) as url, client(url) as http:
+        bodies = [http.get(url) for _ in range(4)]
 
     assert bodies[:3] == [b"a 1\n", b"a 2\n", b"a 3\n"]
     assert bodies[3] in (
         b"a 4\n",
         b"a 5\n",
-    )  # a question on the closed connection may have been read
-    assert questions[0].startswith(b"GET /metrics HTTP/1.1\r\n")
+    )  # a request on the closed connection may have been read
+    assert requests[0].startswith(b"GET /metrics HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize(
-    ("client", "header"),
+    ("settings", "header"),
     [
         ({"bearer_token": "${env:SOAK_TEST_SECRET}"}, b"Authorization: Bearer swordfish"),
         (
@@ -98,87 +106,95 @@ def test_pages_come_over_one_connection() -> None:
         ),
     ],
 )
-def test_secrets_are_read_from_where_the_plan_says(
-    client: dict[str, str], header: bytes, monkeypatch: pytest.MonkeyPatch
+def test_secrets_are_read_where_the_plan_says(
+    settings: dict[str, str], header: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And are sent to this server."""
+    """A token or a password is sent to this server."""
     monkeypatch.setenv("SOAK_TEST_SECRET", "swordfish")
-    questions: list[bytes] = []
+    requests: list[bytes] = []
 
-    def respond(connection: socket.socket, question: bytes) -> None:
-        questions.append(question)
+    def respond(connection: socket.socket, request: bytes) -> None:
+        requests.append(request)
         connection.sendall(whole(b"\n"))
 
-    with server(respond) as url:
-        road = http(url, client)
-        road.get(url)
-        road.close()
+    with server(respond) as url, client(url, settings) as http:
+        http.get(url)
 
-    assert header in questions[0].split(b"\r\n")
+    assert header in requests[0].split(b"\r\n")
 
 
-def test_a_secret_that_is_not_there_is_told_without_it() -> None:
-    """The setting is named."""
+def test_a_missing_secret_is_an_error_that_names_the_setting() -> None:
     url = "http://127.0.0.1:1/metrics"
 
-    with pytest.raises(ProbeError, match="bearer_token: there is no environment variable"):
-        http(url, {"bearer_token": "${env:SOAK_NO_SUCH_SECRET}"}).get(url)
+    with (
+        client(url, {"bearer_token": "${env:SOAK_NO_SUCH_SECRET}"}) as http,
+        pytest.raises(HttpError, match="bearer_token: there is no environment variable"),
+    ):
+        http.get(url)
 
 
-def test_a_redirect_is_followed_on_the_same_server_alone() -> None:
-    """Pulsar sends from /metrics to /metrics/; another host would get the token."""
+@pytest.mark.parametrize("secret", ["sword\nfish", "swördfish→"])
+def test_a_secret_that_no_header_can_hold_is_not_repeated(
+    secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error would end in the journal."""
+    monkeypatch.setenv("SOAK_TEST_SECRET", secret)
+
+    with (
+        server(lambda connection, _: connection.sendall(whole(b"\n"))) as url,
+        client(url, {"bearer_token": "${env:SOAK_TEST_SECRET}"}) as http,
+        pytest.raises(HttpError, match=r"characters that (no header|HTTP) can") as caught,
+    ):
+        http.get(url)
+
+    assert "fish" not in f"{caught.value}{caught.value.__cause__}"
+
+
+def test_a_redirect_is_followed_on_the_same_host_only() -> None:
+    """Pulsar redirects /metrics to /metrics/; another host would receive the token."""
     asked: list[bytes] = []
 
-    def respond(connection: socket.socket, question: bytes) -> None:
-        asked.append(question.split()[1])
+    def respond(connection: socket.socket, request: bytes) -> None:
+        asked.append(request.split()[1])
         away = b"http://127.0.0.2:1/metrics" if asked[-1] == b"/away" else b"/metrics/"
-        moved = b"HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % away
-        connection.sendall(whole(b"a 1\n") if asked[-1] == b"/metrics/" else moved)
+        connection.sendall(whole(b"a 1\n") if asked[-1] == b"/metrics/" else redirect(away))
 
-    with server(respond) as url:
-        road = http(url)
-        found = road.get(url)
-        with pytest.raises(
-            ProbeError, match=r"sends on to 'http://127\.0\.0\.2:1/metrics'; name that"
-        ):
-            road.get(url.replace("/metrics", "/away"))
-        road.close()
+    with server(respond) as url, client(url) as http:
+        found = http.get(url)
+        with pytest.raises(HttpError, match=r"redirects to 'http://127\.0\.0\.2:1/metrics'; name"):
+            http.get(url.replace("/metrics", "/away"))
 
     assert found == b"a 1\n"
     assert asked == [b"/metrics", b"/metrics/", b"/away"]
 
 
-@pytest.mark.parametrize("location", [b"http://[", b"http://h:99999/", b"/caf\xe9"])
-def test_a_redirect_to_what_is_no_address_is_an_error(location: bytes) -> None:
-    """Whatever listens there must not end the thread that asks."""
-
-    def respond(connection: socket.socket, _: bytes) -> None:
-        connection.sendall(
-            b"HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % location
-        )
-
-    with server(respond) as url:
-        road = http(url)
-        with pytest.raises(ProbeError, match=r"sends on to|cannot be asked"):
-            road.get(url)
-        road.close()
-
-
-@pytest.mark.parametrize("secret", ["sword\nfish", "swördfish→"])
-def test_a_secret_that_no_question_can_carry_is_not_told(
-    secret: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error would end in the journal, and on the topic."""
-    monkeypatch.setenv("SOAK_TEST_SECRET", secret)
-
+def test_without_redirects_the_answer_is_returned_as_it_is() -> None:
     with (
-        server(lambda connection, _: connection.sendall(whole(b"\n"))) as url,
-        pytest.raises(ProbeError, match="cannot be asked") as caught,
+        server(lambda connection, _: connection.sendall(redirect(b"/there"))) as url,
+        client(url, redirects="none") as http,
     ):
-        http(url, {"bearer_token": "${env:SOAK_TEST_SECRET}"}).get(url)
+        answer = http.request("POST", url, b"{}")
 
-    assert "fish" not in str(caught.value)
-    assert caught.value.__cause__ is None
+    assert (answer.status, answer.reason, answer.location) == (307, "Elsewhere", "/there")
+
+
+def test_redirects_in_a_circle_end_with_the_last_answer() -> None:
+    with (
+        server(lambda connection, _: connection.sendall(redirect(b"/metrics"))) as url,
+        client(url) as http,
+        pytest.raises(HttpError, match="answers 307"),
+    ):
+        http.get(url)
+
+
+@pytest.mark.parametrize("location", [b"http://[", b"http://h:99999/", b"/caf\xe9"])
+def test_a_redirect_to_an_invalid_address_is_an_error(location: bytes) -> None:
+    with (
+        server(lambda connection, _: connection.sendall(redirect(location))) as url,
+        client(url) as http,
+        pytest.raises(HttpError, match=r"redirects to|holds characters"),
+    ):
+        http.get(url)
 
 
 def endless(connection: socket.socket, _: bytes) -> None:
@@ -219,44 +235,69 @@ def refused(connection: socket.socket, _: bytes) -> None:
 @pytest.mark.parametrize(
     ("respond", "message"),
     [
-        (endless, "a page of more than 100000 bytes"),
-        (endless_chunks, "a page of more than 100000 bytes|broke off"),
-        (cut, "broke off after 8 of 100 bytes"),
+        (endless, "more than 100000 bytes"),
+        (endless_chunks, "more than 100000 bytes|broke off"),
+        (cut, "broke off after 8 bytes"),
         (cut_chunk, "broke off"),
         (no_chunk, "broke off"),
         (no_http, "does not answer"),
-        (refused, r"says 401 '\\x1b\[31mNo'"),
+        (refused, r"answers 401 '\\x1b\[31mNo'"),
     ],
 )
-def test_what_is_no_whole_page_is_an_error(respond: Respond, message: str) -> None:
-    """And none of it is taken for one."""
-    with server(respond) as url:
-        road = http(url)
-        with pytest.raises(ProbeError, match=message):
-            road.get(url)
-        road.close()
+def test_an_incomplete_or_damaged_answer_is_an_error(respond: Respond, message: str) -> None:
+    """A part of a page is never returned as a page."""
+    with (
+        server(respond) as url,
+        client(url) as http,
+        pytest.raises(HttpError, match=message),
+    ):
+        http.get(url)
 
 
-def test_a_page_that_comes_to_a_halt_is_given_up() -> None:
-    """After the time that the plan gives it."""
-    ended = threading.Event()
+def test_an_answer_is_cut_where_the_caller_wants_its_beginning_only() -> None:
+    with server(endless) as url, client(url, is_cut=True) as http:
+        body = http.get(url)
 
-    def respond(connection: socket.socket, _: bytes) -> None:
-        connection.sendall(HEAD + b"\r\na 1\n")
-        ended.wait(30.0)
-
-    with server(respond) as url:
-        road = http(url, timeout_seconds=0.1)
-        with pytest.raises(ProbeError, match=r"broke off after 4 bytes: (timed out|not within)"):
-            road.get(url)
-        ended.set()
-        road.close()
+    assert body == b"a 1\n" * 25_000
 
 
-def test_nobody_there_is_an_error() -> None:
-    """With the address, and what the system says."""
+def halting_body(connection: socket.socket, _: bytes) -> None:
+    connection.sendall(HEAD + b"\r\na 1\n")
+    connection.recv(1)  # until the client gives up
+
+
+def slow_header(connection: socket.socket, _: bytes) -> None:
+    connection.sendall(HEAD)
+    while True:
+        connection.sendall(b"x: y\r\n")
+        connection.settimeout(0.02)
+        with contextlib.suppress(TimeoutError):
+            if not connection.recv(1):
+                return
+
+
+@pytest.mark.parametrize("respond", [halting_body, slow_header])
+def test_the_limit_on_time_covers_the_whole_answer(respond: Respond) -> None:
+    """A server that halts, or that sends a little again and again, is given up at the limit."""
+    with (
+        server(respond) as url,
+        client(url, timeout_seconds=0.15) as http,
+        pytest.raises(HttpError, match=r"no complete answer within 0\.15 s|timed out") as caught,
+    ):
+        http.get(url)
+
+    assert caught.value.is_sent
+
+
+def test_an_address_where_nobody_listens_is_an_error() -> None:
+    """The error names the address and what the system says; nothing was sent."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/metrics"
 
-    with pytest.raises(ProbeError, match=f"{url} does not answer: .*refused"):
-        http(url).get(url)
+    with (
+        client(url) as http,
+        pytest.raises(HttpError, match=f"{url} does not answer: .*refused") as caught,
+    ):
+        http.get(url)
+
+    assert not caught.value.is_sent

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPMessage
 from http.server import BaseHTTPRequestHandler
-from io import BytesIO
-from urllib.error import HTTPError
-from urllib.request import Request
+from pathlib import Path
 
 import pytest
 
-from soak.clients.pulsar_admin import Admin, RedirectHandler, RefusedError
+from soak.clients.pulsar_admin import Admin, RefusedError, connect_admin
 from soak.core.errors import BrokerError
+from tests.support.certificate import certificate
 from tests.support.pages import serving
 
 Asked = tuple[str, str, bytes, str | None]
@@ -22,7 +21,9 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 @contextmanager
-def web(answer_to: Callable[[Asked], Answer]) -> Iterator[str]:
+def web(
+    answer_to: Callable[[Asked], Answer], context: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """Answer on loopback as the function says; yields the address."""
 
     class Page(BaseHTTPRequestHandler):
@@ -41,12 +42,12 @@ def web(answer_to: Callable[[Asked], Answer]) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
             """Say nothing."""
 
-    with serving(Page) as address:
+    with serving(Page, context) as address:
         yield address
 
 
 def admin_at(url: str) -> Admin:
-    return Admin(url, 10, {"Authorization": "Bearer t"}, None)
+    return connect_admin(url, 10, "t", {})
 
 
 @pytest.mark.parametrize("status", [307, 308])
@@ -79,16 +80,33 @@ def test_a_circle_of_brokers_that_send_each_other_on_ends() -> None:
         admin_at(here).post("/admin/v2/x")
 
 
-@pytest.mark.parametrize(
-    ("url", "following"), [("https://a/x", "http://a/x"), ("http://a/x", "ftp://a/x")]
-)
-def test_nobody_is_followed_to_a_connection_that_is_less_safe(url: str, following: str) -> None:
-    """It would see the token."""
-    question = Request(url, headers={"Authorization": "Bearer t"})
-    sent_on = HTTPMessage()
+def test_a_redirect_from_tls_to_an_open_connection_is_refused(tmp_path: Path) -> None:
+    """The token would be readable on the way."""
+    ca, key = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(ca, key)
+    asked: list[Asked] = []
 
-    with pytest.raises(HTTPError, match=f"sent on to {following}"):
-        RedirectHandler().redirect_request(question, BytesIO(), 307, "moved", sent_on, following)
+    def open_page(one: Asked) -> Answer:
+        asked.append(one)
+        return 200, {}, b"7"
+
+    with (
+        web(open_page) as there,
+        web(lambda _: (307, {"Location": f"{there}/x"}, b""), context) as here,
+        pytest.raises(BrokerError, match=f"redirects to '{there}/x'"),
+    ):
+        connect_admin(here, 10, "t", {"tls_trust_certs_file_path": str(ca)}).get("/x")
+
+    assert asked == []
+
+
+def test_a_redirect_to_another_protocol_is_refused() -> None:
+    with (
+        web(lambda _: (307, {"Location": "ftp://a/x"}, b"")) as here,
+        pytest.raises(BrokerError, match="redirects to 'ftp://a/x'"),
+    ):
+        admin_at(here).get("/x")
 
 
 @pytest.mark.parametrize("status", [200, 500])
@@ -148,10 +166,10 @@ def test_of_many_questions_one_is_sent_on_and_one_is_refused() -> None:
 
 def test_many_questions_to_nobody_are_an_error_of_the_broker() -> None:
     for address in ("http://127.0.0.1:1", "http://a:b"):
-        with pytest.raises(BrokerError, match=f"no Pulsar admin interface at {address}"):
+        with pytest.raises(BrokerError, match=f"the Pulsar admin interface at {address}"):
             list(admin_at(address).get_each(["/admin/v2/x"]))
 
 
 def test_an_address_that_is_none_is_an_error_of_the_broker() -> None:
-    with pytest.raises(BrokerError, match="no Pulsar admin interface at http://a:b"):
+    with pytest.raises(BrokerError, match="the Pulsar admin interface at http://a:b"):
         admin_at("http://a:b").get("/admin/v2/x")

@@ -388,7 +388,7 @@ def test_the_check_of_a_plan_asks_every_target_once() -> None:
 
     assert said == [
         f"kminion ({url}/metrics) does not give kminion_kafka_broker_log_dir_size_bytes",
-        f"the probe prometheus has nothing of gone: {url}/none says 404 'Not Found'",
+        f"the probe prometheus has nothing of gone: {url}/none answers 404 'Not Found'",
     ]
 
 

@@ -290,7 +290,7 @@ def test_it_reaches_the_cluster_as_the_brokers_own_clients_do() -> None:
 
 @pytest.fixture
 def cluster_at() -> Callable[[str], PulsarCluster]:
-    return lambda url: PulsarCluster(url, [f"{url}/metrics"], "a/b", {}, 10, FakeClock())
+    return lambda url: PulsarCluster(url, [f"{url}/metrics"], "a/b", {}, 10)
 
 
 def test_questions_go_to_the_pages_that_pulsar_and_its_bookies_have(
