@@ -116,7 +116,7 @@ class MetricsServer:
         self._newest_ns = 0
         matchers = [f'__name__=~"{"|".join(sorted(names))}"', *([selector] if selector else [])]
         self._query = f"{{{','.join(matchers)}}}"
-        self._server = PrometheusConnect(url, session=_Session(http), timeout=None)  # type: ignore[arg-type]  # has what it uses
+        self._server = PrometheusConnect(url, session=_Session(http), timeout=None)
 
     def fetch(self) -> Fetched:
         """Return all points since the newest one known; at first those of a minute."""

@@ -191,8 +191,7 @@ def test_space_is_freed_after_trims_and_no_more_than_they_left(
 def _counters(lab_pulsar: Pulsar) -> float:
     """Return all that the bookie has freed so far."""
     cluster = connect(
-        Config(admin_url=lab_pulsar.admin_url, bookie_urls=lab_pulsar.bookie_metrics_url),
-        SystemClock(),
+        Config(admin_url=lab_pulsar.admin_url, bookie_urls=lab_pulsar.bookie_metrics_url)
     )
     page = cluster.page(cluster.bookies[0]).decode()
     found = re.findall(r"^bookie_RECLAIMED_\w+_SPACE_BYTES\S* (\S+)$", page, re.MULTILINE)

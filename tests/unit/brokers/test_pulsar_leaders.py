@@ -10,6 +10,7 @@ import pytest
 
 from soak.brokers.pulsar import broker as pulsar
 from soak.brokers.pulsar.broker import LOOKUPS_PER_CALL, LeaderLookup
+from soak.clients.http import Access
 from soak.clients.pulsar_admin import Admin, RefusedError
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
@@ -24,7 +25,7 @@ class Cluster(Admin):
     """Tells its brokers and, by partition, what a lookup finds."""
 
     def __init__(self, brokers: object, found: list[dict[str, str | None]]) -> None:
-        super().__init__("http://nowhere", 1, {}, None)
+        super().__init__("http://nowhere", 1, Access())
         self.brokers = brokers
         self.found = found
         self.lookups = 0

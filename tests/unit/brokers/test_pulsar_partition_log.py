@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from soak.brokers.pulsar.partition_log import STALE_PERIODS, LogWatcher
+from soak.clients.http import Access
 from soak.clients.pulsar_admin import Admin
 from soak.core.errors import BrokerError
 from soak.core.ports import EARLIEST, Topics
@@ -28,7 +29,7 @@ class Told(Admin):
     """An admin interface whose answer a test sets; an error among them is raised."""
 
     def __init__(self, answer: object) -> None:
-        super().__init__("http://nowhere", 1, {}, None)
+        super().__init__("http://nowhere", 1, Access())
         self.answer = answer
 
     def get(self, path: str) -> Any:
