@@ -20,18 +20,11 @@ from soak.core.model import Column
 from soak.core.plan.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.service.files import file_lock, write_atomically
 from soak.service.metrics import MetricsPage, publish
 from soak.service.systemd import Notifier, notifier
 from soak.store.journal.reader import has_ended, sources
-from soak.store.run_folder import (
-    Run,
-    RunFolder,
-    file_lock,
-    read_phases,
-    read_plan,
-    read_run,
-    write_atomically,
-)
+from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
 from spark.attribute import Attribution
 from spark.checkpoint import Headway, await_predecessor, committed, held, is_all_read
 from spark.journal_source import NAME, JournalSource

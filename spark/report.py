@@ -15,8 +15,9 @@ from markupsafe import Markup
 from soak.core import plugins
 from soak.core.errors import FindingsError, RunFolderError
 from soak.core.model import Change, Finding
+from soak.service.files import write_atomically
 from soak.store.findings.store import FindingsStore
-from soak.store.run_folder import RunFolder, write_atomically
+from soak.store.run_folder import RunFolder
 from spark.coverage import Gap, coverage
 from spark.drives import drives
 from spark.offline_analysis import look_back

@@ -15,9 +15,10 @@ from soak.core.errors import FindingsError, SoakError
 from soak.core.plan.plan import Plan
 from soak.core.ports import Clock, Sink
 from soak.core.units import SECOND_NS
+from soak.service.files import file_lock
 from soak.service.systemd import notifier
 from soak.store.findings.store import FindingsStore
-from soak.store.run_folder import RunFolder, file_lock, read_plan, read_run
+from soak.store.run_folder import RunFolder, read_plan, read_run
 
 LOG = logging.getLogger("soak.alerting.daemon")
 MAX_AGE_NS = 24 * 3600 * SECOND_NS

@@ -21,9 +21,10 @@ from soak.core.plan.plan import AlertingPlan, Plan, plugins_without
 from soak.core.ports import Clock, Sink
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile, open_page
+from soak.service.files import file_lock
 from soak.service.systemd import notifier
 from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
-from soak.store.run_folder import Run, RunFolder, file_lock, read_plan, read_run
+from soak.store.run_folder import Run, RunFolder, read_plan, read_run
 
 LOG = logging.getLogger("soak.alerting.daemon")
 

@@ -465,7 +465,7 @@ def clear_folder(folder: Path) -> None:
     from soak.core.clock import SystemClock
     from soak.core.errors import LabError
     from soak.lab.drive import block_device
-    from soak.store.run_folder import is_locked
+    from soak.service.files import is_locked
 
     clock = SystemClock()
     deadline_ns = clock.mono_ns() + int(STOP_SECONDS * 10**9)

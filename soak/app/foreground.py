@@ -34,13 +34,13 @@ from soak.lab.lab import Lab, fetch, start_lab
 from soak.lab.mailbox import render
 from soak.runtime.context import connect, grid_of
 from soak.service import children
+from soak.service.files import file_lock
 from soak.service.metrics import remove_metrics_targets
 from soak.service.signals import stop_event
 from soak.service.systemd import ChildWatchdog
 from soak.store.run_folder import (
     Run,
     RunFolder,
-    file_lock,
     read_created_topics,
     read_plan_file,
     read_run,

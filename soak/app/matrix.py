@@ -20,7 +20,7 @@ from soak.lab.drills import result as drill_result
 from soak.lab.drills.result import Result
 from soak.lab.standing import end_holder
 from soak.service.signals import exit_on_sigterm
-from soak.store.run_folder import is_locked, write_atomically
+from soak.service.files import is_locked, write_atomically
 
 _STOP_MARGIN_SECONDS = 30.0  # beyond what a drill may take to end
 _POLL_NS = 200_000_000

@@ -30,17 +30,8 @@ from soak.shipping.announcements import RUN_ID, AnnouncementListener
 from soak.shipping.discovery import JoinedRuns, wait_for_run
 from soak.shipping.sender import has_unsent
 from soak.store.plan_home import PlanHome
-from soak.store.run_folder import (
-    Run,
-    RunFolder,
-    file_lock,
-    own_versions,
-    read_any_plan,
-    read_run,
-    write_atomically,
-    write_plan,
-    write_run,
-)
+from soak.store.run_folder import Run, RunFolder, own_versions, read_any_plan, read_run, write_plan, write_run
+from soak.service.files import file_lock, write_atomically
 from soak.store.samples_topic import AnnouncementReader
 from soak.supervisor.run import Role, roles_of
 from soak.supervisor.sidecar import Sidecar

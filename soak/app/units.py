@@ -17,7 +17,7 @@ from pathlib import Path
 
 import soak
 from soak.core.errors import NotAvailableError, SoakError
-from soak.store.run_folder import write_atomically
+from soak.service.files import write_atomically
 
 UNITS = Path("etc/systemd/system")
 SYSUSERS = Path("etc/sysusers.d/soak.conf")

@@ -81,7 +81,7 @@ def matrix(
     where none is allowed.
     """
     from soak.app import matrix as app
-    from soak.store.run_folder import file_lock
+    from soak.service.files import file_lock
 
     wanted = app.wanted_runs(drills or (), runs)
     lock = run_dir / "matrix.lock"

@@ -157,7 +157,8 @@ def clean(
     from soak.app import topics
     from soak.core.clock import SystemClock
     from soak.runtime.context import connect
-    from soak.store.run_folder import RunFolder, file_lock, read_plan
+    from soak.service.files import file_lock
+    from soak.store.run_folder import RunFolder, read_plan
 
     folder = RunFolder(run_dir)
     topics.check_run_is_over(folder)

@@ -22,10 +22,11 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, format_size
 from soak.load.producer.pacing import rate_table
 from soak.runtime.context import PhaseFile, grid_of, open_page
+from soak.service.files import file_lock, write_atomically
 from soak.service.systemd import notifier
 from soak.store.journal.reader import last_record, sources
 from soak.store.journal.tail import Tail, TailedRecord
-from soak.store.run_folder import RunFolder, file_lock, read_plan, read_run, write_atomically
+from soak.store.run_folder import RunFolder, read_plan, read_run
 
 LOG = logging.getLogger("soak.conductor.loop")
 

@@ -28,8 +28,7 @@ from soak.core.units import SECOND_NS
 from soak.lab.drive import block_device
 from soak.runtime.context import boot_id
 from soak.service import children
-from soak.service.files import user_cache
-from soak.store.run_folder import file_lock, is_locked, lock_holder, write_atomically
+from soak.service.files import file_lock, is_locked, lock_holder, user_cache, write_atomically
 
 START_LIMIT_NS = 600 * SECOND_NS  # the jars may have to be fetched
 ANSWER_SECONDS = 300.0  # a cluster of many partitions takes its time to come back

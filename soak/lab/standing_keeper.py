@@ -22,8 +22,8 @@ from soak.lab.lab import Lab, start_lab
 from soak.lab.ports import Node, Running
 from soak.lab.standing import Asked, Home, Injected, Part, State, start_ticks
 from soak.runtime.context import boot_id
+from soak.service.files import file_lock, write_atomically
 from soak.service.signals import exit_on_sigterm
-from soak.store.run_folder import file_lock, write_atomically
 
 _ACTIONS: Mapping[str, Callable[[Node], None]] = {
     "kill": lambda node: node.kill(),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from soak.core.clock import Grid
 from soak.core.ports import Clock
-from soak.store.run_folder import write_atomically
+from soak.service.files import write_atomically
 
 
 def anchored_grid(path: Path, boot: str, start_wall_ns: int, clock: Clock) -> Grid:

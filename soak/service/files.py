@@ -1,9 +1,14 @@
-"""Files of this machine: the user's cache folder."""
+"""Files that processes share: atomic replacement, lock files, and the user's cache folder."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from soak.core.errors import RunFolderError
 
 
 def user_cache() -> Path:
@@ -12,3 +17,90 @@ def user_cache() -> Path:
     # The base directory specification: a relative path is to be ignored.
     root = Path(base) if base.startswith("/") else Path.home() / ".cache"
     return root / "soakd"
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:
+    """Replace `path` by a file with this text, which is on disk before it takes the name.
+
+    Raises:
+        OSError: with the path; the old file is unchanged and no temporary file is left.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)  # a full drive would get one more with each attempt
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def reporting_permission_errors(path: Path) -> Iterator[None]:
+    """Turn a refused write to `path` within the block into an error that names the file.
+
+    Raises:
+        RunFolderError: this user may not write there; other errors pass unchanged.
+    """
+    try:
+        yield
+    except PermissionError as error:
+        raise RunFolderError(f"cannot write {path}: permission denied") from error
+
+
+@contextmanager
+def file_lock(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file `path` while the block runs; the kernel releases it if the process dies.
+
+    Raises:
+        RunFolderError: another process holds it, or this user may not write there.
+    """
+    with reporting_permission_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(descriptor, 32).decode(errors="replace").strip() or "another process"
+            raise RunFolderError(f"{what} is in use by process {holder} ({path})") from error
+        # The process id only informs other processes: on a full drive the lock holds without it.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock_holder(path: Path) -> int | None:
+    """Return the process id in a lock file; None while its holder has not written it."""
+    try:
+        text = path.read_text().strip()
+    except FileNotFoundError:
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def is_locked(path: Path) -> bool:
+    """True while a process holds the lock file `path`.
+
+    Raises:
+        RunFolderError: this user may not open the file for writing, which asking requires.
+    """
+    try:
+        with reporting_permission_errors(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -15,7 +15,8 @@ from soak.core.phases import decision_line
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
-from soak.store.run_folder import Run, RunFolder, write_atomically
+from soak.service.files import write_atomically
+from soak.store.run_folder import Run, RunFolder
 
 EVERY_NS = 5 * SECOND_NS
 SOON_NS = 60 * SECOND_NS

@@ -18,10 +18,11 @@ from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile, grid_of, host_name, open_page
+from soak.service.files import file_lock, write_atomically
 from soak.service.systemd import Notifier, notifier
 from soak.shipping.announcements import RunAnnouncer
 from soak.shipping.ingest import Ingest
-from soak.store.run_folder import Run, RunFolder, file_lock, read_plan, read_run, write_atomically
+from soak.store.run_folder import Run, RunFolder, read_plan, read_run
 from soak.store.samples_topic import AnnouncementWriter, SamplesReader, ShippedLine
 
 LOG = logging.getLogger("soak.shipping.receiver")

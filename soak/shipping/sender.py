@@ -16,20 +16,13 @@ from soak.core.plan.plan import ProbePlan, Ship
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import grid_of, host_name, open_page
+from soak.service.files import file_lock, write_atomically
 from soak.service.systemd import Notifier, notifier
 from soak.shipping.announcements import AnnouncementListener, RunFollower
 from soak.shipping.discovery import JoinedRuns
 from soak.store.journal.reader import lines, sources
 from soak.store.journal.writer import segment_name, segments
-from soak.store.run_folder import (
-    Run,
-    RunFolder,
-    ensure_sender_id,
-    file_lock,
-    read_any_plan,
-    read_run,
-    write_atomically,
-)
+from soak.store.run_folder import Run, RunFolder, ensure_sender_id, read_any_plan, read_run
 from soak.store.samples_topic import AnnouncementReader, SamplesWriter, ShippedLine
 
 # --- The columns line that a source's next records refer to, sent again now and then.

@@ -9,8 +9,9 @@ import filecmp
 import shutil
 
 from soak.core.errors import RunFolderError
+from soak.service.files import file_lock, write_atomically
 from soak.store.journal.reader import sources
-from soak.store.run_folder import RunFolder, file_lock, read_run, write_atomically
+from soak.store.run_folder import RunFolder, read_run
 
 
 def merge_run_folder(into: RunFolder, part: RunFolder) -> list[str]:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from soak.core.errors import RunFolderError
 from soak.core.plan.plan import Plan
-from soak.store.run_folder import RunFolder, is_locked, read_run
+from soak.service.files import is_locked
+from soak.store.run_folder import RunFolder, read_run
 
 
 @dataclass(frozen=True, slots=True)

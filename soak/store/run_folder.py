@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import platform
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +18,7 @@ from soak.core.plan import text as plan_text
 from soak.core.plan.plan import AnyPlan, Plan
 from soak.core.plan.rates import Point, parse_rate_table
 from soak.core.plan.text import PlanFile
+from soak.service.files import reporting_permission_errors, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,94 +200,6 @@ def _plan_text(folder: RunFolder) -> str:
         raise RunFolderError(f"{folder.path} is not a run folder: it has no plan.yaml") from error
     except (OSError, UnicodeDecodeError) as error:
         raise RunFolderError(f"cannot read {folder.plan}: {error}") from error
-
-
-def write_atomically(path: Path, text: str, mode: int = 0o640) -> None:
-    """Replace `path` by a file of this text, on disk before it takes the name.
-
-    Raises:
-        OSError: with the path; what was there is there still, and nothing beside it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)  # a full drive would get one more with each try
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-@contextmanager
-def reporting_permission_errors(path: Path) -> Iterator[None]:
-    """Write `path` in the block, and tell where that is not ours to do.
-
-    Raises:
-        RunFolderError: instead of the system's refusal; other errors stay what they are.
-    """
-    try:
-        yield
-    except PermissionError as error:
-        raise RunFolderError(f"cannot write {path}: permission denied") from error
-
-
-@contextmanager
-def file_lock(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file `path` for as long as the block runs; the kernel frees it with the process.
-
-    Raises:
-        RunFolderError: another process holds it, or we may not write there.
-    """
-    with reporting_permission_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.read(descriptor, 32).decode(errors="replace").strip() or "another process"
-            raise RunFolderError(f"{what} is in use by process {holder} ({path})") from error
-        with suppress(
-            OSError
-        ):  # who holds it is for the reader: on a full drive it holds all the same
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()}\n".encode())
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def lock_holder(path: Path) -> int | None:
-    """Return the process that holds a lock file; None as long as it has not said so, or cannot."""
-    try:
-        said = path.read_text().strip()
-    except FileNotFoundError:
-        return None
-    return int(said) if said.isdecimal() else None
-
-
-def is_locked(path: Path) -> bool:
-    """True while a process holds the lock file `path`.
-
-    Raises:
-        RunFolderError: we may not ask, as we may not write there.
-    """
-    try:
-        with reporting_permission_errors(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 # --- Reads what the conductor decided, whole; `soak.runtime.context.PhaseFile` follows it as it grows.

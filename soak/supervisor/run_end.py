@@ -12,9 +12,10 @@ from soak.core.plan.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile, grid_of, host_name
+from soak.service.files import is_locked
 from soak.service.systemd import notifier
 from soak.store.journal.reader import has_ended
-from soak.store.run_folder import RunFolder, is_locked, read_plan, read_run
+from soak.store.run_folder import RunFolder, read_plan, read_run
 from soak.supervisor.run import DETECT_LIMIT_NS
 
 OVERDUE_NS = 60 * SECOND_NS

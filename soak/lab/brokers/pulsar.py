@@ -20,7 +20,7 @@ from soak.lab.broker_setup import check_settings, free_ports, logging_xml, prope
 from soak.lab.jars import cache
 from soak.lab.relay import Relay
 from soak.service import children, java
-from soak.store.run_folder import write_atomically
+from soak.service.files import write_atomically
 
 MAIN_CLASS = "org.apache.pulsar.PulsarStandaloneStarter"
 CLUSTER = "standalone"

@@ -15,7 +15,7 @@ from soak.lab.brokers import pulsar
 from soak.lab.brokers import pulsar as standalone
 from soak.lab.brokers.pulsar import Program, PulsarNode, run_once
 from soak.lab.jars import cache
-from soak.store.run_folder import write_atomically
+from soak.service.files import write_atomically
 
 ZOOKEEPER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 SETUP = "org.apache.pulsar.PulsarClusterMetadataSetup"

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.plan.config import STRICT
 from soak.lab import leftovers
-from soak.store.run_folder import write_atomically
+from soak.service.files import write_atomically
 
 V1, V2 = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup")
 NOTES = Path("/run/soakd/throttles")

@@ -12,7 +12,8 @@ from soak.core.errors import RunFolderError
 from soak.core.plan.plan import Plan
 from soak.core.ports import EARLIEST, LATEST, Broker
 from soak.runtime.context import topics_of
-from soak.store.run_folder import Run, RunFolder, write_atomically
+from soak.service.files import write_atomically
+from soak.store.run_folder import Run, RunFolder
 
 
 def store_start_offsets(folder: RunFolder, run: Run, plan: Plan, broker: Broker) -> None:

@@ -19,6 +19,7 @@ from soak.core.units import SECOND_NS
 from soak.lab.ports import Running
 from soak.runtime.context import PhaseFile, host_name
 from soak.service import children
+from soak.service.files import write_atomically
 from soak.service.systemd import notifier
 from soak.shipping import receiver
 from soak.shipping.announcements import Announcement, RunAnnouncer
@@ -26,7 +27,7 @@ from soak.shipping.discovery import JoinedRuns
 from soak.shipping.ingest import Ingest
 from soak.shipping.receiver import receive_until_stop
 from soak.store.journal.reader import SourceReader, read_source, sources
-from soak.store.run_folder import Run, RunFolder, read_run, write_atomically, write_run
+from soak.store.run_folder import Run, RunFolder, read_run, write_run
 from soak.store.samples_topic import AnnouncementReader, AnnouncementWriter, SamplesReader
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

@@ -18,8 +18,9 @@ from soak.core.clock import SystemClock
 from soak.core.errors import RunFolderError
 from soak.core.model import Finding
 from soak.service import children
+from soak.service.files import file_lock
 from soak.store.findings.store import FindingsStore
-from soak.store.run_folder import RunFolder, file_lock
+from soak.store.run_folder import RunFolder
 from spark.checkpoint import await_predecessor, committed
 from spark.detect_stream import run
 from tests.support.growing_run import begun, end, grow

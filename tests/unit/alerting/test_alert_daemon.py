@@ -19,9 +19,10 @@ from soak.core.phases import decision_line
 from soak.core.plan.text import load
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS
+from soak.service.files import file_lock
 from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
 from soak.store.plan_home import PlanHome
-from soak.store.run_folder import RunFolder, file_lock, read_run
+from soak.store.run_folder import RunFolder, read_run
 from tests.support.fakes import FakeClock
 from tests.support.synthetic_run import Shape, write_synthetic_run
 from tests.unit.store.findings.test_findings_store import SERIES, finding

@@ -19,8 +19,9 @@ from soak.alerting.digest import DIGEST_RETRY_NS
 from soak.core.phases import decision_line
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS
+from soak.service.files import file_lock
 from soak.store.findings.store import FindingsStore
-from soak.store.run_folder import file_lock, read_run, write_run
+from soak.store.run_folder import read_run, write_run
 from tests.unit.alerting.test_alert_daemon import DELIVERED, NEVER, RETRY, RUN, Desk, FakeSink
 from tests.unit.store.findings.test_findings_store import SERIES, finding
 

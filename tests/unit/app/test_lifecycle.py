@@ -23,7 +23,8 @@ from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS
 from soak.lab.ports import Running
 from soak.service import children
-from soak.store.run_folder import Run, RunFolder, file_lock, write_run
+from soak.service.files import file_lock
+from soak.store.run_folder import Run, RunFolder, write_run
 from tests.support.fakes import FakeClock
 from tests.support.shipped_run import START_NS, A, folder_of
 

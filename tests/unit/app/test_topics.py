@@ -24,8 +24,9 @@ from soak.core.ports import Broker, TopicCreation, Topics
 from soak.lab.brokers.pulsar import Pulsar
 from soak.lab.ports import Running
 from soak.runtime.context import connect
+from soak.service.files import file_lock
 from soak.store.plan_home import PlanHome
-from soak.store.run_folder import Run, RunFolder, file_lock, read_plan, write_run
+from soak.store.run_folder import Run, RunFolder, read_plan, write_run
 from tests.support.fakes import FakeCluster
 
 THREE = "name: p\nbroker: {kafka: {bootstrap_servers: 'h:1'}}\ntopic: {name: t, count: 3}\n"

@@ -18,7 +18,7 @@ from soak.core.errors import LabError, PlanError, RunFolderError
 from soak.lab.drills import matrix
 from soak.lab.drills import result as drill_result
 from soak.lab.drills.result import Result
-from soak.store.run_folder import file_lock, is_locked
+from soak.service.files import file_lock, is_locked
 
 ONE = Result(
     drill="quiet", seed=1, fault="quiet", expected="nothing", cause="no finding", is_passed=True

@@ -26,8 +26,7 @@ from soak.lab.lab import Lab
 from soak.lab.standing import Asked, Home, Part, State
 from soak.lab.standing_keeper import serve
 from soak.runtime.context import boot_id
-from soak.service.files import user_cache
-from soak.store.run_folder import file_lock
+from soak.service.files import file_lock, user_cache
 from tests.support.sleeping_broker import SleepingBroker
 from tests.unit.lab.test_drive import remains
 from tests.unit.lab.test_lab_kafka import SOON_BACK

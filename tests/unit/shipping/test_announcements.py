@@ -13,6 +13,7 @@ from soak.core.clock import Grid
 from soak.core.phases import decision_line
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
+from soak.service.files import write_atomically
 from soak.shipping.announcements import (
     ABANDONED_NS,
     Announcement,
@@ -21,7 +22,7 @@ from soak.shipping.announcements import (
     RunFollower,
     parse,
 )
-from soak.store.run_folder import Run, RunFolder, write_atomically
+from soak.store.run_folder import Run, RunFolder
 from tests.support.fakes import FakeClock
 from tests.support.spoken_runs import START_NS, SpokenRuns, word
 

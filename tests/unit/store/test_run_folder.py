@@ -11,8 +11,9 @@ import pytest
 
 from soak.core.cluster.drives import Measured
 from soak.core.errors import RunFolderError
+from soak.service.files import file_lock, is_locked
 from soak.store import run_folder
-from soak.store.run_folder import RunFolder, file_lock, is_locked
+from soak.store.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from soak.core.phases import Phase, decision_line, planned_phases
 from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
 from soak.runtime.context import host_name
+from soak.service.files import file_lock
 from soak.store.plan_home import PlanHome
-from soak.store.run_folder import Run, RunFolder, file_lock, read_run, write_run
+from soak.store.run_folder import Run, RunFolder, read_run, write_run
 from soak.supervisor.run import DETECT_LIMIT_NS
 from soak.supervisor.run_end import OVERDUE_NS, UNDECIDED_NS, RunEnd, latest_end_k
 from soak.supervisor.run_end import run as finish_run
