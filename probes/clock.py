@@ -268,7 +268,7 @@ class ClockProbe:
         self._kept = kernel.is_synchronised, now_ns
         if last is None or last[0] == kernel.is_synchronised:
             return ()
-        kind = "clock_kept_again" if kernel.is_synchronised else "clock_not_kept"
+        kind = "clock_synchronised" if kernel.is_synchronised else "clock_unsynchronised"
         return (Event(kind, now_ns, last[1], {"maxerror_seconds": kernel.maxerror_seconds}),)
 
     def _ask(self, stop: Stop) -> None:

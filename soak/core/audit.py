@@ -236,10 +236,10 @@ class PartitionLog:
 EXPIRED_EVENT = "expired"
 """A consumer's event: offsets [from_offset, to_offset) of `partition` were deleted before it read them."""
 
-OFFSET_GAP_EVENT = "unexplained_hole"
+OFFSET_GAP_EVENT = "offset_gap"
 """A consumer's event: offsets [from_offset, to_offset) did not come, and the broker did not say why."""
 
-OFFSET_GAP_RESOLVED_EVENT = "explained_hole"
+OFFSET_GAP_RESOLVED_EVENT = "offset_gap_resolved"
 """A consumer's event: by now the broker has; what it deleted of them is an expired event of its own."""
 
 FINAL_POSITION_EVENT = "final_position"

@@ -17,6 +17,14 @@ from soak.core.model import Column, Event, Record, Span
 
 VERSION = 1
 
+RENAMED_EVENTS = {
+    "unexplained_hole": "offset_gap",
+    "explained_hole": "offset_gap_resolved",
+    "clock_not_kept": "clock_unsynchronised",
+    "clock_kept_again": "clock_synchronised",
+}
+"""Event kinds of older journals, and what they are called now."""
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -194,8 +202,9 @@ def _parse_record(raw: dict[str, object]) -> Record:
 
 
 def _parse_event(event: dict[str, object]) -> Event:
-    fields = _plain(event["fields"])
-    return Event(str(event["kind"]), _integer(event["at_ns"]), _integer(event["since_ns"]), fields)
+    kind, fields = str(event["kind"]), _plain(event["fields"])
+    kind = RENAMED_EVENTS.get(kind, kind)
+    return Event(kind, _integer(event["at_ns"]), _integer(event["since_ns"]), fields)
 
 
 def _plain(found: object) -> dict[str, str | int | float | bool]:

@@ -15,12 +15,13 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.service.systemd import Notifier
-from soak.shipping.announcements import EVERY_NS, Announcement, AnnouncementListener
+from soak.shipping.announcements import AnnouncementListener
+from soak.store.run_announcements import ANNOUNCE_PERIOD_NS, Announcement
 from soak.store.run_folder import Run, RunFolder, read_run
 
 LOG = logging.getLogger("soak.shipping.discovery")
 POLL_SECONDS = 0.5
-GATHER_NS = EVERY_NS + 2 * SECOND_NS
+GATHER_NS = ANNOUNCE_PERIOD_NS + 2 * SECOND_NS
 """So long after the first word of a run every other one that goes on has been announced, too."""
 MAX_CLOCK_SKEW_NS = 2 * SECOND_NS
 

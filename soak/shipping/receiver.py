@@ -22,8 +22,9 @@ from soak.service.files import file_lock, write_atomically
 from soak.service.systemd import Notifier, notifier
 from soak.shipping.announcements import RunAnnouncer
 from soak.shipping.ingest import Ingest
+from soak.store.run_announcements import AnnouncementWriter
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
-from soak.store.samples_topic import AnnouncementWriter, SamplesReader, ShippedLine
+from soak.store.samples_topic import SamplesReader, ShippedLine
 
 LOG = logging.getLogger("soak.shipping.receiver")
 BATCH = 1000
@@ -62,7 +63,7 @@ def run(
     folder = RunFolder(run_dir)
     plan, known = read_plan(folder), read_run(folder)
     if plan.ship is None:
-        LOG.error("nothing_to_receive plan=%s", folder.plan)
+        LOG.error("ship_not_configured plan=%s", folder.plan)
         return 1
     page = open_page(folder, plan, known, "receive", clock)
     manager = notifier()

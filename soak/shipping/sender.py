@@ -22,8 +22,9 @@ from soak.shipping.announcements import AnnouncementListener, RunFollower
 from soak.shipping.discovery import JoinedRuns
 from soak.store.journal.reader import lines, sources
 from soak.store.journal.writer import segment_name, segments
+from soak.store.run_announcements import AnnouncementReader
 from soak.store.run_folder import Run, RunFolder, ensure_sender_id, read_any_plan, read_run
-from soak.store.samples_topic import AnnouncementReader, SamplesWriter, ShippedLine
+from soak.store.samples_topic import SamplesWriter, ShippedLine
 
 # --- The columns line that a source's next records refer to, sent again now and then.
 # A file begins with one, once an hour: without this, whoever comes when the topic has lost it could read
@@ -92,7 +93,7 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_following: boo
     folder = RunFolder(run_dir)
     plan, known = read_any_plan(folder), read_run(folder)
     if plan.ship is None:
-        LOG.error("nowhere_to_ship plan=%s", folder.plan)
+        LOG.error("ship_not_configured plan=%s", folder.plan)
         return 1
     page = open_page(folder, plan, known, "ship", clock)
     manager = notifier()

@@ -1,4 +1,8 @@
-"""The Kafka topic that carries journal lines and run announcements between the hosts of a run."""
+"""The Kafka topic that carries journal lines between the hosts of a run, keyed by source.
+
+The lines of a source lie in one partition, in the order in which they were written. Headers name the run and
+its start. A record is identified by (source, epoch, interval), so a line that is sent or read twice changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
@@ -21,7 +25,6 @@ from soak.core.errors import BrokerError
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.shipping.announcements import Announcement, parse
 
 LOG = logging.getLogger("soak.store.samples_topic")
 PARTITIONS = 8  # of a topic that is made; an existing one is taken as it is
@@ -270,7 +273,9 @@ class SamplesReader:
         offset = self.offsets.get(partition, of_run if of_run >= 0 else end)
         if oldest <= offset <= end:
             return offset
-        LOG.warning("place_is_gone partition=%d offset=%d oldest=%d", partition, offset, oldest)
+        LOG.warning(
+            "offset_out_of_range partition=%d offset=%d oldest=%d", partition, offset, oldest
+        )
         self._count_skipped(oldest - offset, partition)
         return oldest
 
@@ -353,112 +358,3 @@ class SamplesReader:
 def headers_of(run_id: str, start_wall_ns: int) -> dict[str, bytes]:
     """Return by what a line's run is known."""
     return {"run": run_id.encode(), "start_ns": str(start_wall_ns).encode()}
-
-
-# --- Runs as they are announced on the samples topic: messages without the headers of lines, on partition 0.
-# One partition, so that who waits for weeks reads an eighth of a topic that is full of records; from its end
-# on, as what was said before may be of a run that nobody follows any more.
-
-ANNOUNCEMENT_PARTITION = 0  # every topic has it
-ANNOUNCEMENT_HEADER = "announces"  # its value is the name of the plan
-MAX_ANNOUNCEMENTS = 1000
-_LAST_FLUSH_SECONDS = 2.0
-_ANNOUNCEMENT_PRODUCER = {"linger.ms": "0", "acks": "1"}  # it is said again soon
-_ANNOUNCEMENT_CONSUMER = {
-    "group.id": "soak-samples",  # never joined: the partition is assigned
-    "enable.auto.commit": "false",
-    "auto.offset.reset": "latest",
-    "fetch.max.bytes": str(MAX_MESSAGE_BYTES),
-    "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),
-}
-
-
-class AnnouncementReader:
-    """Hears what is said from now on."""
-
-    def __init__(self, ship: Ship, clock: Clock) -> None:
-        self._ship = ship
-        self._clients = SamplesClients(ship, "soakd-listens", clock)
-        self._client: Any = None
-        self._refused = 0
-
-    def open(self) -> None:
-        """Begin to listen, anew if need be.
-
-        Raises:
-            BrokerError: the cluster does not answer.
-        """
-        self.close()
-        self._clients.ensure_topic()
-        self._client = self._clients.made(confluent_kafka.Consumer, _ANNOUNCEMENT_CONSUMER)
-        self._client.assign([TopicPartition(self._ship.topic, ANNOUNCEMENT_PARTITION, OFFSET_END)])
-
-    def take(self, timeout_seconds: float) -> list[Announcement]:
-        """Return what was said since; while the cluster is away, nothing."""
-        found = []
-        for message in self._client.consume(MAX_ANNOUNCEMENTS, timeout_seconds):
-            if message.error() is None and ANNOUNCEMENT_HEADER in dict(message.headers() or ()):
-                try:
-                    found.append(parse(message.value() or b""))
-                except ValueError as error:
-                    self._refuse(error)
-        return found
-
-    def _refuse(self, error: ValueError) -> None:
-        self._refused += 1
-        if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
-            LOG.warning("announcement_refused n=%d error=%.200s", self._refused, error)
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-
-
-class AnnouncementWriter:
-    """Says it and goes on at once; what the cluster does not take is said anew the next time."""
-
-    def __init__(self, ship: Ship, clock: Clock) -> None:
-        self._ship = ship
-        self._clients = SamplesClients(ship, "soakd-announces", clock)
-        self._client: Any = None
-        self._said = ""
-
-    def say(self, announcement: Announcement) -> None:
-        """Send one; the topic must be there."""
-        try:
-            if self._client is None:
-                timeout = {"message.timeout.ms": str(self._ship.timeout // 10**6)}
-                self._client = self._clients.made(
-                    confluent_kafka.Producer, {**_ANNOUNCEMENT_PRODUCER, **timeout}
-                )
-            self._client.produce(
-                self._ship.topic,
-                announcement.to_text().encode(),
-                announcement.plan,
-                partition=ANNOUNCEMENT_PARTITION,
-                headers={ANNOUNCEMENT_HEADER: announcement.plan.encode()},
-                on_delivery=self._note,
-            )
-            self._client.poll(0)
-        except (KafkaException, BufferError) as error:
-            self._tell(error_text(error))
-        except BrokerError as error:
-            self._tell(str(error))
-
-    def close(self) -> None:
-        """Wait a moment for what is out, and give up the rest."""
-        if self._client is not None:
-            self._client.flush(min(_LAST_FLUSH_SECONDS, self._ship.timeout / SECOND_NS))
-            self._client.purge()
-            self._client.poll(0)
-            self._client = None
-
-    def _note(self, error: KafkaError | None, _message: object) -> None:
-        self._tell("" if error is None else self._clients.cause.or_else(error.str()))
-
-    def _tell(self, why: str) -> None:
-        """Say each kind of trouble once, until it is over."""
-        if why and why != self._said:
-            LOG.warning("run_not_announced topic=%s error=%s", self._ship.topic, why)
-        self._said = why

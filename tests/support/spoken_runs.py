@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from soak.core.errors import BrokerError
 from soak.core.units import SECOND_NS
-from soak.shipping.announcements import Announcement
+from soak.store.run_announcements import Announcement
 from tests.support.fakes import FakeClock
 
 START_NS = 1_790_000_000 * SECOND_NS

@@ -22,13 +22,14 @@ from soak.service import children
 from soak.service.files import write_atomically
 from soak.service.systemd import notifier
 from soak.shipping import receiver
-from soak.shipping.announcements import Announcement, RunAnnouncer
+from soak.shipping.announcements import RunAnnouncer
 from soak.shipping.discovery import JoinedRuns
 from soak.shipping.ingest import Ingest
 from soak.shipping.receiver import receive_until_stop
 from soak.store.journal.reader import SourceReader, read_source, sources
+from soak.store.run_announcements import Announcement, AnnouncementReader, AnnouncementWriter
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
-from soak.store.samples_topic import AnnouncementReader, AnnouncementWriter, SamplesReader
+from soak.store.samples_topic import SamplesReader
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -110,7 +110,7 @@ def test_a_cluster_that_lets_us_wait_is_not_asked_each_second() -> None:
         clock.advance(30.0)
 
     assert asked == [0, 65]
-    assert told.kind == "unexplained_hole"
+    assert told.kind == "offset_gap"
     assert told_later == []
 
 
@@ -148,7 +148,7 @@ def test_a_consumer_that_was_killed_asks_again_about_the_hole_that_it_told_of(
     again, _ = restore_tracker(tmp_path, "consume.0@h", {0: EARLIEST})
     found = again.take_events(FakeConsumer([], {0: (90, 100)}), CLOCK)
 
-    assert [event.kind for event in found] == ["explained_hole", "expired"]
+    assert [event.kind for event in found] == ["offset_gap_resolved", "expired"]
     assert again.take_events(SILENT, CLOCK) == []
 
 

@@ -156,7 +156,7 @@ def test_a_clock_that_nobody_keeps_any_more_is_told_once() -> None:
     probe.close()
 
     kinds = [event.kind for event in found]
-    assert kinds == ["clock_kept_again", "clock_not_kept", "clock_kept_again"]
+    assert kinds == ["clock_synchronised", "clock_unsynchronised", "clock_synchronised"]
     assert found[1].fields == {"maxerror_seconds": 16.0}
     assert found[1].at_ns - found[1].since_ns == SECOND_NS
 

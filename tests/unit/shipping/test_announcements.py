@@ -16,12 +16,11 @@ from soak.runtime.context import PhaseFile
 from soak.service.files import write_atomically
 from soak.shipping.announcements import (
     ABANDONED_NS,
-    Announcement,
     AnnouncementListener,
     RunAnnouncer,
     RunFollower,
-    parse,
 )
+from soak.store.run_announcements import Announcement, parse_announcement
 from soak.store.run_folder import Run, RunFolder
 from tests.support.fakes import FakeClock
 from tests.support.spoken_runs import START_NS, SpokenRuns, word
@@ -31,8 +30,8 @@ def test_what_is_said_comes_back() -> None:
     """A key of a later program is no reason to refuse the rest."""
     said = word(end_k=23)
 
-    assert parse(said.to_text().encode()) == said
-    assert parse(json.dumps({**asdict(said), "colour": "red"}).encode()) == said
+    assert parse_announcement(said.to_text().encode()) == said
+    assert parse_announcement(json.dumps({**asdict(said), "colour": "red"}).encode()) == said
 
 
 @pytest.mark.parametrize(
@@ -54,14 +53,14 @@ def test_what_is_of_no_such_form_is_refused(changed: dict[str, object]) -> None:
     text = json.dumps({**asdict(word()), **changed}).encode()
 
     with pytest.raises(ValueError, match="no announcement"):
-        parse(text)
+        parse_announcement(text)
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"23", b"{}", b"\xff", b'{"plan": "x"'])
 def test_what_is_no_announcement_is_refused(text: bytes) -> None:
     """As a line of a journal, or a half of one."""
     with pytest.raises(ValueError, match=r"\w"):
-        parse(text)
+        parse_announcement(text)
 
 
 @pytest.mark.parametrize(

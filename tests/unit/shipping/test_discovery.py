@@ -12,8 +12,9 @@ from soak.core.phases import decision_line
 from soak.core.units import SECOND_NS
 from soak.service.files import write_atomically
 from soak.service.systemd import notifier
-from soak.shipping.announcements import LONGEST_WAIT_NS, Announcement, AnnouncementListener
+from soak.shipping.announcements import LONGEST_WAIT_NS, AnnouncementListener
 from soak.shipping.discovery import GATHER_NS, JoinedRuns, wait_for_run
+from soak.store.run_announcements import Announcement
 from soak.store.run_folder import Run, RunFolder, write_run
 from tests.support.fakes import FakeClock
 from tests.support.spoken_runs import START_NS, SpokenRuns, word

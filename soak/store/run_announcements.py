@@ -1,0 +1,183 @@
+"""Announcements of runs on the samples topic: which run of a plan goes on, and until when.
+
+They go to partition 0, so that a host that waits for weeks reads an eighth of a topic full of records. A
+reader starts at the end of the partition: older announcements may be of a run that has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
+
+from soak.clients.kafka_log import error_text
+from soak.core.errors import BrokerError
+from soak.core.plan.plan import Ship
+from soak.core.ports import Clock
+from soak.core.units import SECOND_NS
+from soak.store.samples_topic import MAX_MESSAGE_BYTES, SamplesClients
+
+LOG = logging.getLogger("soak.store.run_announcements")
+ANNOUNCE_PERIOD_NS = 5 * SECOND_NS
+JOIN_AHEAD_NS = 60 * SECOND_NS
+"""A run is joined when its first second is no further off: one of tomorrow ends none of today."""
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+"""An id becomes a part of topics' names and of a folder's."""
+ANNOUNCEMENT_PARTITION = 0  # every topic has it
+ANNOUNCEMENT_HEADER = "announces"  # its value is the name of the plan
+MAX_ANNOUNCEMENTS = 1000
+_LAST_FLUSH_SECONDS = 2.0
+_ANNOUNCEMENT_PRODUCER = {"linger.ms": "0", "acks": "1"}  # it is said again soon
+_ANNOUNCEMENT_CONSUMER = {
+    "group.id": "soak-samples",  # never joined: the partition is assigned
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "latest",
+    "fetch.max.bytes": str(MAX_MESSAGE_BYTES),
+    "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """One word of one run; its order among others is that of their starts."""
+
+    plan: str
+    run_id: str
+    start_wall_ns: int
+    end_k: int | None  # None while it is not decided
+    is_over: bool
+    said_wall_ns: int  # by the clock of who says it
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Return what the newer of two runs has more of, the same on every host."""
+        return self.start_wall_ns, self.run_id
+
+    def goes_on(self, now_wall_ns: int) -> bool:
+        """True from a minute before the first second to the last one, by the clock of who asks."""
+        k = (now_wall_ns - self.start_wall_ns) // SECOND_NS
+        is_before_end = self.end_k is None or k < self.end_k
+        return (
+            not self.is_over and is_before_end and now_wall_ns >= self.start_wall_ns - JOIN_AHEAD_NS
+        )
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def parse_announcement(text: bytes) -> Announcement:
+    """Return what was said; keys that this program does not know are left out.
+
+    Raises:
+        ValueError: it is no announcement, or one of a later form.
+    """
+    body = json.loads(text)
+    try:
+        found = Announcement(**{key: body[key] for key in Announcement.__slots__})
+    except (TypeError, LookupError) as error:
+        raise ValueError(f"no announcement: {error}") from error
+    numbers = (found.start_wall_ns, found.said_wall_ns, 0 if found.end_k is None else found.end_k)
+    is_typed = (
+        all(isinstance(one, str) for one in (found.plan, found.run_id))
+        and all(type(one) is int for one in numbers)
+        and isinstance(found.is_over, bool)
+    )
+    if not is_typed or not RUN_ID.fullmatch(found.run_id):
+        raise ValueError(f"no announcement: {body}")
+    return found
+
+
+class AnnouncementReader:
+    """Hears what is said from now on."""
+
+    def __init__(self, ship: Ship, clock: Clock) -> None:
+        self._ship = ship
+        self._clients = SamplesClients(ship, "soakd-listens", clock)
+        self._client: Any = None
+        self._refused = 0
+
+    def open(self) -> None:
+        """Begin to listen, anew if need be.
+
+        Raises:
+            BrokerError: the cluster does not answer.
+        """
+        self.close()
+        self._clients.ensure_topic()
+        self._client = self._clients.made(confluent_kafka.Consumer, _ANNOUNCEMENT_CONSUMER)
+        self._client.assign([TopicPartition(self._ship.topic, ANNOUNCEMENT_PARTITION, OFFSET_END)])
+
+    def take(self, timeout_seconds: float) -> list[Announcement]:
+        """Return what was said since; while the cluster is away, nothing."""
+        found = []
+        for message in self._client.consume(MAX_ANNOUNCEMENTS, timeout_seconds):
+            if message.error() is None and ANNOUNCEMENT_HEADER in dict(message.headers() or ()):
+                try:
+                    found.append(parse_announcement(message.value() or b""))
+                except ValueError as error:
+                    self._refuse(error)
+        return found
+
+    def _refuse(self, error: ValueError) -> None:
+        self._refused += 1
+        if self._refused & (self._refused - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
+            LOG.warning("announcement_refused n=%d error=%.200s", self._refused, error)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+class AnnouncementWriter:
+    """Says it and goes on at once; what the cluster does not take is said anew the next time."""
+
+    def __init__(self, ship: Ship, clock: Clock) -> None:
+        self._ship = ship
+        self._clients = SamplesClients(ship, "soakd-announces", clock)
+        self._client: Any = None
+        self._said = ""
+
+    def say(self, announcement: Announcement) -> None:
+        """Send one; the topic must be there."""
+        try:
+            if self._client is None:
+                timeout = {"message.timeout.ms": str(self._ship.timeout // 10**6)}
+                self._client = self._clients.made(
+                    confluent_kafka.Producer, {**_ANNOUNCEMENT_PRODUCER, **timeout}
+                )
+            self._client.produce(
+                self._ship.topic,
+                announcement.to_text().encode(),
+                announcement.plan,
+                partition=ANNOUNCEMENT_PARTITION,
+                headers={ANNOUNCEMENT_HEADER: announcement.plan.encode()},
+                on_delivery=self._note,
+            )
+            self._client.poll(0)
+        except (KafkaException, BufferError) as error:
+            self._tell(error_text(error))
+        except BrokerError as error:
+            self._tell(str(error))
+
+    def close(self) -> None:
+        """Wait a moment for what is out, and give up the rest."""
+        if self._client is not None:
+            self._client.flush(min(_LAST_FLUSH_SECONDS, self._ship.timeout / SECOND_NS))
+            self._client.purge()
+            self._client.poll(0)
+            self._client = None
+
+    def _note(self, error: KafkaError | None, _message: object) -> None:
+        self._tell("" if error is None else self._clients.cause.or_else(error.str()))
+
+    def _tell(self, why: str) -> None:
+        """Say each kind of trouble once, until it is over."""
+        if why and why != self._said:
+            LOG.warning("run_not_announced topic=%s error=%s", self._ship.topic, why)
+        self._said = why
