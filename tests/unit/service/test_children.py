@@ -61,7 +61,7 @@ def test_no_daemon_of_a_test_outlives_a_pytest_that_is_killed() -> None:
                 for text in functions
                 if "'soak.cli.main'" in text
                 and "subprocess.Popen(" in text
-                and "children.mortal(" not in text
+                and "children.with_death_signal(" not in text
             ]
 
     assert left == []
