@@ -117,8 +117,8 @@ def test_a_matrix_that_is_stopped_has_ended_afterwards(
     """A process that holds the lock stands for it."""
     lock = tmp_path / "matrix.lock"
     code = (
-        "import signal, sys; from pathlib import Path; from soak.store.run_folder import exclusive\n"
-        "with exclusive(Path(sys.argv[1]), 'x'): print(flush=True); signal.pause()"
+        "import signal, sys; from pathlib import Path; from soak.service.files import file_lock\n"
+        "with file_lock(Path(sys.argv[1]), 'x'): print(flush=True); signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", code, lock], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None

@@ -39,10 +39,10 @@ _STARTING = """
 import signal, sys
 from pathlib import Path
 from soak.service.signals import exit_on_sigterm
-from soak.store.run_folder import exclusive
+from soak.service.files import file_lock
 
 exit_on_sigterm()
-with exclusive(Path(sys.argv[1]), "the lab"):
+with file_lock(Path(sys.argv[1]), "the lab"):
     print("begun", flush=True)
     signal.pause()
 """

@@ -279,9 +279,9 @@ def test_a_closed_stream_is_no_journal() -> None:
 SPREAD = """
 import os
 from soak.core.clock import SystemClock
-from soak.service import niceness
+from soak.service.systemd import apply_niceness_to_group
 os.nice(7)
-niceness.spread(SystemClock(), {"SYSTEMD_EXEC_PID": str(%s)})
+apply_niceness_to_group(SystemClock(), {"SYSTEMD_EXEC_PID": str(%s)})
 print(os.getpriority(os.PRIO_PROCESS, 0), open("/proc/self/autogroup").read())
 """
 
