@@ -31,9 +31,9 @@ from soak.core.plan.plan import Plan, with_plugin_values
 from soak.core.plan.rates import Point
 from soak.core.plan.text import Document, KeyPath
 from soak.lab.lab import start_lab
+from soak.service.files import write_atomically
 from soak.service.signals import exit_on_sigterm
 from soak.store.run_folder import RunFolder
-from soak.service.files import write_atomically
 
 FORECAST_LOG = logging.getLogger("soak.cli.forecast")
 

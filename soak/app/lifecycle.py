@@ -25,11 +25,20 @@ from soak.core.units import SECOND_NS, format_duration
 from soak.lab.lab import Lab
 from soak.load.consumer.start_offsets import store_start_offsets
 from soak.runtime.context import PhaseFile, connect, has_grid, host_name
+from soak.service.files import file_lock
 from soak.service.systemd import notifier
 from soak.store.journal.reader import last_record, sources
 from soak.store.plan_home import PlanHome, is_in_use, is_service_run, service_units
-from soak.store.run_folder import Run, RunFolder, own_versions, read_created_topics, read_plan, read_run, write_plan, write_run
-from soak.service.files import file_lock
+from soak.store.run_folder import (
+    Run,
+    RunFolder,
+    own_versions,
+    read_created_topics,
+    read_plan,
+    read_run,
+    write_plan,
+    write_run,
+)
 from soak.supervisor import run_end
 
 

@@ -19,8 +19,8 @@ from soak.lab.drills import matrix
 from soak.lab.drills import result as drill_result
 from soak.lab.drills.result import Result
 from soak.lab.standing import end_holder
-from soak.service.signals import exit_on_sigterm
 from soak.service.files import is_locked, write_atomically
+from soak.service.signals import exit_on_sigterm
 
 _STOP_MARGIN_SECONDS = 30.0  # beyond what a drill may take to end
 _POLL_NS = 200_000_000

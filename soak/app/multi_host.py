@@ -24,16 +24,23 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import RESTART_CODE, host_name
 from soak.sampling import daemon
+from soak.service.files import file_lock, write_atomically
 from soak.service.metrics import remove_metrics_targets
 from soak.service.systemd import is_journal_stream, notifier
 from soak.shipping.announcements import AnnouncementListener
-from soak.store.run_announcements import RUN_ID
 from soak.shipping.discovery import JoinedRuns, wait_for_run
 from soak.shipping.sender import has_unsent
 from soak.store.plan_home import PlanHome
-from soak.store.run_folder import Run, RunFolder, own_versions, read_any_plan, read_run, write_plan, write_run
-from soak.service.files import file_lock, write_atomically
-from soak.store.run_announcements import AnnouncementReader
+from soak.store.run_announcements import RUN_ID, AnnouncementReader
+from soak.store.run_folder import (
+    Run,
+    RunFolder,
+    own_versions,
+    read_any_plan,
+    read_run,
+    write_plan,
+    write_run,
+)
 from soak.supervisor.run import Role, roles_of
 from soak.supervisor.sidecar import Sidecar
 
