@@ -228,8 +228,8 @@ def missing_for_drill(found: Drill) -> str:
 
 def missing_here(found: Drill, lab: Lab | None) -> str:
     """Return what this machine lacks for a drill whose plan starts such a lab, or ""."""
-    from soak.core import plugins
     from soak.lab.drive import block_device, drive
+    from soak.lab.faults.registry import find_fault
 
     if lab is not None and lab.drive is not None:
         lack = drive.missing(filesystem=lab.drive.filesystem)
@@ -238,22 +238,20 @@ def missing_here(found: Drill, lab: Lab | None) -> str:
         if lack:
             return lack
     for kind in (found.fault_kind, *(kind for kind, _ in found.given)):
-        lack_of_fault = getattr(plugins.load("soak.lab.faults", kind), "missing", None)
-        if lack_of_fault and (lack := lack_of_fault()):  # most need nothing of the machine itself
-            return str(lack)
+        if lack := find_fault(kind).missing_on_machine():
+            return lack
     return ""
 
 
 def _environment(found: Drill, stack: ExitStack) -> dict[str, str]:
     """Return what the daemons that measure must be started with for this fault; most need nothing."""
-    from soak.core import plugins
     from soak.lab import leftovers
+    from soak.lab.faults.registry import find_fault
 
-    of_fault = getattr(plugins.load("soak.lab.faults", found.fault_kind), "environment", None)
-    if of_fault is None:
+    fault = find_fault(found.fault_kind)
+    if fault.environment is None:
         return {}
-    environment: dict[str, str] = of_fault(stack.enter_context(leftovers.scratch_folder()))
-    return environment
+    return fault.environment(stack.enter_context(leftovers.scratch_folder()))
 
 
 # --- What drills there are, and how some went: the tables of `soak lab drill`.

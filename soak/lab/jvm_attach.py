@@ -50,7 +50,7 @@ def clear() -> None:
                 path.unlink()
 
 
-def let_go(pid: int) -> None:
+def remove_socket(pid: int) -> None:
     """Remove the socket of a JVM, which one that is killed would leave; it makes another when it is asked."""
     with suppress(OSError):  # it has ended
         _address(pid).unlink(missing_ok=True)
@@ -63,7 +63,7 @@ def _connect(connection: socket.socket, pid: int) -> None:
         ConnectionRefusedError,
         FileNotFoundError,
     ):  # of a JVM that was killed, or not asked for yet
-        let_go(pid)
+        remove_socket(pid)
         _ask_for_listener(pid)
         connection.connect(str(_address(pid)))
 

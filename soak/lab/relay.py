@@ -63,7 +63,7 @@ class Relay:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._heeded.unlink(missing_ok=True)
-        self.tell(Network())
+        self.apply(Network())
         pairs = [f"{here}:{there}" for here, there in self._ports.items()]
         module = "soak.lab.relay_process"
         command = [sys.executable, "-m", module, str(self._folder / "network.json"), *pairs]
@@ -73,7 +73,7 @@ class Relay:
             self.stop()
             raise LabError(f"the lab's relay did not start:\n{said}")
 
-    def tell(self, network: Network) -> None:
+    def apply(self, network: Network) -> None:
         """Return when the network is so, or at once when the relay has ended: then nothing passes.
 
         Raises:

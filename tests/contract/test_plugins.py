@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -20,14 +20,15 @@ from soak.alerting.message import COLUMNS
 from soak.cli import main
 from soak.core import plugins
 from soak.core.plan.plan import PLUGIN_SECTIONS
+from soak.lab.faults.registry import all_faults
 from tests.support.paths import ROOT
 
-CONFIGURED = [
-    (package, name)
-    for package in [*PLUGIN_SECTIONS.values(), "soak.lab.faults"]
+CONFIGS = {
+    f"{package}.{name}": plugins.load(package, name).Config
+    for package in PLUGIN_SECTIONS.values()
     for name in plugins.names(package)
     if hasattr(plugins.load(package, name), "Config")
-]
+} | {f"faults.{name}": fault.config for name, fault in all_faults().items()}
 
 
 def _modules() -> list[str]:
@@ -39,22 +40,17 @@ def _modules() -> list[str]:
     )
 
 
-@pytest.mark.parametrize(("package", "name"), CONFIGURED, ids=str)
-def test_a_configuration_is_frozen_and_refuses_unknown_keys(package: str, name: str) -> None:
-    kind = plugins.load(package, name).Config
-
+@pytest.mark.parametrize("kind", CONFIGS.values(), ids=CONFIGS)
+def test_a_configuration_is_frozen_and_refuses_unknown_keys(kind: Any) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(kind).validate_python({"no_such_key": 1})
     assert kind.__dataclass_params__.frozen
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf], ids=str)
-@pytest.mark.parametrize(("package", "name"), CONFIGURED, ids=str)
-def test_a_configuration_refuses_a_number_that_is_none(
-    package: str, name: str, value: float
-) -> None:
+@pytest.mark.parametrize("kind", CONFIGS.values(), ids=CONFIGS)
+def test_a_configuration_refuses_a_number_that_is_none(kind: Any, value: float) -> None:
     """YAML has `.nan` and `.inf`: no comparison with them comes out as the bound says."""
-    kind = plugins.load(package, name).Config
     fractions = [key for key, hint in get_type_hints(kind).items() if hint is float]
 
     for key in fractions:
@@ -136,5 +132,5 @@ def test_a_run_folder_that_is_none_is_said_without_a_traceback(tmp_path: Path) -
 
 
 def test_configurations_are_listed() -> None:
-    assert ("probes", "fsync") in CONFIGURED
-    assert all(dataclasses.is_dataclass(plugins.load(*pair).Config) for pair in CONFIGURED)
+    assert {"probes.fsync", "faults.quiet"} <= CONFIGS.keys()
+    assert all(map(dataclasses.is_dataclass, CONFIGS.values()))

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.lab.broker_setup import free_ports
 from soak.lab.drive import drive
+from soak.lab.faults.registry import all_faults
 from soak.lab.ports import Target
 from soak.lab.relay import Relay
 from soak.service import children
@@ -101,16 +101,14 @@ def main() -> None:
             stack.callback(children.kill, daemon)
         pids = {name: daemon.pid for name, daemon in daemons.items()}
         broker = cluster(folder, stack, drives)
-        for name in plugins.names("soak.lab.faults"):
-            fault = plugins.load("soak.lab.faults", name)
-            lack = fault.missing() if hasattr(fault, "missing") else ""
-            if name in EXCUSED or lack:
+        for name, fault in all_faults().items():
+            if name in EXCUSED or fault.missing_on_machine():
                 continue
-            environment = fault.environment(folder) if hasattr(fault, "environment") else {}
+            environment = fault.environment(folder) if fault.environment else {}
             target = Target(
                 broker, lambda _: None, SystemClock(), drives, lambda: pids, environment
             )
-            stack.callback(fault.inject(target, fault.Config(**SETTINGS.get(name, {}))).close)
+            stack.callback(fault.inject(target, fault.config(**SETTINGS.get(name, {}))).close)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         if sys.stdin.readline().startswith("raise"):

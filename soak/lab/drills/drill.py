@@ -23,8 +23,8 @@ from soak.core.plan.config import STRICT, check_between
 from soak.core.plan.plan import Lab, Plan
 from soak.core.plan.text import Document, KeyPath, PlanFile, parse_yaml, validated
 from soak.core.units import SECOND_NS, Duration, format_duration
+from soak.lab.faults.registry import all_faults, find_fault
 
-_FAULTS = "soak.lab.faults"
 _CAUSES = "detectors.causes"
 _NO_FILE = Document("", None, {})
 _FORM_LETTERS = 12
@@ -155,12 +155,12 @@ def _written(config: Any) -> object:  # noqa: ANN401  # a fault's own
 
 
 def _fault(section: dict[str, Any], document: Document, place: KeyPath) -> tuple[str, Any]:
-    known = plugins.names(_FAULTS)
-    kind = section.get("kind")
+    kind, known = str(section.get("kind")), all_faults()
     if kind not in known:
-        raise document.error((*place, "kind"), f"unknown fault{plugins.nearest(str(kind), known)}")
+        hint = plugins.nearest(kind, list(known))
+        raise document.error((*place, "kind"), f"unknown fault{hint}")
     rest = {key: value for key, value in section.items() if key != "kind"}
-    return str(kind), validated(plugins.load(_FAULTS, str(kind)).Config, rest, document, place)
+    return kind, validated(known[kind].config, rest, document, place)
 
 
 # --- Whether a drill fits its plan, told with file, line and key before anything is started for it.
@@ -199,8 +199,7 @@ def _check_fault(found: Drill, place: KeyPath, kind: str, config: Any, lab: Lab)
                 (*place, key),
                 f"there is no broker {number}: `lab.nodes` of the plan is {lab.nodes}",
             )
-    lacks = getattr(plugins.load("soak.lab.faults", kind), "lacks", None)
-    lack = "" if lacks is None else lacks(lab, config)
+    lack = find_fault(kind).missing_from_lab(lab, config)
     if lack:
         raise found.document.error((*place, "kind"), lack)
 
@@ -209,8 +208,7 @@ def _check_sole(found: Drill, faults: Sequence[tuple[KeyPath, str, Any]]) -> Non
     """Refuse two faults that set the same: what one does the other would undo."""
     set_by: dict[tuple[str, int], str] = {}
     for place, kind, config in faults:
-        sole = getattr(plugins.load("soak.lab.faults", kind), "sole", None)
-        key = None if sole is None else sole(config)
+        key = find_fault(kind).exclusive_setting(config)
         if key in set_by:
             text = f"{kind} and {set_by[key]} would both set {key[0]}"
             raise found.document.error((*place, "kind"), text)

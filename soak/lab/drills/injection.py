@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from soak.core import plugins
 from soak.core.errors import LabError
 from soak.lab.drills.drill import Drill
-from soak.lab.faults.active import TROUBLE
+from soak.lab.faults.active import FAULT_ERRORS, Fault
+from soak.lab.faults.registry import find_fault
 from soak.lab.ports import Active, Target
 
 
@@ -89,10 +89,17 @@ class FaultLog:
 class Injection:
     """Call `poll` about once a second, and `close` when the run is over, whatever happened."""
 
-    def __init__(self, drill: Drill, target: Target, start_wall_ns: int) -> None:
+    def __init__(
+        self,
+        drill: Drill,
+        target: Target,
+        start_wall_ns: int,
+        find: Callable[[str], Fault] = find_fault,
+    ) -> None:
         self._drill = drill
         self._target = target
         self._start_wall_ns = start_wall_ns
+        self._find = find
         self._active: Active | None = None
         self._given: list[Active] = []
         self.lifted_wall_ns: int | None = None
@@ -141,12 +148,10 @@ class Injection:
             steps.callback(self.lift)
 
     def _injected(self, kind: str, config: Any) -> Active:  # noqa: ANN401  # a fault's own
-        fault = plugins.load("soak.lab.faults", kind)
         try:
-            active: Active = fault.inject(self._target, config)
-        except TROUBLE as error:
-            raise LabError(f"the fault {kind} could not be put in: {error}") from error
-        return active
+            return self._find(kind).inject(self._target, config)
+        except FAULT_ERRORS as error:
+            raise LabError(f"cannot inject the fault {kind}: {error}") from error
 
     def _undo(self, step: Callable[[], None]) -> None:
         try:

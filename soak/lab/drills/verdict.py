@@ -24,7 +24,7 @@ from soak.store.run_folder import RunFolder, read_run
 class DriveCounters(Protocol):
     """The part of a drive that is asked; see `soak.lab.drive.drive.Drive`."""
 
-    def said(self) -> DriveStatus: ...
+    def status(self) -> DriveStatus: ...
 
 
 class DrivePool:
@@ -38,13 +38,13 @@ class DrivePool:
     @property
     def allowed_bytes(self) -> int | None:
         """Return what could be written before a write waited; None as long as none did."""
-        said = self._drive.said()
+        said = self._drive.status()
         if said.aged_written_bytes is None or said.starved_written_bytes is None:
             return None
         return said.starved_written_bytes - said.aged_written_bytes
 
     def look(self, at_wall_ns: int) -> None:
-        said = self._drive.said()
+        said = self._drive.status()
         if said.aged_written_bytes is not None:
             self._wall_ns.append(at_wall_ns)
             self._written_bytes.append(said.written_bytes - said.aged_written_bytes)

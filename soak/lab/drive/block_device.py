@@ -66,7 +66,7 @@ def drop_from_page_cache(path: Path) -> None:
         os.close(file)
 
 
-def drop_folder_from_page_cache(paths: Iterable[Path]) -> None:
+def drop_all_from_page_cache(paths: Iterable[Path]) -> None:
     """Do so with each that is still there."""
     for path in paths:
         with suppress(FileNotFoundError):  # deleted meanwhile

@@ -176,7 +176,7 @@ class Drive:
         """
         block_device.limit_dirty(self.device, most_bytes)
 
-    def forget(self) -> None:
+    def drop_page_cache(self) -> None:
         """Have the kernel keep nothing of the drive in memory, below the filesystem's own pages."""
         block_device.drop_from_page_cache(self._folder.image)
 
@@ -217,7 +217,7 @@ class Drive:
             self._clock.sleep_until(self._clock.mono_ns() + _POLL_NS)
         block_device.mount(self.device, self._folder)
 
-    def said(self) -> DriveStatus:
+    def status(self) -> DriveStatus:
         """Return its counters, at most half a second old."""
         return drive_control.read_status(self._folder.counters)
 

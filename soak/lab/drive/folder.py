@@ -164,7 +164,7 @@ class DriveStatus:
     aged_written_bytes: int | None = None  # written by when it was told of its pages
     starved_written_bytes: int | None = None  # and by when the first write waited for one
     starved_wall_ns: int | None = None
-    held_up_wall_ns: int | None = None  # when a write or flush first waited for trims or reads
+    blocked_wall_ns: int | None = None  # when a write or flush first waited for trims or reads
 
 
 def write_command(path: Path, told: DriveCommand) -> None:

@@ -151,16 +151,16 @@ class Drive:
 
     def _written_seconds(self, count: int, now: float) -> float:
         """Return how long so many bytes more take to be written, with all that are on their way."""
-        held_up = self._held_up_seconds(now)
-        begin = max(self._written_until, now + held_up)
+        blocked_seconds = self._blocked_seconds(now)
+        begin = max(self._written_until, now + blocked_seconds)
         self._written_until = begin + count / 2**20 * self._told["write_seconds_per_mib"]
         return self._written_until - now
 
-    def _held_up_seconds(self, now: float) -> float:
+    def _blocked_seconds(self, now: float) -> float:
         """Return how long the drive is busy otherwise."""
         seconds = max(0.0, self._busy_until - now)
         if seconds >= FELT_SECONDS:
-            self._said.setdefault("held_up_wall_ns", time.time_ns())
+            self._said.setdefault("blocked_wall_ns", time.time_ns())
         return seconds
 
     def _note_starving(self) -> None:
@@ -184,7 +184,7 @@ class Drive:
                 self._flash.settings = settings
                 return
             self._flash = FLASH.Flash(self.capacity_bytes, settings, time.monotonic())
-            for key in ("starved_wall_ns", "starved_written_bytes", "held_up_wall_ns"):
+            for key in ("starved_wall_ns", "starved_written_bytes", "blocked_wall_ns"):
                 self._said.pop(key, None)
             self._said["aged_written_bytes"] = self._said["written_bytes"]
 

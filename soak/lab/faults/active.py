@@ -1,156 +1,147 @@
-"""A fault while it is active: how it is undone, what it needs of a lab, and the errors it may fail with."""
+"""A fault while it is active: what it needs, how it is undone, and the moment from which it can be noticed."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from confluent_kafka import KafkaException
 
 from soak.core.errors import LabError
 from soak.core.plan.plan import Lab
+from soak.core.units import SECOND_NS
 from soak.lab.drive.drive import Drive
-from soak.lab.ports import Node, Target
+from soak.lab.ports import Active, Node, Target
 from soak.lab.relay import Relay
 from soak.service import children
 
-TROUBLE = (OSError, subprocess.SubprocessError, KafkaException)
-
-
-# --- What a lab that a plan describes lacks for a fault, in the words that are said of one that runs.
+FAULT_ERRORS = (OSError, subprocess.SubprocessError, KafkaException)
+"""Errors of the machine, its tools or a broker that injecting or undoing a fault may raise."""
 
 NO_RELAY = "the lab has no relay: set `lab.relayed` of the plan"
+_JOIN_SECONDS = 25.0  # longer than two requests that may take ten seconds each
+
+ExclusiveSetting = tuple[str, int]
+"""A setting that only one fault may change at a time, and the broker it belongs to (0: all)."""
 
 
-def no_drive(number: int) -> str:
-    return f"broker {number} has no injected drive: name it in `lab.drive` of the plan"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A kind of fault: its configuration, how to inject it, and what it needs."""
+
+    config: type[Any]
+    inject: Callable[[Target, Any], Active]
+    missing_from_lab: Callable[[Lab, Any], str] = lambda _lab, _config: ""
+    """Return what the lab of a plan lacks for the fault, or ""."""
+    missing_on_machine: Callable[[], str] = lambda: ""
+    """Return what this machine lacks for the fault, or ""."""
+    exclusive_setting: Callable[[Any], ExclusiveSetting | None] = lambda _config: None
+    environment: Callable[[Path], dict[str, str]] | None = None
+    """Return variables that the run's daemons must be started with; their files go into the folder."""
 
 
-def lacking_drive(lab: Lab, number: int) -> str:
-    """Return why a broker, by its place from 1, has no injected drive; "" where it has one."""
-    return "" if lab.drive is not None and number in lab.drive.brokers else no_drive(number)
-
-
-class OfNode(Protocol):
-    """The Config of a fault that is done to one broker."""
+class NodeConfig(Protocol):
+    """The configuration of a fault of one broker."""
 
     @property
     def node(self) -> int:
-        """Return its place, from 1."""
+        """Return the place of the broker, from 1."""
         ...
 
 
-def lacking_own_drive(lab: Lab, config: OfNode) -> str:
-    """Return the same of a fault's broker: the `lacks` of what is done to a drive."""
-    return lacking_drive(lab, config.node)
+def missing_drive(lab: Lab, number: int) -> str:
+    """Return why the broker at place `number` has no injected drive; "" if it has one."""
+    if lab.drive is not None and number in lab.drive.brokers:
+        return ""
+    return _no_drive(number)
 
 
-def lacking_relay(lab: Lab, _config: object) -> str:
-    """Return why there is no network to do harm to, or "": the `lacks` of what is done to one."""
-    return "" if lab.relayed else NO_RELAY
+def missing_drive_of_node(lab: Lab, config: NodeConfig) -> str:
+    return missing_drive(lab, config.node)
 
 
-# --- What a fault sets for itself alone, so that no other beside it may: the `sole` of such faults.
-
-
-def relay_exclusion(_config: object) -> tuple[str, int]:
-    """Return what every fault of a network sets: one relay does one thing."""
-    return "what the relay does", 0
-
-
-def drive_answers_exclusion(config: OfNode) -> tuple[str, int]:
-    """Return that, and whose drive it is, of faults by which it answers late, in error or not at all."""
-    return "how the drive answers", config.node
-
-
-def write_limit_exclusion(_config: object) -> tuple[str, int]:
-    """Return what a limit on writes sets: one process has one group for all that it holds back."""
-    return "a limit on writes", 0
-
-
-def drive_pages_exclusion(config: OfNode) -> tuple[str, int]:
-    """Return the same of faults that let a drive live on a pool of erased pages."""
-    return "the drive's erased pages", config.node
-
-
-# --- A fault that is a change of something: what undoes it is noted before it is done.
+def _no_drive(number: int) -> str:
+    return f"broker {number} has no injected drive: name it in `lab.drive` of the plan"
 
 
 class ActiveFault:
-    """A fault at work; implements `soak.lab.ports.Active`."""
+    """A fault that is undone by a stack of steps; implements `soak.lab.ports.Active`."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._steps = contextlib.ExitStack()
         self._last_steps = contextlib.ExitStack()
         self._lock = threading.Lock()
-        self._done_wall_ns: int | None = None
+        self._injected_wall_ns: int | None = None
         self._lifted_wall_ns: int | None = None
-        self._felt: Callable[[], int | None] = lambda: self._done_wall_ns
+        self._onset: Callable[[], int | None] = lambda: self._injected_wall_ns
 
     @property
     def onset_wall_ns(self) -> int | None:
-        return self._felt()
+        return self._onset()
 
     def on_lift(self, step: Callable[..., object], *arguments: object) -> None:
-        """Note what undoes a step; the last step is undone first, and one that fails keeps none back."""
+        """Add a step that undoes a part; the last one added runs first, and all run even if one fails."""
         self._steps.callback(step, *arguments)
 
     def on_close(self, step: Callable[..., object], *arguments: object) -> None:
-        """Note what undoes a step that is still to be felt after the lifting, until the run is over."""
+        """Add a step that undoes a part which keeps its effect after the lifting, until the run is over."""
         self._last_steps.callback(step, *arguments)
 
-    def did(self, **what: object) -> None:
-        """Record what was done; the first such moment is the onset, unless that is told otherwise."""
+    def record(self, **details: object) -> None:
+        """Record what was injected; the first record is the onset unless another one is set."""
         at_wall_ns = self._target.clock.wall_ns()
-        if self._done_wall_ns is None:
-            self._done_wall_ns = at_wall_ns
-        self._target.record({"at_wall_ns": at_wall_ns, **what})
+        if self._injected_wall_ns is None:
+            self._injected_wall_ns = at_wall_ns
+        self._target.record({"at_wall_ns": at_wall_ns, **details})
 
-    def is_felt_from(self, when: Callable[[], int | None]) -> None:
-        """Name who knows when it was first felt: wall clock, None until then."""
-        self._felt = when
+    def set_onset(self, onset: Callable[[], int | None]) -> None:
+        """Take the onset from a function that returns wall clock nanoseconds, or None before it."""
+        self._onset = onset
 
-    def is_felt_when_lifted(self) -> None:
-        """Take the beginning of the lifting for the onset."""
-        self._felt = lambda: self._lifted_wall_ns
+    def set_onset_at_lift(self) -> None:
+        """Take the moment at which the lifting begins as the onset."""
+        self._onset = lambda: self._lifted_wall_ns
 
     def lift(self) -> None:
-        """Undo what is not noted for the end of the run.
+        """Run the steps that were added with `on_lift`.
 
         Raises:
-            LabError: a step could not be undone; the others were.
+            LabError: a step failed; the others were run.
         """
         if self._lifted_wall_ns is None:
             self._lifted_wall_ns = self._target.clock.wall_ns()
-        with self._lock:  # the interpreter's end may come while it is being lifted
+        with self._lock:  # the interpreter may exit while the fault is being lifted
             steps = self._steps.pop_all()
-        _undo(steps)
+        _run_steps(steps)
 
     def close(self) -> None:
-        """Undo it all; raises as `lift` does."""
+        """Run every step; raises as `lift` does."""
         atexit.unregister(self.close)
         with self._lock:
             last_steps = self._last_steps.pop_all()
         last_steps.callback(self.lift)
-        _undo(last_steps)
+        _run_steps(last_steps)
 
 
-def _undo(steps: contextlib.ExitStack) -> None:
+def _run_steps(steps: contextlib.ExitStack) -> None:
     try:
         steps.close()
-    except TROUBLE as error:
+    except FAULT_ERRORS as error:
         raise LabError(f"a fault could not be undone: {error}") from error
 
 
 @contextlib.contextmanager
 def activating(target: Target) -> Iterator[ActiveFault]:
-    """Begin a fault in the block: what went wrong there is undone, else it is lifted or ends with us."""
+    """Give a fault to activate in the block: it is undone if the block fails, else when lifted or at exit."""
     active = ActiveFault(target)
     try:
         yield active
@@ -158,6 +149,145 @@ def activating(target: Target) -> Iterator[ActiveFault]:
         active.close()
         raise
     atexit.register(active.close)
+
+
+class ThreadedFault:
+    """A fault whose `work` runs on a thread of its own; implements `soak.lab.ports.Active`.
+
+    `work` must return soon after `wait_for_lift` returns True.
+    """
+
+    def __init__(self, name: str, target: Target, work: Callable[[ThreadedFault], None]) -> None:
+        self._name = name
+        self._target = target
+        self._work = work
+        self._process = _SignalledProcess()
+        self._lifted = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self.onset_wall_ns: int | None = None
+
+    def start(self) -> None:
+        """Start the thread; the fault is lifted when this process exits."""
+        atexit.register(self.lift)
+        self._thread.start()
+
+    def lift(self) -> None:
+        """End the thread and let the process run.
+
+        Raises:
+            LabError: the thread did not end, or `work` raised an error, which is raised once.
+        """
+        atexit.unregister(self.lift)
+        self._lifted.set()
+        self._thread.join(_JOIN_SECONDS)
+        self._process.resume()
+        if self._thread.is_alive():
+            raise LabError(f"the fault {self._name} did not end within {_JOIN_SECONDS:.0f} s")
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise LabError(f"the fault {self._name} failed: {error}") from error
+
+    def close(self) -> None:
+        if not self._lifted.is_set():  # do not wait twice for a thread that does not end
+            self.lift()
+
+    def wait_for_lift(self, limit_ns: int) -> bool:
+        """Wait until the fault is lifted, at most this long; return whether it was."""
+        return self._lifted.wait(max(0, limit_ns) / SECOND_NS)
+
+    def note_onset(self, at_wall_ns: int) -> None:
+        """Keep the first of these moments as the onset."""
+        if self.onset_wall_ns is None:
+            self.onset_wall_ns = at_wall_ns
+
+    def stop_process(self, pid: int, length_ns: int, **details: object) -> int | None:
+        """Stop a process for a while and record that with the details.
+
+        Return the wall clock time of the stop, or None if the process has ended.
+        """
+        clock = self._target.clock
+        self._process.follow(pid)
+        stopped_ns, at_wall_ns = clock.mono_ns(), clock.wall_ns()
+        if not self._process.stop_for(length_ns, self._lifted):
+            return None
+        stalled_ns = clock.mono_ns() - stopped_ns
+        self._target.record({"at_wall_ns": at_wall_ns, "stalled_ns": stalled_ns, **details})
+        return at_wall_ns
+
+    def stop_process_every(
+        self, period_ns: int, length_ns: int, find_pid: Callable[[], int | None], after_ns: int = 0
+    ) -> None:
+        """Stop a process once each period until the fault is lifted; the first stop is the onset."""
+        clock = self._target.clock
+        due_ns = clock.mono_ns() + after_ns
+        while not self.wait_for_lift(due_ns - clock.mono_ns()):
+            started_ns = clock.mono_ns()
+            pid = find_pid()
+            at_wall_ns = None if pid is None else self.stop_process(pid, length_ns)
+            if at_wall_ns is not None:
+                self.note_onset(at_wall_ns)
+            due_ns = max(due_ns, started_ns) + period_ns
+
+    def _main(self) -> None:
+        try:
+            self._work(self)
+        except Exception as error:  # noqa: BLE001 - raised again by lift, in the main thread
+            self._error = error
+
+
+class _SignalledProcess:
+    """A process held by descriptor, so that a signal never reaches another one with the same number."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._descriptor = -1
+
+    def follow(self, pid: int) -> None:
+        """Take another process, after a restart of the broker."""
+        if pid == self._pid:
+            return
+        self._close()
+        with contextlib.suppress(ProcessLookupError):
+            self._descriptor = os.pidfd_open(pid)
+            self._pid = pid
+
+    def stop_for(self, length_ns: int, lifted: threading.Event) -> bool:
+        """Stop it this long, or until the fault is lifted; return False if it has ended."""
+        try:
+            if not self._send(signal.SIGSTOP):
+                return False
+            lifted.wait(length_ns / SECOND_NS)
+        finally:
+            self._send(signal.SIGCONT)
+        return True
+
+    def resume(self) -> None:
+        """Let it run in any case, and release it."""
+        self._send(signal.SIGCONT)
+        self._close()
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._pid, self._descriptor = 0, -1
+
+    def _send(self, number: signal.Signals) -> bool:
+        if self._descriptor < 0:
+            return False
+        try:
+            signal.pidfd_send_signal(self._descriptor, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def start_threaded(
+    name: str, target: Target, work: Callable[[ThreadedFault], None]
+) -> ThreadedFault:
+    active = ThreadedFault(name, target, work)
+    active.start()
+    return active
 
 
 def node_of(target: Target, number: int) -> Node:
@@ -178,15 +308,15 @@ def drive_of(target: Target, number: int) -> Drive:
         LabError: its data lies on no such drive.
     """
     if number not in target.drives:
-        raise LabError(no_drive(number))
+        raise LabError(_no_drive(number))
     return target.drives[number]
 
 
 def relay_of(target: Target) -> Relay:
-    """Return the network between clients and brokers.
+    """Return the relay between clients and brokers.
 
     Raises:
-        LabError: there is none of the lab's own, or it has ended.
+        LabError: the lab has none, or it has ended.
     """
     relay = getattr(target.broker, "relay", None)
     if not isinstance(relay, Relay):
@@ -196,31 +326,30 @@ def relay_of(target: Target) -> Relay:
     return relay
 
 
-def revive(node: Node) -> None:
+def restart_if_ended(node: Node) -> None:
     """Start a broker again if it has ended; from the main thread."""
     if not node.is_running:
         node.restart()
 
 
-# --- Processes that are a fault by what they do: one that ended by itself did nothing, which is told.
-
-
-def spawned(active: ActiveFault, command: Sequence[str], log_path: Path) -> subprocess.Popen[bytes]:
-    """Start one, which is killed when the fault is lifted; from the main thread."""
+def start_worker(
+    active: ActiveFault, command: Sequence[str], log_path: Path
+) -> subprocess.Popen[bytes]:
+    """Start a process whose work is the fault; it is killed when the fault is lifted. From the main thread."""
     worker = children.spawn(command, log_path=log_path)
-    active.on_lift(_end, worker, log_path)
+    active.on_lift(_end_worker, worker, log_path)
     return worker
 
 
-def _end(worker: subprocess.Popen[bytes], log_path: Path) -> None:
-    """Kill one.
+def _end_worker(worker: subprocess.Popen[bytes], log_path: Path) -> None:
+    """Kill a worker.
 
     Raises:
-        LabError: it had ended already, so the fault was not what it was to be.
+        LabError: it had ended by itself, so the fault was not active all the time.
     """
     status = worker.poll()
     if status is None:
         children.kill(worker)
         return
-    said = children.log_tail(log_path, lines=1) or "it said nothing"
-    raise LabError(f"a process of the fault had ended by itself with status {status}: {said}")
+    reason = children.log_tail(log_path, lines=1) or "no output"
+    raise LabError(f"a process of the fault had ended by itself with status {status}: {reason}")

@@ -1,4 +1,4 @@
-"""Faults of a broker's process: killed, paused, collecting garbage, slow, or stopped so that its leaders move."""
+"""Faults of a broker's process: killed, paused, slow, collecting garbage, or stopped so that its leaders move."""
 
 from __future__ import annotations
 
@@ -14,40 +14,58 @@ from soak.core.errors import LabError
 from soak.core.plan.config import STRICT
 from soak.core.plan.plan import Lab
 from soak.core.units import SECOND_NS, Duration, duration_ns, format_duration
-from soak.lab.faults.active import ActiveFault, activating, node_of, revive
-from soak.lab.faults.stopping import Stopping
-from soak.lab.jvm_attach import collect_garbage, let_go
+from soak.lab.faults.active import (
+    ActiveFault,
+    Fault,
+    ThreadedFault,
+    activating,
+    node_of,
+    restart_if_ended,
+    start_threaded,
+)
+from soak.lab.jvm_attach import collect_garbage, remove_socket
 from soak.lab.ports import Target
+
+_TOPICS = "soak-*"
+_REQUEST_SECONDS, _ELECTION_MS = 20.0, 20_000
+_TOO_FEW_BROKERS = "leader_move needs a lab of several brokers: `lab.nodes` of the plan"
+_ELECTION_LIMIT_NS, _ELECTION_RETRY_NS = 60 * SECOND_NS, SECOND_NS // 2
+MAX_STALL_NS = 5 * SECOND_NS
+"""A cluster or its clients take a broker that is stopped for longer for dead."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class BrokerKillConfig:
-    node: int = 1  # which, from 1
+    """Kill a broker as `kill -9` does, and start it again when the fault is lifted.
 
+    Its page cache survives, unlike after a power cut.
 
-def inject_broker_kill(target: Target, config: BrokerKillConfig) -> ActiveFault:
-    """Begin at once; lift it from the main thread, as the broker is then started.
-
-    Raises:
-        LabError: there is no such broker.
+    Needs: nothing.
     """
+
+    node: int = 1  # the broker, from 1
+
+
+def _inject_kill(target: Target, config: BrokerKillConfig) -> ActiveFault:
+    """Inject the fault; lift it from the main thread, because that starts the broker."""
     with activating(target) as active:
         node = node_of(target, config.node)
-        active.on_lift(revive, node)
+        active.on_lift(restart_if_ended, node)
         node.kill()
-        active.did(killed=config.node)
+        active.record(killed=config.node)
     return active
-
-
-# --- Stops a broker's process for seconds at a time, as a virtual machine is when its host is busy.
-# Needs: nothing. SIGSTOP and SIGCONT, to a child of this process that dies with it.
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class BrokerPauseConfig:
-    node: int = 1  # which, from 1
-    pause: Duration = duration_ns("2s")  # how long it is stopped at a time
-    every: Duration = duration_ns("6s")  # from one stop to the next
+    """Stop a broker's process for seconds at a time, like a virtual machine on a busy host.
+
+    Needs: nothing. SIGSTOP and SIGCONT go to a child of this process that ends with it.
+    """
+
+    node: int = 1  # the broker, from 1
+    pause: Duration = duration_ns("2s")  # length of each stop
+    every: Duration = duration_ns("6s")  # from the start of a stop to the next
 
     def __post_init__(self) -> None:
         if self.pause <= 0:
@@ -56,34 +74,74 @@ class BrokerPauseConfig:
             raise ValueError("pause must be below every, or the broker never runs")
 
 
-def inject_broker_pause(target: Target, config: BrokerPauseConfig) -> Stopping:
-    """Begin at once.
-
-    Raises:
-        LabError: there is no such broker.
-    """
+def _inject_pause(target: Target, config: BrokerPauseConfig) -> ThreadedFault:
     node = node_of(target, config.node)
 
-    def pause(active: Stopping) -> None:
-        due_ns = target.clock.mono_ns()
-        while not active.is_lifted_in(due_ns - target.clock.mono_ns()):
-            at_wall_ns = active.stop(node.pid, config.pause)
-            if at_wall_ns is not None:
-                active.has_begun(at_wall_ns)
-            due_ns = max(due_ns + config.every, target.clock.mono_ns())
+    def pause(active: ThreadedFault) -> None:
+        active.stop_process_every(config.every, config.pause, lambda: node.pid)
 
-    active = Stopping("broker_pause", target, pause)
-    active.begin()
-    return active
+    return start_threaded("broker_pause", target, pause)
 
 
-# --- Has a broker's JVM collect all its garbage again and again, as one does whose heap is too small.
-# Needs: nothing. While it collects, none of its threads runs.
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SlowNodeConfig:
+    """Make one node of a cluster slow: stop its process for a moment, again and again.
+
+    Every request to a partition that this node leads is affected and, with `acks=all`, also every write to
+    a partition that it follows.
+
+    Needs: nothing, not even root.
+    """
+
+    node: int = 1  # the number by which the cluster knows the node
+    after: Duration = 0  # from the injection to the first stop
+    stall: Duration = duration_ns("60ms")  # length of each stop
+    every: Duration = duration_ns("200ms")  # from the start of a stop to the next
+
+    def __post_init__(self) -> None:
+        if self.after < 0:
+            raise ValueError("after must not be below 0s")
+        check_stall(self.stall, self.every, "the cluster would take the node for dead")
+
+
+def _inject_slow_node(target: Target, config: SlowNodeConfig) -> ThreadedFault:
+    found = [node for node in target.broker.nodes if node.number == config.node]
+    if not found:
+        known = ", ".join(str(node.number) for node in target.broker.nodes)
+        raise LabError(f"the lab's cluster has no node {config.node}; known: {known}")
+
+    def slow_down(active: ThreadedFault) -> None:
+        pid = lambda: found[0].pid  # noqa: E731  # another one after a restart
+        active.stop_process_every(config.every, config.stall, pid, config.after)
+
+    return start_threaded("slow_node", target, slow_down)
+
+
+def check_stall(stall_ns: int, every_ns: int, consequence: str) -> None:
+    """Refuse stops that leave the process no time to run, or that last too long.
+
+    Raises:
+        ValueError: as the loader of plans expects it.
+    """
+    if stall_ns <= 0:
+        raise ValueError("stall must be above 0s")
+    if stall_ns * 2 > every_ns:
+        raise ValueError("stall must be at most half of every, or the broker hardly runs")
+    if stall_ns > MAX_STALL_NS:
+        longest, given = format_duration(MAX_STALL_NS), format_duration(stall_ns)
+        raise ValueError(f"stall must be at most {longest}, not {given}: {consequence}")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class GcPauseConfig:
-    node: int = 1  # which broker, from 1
+    """Make a broker's JVM collect all its garbage again and again, like one whose heap is too small.
+
+    None of its threads runs during a collection.
+
+    Needs: nothing.
+    """
+
+    node: int = 1  # the broker, from 1
     every: Duration = duration_ns("250ms")  # from the end of one collection to the next
 
     def __post_init__(self) -> None:
@@ -91,142 +149,81 @@ class GcPauseConfig:
             raise ValueError("every must be above 0s")
 
 
-def inject_gc_pause(target: Target, config: GcPauseConfig) -> Stopping:
-    """Begin at once; what is recorded is how long each collection took.
-
-    Raises:
-        LabError: there is no such broker.
-    """
+def _inject_gc_pause(target: Target, config: GcPauseConfig) -> ThreadedFault:
+    """Inject the fault; the length of each collection is recorded."""
     node, clock = node_of(target, config.node), target.clock
 
-    def collect(active: Stopping) -> None:
+    def collect(active: ThreadedFault) -> None:
         try:
-            while not active.is_lifted_in(config.every):
-                at_wall_ns, begun_ns = clock.wall_ns(), clock.mono_ns()
+            while not active.wait_for_lift(config.every):
+                at_wall_ns, started_ns = clock.wall_ns(), clock.mono_ns()
                 collect_garbage(node.pid)
-                active.has_begun(at_wall_ns)
-                target.record({"at_wall_ns": at_wall_ns, "took_ns": clock.mono_ns() - begun_ns})
+                active.note_onset(at_wall_ns)
+                target.record({"at_wall_ns": at_wall_ns, "took_ns": clock.mono_ns() - started_ns})
         finally:
-            let_go(node.pid)
+            remove_socket(node.pid)
 
-    active = Stopping("gc_pause", target, collect)
-    active.begin()
-    return active
-
-
-# --- Makes one node of a cluster slow: its process is stopped for a moment, again and again.
-# Needs no root, and is felt by whoever waits for this node: all that it leads, and with `acks=all` also what
-# others lead and it follows.
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class SlowNodeConfig:
-    node: int = 1  # the number by which the cluster knows it
-    after: Duration = 0  # from the injection to the first stop
-    stall: Duration = duration_ns("60ms")  # how long it is stopped at a time
-    every: Duration = duration_ns("200ms")  # from one stop to the next
-
-    def __post_init__(self) -> None:
-        if self.after < 0:
-            raise ValueError("after must not be below 0s")
-        if self.stall <= 0:
-            raise ValueError("stall must be above 0s")
-        if self.stall * 2 > self.every:
-            raise ValueError("stall must be at most half of every, or the node hardly runs")
-        if self.stall > 5 * SECOND_NS:
-            raise ValueError(
-                f"stall must be at most 5s, not {format_duration(self.stall)}: "
-                "the cluster would take the node for dead"
-            )
-
-
-def inject_slow_node(target: Target, config: SlowNodeConfig) -> Stopping:
-    """Begin to stop the node; ends with `lift`, or with this process.
-
-    Raises:
-        LabError: the cluster has no node of this number.
-    """
-    found = [node for node in target.broker.nodes if node.number == config.node]
-    if not found:
-        known = ", ".join(str(node.number) for node in target.broker.nodes)
-        raise LabError(f"the lab's cluster has no node {config.node}; known: {known}")
-
-    def slow_down(active: Stopping) -> None:
-        clock = target.clock
-        due_ns = clock.mono_ns() + config.after
-        while not active.is_lifted_in(due_ns - clock.mono_ns()):
-            begun_ns = clock.mono_ns()
-            at_wall_ns = active.stop(found[0].pid, config.stall)
-            if at_wall_ns is not None:
-                active.has_begun(at_wall_ns)
-            due_ns = max(due_ns, begun_ns) + config.every
-
-    active = Stopping("slow_node", target, slow_down)
-    active.begin()
-    return active
-
-
-# --- Ends a broker in order, so that others take over what it led; lifted, it comes back and leads it again.
-# Needs: a Kafka of several brokers, with topics of several copies.
-
-_TOPICS = "soak-*"
-_ASK_SECONDS, _ELECTION_MS = 20.0, 20_000
-_TOO_FEW = "leader_move needs a lab of several brokers: `lab.nodes` of the plan"
-_PATIENCE_NS, _AGAIN_NS = 60 * SECOND_NS, SECOND_NS // 2
+    return start_threaded("gc_pause", target, collect)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LeaderMoveConfig:
-    node: int = 1  # which, from 1
-    onto: int = 0  # or the one that leads a partition which this one takes over; 0: `node`
+    """Stop a broker in order, so that others take over its leaderships; the lifting gives them back.
+
+    Needs: a Kafka of several brokers, with topics of several replicas.
+    """
+
+    node: int = 1  # the broker to stop, from 1
+    onto: int = (
+        0  # or stop the leader of a partition that this broker would take over; 0: stop `node`
+    )
 
 
 class Partition(Protocol):
-    """What a cluster says of one."""
+    """The part of a partition's metadata that the choice of a broker needs."""
 
     @property
     def leader(self) -> int: ...
 
     @property
     def replicas(self) -> list[int]:
-        """Return its brokers; the first of them that is alive and in step leads."""
+        """Return its brokers; the first one that is alive and in sync becomes the leader."""
         ...
 
 
-def leader_move_lacks(lab: Lab, config: LeaderMoveConfig) -> str:  # noqa: ARG001  # the seam
-    """Return what the lab of a plan lacks, or ""."""
-    return _TOO_FEW if lab.nodes < 2 else ""  # noqa: PLR2004  # as below
+def _missing_brokers(lab: Lab, _config: object) -> str:
+    return _TOO_FEW_BROKERS if lab.nodes < 2 else ""  # noqa: PLR2004  # as below
 
 
-def inject_leader_move(target: Target, config: LeaderMoveConfig) -> ActiveFault:
-    """Begin at once; lift it from the main thread, as the broker is then started.
+def _inject_leader_move(target: Target, config: LeaderMoveConfig) -> ActiveFault:
+    """Inject the fault; lift it from the main thread, because that starts the broker.
 
     Raises:
         LabError: there is no such broker, or none that could take over.
     """
-    if len(target.broker.nodes) < 2:  # noqa: PLR2004  # one that goes and one that takes over
-        raise LabError(_TOO_FEW)
+    if len(target.broker.nodes) < 2:  # noqa: PLR2004  # one that stops and one that takes over
+        raise LabError(_TOO_FEW_BROKERS)
     with activating(target) as active:
-        ending = _led_before(target, config.onto) if config.onto else config.node
-        node = node_of(target, ending)
-        active.on_lift(lead_again, target)
-        active.on_lift(revive, node)
-        active.did(stopping=ending)  # leaders move while it ends
+        number = _find_leader_before(target, config.onto) if config.onto else config.node
+        node = node_of(target, number)
+        active.on_lift(elect_preferred_leaders, target)
+        active.on_lift(restart_if_ended, node)
+        active.record(stopping=number)  # leaders move while it stops
         node.stop()
     return active
 
 
-def _led_before(target: Target, onto: int) -> int:
-    """Return who leads a partition of which this broker has the next copy: the first alive takes over.
+def _find_leader_before(target: Target, onto: int) -> int:
+    """Return the leader of a partition whose next replica is on broker `onto`.
 
     Raises:
-        LabError: there is no such partition, or the cluster does not say.
+        LabError: there is no such partition, or the cluster does not answer.
     """
     admin = AdminClient({"bootstrap.servers": target.broker.bootstrap_servers})
     try:
-        topics = admin.list_topics(timeout=_ASK_SECONDS).topics
+        topics = admin.list_topics(timeout=_REQUEST_SECONDS).topics
     except KafkaException as error:
-        raise LabError(f"cannot ask who leads what: {error}") from error
+        raise LabError(f"cannot read the leaders of {_TOPICS!r}: {error}") from error
     own = [topic for name, topic in topics.items() if fnmatch.fnmatchcase(name, _TOPICS)]
     leader = leader_before(onto, [one for topic in own for one in topic.partitions.values()])
     if leader is None:
@@ -235,35 +232,46 @@ def _led_before(target: Target, onto: int) -> int:
 
 
 def leader_before(onto: int, partitions: Iterable[Partition]) -> int | None:
-    """Return the first leader whose partition has its next copy at this broker, or None."""
+    """Return the first leader whose partition has its next replica on broker `onto`, or None."""
     return next((one.leader for one in partitions if one.replicas[:2] == [one.leader, onto]), None)
 
 
-def lead_again(target: Target) -> None:
-    """Have every partition led by the first of its brokers, as it was made.
+def elect_preferred_leaders(target: Target) -> None:
+    """Make the first replica of every partition its leader again.
 
     Raises:
-        LabError: some are not within the time: the broker's copies are not in step yet.
+        LabError: that failed within the time limit, because replicas of the broker are not in sync yet.
     """
     admin = AdminClient(
         {
             "bootstrap.servers": target.broker.bootstrap_servers,
-            "socket.timeout.ms": _ELECTION_MS,  # `elect_leaders` takes no other limit, whatever it says
+            "socket.timeout.ms": _ELECTION_MS,  # `elect_leaders` ignores its own timeout
         }
     )
     clock = target.clock
-    deadline_ns = clock.mono_ns() + _PATIENCE_NS
-    while left := _not_elected(admin):
+    deadline_ns = clock.mono_ns() + _ELECTION_LIMIT_NS
+    while remaining := _count_not_elected(admin):
         if clock.mono_ns() > deadline_ns:
-            raise LabError(f"{left} partitions are not led again by the first of their brokers")
-        clock.sleep_until(clock.mono_ns() + _AGAIN_NS)
+            raise LabError(f"{remaining} partitions are not led by their preferred broker again")
+        clock.sleep_until(clock.mono_ns() + _ELECTION_RETRY_NS)
 
 
-def _not_elected(admin: AdminClient) -> int:
-    """Ask for an election; return how many partitions it left where they were wrong."""
+def _count_not_elected(admin: AdminClient) -> int:
+    """Request an election; return how many partitions did not get their preferred leader."""
     try:
         found = admin.elect_leaders(ElectionType.PREFERRED, None).result()
     except KafkaException as error:
-        raise LabError(f"cannot have leaders elected: {error}") from error
-    said = [error.code() for error in found.values() if error is not None]
-    return sum(code != KafkaError.ELECTION_NOT_NEEDED for code in said)
+        raise LabError(f"cannot elect preferred leaders: {error}") from error
+    codes = [error.code() for error in found.values() if error is not None]
+    return sum(code != KafkaError.ELECTION_NOT_NEEDED for code in codes)
+
+
+FAULTS = {
+    "broker_kill": Fault(config=BrokerKillConfig, inject=_inject_kill),
+    "broker_pause": Fault(config=BrokerPauseConfig, inject=_inject_pause),
+    "slow_node": Fault(config=SlowNodeConfig, inject=_inject_slow_node),
+    "gc_pause": Fault(config=GcPauseConfig, inject=_inject_gc_pause),
+    "leader_move": Fault(
+        config=LeaderMoveConfig, inject=_inject_leader_move, missing_from_lab=_missing_brokers
+    ),
+}

@@ -1,4 +1,4 @@
-"""Faults of a broker's drive: slow, failing, hanging, discarding, out of erased blocks, full, throttled or shared with another writer."""
+"""Faults of a broker's drive: slow, failing, hanging, discarding, out of erased blocks, full, throttled, shared."""
 
 from __future__ import annotations
 
@@ -17,22 +17,32 @@ from soak.core.plan.config import STRICT
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns, size_bytes
 from soak.lab.drive.flash import PAGE_BYTES, Settings
 from soak.lab.drive.throttle import Throttle
-from soak.lab.faults import active as _sole
 from soak.lab.faults.active import (
     ActiveFault,
+    ExclusiveSetting,
+    Fault,
+    NodeConfig,
     activating,
     drive_of,
-    lacking_own_drive,
+    missing_drive_of_node,
     node_of,
-    revive,
-    spawned,
+    restart_if_ended,
+    start_worker,
 )
 from soak.lab.ports import Target
+
+_UNLIMITED_PAGES_PER_SECOND = 1e9  # so fast a collection never runs out of erased pages
+_BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DriveDelayConfig:
-    node: int = 1  # whose drive, from 1
+    """Make every write and every flush of a broker's drive slower.
+
+    Needs: an injected drive (`lab.drive`), so root and FUSE.
+    """
+
+    node: int = 1  # the broker, from 1
     delay: Duration = duration_ns("10ms")
 
     def __post_init__(self) -> None:
@@ -40,98 +50,74 @@ class DriveDelayConfig:
             raise ValueError("delay must be above 0s")
 
 
-drive_delay_lacks = lacking_own_drive
-drive_delay_exclusion = _sole.drive_answers_exclusion
-
-
-def inject_drive_delay(target: Target, config: DriveDelayConfig) -> ActiveFault:
-    """Begin at once.
-
-    Raises:
-        LabError: the broker has no injected drive.
-    """
+def _inject_delay(target: Target, config: DriveDelayConfig) -> ActiveFault:
     with activating(target) as active:
         drive = drive_of(target, config.node)
         active.on_lift(drive.answer)
         drive.answer(delay_seconds=config.delay / SECOND_NS)
-        active.did(delay_ns=config.delay)
+        active.record(delay_ns=config.delay)
     return active
-
-
-# --- Makes a broker's drive fail every write and every flush, as one does that is worn or full.
-# Needs: an injected drive (`lab.drive`), so root and FUSE. A filesystem writes no more after such an
-# error, so
-# when the fault is lifted it is mounted anew and the broker, which may have ended of it, is started again.
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class DriveErrorConfig:
-    node: int = 1  # whose drive, from 1
-    error: Literal["EIO", "ENOSPC"] = "EIO"
-
-
-drive_error_lacks = lacking_own_drive
-drive_error_exclusion = _sole.drive_answers_exclusion
-
-
-def inject_drive_error(target: Target, config: DriveErrorConfig) -> ActiveFault:
-    """Begin at once; lift it from the main thread, as the broker is then started.
-
-    Raises:
-        LabError: the broker has no injected drive.
-    """
-    with activating(target) as active:
-        drive = drive_of(target, config.node)
-        node = node_of(target, config.node)
-        for step in (node.restart, drive.remount, node.kill, drive.answer):  # the last one first
-            active.on_lift(step)
-        drive.fail(config.error)
-        active.did(error=config.error)
-    return active
-
-
-# --- Makes a broker's drive answer nothing at all, as a controller does that resets itself.
-# Needs: an injected drive (`lab.drive`), so root and FUSE.
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DriveHangConfig:
-    node: int = 1  # whose drive, from 1
+    """Stop a broker's drive from answering at all, like a controller that resets itself.
 
-
-drive_hang_lacks = lacking_own_drive
-drive_hang_exclusion = _sole.drive_answers_exclusion
-
-
-def inject_drive_hang(target: Target, config: DriveHangConfig) -> ActiveFault:
-    """Begin at once.
-
-    Raises:
-        LabError: the broker has no injected drive.
+    Needs: an injected drive (`lab.drive`), so root and FUSE.
     """
+
+    node: int = 1  # the broker, from 1
+
+
+def _inject_hang(target: Target, config: DriveHangConfig) -> ActiveFault:
     with activating(target) as active:
         drive = drive_of(target, config.node)
         active.on_lift(drive.answer)
         drive.stop_answering()
-        active.did(hanging=config.node)
+        active.record(hanging=config.node)
     return active
 
 
-# --- Gives a broker's drive work with what is deleted: writes wait while it discards, longer the fuller
-# it is.
-# Needs: an injected drive with ext4 (`lab.drive`), so root and FUSE, and deletions in the run. Its filesystem
-# is mounted with `discard` for as long as the fault lasts. It is felt from the first deletion on for which a
-# write has to wait; begun before the load, as only what is written from then on is known to lie on the drive.
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DriveErrorConfig:
+    """Fail every write and every flush of a broker's drive, like a worn or full drive.
 
-_AT_ONCE = 1e9
-"""Pages collected a second: this drive never runs out of erased ones, that is another fault."""
+    A filesystem accepts no more writes after such an error, so the lifting mounts it again and restarts the
+    broker, which may have ended.
+
+    Needs: an injected drive (`lab.drive`), so root and FUSE.
+    """
+
+    node: int = 1  # the broker, from 1
+    error: Literal["EIO", "ENOSPC"] = "EIO"
+
+
+def _inject_error(target: Target, config: DriveErrorConfig) -> ActiveFault:
+    """Inject the fault; lift it from the main thread, because that starts the broker."""
+    with activating(target) as active:
+        drive = drive_of(target, config.node)
+        node = node_of(target, config.node)
+        for step in (node.restart, drive.remount, node.kill, drive.answer):  # run from the last
+            active.on_lift(step)
+        drive.fail(config.error)
+        active.record(error=config.error)
+    return active
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DriveDiscardConfig:
-    node: int = 1  # whose drive, from 1
-    kept: float = 0.9  # of the drive, by others, who never delete
-    per_mib: Duration = duration_ns("20ms")  # for each MiB discarded, were the drive all but empty
+    """Make writes to a broker's drive wait while the drive discards deleted blocks, longer the fuller it is.
+
+    The filesystem is mounted with `discard` while the fault lasts. The onset is the first deletion for which
+    a write has to wait. Inject it before the load, because only what is written from then on is known to the
+    model of the drive.
+
+    Needs: an injected drive with ext4 (`lab.drive`), so root and FUSE, and deletions in the run.
+    """
+
+    node: int = 1  # the broker, from 1
+    kept: float = 0.9  # share of the drive that others occupy and never delete
+    per_mib: Duration = duration_ns("20ms")  # for each MiB discarded, on a nearly empty drive
 
     def __post_init__(self) -> None:
         if not 0 <= self.kept <= 1:
@@ -140,21 +126,12 @@ class DriveDiscardConfig:
             raise ValueError("per_mib must be above 0s")
 
 
-drive_discard_lacks = lacking_own_drive
-drive_discard_exclusion = _sole.drive_pages_exclusion
-
-
-def inject_drive_discard(target: Target, config: DriveDiscardConfig) -> ActiveFault:
-    """Begin at once.
-
-    Raises:
-        LabError: the broker has no injected drive, or its filesystem refuses.
-    """
+def _inject_discard(target: Target, config: DriveDiscardConfig) -> ActiveFault:
     drive = drive_of(target, config.node)
     settings = Settings(
         is_full=False,
         kept_ratio=config.kept,
-        collected_pages_per_second=_AT_ONCE,
+        collected_pages_per_second=_UNLIMITED_PAGES_PER_SECOND,
         trim_seconds_per_mib=config.per_mib / SECOND_NS,
     )
     with activating(target) as active:
@@ -162,27 +139,27 @@ def inject_drive_discard(target: Target, config: DriveDiscardConfig) -> ActiveFa
         active.on_lift(drive.age, replace(settings, trim_seconds_per_mib=0.0))
         drive.age(settings)
         drive.discard_deleted()
-        active.did(kept_ratio=config.kept, per_mib_ns=config.per_mib)
-        active.is_felt_from(lambda: drive.said().held_up_wall_ns)
+        active.record(kept_ratio=config.kept, per_mib_ns=config.per_mib)
+        active.set_onset(lambda: drive.status().blocked_wall_ns)
     return active
-
-
-# --- Lets a broker's flash drive run out of erased blocks: it is full and was never trimmed, and writes
-# go on.
-# Needs: an injected drive (`lab.drive`), so root and FUSE. The step comes when the load has written the
-# pool of
-# erased pages; lifting the fault trims the drive, as an operator would, and nothing else: it stays what
-# it is.
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DriveGcConfig:
-    node: int = 1  # whose drive, from 1
-    pool: Size = size_bytes("24MiB")  # erased when it begins
-    # as if nothing on it were valid: what it can keep up for long is pool / (capacity + pool) of that
+    """Let a broker's flash drive run out of erased blocks: it is full, was never trimmed, and writes go on.
+
+    The step comes when the load has written the pool of erased pages. The lifting trims the drive, as an
+    operator would, and changes nothing else.
+
+    Needs: an injected drive (`lab.drive`), so root and FUSE.
+    """
+
+    node: int = 1  # the broker, from 1
+    pool: Size = size_bytes("24MiB")  # erased at the injection
+    # If no page were valid; the sustained rate is pool / (capacity + pool) of that.
     collected_per_second: Size = size_bytes("16MiB")
-    foreground: float = 1.0  # so many times that while a write waits
-    starved: Duration = duration_ns("2ms")  # more for each write that finds nothing erased
+    foreground: float = 1.0  # factor of that rate while a write waits
+    starved: Duration = duration_ns("2ms")  # added to each write that finds no erased page
 
     def __post_init__(self) -> None:
         if self.pool <= 0 or self.collected_per_second <= 0:
@@ -193,16 +170,7 @@ class DriveGcConfig:
             raise ValueError("foreground must be a number from 1 on")
 
 
-drive_gc_lacks = lacking_own_drive
-drive_gc_exclusion = _sole.drive_pages_exclusion
-
-
-def inject_drive_gc(target: Target, config: DriveGcConfig) -> ActiveFault:
-    """Begin at once.
-
-    Raises:
-        LabError: the broker has no injected drive.
-    """
+def _inject_gc(target: Target, config: DriveGcConfig) -> ActiveFault:
     with activating(target) as active:
         drive = drive_of(target, config.node)
         active.on_lift(drive.trim)
@@ -214,22 +182,22 @@ def inject_drive_gc(target: Target, config: DriveGcConfig) -> ActiveFault:
                 starved_seconds=config.starved / SECOND_NS,
             )
         )
-        active.did(pool_bytes=config.pool)
-        active.is_felt_from(lambda: drive.said().starved_wall_ns)
+        active.record(pool_bytes=config.pool)
+        active.set_onset(lambda: drive.status().starved_wall_ns)
     return active
-
-
-# --- Fills a broker's drive up, for root too, but for what is asked to be left.
-# Needs: an injected drive (`lab.drive`), so root and FUSE: a drive that others use is never filled. What
-# fills
-# it is a file without a name, so it goes with this process. A broker that ended of it is started again.
-
-_BLOCK_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DiskFullConfig:
-    node: int = 1  # whose drive, from 1
+    """Fill a broker's drive, for root too, except for the bytes in `left`.
+
+    A file without a name fills it, so the space is free again when this process ends. The lifting starts the
+    broker again if it has ended.
+
+    Needs: an injected drive (`lab.drive`), so root and FUSE: a drive that others use is never filled.
+    """
+
+    node: int = 1  # the broker, from 1
     left: Size = 0  # free afterwards
 
     def __post_init__(self) -> None:
@@ -237,34 +205,26 @@ class DiskFullConfig:
             raise ValueError("left must not be below 0B")
 
 
-disk_full_lacks = lacking_own_drive
-
-
-def inject_disk_full(target: Target, config: DiskFullConfig) -> ActiveFault:
-    """Begin at once.
-
-    Raises:
-        LabError: the broker has no injected drive.
-    """
+def _inject_disk_full(target: Target, config: DiskFullConfig) -> ActiveFault:
     with activating(target) as active:
         folder = drive_of(target, config.node).mount_point
         node = node_of(target, config.node)
-        active.on_lift(revive, node)
+        active.on_lift(restart_if_ended, node)
         try:
             filler = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
             active.on_lift(os.close, filler)
             filled = _fill(filler, folder, config.left)
         except OSError as error:
             raise LabError(f"cannot fill {folder}: {error.strerror}") from error
-        active.did(filled_bytes=filled)
+        active.record(filled_bytes=filled)
     return active
 
 
 def _fill(filler: int, folder: Path, left: int) -> int:
-    """Let a file have all blocks but for these; return its length.
+    """Allocate all free blocks but `left` bytes to a file; return its length.
 
-    A filesystem needs some of what it counts as free for its own maps, so the last blocks are tried for in
-    ever smaller pieces.
+    A filesystem needs some of its free space for its own maps, so the last blocks are allocated in ever
+    smaller pieces.
     """
     length, piece = 0, _free_bytes(folder) - left
     while piece >= _BLOCK_BYTES:
@@ -281,21 +241,22 @@ def _fill(filler: int, folder: Path, left: int) -> int:
 
 
 def _free_bytes(folder: Path) -> int:
-    """Return what root may still write."""
+    """Return how many bytes root may still write."""
     free = os.statvfs(folder)
     return free.f_bfree * free.f_frsize
 
 
-# --- Limits how often a broker and the probe beside it may write: flushes are slow, and the drive is
-# innocent.
-# Needs: root, for a cgroup, and an injected drive (`lab.drive`). It is felt by a broker that flushes
-# before it
-# acknowledges (`flush.messages=1`); the kernel waits before the device is asked, so the device shows nothing.
-
-
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class FsyncThrottleConfig:
-    node: int = 1  # which broker, from 1
+    """Limit how often a broker and the probe may write: flushes are slow although the drive is not.
+
+    Only a broker that flushes before it acknowledges (`flush.messages=1`) is affected. The kernel waits
+    before it asks the device, so the device shows nothing.
+
+    Needs: root, for a cgroup, and an injected drive (`lab.drive`).
+    """
+
+    node: int = 1  # the broker, from 1
     writes_per_second: int = 50
 
     def __post_init__(self) -> None:
@@ -303,21 +264,7 @@ class FsyncThrottleConfig:
             raise ValueError("writes_per_second must be at least 1")
 
 
-def fsync_throttle_missing() -> str:
-    """Return what this machine lacks, or ""."""
-    return Throttle("", 1).lack
-
-
-fsync_throttle_lacks = lacking_own_drive
-fsync_throttle_exclusion = _sole.write_limit_exclusion
-
-
-def inject_fsync_throttle(target: Target, config: FsyncThrottleConfig) -> ActiveFault:
-    """Begin at once.
-
-    Raises:
-        LabError: this machine cannot, or the broker has no injected drive.
-    """
+def _inject_fsync_throttle(target: Target, config: FsyncThrottleConfig) -> ActiveFault:
     throttle = Throttle(drive_of(target, config.node).device, config.writes_per_second)
     if throttle.lack:
         raise LabError(throttle.lack)
@@ -326,19 +273,20 @@ def inject_fsync_throttle(target: Target, config: FsyncThrottleConfig) -> Active
         probes = [pid for name, pid in target.daemons().items() if name == "probe"]
         for pid in (node_of(target, config.node).pid, *probes):
             throttle.hold(pid)
-        active.did(writes_per_second=config.writes_per_second)
+        active.record(writes_per_second=config.writes_per_second)
     return active
-
-
-# --- Lets another process write on a broker's drive and flush again and again.
-# Needs: nothing. The writer is a child of this process and ends with it; its file has no name.
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class NoisyNeighbourConfig:
-    node: int = 1  # on whose drive, from 1
+    """Let other processes write to a broker's drive and flush again and again.
+
+    Needs: nothing. The writers end with this process, and their file has no name.
+    """
+
+    node: int = 1  # the broker, from 1
     writers: int = 2
-    bytes_per_second: Size = size_bytes("32MiB")  # of each
+    bytes_per_second: Size = size_bytes("32MiB")  # of each writer
     block: Size = size_bytes("1MiB")  # after which it flushes
 
     def __post_init__(self) -> None:
@@ -346,18 +294,69 @@ class NoisyNeighbourConfig:
             raise ValueError("writers, bytes_per_second and block must be at least 1")
 
 
-def inject_noisy_neighbour(target: Target, config: NoisyNeighbourConfig) -> ActiveFault:
-    """Begin at once; from the main thread.
-
-    Raises:
-        LabError: there is no such broker.
-    """
+def _inject_noisy_neighbour(target: Target, config: NoisyNeighbourConfig) -> ActiveFault:
+    """Inject the fault; from the main thread."""
     with activating(target) as active:
         node = node_of(target, config.node)
         numbers = str(config.bytes_per_second), str(config.block)
         command = [sys.executable, "-m", "soak.lab.neighbour", str(node.data_directory), *numbers]
         log = node.log_path.with_name("neighbour.log")
         for _ in range(config.writers):
-            spawned(active, command, log)
-        active.did(writers=config.writers)
+            start_worker(active, command, log)
+        active.record(writers=config.writers)
     return active
+
+
+def _answers(config: NodeConfig) -> ExclusiveSetting:
+    return "how the drive answers", config.node
+
+
+def _erased_pages(config: NodeConfig) -> ExclusiveSetting:
+    return "the drive's erased pages", config.node
+
+
+FAULTS = {
+    "drive_delay": Fault(
+        config=DriveDelayConfig,
+        inject=_inject_delay,
+        missing_from_lab=missing_drive_of_node,
+        exclusive_setting=_answers,
+    ),
+    "drive_hang": Fault(
+        config=DriveHangConfig,
+        inject=_inject_hang,
+        missing_from_lab=missing_drive_of_node,
+        exclusive_setting=_answers,
+    ),
+    "drive_error": Fault(
+        config=DriveErrorConfig,
+        inject=_inject_error,
+        missing_from_lab=missing_drive_of_node,
+        exclusive_setting=_answers,
+    ),
+    "drive_discard": Fault(
+        config=DriveDiscardConfig,
+        inject=_inject_discard,
+        missing_from_lab=missing_drive_of_node,
+        exclusive_setting=_erased_pages,
+    ),
+    "drive_gc": Fault(
+        config=DriveGcConfig,
+        inject=_inject_gc,
+        missing_from_lab=missing_drive_of_node,
+        exclusive_setting=_erased_pages,
+    ),
+    "disk_full": Fault(
+        config=DiskFullConfig,
+        inject=_inject_disk_full,
+        missing_from_lab=missing_drive_of_node,
+    ),
+    "fsync_throttle": Fault(
+        config=FsyncThrottleConfig,
+        inject=_inject_fsync_throttle,
+        missing_from_lab=missing_drive_of_node,
+        missing_on_machine=lambda: Throttle("", 1).lack,
+        exclusive_setting=lambda _config: ("a limit on writes", 0),
+    ),
+    "noisy_neighbour": Fault(config=NoisyNeighbourConfig, inject=_inject_noisy_neighbour),
+}

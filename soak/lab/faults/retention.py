@@ -1,4 +1,4 @@
-"""Faults of deletion and segments: a lowered retention limit, stalled deletion, frequent segment rolls."""
+"""Faults of deletion and segments: stalled deletion, a lowered retention limit, frequent segment rolls."""
 
 from __future__ import annotations
 
@@ -19,15 +19,171 @@ from pydantic.dataclasses import dataclass
 
 from soak.core.errors import LabError
 from soak.core.plan.config import STRICT
-from soak.core.units import SECOND_NS, Duration, Size, duration_ns, format_duration, size_bytes
-from soak.lab.faults.active import ActiveFault, activating
-from soak.lab.faults.stopping import Stopping
+from soak.core.units import SECOND_NS, Duration, Size, duration_ns, size_bytes
+from soak.lab.faults.active import (
+    ActiveFault,
+    Fault,
+    ThreadedFault,
+    activating,
+    start_threaded,
+)
+from soak.lab.faults.broker_process import check_stall
 from soak.lab.ports import Target
 
-_ASK_SECONDS = 20.0
+_DELETED_SUFFIX = (
+    ".log.deleted"  # Kafka renames a segment, and unlinks it after file.delete.delay.ms
+)
+_REQUEST_SECONDS = 20.0
+_DELETION_LIMIT_NS, _DELETION_POLL_NS = 30 * SECOND_NS, SECOND_NS // 20
+_MS_NS = 1_000_000
 
 
-def altered(target: Target, pattern: str, settings: Mapping[str, str]) -> ActiveFault:
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DeletionStallConfig:
+    """Make the broker wait while it deletes segments, as a starving drive would make it wait.
+
+    The data folder is watched for segments under deletion; while deletions are recent, the broker's process
+    is stopped for a moment, again and again.
+
+    Needs: nothing, not even root.
+    """
+
+    stall: Duration = duration_ns("80ms")  # length of each stop
+    every: Duration = duration_ns("250ms")  # from the start of a stop to the next
+    within: Duration = duration_ns("1s")  # after a deletion, during which stops go on
+    poll: Duration = duration_ns("20ms")  # between two looks at the data folder
+    topics: str = "soak-*"  # only deletions in these topics count
+
+    def __post_init__(self) -> None:
+        for key in ("every", "within", "poll"):
+            if getattr(self, key) <= 0:
+                raise ValueError(f"{key} must be above 0s")
+        check_stall(self.stall, self.every, "clients would take the broker for dead")
+
+
+def _inject_deletion_stall(target: Target, config: DeletionStallConfig) -> ThreadedFault:
+    def watch(active: ThreadedFault) -> None:
+        clock, stalls = target.clock, DeletionStalls(config)
+        while not active.wait_for_lift(config.poll):
+            deleted = deleted_segments(target.broker.data_directory, config.topics)
+            now_ns = clock.mono_ns()
+            new = stalls.count_new(now_ns, deleted)
+            if new:
+                active.note_onset(clock.wall_ns())
+            if stalls.is_due(now_ns):
+                active.stop_process(target.broker.pid, config.stall, new_deletions=new)
+
+    return start_threaded("deletion_stall", target, watch)
+
+
+def deleted_segments(data: Path, topics: str) -> frozenset[str]:
+    """Return the segments of these topics that are renamed for deletion and still there."""
+    found = []
+    for partition in _names_in(data):
+        if fnmatch.fnmatchcase(partition.rpartition("-")[0], topics):
+            names = _names_in(data / partition)
+            found += [f"{partition}/{name}" for name in names if name.endswith(_DELETED_SUFFIX)]
+    return frozenset(found)
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names are enough, fifty times a second
+    except (FileNotFoundError, NotADirectoryError):  # deleted meanwhile, or a file among folders
+        return []
+
+
+class DeletionStalls:
+    """Decide from the segments under deletion whether to stop the broker now; no IO."""
+
+    def __init__(self, config: DeletionStallConfig) -> None:
+        self._config = config
+        self._seen: frozenset[str] = frozenset()
+        self._until_ns = 0
+        self._next_ns = 0
+
+    def count_new(self, now_ns: int, deleted: frozenset[str]) -> int:
+        """Return how many deletions began since the last call."""
+        new = len(deleted - self._seen)
+        self._seen = deleted
+        if new:
+            self._until_ns = now_ns + self._config.within
+        return new
+
+    def is_due(self, now_ns: int) -> bool:
+        """Return whether to stop the broker now; the next stop is due a period later."""
+        if now_ns >= self._until_ns or now_ns < self._next_ns:
+            return False
+        self._next_ns = now_ns + self._config.every
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RetentionLimitConfig:
+    """Lower the retention limit of the run's topics while it runs, so that deletions begin at once and go on.
+
+    Needs: a Kafka, and more in those topics than the limit.
+    """
+
+    bytes: Size = size_bytes("4MiB")  # of each partition
+    topics: str = "soak-*"
+
+    def __post_init__(self) -> None:
+        if self.bytes < 1:
+            raise ValueError("bytes must be above 0B")
+
+
+def _inject_retention_limit(target: Target, config: RetentionLimitConfig) -> ActiveFault:
+    """Lower the limit and return when the first segments are deleted.
+
+    Raises:
+        LabError: there is no such topic, the cluster refuses, or nothing was deleted.
+    """
+    active = _alter_topics(target, config.topics, {"retention.bytes": str(config.bytes)})
+    try:
+        count = await_deletion(target, config.topics)
+    except BaseException:
+        active.lift()
+        raise
+    active.record(deleted_segments=count)
+    return active
+
+
+def await_deletion(target: Target, topics: str) -> int:
+    """Return how many segments of these topics are being deleted, as soon as there are some.
+
+    Raises:
+        LabError: there were none for half a minute.
+    """
+    clock, data = target.clock, target.broker.data_directory
+    deadline_ns = clock.mono_ns() + _DELETION_LIMIT_NS
+    while clock.mono_ns() < deadline_ns:
+        if deleted := deleted_segments(data, topics):
+            return len(deleted)
+        clock.sleep_until(clock.mono_ns() + _DELETION_POLL_NS)
+    raise LabError(f"the limit of {topics!r} was lowered, and nothing was deleted")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SegmentRollConfig:
+    """Make the broker begin a new segment often: opening and flushing files becomes a part of the load.
+
+    Needs: a Kafka.
+    """
+
+    every: Duration = duration_ns("1s")
+    topics: str = "soak-*"
+
+    def __post_init__(self) -> None:
+        if self.every < _MS_NS:
+            raise ValueError("every must be at least 1ms")
+
+
+def _inject_segment_roll(target: Target, config: SegmentRollConfig) -> ActiveFault:
+    return _alter_topics(target, config.topics, {"segment.ms": str(config.every // _MS_NS)})
+
+
+def _alter_topics(target: Target, pattern: str, settings: Mapping[str, str]) -> ActiveFault:
     """Set these on every topic whose name matches, until the fault is lifted.
 
     Raises:
@@ -36,22 +192,22 @@ def altered(target: Target, pattern: str, settings: Mapping[str, str]) -> Active
     admin = AdminClient({"bootstrap.servers": target.broker.bootstrap_servers})
     try:
         with activating(target) as active:
-            topics = fnmatch.filter(admin.list_topics(timeout=_ASK_SECONDS).topics, pattern)
+            topics = fnmatch.filter(admin.list_topics(timeout=_REQUEST_SECONDS).topics, pattern)
             if not topics:
                 raise LabError(f"the lab has no topic {pattern!r} whose settings could be altered")
             for topic in topics:
-                active.on_lift(_set, admin, topic, _own(admin, topic, list(settings)))
+                active.on_lift(_set, admin, topic, _topic_settings(admin, topic, list(settings)))
                 _set(admin, topic, settings)
-            active.did(topics=topics, settings=dict(settings))
+            active.record(topics=topics, settings=dict(settings))
     except KafkaException as error:
         raise LabError(f"cannot alter the settings of {pattern!r}: {error}") from error
     return active
 
 
-def _own(admin: AdminClient, topic: str, keys: list[str]) -> dict[str, str | None]:
-    """Return what the topic itself says of these; None where it goes by the cluster's default."""
+def _topic_settings(admin: AdminClient, topic: str, keys: list[str]) -> dict[str, str | None]:
+    """Return these settings of a topic; None where it takes the cluster's default."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    (found,) = admin.describe_configs([resource], request_timeout=_ASK_SECONDS).values()
+    (found,) = admin.describe_configs([resource], request_timeout=_REQUEST_SECONDS).values()
     entries = found.result()
     own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     return {key: entries[key].value if entries[key].source == own else None for key in keys}
@@ -69,169 +225,12 @@ def _set(admin: AdminClient, topic: str, settings: Mapping[str, str | None]) -> 
         for key, value in settings.items()
     ]
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-    (done,) = admin.incremental_alter_configs([resource], request_timeout=_ASK_SECONDS).values()
+    (done,) = admin.incremental_alter_configs([resource], request_timeout=_REQUEST_SECONDS).values()
     done.result()
 
 
-# --- Makes the broker wait while it deletes segments, as a drive that starves would make it wait.
-# Needs no root: it watches the data folder for segments that are being deleted and stops the broker's
-# process for a moment, again and again, as long as deletions are recent.
-
-_DELETED = ".log.deleted"  # Kafka renames a segment, and unlinks it after file.delete.delay.ms
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class DeletionStallConfig:
-    stall: Duration = duration_ns("80ms")  # how long the broker is stopped at a time
-    every: Duration = duration_ns("250ms")  # from one stop to the next
-    within: Duration = duration_ns("1s")  # after a deletion, how long it goes on
-    poll: Duration = duration_ns("20ms")  # between two looks at the data folder
-    topics: str = "soak-*"  # only deletions in topics of this pattern count
-
-    def __post_init__(self) -> None:
-        for key in ("stall", "every", "within", "poll"):
-            if getattr(self, key) <= 0:
-                raise ValueError(f"{key} must be above 0s")
-        if self.stall * 2 > self.every:
-            raise ValueError("stall must be at most half of every, or the broker hardly runs")
-        if self.stall > 5 * SECOND_NS:
-            raise ValueError(
-                f"stall must be at most 5s, not {format_duration(self.stall)}: "
-                "clients would take the broker for dead"
-            )
-
-
-def inject_deletion_stall(target: Target, config: DeletionStallConfig) -> Stopping:
-    """Begin to watch and to stop the broker; ends with `lift`, or with this process."""
-
-    def watch(active: Stopping) -> None:
-        clock, duty = target.clock, Duty(config)
-        while not active.is_lifted_in(config.poll):
-            deleted = deleted_segments(target.broker.data_directory, config.topics)
-            now_ns = clock.mono_ns()
-            fresh = duty.fresh(now_ns, deleted)
-            if fresh:
-                active.has_begun(clock.wall_ns())
-            if duty.is_due(now_ns):
-                active.stop(target.broker.pid, config.stall, new_deletions=fresh)
-
-    active = Stopping("deletion_stall", target, watch)
-    active.begin()
-    return active
-
-
-def deleted_segments(data: Path, topics: str) -> frozenset[str]:
-    """Return the segments of these topics that are renamed for deletion and still there."""
-    found = []
-    for partition in _listed(data):
-        topic = partition.rpartition("-")[0]
-        if fnmatch.fnmatchcase(topic, topics):
-            names = _listed(data / partition)
-            found += [f"{partition}/{name}" for name in names if name.endswith(_DELETED)]
-    return frozenset(found)
-
-
-class Duty:
-    """Decides from what is being deleted whether the broker is stopped now; no IO."""
-
-    def __init__(self, config: DeletionStallConfig) -> None:
-        self._config = config
-        self._seen: frozenset[str] = frozenset()
-        self._until_ns = 0
-        self._next_ns = 0
-
-    def fresh(self, now_ns: int, deleted: frozenset[str]) -> int:
-        """Return how many deletions began since the last call."""
-        new = len(deleted - self._seen)
-        self._seen = deleted
-        if new:
-            self._until_ns = now_ns + self._config.within
-        return new
-
-    def is_due(self, now_ns: int) -> bool:
-        """Return whether to stop the broker now; a True counts as done."""
-        if now_ns >= self._until_ns or now_ns < self._next_ns:
-            return False
-        self._next_ns = now_ns + self._config.every
-        return True
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - names are enough, fifty times a second
-    except (FileNotFoundError, NotADirectoryError):  # deleted meanwhile, or a file beside them
-        return []
-
-
-# --- Lowers the retention limit of the run's topics while it runs, so that deletions begin at once and go on.
-# Needs: a Kafka, and more in those topics than the limit.
-
-_PATIENCE_NS, _LOOK_NS = 30 * SECOND_NS, SECOND_NS // 20
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class RetentionLimitConfig:
-    bytes: Size = size_bytes("4MiB")  # of each partition
-    topics: str = "soak-*"
-
-    def __post_init__(self) -> None:
-        if self.bytes < 1:
-            raise ValueError("bytes must be above 0B")
-
-
-def inject_retention_limit(target: Target, config: RetentionLimitConfig) -> ActiveFault:
-    """Return when the first segments are deleted.
-
-    Raises:
-        LabError: there is no such topic, the cluster refuses, or nothing was deleted.
-    """
-    active = altered(target, config.topics, {"retention.bytes": str(config.bytes)})
-    try:
-        count = await_deletion(target, config)
-    except BaseException:
-        active.lift()
-        raise
-    active.did(deleted_segments=count)
-    return active
-
-
-def await_deletion(target: Target, config: RetentionLimitConfig) -> int:
-    """Return how many segments are being deleted, as soon as there are some.
-
-    Raises:
-        LabError: there were none for half a minute.
-    """
-    clock, data = target.clock, target.broker.data_directory
-    deadline_ns = clock.mono_ns() + _PATIENCE_NS
-    while clock.mono_ns() < deadline_ns:
-        deleted = deleted_segments(data, config.topics)
-        if deleted:
-            return len(deleted)
-        clock.sleep_until(clock.mono_ns() + _LOOK_NS)
-    raise LabError(f"the limit of {config.topics!r} was lowered, and nothing was deleted")
-
-
-# --- Has the broker begin a new segment every so often: opening and flushing files becomes a part of the
-# load.
-# Needs: a Kafka.
-
-_MS_NS = 1_000_000
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class SegmentRollConfig:
-    every: Duration = duration_ns("1s")
-    topics: str = "soak-*"
-
-    def __post_init__(self) -> None:
-        if self.every < _MS_NS:
-            raise ValueError("every must be at least 1ms")
-
-
-def inject_segment_roll(target: Target, config: SegmentRollConfig) -> ActiveFault:
-    """Begin at once.
-
-    Raises:
-        LabError: there is no such topic, or the cluster refuses.
-    """
-    return altered(target, config.topics, {"segment.ms": str(config.every // _MS_NS)})
+FAULTS = {
+    "deletion_stall": Fault(config=DeletionStallConfig, inject=_inject_deletion_stall),
+    "retention_limit": Fault(config=RetentionLimitConfig, inject=_inject_retention_limit),
+    "segment_roll": Fault(config=SegmentRollConfig, inject=_inject_segment_roll),
+}

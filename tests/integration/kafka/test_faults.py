@@ -18,15 +18,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
     NewTopic,
 )
 
-from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.plan.plan import LabDrive
 from soak.core.units import SECOND_NS
 from soak.lab.drive import drive
 from soak.lab.drive.throttle import Throttle
+from soak.lab.faults.broker_process import elect_preferred_leaders
 from soak.lab.lab import Lab, start_lab
-from soak.lab.ports import Active, Target
+from soak.lab.ports import Running, Target
 from soak.lab.standing import start_ticks
+from tests.support.fakes import FakeClock
+from tests.support.faults import inject
+from tests.support.sleeping_broker import Witness, is_stopped
 from tests.unit.lab.test_drive import remains
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -114,12 +117,6 @@ def sender(lab: Lab, topic: str) -> Sender:
     return made
 
 
-def injected(name: str, target: Target, **settings: Any) -> Active:
-    fault = plugins.load("soak.lab.faults", name)
-    active: Active = fault.inject(target, fault.Config(**settings))
-    return active
-
-
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -137,7 +134,7 @@ def test_a_message_takes_longer_while_it_is_active(
     if name == "fsync_throttle" and Throttle(lab.drives[1].device, 5).lack:
         pytest.skip(Throttle(lab.drives[1].device, 5).lack)
     before = sender.typical()
-    active = injected(name, target, **settings)
+    active = inject(name, target, **settings)
     try:
         sender.typical(WHILE_ACTIVE)  # until the pool is written, and what is cached is gone
         during = sender.typical(WHILE_ACTIVE)
@@ -154,7 +151,7 @@ def test_a_message_takes_longer_while_it_is_active(
 @pytest.mark.parametrize("name", ["drive_hang", "network_partition"])
 def test_nothing_arrives_while_it_is_active(name: str, target: Target, sender: Sender) -> None:
     """And all of it afterwards."""
-    active = injected(name, target)
+    active = inject(name, target)
     try:
         limit = time.monotonic() + LIMIT_SECONDS
         sender.begin()
@@ -171,7 +168,7 @@ def test_a_broker_is_stopped_again_and_again(
     target: Target, sender: Sender, lines: list[Mapping[str, object]]
 ) -> None:
     """One of a few messages waits for as long as a pause."""
-    active = injected("broker_pause", target, pause=500 * MS, every=600 * MS)
+    active = inject("broker_pause", target, pause=500 * MS, every=600 * MS)
     try:
         slowest = max(sender.latency() for _ in range(9))
     finally:
@@ -185,7 +182,7 @@ def test_a_jvm_collects_all_its_garbage_as_often_as_told(
     target: Target, lines: list[Mapping[str, object]]
 ) -> None:
     """Each collection is recorded with its length, and the JVM tells of its pause in a log of its own."""
-    active = injected("gc_pause", target, every=10 * MS)
+    active = inject("gc_pause", target, every=10 * MS)
     _until(lambda: len(lines) >= 5)
     active.lift()
     count = len(lines)
@@ -199,7 +196,7 @@ def test_a_jvm_collects_all_its_garbage_as_often_as_told(
 def test_a_killed_broker_comes_back(target: Target, sender: Sender) -> None:
     """What was sent meanwhile arrives then."""
     node = target.broker.nodes[0]
-    active = injected("broker_kill", target)
+    active = inject("broker_kill", target)
     was_there = start_ticks(node.pid)
     sender.begin()
     active.lift()
@@ -212,7 +209,7 @@ def test_a_full_drive_is_free_again_afterwards(target: Target, sender: Sender, l
     """Nobody may write on it while active, not even root; a broker that ended of it is started again."""
     folder = lab.drives[1].mount_point
     before = _free(folder)
-    active = injected("disk_full", target)
+    active = inject("disk_full", target)
     during = _free(folder)
     mine = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     with pytest.raises(OSError, match="No space left"):
@@ -248,7 +245,7 @@ def test_a_topics_setting_is_altered_and_set_back(
     for _ in range(6 * 1024):
         sender.begin()
     assert sender.arrived(LIMIT_SECONDS)
-    active = injected(name, target, topics=topic, **settings)
+    active = inject(name, target, topics=topic, **settings)
     try:
         altered = _setting(target, topic, key)
     finally:
@@ -261,13 +258,46 @@ def test_a_topics_setting_is_altered_and_set_back(
 def test_a_neighbour_writes_on_the_same_drive_and_leaves_no_file(target: Target, lab: Lab) -> None:
     """The drive's own counter says so."""
     data = target.broker.data_directory
-    before = lab.drives[1].said().written_bytes
-    active = injected("noisy_neighbour", target, writers=1)
-    _until(lambda: lab.drives[1].said().written_bytes > before + 2**23)
+    before = lab.drives[1].status().written_bytes
+    active = inject("noisy_neighbour", target, writers=1)
+    _until(lambda: lab.drives[1].status().written_bytes > before + 2**23)
     names = {path.name for path in data.iterdir()}
     active.lift()
 
     assert not [name for name in names if "neighbour" in name]
+
+
+def test_a_real_kafka_is_stopped_when_it_deletes_and_goes_on_afterwards(lab_kafka: Running) -> None:
+    """Retention of a second: the segments go, the broker waits, and then takes messages again."""
+    topic = f"soak-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": lab_kafka.bootstrap_servers})
+    settings = {"retention.ms": "1000", "segment.bytes": "1048576", "segment.ms": "1000"}
+    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": lab_kafka.bootstrap_servers})
+    witness = Witness(enough=3)
+    active = inject("deletion_stall", Target(lab_kafka, witness.record, SystemClock()))
+    try:
+        for _ in range(3 * 1024 + 1):
+            producer.produce(topic, b"x" * 1024, partition=0)
+        assert producer.flush(30) == 0
+        assert witness.has_enough.wait(60)
+    finally:
+        active.lift()
+
+    producer.produce(topic, b"afterwards", partition=0)
+
+    assert producer.flush(30) == 0
+    assert not is_stopped(lab_kafka.pid)
+
+
+def test_a_real_kafka_says_when_all_is_led_as_it_was_made(lab_kafka: Running) -> None:
+    """Its one broker leads everything: the first answer will do, and no pause is made."""
+    clock = FakeClock()
+    began_ns = clock.mono_ns()
+
+    elect_preferred_leaders(Target(lab_kafka, lambda _: None, clock))
+
+    assert clock.mono_ns() == began_ns
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -12,11 +12,11 @@ from soak.core.clock import SystemClock
 from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
 from soak.lab.brokers import kafka
-from soak.lab.faults import broker_process
 from soak.lab.ports import Target
 from soak.runtime.context import host_name
 from soak.store.journal.history import History
 from soak.store.run_folder import RunFolder
+from tests.support.faults import inject
 from tests.support.live_run import LEAD_SECONDS, started
 
 SLOW = 2
@@ -61,13 +61,10 @@ def run(path: Path, cluster: kafka.Kafka) -> tuple[RunFolder, int]:
     """Run producer and consumer to the end; return the run and the second in which the fault began."""
     text = PLAN.replace("SERVERS", f"'{cluster.bootstrap_servers}'")
     after = (LEAD_SECONDS + WARM_UP_SECONDS + CALM_SECONDS) * SECOND_NS
-    config = broker_process.SlowNodeConfig(
-        node=SLOW, after=after, stall=SECOND_NS // 5, every=SECOND_NS // 2
-    )
+    target = Target(cluster, lambda _: None, SystemClock())
+    settings = {"node": SLOW, "after": after, "stall": SECOND_NS // 5, "every": SECOND_NS // 2}
     with started(path, plan_text.load(text, "p").plan) as live:
-        active = broker_process.inject_slow_node(
-            Target(cluster, lambda _: None, SystemClock()), config
-        )
+        active = inject("slow_node", target, **settings)
         try:
             live.wait()
         finally:

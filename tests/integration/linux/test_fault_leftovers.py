@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from soak.core import plugins
 from soak.lab.drive import drive, folder, throttle
+from soak.lab.faults.registry import all_faults
 from tests.support.fault_world import EXCUSED
 from tests.support.paths import ROOT
 from tests.unit.lab.test_drive import until_gone
@@ -77,5 +77,5 @@ def test_nothing_is_left(ending: str, code: int, tmp_path: Path) -> None:
 
 def test_only_faults_of_a_real_cluster_are_excused() -> None:
     """A new fault is under test the moment it exists."""
-    assert set(EXCUSED) <= set(plugins.names("soak.lab.faults"))
+    assert set(EXCUSED) <= all_faults().keys()
     assert not any(name.startswith(("drive_", "network_")) for name in EXCUSED)

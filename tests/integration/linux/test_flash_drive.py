@@ -15,7 +15,7 @@ from soak.core.errors import LabError
 from soak.lab.drive import block_device, drive, nbdkit_plugin
 from soak.lab.drive.flash import Settings
 from soak.lab.drive.folder import DriveCommand, DriveStatus, read_status, write_command
-from soak.lab.faults import clients
+from soak.lab.faults.clients import drop_segments
 
 CAPACITY = 2**26
 PAGE = 4096
@@ -58,9 +58,9 @@ def come_and_gone(path: Path, size: int) -> None:
 def newly(made: drive.Drive, is_it: Callable[[DriveStatus], bool]) -> DriveStatus:
     """Return what the drive says once a page of its counters is new: it says so twice a second."""
     deadline = time.monotonic() + 20
-    while not is_it(made.said()) and time.monotonic() < deadline:
+    while not is_it(made.status()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return made.said()
+    return made.status()
 
 
 def test_what_it_is_told_and_says_comes_through_files_as_a_whole(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_it_starves_when_its_pool_is_written_and_recovers_by_a_trim(injected: dr
         injected.age(aging)
         begun = time.monotonic()
         at = 0
-        while injected.said().starved_writes == 0 and at < 20_000:
+        while injected.status().starved_writes == 0 and at < 20_000:
             flushed(file, at)
             at += 1
         starving = sorted(flushed(file, at) for at in range(9))[4]
@@ -227,7 +227,7 @@ class Line:
         write_command(self.drive.control, told)
         return self.drive
 
-    def said(self) -> DriveStatus:
+    def status(self) -> DriveStatus:
         self.drive.say()
         return read_status(self.drive.counters)
 
@@ -243,7 +243,7 @@ def test_what_is_written_while_a_drive_discards_waits(
     flash = Settings(is_full=False, kept_ratio=0.5, spare_ratio=0.0, trim_seconds_per_mib=0.5)
     made = line.told(DriveCommand(flash=flash))
     nbdkit_plugin.pwrite(made, bytes(2**20), 0, 0)
-    before = line.said().held_up_wall_ns
+    before = line.status().blocked_wall_ns
     nbdkit_plugin.trim(made, 2**20, 0, 0)
     at_once = line.now
     line.now += 0.5
@@ -254,7 +254,7 @@ def test_what_is_written_while_a_drive_discards_waits(
     assert (before, at_once) == (None, 100.0)
     assert after_flush == 101.0  # half of it is kept, so 1 MiB is the work of 2
     assert line.now == after_flush
-    assert line.said().held_up_wall_ns is not None
+    assert line.status().blocked_wall_ns is not None
 
 
 def test_what_is_written_while_a_drive_reads_waits(
@@ -272,8 +272,8 @@ def test_what_is_written_while_a_drive_reads_waits(
     nbdkit_plugin.pwrite(made, bytes(PAGE), 0, 0)
 
     assert free == 100.0
-    assert line.said().waited_seconds == 2.0
-    assert line.said().held_up_wall_ns is not None
+    assert line.status().waited_seconds == 2.0
+    assert line.status().blocked_wall_ns is not None
 
 
 def test_a_write_waits_for_what_others_write_at_a_limited_rate(
@@ -300,21 +300,21 @@ def test_a_deletion_on_a_full_drive_holds_up_the_next_flush(tmp_path: Path) -> N
         made.age(Settings(is_full=False, kept_ratio=0.5, trim_seconds_per_mib=0.02))
         come_and_gone(made.mount_point / "kept", 2**22)
         os.fsync(file)
-        kept = made.said()
+        kept = made.status()
         made.discard_deleted()
         come_and_gone(made.mount_point / "discarded", 2**22)
         os.ftruncate(file, PAGE // 2)  # so that the journal, which holds the deletion, is flushed
         os.fsync(file)
         flushed(file, 1)
-        said = newly(made, lambda found: found.held_up_wall_ns is not None)
+        said = newly(made, lambda found: found.blocked_wall_ns is not None)
         made.keep_deleted()
     finally:
         os.close(file)
         made.close()
 
-    assert kept.held_up_wall_ns is None
+    assert kept.blocked_wall_ns is None
     assert said.trimmed_bytes >= 2**22
-    assert said.held_up_wall_ns is not None
+    assert said.blocked_wall_ns is not None
 
 
 @pytest.mark.slow
@@ -330,8 +330,8 @@ def test_what_the_kernel_forgot_is_read_from_the_drive(tmp_path: Path) -> None:
             os.fsync(segment.fileno())
         before = newly(made, lambda found: found.written_bytes >= 2**22)
         (partition / "00.log").read_bytes()
-        clients.forget(made.mount_point / "data", "soak-*")
-        made.forget()
+        drop_segments(made.mount_point / "data", "soak-*")
+        made.drop_page_cache()
         (partition / "00.log").read_bytes()
         after = newly(made, lambda found: found.read_bytes >= before.read_bytes + 2**22)
     finally:

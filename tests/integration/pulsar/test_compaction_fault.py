@@ -14,8 +14,9 @@ from soak.clients.pulsar_admin import NOT_FOUND, RefusedError, connect_admin, to
 from soak.core.clock import SystemClock
 from soak.core.units import SECOND_NS
 from soak.lab.brokers.pulsar import Pulsar
-from soak.lab.faults import compaction as _half_wanted
+from soak.lab.faults.compaction import DELETED_TOPIC, KEPT_TOPIC, write_half_deleted_ledgers
 from soak.lab.ports import Target
+from tests.support.faults import inject
 from tests.support.pages import serving
 
 LIMIT_SECONDS = 20.0
@@ -25,7 +26,7 @@ MIB = 2**20
 def test_what_is_compacted_comes_from_a_slow_drive_until_it_is_lifted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this order: filled, the drive slowed, the files forgotten by the kernel, the bookie asked."""
+    """In this order: the drive slowed, the files forgotten by the kernel, the bookie asked."""
     did: list[object] = []
     has_asked = threading.Event()
 
@@ -42,35 +43,31 @@ def test_what_is_compacted_comes_from_a_slow_drive_until_it_is_lifted(
     entries = tmp_path / "bookkeeper0" / "current" / "0.log"
     entries.parent.mkdir(parents=True)
     entries.write_bytes(b"entries")
-    monkeypatch.setattr(_half_wanted, "fill", lambda _, size: did.append(size))
     monkeypatch.setattr(
         "os.posix_fadvise", lambda file, *_: did.append(Path(f"/dev/fd/{file}").resolve())
     )
-    drive: Any = SimpleNamespace(read_slowly=did.append, forget=lambda: did.append("forgotten"))
+    drive: Any = SimpleNamespace(
+        read_slowly=did.append, drop_page_cache=lambda: did.append("forgotten")
+    )
     with serving(Bookie) as address:
         broker: Any = SimpleNamespace(addresses={"bookie_urls": address}, data_directory=tmp_path)
         target = Target(broker, lambda _: None, SystemClock(), drives={1: drive})
-        config = _half_wanted.CompactionConfig(
-            fill=MIB, per_mib=SECOND_NS // 2, every=60 * SECOND_NS
-        )
-        active = _half_wanted.inject_compaction(target, config)
+        active = inject("compaction", target, per_mib=SECOND_NS // 2, every=60 * SECOND_NS)
         assert has_asked.wait(LIMIT_SECONDS)
         active.lift()
 
-    assert did == [MIB, 0.5, entries, "forgotten", "/api/v1/bookie/gc", 0.0]
+    assert did == [0.5, entries, "forgotten", "/api/v1/bookie/gc", 0.0]
     assert active.onset_wall_ns is not None
 
 
 @pytest.mark.broker
 def test_half_of_what_a_bookie_is_filled_with_is_deleted_again(lab_pulsar: Pulsar) -> None:
     """Little here: other tests watch what this bookie frees."""
-    target = Target(lab_pulsar, lambda _: None, SystemClock())
-
-    _half_wanted.write_half_deleted_ledgers(target, MIB // 4)
+    write_half_deleted_ledgers(lab_pulsar.addresses, MIB // 4)
 
     admin = connect_admin(lab_pulsar.admin_url, LIMIT_SECONDS, "", {})
-    kept = admin.get(f"{topic_path(_half_wanted.KEPT)}/stats")
+    kept = admin.get(f"{topic_path(KEPT_TOPIC)}/stats")
     assert kept["msgInCounter"] == 8
     with pytest.raises(RefusedError) as refused:
-        admin.get(f"{topic_path(_half_wanted.DELETED)}/stats")
+        admin.get(f"{topic_path(DELETED_TOPIC)}/stats")
     assert refused.value.status == NOT_FOUND

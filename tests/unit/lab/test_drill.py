@@ -18,6 +18,7 @@ from soak.core.units import SECOND_NS
 from soak.lab.drills import drill
 from soak.lab.drills.drill import Drill
 from soak.lab.faults import network, retention
+from soak.lab.faults.registry import all_faults, find_fault
 from tests.support.paths import DATA, ROOT
 
 DRILLS = ROOT / "configs" / "drills"
@@ -351,14 +352,13 @@ def test_every_drill_that_ships_fits_its_plan(path: Path) -> None:
     drill.check_fit(found, preflight.load_plan(found.plan))
 
 
-@pytest.mark.parametrize("name", plugins.names("soak.lab.faults"))
+@pytest.mark.parametrize("name", all_faults())
 def test_what_a_fault_needs_of_a_lab_is_asked_of_the_plan(name: str) -> None:
     """A new fault is under test the moment it exists: what it needs stands in its docstring."""
-    fault = plugins.load("soak.lab.faults", name)
-    lacks = getattr(fault, "lacks", None)
-    lack = "" if lacks is None else lacks(Lab(), fault.Config())
+    fault = find_fault(name)
+    lack = fault.missing_from_lab(Lab(), fault.config())
 
-    said = str(fault.__doc__)
+    said = str(fault.config.__doc__)
     words = ("`lab.drive`", "`lab.relayed`", "several brokers", "a lab's Pulsar")
     assert bool(lack) == any(word in said for word in words)
 

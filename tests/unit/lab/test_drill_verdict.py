@@ -206,7 +206,7 @@ def test_what_was_written_at_the_onset_is_held_against_the_pool() -> None:
     class Drive:
         written_bytes = 0
 
-        def said(self) -> DriveStatus:
+        def status(self) -> DriveStatus:
             return DriveStatus(
                 written_bytes=1000 + self.written_bytes,
                 aged_written_bytes=1000,

@@ -15,20 +15,20 @@ from typing import Any
 import psutil
 import pytest
 
-from soak.core import plugins
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
 from soak.lab import set_clock
 from soak.lab.drive.flash import Settings
-from soak.lab.faults import active as _undoing
-from soak.lab.faults import broker_process, clients, host, retention
-from soak.lab.faults import drive as noisy_neighbour
-from soak.lab.faults.active import activating
-from soak.lab.faults.broker_process import lead_again, leader_before
-from soak.lab.ports import Running, Target
+from soak.lab.faults.active import activating, restart_if_ended
+from soak.lab.faults.broker_process import leader_before
+from soak.lab.faults.host import clock_environment
+from soak.lab.faults.registry import all_faults, find_fault
+from soak.lab.faults.retention import await_deletion
+from soak.lab.ports import Target
 from soak.service import children
 from tests.support.fakes import FakeClock
+from tests.support.faults import inject
 from tests.support.paths import ROOT
 from tests.support.sleeping_broker import SleepingBroker, Witness, asleep, is_stopped
 
@@ -97,10 +97,10 @@ def test_the_onset_is_when_it_was_done_or_when_it_was_felt(
     """The first moment counts; each is recorded."""
     with activating(target) as active:
         before = active.onset_wall_ns
-        active.did(what=1)
-        active.did(what=2)
+        active.record(what=1)
+        active.record(what=2)
         done = active.onset_wall_ns
-        active.is_felt_from(lambda: 23)
+        active.set_onset(lambda: 23)
     active.lift()
 
     assert (before, done, active.onset_wall_ns) == (None, lines[0]["at_wall_ns"], 23)
@@ -109,15 +109,14 @@ def test_the_onset_is_when_it_was_done_or_when_it_was_felt(
 
 @pytest.mark.parametrize(
     ("fault", "daemon", "other"),
-    [(clients, "produce.0", "consume.0"), (clients, "consume.0", "produce.0")],
-    ids=["client_pause", "consumer_pause"],
+    [("client_pause", "produce.0", "consume.0"), ("consumer_pause", "consume.0", "produce.0")],
 )
 def test_daemons_of_one_kind_stand_still_and_go_on(
-    fault: object, daemon: str, other: str, target: Target
+    fault: str, daemon: str, other: str, target: Target
 ) -> None:
     """The others run on."""
     pids = target.daemons()
-    active = fault.inject(target, fault.Config())  # type: ignore[attr-defined]  # a module
+    active = inject(fault, target)
     os.waitid(os.P_PID, pids[daemon], os.WSTOPPED | os.WNOWAIT)
     is_other_stopped = is_stopped(pids[other])
     active.lift()
@@ -130,7 +129,7 @@ def test_a_stopped_consumer_is_felt_when_it_goes_on(
     target: Target, lines: list[Mapping[str, object]]
 ) -> None:
     """Until then nothing is received, so nothing is late."""
-    active = clients.inject_consumer_pause(target, clients.ConsumerPauseConfig())
+    active = inject("consumer_pause", target)
     before = active.onset_wall_ns
     active.lift()
 
@@ -143,9 +142,7 @@ def test_a_slow_consumer_runs_for_a_part_of_the_time(target: Target) -> None:
     """It is stopped again and again, and goes on for good when the fault is lifted."""
     witness = Witness(enough=3)
     slow = Target(target.broker, witness.record, SystemClock(), daemons=target.daemons)
-    active = clients.inject_consumer_slow(
-        slow, clients.ConsumerSlowConfig(pause=10**6, every=2 * 10**6)
-    )
+    active = inject("consumer_slow", slow, pause=10**6, every=2 * 10**6)
     was_stopped = witness.has_enough.wait(20)
 
     active.lift()
@@ -166,15 +163,15 @@ def test_a_backlog_is_read_from_the_drive_once_nothing_of_it_is_kept(
         "os.posix_fadvise",
         lambda file, *_: forgotten.append((os.fstat(file).st_ino, is_stopped(pid))),
     )
-    drive = SimpleNamespace(read_slowly=told.append, forget=lambda: forgotten.append((0, True)))
+    drive = SimpleNamespace(
+        read_slowly=told.append, drop_page_cache=lambda: forgotten.append((0, True))
+    )
     injected = replace(target, drives={1: drive})  # type: ignore[dict-item]  # what a fault needs of one
     segment = broker.data_directory / "soak-x-0" / "00.log"
     segment.touch()
     (broker.data_directory / "other-0").mkdir()
     (broker.data_directory / "other-0" / "00.log").touch()
-    active = clients.inject_cold_catch_up(
-        injected, clients.ColdCatchUpConfig(per_mib=SECOND_NS // 2)
-    )
+    active = inject("cold_catch_up", injected, per_mib=SECOND_NS // 2)
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
 
     active.lift()
@@ -196,7 +193,7 @@ def test_a_drive_does_not_stay_slow_where_no_consumer_could_be_stopped(target: T
     alone = replace(target, drives={1: drive}, daemons=dict)  # type: ignore[dict-item]  # as above
 
     with pytest.raises(LabError, match="no daemon `consume`"):
-        clients.inject_cold_catch_up(alone, clients.ColdCatchUpConfig(per_mib=SECOND_NS // 2))
+        inject("cold_catch_up", alone, per_mib=SECOND_NS // 2)
 
     assert told == [0.5, 0.0]
 
@@ -205,24 +202,22 @@ def test_a_clock_is_set_in_the_file_that_daemons_look_at_and_set_right_again(
     target: Target, tmp_path: Path
 ) -> None:
     """Those that were not started so are left alone."""
-    environment = host.clock_step_environment(tmp_path)
+    environment = clock_environment(tmp_path)
     file = Path(environment[set_clock.VARIABLE])
     before = file.read_text()
-    active = host.inject_clock_step(
-        replace(target, environment=environment), host.ClockStepConfig(by=5 * SECOND_NS // 2)
-    )
+    active = inject("clock_step", replace(target, environment=environment), by=5 * SECOND_NS // 2)
     during = file.read_text()
 
     active.lift()
 
     assert (before, during, file.read_text()) == ("0", "-2500000000", "0")
     with pytest.raises(LabError, match="not started under a clock that can be set"):
-        host.inject_clock_step(target, host.ClockStepConfig())
+        inject("clock_step", target)
 
 
 def test_a_process_under_a_clock_that_is_set_sees_its_wall_clock_step_alone(tmp_path: Path) -> None:
     """An hour back, also once the file is gone; the clocks that count seconds go on, and it still sleeps."""
-    environment = host.clock_step_environment(tmp_path)
+    environment = clock_environment(tmp_path)
     file = Path(environment[set_clock.VARIABLE])
     file.write_text(str(-3600 * SECOND_NS))
     clocks = "clock.wall_ns(), clock.mono_ns(), clock.boot_ns()"
@@ -253,13 +248,13 @@ def test_a_process_under_a_clock_that_is_set_sees_its_wall_clock_step_alone(tmp_
 
 def test_a_quiet_run_loses_one_daemon(target: Target) -> None:
     """By SIGKILL; the run's supervisor is to start it again."""
-    active = clients.inject_quiet(target, clients.QuietConfig())
+    active = inject("quiet", target)
     _, status = os.waitpid(target.daemons()["consume.0"], 0)
     active.lift()
 
     assert os.WTERMSIG(status) == signal.SIGKILL
     with pytest.raises(LabError, match="no daemon `probe` runs; known: "):
-        clients.inject_quiet(target, clients.QuietConfig(kills="probe"))
+        inject("quiet", target, kills="probe")
 
 
 def test_a_hog_shares_one_processor_with_the_broker_alone(
@@ -270,7 +265,7 @@ def test_a_hog_shares_one_processor_with_the_broker_alone(
         pytest.skip("one processor only")
     here = psutil.Process()
     known = {child.pid for child in here.children()}
-    active = host.inject_cpu_hog(target, host.CpuHogConfig(hogs=1))
+    active = inject("cpu_hog", target, hogs=1)
     held = os.sched_getaffinity(broker.pid)
     (hog,) = [child for child in here.children() if child.pid not in known]
     free = os.sched_getaffinity(target.daemons()["produce.0"])
@@ -288,7 +283,7 @@ def test_a_process_that_ended_under_a_hog_is_left_alone(
     """Its number may be another's by the time the fault is lifted."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one processor only")
-    active = host.inject_cpu_hog(target, host.CpuHogConfig(hogs=1))
+    active = inject("cpu_hog", target, hogs=1)
     pid = broker.pid
     broker.kill()
     asked: list[Path] = []
@@ -310,9 +305,7 @@ def test_a_neighbour_that_could_not_write_is_told_of_when_it_is_lifted(
     """With the last that it said: nothing was there to be found, so the detector missed nothing."""
     known = {child.pid for child in psutil.Process().children()}
     broker.data_directory = broker.data_directory / "gone"
-    active = noisy_neighbour.inject_noisy_neighbour(
-        target, noisy_neighbour.NoisyNeighbourConfig(writers=2)
-    )
+    active = inject("noisy_neighbour", target, writers=2)
     writers = {child.pid for child in psutil.Process().children()} - known
     for pid in writers:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -331,7 +324,7 @@ def test_a_hog_that_died_is_told_of_and_the_broker_has_its_processors_again(
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one processor only")
     known = {child.pid for child in psutil.Process().children()}
-    active = host.inject_cpu_hog(target, host.CpuHogConfig(hogs=1))
+    active = inject("cpu_hog", target, hogs=1)
     (hog,) = [child for child in psutil.Process().children() if child.pid not in known]
     hog.kill()
     os.waitid(os.P_PID, hog.pid, os.WEXITED | os.WNOWAIT)
@@ -348,7 +341,7 @@ def test_a_killed_broker_is_started_again_when_the_fault_is_lifted(
     """And not before."""
     restarted: list[int] = []
     monkeypatch.setattr(SleepingBroker, "restart", lambda self: restarted.append(self.number))
-    active = broker_process.inject_broker_kill(target, broker_process.BrokerKillConfig())
+    active = inject("broker_kill", target)
     was_there = list(restarted)
 
     active.lift()
@@ -359,7 +352,7 @@ def test_a_killed_broker_is_started_again_when_the_fault_is_lifted(
 
 def test_a_broker_that_runs_is_not_started_again(broker: SleepingBroker) -> None:
     """Its `restart` would fail the test."""
-    _undoing.revive(broker)
+    restart_if_ended(broker)
 
     assert broker.process.poll() is None
 
@@ -382,7 +375,7 @@ def test_a_broker_that_ended_is_started_again_whoever_has_its_number(
     broker.kill()
     ended = Renumbered(broker.process, broker.data_directory)
 
-    _undoing.revive(ended)
+    restart_if_ended(ended)
 
     assert ended.addresses == {"was": "started"}
 
@@ -407,28 +400,32 @@ def test_a_broker_that_ended_is_started_again_whoever_has_its_number(
 )
 def test_a_fault_says_what_it_lacks(name: str, message: str, tmp_path: Path) -> None:
     """Before anything is done to the broker, which has no process here."""
-    fault = plugins.load("soak.lab.faults", name)
     broker = SleepingBroker(None, tmp_path)  # type: ignore[arg-type]  # nobody may touch it
     bare = Target(broker, lambda _: None, SystemClock())
 
     with pytest.raises(LabError, match=message):
-        fault.inject(bare, fault.Config())
+        inject(name, bare)
 
 
 def test_a_drive_that_ages_is_told_all_of_it(tmp_path: Path) -> None:
     """4096 pages and a quarter more, 2048 collected a second, thrice that if need be; then trimmed."""
-    fault = plugins.load("soak.lab.faults", "drive_gc")
     done: list[object] = []
     drive = SimpleNamespace(
         capacity_bytes=2**24, age=done.append, trim=lambda: done.append("trimmed")
     )
     broker = SleepingBroker(None, tmp_path)  # type: ignore[arg-type]  # nobody may touch it
     drives: Any = {1: drive}
-    config = fault.Config(
-        pool=2**22, collected_per_second=2**23, foreground=3.0, starved=SECOND_NS // 200
+    target = Target(broker, lambda _: None, SystemClock(), drives)
+    active = inject(
+        "drive_gc",
+        target,
+        pool=2**22,
+        collected_per_second=2**23,
+        foreground=3.0,
+        starved=SECOND_NS // 200,
     )
 
-    fault.inject(Target(broker, lambda _: None, SystemClock(), drives), config).lift()
+    active.lift()
 
     assert done == [
         Settings(
@@ -438,12 +435,10 @@ def test_a_drive_that_ages_is_told_all_of_it(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", plugins.names("soak.lab.faults"))
+@pytest.mark.parametrize("name", all_faults())
 def test_every_fault_says_what_it_needs(name: str) -> None:
-    """In its docstring: root, a drive, a relay, several brokers, or nothing."""
-    said = plugins.load("soak.lab.faults", name).__doc__ or ""
-
-    assert "Needs: " in said or "Needs no root" in said
+    """In the docstring of its configuration: root, a drive, a relay, several brokers, or nothing."""
+    assert "Needs: " in str(find_fault(name).config.__doc__)
 
 
 @pytest.mark.parametrize(
@@ -476,22 +471,18 @@ def test_every_fault_says_what_it_needs(name: str) -> None:
 def test_a_fault_that_makes_no_sense_is_refused(name: str, settings: dict[str, object]) -> None:
     """By its configuration, before a run begins."""
     with pytest.raises(ValueError, match="|".join(settings)):
-        plugins.load("soak.lab.faults", name).Config(**settings)
+        find_fault(name).config(**settings)
 
 
 def test_a_lowered_limit_that_deletes_nothing_is_no_fault(target: Target) -> None:
     """A drill of it would prove nothing; a segment that is renamed for deletion is what it waits for."""
     waiting = Target(target.broker, target.record, FakeClock())
-    config = retention.RetentionLimitConfig()
 
     with pytest.raises(LabError, match="nothing was deleted"):
-        retention.await_deletion(waiting, config)
+        await_deletion(waiting, "soak-*")
     (target.broker.data_directory / "soak-x-0" / "00.log.deleted").touch()
 
-    assert retention.await_deletion(waiting, config) == 1
-
-
-# --- Which broker is ended so that a certain one leads in its place.
+    assert await_deletion(waiting, "soak-*") == 1
 
 
 @dataclass
@@ -513,14 +504,3 @@ def test_a_partition_that_another_leads_already_is_passed_over() -> None:
     """Its first broker is not the one to end."""
     assert leader_before(1, [Partition(2, [3, 1, 2]), *STRIPED[1:]]) == 3
     assert leader_before(1, [Partition(2, [3, 1, 2])]) is None
-
-
-@pytest.mark.broker
-def test_a_real_kafka_says_when_all_is_led_as_it_was_made(lab_kafka: Running) -> None:
-    """Its one broker leads everything: the first answer will do, and no pause is made."""
-    clock = FakeClock()
-    began_ns = clock.mono_ns()
-
-    lead_again(Target(lab_kafka, lambda _: None, clock))
-
-    assert clock.mono_ns() == began_ns

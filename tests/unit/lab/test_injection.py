@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from soak.core.units import SECOND_NS
 from soak.lab.drills.drill import Drill, Expectation
 from soak.lab.drills.injection import FaultLog, Injection
 from soak.lab.drills.verdict import Moments, judge
-from soak.lab.faults import clients
-from soak.lab.faults.active import activating
-from soak.lab.ports import Target
+from soak.lab.faults.active import Fault, activating
+from soak.lab.faults.clients import ConsumerPauseConfig, QuietConfig
+from soak.lab.faults.registry import find_fault
+from soak.lab.ports import Active, Target
 from soak.service import children
 from tests.support.fakes import FakeClock
 from tests.support.sleeping_broker import SleepingBroker, is_stopped
@@ -27,11 +28,13 @@ DRILL = Drill(
     "",
     Path("plan.yaml"),
     "quiet",
-    clients.QuietConfig(),
+    QuietConfig(),
     Expectation(cause="nothing"),
     begin_ns=10 * SECOND_NS,
     length_ns=5 * SECOND_NS,
 )
+AT_ONCE = replace(DRILL, begin_ns=0)
+GIVEN = (("consumer_pause", ConsumerPauseConfig()),)
 
 
 @pytest.fixture
@@ -47,12 +50,25 @@ def daemon(tmp_path: Path) -> Iterator[int]:
     children.kill(process)
 
 
+def asleep_broker() -> SleepingBroker:
+    return SleepingBroker.__new__(SleepingBroker)  # no fault here does anything with it
+
+
 def injection(
-    drill: Drill, clock: FakeClock, lines: list[Mapping[str, object]], daemon: int
+    drill: Drill,
+    clock: FakeClock,
+    lines: list[Mapping[str, object]],
+    daemon: int,
+    find: Callable[[str], Fault] = find_fault,
 ) -> Injection:
-    broker = SleepingBroker.__new__(SleepingBroker)  # this fault does nothing with it
-    target = Target(broker, lines.append, clock, daemons=lambda: {"consume.0": daemon})
-    return Injection(drill, target, clock.wall_ns())
+    target = Target(asleep_broker(), lines.append, clock, daemons=lambda: {"consume.0": daemon})
+    return Injection(drill, target, clock.wall_ns(), find)
+
+
+def giving(*faults: Active) -> Callable[[str], Fault]:
+    """Return a lookup of faults that become these when they are injected, one after another."""
+    remaining = iter(faults)
+    return lambda _: Fault(config=QuietConfig, inject=lambda *_: next(remaining))
 
 
 def test_it_begins_and_is_lifted_at_its_time(
@@ -109,8 +125,7 @@ def test_what_is_given_is_there_from_the_start_and_outlasts_the_fault(
     lines: list[Mapping[str, object]], daemon: int
 ) -> None:
     """Here the consumer stands still; whatever is lifted, it does until the run is over."""
-    given = (("consumer_pause", clients.ConsumerPauseConfig()),)
-    made = injection(replace(DRILL, given=given), FakeClock(), lines, daemon)
+    made = injection(replace(DRILL, given=GIVEN), FakeClock(), lines, daemon)
     made.poll()
     os.waitid(os.P_PID, daemon, os.WSTOPPED | os.WNOWAIT)  # a signal takes a moment
     made.poll()
@@ -132,7 +147,7 @@ def test_what_the_machine_refuses_is_an_error_of_ours(
     gone.wait()
     made = injection(replace(DRILL, begin_ns=0), FakeClock(), lines, gone.pid)
 
-    with pytest.raises(LabError, match=r"the fault quiet could not be put in: .*No such process"):
+    with pytest.raises(LabError, match=r"cannot inject the fault quiet: .*No such process"):
         made.poll()
 
     assert made.onset_wall_ns is None
@@ -143,11 +158,11 @@ def test_what_is_felt_after_the_lifting_is_undone_when_the_run_is_over(
 ) -> None:
     """As a drive that reads slowly while somebody catches up."""
     undone: list[str] = []
-    made = injection(DRILL, FakeClock(), lines, daemon)
-    with activating(made._target) as active:
+    with activating(Target(asleep_broker(), lines.append, FakeClock())) as active:
         active.on_close(undone.append, "at the end")
         active.on_lift(undone.append, "when lifted")
-    made._active = active
+    made = injection(AT_ONCE, FakeClock(), lines, daemon, giving(active))
+    made.poll()
 
     made.lift()
     lifted = list(undone)
@@ -176,8 +191,9 @@ def test_a_fault_that_cannot_be_undone_ends_no_run(
     lines: list[Mapping[str, object]], daemon: int
 ) -> None:
     """It is noted in the log, and the drill's verdict has a line of it."""
-    made = injection(DRILL, FakeClock(), lines, daemon)
-    made._active = Stuck("the broker did not come back")
+    stuck = Stuck("the broker did not come back")
+    made = injection(AT_ONCE, FakeClock(), lines, daemon, giving(stuck))
+    made.poll()
 
     made.lift()
 
@@ -195,9 +211,9 @@ def test_whatever_cannot_be_undone_is_in_the_log(
     lines: list[Mapping[str, object]], daemon: int
 ) -> None:
     """Each time, what is given too; the first is told."""
-    made = injection(DRILL, FakeClock(), lines, daemon)
-    made._active = Stuck("the fault")
-    made._given = [Stuck("what is given")]
+    faults = giving(Stuck("what is given"), Stuck("the fault"))
+    made = injection(replace(AT_ONCE, given=GIVEN), FakeClock(), lines, daemon, faults)
+    made.poll()
 
     made.close()
 
@@ -213,13 +229,12 @@ def test_a_log_that_takes_nothing_keeps_nothing_from_being_undone() -> None:
     def refuse(_: Mapping[str, object]) -> None:
         raise OSError(28, "No space left on device")
 
-    broker = SleepingBroker.__new__(SleepingBroker)  # nobody does anything with it
-    target = Target(broker, refuse, FakeClock())
-    made = Injection(DRILL, target, 0)
+    target = Target(asleep_broker(), refuse, FakeClock())
     with activating(target) as given:
         given.on_lift(undone.append, "what is given")
-    made._active = Stuck("the fault")
-    made._given = [given]
+    faults = giving(given, Stuck("the fault"))
+    made = Injection(replace(AT_ONCE, given=GIVEN), target, 0, faults)
+    made.poll()
 
     with pytest.raises(OSError, match="No space left"):
         made.close()

@@ -67,7 +67,7 @@ def test_a_jvm_is_asked_again_and_again_and_nothing_is_left(jvm: int, tmp_path: 
     jvm_attach.collect_garbage(jvm)
     during = socket_of(jvm).exists()
     jvm_attach.collect_garbage(jvm)
-    jvm_attach.let_go(jvm)
+    jvm_attach.remove_socket(jvm)
 
     assert during
     assert not socket_of(jvm).exists()

@@ -21,6 +21,7 @@ from soak.lab.broker_setup import free_ports
 from soak.lab.brokers import kafka
 from soak.lab.brokers import kafka as files
 from soak.lab.brokers import kafka as jvm
+from soak.lab.faults.registry import all_faults
 from soak.lab.lab import start_lab
 from soak.lab.ports import Running
 from tests.unit.service.test_children import has_ended
@@ -61,10 +62,8 @@ def test_every_lab_broker_and_fault_has_its_seam() -> None:
         assert {"nodes", "partitions"} <= inspect.signature(module.start).parameters.keys(), name
         assert module.MOST_NODES >= 1, name
         assert module.LOCK.is_file(), name
-    for name in plugins.names("soak.lab.faults"):
-        module = plugins.load("soak.lab.faults", name)
-        assert callable(module.inject), name
-        module.Config()
+    for fault in all_faults().values():
+        fault.config()
 
 
 def test_settings_reach_the_broker_but_not_those_that_the_lab_decides(tmp_path: Path) -> None:

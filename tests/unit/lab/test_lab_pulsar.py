@@ -177,12 +177,12 @@ def test_a_relay_holds_up_what_clients_send(tmp_path: Path) -> None:
     try:
         client = Client(broker.service_url, operation_timeout_seconds=60)
         producer = client.create_producer("persistent://public/default/t", send_timeout_millis=2000)
-        relay.tell(Network(delay_seconds=0.2))
+        relay.apply(Network(delay_seconds=0.2))
         is_slow = any(seconds_of(producer) >= 0.4 for _ in range(2000))  # within 20 ms
-        relay.tell(Network(is_cut=True))
+        relay.apply(Network(is_cut=True))
         with pytest.raises(PulsarException):
             send_on(producer)
-        relay.tell(Network())
+        relay.apply(Network())
         client.close()
     finally:
         broker.kill()  # nothing in it is needed any more

@@ -83,13 +83,13 @@ def test_everything_passes_unchanged_and_in_order(relay: Relay) -> None:
 def test_a_cut_holds_everything_and_loses_nothing(relay: Relay) -> None:
     """What was sent meanwhile comes when it is whole again."""
     with connected(relay) as connection:
-        relay.tell(Network(is_cut=True))
+        relay.apply(Network(is_cut=True))
         connection.settimeout(0.3)
         connection.sendall(b"x")
         with pytest.raises(TimeoutError):
             connection.recv(1)
         connection.settimeout(LIMIT_SECONDS)
-        relay.tell(Network())
+        relay.apply(Network())
 
         assert back(connection, 1) == b"x"
 
@@ -98,21 +98,21 @@ def test_what_is_told_is_so_when_the_telling_returns(relay: Relay) -> None:
     """From the first piece on, ever again."""
     with connected(relay) as connection:
         for _ in range(5):
-            relay.tell(Network(delay_seconds=0.1))
+            relay.apply(Network(delay_seconds=0.1))
             begun = time.monotonic()
             connection.sendall(b"x")
             back(connection, 1)
 
             assert time.monotonic() - begun >= 0.2  # both ways
-            relay.tell(Network())
+            relay.apply(Network())
 
 
 def test_a_relay_that_has_ended_needs_no_undoing(relay: Relay) -> None:
     """Nothing passes, and nobody waits for it."""
     relay.stop()
 
-    relay.tell(Network(is_cut=True))
-    relay.tell(Network())
+    relay.apply(Network(is_cut=True))
+    relay.apply(Network())
 
 
 def test_a_relay_that_does_not_heed_is_an_error_until_it_does(echo: int, tmp_path: Path) -> None:
@@ -125,10 +125,10 @@ def test_a_relay_that_does_not_heed_is_an_error_until_it_does(echo: int, tmp_pat
     process.send_signal(signal.SIGSTOP)
     try:
         with pytest.raises(LabError, match="did not heed Network"):
-            made.tell(Network(is_cut=True))
+            made.apply(Network(is_cut=True))
     finally:
         process.send_signal(signal.SIGCONT)
-    made.tell(Network(is_cut=True))
+    made.apply(Network(is_cut=True))
     made.stop()
 
 
@@ -139,7 +139,7 @@ def test_a_relay_without_room_to_say_what_it_heeds_goes_on(echo: int, tmp_path: 
     made.start()
     (tmp_path / "heeded.part").mkdir()
     with pytest.raises(LabError, match="did not heed"):
-        made.tell(Network(delay_seconds=0.01))
+        made.apply(Network(delay_seconds=0.01))
     with socket.create_connection(("127.0.0.1", port), LIMIT_SECONDS) as connection:
         connection.sendall(b"x")
 
@@ -175,7 +175,7 @@ def test_the_way_to_one_broker_may_be_longer_than_to_others() -> None:
 def test_what_it_is_told_stands_in_one_file(tmp_path: Path) -> None:
     """Replaced as a whole."""
     network = Network(delay_seconds=0.5, lost_ratio=0.1)
-    Relay(tmp_path, {}).tell(network)
+    Relay(tmp_path, {}).apply(network)
 
     assert json.loads((tmp_path / "network.json").read_text()) == asdict(network)
 
