@@ -61,7 +61,7 @@ class Interfaces:
 SCAN_PERIOD_NS = 30 * SECOND_NS  # between two looks at all processes: a number may come again
 NEW_PROCESS_NS = 3 * SECOND_NS  # a process is looked at again for so long
 
-_OF_A_RUN = frozenset({"--run-dir", "--home", "--owed"})
+_OF_A_RUN = frozenset({"--run-dir", "--home", "--pending"})
 
 Samples = list[tuple[Column, float]]
 
@@ -80,6 +80,8 @@ def daemon_of(command: Sequence[str]) -> str:
     for at, word in enumerate(command[:-1]):
         if word == "soak.cli.main" or PurePath(word).name == "soak":
             rest = list(command[at + 1 :])
+            if rest[0] == "service" and len(rest) > 1:
+                rest = rest[1:]
             if rest[0] != "report" and not _OF_A_RUN.intersection(rest):
                 return ""
             index = rest.index("--index") + 1 if "--index" in rest else len(rest)

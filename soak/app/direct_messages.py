@@ -93,7 +93,7 @@ def should_notify(unit: str, environment: Mapping[str, str]) -> bool:
     no run begins, which is told already.
     """
     is_refused = environment.get("MONITOR_EXIT_STATUS") == _BAD_PLAN_STATUS
-    if unit.startswith("soak-begin@"):
+    if unit.startswith("soak-start@"):
         return not is_refused
     return is_refused or not unit.startswith(_ALERT_UNIT)
 

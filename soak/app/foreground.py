@@ -358,7 +358,7 @@ def _run_to_end(
         if failure is not None:
             raise failure
         view.note(
-            f"a part of run {run.id}: `soak collect` puts the parts together, then `soak report`"
+            f"a part of run {run.id}: `soak merge` puts the parts together, then `soak report`"
         )
         return FinishedRun(EXIT_INTERRUPTED if state == "interrupted" else 0, folder, is_part=True)
     view.note("making the report")

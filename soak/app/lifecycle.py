@@ -132,7 +132,7 @@ def _await_topics(plan: Plan, run: Run, clock: SystemClock) -> None:
 # --- Waits for a clock that a boot set wrong: the daemons read once a boot which second of the run it is.
 
 CLOCK_TIMEOUT_NS = 600 * SECOND_NS
-"""So long somebody may take to set it; soak-begin@ is stopped some minutes later."""
+"""So long somebody may take to set it; soak-start@ is stopped some minutes later."""
 
 
 def await_clock(folder: RunFolder, own: Collection[str], clock: Clock) -> None:
@@ -217,7 +217,7 @@ CLOSED_STATES = ("ended", "interrupted", "failed")
 SERVICE_LEAD_NS = 30 * SECOND_NS
 """The first message is due so long after the run began: units start one after the other, Spark among them."""
 MAX_DRIVE_CHECK_NS = 600 * SECOND_NS
-"""So long all drives together may be measured: soak-begin@ and soak-finish@ are stopped soon after."""
+"""So long all drives together may be measured: soak-start@ and soak-finish@ are stopped soon after."""
 START_SPACE = "a run begins with its plan's `free_space_floor` there and goes on with a few KiB"
 CLOSE_SPACE = "a few KiB close the run"
 
@@ -242,7 +242,7 @@ def _start_or_resume(path: Path, home: PlanHome, clock: SystemClock) -> None:
     with file_lock(home.path / "begin.lock", "this folder of runs"):
         over, folder = home.newest(*CLOSED_STATES), home.newest("running")
         if over is not None and home.wanted.exists():
-            home.want(())  # `soak finish` closes it, and its report is made
+            home.want(())  # `soak service finish` closes it, and its report is made
             print(f"run {read_run(over).id} is over and not yet closed; start again for a new one")
             return
         if folder is None:

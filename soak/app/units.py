@@ -26,6 +26,8 @@ COMPLETION = Path("usr/local/share/bash-completion/completions/soak")
 PLANS = Path("etc/soak")
 CREDENTIALS = PLANS / "credentials"
 _COMMON, _PROGRAM = "# common.conf\n", "/usr/bin/soak"
+RENAMED_UNITS = tuple(UNITS / f"soak-{name}@.service" for name in ("begin", "failed", "owed"))
+"""Units of earlier versions that have another name now: an installation removes them."""
 HIDDEN_FOLDERS = ("/home", "/root", "/run/user")  # what ProtectHome= takes away
 _PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")
 _TOOL_SECONDS = 60
@@ -62,18 +64,22 @@ def _installable(root: Path, documents: Mapping[Path, str]) -> dict[Path, str]:
 
 
 def install(root: Path, documents: Mapping[Path, str], *, is_dry: bool) -> list[str]:
-    """Write the files below `root` and tell what was done; on this machine the manager is told too.
+    """Write the files below `root`, reload systemd on this machine, and return what was done.
 
     Raises:
-        SoakError: a file cannot be written.
+        SoakError: a file cannot be written, or a run still uses a unit that was renamed since.
     """
     steps = []
+    outdated = [place for place in RENAMED_UNITS if (root / place).is_file()]
+    if outdated:
+        _release(root, {place.stem for place in outdated}, is_dry=is_dry)
     for place, text in {**rendered_files(), **_installable(root, documents)}.items():
         path = root / place
         is_there = path.is_file() and path.read_text() == text
         steps.append(f"{'same' if is_there else 'write'} {path}")
         if not is_there and not is_dry:
             _write(path, text)
+    steps += _remove(root, outdated, is_dry=is_dry)
     commands = [["systemd-sysusers", str(root / SYSUSERS)], ["systemctl", "daemon-reload"]]
     if is_managed(root):
         steps += [f"run {' '.join(command)}" for command in commands]
@@ -97,33 +103,46 @@ def checkout_note(units: Path) -> list[str]:
 
 
 def uninstall(root: Path, *, is_dry: bool) -> list[str]:
-    """Remove what `installed` wrote, and the links of what was enabled; return what was done.
-
-    A unit that has failed is forgotten with it.
+    """Remove what `install` wrote, and the links of enabled units; return what was done.
 
     Raises:
-        SoakError: a unit of ours is running, or a file cannot be removed.
+        SoakError: one of the units is running, or a file cannot be removed.
     """
-    if is_managed(root):
-        listed = run_tool(["systemctl", "list-units", "--plain", "--no-legend", "soak*@*"])
-        running, failed = loaded_units(listed, own_units())
-        if running:
-            raise SoakError(
-                f"{running[0]} is loaded: stop it first, as by systemctl stop 'soak*@*'"
-            )
-        if failed and not is_dry:
-            run_tool(["systemctl", "reset-failed", *failed])
-    files = rendered_files()
-    places = [place for place in (*files, MAN, COMPLETION) if (root / place).is_file()]
+    files = (*rendered_files(), *RENAMED_UNITS, MAN, COMPLETION)
+    _release(root, own_units() | {place.stem for place in RENAMED_UNITS}, is_dry=is_dry)
+    places = [place for place in files if (root / place).is_file()]
     places += _enabled_links(root, {place.name for place in files})
-    if not is_dry:
-        for place in places:
-            try:
-                (root / place).unlink()
-            except OSError as error:
-                raise SoakError(f"cannot remove {root / place}: {error.strerror}") from error
-        if is_managed(root):
-            run_tool(["systemctl", "daemon-reload"])
+    steps = _remove(root, places, is_dry=is_dry)
+    if is_managed(root) and not is_dry:
+        run_tool(["systemctl", "daemon-reload"])
+    return steps
+
+
+def _release(root: Path, units: Collection[str], *, is_dry: bool) -> None:
+    """Have systemd forget failed instances of these units of this machine.
+
+    Raises:
+        SoakError: an instance is running.
+    """
+    if not is_managed(root):
+        return
+    listed = run_tool(["systemctl", "list-units", "--plain", "--no-legend", "soak*@*"])
+    running, failed = loaded_units(listed, units)
+    if running:
+        raise SoakError(
+            f"{running[0]} is running: pause its run first with `systemctl stop 'soak*@*'`; "
+            "started again it resumes"
+        )
+    if failed and not is_dry:
+        run_tool(["systemctl", "reset-failed", *failed])
+
+
+def _remove(root: Path, places: Collection[Path], *, is_dry: bool) -> list[str]:
+    for place in places if not is_dry else ():
+        try:
+            (root / place).unlink()
+        except OSError as error:
+            raise SoakError(f"cannot remove {root / place}: {error.strerror}") from error
     return [f"remove {root / place}" for place in places]
 
 
@@ -133,7 +152,7 @@ def required_folders() -> set[str]:
 
 
 def own_units() -> set[str]:
-    """Return how the names of our units begin, up to the instance: `soak-begin@`."""
+    """Return how the names of our units begin, up to the instance: `soak-start@`."""
     return {place.stem for place in rendered_files() if place.stem.endswith("@")}
 
 

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-UNIT = "soak-owed@t.service"
+UNIT = "soak-pending@t.service"
 RUN = "synthetic-1"
 
 

@@ -24,7 +24,7 @@ from soak.service.systemd import notifier
 from soak.service.signals import stop_event
 
 keep_apart(SystemClock())
-if Path(sys.argv[sys.argv.index("--owed") + 1], "broken").exists():
+if Path(sys.argv[sys.argv.index("--pending") + 1], "broken").exists():
     sys.exit(1)
 stop, manager = stop_event(), notifier()
 manager.ready()
@@ -50,7 +50,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def unit(plan: str) -> str:
-    return f"soak-owed@{plan}.service"
+    return f"soak-pending@{plan}.service"
 
 
 def await_wait(world: World, plan: str) -> None:
@@ -80,10 +80,10 @@ def test_it_waits_and_goes_on_once_it_can(world: World) -> None:
 def test_it_can_be_stopped_while_it_waits_and_then_nothing_is_held_against_it(world: World) -> None:
     """Nobody waits for the wait; what was noted of its starts goes with it."""
     await_wait(world, "y")
-    noted = world.run("ls", "/run/soak-owed@y")
+    noted = world.run("ls", "/run/soak-pending@y")
     world.run("systemctl", "stop", unit("y"))
     state, result = world.show(unit("y"), "ActiveState"), world.show(unit("y"), "Result")
-    left = world.run("ls", "/run/soak-owed@y")
+    left = world.run("ls", "/run/soak-pending@y")
 
     assert noted == "starts"
     assert (state, result) == ("inactive", "success")

@@ -83,7 +83,7 @@ def test_nothing_starts_without_a_run_that_began(world: World) -> None:
     world.until(lambda: told.read_text() != before, "people to be told of it")
 
     assert refused == {"begin"}
-    assert before == "soak-begin@x: exit-code\n"
+    assert before == "soak-start@x: exit-code\n"
     assert told.read_text() == before + "soak-alert@x: exit-code\n"
     assert "ependency" in alone or "inactive" in alone
     assert after == refused

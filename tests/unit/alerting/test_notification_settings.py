@@ -184,5 +184,5 @@ def test_the_farewell_tells_an_added_sink_the_last_words_too(tmp_path: Path) -> 
 def test_the_units_name_the_file() -> None:
     """It is the one from which the run began; a restart of the unit alone is enough."""
     root = ROOT / "systemd"
-    for name in ("soak-alert@.service", "soak-owed@.service"):
-        assert " --telling /etc/soak/%i.yaml\n" in (root / name).read_text()
+    for name in ("soak-alert@.service", "soak-pending@.service"):
+        assert " --sinks-from /etc/soak/%i.yaml\n" in (root / name).read_text()

@@ -30,7 +30,7 @@ from tests.unit.sinks.test_webhook import Receiver
 
 # --- People hear of a unit that systemd has given up: nobody looks at a host for weeks.
 
-UNIT = "soak-begin@p"
+UNIT = "soak-start@p"
 PLAN = """name: p
 broker: {{kafka: {{bootstrap_servers: '127.0.0.1:9'}}}}
 sinks:
@@ -46,9 +46,9 @@ SAID = {
 def test_the_message_names_unit_host_and_how() -> None:
     told = failure_message("p", UNIT, "h1", SAID, 0)
 
-    assert told.subject == "[soakd] p: soak-begin@p failed on h1"
+    assert told.subject == "[soakd] p: soak-start@p failed on h1"
     assert "at 1970-01-01 00:00:00Z: exit-code 1." in told.text
-    assert "journalctl -u soak-begin@p" in told.text
+    assert "journalctl -u soak-start@p" in told.text
 
 
 def test_without_the_alert_daemon_findings_reach_nobody() -> None:
@@ -68,7 +68,7 @@ def test_another_try_is_the_same_message() -> None:
 
 
 def test_without_a_word_of_systemd_there_is_a_message_all_the_same() -> None:
-    assert "soak-begin@p failed on h1" in failure_message("p", UNIT, "h1", {}, 0).subject
+    assert "soak-start@p failed on h1" in failure_message("p", UNIT, "h1", {}, 0).subject
 
 
 def test_it_reaches_the_sinks_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +132,8 @@ class Away:
 @pytest.mark.parametrize(
     ("unit", "status", "mails"),
     [
-        ("soak-begin@p", "2", 0),
-        ("soak-begin@p", "1", 1),
+        ("soak-start@p", "2", 0),
+        ("soak-start@p", "1", 1),
         ("soak-report@p", "2", 1),
         ("soak-alert@p", "2", 1),
         ("soak-alert@p", "1", 0),
@@ -160,9 +160,11 @@ def test_who_cannot_tell_of_himself_is_told_of() -> None:
     units = {
         place.name: text for place, text in rendered_files().items() if place.suffix == ".service"
     }
-    told = [name for name, text in units.items() if "OnFailure=soak-failed@%N.service" in text]
+    told = [
+        name for name, text in units.items() if "OnFailure=soak-notify-failure@%N.service" in text
+    ]
 
-    assert told == ["soak-alert@.service", "soak-begin@.service", "soak-report@.service"]
+    assert told == ["soak-alert@.service", "soak-start@.service", "soak-report@.service"]
 
 
 # --- The alert daemon that dies at each start: it says so itself, once, and again when that comes back.

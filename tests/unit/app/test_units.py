@@ -94,6 +94,23 @@ def test_a_second_time_writes_only_what_differs(tmp_path: Path) -> None:
     ]
 
 
+def test_units_of_earlier_versions_are_removed_by_their_old_names(tmp_path: Path) -> None:
+    """Installing over an earlier version leaves one unit for each purpose, and uninstalling none."""
+    old = [tmp_path / units.UNITS / f"soak-{name}@.service" for name in ("begin", "failed", "owed")]
+    (tmp_path / units.UNITS).mkdir(parents=True)
+    for path in old:
+        path.write_text("[Unit]\n")
+    dry = units.install(tmp_path, {}, is_dry=True)
+    still_there = [path.exists() for path in old]
+    steps = units.install(tmp_path, {}, is_dry=False)
+    is_removed = [not path.exists() for path in old]
+    old[0].write_text("[Unit]\n")
+
+    assert all(f"remove {path}" in dry and f"remove {path}" in steps for path in old)
+    assert still_there == is_removed == [True] * 3
+    assert f"remove {old[0]}" in units.uninstall(tmp_path, is_dry=False)
+
+
 def test_units_that_run_a_checkout_say_so(tmp_path: Path) -> None:
     """A `git pull` there would give a daemon that dies another program than its run began with."""
     installed = tmp_path / "share" / "soakd" / "systemd"
@@ -142,8 +159,8 @@ def test_a_daemon_never_stops_trying_and_starts_only_in_a_run(place: Path) -> No
 
     if "Type=notify" in text:
         assert "StartLimitIntervalSec=0\n" in text
-    if "PartOf=soak@%i.target" in text and "soak-begin" not in place.name:
-        assert "\nRequisite=soak-begin@%i.service\nAfter=soak-begin@%i.service" in text
+    if "PartOf=soak@%i.target" in text and "soak-start" not in place.name:
+        assert "\nRequisite=soak-start@%i.service\nAfter=soak-start@%i.service" in text
 
 
 @pytest.mark.parametrize("place", SERVICES, ids=lambda place: place.name)
@@ -224,7 +241,7 @@ def test_each_daemon_that_measures_is_watched() -> None:
 # --- What is wrong with installed units is told at once, and not by a daemon that does not start.
 
 OTHER = Account()
-UNITS = {"soak@", "soak-begin@", "soak-alert@"}
+UNITS = {"soak@", "soak-start@", "soak-alert@"}
 
 
 @pytest.fixture
@@ -385,9 +402,9 @@ def test_of_what_systemd_says_only_our_units_are_wrong() -> None:
     """A machine's other units have warnings of their own, which held up our installation."""
     said = [
         "/lib/systemd/system/plymouth-start.service:15: Unit configured to use KillMode=none.",
-        "/etc/systemd/system/soak-begin@check.service:4: Unknown key name 'Bogus'",
+        "/etc/systemd/system/soak-start@check.service:4: Unknown key name 'Bogus'",
         "soak-alert@check.service: Command /opt/soakd/bin/soak is not executable: No such file",
-        "/etc/systemd/system/my-soak-begin@x.service:3: Unknown key name 'Mine'",
+        "/etc/systemd/system/my-soak-start@x.service:3: Unknown key name 'Mine'",
         "soak-mine@x.service: Unit of somebody else",
         "Failed to initialize manager: Permission denied",
         "",
@@ -399,7 +416,7 @@ def test_of_what_systemd_says_only_our_units_are_wrong() -> None:
 def test_a_unit_that_failed_does_not_hold_up_its_removal() -> None:
     """It does not run, and `systemctl stop` does not take it off the list."""
     listed = """
-soak-begin@x.service  loaded failed   failed  Soak x: begin a run, or go on with one
+soak-start@x.service  loaded failed   failed  Soak x: begin a run, or go on with one
 soak-mine@x.service   loaded active   running Of somebody else
 soak-alert@y.service  loaded activating auto-restart Soak y: tell people what was found
 soak@y.target         loaded active   active  Soak run of the plan y
@@ -408,4 +425,4 @@ soak@y.target         loaded active   active  Soak run of the plan y
     running, failed = units.loaded_units(listed, UNITS)
 
     assert running == ["soak-alert@y.service", "soak@y.target"]
-    assert failed == ["soak-begin@x.service"]
+    assert failed == ["soak-start@x.service"]
