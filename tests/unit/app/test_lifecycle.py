@@ -85,7 +85,7 @@ def test_what_only_a_run_that_begins_can_be_told_is_refused(option: list[str]) -
     refused = CliRunner().invoke(main.build(words), words).exception
 
     assert isinstance(refused, PlanError)
-    assert str(refused) == f"{option[0]}: a run goes on as it began, by its own plan.yaml"
+    assert str(refused) == f"{option[0]}: a resumed run follows its own plan.yaml"
 
 
 def test_a_run_whose_daemons_a_service_manager_starts_is_left_to_it(tmp_path: Path) -> None:

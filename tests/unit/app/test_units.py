@@ -224,7 +224,7 @@ def test_what_measures_a_drive_may_write_where_the_broker_does() -> None:
     """The fsync probe, and the drive check at both ends of a run; nobody else."""
     may = {place.name for place in SERVICES if "ReadWritePaths=-/var/lib/kafka" in FILES[place]}
 
-    assert may == {f"soak-{name}@.service" for name in ("begin", "finish", "host", "probe")}
+    assert may == {f"soak-{name}@.service" for name in ("start", "finish", "host", "probe")}
 
 
 def test_each_daemon_that_measures_is_watched() -> None:

@@ -27,7 +27,7 @@ def test_the_man_page_names_every_command(name: str) -> None:
 
 def test_the_man_page_says_what_options_do() -> None:
     assert r"\fB\-\-resume\fR" in PAGE
-    assert "Go on with the plan's run that was cut short" in PAGE
+    assert "Resume the plan's interrupted run" in PAGE
 
 
 def test_no_line_of_the_page_is_a_macro_by_accident() -> None:
