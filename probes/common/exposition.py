@@ -51,10 +51,10 @@ class Page:
 class ExpositionParser:
     """Reads pages of one source for the same names again and again."""
 
-    def __init__(self, names: Iterable[str], most_series: int = MAX_SERIES) -> None:
+    def __init__(self, names: Iterable[str], max_series: int = MAX_SERIES) -> None:
         wanted = _one_of(sorted(set(names))).encode()
         self._lines = re.compile(rb"(\n%s(?![a-zA-Z0-9_:])[^\n]*+)%s" % (wanted, _FOLLOWED))
-        self._most_series = most_series
+        self._max_series = max_series
         self._heads: dict[bytes, SeriesKey] = {}
         self._labels: dict[Labels, Labels] = {}  # many series of a page have the same
 
@@ -87,9 +87,9 @@ class ExpositionParser:
             name, labels = key
             found = series.setdefault(name, {})
             count += 1
-            if count > self._most_series:
+            if count > self._max_series:
                 raise ProbeError(
-                    f"the page has more than {self._most_series} wanted series: raise most_series"
+                    f"the page has more than {self._max_series} wanted series: raise max_series"
                 )
             if labels in found and found[labels] != value:
                 damaged.add(name)
@@ -102,7 +102,7 @@ class ExpositionParser:
             key = _key(head)
             if key is None:
                 return _with_time(line)
-            if len(self._heads) >= 2 * self._most_series:
+            if len(self._heads) >= 2 * self._max_series:
                 self._heads.clear()
                 self._labels.clear()
             name, labels = key

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic.dataclasses import dataclass as config_dataclass
 
@@ -20,7 +20,7 @@ from probes.prometheus.sources import MetricsPage, MetricsServer, MetricsSource
 from soak.clients import client_settings, http
 from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingError
 from soak.core.model import Column, Event, Labels, Reading
-from soak.core.plan.config import STRICT, Settings
+from soak.core.plan.config import STRICT, FormerName, Settings
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns, size_bytes
 
@@ -171,9 +171,8 @@ class Target:
     maps: tuple[str, ...]  # files of `name_maps/` without `.toml`, or paths that end in it
     kind: Literal["page", "server"] = "page"
     selector: str = ""  # of a server: which of its series, such as job="kafka"
-    look_back: Duration = duration_ns(
-        "1h"
-    )  # of a server: so much is made up for after a late start
+    # Of a server: so much is recorded afterwards when the probe starts late.
+    backfill: Annotated[Duration, FormerName("look_back")] = duration_ns("1h")
     client: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -182,8 +181,8 @@ class Target:
             raise ValueError("maps must name at least one map of names")
         if self.selector and self.kind != "server":
             raise ValueError("selector belongs to the kind server")
-        if not 0 <= self.look_back <= duration_ns("7d"):
-            raise ValueError("look_back must lie between 0s and 7d")
+        if not 0 <= self.backfill <= duration_ns("7d"):
+            raise ValueError("backfill must lie between 0s and 7d")
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -192,17 +191,17 @@ class Config:
         default_factory=dict
     )  # by the label `target` of what they give
     timeout: Duration = 5 * SECOND_NS
-    largest_page: Size = size_bytes("32MiB")
-    # that are wanted of a page; each costs 2 to 4 KB and 10 to 15 us a reading, 35 while others come and go
-    most_series: int = MAX_SERIES
+    max_page_size: Annotated[Size, FormerName("largest_page")] = size_bytes("32MiB")
+    # That are wanted of a page; each costs 2 to 4 KB and 10 to 15 us a reading, 35 us while series come and go.
+    max_series: Annotated[int, FormerName("most_series")] = MAX_SERIES
 
     def __post_init__(self) -> None:
         if not all(_NAME.fullmatch(name) for name in self.targets):
             raise ValueError("targets are named by letters, digits, '_', '.', ':' and '-'")
         if self.timeout <= 0:
             raise ValueError("timeout must be above 0s")
-        if self.most_series < 1:
-            raise ValueError("most_series must be at least 1")
+        if self.max_series < 1:
+            raise ValueError("max_series must be at least 1")
 
 
 def build(config: Config, clock: Clock) -> Prometheus:
@@ -256,10 +255,10 @@ def open_source(
         target.url,
         access=lambda: http.access_of(target.client),
         timeout_seconds=config.timeout / SECOND_NS,
-        max_bytes=config.largest_page,
+        max_bytes=config.max_page_size,
     )
     if target.kind == "page":
-        return MetricsPage(target.url, client, names, clock, config.most_series)
+        return MetricsPage(target.url, client, names, clock, config.max_series)
     return MetricsServer(target.url, client, names, clock, selector=target.selector)
 
 
@@ -329,7 +328,7 @@ class Prometheus:
             end_ns = min(begin_ns + step_ns, until_ns)
             rows: dict[int, Samples] = {}
             for target in list(asked):
-                if end_ns <= until_ns - self._config.targets[target.name].look_back:
+                if end_ns <= until_ns - self._config.targets[target.name].backfill:
                     continue
                 try:
                     found = target.earlier(end_ns, (end_ns - begin_ns) / SECOND_NS)

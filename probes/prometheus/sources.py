@@ -56,11 +56,11 @@ class MetricsPage:
         http: HttpClient,
         names: AbstractSet[str],
         clock: Clock,
-        most_series: int = MAX_SERIES,
+        max_series: int = MAX_SERIES,
     ) -> None:
         self._url = url
         self._http = http
-        self._exposition = ExpositionParser(names, most_series)
+        self._exposition = ExpositionParser(names, max_series)
         self._clock = clock
 
     def fetch(self) -> Fetched:

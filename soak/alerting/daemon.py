@@ -272,7 +272,7 @@ class AlertDaemon:
         now_ns = self._clock.wall_ns()
         with FindingsStore(self._folder.findings) as store:
             sent = store.sent_between(sink, now_ns - HOUR_NS, now_ns)
-        if sent < self._plan.alerts.most_per_hour:
+        if sent < self._plan.alerts.max_per_hour:
             return False
         self._why = f"{sent} messages to {sink} in an hour"
         return True

@@ -7,15 +7,17 @@ import logging
 import os
 import pkgutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import typer
 
 import soak.cli
 from soak.core.clock import SystemClock
 from soak.core.errors import PlanError, SoakError
+from soak.core.plan.config import FormerNameWarning
 from soak.service import systemd
 from soak.service.restart_backoff import keep_apart
 from soak.service.scheduling import limit_numpy_threads
@@ -96,6 +98,7 @@ def run() -> None:
     keep_private()
     limit_numpy_threads()
     set_up_logging()
+    warnings.showwarning = _with_former_names(warnings.showwarning)
     try:
         clock = SystemClock()
         systemd.apply_niceness_to_group(clock)
@@ -118,6 +121,18 @@ def run() -> None:
             raise
         LOG.critical("crashed error=%s", type(error).__name__, exc_info=True)
         sys.exit(EXIT_FAILED)
+
+
+def _with_former_names(show: Callable[..., None]) -> Callable[..., None]:
+    """Return a `warnings.showwarning` that prints a former key of a plan as one plain line."""
+
+    def shown(message: Warning | str, category: type[Warning], *rest: Any) -> None:  # noqa: ANN401  # as in warnings
+        if issubclass(category, FormerNameWarning):
+            print_error(f"soak: {message}")
+        else:
+            show(message, category, *rest)
+
+    return shown
 
 
 def _modules() -> Iterator[ModuleType]:

@@ -150,7 +150,9 @@ def next_rate(config: Ramp, bounds: Bounds) -> Fraction | None:
     if high is None:
         if low is None:
             return config.start
-        return None if low >= config.most else min(_rounded(low * growth, config), config.most)
+        return (
+            None if low >= config.max_rate else min(_rounded(low * growth, config), config.max_rate)
+        )
     if low is None:
         lower = _rounded(high / growth, config)
         return lower if lower >= config.start * MIN_START_RATIO else None

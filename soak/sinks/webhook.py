@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import field
 from datetime import UTC, datetime
+from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic.dataclasses import dataclass
@@ -19,7 +20,7 @@ from pydantic.dataclasses import dataclass
 from soak.clients.client_settings import SECRET_HELP, is_secret_reference, resolve_secrets
 from soak.clients.http import Access, Answer, HttpClient, HttpError, bearer, tls_context
 from soak.core.clock import SystemClock
-from soak.core.plan.config import STRICT
+from soak.core.plan.config import STRICT, FormerName
 from soak.core.ports import Clock, Message, Outcome
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
@@ -38,7 +39,9 @@ class Config:
     token: str = ""  # where a bearer token is, such as ${credential:soak_webhook}
     ca_file: str = ""  # of a certificate that this machine does not trust by itself
     labels: dict[str, str] = field(default_factory=dict)  # more, such as {team: streaming}
-    lasts: Duration = duration_ns("15min")  # an alert that is not posted again for so long ends
+    resolve_timeout: Annotated[Duration, FormerName("lasts")] = duration_ns(
+        "15min"
+    )  # an alert that is not posted again for so long ends
     timeout: Duration = 10 * SECOND_NS  # for a whole try
 
     def __post_init__(self) -> None:
@@ -60,8 +63,8 @@ class Config:
                 raise ValueError(f"labels: {name!r} is no name of a label")
         if not 0 < self.timeout <= _MAX_TIMEOUT:
             raise ValueError("timeout must be above 0s and at most 60s")
-        if self.lasts < _MIN_RESOLVE_TIMEOUT:
-            raise ValueError("lasts must be at least 5min: alerts are posted every 2min")
+        if self.resolve_timeout < _MIN_RESOLVE_TIMEOUT:
+            raise ValueError("resolve_timeout must be at least 5min: alerts are posted every 2min")
 
 
 def build(config: Config) -> WebhookSink:
@@ -71,7 +74,9 @@ def build(config: Config) -> WebhookSink:
 def alert_of(config: Config, message: Message, now_wall_ns: int) -> dict[str, object]:
     """Return the alert: what it is about in its labels, what was found in its annotations."""
     begin_ns = message.begin_wall_ns or message.at_wall_ns
-    end_ns = now_wall_ns + config.lasts if message.end_wall_ns is None else message.end_wall_ns
+    end_ns = (
+        now_wall_ns + config.resolve_timeout if message.end_wall_ns is None else message.end_wall_ns
+    )
     labels = {"alertname": ALERTNAME, "severity": "warning", **config.labels, **message.labels}
     return {
         "labels": labels,

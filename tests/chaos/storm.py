@@ -47,7 +47,7 @@ load: {{rate: 300/s, producers: 2}}
 phases: {{warm_up: 5s, soak: 12h, drain: 60s}}
 probes: {{host: {{}}, pressure: {{}}}}
 sinks: {{mail: {{to: [a@example.org], host: mail.soak.test, port: {mail_port}, timeout: 3s}}}}
-alerts: {{most_per_hour: 10000}}
+alerts: {{max_per_hour: 10000}}
 detection: {{detectors: {{level_shift: {{}}}}}}
 free_space_floor: 0B
 """

@@ -94,7 +94,7 @@ def test_a_ramp_ends_below_what_its_own_processes_are_known_to_do(path: Path) ->
     """Else the rate found is ours: docs/load.md, Figures. More readers than partitions read nothing."""
     plan = load_plan(path).plan
     ramp = plan.phases.ramp
-    most = ramp.most if ramp is not None else plan.load.rate
+    most = ramp.max_rate if ramp is not None else plan.load.rate
     readers = min(plan.consumers.per_subscription, plan.topic.total_partitions)
 
     assert most / plan.load.producers <= SENT_BY_A_PROCESS

@@ -44,15 +44,15 @@ class KnownRun:
 
 
 def write_known_run(
-    path: Path, *, gap: Sequence[int] = (), paused: Sequence[int] = (), tailing: int = 0
+    path: Path, *, gap: Sequence[int] = (), paused: Sequence[int] = (), live: int = 0
 ) -> KnownRun:
     """Write the run; no source records the seconds of `gap`.
 
-    In those of `paused` consumers read nothing, but for the subscriptions that are tailing.
+    In those of `paused` consumers read nothing, but for the subscriptions that are live.
     """
     folder = RunFolder(path)
     path.mkdir(parents=True)
-    plan = PLAN.replace("subscriptions: 2", f"subscriptions: 2, tailing: {tailing}")
+    plan = PLAN.replace("subscriptions: 2", f"subscriptions: 2, live_subscriptions: {live}")
     folder.plan.write_text(text.dump(text.load(plan, "plan.yaml").plan))
     write_run(folder, Run("known-1", START_WALL_NS, "host", {}, "ended", "known"))
     end_k = WARM_UP + SOAK
@@ -68,7 +68,7 @@ def write_known_run(
         for k in (k for k in range(end_k + 2) if k not in gap):
             produced.append(_produced(run, k, rng))
             second = _consumed(run, k, rng)
-            consumed.append(_paused(second) if k in paused and index >= tailing else second)
+            consumed.append(_paused(second) if k in paused and index >= live else second)
         _write(folder, f"produce.{index}@host", produced)
         _write(folder, f"consume.{index}@host", consumed)
     return run

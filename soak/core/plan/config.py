@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict
@@ -26,6 +27,18 @@ def _texts(value: object) -> object:
 
 Settings = Annotated[dict[str, str], BeforeValidator(_texts)]
 """Settings passed through to a client or broker under their real names."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormerName:
+    """A key that older files use for a field: `max_runs: Annotated[int, FormerName("most_runs")]`."""
+
+    name: str
+
+
+class FormerNameWarning(FutureWarning):
+    """A file uses a former key; the message names file, line, and both keys."""
+
 
 PluginConfigs = dict[str, Any]
 """Name of a plug-in to its `Config`; `plan_text` fills it from the plug-in's file."""

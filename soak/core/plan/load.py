@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic.dataclasses import dataclass
 
-from soak.core.plan.config import STRICT, check_between
+from soak.core.plan.config import STRICT, FormerName, check_between
 from soak.core.units import SECOND_NS, Duration, Rate, Size, rate_per_second
 
 SMALLEST_MESSAGE_BYTES = 64  # the header takes 48
@@ -115,13 +115,16 @@ class Consumers:
 
     subscriptions: int = 1
     per_subscription: int = 1  # processes that share a subscription's partitions
-    tailing: int = 0  # so many subscriptions, the first ones, read on while the others catch up
+    # So many subscriptions, the first ones, read on while the others pause and catch up.
+    live_subscriptions: Annotated[int, FormerName("tailing")] = 0
 
     def __post_init__(self) -> None:
         for key in ("subscriptions", "per_subscription"):
             check_between(self, key, 1, 100)
-        if not 0 <= self.tailing < self.subscriptions:
-            raise ValueError("tailing must be below subscriptions: some must be left to catch up")
+        if not 0 <= self.live_subscriptions < self.subscriptions:
+            raise ValueError(
+                "live_subscriptions must be below subscriptions: some must be left to catch up"
+            )
 
     @property
     def processes(self) -> int:
@@ -133,7 +136,7 @@ class Consumers:
 
     def catches_up(self, index: int) -> bool:
         """Return whether consumer process `index` pauses while a backlog is built."""
-        return self.subscription_of(index) >= self.tailing
+        return self.subscription_of(index) >= self.live_subscriptions
 
     def member_of(self, index: int) -> int:
         """Return which of its subscription's processes consumer process `index` is."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Annotated
 
 from pydantic.dataclasses import dataclass
 
-from soak.core.plan.config import STRICT, check_between
+from soak.core.plan.config import STRICT, FormerName, check_between
 from soak.core.units import SECOND_NS, Duration, Rate, Size, duration_ns, rate_per_second
 
 
@@ -15,7 +16,9 @@ class Ramp:
     """The search for the highest sustained rate: grow until the cluster no longer follows, then bisect."""
 
     start: Rate = field(default_factory=lambda: rate_per_second("1k/s"))
-    most: Rate = field(default_factory=lambda: rate_per_second("10M/s"))
+    max_rate: Annotated[Rate, FormerName("most")] = field(
+        default_factory=lambda: rate_per_second("10M/s")
+    )
     growth: float = 2.0  # from one step to the next
     step: Duration = 30 * SECOND_NS  # each rate is held this long
     precision: float = 0.05  # bisect until the bounds are this close, as a share of the rate
@@ -23,8 +26,8 @@ class Ramp:
     soak_share: float = 0.0  # of the rate found, for the soak; 0: the soak keeps `load.rate`
 
     def __post_init__(self) -> None:
-        if not 0 < self.start <= self.most:
-            raise ValueError("start must be above 0/s and not above most")
+        if not 0 < self.start <= self.max_rate:
+            raise ValueError("start must be above 0/s and not above max_rate")
         check_between(self, "growth", 1.05, 10)
         check_between(self, "precision", 0.001, 0.5)
         check_between(self, "soak_share", 0, 1)

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import field
 from types import NoneType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic.dataclasses import dataclass
 
-from soak.core.plan.config import STRICT, PluginConfigs, Settings, check_between
+from soak.core.plan.config import STRICT, FormerName, PluginConfigs, Settings, check_between
 from soak.core.plan.load import Consumers, Load
 from soak.core.plan.phases import PhaseLengths
 from soak.core.units import (
@@ -112,12 +112,13 @@ class Maintenance:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Alerts:
-    most_per_hour: int = 20  # messages on findings to each sink; more of them wait
+    # Messages on findings to each sink; more of them wait.
+    max_per_hour: Annotated[int, FormerName("most_per_hour")] = 20
     digest: str = ""  # when, as cron in UTC; empty: none
     maintenance: tuple[Maintenance, ...] = ()
 
     def __post_init__(self) -> None:
-        check_between(self, "most_per_hour", 1, 10_000)
+        check_between(self, "max_per_hour", 1, 10_000)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -240,7 +240,7 @@ def exceeded_limits(plan: Plan, table: Sequence[Point] = ()) -> list[tuple[KeyPa
 def _highest_rate(plan: Plan, table: Sequence[Point]) -> tuple[KeyPath, Fraction]:
     rates = planned_rates(plan, table)
     if plan.phases.ramp is not None:
-        rates.append((("phases", "ramp", "most"), plan.phases.ramp.most))
+        rates.append((("phases", "ramp", "max_rate"), plan.phases.ramp.max_rate))
     return max(rates, key=lambda one: one[1])
 
 

@@ -190,7 +190,7 @@ def _ramp(ramp: Ramp, factor: Fraction, time: Fraction) -> Ramp:
     return dataclasses.replace(
         ramp,
         start=nearest_rate(ramp.start * factor),
-        most=nearest_rate(ramp.most * factor),
+        max_rate=nearest_rate(ramp.max_rate * factor),
         step=_seconds(ramp.step, time, least=_LEAST_STEP),
     )
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from soak.core import plugins
 from soak.core.errors import PlanError
+from soak.core.plan.config import FormerName, FormerNameWarning
 from soak.core.plan.plan import (
     PLUGIN_SECTIONS,
     STREAM_DETECTOR,
@@ -36,7 +38,13 @@ class Document:
 
     name: str
     value: Any
-    lines: Mapping[KeyPath, int]
+    lines: dict[KeyPath, int]
+
+    def rename_key(self, place: KeyPath, name: str) -> None:
+        """Let errors about what stands at `place` call its last key `name`."""
+        new = (*place[:-1], name)
+        for known in [one for one in self.lines if one[: len(place)] == place]:
+            self.lines[*new, *known[len(place) :]] = self.lines[known]
 
     def error(self, place: KeyPath, message: str) -> PlanError:
         """Return the error `file:line: key: message`; a key that is not there takes its parent's line."""
@@ -152,10 +160,66 @@ def mistyped(hint: Any, value: object, place: KeyPath) -> Iterator[tuple[KeyPath
         for key, item in value.items():
             if key in hints:
                 yield from mistyped(hints[key], item, (*place, key))
-    elif get_origin(hint) is not Annotated:  # those read text themselves
+    elif get_origin(hint) is Annotated:
+        inner, *metadata = get_args(hint)
+        if not any(isinstance(one, BeforeValidator) for one in metadata):  # those read text
+            yield from mistyped(inner, value, place)
+    else:
         for inner in get_args(hint):
             for at, item in _items(hint, value):
                 yield from mistyped(inner, item, (*place, *at))
+
+
+def with_current_keys(hint: Any, value: Any, document: Document, place: KeyPath) -> Any:  # noqa: ANN401  # any annotation
+    """Return the value with the current key for each former one, and warn of each.
+
+    Raises:
+        PlanError: a key is given under both names.
+    """
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        hints = get_type_hints(hint, include_extras=True)
+        current = _current_names(hints)
+        found = {}
+        for key, item in value.items():
+            name = current.get(key, key)
+            if name != key:
+                _rename_key(document, (*place, key), name, is_given=name in value)
+            found[name] = with_current_keys(hints.get(name), item, document, (*place, name))
+        return found
+    for inner in get_args(hint):
+        if get_origin(hint) is tuple and isinstance(value, list):
+            value = [
+                with_current_keys(inner, item, document, (*place, number))
+                for number, item in enumerate(value)
+            ]
+        elif get_origin(hint) is dict and isinstance(value, dict):
+            value = {
+                key: with_current_keys(inner, item, document, (*place, key))
+                for key, item in value.items()
+            }
+        elif get_origin(hint) not in {tuple, dict}:
+            value = with_current_keys(inner, value, document, place)
+    return value
+
+
+def _current_names(hints: Mapping[str, Any]) -> dict[str, str]:
+    """Return the former keys of a section with their current names."""
+    return {
+        former.name: name
+        for name, hint in hints.items()
+        for former in getattr(hint, "__metadata__", ())
+        if isinstance(former, FormerName)
+    }
+
+
+def _rename_key(document: Document, place: KeyPath, name: str, *, is_given: bool) -> None:
+    if is_given:
+        raise document.error(place, f"is the former name of {name}, which is given too: remove it")
+    document.rename_key(place, name)
+    text = str(document.error(place, f"is now called {name}"))
+    warnings.warn(text, FormerNameWarning, stacklevel=1)
 
 
 def _items(hint: Any, value: object) -> Iterator[tuple[KeyPath, object]]:  # noqa: ANN401  # any annotation
@@ -300,8 +364,7 @@ def validated(kind: type[Any], raw: object, document: Document, place: KeyPath) 
     Raises:
         PlanError: with the line and key of the first fault.
     """
-    if raw is None:
-        raw = {}
+    raw = with_current_keys(kind, {} if raw is None else raw, document, place)
     for where, message in mistyped(kind, raw, ()):
         raise document.error((*place, *where), message)
     try:

@@ -148,7 +148,7 @@ def test_waits_grow_to_a_quarter_of_an_hour_and_no_further() -> None:
 def test_a_flood_is_spread_over_the_hours(tmp_path: Path) -> None:
     """Two an hour: the rest waits, also for a daemon that was started again."""
     desk = Desk(tmp_path, DELIVERED).without_pictures()
-    desk.say("alerts: {most_per_hour: 2}")
+    desk.say("alerts: {max_per_hour: 2}")
     for number in range(4):
         desk.save("confirmed", key=f"synthetic-1-{200 + number}")
     told = []

@@ -120,7 +120,7 @@ def test_what_was_sent_is_marked_as_soon_as_it_can_be(tmp_path: Path) -> None:
 def test_a_pause_keeps_to_the_limit_of_the_hour_and_to_waits(tmp_path: Path) -> None:
     """Somebody comes after it: thirty mails at once are for the end of a run alone."""
     desk = Desk(tmp_path, DELIVERED).without_pictures()
-    desk.say("alerts: {most_per_hour: 2}")
+    desk.say("alerts: {max_per_hour: 2}")
     for number in range(12):
         desk.save("confirmed", key=f"synthetic-1-{200 + number}")
     desk.folder.phases.write_text(decision_line("soak", 0))
@@ -137,7 +137,7 @@ def test_a_pause_keeps_to_the_limit_of_the_hour_and_to_waits(tmp_path: Path) -> 
 def test_a_clock_that_ran_ahead_mutes_nobody(tmp_path: Path) -> None:
     """Two messages were sent in an hour that has yet to come."""
     desk = Desk(tmp_path, DELIVERED).without_pictures()
-    desk.say("alerts: {most_per_hour: 2, digest: '0 7 * * *'}")
+    desk.say("alerts: {max_per_hour: 2, digest: '0 7 * * *'}")
     desk.save("confirmed", key=OTHER)
     desk.clock.advance(48 * 3600)
     desk.alerts().poll()

@@ -65,7 +65,7 @@ def test_a_correction_that_is_put_off_is_the_same_mail_later(tmp_path: Path) -> 
 def test_a_correction_counts_as_any_other_news(tmp_path: Path) -> None:
     """One an hour: it waits for the next."""
     desk = Desk(tmp_path, DELIVERED).without_pictures()
-    desk.say("alerts: {most_per_hour: 1}")
+    desk.say("alerts: {max_per_hour: 1}")
     desk.alerts().poll()
     correct(desk)
     desk.alerts().poll()

@@ -259,7 +259,7 @@ def plan_of(more: str) -> Plan:
             "load: {message_size: 64B, profile: {steps: [{after: 1h, rate: 200k/s}]}}",
             "load.profile.steps.0.rate",
         ),
-        ("load: {message_size: 64B}\nphases: {ramp: {most: 200k/s}}", "phases.ramp.most"),
+        ("load: {message_size: 64B}\nphases: {ramp: {max_rate: 200k/s}}", "phases.ramp.max_rate"),
         ("load: {rate: 50k/s}\ntopic: {replication: 3}", "load.rate"),
         ("topic: {partitions: 1001}", "topic.partitions"),
         ("topic: {count: 101}", "topic.count"),

@@ -118,7 +118,7 @@ def test_a_cluster_slower_than_the_first_rate_is_found_below_it(capacity: float)
 
 def test_a_cluster_that_follows_everything_is_asked_for_the_most_and_no_more() -> None:
     bounds, tried = Bounds(), []
-    while (rate := next_rate(Ramp(most=Fraction(6000)), bounds)) is not None:
+    while (rate := next_rate(Ramp(max_rate=Fraction(6000)), bounds)) is not None:
         tried.append(int(rate))
         bounds = bounds.after(rate, Outcome(is_sustained=True, why=""))
 

@@ -1,4 +1,4 @@
-"""tests.unit.core.test_plan."""
+"""Plans: bad ones are refused with a place, shipped ones load, former keys are read with a warning."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from soak.cli import main
 from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan import text as plan_text
+from soak.core.plan.config import FormerName, FormerNameWarning
 from soak.core.plan.plan import PLUGIN_SECTIONS, Plan
-from tests.support.paths import ROOT
+from tests.support.paths import DATA, ROOT
 
-BAD = sorted((ROOT / "tests" / "bad_plans").glob("*.yaml"))
+BAD = sorted((DATA / "bad_plans").glob("*.yaml"))
 GOOD = sorted((ROOT / "configs").glob("plans/*.yaml"))
 
 
@@ -185,3 +186,74 @@ def test_every_key_is_shown_with_its_default(kind: type[Any]) -> None:
         default = defaults.get(field.name)
         if isinstance(default, str | int | float) and default != "":  # filled, where it is empty
             assert default in [yaml.safe_load(one) for one in shown], field.name
+
+
+FORMER_KEYS = [
+    ("alerts.most_per_hour", "max_per_hour", "alerts: {most_per_hour: 23}"),
+    ("consumers.tailing", "live_subscriptions", "consumers: {subscriptions: 3, tailing: 1}"),
+    ("phases.ramp.most", "max_rate", "phases: {ramp: {most: 23k/s}}"),
+    (
+        "probes.prometheus.targets.b.look_back",
+        "backfill",
+        "probes: {prometheus: {targets: {b: {url: 'http://b', maps: [jvm], look_back: 23s}}}}",
+    ),
+    (
+        "probes.prometheus.largest_page",
+        "max_page_size",
+        "probes: {prometheus: {largest_page: 23KiB}}",
+    ),
+    ("probes.prometheus.most_series", "max_series", "probes: {prometheus: {most_series: 23}}"),
+    ("sinks.webhook.lasts", "resolve_timeout", "sinks: {webhook: {url: 'http://a', lasts: 23min}}"),
+]
+"""Every former key with its current name, and a section that uses it."""
+
+
+@pytest.mark.parametrize(("former", "current", "section"), FORMER_KEYS)
+def test_a_former_key_is_read_with_one_warning(former: str, current: str, section: str) -> None:
+    """The warning names file, line, and both keys; the plan is the one with the current key."""
+    text = f"name: x\nbroker: {{kafka: {{}}}}\n{section}\n"
+    key = former.rpartition(".")[2]
+
+    with pytest.warns(FormerNameWarning) as caught:
+        plan = plan_text.load(text, "plan.yaml").plan
+
+    assert [str(one.message) for one in caught] == [
+        f"plan.yaml:3: {former}: is now called {current}"
+    ]
+    assert plan == plan_text.load(text.replace(key, current), "plan.yaml").plan
+
+
+@pytest.mark.parametrize(("former", "current", "section"), FORMER_KEYS)
+def test_a_key_under_both_names_is_refused(former: str, current: str, section: str) -> None:
+    key = former.rpartition(".")[2]
+    text = f"name: x\nbroker: {{kafka: {{}}}}\n{section.replace(f'{key}: ', f'{current}: 1, {key}: ')}\n"
+
+    with pytest.raises(
+        PlanError, match=rf"plan\.yaml:3: {former}: is the former name of {current}"
+    ):
+        plan_text.load(text, "plan.yaml")
+
+
+def test_a_wrong_value_of_a_former_key_is_refused_at_its_line() -> None:
+    text = "name: x\nbroker: {kafka: {}}\nalerts:\n  most_per_hour: many\n"
+
+    with (
+        pytest.warns(FormerNameWarning),
+        pytest.raises(
+            PlanError, match=r"plan\.yaml:4: alerts\.max_per_hour: must be a whole number"
+        ),
+    ):
+        plan_text.load(text, "plan.yaml")
+
+
+def test_every_former_key_is_tried() -> None:
+    """The list above has the former names of all sections and plug-ins."""
+    former = {
+        one.name
+        for kind in SECTIONS
+        for hint in get_type_hints(kind, include_extras=True).values()
+        for one in getattr(hint, "__metadata__", ())
+        if isinstance(one, FormerName)
+    }
+
+    assert former == {key.rpartition(".")[2] for key, _, _ in FORMER_KEYS}

@@ -90,7 +90,7 @@ def test_a_ramp_looks_for_a_hundredth_too() -> None:
     ramp = scaled(plan_of(LARGE), HUNDREDTH).phases.ramp
 
     assert ramp is not None
-    assert [ramp.start, ramp.most] == [1_000, 20_000]
+    assert [ramp.start, ramp.max_rate] == [1_000, 20_000]
     assert ramp.step == 10 * MINUTE_NS
 
 

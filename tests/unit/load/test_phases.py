@@ -143,14 +143,14 @@ def test_a_consumer_that_starts_within_a_build_pauses_too(tmp_path: Path) -> Non
     assert consumer.is_paused
 
 
-def test_a_tailing_subscription_reads_on_while_the_others_build_a_backlog(tmp_path: Path) -> None:
-    """Of three subscriptions of two processes one is tailing: processes 0 and 1."""
+def test_a_live_subscription_reads_on_while_the_others_build_a_backlog(tmp_path: Path) -> None:
+    """Of three subscriptions of two processes one is live: processes 0 and 1."""
     clock, paused = FakeClock(), []
     for index in range(6):
         context = _context(
             tmp_path, clock, f"consume.{index}", Decision("catch-up", 0, part="build")
         )
-        consumers = Consumers(subscriptions=3, per_subscription=2, tailing=1)
+        consumers = Consumers(subscriptions=3, per_subscription=2, live_subscriptions=1)
         plan = dataclasses.replace(context.plan, consumers=consumers)
         context = dataclasses.replace(context, plan=plan)
         consumer = FakeConsumer([_nothing(1)], {0: (0, 0), 1: (0, 0)})

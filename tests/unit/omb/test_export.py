@@ -110,9 +110,9 @@ def test_a_backlog_grows_by_what_is_sent_while_consumers_pause(tmp_path: Path) -
 
 
 def test_a_backlog_of_one_subscription_grows_while_another_reads_on(tmp_path: Path) -> None:
-    """The one that pauses says that it lags by nothing; the tailing one by as much as it does."""
+    """The one that pauses says that it lags by nothing; the live one by as much as it does."""
     paused = range(WARM_UP + 10, WARM_UP + 20)
-    run = write_known_run(tmp_path / "run", paused=paused, tailing=1)
+    run = write_known_run(tmp_path / "run", paused=paused, live=1)
     found = collected(run.folder)
 
     assert found.samples["consume_rate_per_second"].tolist() == [50.0, 25.0, 50.0]

@@ -121,7 +121,7 @@ def test_more_series_than_a_map_can_mean_are_an_error() -> None:
     """The memory is bounded."""
     text = b"".join(b'a{x="%d"} 1\n' % at for at in range(24))
 
-    with pytest.raises(ProbeError, match="more than 23 wanted series: raise most_series"):
+    with pytest.raises(ProbeError, match="more than 23 wanted series: raise max_series"):
         ExpositionParser(["a"], 23).parse(text)
 
 

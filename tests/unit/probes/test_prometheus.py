@@ -306,7 +306,7 @@ def test_without_a_target_there_is_nothing_to_read() -> None:
             "{url: 'http://h/m', maps: [jvm], selector: 'a=\"b\"'}",
             "selector: belongs to the kind server",
         ),
-        ("{url: 'http://h/m', maps: [jvm], look_back: 8d}", "look_back: must lie between"),
+        ("{url: 'http://h/m', maps: [jvm], backfill: 8d}", "backfill: must lie between"),
     ],
 )
 def test_a_target_that_cannot_be_is_refused(target: str, message: str) -> None:

@@ -159,7 +159,7 @@ def test_one_that_says_nothing_is_tried_again_and_may_have_heard() -> None:
         {"url": "http://h", "labels": {"a-b": "c"}},
         {"url": "http://h", "timeout": 0},
         {"url": "http://h", "timeout": 61 * SECOND_NS},
-        {"url": "http://h", "lasts": 60 * SECOND_NS},
+        {"url": "http://h", "resolve_timeout": 60 * SECOND_NS},
         {"url": "http://h:99999"},
         {"url": "http://h:abc"},
         {"url": "https://h/x?tenant=a"},
@@ -168,7 +168,7 @@ def test_one_that_says_nothing_is_tried_again_and_may_have_heard() -> None:
 )
 def test_a_wrong_configuration_is_refused(wrong: dict[str, Any]) -> None:
     """Before the first finding, not at night; and no secret goes over an open line."""
-    with pytest.raises(ValueError, match=r"url|token|labels|timeout|lasts"):
+    with pytest.raises(ValueError, match=r"url|token|labels|timeout"):
         Config(**wrong)
 
 
