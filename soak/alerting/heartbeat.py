@@ -11,18 +11,17 @@ from pathlib import Path
 
 from soak.core.clock import SuspendLog
 from soak.core.errors import FindingsError, RunFolderError
-from soak.core.phases import LOAD_PHASES
+from soak.core.phases import LOAD_PHASES, latest_end_k
 from soak.core.plan.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile, grid_of, host_name
+from soak.service.systemd import START_LIMIT_NS
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.reader import has_ended, sources
 from soak.store.journal.writer import segments
 from soak.store.plan_home import is_service_run
 from soak.store.run_folder import Run, RunFolder
-from soak.supervisor.run import START_LIMIT_NS
-from soak.supervisor.run_end import latest_end_k
 
 MISSING_AFTER_NS = 300 * SECOND_NS
 """Silent for so much longer than it was heard, a daemon is missed; heard for as long, it is back."""
@@ -188,7 +187,9 @@ class HeartbeatMonitor:
             return {}
         found: dict[str, Sign] = {}
         is_whole = is_service_run(self.folder)
-        is_overdue = not phases.at(k) or k > latest_end_k(phases, self.plan)
+        is_overdue = not phases.at(k) or k > latest_end_k(
+            phases, self.plan.phases, self.plan.load.backlog
+        )
         if is_whole:
             found[CONDUCT] = "overdue" if is_overdue else now_ns
         if is_overdue:

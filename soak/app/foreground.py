@@ -37,7 +37,7 @@ from soak.service import children
 from soak.service.files import file_lock
 from soak.service.metrics import remove_metrics_targets
 from soak.service.signals import stop_event
-from soak.service.systemd import ChildWatchdog
+from soak.service.systemd import START_LIMIT_NS, ChildWatchdog
 from soak.store.run_folder import (
     Run,
     RunFolder,
@@ -47,7 +47,7 @@ from soak.store.run_folder import (
     write_plan,
     write_run,
 )
-from soak.supervisor.run import START_LIMIT_NS, GaveUpError, Supervisor
+from soak.supervisor.run import GaveUpError, Supervisor
 
 _VERDICT_STYLES = {"clean": "bold green", "regressed": "bold red", "inconclusive": "bold yellow"}
 
@@ -320,7 +320,7 @@ def _run_to_end(
         roles=part.roles(plan_file),
         on_death=lambda name, how: view.note(f"{name} died ({how}), started again"),
         measuring_environment=None if company is None else company.environment,
-        watch=watch,
+        watchdog=watch,
         load_from_wall_ns=run.start_wall_ns,
     )
     stack.callback(remove_metrics_targets, folder.path)

@@ -1,4 +1,8 @@
-"""Catch-ups: consumers pause until a backlog has grown, then drain it; windows say when one begins."""
+"""Catch-ups: consumers pause until a backlog has grown, then drain it; windows say when one begins.
+
+The number of the window is kept in `phases.jsonl`, all other state in the journals, so that a restarted
+conductor continues.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +29,20 @@ from soak.core.phases import (
 from soak.core.plan.phases import CatchUp, Window
 from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS, format_duration, format_size
-from soak.runtime import crontab
+from soak.runtime.crontab import cron_trigger
 
-_TICK = timedelta(microseconds=1)  # what a datetime can tell apart
+DRAINED_SECONDS = 2.0
+"""A backlog of so many seconds of load counts as drained: a restarted consumer has as much."""
+MIN_DRAIN_SECONDS = 10
+"""A window begins only if the soak leaves consumers at least so long to read."""
+MIN_OBSERVED_SECONDS = 2
+"""The backlog is judged once consumers have read for so long."""
+
+_TICK = timedelta(microseconds=1)  # the resolution of a datetime
 
 
 class WindowSchedule:
-    """The windows of one soak. Triggers are asked about the run's own seconds: no clock step matters."""
+    """The windows of one soak, in seconds of the run: clock steps do not matter."""
 
     def __init__(self, windows: Sequence[Window], grid: Grid, soak_k: int) -> None:
         self._grid = grid
@@ -39,7 +50,7 @@ class WindowSchedule:
         self._soak_k = soak_k
 
     def due(self, after_k: int, until_k: int) -> list[tuple[int, int]]:
-        """Return (second, number of the window) of all that are due after one second and up to another."""
+        """Return (second, number of the window) of all windows due after one second and up to another."""
         found = []
         for number, trigger in enumerate(self._triggers):
             now = _wall(self._grid, max(after_k, self._soak_k)) + _TICK
@@ -59,17 +70,17 @@ class WindowSchedule:
 
 
 def cron_error(window: Window) -> str:
-    """Return why the calendar does not understand a window, or ""."""
+    """Return what is wrong with a window's cron expression, or ""."""
     try:
         _trigger(window, datetime.fromtimestamp(0, UTC))
     except ValueError as error:
-        return f"{window.cron!r} is no cron expression: {error}"
+        return f"{window.cron!r} is not a cron expression: {error}"
     return ""
 
 
 def _trigger(window: Window, begin: datetime) -> BaseTrigger:
     if window.cron:
-        return crontab.cron_trigger(window.cron)
+        return cron_trigger(window.cron)
     every = timedelta(microseconds=window.every // 1000)
     return IntervalTrigger(seconds=every.total_seconds(), start_date=begin + every, timezone=UTC)
 
@@ -79,23 +90,8 @@ def _wall(grid: Grid, k: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
 
 
-# --- A catch-up: consumers pause until a backlog has grown, then read it while producers keep their rate.
-# Which window it belongs to stands in its lines of `phases.jsonl`, the rest in the journals: so a conductor
-# that starts anew goes on with the part that it finds.
-
-DRAINED_SECONDS = 2.0
-"""A backlog of no more than so much load is gone: as of a consumer that was started anew."""
-MIN_DRAIN_SECONDS = 10
-"""A window that leaves less than this for reading, before the soak ends, is not worth beginning."""
-
-MIN_OBSERVED_SECONDS = 2
-"""Consumers have read on for so long before their backlog is looked at."""
-
-_NO_DRAIN = "the consumers do not get through at this load: the load must give way"
-
-
 def window_decisions(plan: Plan, phases: Phases, number: int, from_k: int) -> tuple[Decision, ...]:
-    """Return the catch-up of a window from second `from_k` on, and all that follows."""
+    """Return the catch-up of a window that begins in second `from_k`, and all that follows."""
     window = plan.phases.windows[number]
     when = window.cron or f"every {format_duration(window.every)}"
     build = Decision("catch-up", from_k, f"window: {when}", "build", fields={"window": number})
@@ -108,31 +104,31 @@ def window_decisions(plan: Plan, phases: Phases, number: int, from_k: int) -> tu
 
 
 def window_refusal(plan: Plan, phases: Phases, number: int, from_k: int, rate: float) -> str:
-    """Return why a window cannot begin in second `from_k`, when `rate` is sent a second, or ""."""
+    """Return why a window cannot begin in second `from_k` at a rate of messages a second, or ""."""
     if phases.at(from_k) != "soak":
         return f"falls into {phases.at(from_k)}"
     catch_up = plan.phases.windows[number].catch_up
     built_k = from_k + growth_seconds(plan, catch_up, rate)
-    too_late = built_k > latest_drain_k(plan, phases, catch_up)
-    return "too close to the end of the soak" if too_late else ""
+    is_too_late = built_k > latest_drain_k(plan, phases, catch_up)
+    return "too close to the end of the soak" if is_too_late else ""
 
 
 def growth_seconds(plan: Plan, catch_up: CatchUp, rate: float) -> int:
-    """Return how long a backlog grows at a rate of messages a second: to its age, or sooner to its size."""
+    """Return how long a backlog grows at a rate of messages a second until it has its age or its size."""
     longest = build_seconds(catch_up)
-    bytes_a_second = rate * plan.load.mean_size
-    if not catch_up.backlog_size or bytes_a_second * longest <= catch_up.backlog_size:
+    bytes_per_second = rate * plan.load.mean_size
+    if not catch_up.backlog_size or bytes_per_second * longest <= catch_up.backlog_size:
         return longest
-    return math.ceil(catch_up.backlog_size / bytes_a_second)
+    return math.ceil(catch_up.backlog_size / bytes_per_second)
 
 
 def latest_drain_k(plan: Plan, phases: Phases, catch_up: CatchUp) -> int:
-    """Return the last second in which a window's consumers may read on, so that the soak leaves them time."""
+    """Return the last second in which consumers may resume so that the soak leaves them time to read."""
     return soak_end_k(plan, phases) - MIN_DRAIN_SECONDS - catch_up.settle // SECOND_NS
 
 
 def never_begins(plan: Plan, window: Window) -> bool:
-    """True when the soak is too short for even the first of these windows, at the plan's own rate."""
+    """Return whether the soak is too short for the first of these windows, at the plan's rate."""
     needed = growth_seconds(plan, window.catch_up, float(plan.load.rate)) + MIN_DRAIN_SECONDS
     return window.every + needed * SECOND_NS + window.catch_up.settle > plan.phases.soak
 
@@ -140,30 +136,32 @@ def never_begins(plan: Plan, window: Window) -> bool:
 def decide(
     plan: Plan, phases: Phases, k: int, ahead_k: int, backlog: Backlog, rate: float
 ) -> tuple[Decision, ...]:
-    """Return what follows in second k of a catch-up, from second `ahead_k` on; nothing while it goes on.
+    """Return the decisions of second k of a catch-up, in effect from second `ahead_k`; none while it goes on.
 
-    `rate` is what is sent a second by now.
+    `rate` is the current rate in messages a second.
     """
     current = phases.decision_at(k)
     if current is None or current.phase != "catch-up":
         return ()
     if current.part == "build":
-        waiting = backlog.left() + rate * (ahead_k - k)  # by the time at which it is read
-        return _built(plan, phases, current, ahead_k, round(waiting))
-    left = backlog.left(current.from_k)
-    backlog.note(k, left)
+        messages = backlog.remaining() + rate * (ahead_k - k)  # when consumers resume
+        return _built(plan, phases, current, ahead_k, round(messages))
+    remaining = backlog.remaining(current.from_k)
+    backlog.note(k, remaining)
     seconds = k - current.from_k
-    messages = round(backlog.built)
-    outcome = _outcome(plan, phases, current, ahead_k, backlog, left, DRAINED_SECONDS * rate)
+    built = round(backlog.built)
+    goal = DRAINED_SECONDS * rate
+    outcome = _outcome(plan, phases, current, ahead_k, backlog, remaining, goal)
     if not outcome or seconds < MIN_OBSERVED_SECONDS:
         return ()
+    unread = f"{remaining:.0f} of {built} messages are unread"
     reason = {
-        "drained": f"{messages} messages were read in {seconds} s",
-        "never drains": f"after {seconds} s {left:.0f} of {messages} messages are left, and {_NO_DRAIN}",
-        "cut short": f"the soak ends after {seconds} s, with {left:.0f} of {messages} messages left",
+        "drained": f"{built} messages were read in {seconds} s",
+        "never drains": f"{unread} after {seconds} s: consumers are too slow at this load; reduce the rate",
+        "cut short": f"{unread} after {seconds} s, when the soak ends",
     }[outcome]
     found: dict[str, str | int | float] = {"outcome": outcome, "seconds": seconds}
-    found |= {"messages": messages, "left": round(left)}
+    found |= {"messages": built, "left": round(remaining)}
     settled_k, settle = decisions_after_drain(_config(plan, current), ahead_k)
     first, *others = _with_following(plan, phases, current, settle, settled_k)
     return (replace(first, reason=reason, fields={**current.fields, **found}), *others)
@@ -172,7 +170,7 @@ def decide(
 def _built(
     plan: Plan, phases: Phases, current: Decision, from_k: int, messages: int
 ) -> tuple[Decision, ...]:
-    """Return the drain once the backlog is as large or as old as the plan wants it."""
+    """Return the drain once the backlog has the size or the age of the plan."""
     catch_up = _config(plan, current)
     size = round(messages * plan.load.mean_size)
     is_large = bool(catch_up.backlog_size) and size >= catch_up.backlog_size
@@ -182,7 +180,7 @@ def _built(
     if not is_large and from_k < latest_k:
         return ()
     text = format_size(size // 1024 * 1024)
-    reason = f"some {messages} messages, {text}, wait after {from_k - current.from_k} s"
+    reason = f"about {messages} messages, {text}, are unread after {from_k - current.from_k} s"
     settled_k, (drain, *settle) = decisions_after_build(catch_up, from_k)
     drain = replace(drain, reason=reason, fields=current.fields)
     return _with_following(plan, phases, current, (drain, *settle), settled_k)
@@ -194,11 +192,11 @@ def _outcome(
     current: Decision,
     ahead_k: int,
     backlog: Backlog,
-    left: float,
+    remaining: float,
     goal: float,
 ) -> str:
     limit_k = current.from_k + _config(plan, current).drain_limit // SECOND_NS
-    if left <= goal:
+    if remaining <= goal:
         return "drained"
     if ahead_k >= limit_k or backlog.never_drains(goal, limit_k):
         return "never drains"
@@ -210,18 +208,20 @@ def _with_following(
     plan: Plan,
     phases: Phases,
     current: Decision,
-    lines: tuple[Decision, ...],
+    decisions: tuple[Decision, ...],
     settled_k: int,
 ) -> tuple[Decision, ...]:
-    """Return these lines and what follows them: the soak after a window, the end after the last catch-up."""
+    """Add what follows: the soak after a window, the end of the run after the last catch-up."""
     if "window" in current.fields:
-        return _within_soak(plan, phases, (*lines, Decision("soak", settled_k)))
-    return (*lines, *decisions_after_catch_up(plan.phases, settled_k))
+        return _within_soak(plan, phases, (*decisions, Decision("soak", settled_k)))
+    return (*decisions, *decisions_after_catch_up(plan.phases, settled_k))
 
 
-def _within_soak(plan: Plan, phases: Phases, lines: tuple[Decision, ...]) -> tuple[Decision, ...]:
+def _within_soak(
+    plan: Plan, phases: Phases, decisions: tuple[Decision, ...]
+) -> tuple[Decision, ...]:
     end_k = soak_end_k(plan, phases)
-    kept = tuple(one for one in lines if one.from_k < end_k)
+    kept = tuple(one for one in decisions if one.from_k < end_k)
     return (*kept, *decisions_after_soak(plan.phases, end_k))
 
 
@@ -234,9 +234,13 @@ def _config(plan: Plan, current: Decision) -> CatchUp:
     number = current.fields.get("window")
     config = plan.phases.catch_up if number is None else plan.phases.windows[int(number)].catch_up
     if config is None:
-        raise SoakError(f"second {current.from_k} begins a catch-up that the plan does not name")
+        raise SoakError(
+            f"phases.jsonl begins a catch-up in second {current.from_k}, but the plan has none"
+        )
     return config
 
 
-def _of_window(line: Decision, number: int) -> Decision:
-    return replace(line, fields={"window": number}) if line.phase == "catch-up" else line
+def _of_window(decision: Decision, number: int) -> Decision:
+    return (
+        replace(decision, fields={"window": number}) if decision.phase == "catch-up" else decision
+    )

@@ -20,30 +20,29 @@ from soak.core.plan.plan import Plan
 from soak.core.plan.rates import Point, rates_between
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, format_size
-from soak.load.producer.pacing import rate_table
 from soak.runtime.context import PhaseFile, grid_of, open_page
 from soak.service.files import file_lock, write_atomically
 from soak.service.systemd import notifier
 from soak.store.journal.reader import last_record, sources
 from soak.store.journal.tail import Tail, TailedRecord
-from soak.store.run_folder import RunFolder, read_plan, read_run
+from soak.store.run_folder import RunFolder, rate_table, read_plan, read_run
 
-LOG = logging.getLogger("soak.conductor.loop")
+LOG = logging.getLogger(__name__)
 
 AHEAD_SECONDS = 5
-"""A decision lies at least this far ahead, so that every daemon has read it in time."""
+"""A decision takes effect at least so much later, so that every daemon has read it in time."""
 POLL_SECONDS = 0.5
 LAG_BEFORE_SECONDS = 5
-"""So long before a catch-up begins, consumers say what an earlier one has left them to read."""
+"""Records from this long before a catch-up give the lag that it begins with."""
 MISFIRE_SECONDS = 60
-"""A window that was due while there was no conductor, or while it slept, begins up to so much later."""
+"""A window that was due while no conductor ran, or the host was suspended, still begins up to so much later."""
 
 
 def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: bool = False) -> int:
-    """Decide until the run is over; `stop` ends it now, or leaves it to the next conductor.
+    """Decide until the run is over; `stop` ends the run now, or with `leaves_on_stop` only this process.
 
-    A stop request in the run folder (`soak stop`) has what was sent received first. What cannot be
-    written is decided again until it can.
+    A stop request in the run folder (`soak stop`) ends the run with a drain. Decisions that cannot be written
+    are made again until they can.
     """
     folder = RunFolder(run_dir)
     plan, run_ = read_plan(folder), read_run(folder)
@@ -71,72 +70,79 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: b
                 return 0
             if is_stopped:
                 return 0 if _try_append(folder, Decision("end", k + 1, "stopped")) else 1
-            own, brokers = shutil.disk_usage(run_dir).free, drives.seen()
-            free = {str(run_dir): own, **brokers}
-            page.show(
-                [
-                    (Column("run_second", (), "seconds"), float(k)),
-                    (Column("run_phase", (("phase", phases.at(k)),), "one"), 1.0),
-                    (Column("run_folder_free_bytes", (), "bytes"), float(own)),
-                    *(_free_sample(at, left) for at, left in brokers.items()),
-                ]
-            )
+            free = {str(run_dir): shutil.disk_usage(run_dir).free, **drives.free_bytes()}
+            page.show(_samples(run_dir, phases, k, free))
             if phases.end_k is not None:
                 continue
             if not _try_append(folder, *conductor.next_decisions(phases, k, free)):
-                conductor = Conductor(folder, plan, grid, table)  # decides on this anew
+                conductor = Conductor(folder, plan, grid, table)  # makes them again
 
 
-def _free_sample(directory: str, left: int) -> tuple[Column, float]:
-    return Column("broker_drive_free_bytes", (("directory", directory),), "bytes"), float(left)
+def _samples(
+    run_dir: Path, phases: Phases, k: int, free: Mapping[str, int]
+) -> list[tuple[Column, float]]:
+    """Return the columns of the metrics page; `free` is in bytes by folder."""
+    return [
+        (Column("run_second", (), "seconds"), float(k)),
+        (Column("run_phase", (("phase", phases.at(k)),), "one"), 1.0),
+        *(
+            (Column("run_folder_free_bytes", (), "bytes"), float(size))
+            if directory == str(run_dir)
+            else (
+                Column("broker_drive_free_bytes", (("directory", directory),), "bytes"),
+                float(size),
+            )
+            for directory, size in free.items()
+        ),
+    ]
 
 
 def write_planned(folder: RunFolder, phases: Phases) -> None:
-    """Write what is known from the start; whole or not at all."""
+    """Write the phases that the plan implies, atomically."""
     write_atomically(folder.phases, "".join(one.to_line() for one in phases.decisions))
 
 
 def append_decisions(folder: RunFolder, *decisions: Decision) -> None:
-    """Add decisions, on disk before anyone acts on them; daemons see the old file or the new one."""
+    """Append decisions atomically: they are on disk before a daemon acts on them."""
     if not decisions:
         return
     text = folder.phases.read_text() if folder.phases.exists() else ""
-    whole = text[: text.rfind("\n") + 1]  # a torn line is dropped
+    whole = text[: text.rfind("\n") + 1]  # an incomplete last line is dropped
     write_atomically(folder.phases, whole + "".join(one.to_line() for one in decisions))
     first = decisions[0]
-    LOG.info("decided phase=%s from_k=%d reason=%s", first.phase, first.from_k, first.reason)
+    LOG.info("phase_decided phase=%s from_k=%d reason=%s", first.phase, first.from_k, first.reason)
 
 
 def _try_append(folder: RunFolder, *decisions: Decision) -> bool:
-    """Add decisions; False where the drive takes nothing, which may be why the load is to end."""
+    """Append decisions; return False where they cannot be written. A full drive may be the reason for one."""
     try:
         append_decisions(folder, *decisions)
     except OSError as error:
-        LOG.warning("not_decided phase=%s error=%s", decisions[0].phase, error)
+        LOG.warning("phase_not_written phase=%s error=%s", decisions[0].phase, error)
         return False
     return True
 
 
 @dataclass(slots=True)
 class Conductor:
-    """Follows the load daemons' records while a ramp or a catch-up depends on them."""
+    """Makes the decisions of one run; follows the records of the load while a ramp or a catch-up needs them."""
 
     folder: RunFolder
     plan: Plan
     grid: Grid
     table: tuple[Point, ...] = ()
-    _k: int | None = None  # the second that was decided on last
+    _k: int | None = None  # the last second that was decided on
     _windows: WindowSchedule | None = None
-    _looked_k: int = -1  # windows due up to this second were begun or passed over
+    _windows_k: int = -1  # windows due up to this second have begun or were skipped
     _tail: Tail | None = None
     _tail_k: int = -1
-    _seconds: LoadIntervals = field(init=False)
+    _intervals: LoadIntervals = field(init=False)
     _backlog: Backlog = field(init=False)
 
     def next_decisions(
         self, phases: Phases, k: int, free: Mapping[str, int]
     ) -> tuple[Decision, ...]:
-        """Return what is decided in second k, once, with so many bytes `free` in each folder that matters."""
+        """Return the decisions of second k, once; `free` holds the free bytes of the folders to watch."""
         if k == self._k:
             return ()
         self._k = k
@@ -146,16 +152,16 @@ class Conductor:
         current, ahead_k = phases.decision_at(k), k + AHEAD_SECONDS
         if current is not None and current.phase == "drain":
             return self._end(phases, k)
-        why = self._why_early(free)
-        if why and phases.at(ahead_k) != "drain":
-            return (Decision("drain", max(ahead_k, 0), why),)
-        begun = self._due_window(phases, k)
-        if begun or current is None or phases.decision_at(ahead_k - 1) != current:
-            return begun  # what takes effect sooner stands
+        reason = self._reason_to_end(free)
+        if reason and phases.at(ahead_k) != "drain":
+            return (Decision("drain", max(ahead_k, 0), reason),)
+        window = self._due_window(phases, k)
+        if window or current is None or phases.decision_at(ahead_k - 1) != current:
+            return window  # decisions that take effect sooner are kept
         if current.phase == "ramp":
             for found in self._recorded(current.from_k):
-                self._seconds.add(*found)
-            return ramp.decide(self.plan, current, k, ahead_k, self._seconds.at)
+                self._intervals.add(*found)
+            return ramp.decide(self.plan, current, k, ahead_k, self._intervals.at)
         if current.phase == "catch-up":
             for source, record, columns in self._recorded(_build_k(phases, k), LAG_BEFORE_SECONDS):
                 is_building = phases.is_building(record.k)
@@ -164,12 +170,12 @@ class Conductor:
             return catch_up.decide(self.plan, phases, k, ahead_k, self._backlog, rate)
         return ()
 
-    def _why_early(self, free: Mapping[str, int]) -> str:
-        """Return why the load must end before its time, or nothing."""
-        for directory, left in free.items():
-            if left < self.plan.free_space_floor:
-                size = format_size(left // 2**20 * 2**20)
-                return f"{size} free is below the floor, in {directory}"
+    def _reason_to_end(self, free: Mapping[str, int]) -> str:
+        """Return why the load must end early, or ""."""
+        for directory, size in free.items():
+            if size < self.plan.free_space_floor:
+                text = format_size(size // 2**20 * 2**20)
+                return f"{text} free in {directory}, less than free_space_floor"
         return "stopped" if self.folder.stop_request.exists() else ""
 
     def _end(self, phases: Phases, k: int) -> tuple[Decision, ...]:
@@ -181,45 +187,46 @@ class Conductor:
         return ()
 
     def _due_window(self, phases: Phases, k: int) -> tuple[Decision, ...]:
-        """Return the catch-up of the window that is due; one that cannot begin now is passed over."""
+        """Return the catch-up of the window that is due; a window that cannot begin now is skipped."""
         soak_k, ahead_k = phases.first_k("soak"), k + AHEAD_SECONDS
         if soak_k is None or not self.plan.phases.windows:
             return ()
         if self._windows is None:
             self._windows = WindowSchedule(self.plan.phases.windows, self.grid, soak_k)
-            began = [one.from_k for one in phases.decisions if one.part == "build"]
-            self._looked_k = max([self._looked_k, *(one for one in began if one <= ahead_k)])
-        self._looked_k = max(self._looked_k, k - MISFIRE_SECONDS)
-        due = self._windows.due(self._looked_k, ahead_k)
-        self._looked_k = max(self._looked_k, ahead_k)
-        begun: tuple[Decision, ...] = ()
+            begun = [one.from_k for one in phases.decisions if one.part == "build"]
+            self._windows_k = max([self._windows_k, *(one for one in begun if one <= ahead_k)])
+        self._windows_k = max(self._windows_k, k - MISFIRE_SECONDS)
+        due = self._windows.due(self._windows_k, ahead_k)
+        self._windows_k = max(self._windows_k, ahead_k)
+        decisions: tuple[Decision, ...] = ()
         for due_k, number in due:
             rate = self._rate(phases, ahead_k)
-            why = catch_up.window_refusal(self.plan, phases, number, ahead_k, rate)
-            if begun or why:
-                why = why or "falls into another window"
-                LOG.warning("window_skipped window=%d due_k=%d why=%s", number, due_k, why)
+            reason = catch_up.window_refusal(self.plan, phases, number, ahead_k, rate)
+            if decisions or reason:
+                reason = reason or "falls into another window"
+                LOG.warning("window_skipped window=%d due_k=%d reason=%s", number, due_k, reason)
             else:
-                begun = catch_up.window_decisions(self.plan, phases, number, ahead_k)
-        return begun
+                decisions = catch_up.window_decisions(self.plan, phases, number, ahead_k)
+        return decisions
 
     def _rate(self, phases: Phases, k: int) -> float:
         return float(next(rates_between(self.plan.load, phases, self.table, k, k + 1))[1])
 
     def _recorded(self, from_k: int, before: int = 0) -> Iterator[TailedRecord]:
-        """Give what the load daemons wrote since the last call, from shortly before a step on."""
+        """Yield the load's records since the last call; at first those from `before` seconds before `from_k`."""
         if self._tail is None or from_k != self._tail_k:
             self._tail = Tail(self.folder.journal, LOAD_SOURCES, from_k - before)
             self._tail_k = from_k
-            self._seconds = LoadIntervals(self.plan.consumers.subscription_of)
+            self._intervals = LoadIntervals(self.plan.consumers.subscription_of)
             self._backlog = Backlog(self.plan.consumers, from_k)
         return self._tail.poll()
 
 
 def is_drained(folder: RunFolder, phases: Phases, k: int) -> bool:
-    """True when every consumer has seen a quiet second without lag since the sending ended.
+    """Return whether every consumer has had a second without messages and lag since the load ended.
 
-    What a producer has out may still arrive: a cluster that does not answer looks quiet, too.
+    Not while a producer has messages in flight: they may still arrive, and a cluster that does not answer looks
+    drained, too.
     """
     if any(_has_in_flight(folder, name, k) for name in sources(folder.journal)):
         return False
@@ -229,17 +236,15 @@ def is_drained(folder: RunFolder, phases: Phases, k: int) -> bool:
         if found is None:
             return False
         record, columns = found
-        values = {
-            column.metric: value for column, value in zip(columns, record.values, strict=True)
-        }
+        values = load_values(record, columns)
         is_recent = record.k >= max(_drain_k(phases) + 2, k - AHEAD_SECONDS)
-        if not is_recent or values["lag_messages"] or values["received_messages"]:
+        if not is_recent or values["lag"] or values["received"]:
             return False
     return bool(consumers)
 
 
 def _has_in_flight(folder: RunFolder, source: str, k: int) -> bool:
-    """Return whether a producer that is there waits for acknowledgements."""
+    """Return whether a producer that still records waits for acknowledgements."""
     found = last_record(folder.journal, source) if source.startswith("produce.") else None
     if found is None:
         return False
@@ -253,5 +258,5 @@ def _drain_k(phases: Phases) -> int:
 
 
 def _build_k(phases: Phases, k: int) -> int:
-    """Return the second in which the catch-up that holds in second k began to build its backlog."""
+    """Return the second in which the current catch-up began to build its backlog."""
     return max(one.from_k for one in phases.decisions if one.part == "build" and one.from_k <= k)

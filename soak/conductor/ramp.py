@@ -1,4 +1,7 @@
-"""Ramp: the search for the highest rate that a cluster sustains, by growth and then bisection."""
+"""Ramp: the search for the highest rate that a cluster sustains, by growth and then bisection.
+
+The state of the search is kept in `phases.jsonl`, so that a restarted conductor continues.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,27 @@ from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS, format_duration, format_rate, nearest_rate, rate_per_second
 
 MIN_ACKED_RATIO = 0.98
-"""A rate is not sustained when less of what was due is acknowledged."""
+"""A rate is not sustained when less of the due messages is acknowledged."""
 MAX_BEHIND_SECONDS = 0.050
 """Nor when the median send of the last third is later than this."""
 MAX_LAG_GROWTH = 0.02
-"""Nor when consumers fall behind by more of what was due; half a second of load is no growth."""
+"""Nor when consumer lag grows by more of the due messages; half a second of load does not count."""
 MIN_RECORDED_RATIO = 0.8
-"""With records of fewer seconds nothing can be said."""
+"""With records of fewer seconds the rate cannot be judged."""
+SETTLE_SECONDS = 5
+"""The first seconds of a rate are not judged; of a shorter step a third."""
+LATE_SECONDS = 3
+"""A record may come so much later than its second before it counts as missing."""
+MIN_START_RATIO = Fraction(1, 100)
+"""The search ends without a result below this share of the first rate."""
+MAX_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`is_sustained` is None where too little was recorded to tell; `why` is for people.
+    """Whether a rate was sustained (None: too few records) and why, for people.
 
-    A refusal is certain where the schedule could not be kept at all; anything less may have passed by now.
+    A refusal is certain where sends were skipped; any other reason may be temporary.
     """
 
     is_sustained: bool | None
@@ -44,27 +54,32 @@ def judge_rate(
     producers: int,
     consumers: int,
 ) -> Outcome:
-    """Judge `seconds` at `rate` a second of all processes; one without all their records does not count."""
+    """Judge `seconds` at `rate` a second of all processes; seconds without all their records do not count."""
     whole = [one for one in seconds if one.producers >= producers and one.consumers >= consumers]
-    missed = sum(one.missed for one in seconds)
-    if not missed and len(whole) < max(1, MIN_RECORDED_RATIO * len(seconds)):
+    skipped = sum(one.skipped for one in seconds)
+    if not skipped and len(whole) < max(1, MIN_RECORDED_RATIO * len(seconds)):
         return Outcome(None, f"only {len(whole)} of {len(seconds)} s were recorded")
-    why = f"{missed:.0f} sends were missed" if missed else _objection(whole, rate, publish_p99_ns)
+    why = (
+        f"{skipped:.0f} sends were skipped" if skipped else _objection(whole, rate, publish_p99_ns)
+    )
     if not why:
         return Outcome(True, "sustained")
-    ours = [one.invalid for one in whole if one.invalid]
-    if ours:
-        why += f"; this client was the bottleneck in {len(ours)} of {len(whole)} s ({ours[0]})"
-    return Outcome(False, why, is_certain=bool(missed))
+    invalid = [one.invalid for one in whole if one.invalid]
+    if invalid:
+        why += (
+            f"; this client was the bottleneck in {len(invalid)} of {len(whole)} s ({invalid[0]})"
+        )
+    return Outcome(False, why, is_certain=bool(skipped))
 
 
 def _objection(seconds: Sequence[LoadInterval], rate: Fraction, publish_p99_ns: int) -> str:
+    """Return the first reason why the rate is not sustained, or ""."""
     due, acked = float(rate) * len(seconds), sum(one.acked for one in seconds)
     if acked + 1 < MIN_ACKED_RATIO * due:
-        return f"only {acked / due:.1%} of what was due was acknowledged"
+        return f"only {acked / due:.1%} of the due messages were acknowledged"
     behind = median(one.schedule_lag for one in _thirds(seconds)[-1])
     if behind > MAX_BEHIND_SECONDS:
-        return f"sends were {behind:.3g} s late in the end"
+        return f"sends were {behind:.3g} s late at the end"
     slow = median(one.publish_p99 for one in seconds)
     if slow > publish_p99_ns / SECOND_NS:
         return f"publish p99 was {slow:.3g} s, above {format_duration(publish_p99_ns)}"
@@ -81,9 +96,9 @@ def _thirds(
 
 
 def _lag_growth(seconds: Sequence[LoadInterval], rate: float) -> float:
-    """Return by how much the lag of the slowest subscription grew a second; 0 where that is not too much.
+    """Return by how much the lag of the slowest subscription grew a second; 0 where that is acceptable.
 
-    Medians of the first and the last third are compared: one slow fetch is no growth.
+    Compares the medians of the first and the last third, so that one slow fetch does not count.
     """
     first, last = _thirds(seconds)
     apart = len(seconds) - len(last)
@@ -99,18 +114,6 @@ def _lag_growth(seconds: Sequence[LoadInterval], rate: float) -> float:
 def _lags(seconds: Sequence[LoadInterval], subscription: int) -> list[float]:
     found = (one.lag.get(subscription, math.nan) for one in seconds)
     return [lag for lag in found if not math.isnan(lag)]
-
-
-# --- The search for the highest rate that a cluster sustains: grow until it no longer follows, then bisect.
-# What is known by then travels in the lines of `phases.jsonl`, so that a conductor that starts anew goes on.
-
-SETTLE_SECONDS = 5
-"""The first seconds of a rate that are not judged; a third of the step where that is shorter."""
-LATE_SECONDS = 3
-"""A record may come so much later than its second before it counts as missing."""
-MIN_START_RATIO = Fraction(1, 100)
-"""A cluster that does not follow this part of the first rate follows none."""
-MAX_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,7 @@ class Bounds:
 def next_rate(config: Ramp, bounds: Bounds) -> Fraction | None:
     """Return the rate to try next, or None when the search is over.
 
-    Rates are rounded to what the precision can tell apart, so that they can be read.
+    Rates are rounded to the precision of the search, so that people can read them.
     """
     low, high, growth = bounds.sustained, bounds.refused, Fraction(str(config.growth))
     if high is None:
@@ -164,9 +167,9 @@ def next_rate(config: Ramp, bounds: Bounds) -> Fraction | None:
 def decide(
     plan: Plan, current: Decision, k: int, ahead_k: int, at: Callable[[int], LoadInterval]
 ) -> tuple[Decision, ...]:
-    """Return what follows in the second k of a ramp, from second `ahead_k` on; nothing while it is open.
+    """Return the decisions of second k of a ramp, in effect from second `ahead_k`; none while it is open.
 
-    `current` is the decision that holds; `at` gives what was recorded in a second.
+    `current` is the decision in effect; `at` returns the records of a second.
     """
     if current.part == "rest":
         return _after_rest(plan, current, k, ahead_k, at)
@@ -184,14 +187,14 @@ def _after_rest(
     if "again" in current.fields:
         rate = rate_per_second(current.fields["again"])
         return (Decision("ramp", ahead_k, "once more", rate=rate, fields=current.fields),)
-    reason = "what the last rate left was not gone in time" if is_late else "after a rest"
+    reason = "messages of the last rate were still in flight" if is_late else "after a rest"
     return _following(plan, Bounds.of(current.fields), ahead_k, reason)
 
 
 def _after_step(
     plan: Plan, current: Decision, from_k: int, outcome: Outcome
 ) -> tuple[Decision, ...]:
-    """Return what follows a step; a rate whose refusal may have passed by now is tried once more."""
+    """Return the decisions after a step; a rate with a refusal that may be temporary is tried once more."""
     rate, bounds = current.rate or plan.load.rate, Bounds.of(current.fields)
     tries = int(current.fields.get("tries", 1))
     if outcome.is_sustained is None and tries < MAX_TRIES:
@@ -208,7 +211,7 @@ def _after_step(
 
 
 def _following(plan: Plan, bounds: Bounds, from_k: int, reason: str) -> tuple[Decision, ...]:
-    """Return the next rate, or the soak and all after it when the search is over."""
+    """Return the next rate; when the search is over, the soak and all that follows."""
     config = plan.phases.ramp or Ramp()
     rate = next_rate(config, bounds)
     if rate is not None:
@@ -230,14 +233,14 @@ def _result(bounds: Bounds) -> str:
         return f"ramp: not even {lowest} is sustained: {bounds.why}"
     found = f"ramp: {format_rate(bounds.sustained)} is sustained"
     if bounds.refused is None:
-        return f"{found}, the most that the plan asks for"
+        return f"{found}, the maximum of the plan"
     return f"{found}, {format_rate(bounds.refused)} is not: {bounds.why}"
 
 
 def _outcome(
     plan: Plan, current: Decision, k: int, at: Callable[[int], LoadInterval]
 ) -> Outcome | None:
-    """Return how the cluster took the rate, or None while the step lasts and nothing has gone wrong."""
+    """Judge the current rate; None while the step lasts and no sends were skipped."""
     config = plan.phases.ramp or Ramp()
     step = config.step // SECOND_NS
     first_k = current.from_k + min(SETTLE_SECONDS, step // 3)
@@ -250,14 +253,14 @@ def _outcome(
         plan.load.producers,
         plan.consumers.processes,
     )
-    if any(one.missed for one in seconds):
+    if any(one.skipped for one in seconds):
         return outcome
-    is_there = at(last_k - 1).producers >= plan.load.producers and k > last_k
-    return outcome if is_there or k >= last_k + LATE_SECONDS else None
+    is_recorded = at(last_k - 1).producers >= plan.load.producers and k > last_k
+    return outcome if is_recorded or k >= last_k + LATE_SECONDS else None
 
 
 def _is_quiet(plan: Plan, current: Decision, k: int, at: Callable[[int], LoadInterval]) -> bool:
-    """True once a whole second of the rest has passed in which nothing went out, came back or was read."""
+    """Return whether one second of the rest has passed without messages sent, acknowledged or received."""
     for one_k in range(max(current.from_k + 1, k - LATE_SECONDS), k):
         one = at(one_k)
         is_whole = (
@@ -269,7 +272,7 @@ def _is_quiet(plan: Plan, current: Decision, k: int, at: Callable[[int], LoadInt
 
 
 def _rounded(rate: Fraction, config: Ramp) -> Fraction:
-    """Return the rate as a multiple of a power of ten, near enough that two rates in turn stay apart."""
+    """Round a rate to a multiple of a power of ten, fine enough that successive rates differ."""
     apart = min(config.precision, config.growth - 1, 0.5)
     grain = Fraction(10) ** floor(log10(float(rate) * apart / 2))
     return round(rate / grain) * grain

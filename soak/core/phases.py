@@ -230,3 +230,9 @@ def drain_k(phases: Phases, lengths: PhaseLengths) -> int:
     if decided is None:
         decided = decisions_from_soak(lengths, known.from_k[-1])[-1].from_k
     return decided
+
+
+def latest_end_k(phases: Phases, lengths: PhaseLengths, backlog_ns: int) -> int:
+    """Return the second by which a run should have ended; a ramp counts as if its current step were its last."""
+    open_ns = lengths.ramp.step + backlog_ns if lengths.ramp else 0
+    return drain_k(phases, lengths) + (lengths.drain + open_ns) // SECOND_NS

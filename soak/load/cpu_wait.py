@@ -1,4 +1,7 @@
-"""CPU wait: how long the threads of this process waited for a processor."""
+"""CPU wait: how long the threads of this process waited for a processor.
+
+A client that gets no processor time measures its own host instead of the cluster.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ from soak.core.ports import Clock
 
 _TASKS = Path("/proc/self/task")
 _MAX_THREADS = 64
-_RESCAN_CALLS = 10  # after so many it looks again which threads there are
+_RESCAN_CALLS = 10  # calls between two scans for new threads
 
 
 class CpuWaitMeter:
-    """The share of the time since the last call that the thread waited which waited longest, 0 to 1.
+    """Measures the share of time, 0 to 1, that the thread which waited longest had to wait.
 
-    The kernel counts it for each thread (proc(5): schedstat), a wait in the second in which it ends; client
-    libraries have threads of their own, through which each message goes. Of very many the oldest count. NaN
-    at first, and where a kernel counts nothing.
+    The kernel counts the wait of each thread (proc(5): schedstat) in the second in which it ends. All threads
+    are measured, because messages pass through the threads of the client library; of more than 64 threads the
+    oldest.
     """
 
     def __init__(self, clock: Clock, tasks: Path = _TASKS) -> None:
@@ -27,13 +30,15 @@ class CpuWaitMeter:
         self._tasks = tasks
         self._last_ns = 0
         self._calls = 0
-        self._open: dict[str, int] = {}  # descriptors by thread: opening one costs ten reads
+        self._open: dict[
+            str, int
+        ] = {}  # file descriptors by thread: opening costs as much as ten reads
         self._waited_ns: dict[str, int] = {}
 
     def ratio(self) -> float:
-        """Return it; call it once a second."""
+        """Return the ratio since the last call; NaN at first, and where the kernel does not count. Call it once a second."""
         if self._calls % _RESCAN_CALLS == 0:
-            self._look()
+            self._open_new_threads()
         self._calls += 1
         now_ns, waited_ns = self._clock.mono_ns(), self._read()
         elapsed_ns = now_ns - self._last_ns
@@ -45,22 +50,22 @@ class CpuWaitMeter:
         self._last_ns, self._waited_ns = now_ns, waited_ns
         return min(1.0, max(since_ns) / elapsed_ns) if since_ns and elapsed_ns > 0 else math.nan
 
-    def _look(self) -> None:
-        with contextlib.suppress(OSError):  # no such folder on this kernel
+    def _open_new_threads(self) -> None:
+        with contextlib.suppress(OSError):  # this kernel has no such folder
             threads = sorted(self._tasks.iterdir(), key=lambda path: int(path.name))
             for path in threads[:_MAX_THREADS]:
                 if path.name not in self._open:
-                    with contextlib.suppress(OSError):  # it has ended meanwhile
+                    with contextlib.suppress(OSError):  # the thread has ended
                         flags = os.O_RDONLY | os.O_CLOEXEC
                         self._open[path.name] = os.open(path / "schedstat", flags)
 
     def _read(self) -> dict[str, int]:
-        """Return the nanoseconds that each thread has waited in its life; none where nothing is counted."""
+        """Return by thread the nanoseconds waited since it started; empty where the kernel does not count."""
         ran_ns, waited_ns = 0, {}
         for name, descriptor in list(self._open.items()):
             try:
                 ran, waited, _ = map(int, os.pread(descriptor, 64, 0).split())
-            except (OSError, ValueError):  # it has ended
+            except (OSError, ValueError):  # the thread has ended
                 os.close(self._open.pop(name))
                 continue
             ran_ns += ran

@@ -5,18 +5,46 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from soak.core.histogram import Histogram
+from soak.core.histogram import THRESHOLDS_SECONDS, Histogram
 from soak.core.model import Column
 from soak.load.leaders import Leaders
 from soak.runtime.recorder import quantile_column
 
 LEADER_INFO = "leader_info"
-"""Always 1: its labels tell a leader's address, as pages of Prometheus tell what is no number."""
+"""Always 1; its labels give a leader's address, as in Prometheus' `_info` metrics."""
 QUANTILES = (0.5, 0.99, 0.999)
+
+Columns = list[tuple[Column, float]]
+
+
+def quantile_columns(
+    metric: str, histogram: Histogram, quantiles: tuple[float, ...] = QUANTILES
+) -> Columns:
+    """Return quantiles and the maximum of a latency."""
+    values = histogram.quantiles_seconds(quantiles)
+    is_counted = histogram.total or histogram.negative
+    return [
+        *(
+            (quantile_column(metric, f"{quantile:g}"), value)
+            for quantile, value in zip(quantiles, values, strict=True)
+        ),
+        (
+            quantile_column(metric, "max"),
+            histogram.max_ns / 1e9 if is_counted else float("nan"),
+        ),
+    ]
+
+
+def threshold_columns(metric: str, histogram: Histogram) -> Columns:
+    """Return how many latencies are at or above each fixed threshold."""
+    return [
+        (Column(metric, (("threshold", f"{threshold:g}"),), "messages"), float(count))
+        for threshold, count in zip(THRESHOLDS_SECONDS, histogram.above(), strict=True)
+    ]
 
 
 class LatencyByLeader:
-    """One histogram a leader; nothing at all while there is only one."""
+    """One histogram for each partition leader, so that one slow broker is not hidden by the others."""
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
@@ -26,7 +54,7 @@ class LatencyByLeader:
     def record_ns(
         self, leaders: Leaders, partition: NDArray[np.int64], latency_ns: NDArray[np.int64]
     ) -> None:
-        """Count latencies, shape (n,), under the names of those who lead their partitions."""
+        """Count latencies, shape (n,), under the names of the leaders of their partitions."""
         leader = leaders.of(partition)
         for number in np.unique(leader[leader >= 0]).tolist():
             name = leaders.name_of(number)
@@ -34,14 +62,14 @@ class LatencyByLeader:
             self._addresses[name] = leaders.address_of(number)
 
     def following(self) -> LatencyByLeader:
-        """Return an empty one of the same leaders: one without a message keeps its columns."""
+        """Return an empty one of the same leaders, so that a leader without messages keeps its columns."""
         found = LatencyByLeader(self._metric)
         found._histograms = {name: Histogram() for name in self._histograms}
         found._addresses = dict(self._addresses)
         return found
 
-    def samples(self) -> list[tuple[Column, float]]:
-        """Return p50, p99 and p99.9 of each leader and where it is to be found, in order of their names."""
+    def samples(self) -> Columns:
+        """Return p50, p99, p99.9 and the address of each leader, in order of their names."""
         found = []
         for name, histogram in sorted(self._histograms.items()):
             values = histogram.quantiles_seconds(QUANTILES)
@@ -54,7 +82,7 @@ class LatencyByLeader:
         return found
 
     def histograms(self) -> dict[str, Histogram]:
-        """Return by its column's name each histogram that counts something."""
+        """Return the histograms that are not empty, by the name of their column."""
         return {
             Column(self._metric, (("leader", name),)).name: histogram
             for name, histogram in sorted(self._histograms.items())

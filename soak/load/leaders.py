@@ -10,21 +10,25 @@ from numpy.typing import NDArray
 
 from soak.core.errors import BrokerError
 from soak.core.ports import LeaderSource, Topics
+from soak.core.retry import Once
 from soak.core.wording import OTHERS_NAME
 
-LOG = logging.getLogger("soak.load.leaders")
+LOG = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 15.0
 FORGET_AFTER_FAILURES = 20
-"""So many questions in a row without an answer, five minutes and more: who led then may lead no more."""
+"""After so many failed requests in a row, five minutes, the last known leaders may have changed."""
 MAX_LEADERS = 16
-"""More are not told apart: a histogram a second and leader is what a record can hold."""
+"""Latency is recorded for so many leaders: each costs a histogram a second."""
 OTHER_LEADERS = 2**31
-"""Stands for all leaders beyond these: above every number that a broker can have."""
+"""Stands for all leaders beyond `MAX_LEADERS`: larger than any broker id."""
 
 
 class Leaders:
-    """The newest answer; `of` says who led, and `several` whether that tells anything apart."""
+    """The leader of each partition as the cluster answered last.
+
+    `several` lists the leaders seen so far; it is empty while there is only one.
+    """
 
     def __init__(
         self, broker: LeaderSource, topics: Topics, period_seconds: float = PERIOD_SECONDS
@@ -33,73 +37,73 @@ class Leaders:
         self._topics = topics
         self._period_seconds = period_seconds
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="leaders", daemon=True)
+        self._thread = threading.Thread(target=self._refresh_loop, name="leaders", daemon=True)
         self._leader = np.full(topics.total, -1, dtype=np.int64)
-        self._said = ""
-        self._unanswered = 0
-        self._apart: list[int] = []
+        self._errors = Once()
+        self._failures = 0
+        self._named: list[int] = []  # leaders with a histogram of their own
         self.several: tuple[int, ...] = ()
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more; does not wait for an answer that is under way."""
+        """Stop refreshing, without waiting for a request that is under way."""
         self._stop.set()
 
     def of(self, partition: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the leader of each partition, or `OTHERS`, or -1 where it is not known."""
+        """Return the leader of each partition: a number, `OTHER_LEADERS`, or -1 where unknown."""
         return self._leader[partition]
 
-    def name_of(self, number: int) -> str:
+    def name_of(self, leader: int) -> str:
         """Return the name under which a leader's latency is recorded."""
-        return OTHERS_NAME if number == OTHER_LEADERS else self._broker.leader_name(number)
+        return OTHERS_NAME if leader == OTHER_LEADERS else self._broker.leader_name(leader)
 
-    def address_of(self, number: int) -> str:
-        """Return the leader's host and port, "" where its name says it, or nobody knows it."""
-        return self._broker.leader_address(number)
+    def address_of(self, leader: int) -> str:
+        """Return the leader's host and port; "" where its name contains them, or they are unknown."""
+        return self._broker.leader_address(leader)
 
-    def ask(self) -> None:
-        """Take the cluster's answer; keep the last one for a while when it does not give any."""
+    def refresh(self) -> None:
+        """Ask the cluster; keep its last answer for a while when it does not answer."""
         try:
             leader = self._broker.leaders(self._topics)
-        except Exception as error:  # noqa: BLE001  # nobody would see that this thread has ended
-            self._note_silence(error)
+        except Exception as error:  # noqa: BLE001  # otherwise this thread would end unnoticed
+            self._note_failure(error)
             return
-        self._said, self._unanswered = "", 0
-        self._tell_apart(leader)
-        self._leader = np.where(np.isin(leader, [-1, *self._apart]), leader, OTHER_LEADERS)
-        # Whoever has led stays listed: a record's columns should not come and go.
+        self._errors.clear()
+        self._failures = 0
+        self._add_names(leader)
+        self._leader = np.where(np.isin(leader, [-1, *self._named]), leader, OTHER_LEADERS)
+        # Leaders stay listed, so that a record keeps its columns.
         known = sorted({*self.several, *self._leader[self._leader >= 0].tolist()})
         self.several = tuple(known) if len(known) > 1 else ()
 
-    def _tell_apart(self, leader: NDArray[np.int64]) -> None:
-        """Give names to those who are new while there is room, first to whoever leads most partitions."""
+    def _add_names(self, leader: NDArray[np.int64]) -> None:
+        """Name new leaders while there is room, those with most partitions first."""
         numbers, led = np.unique(leader[leader >= 0], return_counts=True)
         new = [
             (-count, self._broker.leader_name(number), number)
             for number, count in zip(numbers.tolist(), led.tolist(), strict=True)
-            if number not in self._apart
+            if number not in self._named
         ]
-        room = MAX_LEADERS - len(self._apart)
-        self._apart += [number for _, _, number in sorted(new)[:room]]
+        room = MAX_LEADERS - len(self._named)
+        self._named += [number for _, _, number in sorted(new)[:room]]
         if len(new) > room and OTHER_LEADERS not in self.several:
-            names = " ".join(self._broker.leader_name(number) for number in sorted(self._apart))
-            LOG.warning("leaders_not_told_apart others=%d apart=%r", len(new) - room, names)
+            names = " ".join(self._broker.leader_name(number) for number in sorted(self._named))
+            LOG.warning("too_many_leaders grouped=%d named=%r", len(new) - room, names)
 
-    def _note_silence(self, error: Exception) -> None:
-        words = str(error) or type(error).__name__
-        if words != self._said:
-            self._said = words
+    def _note_failure(self, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        if self._errors.is_new(text):
             trace = None if isinstance(error, BrokerError) else error
-            LOG.warning("no_leaders error=%s", words, exc_info=trace)
-        self._unanswered += 1
-        if self._unanswered == FORGET_AFTER_FAILURES:
-            LOG.warning("leaders_forgotten unanswered=%d", self._unanswered)
+            LOG.warning("leaders_not_read error=%s", text, exc_info=trace)
+        self._failures += 1
+        if self._failures == FORGET_AFTER_FAILURES:
+            LOG.warning("leaders_unknown failed_requests=%d", self._failures)
             self._leader = np.full_like(self._leader, -1)
 
-    def _follow(self) -> None:
+    def _refresh_loop(self) -> None:
         while True:
-            self.ask()
+            self.refresh()
             if self._stop.wait(self._period_seconds):
                 return

@@ -79,6 +79,10 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _MAX_DATAGRAM_BYTES = 4096
 
 
+START_LIMIT_NS = 600 * SECOND_NS
+"""How long a daemon may take to be ready: a consumer may have to read days of a journal first."""
+
+
 @dataclass(slots=True)
 class ChildWatchdog:
     """Use it in a `with` block; the children get `environment`, and `take` is to be called each second."""

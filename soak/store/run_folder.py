@@ -248,6 +248,15 @@ def copy_profile(path: Path, folder: RunFolder) -> None:
     write_atomically(profile_path(folder), _profile_text(path))
 
 
+def rate_table(plan: Plan, folder: RunFolder) -> tuple[Point, ...]:
+    """Return the rates of a run's copy of the load profile; none where the plan names no file.
+
+    Raises:
+        PlanError: the copy cannot be read.
+    """
+    return read_profile(profile_path(folder)) if plan.load.profile.file else ()
+
+
 def profile_path(folder: RunFolder) -> Path:
     return folder.path / "profile.csv"
 

@@ -1,4 +1,4 @@
-"""All producers or all consumers of a plan as one service."""
+"""All producers or all consumers of a plan as one service; a process that dies or hangs is restarted alone."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from soak.core.ports import Clock
-from soak.service.systemd import ChildWatchdog, notifier, watchdog_limit_ns
+from soak.service.systemd import START_LIMIT_NS, ChildWatchdog, notifier, watchdog_limit_ns
 from soak.store.run_folder import RunFolder, read_plan
-from soak.supervisor.run import PROGRAM, START_LIMIT_NS, Supervisor, roles_of
+from soak.supervisor.run import PROGRAM, Supervisor, roles_of
 
 POLL_SECONDS = 0.5
 
 RunOne = Callable[[Path, int, threading.Event, Clock], int]
-"""What runs one process of the kind by its number."""
+"""Runs one process of the kind by its number."""
 
 
 def run(
     run_dir: Path,
     kind: str,
-    single: RunOne,
+    run_one: RunOne,
     stop: threading.Event,
     clock: Clock,
     program: Sequence[str] = PROGRAM,
 ) -> int:
-    """Run as many processes of a kind as the plan has, one of them in this process; return the exit code.
+    """Run as many processes of a kind as the plan has; a single one runs in this process. Return the exit code.
 
     Raises:
         GaveUpError: one of them keeps dying.
@@ -35,23 +35,23 @@ def run(
     plan = read_plan(folder)
     roles = [role for role in roles_of(plan) if role.name.startswith(f"{kind}.")]
     if len(roles) == 1:
-        return single(run_dir, 0, stop, clock)
+        return run_one(run_dir, 0, stop, clock)
     manager = notifier()
-    with ChildWatchdog(clock, START_LIMIT_NS) as watch:
+    with ChildWatchdog(clock, START_LIMIT_NS) as watchdog:
         supervisor = Supervisor(
             folder,
             clock,
             roles=[replace(role, silence_ns=watchdog_limit_ns(role.silence_ns)) for role in roles],
             on_death=lambda *_: None,
             program=program,
-            watch=watch,
+            watchdog=watchdog,
         )
         try:
             supervisor.start()
             is_ready = False
             while not stop.wait(POLL_SECONDS):
                 is_over = supervisor.poll()
-                if not is_ready and (is_over or watch.ready >= set(supervisor.pids().values())):
+                if not is_ready and (is_over or watchdog.ready >= set(supervisor.pids().values())):
                     is_ready = True
                     manager.ready()
                 manager.alive()

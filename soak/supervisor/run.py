@@ -1,6 +1,6 @@
 """The supervisor: starts the daemons of a run as processes, restarts them when they die, and stops them in order.
 
-None outlives this process: each child has a parent-death signal and a session of its own.
+No daemon outlives this process: each child has a parent-death signal and a session of its own.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from soak.core.errors import SoakError
 from soak.core.plan.plan import Plan
 from soak.core.ports import Clock
+from soak.core.retry import Backoff, RestartPolicy, Restarts
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.service import children
@@ -26,19 +27,18 @@ from soak.service.systemd import ChildWatchdog
 from soak.store.plan_home import is_service_run
 from soak.store.run_folder import RunFolder
 
-LOG = logging.getLogger("soak.supervisor.run")
+LOG = logging.getLogger(__name__)
 
-RESTART_LIMIT = 5
-MAX_PAUSE_NS = 60 * SECOND_NS
-RESTART_WINDOW_NS = 60 * SECOND_NS
+NEEDED = RestartPolicy(Backoff(SECOND_NS // 2), window_ns=60 * SECOND_NS, max_deaths=5)
+"""For daemons without which there is no measurement: a full drive must not end the run at once."""
+WATCHING = RestartPolicy(Backoff(4 * SECOND_NS), window_ns=600 * SECOND_NS)
+"""For all other daemons: their restarts must not disturb the load."""
 GRACE_NS = 20 * SECOND_NS
 DETECT_LIMIT_NS = 240 * SECOND_NS
 MAX_TRIGGER_NS = DETECT_LIMIT_NS - 60 * SECOND_NS
-"""The detector looks at what came in last once more in the end, and its watchdog waits no longer."""
-START_LIMIT_NS = 600 * SECOND_NS
-"""A consumer may have days of a journal to read before it is ready."""
+"""At the end the detector runs once more, within DETECT_LIMIT_NS."""
 START_LEAD_NS = 4 * SECOND_NS
-"""A producer that is started so long before the first message is there for it, whoever else is or is not."""
+"""Producers start at least so long before the first message is due, even if consumers are not ready."""
 PROGRAM = (sys.executable, "-m", "soak.cli.main")
 
 
@@ -48,19 +48,19 @@ class GaveUpError(SoakError):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One daemon: `name` is its log's and, for those that measure, its source's first part."""
+    """One daemon; `name` names its log and, if it measures, its source."""
 
     name: str
     arguments: tuple[str, ...]
-    niceness: int = 0  # above 0 for what must not disturb the load it measures
+    niceness: int = 0  # above 0 for daemons that must not disturb the load
     is_measuring: bool = False
-    wait_seconds: int = 0  # before its first start, so that those that measure start undisturbed
-    silence_ns: int = 30 * SECOND_NS  # silent for longer it hangs: its unit says the same
-    after: str = ""  # those whose names begin so are to be ready before its first start
+    wait_seconds: int = 0  # before the first start, so that measuring daemons start undisturbed
+    silence_ns: int = 30 * SECOND_NS  # silent for longer means hanging; its unit has the same limit
+    after: str = ""  # prefix of the daemons that must be ready before its first start
 
     @property
     def is_needed(self) -> bool:
-        """True where there is no run without it; the others watch."""
+        """Return whether the run fails without this daemon."""
         return self.is_measuring or self.name == "conduct"
 
 
@@ -79,30 +79,25 @@ def roles_of(plan: Plan) -> tuple[Role, ...]:
 
 
 def _measuring(name: str) -> Role:
+    command, _, index = name.partition(".")  # such as `produce.3`
     return Role(
         name,
-        _arguments(name),
+        (command, "--index", index) if index else (command,),
         is_measuring=True,
         silence_ns=(60 if name == "probe" else 30) * SECOND_NS,
         after="consume." if name.startswith("produce.") else "",
     )
 
 
-def _arguments(name: str) -> tuple[str, ...]:
-    """Return the command of a daemon by its name, such as `produce.3`."""
-    command, _, index = name.partition(".")
-    return (command, "--index", index) if index else (command,)
-
-
 @dataclass(slots=True)
 class _Child:
     role: Role
     process: subprocess.Popen[bytes]
+    restarts: Restarts
+    is_waiting: bool = False  # for its restart
     is_finished: bool = False
-    is_hung: bool = False  # and was killed for it
-    is_session_killed: bool = False  # what it had started too
-    deaths_ns: list[int] = field(default_factory=list)
-    again_ns: int | None = None  # when it is to be started again
+    is_hung: bool = False  # and was killed
+    is_session_killed: bool = False  # with all processes that it had started
 
 
 class Supervisor:
@@ -118,26 +113,26 @@ class Supervisor:
         environment: Mapping[str, str] | None = None,
         measuring_environment: Mapping[str, str] | None = None,
         program: Sequence[str] = PROGRAM,
-        watch: ChildWatchdog | None = None,
+        watchdog: ChildWatchdog | None = None,
         load_from_wall_ns: int = 0,
     ) -> None:
-        """With a watch, which is the caller's to open and close, who hangs is killed and started again.
+        """With a watchdog, which the caller opens and closes, daemons that hang are killed and restarted.
 
-        With one, and a load that is yet to begin, those who send are started once those who read are ready.
+        With a watchdog, and before the load begins, producers start once consumers are ready.
         """
         self._program = tuple(program)
-        self._watch = watch
-        self._is_of_service = is_service_run(folder)
+        self._watchdog = watchdog
+        self._is_service = is_service_run(folder)
         self._folder = folder
         self._clock = clock
         self._on_death = on_death
         self._environment = environment
-        self._measuring_environment = dict(measuring_environment or {})  # beside that
+        self._measuring_environment = dict(measuring_environment or {})  # in addition
         self._roles = roles
         self._phase_file = PhaseFile(folder.phases)
         self._children: dict[str, _Child] = {}
         self._started_ns = self._lead_ns = 0
-        self._load_boot_ns = 0  # on CLOCK_BOOTTIME: a suspend brings the load nearer
+        self._load_boot_ns = 0  # on CLOCK_BOOTTIME, which runs on while the host is suspended
         self._load_from_wall_ns = load_from_wall_ns
         self._is_stopped = False
 
@@ -149,7 +144,7 @@ class Supervisor:
         self._start_due()
 
     def pids(self) -> dict[str, int]:
-        """Return the processes that are there now, by daemon."""
+        """Return the running processes by daemon."""
         return {
             name: child.process.pid
             for name, child in self._children.items()
@@ -157,20 +152,20 @@ class Supervisor:
         }
 
     def poll(self) -> bool:
-        """Restart what has died; return True when all measuring daemons have ended on purpose.
+        """Restart daemons that died; return True when all needed daemons have ended on purpose.
 
         Raises:
-            GaveUpError: a daemon that the measurement needs died too often; end the run.
+            GaveUpError: a needed daemon died too often; end the run.
         """
-        if self._watch is not None:
-            self._kill_hanging(self._watch)
+        if self._watchdog is not None:
+            self._kill_hanging(self._watchdog)
         self._start_due()
         for child in self._children.values():
             if child.is_finished:
                 continue
-            if child.again_ns is not None:
-                if self._clock.mono_ns() >= child.again_ns:
-                    self._start_again(child)
+            if child.is_waiting:
+                if child.restarts.is_due(self._clock.mono_ns()):
+                    self._restart(child)
             elif child.process.poll() is not None:
                 self._ended(child)
         return all(self._is_over(role) for role in self._roles if role.is_needed)
@@ -180,9 +175,9 @@ class Supervisor:
         return self._is_stopped if child is None else child.is_finished
 
     def finish(self) -> None:
-        """After the last record: let the detector end by itself, then let the last mails out.
+        """After the last record: let the detector end by itself, then let the last alerts be sent.
 
-        There is no load left that it could disturb, so it need not stand back any more.
+        The load has ended, so the detector gets its normal priority back.
         """
         detector = self._children.get("detect-stream")
         if detector is not None:
@@ -192,46 +187,48 @@ class Supervisor:
             self._stop(name, GRACE_NS)
 
     def stop(self) -> None:
-        """End the run early, in the order in which nothing is lost."""
+        """End the run early, in the order in which no messages are lost."""
         self._is_stopped = True
         self._stop_all("produce.", GRACE_NS)
-        self._clock.sleep_until(self._clock.mono_ns() + 2 * SECOND_NS)  # what is out is received
+        # Consumers receive the last messages.
+        self._clock.sleep_until(self._clock.mono_ns() + 2 * SECOND_NS)
         for prefix in ("consume.", "probe", "conduct"):
             self._stop_all(prefix, GRACE_NS)
 
     def close(self) -> None:
-        """Kill whatever is left: on every way out."""
+        """Kill all processes that are left."""
         for child in self._children.values():
             _kill_session(child)
-            # One that hangs in the kernel dies when it can.
+            # A process that hangs in the kernel dies later.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(10)
 
     def _start_due(self) -> None:
         for role in self._roles:
             if role.name not in self._children and self._is_due(role):
-                self._children[role.name] = _Child(role, self._spawn(role))
+                restarts = Restarts(NEEDED if role.is_needed else WATCHING)
+                self._children[role.name] = _Child(role, self._spawn(role), restarts)
 
     def _is_due(self, role: Role) -> bool:
-        """Say whether a daemon may be started for the first time; after `stop` no load is begun."""
+        """Return whether to start a daemon for the first time; after `stop` no load begins."""
         now_ns = self._clock.mono_ns()
         if now_ns - self._started_ns < role.wait_seconds * SECOND_NS:
             return False
         if self._is_stopped and role.is_measuring:
             return False
-        if self._watch is None or not role.after or self._lead_ns <= 0:
+        if self._watchdog is None or not role.after or self._lead_ns <= 0:
             return True
         pids = self.pids()
         first = [one.name for one in self._roles if one.name.startswith(role.after)]
-        absent = [name for name in first if pids.get(name) not in self._watch.ready]
+        absent = [name for name in first if pids.get(name) not in self._watchdog.ready]
         if absent and self._clock.boot_ns() >= self._load_boot_ns - START_LEAD_NS:
             LOG.warning("started_before_others daemon=%s not_ready=%s", role.name, ",".join(absent))
             return True
         return not absent
 
     def _log(self, name: str) -> Path | None:
-        """Return the file into which a daemon writes; a service's writes where we do, into the journal."""
-        return None if self._is_of_service else self._folder.logs / f"{name}.log"
+        """Return the log file of a daemon; None in a service, whose daemons write to the systemd journal."""
+        return None if self._is_service else self._folder.logs / f"{name}.log"
 
     def _spawn(self, role: Role) -> subprocess.Popen[bytes]:
         command = [*self._program, *role.arguments, "--run-dir", str(self._folder.path)]
@@ -242,61 +239,59 @@ class Supervisor:
             children.set_niceness(process, role.niceness)
         return process
 
-    def _kill_hanging(self, watch: ChildWatchdog) -> None:
-        watch.take()
-        there = {pid: self._children[name] for name, pid in self.pids().items()}
-        limits_ns = {pid: child.role.silence_ns for pid, child in there.items()}
-        for pid in watch.hanging(limits_ns):
-            if not there[pid].is_hung:  # one that hangs in the kernel dies when it can
-                there[pid].is_hung = True
+    def _kill_hanging(self, watchdog: ChildWatchdog) -> None:
+        watchdog.take()
+        running = {pid: self._children[name] for name, pid in self.pids().items()}
+        limits_ns = {pid: child.role.silence_ns for pid, child in running.items()}
+        for pid in watchdog.hanging(limits_ns):
+            if not running[pid].is_hung:  # a process that hangs in the kernel dies later
+                running[pid].is_hung = True
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
 
     def _environment_of(self, role: Role) -> Mapping[str, str]:
-        ours = os.environ if self._environment is None else self._environment
+        environment = os.environ if self._environment is None else self._environment
         if role.is_measuring:
-            ours = {**ours, **self._measuring_environment}
-        return ours if self._watch is None else self._watch.environment(ours, role.silence_ns)
+            environment = {**environment, **self._measuring_environment}
+        if self._watchdog is None:
+            return environment
+        return self._watchdog.environment(environment, role.silence_ns)
 
     def _ended(self, child: _Child) -> None:
-        _kill_session(child)  # what it started must not live on without it
+        _kill_session(child)  # no process that it started may live on
         code = child.process.returncode
         is_over = self._phase_file.poll().end_k is not None
         if code == 0 and is_over:
             child.is_finished = True
             return
-        now_ns = self._clock.mono_ns()
-        child.deaths_ns = [at for at in child.deaths_ns if now_ns - at < RESTART_WINDOW_NS]
-        child.deaths_ns.append(now_ns)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
         if child.is_hung:
             how, child.is_hung = "no sign of life, killed", False
+        now_ns = self._clock.mono_ns()
+        child.restarts.note_death(now_ns)
         self._note_death(child.role.name, how)
-        if len(child.deaths_ns) > RESTART_LIMIT and child.role.is_needed:
-            log = self._log(child.role.name)
-            message = f"{child.role.name} died {RESTART_LIMIT + 1} times in a minute ({how})"
-            raise GaveUpError(
-                message if log is None else f"{message}; its log ends:\n{children.log_tail(log)}"
-            )
-        # The first time at once, then ever later: what watches must not take the load down with it,
-        # and what the load needs must outlast a drive that takes nothing for a moment.
-        deaths = len(child.deaths_ns)
-        if deaths == 1:
-            self._start_again(child)
-        else:
-            first_ns = SECOND_NS // 8 if child.role.is_needed else SECOND_NS
-            child.again_ns = now_ns + min(first_ns << deaths, MAX_PAUSE_NS)
+        if child.restarts.is_too_many:
+            raise GaveUpError(self._gave_up_text(child, how))
+        child.is_waiting = True
+        if child.restarts.is_due(now_ns):
+            self._restart(child)
 
-    def _start_again(self, child: _Child) -> None:
-        child.again_ns = None
+    def _gave_up_text(self, child: _Child, how: str) -> str:
+        name, deaths = child.role.name, len(child.restarts.deaths_ns)
+        text, log = f"{name} died {deaths} times in a minute ({how})", self._log(name)
+        return text if log is None else f"{text}; its log ends:\n{children.log_tail(log)}"
+
+    def _restart(self, child: _Child) -> None:
         try:
-            child.process, child.is_session_killed = self._spawn(child.role), False
+            child.process = self._spawn(child.role)
         except OSError as error:  # its log cannot be opened: the drive is read-only, or full
-            LOG.warning("cannot_start daemon=%s error=%s", child.role.name, error)
-            child.again_ns = self._clock.mono_ns() + SECOND_NS
+            LOG.warning("daemon_not_started daemon=%s error=%s", child.role.name, error)
+            child.restarts.note_failed_start(self._clock.mono_ns())
+        else:
+            child.is_waiting = child.is_session_killed = False
 
     def _note_death(self, name: str, how: str) -> None:
-        """Keep it for the report and tell the terminal."""
+        """Record a death for the report and report it to the caller."""
         line = json.dumps({"daemon": name, "how": how, "at_ns": self._clock.wall_ns()}) + "\n"
         with contextlib.suppress(OSError), (self._folder.path / "restarts.jsonl").open("a") as file:
             file.write(line)
@@ -304,7 +299,7 @@ class Supervisor:
         self._on_death(name, how)
 
     def _wait(self, name: str, limit_ns: int) -> None:
-        """Wait until a daemon has ended by itself, restarting it when it dies."""
+        """Wait until a daemon has ended by itself; restart it when it dies."""
         deadline_ns = self._clock.mono_ns() + limit_ns
         child = self._children.get(name)
         while child is not None and not child.is_finished and self._clock.mono_ns() < deadline_ns:
@@ -312,12 +307,12 @@ class Supervisor:
             self._clock.sleep_until(self._clock.mono_ns() + SECOND_NS // 10)
 
     def _stop_all(self, prefix: str, grace_ns: int) -> None:
-        """End daemons of one kind, all told before any is waited for."""
-        those = [name for name in self._children if name.startswith(prefix)]
-        for name in those:
+        """Stop all daemons of one kind at the same time."""
+        names = [name for name in self._children if name.startswith(prefix)]
+        for name in names:
             if not self._children[name].is_finished:
                 children.ask_to_stop(self._children[name].process)
-        for name in those:
+        for name in names:
             self._stop(name, grace_ns)
 
     def _stop(self, name: str, grace_ns: int) -> None:
@@ -329,9 +324,9 @@ class Supervisor:
 
 
 def _kill_session(child: _Child) -> None:
-    """Kill the child and everything in the session that it leads, which outlives its leader.
+    """Kill the child and all processes in the session that it leads, which may outlive it.
 
-    Once, as soon as it has ended: when nothing is left of the session its number may be another's.
+    Once, as soon as the child has ended: later its process number may belong to another session.
     """
     if child.is_session_killed:
         return

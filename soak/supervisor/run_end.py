@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, field
 
 from soak.core.clock import RunClock
-from soak.core.phases import Phases, drain_k
+from soak.core.phases import latest_end_k
 from soak.core.plan.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -21,45 +21,39 @@ from soak.supervisor.run import DETECT_LIMIT_NS
 OVERDUE_NS = 60 * SECOND_NS
 """A daemon that has not ended so long after the run's last second is not waited for any longer."""
 UNDECIDED_NS = 600 * SECOND_NS
-"""A conductor that has decided no end so long after the latest that the plan allows will decide none."""
+"""If the conductor has not decided the end so long after the latest end that the plan allows, it will not any more."""
 POLL_SECONDS = 1.0
 
 
 def run(folder: RunFolder, stop: threading.Event, clock: Clock) -> bool:
-    """Return True when the run is over, False when told to stop before."""
+    """Return True when the run is over, False when `stop` is set before."""
     known = read_run(folder)
     seconds = RunClock.on(grid_of(folder, known, clock), clock)
-    ending = RunEnd(folder, read_plan(folder), clock)
+    run_end = RunEnd(folder, read_plan(folder), clock)
     manager = notifier()
     manager.ready()
     while not stop.wait(POLL_SECONDS):
         manager.alive()
         k = seconds.k()
-        manager.status(f"run {known.id}: {ending.phase_file.poll().at(k) or 'begins'}, second {k}")
-        if ending.is_over(k):
+        phase = run_end.phase_file.poll().at(k) or "not started"
+        manager.status(f"run {known.id}: {phase}, second {k}")
+        if run_end.is_over(k):
             manager.stopping()
             return True
     return False
 
 
-def latest_end_k(phases: Phases, plan: Plan) -> int:
-    """Return the second by which a run is to have ended; what a ramp tries now counts as its last."""
-    lengths = plan.phases
-    open_ns = lengths.ramp.step + plan.load.backlog if lengths.ramp else 0
-    return drain_k(phases, lengths) + (lengths.drain + open_ns) // SECOND_NS
-
-
 @dataclass(slots=True)
 class RunEnd:
-    """Call `is_over` about once a second: its limits count from when it first saw the end."""
+    """Call `is_over` about once a second: its limits count from the call that first saw the end."""
 
     folder: RunFolder
     plan: Plan
     clock: Clock
     phase_file: PhaseFile = field(init=False)
-    _overdue_ns: int | None = None  # when it was first seen that the end should have been decided
+    _overdue_ns: int | None = None  # since when the end should have been decided
     _end_ns: int | None = None
-    _last_ns: int | None = None  # when the last daemon that measures was seen to have ended
+    _recorded_ns: int | None = None  # since when all measuring daemons have ended
 
     def __post_init__(self) -> None:
         self.phase_file = PhaseFile(self.folder.phases)
@@ -70,29 +64,30 @@ class RunEnd:
             return False
         if self._end_ns is None:
             self._end_ns = now_ns
-        if self._last_ns is None and (self._is_quiet() or now_ns - self._end_ns > OVERDUE_NS):
-            self._last_ns = now_ns
-        if self._last_ns is None:
+        is_late = now_ns - self._end_ns > OVERDUE_NS
+        if self._recorded_ns is None and (self._have_daemons_ended() or is_late):
+            self._recorded_ns = now_ns
+        if self._recorded_ns is None:
             return False
-        return self._is_detected() or now_ns - self._last_ns > DETECT_LIMIT_NS
+        return self._is_detected() or now_ns - self._recorded_ns > DETECT_LIMIT_NS
 
     def _is_past(self, k: int, now_ns: int) -> bool:
-        """True once the last second is over, also where nobody is left to decide which one it is."""
+        """Return whether the last second is over, also where no conductor is left to decide which one it is."""
         phases = self.phase_file.poll()
         if phases.end_k is not None:
             return k >= phases.end_k
-        if k < latest_end_k(phases, self.plan):
+        if k < latest_end_k(phases, self.plan.phases, self.plan.load.backlog):
             return False
         if self._overdue_ns is None:
             self._overdue_ns = now_ns
         return now_ns - self._overdue_ns > UNDECIDED_NS
 
-    def _is_quiet(self) -> bool:
+    def _have_daemons_ended(self) -> bool:
         journal, host = self.folder.journal, host_name()
         return all(has_ended(journal / f"{name}@{host}") for name in self.plan.measuring)
 
     def _is_detected(self) -> bool:
-        """True when the detector has said its last word; one that starts says so by its lock."""
+        """Return whether the detector has finished; while it starts it holds its lock."""
         if is_locked(self.folder.spark / "lock"):
             return False
         try:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from soak.core import wording
 from soak.core.errors import PlanError
 from soak.core.plan.rates import rate_text, rates_between, size_text
-from soak.store.run_folder import profile_path, read_profile
+from soak.store.run_folder import rate_table
 from spark.page import Page, headline, joined, tag
 from spark.timeline import Timeline
 
@@ -40,7 +40,7 @@ def _rate(timeline: Timeline) -> str:
     """Return which rates the soak was to have, from the lowest to the highest."""
     load = timeline.plan.load
     try:
-        table = read_profile(profile_path(timeline.folder)) if load.profile.file else ()
+        table = rate_table(timeline.plan, timeline.folder)
     except PlanError:
         return f"the rates of {load.profile.file}, which cannot be read,"
     spans = timeline.soak_spans

@@ -18,7 +18,7 @@ from soak.service.signals import exit_on_sigterm
 from tests.chaos import schedule
 from tests.chaos.oracle import Told, complaints
 from tests.chaos.post import Post
-from tests.chaos.storm import MOST_IN_A_MINUTE, Storm
+from tests.chaos.storm import MAX_DEATHS_PER_MINUTE, Storm
 from tests.chaos.surroundings import Surroundings, enter
 from tests.chaos.troubles import TROUBLES
 
@@ -69,7 +69,7 @@ def _weather(
         storm = Storm(home, around, broker, post, seed)
         try:
             storm.start()
-            _kill(storm, schedule.kills(seed, kills, storm.daemons, MOST_IN_A_MINUTE))
+            _kill(storm, schedule.kills(seed, kills, storm.daemons, MAX_DEATHS_PER_MINUTE))
             recovered = {name: round(_endure(storm, name), 1) for name in names}
             storm.calm()
             summary = storm.end()

@@ -25,7 +25,7 @@ from soak.runtime.context import connect, host_name, topics_of
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.reader import last_record, sources
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
-from soak.supervisor.run import RESTART_LIMIT, Supervisor, roles_of
+from soak.supervisor.run import NEEDED, Supervisor, roles_of
 from tests.chaos.daemon import WALL_OFF, write_off
 from tests.chaos.kept import Kept
 from tests.chaos.planted import Planted
@@ -38,7 +38,7 @@ from tests.support.live_run import LEAD_SECONDS
 TOPIC = "soak-chaos"
 PARTITIONS = 4
 LIMIT_SECONDS = 300.0
-MOST_IN_A_MINUTE = RESTART_LIMIT - 2
+MAX_DEATHS_PER_MINUTE = (NEEDED.max_deaths or 0) - 2
 PLAN = """
 name: chaos
 broker: {{kafka: {{bootstrap_servers: 'broker.soak.test:{port}'}}}}
@@ -150,7 +150,7 @@ class Storm:
         """True for a daemon that is there, and has not died so often that the supervisor gives up."""
         now = time.monotonic()
         lately = [at for at in self._killed_at.get(name, []) if now - at < WINDOW_SECONDS]
-        return name in self.pids() and len(lately) < MOST_IN_A_MINUTE
+        return name in self.pids() and len(lately) < MAX_DEATHS_PER_MINUTE
 
     def kill(self, name: str) -> None:
         """Kill a daemon, or the broker, which comes back."""

@@ -141,3 +141,8 @@ class Consumers:
     def member_of(self, index: int) -> int:
         """Return which of its subscription's processes consumer process `index` is."""
         return index % self.per_subscription
+
+
+def process_index(source: str) -> int:
+    """Return the number of a producer or consumer process: 3 of `consume.3@host`."""
+    return int(source.partition("@")[0].partition(".")[2])

@@ -12,15 +12,19 @@ from numpy.typing import NDArray
 from soak.core.histogram import Histogram
 from soak.core.model import Column
 from soak.core.ports import Batch, Heads
-from soak.load.consumer.sequence_tracker import AuditCounts
-from soak.load.latency import LatencyByLeader
+from soak.load.consumer.sequence_tracker import SequenceCounts
+from soak.load.latency import LatencyByLeader, quantile_columns, threshold_columns
 from soak.load.leaders import Leaders
-from soak.load.producer.interval import above_columns, latency_columns
+
+INVALID_PAUSE_SECONDS = 0.050
+"""A consumer that was away from its client for so long, most of the latency that it saw, measured itself."""
+BEHIND_SECONDS = 2.0
+"""After a late start, and after rereading, latencies are valid once the lag is below this much load."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedBatch:
-    """Messages in order of arrival; arrays of shape (n,), each message with the time when it came."""
+    """Messages of several batches in order of arrival; arrays of shape (n,), each message with its arrival time."""
 
     heads: Heads
     partition: NDArray[np.int64]  # running numbers
@@ -30,7 +34,7 @@ class MergedBatch:
 
 
 def merge_batches(batches: Sequence[Batch]) -> MergedBatch:
-    """Return the messages of at least one batch together."""
+    """Merge one batch or more: numpy costs the same for one message as for all."""
     sizes = [len(batch.heads) for batch in batches]
     at_mono_ns = np.concatenate([_arrival_ns(batch) for batch in batches])
     wall_ahead_ns = np.repeat([batch.at_wall_ns - batch.at_mono_ns for batch in batches], sizes)
@@ -44,7 +48,7 @@ def merge_batches(batches: Sequence[Batch]) -> MergedBatch:
 
 
 def split_batch(batch: Batch, edge_ns: int) -> tuple[Batch, Batch]:
-    """Return what came before an instant, and what came from it on or is known of the whole batch."""
+    """Split a batch at an instant; what counts for the whole batch goes with the later part."""
     first = int(np.searchsorted(_arrival_ns(batch), edge_ns))
     before, after = (
         replace(
@@ -72,16 +76,8 @@ def _merge_heads(parts: Sequence[Heads]) -> Heads:
     return list(chain.from_iterable(parts))
 
 
-# --- Collects what the consumer saw in one second and renders it as a record's columns.
-
-INVALID_PAUSE_SECONDS = 0.050
-"""A consumer that was away from its client this long, most of the latency that it saw, measured itself."""
-BEHIND_SECONDS = 2.0
-"""Of who starts late or reads again, latencies count once the lag is below this much of its load."""
-
-
 class ConsumerInterval:
-    """Counters and histogram of one second, which may be written while the next one is collected."""
+    """What a consumer measured in one second; a finished one is written while the next one counts."""
 
     def __init__(self, boot: int, leaders: Leaders, *, is_behind: bool) -> None:
         self.by_leader = LatencyByLeader("end_to_end_latency_seconds")
@@ -89,34 +85,34 @@ class ConsumerInterval:
         self._boot = boot
         self._is_behind = is_behind
         self.latency = Histogram()
-        self.redelivered = 0  # known from where they lie, and passed over by the client's side
+        self.redelivered = 0  # known by their offsets, and left out by the client
         self._received = 0
         self._foreign = 0
-        self._odd = AuditCounts()
+        self._odd = SequenceCounts()
         self._pause_ns = 0
 
     def note(
         self,
         block: NDArray[np.void],
         is_ours: NDArray[np.bool_],
-        lot: MergedBatch,
-        counts: AuditCounts,
+        batch: MergedBatch,
+        counts: SequenceCounts,
     ) -> None:
-        """Note the headers of a lot, one row a message; those that are not ours are foreign.
+        """Count messages by their headers, one row each; those that are not ours are foreign.
 
-        What came before has had its latency: read again, it would be as old as the log.
+        Only new messages have a latency: that of a reread message would be the age of the log.
         """
         block = block[is_ours]
         self._received += block.size
         self._foreign += is_ours.size - block.size
-        # On one boot all processes share the monotonic clock; between hosts only wall clocks compare.
+        # All processes of one boot share the monotonic clock; between hosts only wall clocks compare.
         is_here = block["boot"] == self._boot
-        by_mono = lot.at_mono_ns[is_ours] - block["intended_mono_ns"]
-        by_wall = lot.at_wall_ns[is_ours] - (block["sent_wall_ns"] - block["delay_ns"])
+        by_mono = batch.at_mono_ns[is_ours] - block["intended_mono_ns"]
+        by_wall = batch.at_wall_ns[is_ours] - (block["sent_wall_ns"] - block["delay_ns"])
         latency_ns = np.where(is_here, by_mono, by_wall)[counts.is_new]
         self.latency.record_ns(latency_ns)
         if self._leaders.several:
-            partition = lot.partition[is_ours][counts.is_new]
+            partition = batch.partition[is_ours][counts.is_new]
             self.by_leader.record_ns(self._leaders, partition, latency_ns)
         self._odd.duplicated += counts.duplicated
         self._odd.reordered += counts.reordered
@@ -126,7 +122,7 @@ class ConsumerInterval:
         self._pause_ns = max(self._pause_ns, pause_ns)
 
     def following(self, lag: int | None, rate: float) -> ConsumerInterval:
-        """Return the next one, empty; `lag` is what is left to be read now, None where nobody knows."""
+        """Return the next one, empty; `lag` counts unread messages, None if unknown, `rate` is messages a second."""
         was_behind = self._is_behind or self._odd.reread > 0
         is_behind = was_behind and (lag is None or lag > rate * BEHIND_SECONDS)
         found = ConsumerInterval(self._boot, self._leaders, is_behind=is_behind)
@@ -149,17 +145,17 @@ class ConsumerInterval:
             "lag_messages": lag,
         }
         return [
-            *latency_columns("end_to_end_latency_seconds", self.latency),
+            *quantile_columns("end_to_end_latency_seconds", self.latency),
             *((Column(name, (), "messages"), float(value)) for name, value in counts.items()),
             (Column("consumer_pause_seconds", (), "seconds"), self._pause_ns / 1e9),
             (Column("process_cpu_ratio", (), "cores"), cpu_ratio),
             (Column("process_cpu_waiting_ratio", (), "ratio"), cpu_waiting_ratio),
             *self.by_leader.samples(),
-            *above_columns("end_to_end_latency_above_messages", self.latency),
+            *threshold_columns("end_to_end_latency_above_messages", self.latency),
         ]
 
     def histograms(self) -> dict[str, Histogram]:
-        """Return them by their columns' names: of all messages, and by leader."""
+        """Return all histograms by the names of their columns."""
         return {"end_to_end_latency_seconds": self.latency, **self.by_leader.histograms()}
 
     def reason(self) -> str:
@@ -168,5 +164,5 @@ class ConsumerInterval:
             return "catching_up"
         (latency,) = self.latency.quantiles_seconds((0.99,))
         pause = self._pause_ns / 1e9
-        is_ours = pause > INVALID_PAUSE_SECONDS and not pause < latency / 2
-        return "consumer_pause" if is_ours else ""
+        is_invalid = pause > INVALID_PAUSE_SECONDS and not pause < latency / 2
+        return "consumer_pause" if is_invalid else ""

@@ -1,6 +1,7 @@
 """Start offsets in topics that existed before the run, stored before its load begins.
 
-A consumer that asked when it starts would skip what was acknowledged before: after a kill, or a slow start.
+A consumer that asked for them when it starts would miss messages that were acknowledged before: after a kill,
+or after a slow start.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from soak.store.run_folder import Run, RunFolder
 
 
 def store_start_offsets(folder: RunFolder, run: Run, plan: Plan, broker: Broker) -> None:
-    """Keep where the logs end by now, where the run did not make them: what they hold is not ours to read.
+    """Store the current end of each partition, unless the run created the topics itself.
 
     Raises:
-        BrokerError: the cluster did not answer for all of them in time.
+        BrokerError: the cluster did not answer for all partitions in time.
     """
     if not plan.topic.use_existing:
         return
@@ -34,19 +35,19 @@ def store_start_offsets(folder: RunFolder, run: Run, plan: Plan, broker: Broker)
 
 
 def read_start_offsets(folder: RunFolder, plan: Plan, partitions: Iterable[int]) -> dict[int, int]:
-    """Return from which offset on a partition's messages are ours to read.
+    """Return the offset of each partition from which on messages belong to the run.
 
     Raises:
-        RunFolderError: it was not kept before the load, or the file is damaged.
+        RunFolderError: the offsets were not stored before the load, or the file is damaged.
     """
     if not plan.topic.use_existing:
         return dict.fromkeys(partitions, EARLIEST)
     try:
-        kept = json.loads(folder.begin.read_text())
-        return {at: int(kept[at]) for at in partitions}
+        stored = json.loads(folder.begin.read_text())
+        return {at: int(stored[at]) for at in partitions}
     except FileNotFoundError as error:
         raise RunFolderError(
-            f"nobody kept where the run's topics ended: no {folder.begin}"
+            f"{folder.begin} is missing: the start offsets of the run's topics were not stored; start a new run"
         ) from error
     except (ValueError, TypeError, LookupError) as error:
         raise RunFolderError(f"{folder.begin} is damaged: {error}") from error

@@ -9,30 +9,27 @@ from numpy.typing import NDArray
 
 from soak.core.audit import SEND_FAILED_EVENT
 from soak.core.header import stream_name
-from soak.core.histogram import THRESHOLDS_SECONDS, Histogram
+from soak.core.histogram import Histogram
 from soak.core.model import Column, Event, Span
 from soak.core.ports import FAILED_OFFSET, UNKNOWN_OFFSET
 from soak.core.streams import spans_by
-from soak.load.latency import LatencyByLeader
+from soak.load.latency import LatencyByLeader, quantile_columns, threshold_columns
 from soak.load.leaders import Leaders
 from soak.load.producer.in_flight import Settled
-from soak.runtime.recorder import quantile_column
 
-QUANTILES = (0.5, 0.99, 0.999)
 INVALID_LAG_SECONDS = 0.020
-"""A second in which 1 % of the sends were this late, and in which that lag makes up most of the latency,
-says more about this client than about the cluster."""
-
+"""A second says more about this client than about the cluster when 1 % of its sends were later than this and
+the lag was most of the latency."""
 INVALID_PAUSE_SECONDS = 0.050
-"""The same for a pause in which no acknowledgement could be noted."""
+"""The same for a pause in which acknowledgements could not be taken."""
 BUSY_RATIO = 0.85
-"""A sending thread that used this much of a core may itself be what is slow."""
+"""A sending thread that uses this much of a core may itself be the bottleneck."""
 
 _NONE = np.zeros(0, dtype=np.int64)
 
 
 class ProducerInterval:
-    """Counters and histograms of one second, which may be written while the next one is collected."""
+    """What a producer measured in one second; a finished one is written while the next one counts."""
 
     def __init__(
         self, instances: Sequence[int], epoch: int, partitions: int, *, block_bits: int = 0
@@ -49,9 +46,9 @@ class ProducerInterval:
         self._delays_ns: list[NDArray[np.int64]] = []
         self._pause_ns = 0
         self.sent = 0
-        self.missed = 0
+        self.skipped = 0
         self.queue_full = 0
-        self.held_back = 0  # sent late because the cluster had taken no more
+        self.backpressured = 0  # sent late because the cluster accepted no more
 
     def following(self) -> ProducerInterval:
         """Return the next one, empty."""
@@ -62,29 +59,30 @@ class ProducerInterval:
         return found
 
     def note_sent(self, delay_ns: NDArray[np.int64]) -> None:
-        """Note a batch handed to the client; `delay_ns`, shape (n,), is actual minus intended time."""
+        """Count messages that the client accepted; `delay_ns`, shape (n,), is actual minus intended time."""
         self.sent += delay_ns.size
         self._delays_ns.append(delay_ns)
 
     def count_delays(self) -> None:
-        """Count in one go what came in chunks: a histogram costs the same for one as for a thousand."""
+        """Count the delays of all sends so far together: a histogram costs the same for one as for a thousand."""
         if self._delays_ns:
             self._lag.record_ns(np.concatenate(self._delays_ns))
             self._delays_ns = []
 
     def note_pause(self, pause_ns: int) -> None:
-        """Note how long no acknowledgement could be taken: that much later it may be noted."""
+        """Note a time in which acknowledgements could not be taken: they may be stamped that much late."""
         self._pause_ns = max(self._pause_ns, pause_ns)
 
     def note_settled(self, settled: Settled, leaders: Leaders) -> None:
+        """Count messages that were acknowledged or have failed."""
         if settled.offset.size == 0:
             return
-        good = settled.offset != FAILED_OFFSET
-        self.latency.record_ns(settled.latency_ns[good])
-        self._service.record_ns(settled.service_ns[good])
+        is_acked = settled.offset != FAILED_OFFSET
+        self.latency.record_ns(settled.latency_ns[is_acked])
+        self._service.record_ns(settled.service_ns[is_acked])
         if leaders.several:
-            partition = settled.stream[good] % self._partitions
-            self.by_leader.record_ns(leaders, partition, settled.latency_ns[good])
+            partition = settled.stream[is_acked] % self._partitions
+            self.by_leader.record_ns(leaders, partition, settled.latency_ns[is_acked])
         self._settled.append(settled)
 
     def samples(
@@ -97,32 +95,29 @@ class ProducerInterval:
     ) -> list[tuple[Column, float]]:
         """Return columns and values in a fixed order.
 
-        `waiting_seconds`: how long the oldest message has been due that is not acknowledged yet.
+        `waiting_seconds`: how long the oldest message that is not acknowledged has been due.
         """
         self.count_delays()
-        failed = sum(int(np.count_nonzero(item.offset == FAILED_OFFSET)) for item in self._settled)
-        acked = sum(item.offset.size for item in self._settled) - failed
-        unplaced = sum(
-            int(np.count_nonzero(item.offset == UNKNOWN_OFFSET)) for item in self._settled
+        failed, unplaced = (
+            sum(int(np.count_nonzero(item.offset == offset)) for item in self._settled)
+            for offset in (FAILED_OFFSET, UNKNOWN_OFFSET)
         )
         counts = {
             "sent_messages": self.sent,
-            "acked_messages": acked,
+            "acked_messages": sum(item.offset.size for item in self._settled) - failed,
             "failed_messages": failed,
             "unplaced_messages": unplaced,
-            "missed_messages": self.missed,
+            "missed_messages": self.skipped,
             "queue_full_messages": self.queue_full,
-            "held_back_messages": self.held_back,
+            "held_back_messages": self.backpressured,
             "in_flight_messages": in_flight,
             "negative_latency_messages": self.latency.negative,
             "overflow_messages": self.latency.overflow,
         }
         return [
-            *latency_columns("publish_latency_seconds", self.latency),
-            *_quantiles("publish_service_seconds", self._service, (0.5, 0.99)),
-            (quantile_column("publish_service_seconds", "max"), maximum_seconds(self._service)),
-            *_quantiles("schedule_lag_seconds", self._lag, (0.5, 0.99)),
-            (quantile_column("schedule_lag_seconds", "max"), maximum_seconds(self._lag)),
+            *quantile_columns("publish_latency_seconds", self.latency),
+            *quantile_columns("publish_service_seconds", self._service, (0.5, 0.99)),
+            *quantile_columns("schedule_lag_seconds", self._lag, (0.5, 0.99)),
             *((Column(name, (), "messages"), float(value)) for name, value in counts.items()),
             (Column("publish_waiting_seconds", (), "seconds"), float(waiting_seconds)),
             (Column("callback_delay_seconds", (), "seconds"), self._pause_ns / 1e9),
@@ -130,11 +125,11 @@ class ProducerInterval:
             (Column("process_cpu_waiting_ratio", (), "ratio"), cpu_waiting_ratio),
             (Column("sender_busy_ratio", (), "cores"), busy_ratio),
             *self.by_leader.samples(),
-            *above_columns("publish_latency_above_messages", self.latency),
+            *threshold_columns("publish_latency_above_messages", self.latency),
         ]
 
     def histograms(self) -> dict[str, Histogram]:
-        """Return them by their columns' names: from the intended time, from the send, the lag, by leader."""
+        """Return all histograms by the names of their columns."""
         self.count_delays()
         return {
             "publish_latency_seconds": self.latency,
@@ -144,32 +139,34 @@ class ProducerInterval:
         }
 
     def acknowledged(self) -> dict[str, tuple[Span, ...]]:
-        """Return the runs acknowledged in this second, by lane."""
-        stream_, sequence, offset = self._all()
-        good = offset != FAILED_OFFSET
-        return self._named(spans_by(stream_[good], sequence[good], offset[good], self._block_bits))
+        """Return the acknowledged spans by producer stream."""
+        stream, sequence, offset = self._all()
+        is_acked = offset != FAILED_OFFSET
+        return self._named(
+            spans_by(stream[is_acked], sequence[is_acked], offset[is_acked], self._block_bits)
+        )
 
     def sent_next(self, following: NDArray[np.int64]) -> dict[str, int]:
-        """Return the next sequence number of the lanes that were sent to, by their index."""
+        """Return the next sequence number of each stream that was sent to; `following` is 0 for the others."""
         return {self._name(at): int(following[at]) for at in np.flatnonzero(following).tolist()}
 
     def failures(self, at_ns: int, since_ns: int) -> list[Event]:
-        """Return one event a run of messages that the client gave up."""
-        stream_, sequence, offset = self._all()
-        bad = offset == FAILED_OFFSET
-        # without offsets the sequence numbers themselves order the run
-        runs = self._named(spans_by(stream_[bad], sequence[bad], sequence[bad]))
+        """Return one event for each span of messages that the client gave up."""
+        stream, sequence, offset = self._all()
+        is_failed = offset == FAILED_OFFSET
+        # Failed messages have no offsets: their sequence numbers order the spans.
+        spans = self._named(spans_by(stream[is_failed], sequence[is_failed], sequence[is_failed]))
         return [
             Event(SEND_FAILED_EVENT, at_ns, since_ns, {"lane": name, "first": first, "last": last})
-            for name, found in runs.items()
+            for name, found in spans.items()
             for first, last, _, _ in found
         ]
 
     def reason(self, busy_ratio: float) -> str:
         """Return why this second says nothing about the cluster, or "".
 
-        A schedule that is behind because the cluster takes no more is the cluster's doing, and so is a full
-        queue; unless our own thread had no time left (`busy_ratio`, in cores, of this second).
+        Being late, or a full queue, is valid when the cluster accepts no more; not when our own thread had no time
+        left (`busy_ratio`, in cores, of this second).
         """
         is_busy = busy_ratio >= BUSY_RATIO
         if self.queue_full and is_busy:
@@ -177,11 +174,13 @@ class ProducerInterval:
         self.count_delays()
         (lag,) = self._lag.quantiles_seconds((0.99,))
         (latency,) = self.latency.quantiles_seconds((0.99,))
-        is_held = self.held_back >= self.sent / 2 and not is_busy
-        if lag > INVALID_LAG_SECONDS and not lag < latency / 2 and not is_held:  # NaN: no answer
+        is_backpressured = self.backpressured >= self.sent / 2 and not is_busy
+        # `not <`: a latency of NaN means that nothing was acknowledged.
+        if lag > INVALID_LAG_SECONDS and not lag < latency / 2 and not is_backpressured:
             return "schedule_lag"
         pause = self._pause_ns / 1e9
-        return "callback_delay" if pause > INVALID_PAUSE_SECONDS and not pause < latency / 2 else ""
+        is_invalid = pause > INVALID_PAUSE_SECONDS and not pause < latency / 2
+        return "callback_delay" if is_invalid else ""
 
     def _all(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         if not self._settled:
@@ -193,39 +192,8 @@ class ProducerInterval:
         )
 
     def _named(self, found: dict[int, tuple[Span, ...]]) -> dict[str, tuple[Span, ...]]:
-        return {self._name(at): runs for at, runs in found.items()}
+        return {self._name(at): spans for at, spans in found.items()}
 
     def _name(self, at: int) -> str:
         client, partition = divmod(at, self._partitions)
         return stream_name(self._instances[client], self._epoch, partition)
-
-
-def maximum_seconds(histogram: Histogram) -> float:
-    """Return the exact maximum, or NaN when nothing was counted."""
-    return histogram.max_ns / 1e9 if histogram.total or histogram.negative else float("nan")
-
-
-def latency_columns(metric: str, histogram: Histogram) -> list[tuple[Column, float]]:
-    """Return p50, p99, p99.9 and the maximum of a latency."""
-    return [
-        *_quantiles(metric, histogram, QUANTILES),
-        (quantile_column(metric, "max"), maximum_seconds(histogram)),
-    ]
-
-
-def above_columns(metric: str, histogram: Histogram) -> list[tuple[Column, float]]:
-    """Return the counts at or above each fixed threshold."""
-    return [
-        (Column(metric, (("threshold", f"{threshold:g}"),), "messages"), float(count))
-        for threshold, count in zip(THRESHOLDS_SECONDS, histogram.above(), strict=True)
-    ]
-
-
-def _quantiles(
-    metric: str, histogram: Histogram, quantiles: tuple[float, ...]
-) -> list[tuple[Column, float]]:
-    values = histogram.quantiles_seconds(quantiles)
-    return [
-        (quantile_column(metric, f"{quantile:g}"), value)
-        for quantile, value in zip(quantiles, values, strict=True)
-    ]

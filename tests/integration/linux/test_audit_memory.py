@@ -55,7 +55,7 @@ def test_ten_million_messages_leave_nothing_behind() -> None:
     total = 0
     tracemalloc.start()
     for block, partition, offset in _messages(10_000_000):
-        received.note(block, is_ours, partition, offset)
+        received.add(block, is_ours, partition, offset)
         total += BATCH
         if total % SECOND == 0:
             spans = received.take_spans()

@@ -49,7 +49,7 @@ def test_each_drive_is_followed_and_one_that_hangs_holds_up_nobody() -> None:
 
     with FreeSpace(["/hangs", "/gone", "/full"], look, every_seconds=0.0) as space:
         assert looked.wait(60)
-        seen = space.seen()
+        seen = space.free_bytes()
     forever.set()
 
     assert seen == {"/full": 23}

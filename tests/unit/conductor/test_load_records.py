@@ -4,9 +4,10 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from soak.conductor.load_records import LOAD_SOURCES, LoadIntervals, process_index
+from soak.conductor.load_records import LOAD_SOURCES, LoadIntervals
 from soak.core.journal_format import columns_line
 from soak.core.model import Column, Record
+from soak.core.plan.load import process_index
 from soak.runtime.recorder import quantile_column
 from soak.store.journal.tail import Tail
 from soak.store.journal.writer import JournalWriter
@@ -34,7 +35,7 @@ def test_messages_are_summed_and_latencies_are_the_slowest() -> None:
     found = seconds.at(7)
 
     assert (found.producers, found.consumers, found.invalid) == (2, 3, "queue_full")
-    assert (found.sent, found.acked, found.missed, found.in_flight) == (30, 27, 3, 3)
+    assert (found.sent, found.acked, found.skipped, found.in_flight) == (30, 27, 3, 3)
     assert (found.publish_p99, found.schedule_lag) == (0.5, 0.3)
     assert (found.received, found.lag) == ({0: 20, 1: 10}, {0: 3, 1: 4})
 

@@ -222,7 +222,7 @@ def test_little_space_ends_every_phase_with_a_drain(tmp_path: Path, folder: str)
 
     lived = world.live(100)
 
-    told = f"100MiB free is below the floor, in {folder or tmp_path}"
+    told = f"100MiB free in {folder or tmp_path}, less than free_space_floor"
     assert [one[1] for one in lived] == ["catch-up", "drain", "end"]
     assert told in [one.reason for one in world.phases.decisions]
 
@@ -321,8 +321,8 @@ def test_what_retention_took_is_not_waited_for() -> None:
     backlog.add("produce.0@h", sent, (Column("acked_messages"),), is_building=True)
     backlog.add("consume.0@h", read, columns, is_building=False)
 
-    assert (backlog.built, backlog.left()) == (3000, 2000)
-    assert (backlog.left(drain_k=16), backlog.left(drain_k=15)) == (2000, 50)
+    assert (backlog.built, backlog.remaining()) == (3000, 2000)
+    assert (backlog.remaining(drain_k=16), backlog.remaining(drain_k=15)) == (2000, 50)
 
 
 def test_what_an_earlier_window_left_is_still_to_be_read() -> None:
@@ -344,11 +344,11 @@ def test_what_an_earlier_window_left_is_still_to_be_read() -> None:
         read = Record(k, 1, 0, 0, "", (received, lag))
         backlog.add("consume.0@h", read, columns, is_building=is_building)
         if k == 49:
-            built = backlog.left()
+            built = backlog.remaining()
         if k == 52:
-            assert backlog.left(drain_k=50) == truth
+            assert backlog.remaining(drain_k=50) == truth
 
-    assert (built, backlog.built, backlog.left(drain_k=50)) == (80_000, 80_000, truth)
+    assert (built, backlog.built, backlog.remaining(drain_k=50)) == (80_000, 80_000, truth)
 
 
 def test_a_lag_that_is_more_than_was_counted_is_believed() -> None:
@@ -357,7 +357,7 @@ def test_a_lag_that_is_more_than_was_counted_is_believed() -> None:
     columns = (Column("received_messages"), Column("lag_messages"))
     backlog.add("consume.0@h", Record(30, 1, 0, 0, "", (1.0, 777.0)), columns, is_building=False)
 
-    assert backlog.left(drain_k=20) == 777
+    assert backlog.remaining(drain_k=20) == 777
 
 
 def test_a_consumer_that_died_with_its_backlog_is_waited_for() -> None:
@@ -370,7 +370,7 @@ def test_a_consumer_that_died_with_its_backlog_is_waited_for() -> None:
     sent = Record(30, 1, 0, 0, "", (3000.0,))
     backlog.add("produce.0@h", sent, (Column("acked_messages"),), is_building=False)
 
-    assert backlog.left(drain_k=10) == 1000
+    assert backlog.remaining(drain_k=10) == 1000
 
 
 def test_each_decision_is_written_once(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_a_drive_of_a_broker_is_looked_at_while_the_load_lasts(tmp_path: Path) -
     code = run(folder.path, Life(clock, {}), clock)
 
     assert code == 0
-    assert "0B free is below the floor, in /proc" in [
+    assert "0B free in /proc, less than free_space_floor" in [
         one.reason for one in phases_in(folder).decisions
     ]
 

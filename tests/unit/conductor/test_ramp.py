@@ -214,7 +214,7 @@ def test_the_first_seconds_of_a_rate_are_not_judged_and_its_last_is_waited_for()
     plan, current = _plan(), Decision("ramp", 10, rate=Fraction(1000))
 
     def at(k: int) -> LoadInterval:
-        return replace(GOOD, missed=5.0, acked=0.0) if k < 15 else GOOD
+        return replace(GOOD, skipped=5.0, acked=0.0) if k < 15 else GOOD
 
     assert [bool(ramp.decide(plan, current, k, k + 5, at)) for k in (14, 24, 25, 26)] == [
         False, False, False, True,
@@ -225,7 +225,7 @@ def test_the_first_seconds_of_a_rate_are_not_judged_and_its_last_is_waited_for()
 def test_missed_sends_end_a_step_at_once() -> None:
     plan, current = _plan(), Decision("ramp", 10, rate=Fraction(1000))
 
-    (found,) = ramp.decide(plan, current, 17, 22, lambda _: replace(GOOD, missed=1.0))
+    (found,) = ramp.decide(plan, current, 17, 22, lambda _: replace(GOOD, skipped=1.0))
 
     assert (found.part, found.reason) == ("rest", "1k/s: 2 sends were missed")
 
@@ -236,7 +236,7 @@ Change = Callable[[int], LoadInterval]
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda _: replace(GOOD, missed=0.25), "9 sends were missed"),
+        (lambda _: replace(GOOD, skipped=0.25), "9 sends were missed"),
         (lambda _: replace(GOOD, acked=970), "only 97.0% of what was due was acknowledged"),
         (lambda _: replace(GOOD, schedule_lag=0.08), "sends were 0.08 s late in the end"),
         (lambda _: replace(GOOD, publish_p99=1.4), "publish p99 was 1.4 s, above 1s"),

@@ -221,7 +221,7 @@ def _walk(pacer: Pacer, begin: int, end: int, step: int) -> tuple[int, int]:
         due = pacer.due(now)
         pacer.sent(due.count)
         sent += due.count
-        missed += due.missed
+        missed += due.skipped
     return sent, missed
 
 
@@ -292,7 +292,7 @@ def test_what_is_older_than_the_backlog_is_missed_and_counted() -> None:
 
     due = pacer.due(5 * 10**9)
 
-    assert (due.missed, pacer.next_index) == (3000, 3000)
+    assert (due.skipped, pacer.next_index) == (3000, 3000)
 
 
 def test_what_was_due_before_a_forgotten_pause_is_missed_and_holds_nothing_up() -> None:
@@ -304,7 +304,7 @@ def test_what_was_due_before_a_forgotten_pause_is_missed_and_holds_nothing_up() 
     schedule.extend(10 * SECOND_NS, Fraction(1000))
     schedule.forget(7 * SECOND_NS)
 
-    missed = pacer.due(9 * SECOND_NS).missed
+    missed = pacer.due(9 * SECOND_NS).skipped
     sent, _ = _walk(pacer, 9 * 10**9, 11 * 10**9, 10**6)
 
     assert (missed, sent) == (500, 1000)

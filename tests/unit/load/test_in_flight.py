@@ -15,7 +15,7 @@ from soak.load.producer.in_flight import InFlight, Settled
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class Rows:
     stream: NDArray[np.int64]
     sequence: NDArray[np.int64]
     intended_ns: NDArray[np.int64]
@@ -44,19 +44,19 @@ def test_every_report_finds_its_message(
     for size, piece, back, settled, draw in rounds:
         sequence = np.arange(number, number + size)
         token = ring.next_token
-        rows = Laid(np.full(size, 3), sequence, sequence * 10)
+        rows = Rows(np.full(size, 3), sequence, sequence * 10)
         for at in range(0, size, piece):  # as the ticks send them
             ring.add(rows, at, min(at + piece, size), 7 + number + at)
         sent_ns |= {number + at: 7 + number + at // piece * piece for at in range(size)}
         kept = max(0, size - back)
-        ring.take_back(size - kept)
+        ring.remove_newest(size - kept)
         out |= {token + at: number + at for at in range(kept)}
         number += size
         chosen = draw.sample(sorted(out), min(settled, len(out)))
         assert ring.settle(_acks(chosen)).sequence.tolist() == [out.pop(one) for one in chosen]
         assert ring.count == len(out)
 
-    left = ring.give_up(10**6)
+    left = ring.fail_all(10**6)
 
     assert left.sequence.tolist() == [out[token] for token in sorted(out)]
     assert set(left.offset.tolist()) <= {FAILED_OFFSET}
@@ -88,7 +88,7 @@ def test_the_ring_grows_with_what_is_out() -> None:
 def _round(ring: InFlight, first: int, size: int) -> range:
     token = ring.next_token
     sequence = np.arange(first, first + size)
-    ring.add(Laid(np.zeros_like(sequence), sequence, sequence * 10), 0, size, 0)
+    ring.add(Rows(np.zeros_like(sequence), sequence, sequence * 10), 0, size, 0)
     return range(token, token + size)
 
 

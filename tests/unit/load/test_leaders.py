@@ -23,7 +23,7 @@ MANY = list(range(1, MAX_LEADERS + 4))
 
 def asked(broker: FakeBroker, partitions: int = 6) -> Leaders:
     leaders = Leaders(broker, Topics(("t",), partitions))
-    leaders.ask()
+    leaders.refresh()
     return leaders
 
 
@@ -35,13 +35,13 @@ def test_whatever_goes_wrong_is_said_once_and_the_next_answer_is_taken(
     broker = FakeBroker([1, 2, 3])
     leaders = asked(broker)
     broker.error = error
-    leaders.ask()
-    leaders.ask()
+    leaders.refresh()
+    leaders.refresh()
     broker.error, broker.leader = None, [3, 2, 1]
-    leaders.ask()
+    leaders.refresh()
 
     assert leaders.of(ALL).tolist() == [3, 2, 1, 3, 2, 1]
-    assert [one.getMessage() for one in caplog.records] == [f"no_leaders error={error}"]
+    assert [one.getMessage() for one in caplog.records] == [f"leaders_not_read error={error}"]
 
 
 def test_silence_that_comes_back_is_said_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -49,7 +49,7 @@ def test_silence_that_comes_back_is_said_again(caplog: pytest.LogCaptureFixture)
     leaders = asked(broker)
     for error in (BrokerError("gone"), None, BrokerError("gone")):
         broker.error = error
-        leaders.ask()
+        leaders.refresh()
 
     assert [one.levelno for one in caplog.records] == [logging.WARNING] * 2
 
@@ -60,14 +60,15 @@ def test_leaders_of_long_ago_are_leaders_no_more(caplog: pytest.LogCaptureFixtur
     leaders = asked(broker)
     broker.error = BrokerError("gone")
     for _ in range(FORGET_AFTER_FAILURES - 1):
-        leaders.ask()
+        leaders.refresh()
     kept = leaders.of(ALL).tolist()
-    leaders.ask()
+    leaders.refresh()
 
     assert kept == [1, 2, 3, 1, 2, 3]
     assert leaders.of(ALL).tolist() == [-1] * 6
     assert (
-        caplog.records[-1].getMessage() == f"leaders_forgotten unanswered={FORGET_AFTER_FAILURES}"
+        caplog.records[-1].getMessage()
+        == f"leaders_unknown failed_requests={FORGET_AFTER_FAILURES}"
     )
 
 
@@ -77,12 +78,12 @@ def test_of_too_many_leaders_those_with_most_partitions_are_told_apart(
     """The rest share one name, and the log says so once."""
     broker = FakeBroker([*MANY, *MANY[3:]])  # 1, 2 and 3 lead one each, all others two
     leaders = asked(broker, len(broker.leader))
-    leaders.ask()
+    leaders.refresh()
 
     assert leaders.several == (*MANY[3:], OTHER_LEADERS)
     assert leaders.of(np.arange(5)).tolist() == [OTHER_LEADERS, OTHER_LEADERS, OTHER_LEADERS, 4, 5]
     (said,) = (one.getMessage() for one in caplog.records)
-    assert said.startswith("leaders_not_told_apart others=3 apart='broker4:8080 broker5:8080 ")
+    assert said.startswith("too_many_leaders grouped=3 named='broker4:8080 broker5:8080 ")
 
 
 def test_who_is_told_apart_stays_so_over_the_run() -> None:
@@ -90,7 +91,7 @@ def test_who_is_told_apart_stays_so_over_the_run() -> None:
     broker = FakeBroker([*MANY, *MANY[3:]])
     leaders = asked(broker, len(broker.leader))
     broker.leader = [*MANY, *MANY[:3] * 5]
-    leaders.ask()
+    leaders.refresh()
 
     assert leaders.several == (*MANY[3:], OTHER_LEADERS)
     assert leaders.of(np.arange(4)).tolist() == [OTHER_LEADERS, OTHER_LEADERS, OTHER_LEADERS, 4]
@@ -100,7 +101,7 @@ def test_a_latter_leader_gets_a_name_while_there_is_room() -> None:
     broker = FakeBroker(MANY[: MAX_LEADERS - 1])
     leaders = asked(broker, len(MANY))
     broker.leader = MANY
-    leaders.ask()
+    leaders.refresh()
 
     assert leaders.several == (*MANY[:MAX_LEADERS], OTHER_LEADERS)
 

@@ -292,7 +292,7 @@ def test_every_instance_number_names_its_own_lane() -> None:
     block = block.copy()
     block["instance"] = [2**32 - 1, 2**31]
 
-    received.note(block, is_ours, batch.partition, batch.offset)
+    received.add(block, is_ours, batch.partition, batch.offset)
 
     assert set(received.take_spans()) == {f"{2**32 - 1}.1.0", f"{2**31}.1.0"}
 
@@ -323,7 +323,7 @@ def test_whole_blocks_that_retention_deleted_are_expired_where_offsets_have_hole
     batch = _batch(clock, [(0, 3), (1, 9), (5, 37), (6, 44)])
     block, is_ours = header.parse(list(batch.heads))
 
-    received.note(block, is_ours, batch.partition, batch.offset)
+    received.add(block, is_ours, batch.partition, batch.offset)
     events = received.take_events(FakeConsumer([], {0: (32, 48)}), clock)
 
     assert [dict(event.fields) for event in events] == [
@@ -443,7 +443,7 @@ def test_what_is_read_again_after_a_restart_is_reread_and_no_duplicate(tmp_path:
     batch = _batch(FakeClock(), [(20, 20), (21, 21), (22, 22), (23, 23)])
     block, is_ours = header.parse(list(batch.heads))
 
-    counts = received.note(block, is_ours, batch.partition, batch.offset)
+    counts = received.add(block, is_ours, batch.partition, batch.offset)
 
     assert (counts.reread, counts.duplicated) == (3, 0)
     assert received.take_spans() == {"5.1.0": ((23, 23, 23, 23),)}
@@ -548,7 +548,7 @@ def test_a_schedule_that_the_cluster_holds_back_is_the_clusters_doing(
     second = ProducerInterval([1], 1, 1)
     second.note_sent(np.full(100, 2 * SECOND_NS))
     second.latency.record_ns(np.full(100, 2 * SECOND_NS))
-    second.held_back = held_back
+    second.backpressured = held_back
 
     assert second.reason(busy_ratio) == reason
 
@@ -622,7 +622,7 @@ def test_what_was_due_before_a_late_producer_came_is_missed_and_not_the_clusters
     clock.advance(7.5)
     loop = _produce_loop(context, producer, clock)
     if is_first_start(context):
-        loop.owe_all()
+        loop.include_past()
     while clock.mono_ns() < context.grid.start_of(20):
         loop.tick()
     loop.finish()

@@ -112,11 +112,11 @@ def test_what_one_client_has_laid_out_stays_while_others_lay_out_theirs(clients:
         for client in range(1, clients):
             messages.block(client, 1000 + np.arange(MAX_BLOCK_MESSAGES), 0)
 
-    out = kept.stamped(np.zeros(kept.left, dtype=np.int64), 0, token=0)
+    out = kept.stamped(np.zeros(kept.remaining, dtype=np.int64), 0, token=0)
 
     heads, _ = header.parse([bytes(one[: header.SIZE]) for one in out.payload])
     assert set(heads["instance"]) == {5}
-    assert heads["intended_mono_ns"].tolist() == list(range(kept.left))
+    assert heads["intended_mono_ns"].tolist() == list(range(kept.remaining))
 
 
 def test_a_key_always_goes_to_the_partition_that_the_client_would_choose() -> None:
@@ -155,7 +155,7 @@ def test_turns_of_a_partition_that_is_left_out_go_to_the_others() -> None:
     keys, partition = list(block.key or ()), list(block.partition)
     block.sent, full = 2, partition[2]
     messages.drop(block)
-    is_others_left = messages.leave_out(0, full, 0)
+    is_others_left = messages.pause_partition(0, full, 0)
     after = messages.block(0, np.arange(4), 9_999_999)
     expected = [one for one, at in zip(keys[2:] * 2, partition[2:] * 2, strict=True) if at != full]
     messages.drop(after)
@@ -169,9 +169,9 @@ def test_who_finds_no_other_partition_waits() -> None:
     """Told so when all are left out, or the one that is met was; then what is due is tried as it comes."""
     messages = _messages(Load(keys=Keys(kind="round_robin", count=5)), Topics(("t",), 2))
 
-    assert messages.leave_out(0, 0, 0)
-    assert not messages.leave_out(0, 0, 5)
-    assert not messages.leave_out(0, 1, 5)
+    assert messages.pause_partition(0, 0, 0)
+    assert not messages.pause_partition(0, 0, 5)
+    assert not messages.pause_partition(0, 1, 5)
     assert len(messages.block(0, np.arange(4), 6).partition) == 4
 
 
@@ -223,15 +223,15 @@ def test_a_block_ends_with_its_slot_and_holds_at_least_one_message() -> None:
     blocks = [messages.block(0, np.arange(100) * 1_000_000, 0) for _ in range(2)]
     late = messages.block(0, np.arange(100) * SECOND_NS + SECOND_NS, 0)
 
-    assert [block.left for block in blocks] == [blocks[0].left] * 2
-    assert 1 <= blocks[0].left <= 10
-    assert late.left == 1
+    assert [block.remaining for block in blocks] == [blocks[0].remaining] * 2
+    assert 1 <= blocks[0].remaining <= 10
+    assert late.remaining == 1
 
 
 def test_a_latency_is_recorded_under_the_leaders_name() -> None:
     """Its number may be another one in each process."""
     leaders = Leaders(FakeBroker([7, 3]), Topics(("t",), 2))
-    leaders.ask()
+    leaders.refresh()
     by_leader = LatencyByLeader("publish_latency_seconds")
 
     by_leader.record_ns(leaders, np.array([0, 1, 1]), np.array([10**6] * 3))
@@ -246,9 +246,9 @@ def test_leaders_are_kept_when_the_cluster_does_not_answer() -> None:
     broker = FakeBroker([1, 2, 3])
     leaders = Leaders(broker, Topics(("t",), 6))
     before = leaders.several
-    leaders.ask()
+    leaders.refresh()
     broker.error = BrokerError("gone")
-    leaders.ask()
+    leaders.refresh()
 
     assert before == ()
     assert leaders.several == (1, 2, 3)

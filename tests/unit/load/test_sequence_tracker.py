@@ -15,7 +15,7 @@ from soak.core.errors import BrokerError, JournalError
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Event, Record
 from soak.core.ports import EARLIEST
-from soak.load.consumer.sequence_tracker import AuditCounts, SequenceTracker, restore_tracker
+from soak.load.consumer.sequence_tracker import SequenceCounts, SequenceTracker, restore_tracker
 from tests.support.fakes import FakeClock, FakeConsumer
 
 LANE = "5.1.0"
@@ -29,13 +29,13 @@ class SilentConsumer(FakeConsumer):
         raise BrokerError(f"no bounds of {partitions}")
 
 
-def _note(received: SequenceTracker, rows: Sequence[tuple[int, int]]) -> AuditCounts:
+def _note(received: SequenceTracker, rows: Sequence[tuple[int, int]]) -> SequenceCounts:
     """Let messages (sequence, offset) of one lane arrive in partition 0."""
     block = header.headers(len(rows), 5, 1, 9)
     block["sequence"] = [sequence for sequence, _ in rows]
     offset = np.array([offset for _, offset in rows], dtype=np.int64)
     is_ours = np.ones(len(rows), dtype=np.bool_)
-    return received.note(block, is_ours, np.zeros(len(rows), dtype=np.int64), offset)
+    return received.add(block, is_ours, np.zeros(len(rows), dtype=np.int64), offset)
 
 
 def _audited(received: SequenceTracker, *events: Event) -> dict[str, int | None]:
@@ -87,7 +87,7 @@ def test_what_is_new_is_told_in_the_order_of_arrival() -> None:
     block["sequence"] = [0, 0, 1, 0, 1, 2]
     partition = np.array([1, 0, 1, 1, 0, 1])
     offset = np.array([0, 0, 1, 0, 1, 2])
-    counts = received.note(block, np.ones(6, dtype=np.bool_), partition, offset)
+    counts = received.add(block, np.ones(6, dtype=np.bool_), partition, offset)
 
     assert counts.is_new.tolist() == [True, True, True, False, True, True]
 

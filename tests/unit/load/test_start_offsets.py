@@ -63,7 +63,7 @@ def test_a_run_that_does_not_know_where_reading_begins_is_refused(tmp_path: Path
     """Beginning at the end would call what was acknowledged before lost."""
     folder, plan = RunFolder(tmp_path), _plan("name: t, partitions: 3, use_existing: true")
 
-    with pytest.raises(RunFolderError, match="nobody kept"):
+    with pytest.raises(RunFolderError, match="were not stored"):
         read_start_offsets(folder, plan, (0,))
     folder.begin.write_text("[1, 2]")
     with pytest.raises(RunFolderError, match="damaged"):

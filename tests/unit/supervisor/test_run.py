@@ -75,7 +75,7 @@ def _supervisor(
     program: tuple[str, str],
     deaths: list[str],
     *roles: Role,
-    watch: ChildWatchdog | None = None,
+    watchdog: ChildWatchdog | None = None,
 ) -> Supervisor:
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
@@ -85,7 +85,7 @@ def _supervisor(
         on_death=lambda name, how: deaths.append(f"{name} {how}"),
         roles=roles,
         program=program,
-        watch=watch,
+        watchdog=watchdog,
     )
 
 
@@ -123,8 +123,8 @@ def test_what_hangs_is_killed_and_started_again_as_what_dies(
     roles = [
         Role(name, (name,), is_measuring=True, silence_ns=SECOND_NS) for name in ("hangs", "waits")
     ]
-    with ChildWatchdog(HastyClock(), 10**6 * SECOND_NS) as watch:
-        supervisor = _supervisor(tmp_path, program, deaths, *roles, watch=watch)
+    with ChildWatchdog(HastyClock(), 10**6 * SECOND_NS) as watchdog:
+        supervisor = _supervisor(tmp_path, program, deaths, *roles, watchdog=watchdog)
         make.append(supervisor)
         supervisor.start()
         first = supervisor.pids()
@@ -142,7 +142,7 @@ def _reader_and_writer(
     tmp_path: Path,
     program: tuple[str, str],
     reader: str,
-    watch: ChildWatchdog,
+    watchdog: ChildWatchdog,
     lead_seconds: int = 7,
 ) -> Supervisor:
     """Return a supervisor of two; `reader` is what the first of them does."""
@@ -150,15 +150,15 @@ def _reader_and_writer(
     folder.path.mkdir()
     return Supervisor(
         folder,
-        watch.clock,
+        watchdog.clock,
         roles=[
             Role("produce.0", ("waits",), is_measuring=True, after="consume."),
             Role("consume.0", (reader,), is_measuring=True),
         ],
         on_death=print,
         program=program,
-        watch=watch,
-        load_from_wall_ns=watch.clock.wall_ns() + lead_seconds * SECOND_NS,
+        watchdog=watchdog,
+        load_from_wall_ns=watchdog.clock.wall_ns() + lead_seconds * SECOND_NS,
     )
 
 
@@ -166,8 +166,8 @@ def test_who_sends_is_started_once_those_who_read_are_ready(
     tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
 ) -> None:
     """No time need pass for it, and none does here."""
-    with ChildWatchdog(FakeClock(), LIMIT_SECONDS * SECOND_NS) as watch:
-        supervisor = _reader_and_writer(tmp_path, program, "hangs", watch)
+    with ChildWatchdog(FakeClock(), LIMIT_SECONDS * SECOND_NS) as watchdog:
+        supervisor = _reader_and_writer(tmp_path, program, "hangs", watchdog)
         make.append(supervisor)
         supervisor.start()
         first = set(supervisor.pids())
@@ -184,8 +184,8 @@ def test_who_sends_does_not_wait_for_ever(
 ) -> None:
     """The reader is up and never says that it is ready: the load begins without it, and the log says so."""
     clock = FakeClock()
-    with ChildWatchdog(clock, LIMIT_SECONDS * SECOND_NS) as watch:
-        supervisor = _reader_and_writer(tmp_path, program, "waits", watch)
+    with ChildWatchdog(clock, LIMIT_SECONDS * SECOND_NS) as watchdog:
+        supervisor = _reader_and_writer(tmp_path, program, "waits", watchdog)
         make.append(supervisor)
         supervisor.start()
         _until((tmp_path / "run" / "up.waits").exists)
@@ -204,8 +204,8 @@ def test_a_load_that_came_due_in_a_sleep_is_begun_at_once(
 ) -> None:
     """A host that came an hour early was asleep for two, and its reader is not ready."""
     clock = FakeClock()
-    with ChildWatchdog(clock, LIMIT_SECONDS * SECOND_NS) as watch:
-        supervisor = _reader_and_writer(tmp_path, program, "waits", watch, lead_seconds=3600)
+    with ChildWatchdog(clock, LIMIT_SECONDS * SECOND_NS) as watchdog:
+        supervisor = _reader_and_writer(tmp_path, program, "waits", watchdog, lead_seconds=3600)
         make.append(supervisor)
         supervisor.start()
         early = set(supervisor.pids())
@@ -219,8 +219,8 @@ def test_who_sends_waits_for_nobody_once_the_load_has_begun(
     tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
 ) -> None:
     """A run that goes on after a cut: a reader may have days of its journal to read before it is ready."""
-    with ChildWatchdog(FakeClock(), LIMIT_SECONDS * SECOND_NS) as watch:
-        supervisor = _reader_and_writer(tmp_path, program, "waits", watch, lead_seconds=-3600)
+    with ChildWatchdog(FakeClock(), LIMIT_SECONDS * SECOND_NS) as watchdog:
+        supervisor = _reader_and_writer(tmp_path, program, "waits", watchdog, lead_seconds=-3600)
         make.append(supervisor)
         supervisor.start()
 
@@ -231,8 +231,8 @@ def test_a_run_that_is_stopped_before_its_load_begins_none(
     tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
 ) -> None:
     clock = FakeClock()
-    with ChildWatchdog(clock, LIMIT_SECONDS * SECOND_NS) as watch:
-        supervisor = _reader_and_writer(tmp_path, program, "waits", watch)
+    with ChildWatchdog(clock, LIMIT_SECONDS * SECOND_NS) as watchdog:
+        supervisor = _reader_and_writer(tmp_path, program, "waits", watchdog)
         make.append(supervisor)
         supervisor.start()
         _until((tmp_path / "run" / "up.waits").exists)

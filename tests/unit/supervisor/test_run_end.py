@@ -13,7 +13,7 @@ import pytest
 from soak.app.lifecycle import close_run
 from soak.cli.service import finish
 from soak.core.journal_format import End, encode
-from soak.core.phases import Phase, decision_line, planned_phases
+from soak.core.phases import Phase, decision_line, latest_end_k, planned_phases
 from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
 from soak.runtime.context import host_name
@@ -21,7 +21,7 @@ from soak.service.files import file_lock
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
 from soak.supervisor.run import DETECT_LIMIT_NS
-from soak.supervisor.run_end import OVERDUE_NS, UNDECIDED_NS, RunEnd, latest_end_k
+from soak.supervisor.run_end import OVERDUE_NS, UNDECIDED_NS, RunEnd
 from soak.supervisor.run_end import run as finish_run
 from tests.support.fakes import FakeClock
 
@@ -110,7 +110,7 @@ def test_a_run_that_nobody_ends_is_over_all_the_same(world: World) -> None:
     )
     world.end_sources()
     world.detect(is_running=False)
-    last_k = latest_end_k(world.ending.phase_file.poll(), plan)
+    last_k = latest_end_k(world.ending.phase_file.poll(), plan.phases, plan.load.backlog)
     seen = []
     for k, seconds in ((last_k - 1, 0.0), (last_k, UNDECIDED_NS / SECOND_NS), (last_k, 1.0)):
         world.clock.advance(seconds)
@@ -142,7 +142,9 @@ def test_a_ramp_is_given_the_time_of_what_it_tries() -> None:
     text = PLAN + "phases: {warm_up: 0s, ramp: {step: 1h}, soak: 20s, drain: 30s}\n"
     plan = plan_text.load(text, "p").plan
 
-    assert latest_end_k(planned_phases(plan.phases), plan) >= 3600 + 20 + 30
+    assert (
+        latest_end_k(planned_phases(plan.phases), plan.phases, plan.load.backlog) >= 3600 + 20 + 30
+    )
 
 
 @pytest.fixture
