@@ -227,7 +227,7 @@ def test_missed_sends_end_a_step_at_once() -> None:
 
     (found,) = ramp.decide(plan, current, 17, 22, lambda _: replace(GOOD, skipped=1.0))
 
-    assert (found.part, found.reason) == ("rest", "1k/s: 2 sends were missed")
+    assert (found.part, found.reason) == ("rest", "1k/s: 2 sends were skipped")
 
 
 Change = Callable[[int], LoadInterval]
@@ -236,9 +236,9 @@ Change = Callable[[int], LoadInterval]
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda _: replace(GOOD, skipped=0.25), "9 sends were missed"),
-        (lambda _: replace(GOOD, acked=970), "only 97.0% of what was due was acknowledged"),
-        (lambda _: replace(GOOD, schedule_lag=0.08), "sends were 0.08 s late in the end"),
+        (lambda _: replace(GOOD, skipped=0.25), "9 sends were skipped"),
+        (lambda _: replace(GOOD, acked=970), "only 97.0% of the due messages were acknowledged"),
+        (lambda _: replace(GOOD, schedule_lag=0.08), "sends were 0.08 s late at the end"),
         (lambda _: replace(GOOD, publish_p99=1.4), "publish p99 was 1.4 s, above 1s"),
         (lambda at: replace(GOOD, lag={0: 1.0, 1: 100.0 * at}), "consumer lag grew by 100 "),
         (
