@@ -374,7 +374,9 @@ def test_a_bad_table_is_told_with_both_files(
 
 
 def test_a_cron_expression_that_nobody_understands_is_told_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=r"plan.yaml:7: phases.windows.0.cron: 'noon' is not a cron"):
+    with pytest.raises(
+        PlanError, match=r"plan.yaml:7: phases.windows.0.cron: 'noon' is not a cron"
+    ):
         check_load(_plan(tmp_path, cron="noon"))
 
 
