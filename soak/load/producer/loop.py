@@ -65,7 +65,11 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
         header.instance_of(context.run.id, context.source, client)
         for client in range(plan.load.clients_per_producer)
     ]
-    epoch, boot, run_ = context.writer.epoch, header.boot_of(boot_id()), header.run_of(context.run.id)
+    epoch, boot, run_ = (
+        context.writer.epoch,
+        header.boot_of(boot_id()),
+        header.run_of(context.run.id),
+    )
     messages = Messages(plan.load, topics, instances, epoch, boot, broker, run_)
     interval = ProducerInterval(instances, epoch, topics.total, block_bits=broker.block_bits)
     leaders = Leaders(broker, topics)
