@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 
 from soak.app import preflight
 from soak.core import plugins
+from soak.core.clock import SystemClock
 from soak.core.cluster import durability, forecast
 from soak.core.cluster.durability import Durability, Setting
 from soak.core.cluster.forecast import (
@@ -30,7 +30,9 @@ from soak.core.errors import BrokerError
 from soak.core.plan.plan import Plan, with_plugin_values
 from soak.core.plan.rates import Point
 from soak.core.plan.text import Document, KeyPath
+from soak.core.ports import Guarantees
 from soak.lab.lab import start_lab
+from soak.runtime.context import connect
 from soak.service.files import write_atomically
 from soak.service.signals import exit_on_sigterm
 from soak.store.run_folder import RunFolder
@@ -72,12 +74,13 @@ def forecast_plan(plan: Plan, table: Sequence[Point], near: Path) -> PlanForecas
     Raises:
         BrokerError: the cluster does not answer, or with limits that are none.
     """
-    module = plugins.load("soak.brokers", plan.broker_kind)
+    guarantees = connect(plan, SystemClock()).guarantees
     try:
-        limits = _retention_limits(plan, module)
+        limits = _retention_limits(plan, guarantees)
     except ValueError as error:
         raise BrokerError(f"the cluster's retention settings make no sense: {error}") from error
-    stored, unsure = module.stored_size(plan, limits), tuple(forecast_obstacles(plan, limits))
+    stored = guarantees.stored_size(plan.load, plan.topic, limits)
+    unsure = tuple(forecast_obstacles(plan, limits))
     found = None if unsure else forecast_from_limits(plan, limits, stored, table)
     return PlanForecast(found, limits, stored, _lab_drive(plan, near), unsure)
 
@@ -92,15 +95,13 @@ def record_forecast(folder: RunFolder, plan: Plan, table: Sequence[Point]) -> No
     write_atomically(folder.forecast, json.dumps(body, indent=2, allow_nan=False) + "\n")
 
 
-def _retention_limits(plan: Plan, module: ModuleType) -> Limits:
+def _retention_limits(plan: Plan, guarantees: Guarantees) -> Limits:
     """Return what the cluster says, or, of a lab that is not started yet, what its settings will be."""
     is_there = any(plan.broker_config.addresses.values())
     if plan.lab is None or is_there:
-        limits: Limits = module.read_retention(plan.broker_config, plan.topic)
-    else:
-        lab = plugins.load("soak.lab.brokers", plan.lab.broker)
-        limits = module.assumed_retention(plan.topic, lab.broker_settings(plan.lab.settings))
-    return limits
+        return guarantees.retention(plan.topic)
+    lab = plugins.load("soak.lab.brokers", plan.lab.broker)
+    return guarantees.assumed_retention(plan.topic, lab.broker_settings(plan.lab.settings))
 
 
 def _lab_drive(plan: Plan, near: Path) -> Drive | None:
@@ -127,10 +128,8 @@ def read_durability(plan: Plan, document: Document) -> Durability:
     Raises:
         BrokerError: the cluster does not answer.
     """
-    module = plugins.load("soak.brokers", plan.broker_kind)
-    written = keys_of_broker(plan, document)
-    found: Durability = module.read_durability(plan.broker_config, plan.topic, written)
-    return found
+    broker = connect(plan, SystemClock())
+    return broker.guarantees.durability(plan.topic, keys_of_broker(plan, document))
 
 
 def keys_of_broker(plan: Plan, document: Document) -> frozenset[KeyPath]:

@@ -1,4 +1,10 @@
-"""Redpanda: Kafka's protocol through the same client, with durability, retention and Admin API of its own."""
+"""Redpanda: Kafka's protocol through the same client, with durability, retention and Admin API of its own.
+
+Sources: Redpanda's documentation. With acks=all a majority of the copies (Raft) has flushed a message before it
+is acknowledged, unless write caching is on; with other acks the leader answers from memory, and
+min.insync.replicas has no effect. Every `log_compaction_interval_ms` (10 s) segments beyond a limit are removed
+with their files. Caveat: no Redpanda was available to test with; only the client's side, which is Kafka's, was.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +17,37 @@ from urllib.parse import urlsplit
 
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from soak.brokers.kafka import broker, durability, retention
-from soak.brokers.kafka.durability import KafkaProtocolConfig
-from soak.brokers.kafka.topics import ClusterSettings, TopicSettings
+from soak.brokers.kafka import config as kafka
+from soak.brokers.kafka import durability, retention
+from soak.brokers.kafka.broker import KafkaBroker, KafkaGuarantees, connect_protocol
+from soak.brokers.kafka.topics import ClusterSettings, TopicSettings, check_topic, read_cluster
 from soak.clients import client_settings
 from soak.clients.http import Access, HttpClient, HttpError, basic, tls_context
 from soak.core.cluster.durability import Durability, Setting, SettingValue, majority, weakest
 from soak.core.cluster.forecast import Limits, Stored
 from soak.core.errors import BrokerError
 from soak.core.plan.config import STRICT, Settings
-from soak.core.plan.plan import Plan, Topic
+from soak.core.plan.load import Load
+from soak.core.plan.plan import Topic
 from soak.core.plan.text import KeyPath
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration
+
+__all__ = ["Config", "check_topic", "connect"]
+
+TOPIC_PROPERTY = "write.caching"
+CLUSTER_PROPERTY = "write_caching_default"
+_DISABLED = "disabled"  # of the cluster: no topic may turn it on
+_IS_FLUSHED = {"true": False, "false": True, _DISABLED: True}  # any other value counts as unknown
+_UNSEEN = "a node started with --unsafe-bypass-fsync flushes nothing, and no page shows it"
+_HOUSEKEEPING = {"log.retention.check.interval.ms": "10000", "log.segment.delete.delay.ms": "0"}
+_MAX_ANSWER_BYTES = 2**24
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     bootstrap_servers: str
-    metrics_urls: tuple[
-        str, ...
-    ] = ()  # http://host:9644/metrics; the first's Admin API is asked, by no probe
+    metrics_urls: tuple[str, ...] = ()  # http://host:9644/metrics; the first also has the Admin API
     timeout: Duration = 10 * SECOND_NS
     producer: Settings = field(default_factory=dict)  # over those of `kafka.producer_settings`
     consumer: Settings = field(default_factory=dict)
@@ -39,7 +55,7 @@ class Config:
 
     def __post_init__(self) -> None:
         # Redpanda flushes before it acknowledges unless write caching is on, so larger batches pay off.
-        settings = broker.producer_settings(self.producer, self.common, linger_ms=5)
+        settings = kafka.producer_settings(self.producer, self.common, linger_ms=5)
         object.__setattr__(self, "producer", settings)
         client_settings.refuse_secrets_in_addresses("bootstrap_servers", [self.bootstrap_servers])
         if self.timeout <= 0:
@@ -48,40 +64,144 @@ class Config:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Return where the cluster is, under the names that other parts of a plan use."""
+        """Return where the cluster is, under the names that other sections of a plan use."""
         return {"bootstrap_servers": self.bootstrap_servers}
 
-
-def named(config: Config, name: str) -> Config:
-    """Return the configuration of clients that have a name, as `kafka.named`."""
-    return replace(config, common={"client.id": name, **config.common})
-
-
-check_topic = broker.check_topic
+    def with_client_id(self, name: str) -> Config:
+        """Return the same with a name for its clients, unless the plan names them."""
+        return replace(self, common={"client.id": name, **self.common})
 
 
-def connect(config: Config, clock: Clock) -> broker.KafkaBroker:
-    same = broker.Config(
+def connect(config: Config, clock: Clock) -> KafkaBroker:
+    of_kafka = kafka.Config(
         bootstrap_servers=config.bootstrap_servers,
         timeout=config.timeout,
         producer=config.producer,
         consumer=config.consumer,
         common=config.common,
     )
-    return broker.connect(same, clock)
+    return connect_protocol(of_kafka, clock, RedpandaGuarantees(config))
 
 
-# --- Redpanda's Admin API, asked as the Kafka client would: with its CA, certificate and user.
-# Source: Redpanda's documentation: the users of SASL are those of the Admin API, by HTTP's basic
-# authentication. Like all that is asked of a Redpanda it never ran live. A password goes over TLS alone,
-# and to
-# nobody that an answer points to.
+@dataclass(frozen=True, slots=True)
+class RedpandaGuarantees:
+    """What a Redpanda cluster guarantees for the topics of a plan, and how long it retains them."""
 
-_MAX_ANSWER_BYTES = 2**24
+    config: Config
+
+    def durability(self, topic: Topic, written: Container[KeyPath]) -> Durability:
+        return read_durability(self.config, topic, written)
+
+    def retention(self, topic: Topic) -> Limits:
+        return retention.read_retention(self.config, topic, _HOUSEKEEPING)
+
+    def assumed_retention(self, topic: Topic, broker_settings: Settings) -> Limits:
+        return retention.retention_of(topic.settings, {**broker_settings, **_HOUSEKEEPING})
+
+    def stored_size(self, load: Load, topic: Topic, limits: Limits) -> Stored:
+        return KafkaGuarantees(self.config).stored_size(load, topic, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class DurabilitySettings:
+    """The settings that decide about durability on Redpanda; `of_topic` is None where the topic has none."""
+
+    acks: SettingValue
+    copies: SettingValue
+    of_topic: SettingValue | None
+    of_cluster: SettingValue
+
+
+def read_durability(config: Config, topic: Topic, written: Container[KeyPath]) -> Durability:
+    """Return the durability of a plan's topics; of several the weakest.
+
+    Raises:
+        BrokerError: no broker answers.
+    """
+    cluster = read_cluster(config, topic)
+    acks, of_cluster = durability.acks_of(config, written), _caching_of_cluster(config)
+
+    def judge(one: Topic | TopicSettings, of_topic: SettingValue | None) -> Durability:
+        copies = durability.copies_of(one)
+        return durability_of(DurabilitySettings(acks, copies, of_topic, of_cluster))
+
+    existing = [judge(one, _caching_of_topic(one, cluster)) for one in cluster.topics]
+    planned = topic.settings.get(TOPIC_PROPERTY)
+    of_plan = None if planned is None else SettingValue(planned, "the plan's topic")
+    return weakest(existing or [judge(topic, of_plan)])
+
+
+def durability_of(read: DurabilitySettings) -> Durability:
+    """Return the level; an unknown value leaves it open only where it matters."""
+    copies = read.copies.number
+    caching = _caching(read)
+    if durability.waits_for_every_copy(read.acks):
+        confirmed = None if copies is None else majority(copies)
+        is_flushed = _is_flushed(caching)
+    else:
+        confirmed = 0 if read.acks.value == "0" else 1
+        is_flushed = False
+    change = "" if _is_flushed(caching) else f"{TOPIC_PROPERTY}: false"
+    return Durability(
+        "redpanda",
+        copies,
+        confirmed,
+        is_flushed,
+        (
+            durability.acks_setting(read.acks, ("replication", "local")),
+            durability.copies_setting(read.copies),
+            Setting(TOPIC_PROPERTY, caching, ("local",), change),
+        ),
+        (_UNSEEN,),
+    )
+
+
+def _caching(read: DurabilitySettings) -> SettingValue:
+    """Return the value in force: the topic's, unless the cluster forbids it, else the cluster's."""
+    topic, cluster = read.of_topic, read.of_cluster
+    if topic is None or cluster.value == _DISABLED:
+        return cluster
+    if _is_flushed(topic) is False and _is_flushed(cluster) is None:
+        unknown = f"says true, and whether the cluster forbids it is unknown: {cluster.where}"
+        return SettingValue(None, f"{topic.where} {unknown}")
+    return topic
+
+
+def _is_flushed(caching: SettingValue) -> bool | None:
+    """Return whether an acknowledgement waits for the flush; None where that is unknown."""
+    return _IS_FLUSHED.get((caching.value or "").lower())
+
+
+def _caching_of_topic(topic: TopicSettings, cluster: ClusterSettings) -> SettingValue | None:
+    reason = cluster.silence_of(topic)
+    if reason:
+        return SettingValue(None, reason)
+    for values, where in ((topic.own, ""), (topic.whole, ", as the cluster has it")):
+        if TOPIC_PROPERTY in values:
+            return SettingValue(values[TOPIC_PROPERTY].lower(), f"topic {topic.name}{where}")
+    return None
+
+
+def _caching_of_cluster(config: Config) -> SettingValue:
+    """Return the cluster's default from the Admin API, which listens where the metrics pages are."""
+    if not config.metrics_urls:
+        return SettingValue(None, "metrics_urls names no node with an Admin API")
+    page = urlsplit(config.metrics_urls[0])
+    url = f"{page.scheme}://{page.netloc}/v1/cluster_config"
+    try:
+        answer = get_admin_api(url, config.common, config.timeout / SECOND_NS)
+        value = json.loads(answer)[CLUSTER_PROPERTY]
+    except (HttpError, ValueError, KeyError, TypeError, BrokerError) as error:
+        return SettingValue(None, f"{url} does not tell: {error}")
+    if value is None:
+        return SettingValue(None, f"{url} does not tell: {CLUSTER_PROPERTY} is null")
+    return SettingValue(str(value).lower(), f"{CLUSTER_PROPERTY} of the cluster")
 
 
 def get_admin_api(url: str, common: Settings, timeout_seconds: float) -> bytes:
-    """Return what the Admin API answers; `common` are settings of librdkafka's.
+    """Return the answer of the Admin API, requested with the CA, certificate and user of `common`.
+
+    The users of SASL are those of the Admin API, by HTTP basic authentication; a password is sent over TLS only.
 
     Raises:
         BrokerError: a secret is not where the plan says, or a file of certificates cannot be used.
@@ -111,7 +231,7 @@ def _basic(settings: Mapping[str, str]) -> dict[str, str]:
 def _tls(settings: Mapping[str, str]) -> ssl.SSLContext:
     ca = settings.get("ssl.ca.location")
     context = tls_context(
-        None if ca == "probe" else ca,  # librdkafka's word for the CAs of the system
+        None if ca == "probe" else ca,  # librdkafka's value for the CAs of the system
         settings.get("ssl.certificate.location"),
         settings.get("ssl.key.location"),
         settings.get("ssl.key.password"),
@@ -120,143 +240,3 @@ def _tls(settings: Mapping[str, str]) -> ssl.SSLContext:
     if settings.get("ssl.endpoint.identification.algorithm") == "none":
         context.check_hostname = False
     return context
-
-
-# --- What a Redpanda topic keeps: told as Kafka tells it, deleted by a housekeeping of its own.
-# Source: Redpanda's documentation: every `log_compaction_interval_ms` (10 s) segments beyond a limit are
-# removed, and their files with them. No Redpanda was to be had where this was written.
-
-_HOUSEKEEPING = {"log.retention.check.interval.ms": "10000", "log.segment.delete.delay.ms": "0"}
-
-
-def read_retention(config: KafkaProtocolConfig, topic: Topic) -> Limits:
-    """Return what the topics of a plan keep, as the cluster says.
-
-    Raises:
-        BrokerError: no broker answers.
-    """
-    return retention.read_retention(config, topic, _HOUSEKEEPING)
-
-
-def assumed_retention(topic: Topic, brokers: Settings) -> Limits:
-    """Return what the topics of a plan will keep on brokers with these settings."""
-    return retention.assumed_retention(topic, {**brokers, **_HOUSEKEEPING})
-
-
-def stored_size(plan: Plan, limits: Limits) -> Stored:
-    """Return what the plan's messages take in the log."""
-    return retention.stored_size(plan, limits)
-
-
-# --- How safe an acknowledged message is on Redpanda: acks and write caching decide.
-# Source: Redpanda's documentation of producers and of topic properties. With acks=all a majority of
-# the copies (Raft) has flushed a message before it is acknowledged, unless write caching is on; with other
-# acks the leader answers from memory. min.insync.replicas has no part in it. No Redpanda was to be had
-# where this was written: the questions to the Admin API and the names of its properties never ran live.
-
-TOPIC_PROPERTY = "write.caching"
-CLUSTER_PROPERTY = "write_caching_default"
-_DISABLED = "disabled"  # of the cluster: no topic may turn it on
-_IS_FLUSHED = {"true": False, "false": True, _DISABLED: True}  # no other word counts as strong
-_UNSEEN = "a node started with --unsafe-bypass-fsync flushes nothing, and no page tells of it"
-
-
-@dataclass(frozen=True, slots=True)
-class DurabilitySettings:
-    """What decides on Redpanda, as it was read; `of_topic` is None where the topic has no say."""
-
-    acks: SettingValue
-    copies: SettingValue
-    of_topic: SettingValue | None
-    of_cluster: SettingValue
-
-
-def read_durability(config: Config, topic: Topic, written: Container[KeyPath]) -> Durability:
-    """Return what the topics of a plan promise; of several the weakest.
-
-    Raises:
-        BrokerError: no broker answers.
-    """
-    asked = durability.read_cluster(config, topic)
-    acks, of_cluster = durability.acks_of(config, written), _caching_of_cluster(config)
-    existing = [
-        durability_of(
-            DurabilitySettings(
-                acks, durability.copies_of(one), _caching_of_topic(one, asked), of_cluster
-            )
-        )
-        for one in asked.topics
-    ]
-    planned = topic.settings.get(TOPIC_PROPERTY)
-    of_plan = None if planned is None else SettingValue(planned, "the plan's topic")
-    copies = durability.copies_of(topic)
-    return weakest(
-        existing or [durability_of(DurabilitySettings(acks, copies, of_plan, of_cluster))]
-    )
-
-
-def durability_of(read: DurabilitySettings) -> Durability:
-    """Return the level; a value that was not told leaves it open only where it matters."""
-    copies = read.copies.number
-    caching = _caching(read)
-    if durability.waits_for_every_copy(read.acks):
-        confirmed = None if copies is None else majority(copies)
-        is_flushed = _is_flushed(caching)
-    else:
-        confirmed = 0 if read.acks.value == "0" else 1
-        is_flushed = False
-    change = "" if _is_flushed(caching) else f"{TOPIC_PROPERTY}: false"
-    return Durability(
-        "redpanda",
-        copies,
-        confirmed,
-        is_flushed,
-        (
-            durability.acks_setting(read.acks, ("replication", "local")),
-            durability.copies_setting(read.copies),
-            Setting(TOPIC_PROPERTY, caching, ("local",), change),
-        ),
-        (_UNSEEN,),
-    )
-
-
-def _caching(read: DurabilitySettings) -> SettingValue:
-    """Return what applies: what the topic says, unless the cluster forbids it, else the cluster's word."""
-    topic, cluster = read.of_topic, read.of_cluster
-    if topic is None or cluster.value == _DISABLED:
-        return cluster
-    if _is_flushed(topic) is False and _is_flushed(cluster) is None:
-        unknown = f"says true, and whether the cluster forbids it is unknown: {cluster.where}"
-        return SettingValue(None, f"{topic.where} {unknown}")
-    return topic
-
-
-def _is_flushed(caching: SettingValue) -> bool | None:
-    """Return whether an acknowledgement waits for the flush, None where that is not known."""
-    return _IS_FLUSHED.get((caching.value or "").lower())
-
-
-def _caching_of_topic(topic: TopicSettings, cluster: ClusterSettings) -> SettingValue | None:
-    why = cluster.silence_of(topic)
-    if why:
-        return SettingValue(None, why)
-    for values, where in ((topic.own, ""), (topic.whole, ", as the cluster has it")):
-        if TOPIC_PROPERTY in values:
-            return SettingValue(values[TOPIC_PROPERTY].lower(), f"topic {topic.name}{where}")
-    return None
-
-
-def _caching_of_cluster(config: Config) -> SettingValue:
-    """Ask the Admin API, which listens where the metrics pages are."""
-    if not config.metrics_urls:
-        return SettingValue(None, "metrics_urls names no node whose Admin API could be asked")
-    page = urlsplit(config.metrics_urls[0])
-    url = f"{page.scheme}://{page.netloc}/v1/cluster_config"
-    try:
-        answer = get_admin_api(url, config.common, config.timeout / SECOND_NS)
-        value = json.loads(answer)[CLUSTER_PROPERTY]
-    except (HttpError, ValueError, KeyError, TypeError, BrokerError) as error:
-        return SettingValue(None, f"{url} does not tell: {error}")
-    if value is None:
-        return SettingValue(None, f"{url} does not tell: {CLUSTER_PROPERTY} is null")
-    return SettingValue(str(value).lower(), f"{CLUSTER_PROPERTY} of the cluster")

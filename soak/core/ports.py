@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -11,6 +11,13 @@ from soak.core.model import Reading
 if TYPE_CHECKING:  # 12 MiB that the probe daemon can do without
     import numpy as np
     from numpy.typing import NDArray
+
+    from soak.core.cluster.durability import Durability
+    from soak.core.cluster.forecast import Limits, Stored
+    from soak.core.plan.config import Settings
+    from soak.core.plan.load import Load
+    from soak.core.plan.plan import Topic
+    from soak.core.plan.text import KeyPath
 
 
 class Clock(Protocol):
@@ -219,7 +226,38 @@ class Partitioner(Protocol):
         ...
 
 
+class Guarantees(Protocol):
+    """What a cluster guarantees for the topics of a plan, and how long it retains them."""
+
+    def durability(self, topic: Topic, written: Container[KeyPath]) -> Durability:
+        """Return the durability of a plan's topics; of several the weakest.
+
+        `written` are the keys that the broker's section of the plan has in its text.
+
+        Raises:
+            BrokerError: the cluster does not answer.
+        """
+        ...
+
+    def retention(self, topic: Topic) -> Limits:
+        """Return the limits of retention of a plan's topics, as the cluster has them.
+
+        Raises:
+            BrokerError: the cluster does not answer.
+        """
+        ...
+
+    def assumed_retention(self, topic: Topic, broker_settings: Settings) -> Limits:
+        """Return the limits that a plan's topics will have on brokers with these settings."""
+        ...
+
+    def stored_size(self, load: Load, topic: Topic, limits: Limits) -> Stored:
+        """Return how many bytes the log takes for the messages of a load."""
+        ...
+
+
 class Broker(LeaderSource, Partitioner, Protocol):
+    guarantees: Guarantees
     block_bits: int
     """0: the offsets of a partition are dense. Else the bits of an offset from this one up name a block
     that retention deletes as a whole (a ledger); offsets rise, with holes that mean nothing."""
@@ -277,8 +315,8 @@ class Broker(LeaderSource, Partitioner, Protocol):
         """Return a consumer of these partitions, from these offsets on (or EARLIEST, or LATEST)."""
         ...
 
-    def versions(self) -> Mapping[str, str]:
-        """Return the names and versions of client library and cluster, as far as known."""
+    def client_facts(self) -> Mapping[str, str]:
+        """Return facts about the client for the journal: its versions, and which of its calls are used."""
         ...
 
 

@@ -140,10 +140,10 @@ def open_context(run_dir: Path, role: str, clock: Clock) -> Context:
 
 def _with_client_name(plan: Plan, name: str) -> Plan:
     """Return the plan with a name for its broker's clients, where they can have one."""
-    named = getattr(plugins.load("soak.brokers", plan.broker_kind), "named", None)
-    if named is None:
+    with_client_id = getattr(plan.broker_config, "with_client_id", None)
+    if with_client_id is None:
         return plan
-    return replace(plan, broker={plan.broker_kind: named(plan.broker_config, name)})
+    return replace(plan, broker={plan.broker_kind: with_client_id(name)})
 
 
 def open_journal(folder: RunFolder, plan: AnyPlan, role: str, clock: Clock) -> OpenJournal:

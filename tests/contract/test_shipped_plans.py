@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from soak.app.preflight import check_host, load_plan, scaled_plan
-from soak.brokers.kafka import retention
+from soak.core.clock import SystemClock
 from soak.core.cluster.forecast import forecast_plan
 from soak.core.errors import PlanError
 from soak.core.plan.plan import Plan, with_plugin_values
@@ -18,6 +18,7 @@ from soak.core.plan.rates import MAX_LAB_BYTES_PER_SECOND
 from soak.core.plan.scaling import scaled, shortened
 from soak.core.units import SECOND_NS, duration_ns
 from soak.lab.ports import Running
+from soak.runtime.context import connect
 from soak.store.audit import audit_run
 from soak.store.run_folder import read_run
 from tests.support.live_run import started
@@ -70,9 +71,11 @@ def test_a_plan_that_says_when_its_brokers_begin_to_delete_is_right(name: str) -
     """As `soak check` foresees it; what the plan does not set has Kafka's defaults."""
     path = ROOT / "configs" / "plans" / f"{name}.yaml"
     plan = load_plan(path).plan
-    limits = retention.assumed_retention(plan.topic, {})
+    guarantees = connect(plan, SystemClock()).guarantees
+    limits = guarantees.assumed_retention(plan.topic, {})
+    stored = guarantees.stored_size(plan.load, plan.topic, limits)
 
-    begin = forecast_plan(plan, limits, retention.stored_size(plan, limits)).first_deletion
+    begin = forecast_plan(plan, limits, stored).first_deletion
 
     assert begin is not None
     assert f"after some {begin.earliest / 60:.0f} minutes" in path.read_text()

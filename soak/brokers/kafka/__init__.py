@@ -1,21 +1,12 @@
-"""Kafka through librdkafka; only the plug-in loader and `soak.brokers.redpanda` import it. Open `broker` first.
+"""Kafka through librdkafka. Open `broker` first.
 
-One module an aspect: `producer` and `consumer` use the public client API, `batch_calls` replaces both by calls
-for whole batches, `durability` and `retention` read what a cluster guarantees and how much it keeps.
+`producer` and `consumer` use the client's public API, and `batch_calls` replaces both with calls for whole
+batches; `durability` and `retention` read what a cluster guarantees and how long it retains messages. Only the
+plug-in loader and `soak.brokers.redpanda` import this package.
 """
 
-from soak.brokers.kafka.broker import Config, KafkaBroker, check_topic, connect, named
-from soak.brokers.kafka.durability import read_durability
-from soak.brokers.kafka.retention import assumed_retention, read_retention, stored_size
+from soak.brokers.kafka.broker import KafkaBroker, KafkaGuarantees, connect
+from soak.brokers.kafka.config import Config
+from soak.brokers.kafka.topics import check_topic
 
-__all__ = [
-    "Config",
-    "KafkaBroker",
-    "assumed_retention",
-    "check_topic",
-    "connect",
-    "named",
-    "read_durability",
-    "read_retention",
-    "stored_size",
-]
+__all__ = ["Config", "KafkaBroker", "KafkaGuarantees", "check_topic", "connect"]

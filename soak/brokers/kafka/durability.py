@@ -1,54 +1,33 @@
 """How safe an acknowledged message is on Kafka: from acks, topic settings and broker settings.
 
-Sources: the broker refuses acks=all below min.insync.replicas, which counts at most as many copies as
-there are (kafka.cluster.Partition); an append flushes once `flush.messages` are unflushed, on
-followers as on the leader, before it answers, while `flush.ms` is a background job (UnifiedLog, LogManager).
+Sources: a broker refuses acks=all below min.insync.replicas, which counts at most as many copies as there
+are (kafka.cluster.Partition); an append flushes once `flush.messages` are unflushed, on followers as on the
+leader, before it answers, while `flush.ms` is a background job (UnifiedLog, LogManager).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-from confluent_kafka.admin import AdminClient
-
-from soak.brokers.kafka import config as _kafka_acks
-from soak.brokers.kafka import topics
-from soak.brokers.kafka.topics import ClusterSettings, TopicSettings
-from soak.clients import client_settings
-from soak.clients.kafka_log import ClientLog, ErrorCause
-from soak.core.clock import SystemClock
+from soak.brokers.kafka.config import ACKS_SETTINGS, KafkaProtocolConfig
+from soak.brokers.kafka.topics import (
+    ClusterSettings,
+    TopicSettings,
+    broker_values,
+    read_cluster,
+    weakest_broker_number,
+)
 from soak.core.cluster.durability import Axis, Durability, Setting, SettingValue, majority, weakest
-from soak.core.plan.config import Settings
 from soak.core.plan.plan import Topic
 from soak.core.plan.text import KeyPath
-from soak.core.units import SECOND_NS
-
-LOG = logging.getLogger("soak.brokers.kafka.broker")
 
 WANTED_COPIES = 3
-_EVERY_COPY = "all"
-_NEVER = "0"
-
-
-class KafkaProtocolConfig(Protocol):
-    """What is asked of a configuration of the Kafka protocol: Kafka's or Redpanda's."""
-
-    @property
-    def bootstrap_servers(self) -> str: ...
-    @property
-    def timeout(self) -> int: ...
-    @property
-    def producer(self) -> Settings: ...
-    @property
-    def common(self) -> Settings: ...
 
 
 @dataclass(frozen=True, slots=True)
 class DurabilitySettings:
-    """What decides on Kafka, as it was read."""
+    """The settings that decide about durability on Kafka."""
 
     acks: SettingValue
     copies: SettingValue
@@ -61,10 +40,10 @@ class DurabilitySettings:
 def read_durability(
     config: KafkaProtocolConfig, topic: Topic, written: Container[KeyPath]
 ) -> Durability:
-    """Return what the topics of a plan promise; of several the weakest.
+    """Return the durability of a plan's topics; of several the weakest.
 
-    A topic that does not exist yet is judged as the plan would make it. `written` are the keys that
-    the broker's section of the plan has in its text.
+    A topic that does not exist yet has the settings that the plan would give it. `written` are the keys
+    in the broker's section of the plan.
 
     Raises:
         BrokerError: no broker answers.
@@ -76,16 +55,16 @@ def read_durability(
 
 
 def durability_of(read: DurabilitySettings) -> Durability:
-    """Return the level; a value that was not told leaves it open only where it matters."""
+    """Return the level; an unknown value leaves it open only where it matters."""
     copies, least = read.copies.number, read.least_in_sync.number
     flush = read.flush_messages.number
     if waits_for_every_copy(read.acks):
         confirmed = None if copies is None or least is None else min(copies, max(least, 1))
     else:
-        confirmed = 0 if read.acks.value == _NEVER else 1
+        confirmed = 0 if read.acks.value == "0" else 1
     needed = majority(max(copies or WANTED_COPIES, WANTED_COPIES))
     is_each_flushed = None if flush is None else flush <= 1
-    is_flushed = False if _may_be_cut(read) else is_each_flushed
+    is_flushed = False if _may_be_truncated(read) else is_each_flushed
     return Durability(
         "kafka",
         copies,
@@ -114,66 +93,50 @@ def durability_of(read: DurabilitySettings) -> Durability:
 
 
 def _notes(read: DurabilitySettings, confirmed: int | None) -> list[str]:
-    """Return what the level does not say of these settings."""
+    """Return what the level alone does not tell about these settings."""
     notes: list[str] = []
     if waits_for_every_copy(read.acks) and confirmed == 1 and (read.copies.number or 0) > 1:
         notes.append(
-            "while all copies are in sync an acknowledgement waits for each of them; nothing keeps "
-            "it waiting when they fall behind"
+            "while all copies are in sync an acknowledgement waits for each of them, but not for one "
+            "that falls behind"
         )
-    if confirmed == 1 and _may_be_cut(read):
+    if confirmed == 1 and _may_be_truncated(read):
         notes.append(
             f"acks {read.acks.value} waits for the leader alone: a follower may lead before it has fetched "
-            "the last messages, and the old leader then cuts them from its log, flushed or not"
+            "the last messages, and the old leader then truncates them from its log, flushed or not"
         )
     if "true" in (read.unclean_election.value or "").lower().split(", "):  # brokers may differ
         notes.append(
-            "unclean.leader.election.enable is on: an election may discard what was acknowledged"
+            "unclean.leader.election.enable is on: an election may discard acknowledged messages"
         )
     return notes
 
 
-def read_cluster(config: KafkaProtocolConfig, topic: Topic) -> ClusterSettings:
-    """Return what the cluster tells of its brokers and of the plan's topics that exist.
-
-    Topics that a run makes are alike, so that one of them speaks for all.
-
-    Raises:
-        BrokerError: no broker answers.
-    """
-    ours = {"client.id": "soakd", "log_level": "3", "bootstrap.servers": config.bootstrap_servers}
-    settings = {**ours, **config.common}
-    names = topic.names if topic.use_existing else topic.names[:1]
-    cause = ErrorCause()
-    given: dict[str, Any] = {**client_settings.resolve_secrets(settings), "error_cb": cause.note}
-    admin = AdminClient(given, logger=ClientLog(LOG, SystemClock()))
-    limit = config.timeout / SECOND_NS
-    seen = cause.metadata(admin, config.bootstrap_servers, limit)
-    return topics.read_settings(admin, seen, names, limit)
-
-
 def acks_of(config: KafkaProtocolConfig, written: Container[KeyPath]) -> SettingValue:
-    """Return what the producer waits for, which its settings always say, and whether the plan did."""
+    """Return the acknowledgements that the producer waits for, and where they are set."""
     settings: Mapping[str, str] = {**config.common, **config.producer}
-    value = [value for name, value in settings.items() if name in _kafka_acks.ACKS_SETTINGS][-1]
+    value = [value for name, value in settings.items() if name in ACKS_SETTINGS][-1]
     for section in ("producer", "common"):
-        if any((section, name) in written for name in _kafka_acks.ACKS_SETTINGS):
+        if any((section, name) in written for name in ACKS_SETTINGS):
             return SettingValue(value, f"the plan's {section}")
     return SettingValue(value, "soakd's default")
 
 
 def waits_for_every_copy(acks: SettingValue) -> bool:
-    return acks.value == _EVERY_COPY
+    return acks.value == "all"
 
 
-def _may_be_cut(read: DurabilitySettings) -> bool:
-    """Return whether a leader that merely restarts may lose what it has flushed: another leads without it."""
+def _may_be_truncated(read: DurabilitySettings) -> bool:
+    """Return whether a leader that restarts may lose flushed messages.
+
+    It does where a follower that has not fetched them leads meanwhile.
+    """
     return not waits_for_every_copy(read.acks) and read.copies.number != 1
 
 
 def _decided_by_acks(read: DurabilitySettings) -> tuple[Axis, ...]:
-    """Return what acks have a part in: a single copy is flushed or not whether they are 1 or all."""
-    if read.copies.number == 1 and read.acks.value != _NEVER:
+    """Return what acks decide: of a single copy, acks 1 and all are the same."""
+    if read.copies.number == 1 and read.acks.value != "0":
         return ("replication",)
     return ("replication", "local")
 
@@ -199,61 +162,59 @@ def copies_of(topic: Topic | TopicSettings) -> SettingValue:
 def _settings_of_topic(
     acks: SettingValue, topic: TopicSettings, cluster: ClusterSettings
 ) -> DurabilitySettings:
-    """Read a topic that exists: what was set for it, else what every broker has.
+    """Return the settings of a topic that exists: its own, else those of every broker.
 
-    Of a topic that does not tell nothing is known: what was set for it may be weaker.
+    If the cluster does not describe the topic, nothing is known: its own settings may be weaker.
     """
-    found = _settings_of_brokers(cluster)
-    why = cluster.silence_of(topic)
-    if why:
-        return DurabilitySettings(acks, copies_of(topic), *(SettingValue(None, why) for _ in found))
-
-    def told(name: str) -> SettingValue | None:
-        return SettingValue(topic.own[name], f"topic {topic.name}") if name in topic.own else None
-
-    def seen(name: str, of_brokers: SettingValue) -> SettingValue:
-        if of_brokers.value is not None or name not in topic.whole:
-            return of_brokers
-        of_one = SettingValue(topic.whole[name], f"topic {topic.name}, as one broker has it")
-        is_all = len(cluster.brokers) == 1 or _is_weakest(name, of_one)
-        return of_one if is_all else of_brokers
-
-    return DurabilitySettings(
-        acks,
-        copies_of(topic),
-        *(told(name) or seen(name, of_brokers) for name, of_brokers in found.items()),
-    )
+    of_brokers = _settings_of_brokers(cluster)
+    reason = cluster.silence_of(topic)
+    if reason:
+        unknown = SettingValue(None, reason)
+        return DurabilitySettings(acks, copies_of(topic), *(unknown for _ in of_brokers))
+    found = (_value_of_topic(name, topic, cluster, value) for name, value in of_brokers.items())
+    return DurabilitySettings(acks, copies_of(topic), *found)
 
 
-def _is_weakest(name: str, told: SettingValue) -> bool:
-    """Return whether no broker that is forbidden to tell could make it weaker than this does."""
+def _value_of_topic(
+    name: str, topic: TopicSettings, cluster: ClusterSettings, of_brokers: SettingValue
+) -> SettingValue:
+    if name in topic.own:
+        return SettingValue(topic.own[name], f"topic {topic.name}")
+    if of_brokers.value is not None or name not in topic.whole:
+        return of_brokers
+    of_one = SettingValue(topic.whole[name], f"topic {topic.name}, as one broker has it")
+    is_certain = len(cluster.brokers) == 1 or _is_weakest(name, of_one)
+    return of_one if is_certain else of_brokers
+
+
+def _is_weakest(name: str, value: SettingValue) -> bool:
+    """Return whether no other broker could have a weaker value."""
     if name == "min.insync.replicas":
-        return told.number is not None and told.number <= 1
+        return value.number is not None and value.number <= 1
     if name == "flush.messages":
-        return told.number is not None and told.number > 1
+        return value.number is not None and value.number > 1
     return True  # it decides nothing
 
 
 def _settings_of_plan(
     acks: SettingValue, topic: Topic, cluster: ClusterSettings
 ) -> DurabilitySettings:
-    """Read a topic that is yet to be made: the plan's settings over those of every broker."""
+    """Return the settings of a topic that the plan would create: the plan's, else those of every broker."""
     planned = {
         name: SettingValue(value, "the plan's topic") for name, value in topic.settings.items()
     }
-    found = {name: planned.get(name, told) for name, told in _settings_of_brokers(cluster).items()}
-    return DurabilitySettings(acks, copies_of(topic), *found.values())
+    of_brokers = _settings_of_brokers(cluster)
+    found = (planned.get(name, value) for name, value in of_brokers.items())
+    return DurabilitySettings(acks, copies_of(topic), *found)
 
 
 def _settings_of_brokers(cluster: ClusterSettings) -> dict[str, SettingValue]:
-    """Return what applies to a topic without settings of its own, in the order of `Read`."""
+    """Return the settings of a topic without its own, in the order of `DurabilitySettings`."""
     return {
-        "min.insync.replicas": topics.weakest_broker_number(cluster, "min.insync.replicas", min),
-        "flush.messages": topics.weakest_broker_number(cluster, "log.flush.interval.messages", max),
-        "flush.ms": topics.broker_values(
+        "min.insync.replicas": weakest_broker_number(cluster, "min.insync.replicas", min),
+        "flush.messages": weakest_broker_number(cluster, "log.flush.interval.messages", max),
+        "flush.ms": broker_values(
             cluster, "log.flush.interval.ms", "log.flush.scheduler.interval.ms"
         ),
-        "unclean.leader.election.enable": topics.broker_values(
-            cluster, "unclean.leader.election.enable"
-        ),
+        "unclean.leader.election.enable": broker_values(cluster, "unclean.leader.election.enable"),
     }

@@ -1,4 +1,4 @@
-"""A Kafka producer through the public client API, and the partitioners of librdkafka."""
+"""A Kafka producer through the client's public API, and the partitioners of librdkafka."""
 
 from __future__ import annotations
 
@@ -16,12 +16,19 @@ from soak.clients.kafka_log import error_text
 from soak.core.errors import BrokerError, SettingError
 from soak.core.ports import FAILED_OFFSET, UNKNOWN_OFFSET, Acks, Clock, Outgoing, Topics
 
+DEFAULT_PARTITIONER = "consistent_random"
+"""librdkafka's own; the Java client's is murmur2_random."""
+
+_MURMUR2_SEED = 0x9747B28C
+_MURMUR2_FACTOR = 0x5BD1E995
+_32_BITS = 0xFFFFFFFF
+
 _MAX_POLLS = 4
-"""`poll` gives back after one lot of reports; a few lots a call keep up with full speed."""
+"""`poll` returns after one batch of reports; a few batches a call keep up with full speed."""
 
 
 class KafkaProducer:
-    """One client; delivery reports are stamped a lot at a time, when the lot is fetched."""
+    """One client; the delivery reports of a batch get the time at which the batch is fetched."""
 
     refused_by_partition = False
 
@@ -33,7 +40,7 @@ class KafkaProducer:
         self._stamped: list[Acks] = []
 
     def rings(self, bell: int) -> bool:
-        """Return False: the binding tells nobody that a report has come."""
+        """Return False: the public API has no notification of reports."""
         del bell
         return False
 
@@ -63,7 +70,7 @@ class KafkaProducer:
 
     def serve(self) -> None:
         for _ in range(_MAX_POLLS):
-            # All that one call hands out had come before it: its start is nearest to the arrival.
+            # The reports arrived before the call that returns them: the start of the call is nearest.
             at_ns = self._clock.mono_ns()
             if not self._client.poll(0):
                 return
@@ -89,20 +96,20 @@ class KafkaProducer:
             self._stamped.append(Acks(token, offset, np.full(token.size, at_ns, dtype=np.int64)))
 
 
-def concatenate_acks(lots: Sequence[Acks]) -> Acks:
-    """Return all lots of reports as one, in their order."""
-    if len(lots) == 1:
-        return lots[0]
+def concatenate_acks(batches: Sequence[Acks]) -> Acks:
+    """Return all batches of reports as one, in their order."""
+    if len(batches) == 1:
+        return batches[0]
     none = np.zeros(0, dtype=np.int64)
     return Acks(
-        token=np.concatenate([none, *(one.token for one in lots)]),
-        offset=np.concatenate([none, *(one.offset for one in lots)]),
-        at_mono_ns=np.concatenate([none, *(one.at_mono_ns for one in lots)]),
+        token=np.concatenate([none, *(one.token for one in batches)]),
+        offset=np.concatenate([none, *(one.offset for one in batches)]),
+        at_mono_ns=np.concatenate([none, *(one.at_mono_ns for one in batches)]),
     )
 
 
 class _DeliveryReports:
-    """What the callback noted. It is a closure over two appends: nothing else runs a message."""
+    """Reports noted by the client's callback, a closure over two appends: it runs for every message."""
 
     def __init__(self) -> None:
         self.note: Callable[[int, Any, Any], None]
@@ -130,16 +137,6 @@ class _DeliveryReports:
             add_offset(UNKNOWN_OFFSET if offset is None or offset < 0 else offset)
 
         self.note = note
-
-
-# --- Which partition a Kafka client gives a key: its partitioner, so that our choice is the client's.
-
-DEFAULT_PARTITIONER = "consistent_random"
-"""librdkafka's own; the Java client's is murmur2_random."""
-
-_MURMUR2_SEED = 0x9747B28C
-_MURMUR2_FACTOR = 0x5BD1E995
-_32_BITS = 0xFFFFFFFF
 
 
 def partition_of(key: bytes, partitions: int, partitioner: str) -> int:

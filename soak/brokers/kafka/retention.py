@@ -1,26 +1,19 @@
-"""What a Kafka topic retains, and how many bytes a message takes in its log."""
+"""What a Kafka topic retains, and how many bytes a message takes in its log.
+
+Sources: the record batch, format 2 (KIP-98). How many messages share a batch is an estimate for a client that
+waits for `linger.ms` and no longer: a broker that answers slowly gets larger batches.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # its stubs
-
-from soak.brokers.kafka import durability
-from soak.brokers.kafka.durability import KafkaProtocolConfig
-from soak.clients import client_settings
-from soak.clients.kafka_log import ClientLog, error_text
-from soak.core.clock import SystemClock
+from soak.brokers.kafka.config import KafkaProtocolConfig
+from soak.brokers.kafka.topics import are_topics_empty, read_cluster
 from soak.core.cluster.forecast import NEVER, Limits, Stored
-from soak.core.errors import BrokerError
-from soak.core.plan.config import Settings
 from soak.core.plan.load import Load
-from soak.core.plan.plan import Plan, Topic
-from soak.core.units import SECOND_NS
+from soak.core.plan.plan import Topic
 
 HEADER_BYTES = 61  # of a batch
 STICKY_SECONDS = 0.01  # without keys a producer stays with a partition for so long
@@ -37,7 +30,7 @@ _UNCOMPRESSED = ("", "none", "uncompressed")
 def stored_in_batches(
     load: Load, partitions: int, producer: Mapping[str, str], compression: str = ""
 ) -> Stored:
-    """Return what messages of a load take; `compression` is by the cluster, "" where the producer's stays."""
+    """Return the bytes of a message in the log; `compression` is the cluster's, "" where the producer's stays."""
     size = load.mean_size
     together = messages_per_batch(load, partitions, producer)
     body = record_bytes(round(size), 0 if load.keys.kind == "none" else _KEY_BYTES)
@@ -63,14 +56,14 @@ def messages_per_batch(load: Load, partitions: int, producer: Mapping[str, str])
 
 
 def record_bytes(value_bytes: int, key_bytes: int = 0) -> int:
-    """Return what one record takes in a batch without its share of the header."""
+    """Return the bytes of one record in a batch, without its share of the header."""
     key = _varint_bytes(key_bytes) + key_bytes if key_bytes else 1
     body = _OTHER_FIELDS + key + _varint_bytes(value_bytes) + value_bytes
     return _varint_bytes(body) + body
 
 
 def _varint_bytes(value: int) -> int:
-    """Return the length of a whole number in zigzag coding, seven bits a byte."""
+    """Return the bytes of a whole number in zigzag coding, seven bits a byte."""
     return max(1, -(-(2 * value).bit_length() // 7))
 
 
@@ -82,51 +75,6 @@ def _producer_setting(producer: Mapping[str, str], name: str) -> str:
         or _PRODUCER_DEFAULTS.get(name, "")
     )
 
-
-# --- Whether Kafka topics hold messages before a run sends its first: retention counts those, too.
-
-LOG = logging.getLogger("soak.brokers.kafka.broker")
-
-
-def are_topics_empty(config: KafkaProtocolConfig, topics: Sequence[str]) -> bool:
-    """Return whether every log of these topics ends where it begins; False where one does not tell.
-
-    Raises:
-        BrokerError: the cluster does not answer.
-    """
-    ours = {"client.id": "soakd", "log_level": "3", "bootstrap.servers": config.bootstrap_servers}
-    settings: dict[str, Any] = client_settings.resolve_secrets({**ours, **config.common})
-    admin, limit = AdminClient(settings, logger=ClientLog(LOG, SystemClock())), _seconds(config)
-    try:
-        seen = admin.list_topics(timeout=limit).topics
-    except KafkaException as error:
-        raise BrokerError(
-            f"cannot tell whether the topics are empty: {error_text(error)}"
-        ) from error
-    places = [
-        TopicPartition(name, at) for name in topics if name in seen for at in seen[name].partitions
-    ]
-    try:
-        starts = _offsets(admin, places, OffsetSpec.earliest(), limit)  # type: ignore[no-untyped-call]  # the client's
-        return starts == _offsets(admin, places, OffsetSpec.latest(), limit)  # type: ignore[no-untyped-call]  # the client's
-    except (KafkaException, TimeoutError):
-        return False
-
-
-def _offsets(
-    admin: AdminClient, places: Sequence[TopicPartition], wanted: OffsetSpec, limit: float
-) -> dict[tuple[str, int], int]:
-    if not places:
-        return {}
-    found = admin.list_offsets(dict.fromkeys(places, wanted), request_timeout=limit)
-    return {(at.topic, at.partition): int(one.result(limit).offset) for at, one in found.items()}
-
-
-def _seconds(config: KafkaProtocolConfig) -> float:
-    return config.timeout / SECOND_NS
-
-
-# --- What a Kafka topic keeps: its own settings, else the plan's, else every broker's, else Kafka's defaults.
 
 _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
@@ -143,7 +91,7 @@ _BROKER_NAMES: Mapping[str, tuple[tuple[str, int], ...]] = {
     "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
     "check": (("log.retention.check.interval.ms", 1),),
 }
-"""By a topic's name of a setting, the brokers' names and what their unit is worth; the first one counts."""
+"""By the name that topics have for a setting: the names that brokers have, with their unit; the first counts."""
 
 _TIERED = (
     ("remote.storage.enable", "local.retention.bytes", "local.retention.ms"),  # KIP-405
@@ -161,46 +109,35 @@ _BROKER_DEFAULTS: Mapping[str, int] = {
 
 
 def read_retention(
-    config: KafkaProtocolConfig, topic: Topic, own: Mapping[str, str] | None = None
+    config: KafkaProtocolConfig, topic: Topic, fixed: Mapping[str, str] | None = None
 ) -> Limits:
-    """Return what the topics of a plan keep, as the first of them and one broker tell; `own` counts more.
+    """Return the limits of a plan's topics, read from the first of them and one broker.
+
+    `fixed` are settings of brokers that the cluster does not show, or shows with another meaning.
 
     Raises:
         BrokerError: no broker answers.
     """
-    cluster = durability.read_cluster(config, topic)
+    cluster = read_cluster(config, topic)
     brokers = next(iter(cluster.brokers.values()), {})
-    one = next((one for one in cluster.topics if not cluster.silence_of(one)), None)
-    told = {} if one is None else one.whole
-    found = retention_of({**topic.settings, **told}, {**brokers, **(own or {})})
+    existing = next((one for one in cluster.topics if not cluster.silence_of(one)), None)
+    settings = {} if existing is None else existing.whole
+    found = retention_of({**topic.settings, **settings}, {**brokers, **(fixed or {})})
     return dataclasses.replace(
         found,
-        copies=None if one is None else one.copies or None,
+        copies=None if existing is None else existing.copies or None,
         is_empty=not topic.use_existing or are_topics_empty(config, topic.names),
     )
 
 
-def assumed_retention(topic: Topic, brokers: Settings) -> Limits:
-    """Return what the topics of a plan will keep on brokers with these settings."""
-    return retention_of(topic.settings, brokers)
-
-
-def stored_size(plan: Plan, limits: Limits) -> Stored:
-    """Return what the plan's messages take in the log."""
-    config: KafkaProtocolConfig = plan.broker_config
-    producer = {**config.common, **config.producer}
-    partitions = plan.topic.total_partitions
-    return stored_in_batches(plan.load, partitions, producer, limits.compression)
-
-
 def retention_of(topic: Mapping[str, str], brokers: Mapping[str, str]) -> Limits:
-    """Return the limits from a topic's settings over those of a broker."""
-    found = {name: _number(name, topic, brokers) for name in _BROKER_DEFAULTS}
+    """Return the limits from the settings of a topic, else of a broker."""
+    found = {name: _limit_number(name, topic, brokers) for name in _BROKER_DEFAULTS}
     policy = topic.get("cleanup.policy") or brokers.get("log.cleanup.policy") or "delete"
     is_deleting = "delete" in policy
-    local_bytes, local_seconds = _local(topic)
+    local_bytes, local_seconds = _local_limits(topic)
     compression = topic.get("compression.type") or brokers.get("compression.type") or "producer"
-    notes = [] if brokers else ["no broker tells its settings: Kafka's defaults are taken"]
+    notes = [] if brokers else ["no broker tells its settings: Kafka's defaults are assumed"]
     if not is_deleting:
         notes.append("cleanup.policy is compact: nothing is deleted for its age or the log's size")
     if min(local_bytes, local_seconds) < NEVER:
@@ -210,8 +147,8 @@ def retention_of(topic: Mapping[str, str], brokers: Mapping[str, str]) -> Limits
     return Limits(
         segment_bytes=found["segment.bytes"],
         segment_seconds=found["segment.ms"] / 1000,
-        keep_bytes=_kept(found["retention.bytes"]) if is_deleting else NEVER,
-        keep_seconds=_kept(found["retention.ms"]) / 1000 if is_deleting else NEVER,
+        keep_bytes=_limit(found["retention.bytes"]) if is_deleting else NEVER,
+        keep_seconds=_limit(found["retention.ms"]) / 1000 if is_deleting else NEVER,
         check_seconds=found["check"] / 1000,
         free_seconds=found["file.delete.delay.ms"] / 1000,
         local_bytes=local_bytes,
@@ -221,33 +158,33 @@ def retention_of(topic: Mapping[str, str], brokers: Mapping[str, str]) -> Limits
     )
 
 
-def _local(topic: Mapping[str, str]) -> tuple[float, float]:
-    """Return the bytes and seconds that drives keep of a topic whose older segments are stored elsewhere."""
+def _local_limits(topic: Mapping[str, str]) -> tuple[float, float]:
+    """Return the bytes and seconds that drives keep of a topic with tiered storage."""
     for switch, size, milliseconds in _TIERED:
         if topic.get(switch) == "true":
             of_size, of_time = topic.get(size, ""), topic.get(milliseconds, "")
-            return _kept(_whole(of_size)), _kept(_whole(of_time)) / 1000
+            return _limit(_parse_whole(of_size)), _limit(_parse_whole(of_time)) / 1000
     return NEVER, NEVER
 
 
-def _whole(text: str) -> int:
-    """Return a whole number; below 0, which means that the topic's own limit holds, where it is none."""
+def _parse_whole(text: str) -> int:
+    """Return a whole number, or one below 0 (the topic's own limit applies) for any other text."""
     try:
         return int(text)
     except ValueError:
         return -2
 
 
-def _number(name: str, topic: Mapping[str, str], brokers: Mapping[str, str]) -> int:
-    told = [(topic.get(name), 1), *((brokers.get(other), of) for other, of in _BROKER_NAMES[name])]
-    for text, worth in told:
+def _limit_number(name: str, topic: Mapping[str, str], brokers: Mapping[str, str]) -> int:
+    of_brokers = ((brokers.get(other), unit) for other, unit in _BROKER_NAMES[name])
+    for text, unit in [(topic.get(name), 1), *of_brokers]:
         try:
             if text is not None:
-                return int(text) * worth
+                return int(text) * unit
         except ValueError:
             continue
     return _BROKER_DEFAULTS[name]
 
 
-def _kept(value: int) -> float:
+def _limit(value: int) -> float:
     return NEVER if value < 0 else float(value)

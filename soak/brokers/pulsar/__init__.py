@@ -1,20 +1,11 @@
-"""Pulsar through its C++ client and its admin interface; only the plug-in loader imports it. Open `broker` first.
+"""Pulsar through its C++ client and its admin interface. Open `broker` first.
 
-One module an aspect: `producer`, `consumer` and `partition_log` carry and locate messages, `durability` and
-`retention` read what a cluster guarantees and how much it keeps.
+`producer`, `consumer` and `partition_log` send, receive and locate messages; `durability` and `retention` read
+what a cluster guarantees and how long it retains messages. Only the plug-in loader imports this package.
 """
 
-from soak.brokers.pulsar.broker import Config, PulsarBroker, check_topic, connect
-from soak.brokers.pulsar.durability import read_durability
-from soak.brokers.pulsar.retention import assumed_retention, read_retention, stored_size
+from soak.brokers.pulsar.broker import PulsarBroker, connect
+from soak.brokers.pulsar.client import Config
+from soak.brokers.pulsar.topics import check_topic
 
-__all__ = [
-    "Config",
-    "PulsarBroker",
-    "assumed_retention",
-    "check_topic",
-    "connect",
-    "read_durability",
-    "read_retention",
-    "stored_size",
-]
+__all__ = ["Config", "PulsarBroker", "check_topic", "connect"]

@@ -1,4 +1,4 @@
-"""Settings, log lines and closing of the Pulsar client."""
+"""The `broker: pulsar:` section of a plan, and what its clients share: settings, log lines, closing."""
 
 from __future__ import annotations
 
@@ -8,16 +8,29 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Any
 
 import pulsar
+from pydantic.dataclasses import dataclass
 
 from soak.brokers.pulsar.partition_log import MAX_BATCH_MESSAGES
-from soak.clients.client_settings import refuse_unknown
-from soak.core.errors import SettingError
+from soak.clients import client_settings
+from soak.clients.pulsar_admin import Admin, connect_admin
+from soak.core.errors import BrokerError, SettingError
+from soak.core.plan.config import STRICT, Settings
 from soak.core.ports import Clock
-from soak.core.units import SECOND_NS
+from soak.core.units import SECOND_NS, Duration
 
+LOG = logging.getLogger("soak.brokers.pulsar")
+CLIENT_LOG = logging.getLogger("soak.brokers.pulsar.client")
+
+SECRETS = ("token",)
+"""Settings that a plan may name only by reference."""
+LINES_PER_SECOND = 10
+"""While a broker is down the client logs several lines for each partition and attempt; the excess is counted."""
+
+_BATCHES = {"batching_enabled": "true", "batching_max_publish_delay_ms": "1"}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "client": pulsar.Client.__init__,
     "producer": pulsar.Client.create_producer,
@@ -35,55 +48,130 @@ _TEXTS = frozenset(
 )
 _NUMBERS = frozenset({"initial_sequence_id", "unacked_messages_timeout_ms"})
 _FIXED_SETTINGS = {
-    "block_if_queue_full": "a full queue must not hold the schedule up",
-    "initial_position": "the run says where reading begins",
+    "block_if_queue_full": "a full queue must not delay the schedule",
+    "initial_position": "the run decides where consumers start",
     "lazy_start_partitioned_producers": "each partition has a producer of its own",
     "log_conf_file_path": "the client's lines go to soakd's log",
     "message_routing_mode": "each partition has a producer of its own",
-    "regex_subscription_mode": "topics are named one by one",
-    "start_message_id_inclusive": "the run says where reading begins",
-    "use_tls": "the service URL says so: pulsar+ssl://",
+    "regex_subscription_mode": "topics are subscribed by name",
+    "start_message_id_inclusive": "the run decides where consumers start",
+    "use_tls": "the scheme of service_url decides: pulsar+ssl://",
 }
 _ORDERED = ("Exclusive", "Failover")
+_LOG_PREFIX = re.compile(r"^\S+ \S+ (?P<level>[A-Z]+) +\[\d+\] \S+ +\| ")
 
 
-def client_settings(where: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return settings as the client's function for `where` (client, producer, consumer) takes them.
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Config:
+    service_url: str = ""  # pulsar:// or pulsar+ssl://; empty: the lab's broker
+    admin_url: str = ""  # http:// or https://
+    bookie_urls: str = ""  # http://host:8000,...: each bookie's own page, for its settings
+    namespace: str = "public/default"  # of topics without a namespace in their name
+    timeout: Duration = 10 * SECOND_NS  # of every request that carries no message
+    client: Settings = field(default_factory=dict)  # authentication: token needs token, too
+    producer: Settings = field(default_factory=dict)  # over those that make batches
+    consumer: Settings = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        is_chunking = self.producer.get("chunking_enabled") == "true"  # excludes batches
+        object.__setattr__(self, "producer", {**({} if is_chunking else _BATCHES), **self.producer})
+        if self.timeout <= 0:
+            raise ValueError("timeout must be above 0s")
+        for name, addresses in self.addresses.items():
+            client_settings.refuse_secrets_in_addresses(name, addresses.split(","))
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Return where the cluster is, under the names that other sections of a plan use."""
+        return {
+            "service_url": self.service_url,
+            "admin_url": self.admin_url,
+            "bookie_urls": self.bookie_urls,
+        }
+
+    @property
+    def timeout_seconds(self) -> float:
+        return self.timeout / SECOND_NS
+
+    def full_name(self, topic: str) -> str:
+        """Return the name of a topic with its namespace."""
+        return topic if "://" in topic else f"persistent://{self.namespace}/{topic}"
+
+    def token(self) -> str:
+        """Return the token that the plan refers to, "" for none.
+
+        Raises:
+            BrokerError: it cannot be read, or is no token.
+        """
+        token = client_settings.resolve_secrets(self.client).get("token", "").strip()
+        if (
+            len(token.split()) > 1
+        ):  # no header can carry it, and an error of the client would show it
+            raise BrokerError("token: the value has a space or a line break within")
+        return token
+
+    def connection_settings(self) -> dict[str, Any]:
+        """Return the client's settings without those of authentication.
+
+        Raises:
+            SettingError: an unknown name, a wrong value, or half of the authentication.
+        """
+        settings = dict(self.client)
+        kind, token = settings.pop("authentication", ""), settings.pop("token", "")
+        if kind not in {"", "token"}:
+            raise SettingError(("client", "authentication"), f"must be token, not {kind!r}")
+        if bool(kind) != bool(token):
+            place = ("client", "authentication" if kind else "token")
+            raise SettingError(place, "authentication: token and token: ${...} go together")
+        return convert_settings("client", settings)
+
+    def admin(self) -> Admin:
+        """Return the admin interface, with token and TLS."""
+        return self._page(self.admin_url, self.token())
+
+    def bookie_page(self, url: str) -> Admin:
+        """Return the pages of a bookie: they use the cluster's TLS, but no token."""
+        return self._page(url, "")
+
+    def _page(self, url: str, token: str) -> Admin:
+        return connect_admin(url, self.timeout_seconds, token, self.connection_settings())
+
+
+def convert_settings(section: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return settings as the client's function for `section` (client, producer, consumer) accepts them.
 
     Raises:
-        SettingError: an unknown name, one that soakd itself decides, or a value of the wrong kind.
+        SettingError: an unknown name, a setting that soakd fixes, or a value of the wrong kind.
     """
     defaults = {
         name: parameter.default
-        for name, parameter in inspect.signature(_FUNCTIONS[where]).parameters.items()
-        if _has_text(name, parameter.default)
+        for name, parameter in inspect.signature(_FUNCTIONS[section]).parameters.items()
+        if _is_plannable(name, parameter.default)
     }
     for name in settings:
         if name in _FIXED_SETTINGS:
-            raise SettingError((where, name), f"soakd itself decides this: {_FIXED_SETTINGS[name]}")
-    refuse_unknown(where, settings, defaults)
-    found = {name: _value(where, name, text, defaults[name]) for name, text in settings.items()}
+            raise SettingError((section, name), f"is fixed by soakd: {_FIXED_SETTINGS[name]}")
+    client_settings.refuse_unknown(section, settings, defaults)
+    found = {name: _value(section, name, text, defaults[name]) for name, text in settings.items()}
     if int(settings.get("batching_max_messages", "0")) > MAX_BATCH_MESSAGES:
-        raise SettingError(
-            (where, "batching_max_messages"), f"must be at most {MAX_BATCH_MESSAGES}"
-        )
+        place = (section, "batching_max_messages")
+        raise SettingError(place, f"must be at most {MAX_BATCH_MESSAGES}")
     if settings.get("consumer_type", _ORDERED[0]) not in _ORDERED:
         raise SettingError(
-            (where, "consumer_type"),
-            f"must be {' or '.join(_ORDERED)}: without an order nobody can tell a message that was "
-            "lost from one that is still to come",
+            (section, "consumer_type"),
+            f"must be {' or '.join(_ORDERED)}: without order a lost message cannot be told from a late one",
         )
     return found
 
 
-def _has_text(name: str, default: object) -> bool:
-    """Say whether a setting can be written in a plan: not so a schema, a callback or a policy."""
+def _is_plannable(name: str, default: object) -> bool:
+    """Return whether a plan can hold a setting; it cannot hold a schema, a callback or a policy."""
     is_named = name in _TEXTS or name in _NUMBERS
     is_simple = isinstance(default, bool | int) or hasattr(type(default), "__members__")
     return name not in _FIXED_SETTINGS and (is_named or is_simple)
 
 
-def _value(where: str, name: str, text: str, default: object) -> object:
+def _value(section: str, name: str, text: str, default: object) -> object:
     if name in _TEXTS:
         return text
     choices: Mapping[str, object] = getattr(type(default), "__members__", {})
@@ -91,70 +179,19 @@ def _value(where: str, name: str, text: str, default: object) -> object:
         choices = {"true": True, "false": False}
     if choices:
         if text not in choices:
-            raise SettingError((where, name), f"must be one of {', '.join(choices)}, not {text!r}")
+            options = ", ".join(choices)
+            raise SettingError((section, name), f"must be one of {options}, not {text!r}")
         return choices[text]
     try:
         return int(text)
     except ValueError as error:
-        raise SettingError((where, name), f"must be a whole number, not {text!r}") from error
-
-
-# --- Brings the Pulsar client's own lines to our log, without the price of the way that it offers.
-# Given a Python logger, the client builds and hands over every debug line, several a message, whatever the
-# logger's level: 45 us a message at 5,000/s instead of 26, and 214 instead of 68 at 500/s. Its file logger
-# knows its level, and takes a pipe for a file.
-
-CLIENT_LOG = logging.getLogger("soak.brokers.pulsar.broker.client")
-
-LINES_PER_SECOND = 10
-"""A lost broker is worth several lines a partition and try; what comes beyond these is counted."""
-
-_PREFIX = re.compile(r"^\S+ \S+ (?P<level>[A-Z]+) +\[\d+\] \S+ +\| ")
-
-
-class ClientLogPipe:
-    """A pipe and the thread that empties it, for as long as the process lives."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since_ns = clock.mono_ns()
-        self._count = 0
-
-    def open(self) -> pulsar.FileLogger:
-        """Return what the client is to be given as its logger."""
-        read_end, write_end = os.pipe()
-        # The client's loggers outlive its clients, so neither end is ever closed.
-        threading.Thread(
-            target=self._follow, args=(read_end,), name="pulsar-lines", daemon=True
-        ).start()
-        return pulsar.FileLogger(pulsar.LoggerLevel.Warn, f"/proc/self/fd/{write_end}")
-
-    def take(self, line: str) -> None:
-        """Log one line, unless there were many within this second."""
-        now_ns = self._clock.mono_ns()
-        if now_ns - self._since_ns >= SECOND_NS:
-            if self._count > LINES_PER_SECOND:
-                CLIENT_LOG.warning("client_lines_left_out count=%d", self._count - LINES_PER_SECOND)
-            self._since_ns, self._count = now_ns, 0
-        self._count += 1
-        if self._count <= LINES_PER_SECOND:
-            CLIENT_LOG.warning("client_said line=%s", _PREFIX.sub("", line))
-
-    def _follow(self, read_end: int) -> None:
-        with os.fdopen(read_end, encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                self.take(line.rstrip())
-
-
-# --- How a Pulsar client is left: in order, or cut off when its broker does not answer.
-
-LOG = logging.getLogger("soak.brokers.pulsar.broker")
+        raise SettingError((section, name), f"must be a whole number, not {text!r}") from error
 
 
 def close_client(client: pulsar.Client) -> None:
-    """Close a client and all that it made; one whose broker does not answer in time is cut off.
+    """Close a client and its producers and consumers, or cut it off if the broker does not answer in time.
 
-    The close that takes a callback is not used: its thread may come back to Python while the interpreter
+    The close that takes a callback is not used: its thread may return to Python while the interpreter
     ends, which aborts the process. To cut off at once would wait five seconds for the connection of a
     broker that does answer.
     """
@@ -163,3 +200,42 @@ def close_client(client: pulsar.Client) -> None:
     except pulsar.PulsarException as error:
         LOG.warning("client_cut_off error=%s", error)
         client.shutdown()
+
+
+class ClientLogPipe:
+    """Passes the client's log lines to ours: a pipe, and a thread that reads it while the process lives.
+
+    Given a Python logger, the client would build and pass every debug line, several a message, whatever the
+    logger's level: 45 us a message at 5,000/s instead of 26, and 214 instead of 68 at 500/s. Its file
+    logger knows its level, and accepts a pipe as its file.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_ns = clock.mono_ns()
+        self._count = 0
+
+    def open(self) -> pulsar.FileLogger:
+        """Return the logger for clients."""
+        read_end, write_end = os.pipe()
+        # The client's loggers outlive its clients, so neither end is ever closed.
+        threading.Thread(
+            target=self._follow, args=(read_end,), name="pulsar-lines", daemon=True
+        ).start()
+        return pulsar.FileLogger(pulsar.LoggerLevel.Warn, f"/proc/self/fd/{write_end}")
+
+    def log_line(self, line: str) -> None:
+        """Log one line, unless there were too many within this second."""
+        now_ns = self._clock.mono_ns()
+        if now_ns - self._since_ns >= SECOND_NS:
+            if self._count > LINES_PER_SECOND:
+                CLIENT_LOG.warning("client_lines_skipped count=%d", self._count - LINES_PER_SECOND)
+            self._since_ns, self._count = now_ns, 0
+        self._count += 1
+        if self._count <= LINES_PER_SECOND:
+            CLIENT_LOG.warning("client_log line=%s", _LOG_PREFIX.sub("", line))
+
+    def _follow(self, read_end: int) -> None:
+        with os.fdopen(read_end, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                self.log_line(line.rstrip())

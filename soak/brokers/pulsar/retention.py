@@ -1,4 +1,10 @@
-"""What a Pulsar topic retains, and how many bytes a message takes in its ledgers."""
+"""What a Pulsar topic retains beyond what was read, and how many bytes a message takes in its ledgers.
+
+A ledger is trimmed when every subscription has read it and the policy allows that: the topic's, else its
+namespace's, else the broker's. Bytes beside the payload were measured with the C++ client 3.13: 36 an entry, 10
+more for each message of a batch. How many messages share an entry is an estimate for a client that waits for its
+delay and no longer.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +12,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from soak.brokers.pulsar import broker as pulsar
-from soak.clients.pulsar_admin import Admin, RefusedError, topic_path
-from soak.core.clock import SystemClock
+from soak.brokers.pulsar.client import Config
+from soak.brokers.pulsar.durability import BROKER_SETTINGS, get_mapping
+from soak.clients.pulsar_admin import topic_path
 from soak.core.cluster.forecast import NEVER, Limits, Stored
-from soak.core.plan.config import Settings
 from soak.core.plan.load import Load
-from soak.core.plan.plan import Plan, Topic
+from soak.core.plan.plan import Topic
 
 ENTRY_BYTES = 36
 IN_BATCH_BYTES = 10
@@ -24,42 +29,7 @@ _PRODUCER_DEFAULTS = {
     "batching_max_publish_delay_ms": "10",
     "compression_type": "NONE",
 }
-
-
-def stored_in_entries(load: Load, partitions: int, producer: Mapping[str, str]) -> Stored:
-    """Return what messages of a load take, and how many make an entry."""
-    settings = {**_PRODUCER_DEFAULTS, **producer}
-    together = messages_per_entry(load, partitions, settings)
-    size = load.mean_size + ENTRY_BYTES / together
-    if settings["batching_enabled"] == "true":
-        size += IN_BATCH_BYTES
-    if settings["compression_type"] != _PRODUCER_DEFAULTS["compression_type"]:
-        size -= load.compressible * load.mean_size
-    return Stored(size, together)
-
-
-def messages_per_entry(load: Load, partitions: int, settings: Mapping[str, str]) -> float:
-    """Return how many messages share an entry, at least 1."""
-    if settings["batching_enabled"] != "true":
-        return 1.0
-    rate = float(load.rate) / (load.producers * load.clients_per_producer)
-    delay = float(settings["batching_max_publish_delay_ms"]) * 1e-3
-    if load.keys.kind == "none":
-        delay = min(delay, STICKY_SECONDS)
-    else:
-        rate /= partitions
-    most = min(
-        float(settings["batching_max_messages"]),
-        float(settings["batching_max_allowed_size_in_bytes"]) / load.mean_size,
-    )
-    return max(1.0, min(1.0 + rate * delay, most))
-
-
-# --- What a Pulsar topic keeps beyond what was read: its own policy, else its namespace's, else the broker's.
-# A ledger is trimmed when every subscription has read it and the policy lets it go.
-
 _MIB = 2**20
-_BROKER = "/admin/v2/brokers/configuration/runtime"
 _TIME, _SIZE = "retentionTimeInMinutes", "retentionSizeInMB"
 _BROKER_DEFAULTS = {
     "managedLedgerMaxEntriesPerLedger": 50_000,
@@ -71,57 +41,43 @@ _BROKER_DEFAULTS = {
     "defaultRetentionSizeInMB": 0,
 }
 _NOTES = (
-    "a ledger goes only when every subscription has read it",
+    "a ledger is deleted only when every subscription has read it",
     "a bookie frees the space later: when all ledgers of an entry log are gone, or when it compacts one",
 )
 _OFFLOADED = "ledgers may be offloaded: bookies free those earlier, while the bytes held count them"
-_UNKNOWN = "no broker tells its settings: Pulsar's defaults are taken"
+_UNKNOWN = "no broker tells its settings: Pulsar's defaults are assumed"
 
 
-def read_retention(config: pulsar.Config, topic: Topic) -> Limits:
-    """Return what the topics of a plan keep, as the first of them and one broker tell.
+def read_retention(config: Config, topic: Topic) -> Limits:
+    """Return the limits of a plan's topics, read from the first of them and one broker.
 
     Raises:
         BrokerError: the admin interface does not answer.
     """
-    admin = pulsar.connect(config, SystemClock())._admin()  # noqa: SLF001  # with token and TLS
-    in_full = [
-        name if "://" in name else f"persistent://{config.namespace}/{name}" for name in topic.names
-    ]
-    full = in_full[0]
-    namespace = full.partition("://")[2].rpartition("/")[0]
+    admin = config.admin()
+    names = [config.full_name(name) for name in topic.names]
+    first = topic_path(names[0])
+    namespace = names[0].partition("://")[2].rpartition("/")[0]
     planned = {key: topic.settings[key] for key in (_TIME, _SIZE) if key in topic.settings}
     policy = (
-        (_get_mapping(admin, f"{topic_path(full)}/retention?applied=true") if topic.name else {})
+        (get_mapping(admin, f"{first}/retention?applied=true") if topic.name else {})
         or planned
-        or _get_mapping(admin, f"/admin/v2/namespaces/{namespace}/retention")
+        or get_mapping(admin, f"/admin/v2/namespaces/{namespace}/retention")
     )
-    found = retention_of(policy, _get_mapping(admin, _BROKER))
+    found = retention_of(policy, get_mapping(admin, BROKER_SETTINGS))
     if not topic.use_existing:
         return found
-    persistence = _get_mapping(admin, f"{topic_path(full)}/persistence?applied=true")
+    persistence = get_mapping(admin, f"{first}/persistence?applied=true")
     copies = _number(persistence.get("bookkeeperWriteQuorum"), 0)
-    held = [_get_mapping(admin, f"{topic_path(one)}/partitioned-stats") for one in in_full]
-    is_empty = not any(_number(stats.get("storageSize"), 0) for stats in held)
+    all_stats = [get_mapping(admin, f"{topic_path(name)}/partitioned-stats") for name in names]
+    is_empty = not any(_number(stats.get("storageSize"), 0) for stats in all_stats)
     return dataclasses.replace(found, copies=copies or None, is_empty=is_empty)
 
 
-def assumed_retention(topic: Topic, brokers: Settings) -> Limits:
-    """Return what the topics of a plan will keep on brokers with these settings."""
-    return retention_of(topic.settings, brokers)
-
-
-def stored_size(plan: Plan, limits: Limits) -> Stored:
-    """Return what the plan's messages take in the log; no cluster compresses what it stores."""
-    del limits
-    config: pulsar.Config = plan.broker_config
-    return stored_in_entries(plan.load, plan.topic.total_partitions, config.producer)
-
-
 def retention_of(policy: Mapping[str, Any], broker: Mapping[str, Any]) -> Limits:
-    """Return the limits from a topic's policy, where it has one, over those of a broker.
+    """Return the limits from the policy of a topic, else of a broker.
 
-    A policy that names one of its two limits leaves the other open.
+    A policy with one of the two limits leaves the other open.
     """
     found = {name: _number(broker.get(name), default) for name, default in _BROKER_DEFAULTS.items()}
     longest = found["managedLedgerMaxLedgerRolloverTimeMinutes"]
@@ -152,10 +108,30 @@ def _number(value: object, default: int) -> int:
         return default
 
 
-def _get_mapping(admin: Admin, path: str) -> Mapping[str, Any]:
-    """Return an answer that may be refused, or be no mapping, as an empty one."""
-    try:
-        found = admin.get(path)
-    except RefusedError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def stored_in_entries(load: Load, partitions: int, producer: Mapping[str, str]) -> Stored:
+    """Return the bytes of a message in the log, and how many messages make an entry."""
+    settings = {**_PRODUCER_DEFAULTS, **producer}
+    together = messages_per_entry(load, partitions, settings)
+    size = load.mean_size + ENTRY_BYTES / together
+    if settings["batching_enabled"] == "true":
+        size += IN_BATCH_BYTES
+    if settings["compression_type"] != _PRODUCER_DEFAULTS["compression_type"]:
+        size -= load.compressible * load.mean_size
+    return Stored(size, together)
+
+
+def messages_per_entry(load: Load, partitions: int, settings: Mapping[str, str]) -> float:
+    """Return how many messages share an entry, at least 1."""
+    if settings["batching_enabled"] != "true":
+        return 1.0
+    rate = float(load.rate) / (load.producers * load.clients_per_producer)
+    delay = float(settings["batching_max_publish_delay_ms"]) * 1e-3
+    if load.keys.kind == "none":
+        delay = min(delay, STICKY_SECONDS)
+    else:
+        rate /= partitions
+    most = min(
+        float(settings["batching_max_messages"]),
+        float(settings["batching_max_allowed_size_in_bytes"]) / load.mean_size,
+    )
+    return max(1.0, min(1.0 + rate * delay, most))

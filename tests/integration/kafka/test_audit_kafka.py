@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from soak.brokers.kafka import broker as kafka
+from soak.brokers import kafka
 from soak.core.clock import SystemClock
 from soak.core.plan import text as plan_text
 from soak.core.ports import Outgoing, Topics

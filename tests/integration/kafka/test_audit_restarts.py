@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.brokers.kafka import broker as kafka
+from soak.brokers import kafka
 from soak.core.clock import SystemClock
 from soak.core.ports import Topics
 from soak.lab.brokers import kafka as lab

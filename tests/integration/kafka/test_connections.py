@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.brokers.kafka import broker
+from soak.brokers import kafka
 from soak.core.clock import SystemClock
 from soak.core.ports import Topics
 from soak.lab.ports import Running
@@ -44,8 +44,8 @@ def batches(directory: Path, topic: str) -> Iterator[tuple[int, int]]:
 
 def mean_batch(lab: Running, path: Path, clients: int) -> tuple[float, int]:
     """Run a producer; return how many messages a batch has, and how many producers wrote."""
-    topic, config = f"soak-{path.name}", broker.Config(bootstrap_servers=lab.bootstrap_servers)
-    broker.connect(config, SystemClock()).create_topics(Topics((topic,), 4), 1, {})
+    topic, config = f"soak-{path.name}", kafka.Config(bootstrap_servers=lab.bootstrap_servers)
+    kafka.connect(config, SystemClock()).create_topics(Topics((topic,), 4), 1, {})
     run = LoadRun(path, PLAN.format(servers=config.bootstrap_servers, clients=clients), topic)
     try:
         sent = run.produce(20_000)

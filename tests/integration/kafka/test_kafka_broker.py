@@ -9,22 +9,27 @@ import numpy as np
 import pytest
 
 from soak.app import preflight
-from soak.brokers.kafka import batch_calls
-from soak.brokers.kafka import broker as kafka
+from soak.brokers import kafka
+from soak.brokers.kafka.batch_calls import load_library
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, PlanError
-from soak.core.ports import EARLIEST, Outgoing, Topics
+from soak.core.ports import EARLIEST, Outgoing, Rows, Topics
 from soak.lab.ports import Running
 
 pytestmark = pytest.mark.broker
 COUNT = 1009  # a prime
+LIMIT_NS = 30 * 10**9
 
 
-@pytest.fixture(params=["batch calls", "the binding's calls"])
+def broker_with(config: kafka.Config, *, has_batches: bool) -> kafka.KafkaBroker:
+    library = load_library() if has_batches else None
+    return kafka.KafkaBroker(config, SystemClock(), kafka.KafkaGuarantees(config), library)
+
+
+@pytest.fixture(params=[True, False], ids=["batched calls", "public API"])
 def broker(lab_kafka: Running, request: pytest.FixtureRequest) -> kafka.KafkaBroker:
     config = kafka.Config(bootstrap_servers=lab_kafka.bootstrap_servers)
-    library = batch_calls.load_library() if request.param == "batch calls" else None
-    return kafka.KafkaBroker(config, SystemClock(), library)
+    return broker_with(config, has_batches=request.param)
 
 
 @pytest.fixture
@@ -107,3 +112,49 @@ def test_the_topic_to_be_used_must_be_there(lab_kafka: Running, tmp_path: Path) 
 
     with pytest.raises(PlanError, match=r"plan\.yaml:7: topic\.use_existing: there is no topic"):
         preflight.check_cluster(preflight.load_plan(path))
+
+
+@pytest.mark.parametrize("has_batches", [True, False])
+def test_received_messages_equal_those_sent(lab_kafka: Running, *, has_batches: bool) -> None:
+    """Rows of a matrix and bytes of any length, also 0, with and without keys, over two topics."""
+    config = kafka.Config(bootstrap_servers=lab_kafka.bootstrap_servers)
+    broker = broker_with(config, has_batches=has_batches)
+    topics = Topics((f"soak-batch-a-{has_batches}", f"soak-batch-b-{has_batches}"), 3)
+    broker.create_topics(topics, 1, {})
+    producer = broker.producer(topics)
+    matrix = np.arange(5 * 64, dtype=np.uint8).reshape(5, 64)
+    matrix[3] = 0
+    odd = [b"", b"a", bytes(range(47)), bytes(range(48)), bytes(range(100))]
+    where = [0, 4, 4, 1, 5]
+
+    rows = list(matrix[1:4])
+    assert producer.send(Outgoing([2] * 3, rows, 0, rows=Rows(matrix, 1))) == 3
+    assert producer.send(Outgoing([1, 3, 3], rows, 3, [b"k1", b"key2", b""], Rows(matrix, 1))) == 3
+    assert producer.send(Outgoing(where, odd, 6)) == 5
+    acks = producer.close(30)
+    expected = {
+        0: [odd[0]],
+        1: [matrix[1].tobytes(), odd[3]],
+        2: [row.tobytes() for row in rows],
+        3: [row.tobytes() for row in rows[1:]],
+        4: odd[1:3],
+        5: [odd[4]],
+    }
+    consumer = broker.consumer(topics, "audit", dict.fromkeys(range(topics.total), EARLIEST))
+    clock = SystemClock()
+    deadline_ns = clock.mono_ns() + LIMIT_NS
+    found: dict[int, list[tuple[int, bytes]]] = {at: [] for at in range(topics.total)}
+    while sum(map(len, found.values())) < 11 and clock.mono_ns() < deadline_ns:
+        batch = consumer.receive(100, 0.1)
+        for at, offset, head in zip(
+            batch.partition.tolist(), batch.offset.tolist(), batch.heads, strict=True
+        ):
+            found[at].append((offset, bytes(head)[:48].ljust(48, b"\0")))
+    consumer.close()
+
+    assert sorted(acks.token.tolist()) == list(range(11))
+    assert (acks.offset >= 0).all()
+    assert found == {
+        at: [(number, whole[:48].ljust(48, b"\0")) for number, whole in enumerate(payloads)]
+        for at, payloads in expected.items()
+    }

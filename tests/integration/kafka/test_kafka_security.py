@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # their stubs
     UserScramCredentialUpsertion,
 )
 
-from soak.brokers.kafka import broker as kafka
+from soak.brokers import kafka
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
 from soak.core.ports import EARLIEST, Outgoing, Topics

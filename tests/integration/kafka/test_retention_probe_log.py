@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from probes.retention_kafka.probe import Config, RetentionKafka
 from soak.app import guarantees
-from soak.brokers.kafka import broker as kafka
+from soak.brokers import kafka
 from soak.core.clock import SystemClock
 from soak.core.model import Event
 from soak.core.ports import Topics

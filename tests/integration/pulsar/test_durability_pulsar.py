@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from soak.brokers.pulsar import broker as pulsar
+from soak.brokers import pulsar
 from soak.brokers.pulsar import durability as _pulsar_durability
 from soak.core.clock import SystemClock
 from soak.core.cluster import durability

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from soak.brokers.pulsar import broker as pulsar
+from soak.brokers import pulsar
 from soak.core.clock import SystemClock
 from soak.core.plan import text as plan_text
 from soak.core.ports import Outgoing, Topics

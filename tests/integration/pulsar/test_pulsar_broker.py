@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from soak.brokers.pulsar import broker as pulsar
+from soak.brokers import pulsar
 from soak.brokers.pulsar.broker import broker_address, lookup_path
 from soak.brokers.pulsar.consumer import PulsarConsumer
 from soak.brokers.pulsar.partition_log import INDEX_BITS
-from soak.clients.pulsar_admin import topic_path
+from soak.clients.pulsar_admin import Admin, topic_path
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
 from soak.core.ports import EARLIEST, LATEST, UNKNOWN_OFFSET, Acks, Outgoing, Topics
@@ -32,6 +32,12 @@ def connected(lab: Pulsar, **settings: Any) -> pulsar.PulsarBroker:
 @pytest.fixture
 def broker(lab_pulsar: Pulsar) -> pulsar.PulsarBroker:
     return connected(lab_pulsar)
+
+
+@pytest.fixture
+def admin(lab_pulsar: Pulsar) -> Admin:
+    settings: dict[str, Any] = dict(lab_pulsar.addresses)
+    return pulsar.Config(**settings).admin()
 
 
 @pytest.fixture
@@ -143,18 +149,18 @@ def test_a_subscription_that_is_new_or_is_gone_begins_where_reading_is_to_go_on(
 
 
 def test_a_consumer_leaves_its_subscription_there_until_it_closes_for_good(
-    broker: pulsar.PulsarBroker, topics: Topics
+    broker: pulsar.PulsarBroker, admin: Admin, topics: Topics
 ) -> None:
     """Without it a broker deletes what the next one was to read."""
     begin = dict.fromkeys(range(PARTITIONS), EARLIEST)
     path = topic_path(f"persistent://public/default/{topics.names[0]}-partition-0")
 
     broker.consumer(topics, "audit-0", begin).close()
-    left = broker._admin().get(f"{path}/subscriptions")
+    left = admin.get(f"{path}/subscriptions")
     broker.consumer(topics, "audit-0", begin).close_for_good()
 
     assert left == ["audit-0"]
-    assert broker._admin().get(f"{path}/subscriptions") == []
+    assert admin.get(f"{path}/subscriptions") == []
 
 
 def test_a_paused_consumer_lags_and_catches_up(broker: pulsar.PulsarBroker, topics: Topics) -> None:
@@ -236,14 +242,14 @@ def test_several_topics_are_numbered_through(broker: pulsar.PulsarBroker) -> Non
 
 
 def test_a_leader_is_known_by_its_address(
-    lab_pulsar: Pulsar, broker: pulsar.PulsarBroker, topics: Topics
+    lab_pulsar: Pulsar, broker: pulsar.PulsarBroker, admin: Admin, topics: Topics
 ) -> None:
     """The same in the list of brokers as where a partition is looked up."""
     address = lab_pulsar.admin_url.partition("://")[2]
 
     named = {broker.leader_name(number) for number in broker.leaders(topics).tolist()}
     partition = f"persistent://public/default/{topics.names[0]}-partition-0"
-    looked_up = broker_address(partition, broker._admin().get(lookup_path(partition)))
+    looked_up = broker_address(partition, admin.get(lookup_path(partition)))
 
     assert named == {address}
     assert looked_up == address

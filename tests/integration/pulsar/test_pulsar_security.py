@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.brokers.pulsar import broker as pulsar
+from soak.brokers import pulsar
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError
 from soak.core.ports import EARLIEST, Outgoing, Topics

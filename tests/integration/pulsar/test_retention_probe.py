@@ -14,7 +14,7 @@ import pytest
 
 from probes.retention_pulsar.probe import Config, RetentionPulsar, connect
 from soak.app import guarantees
-from soak.brokers.pulsar import broker as pulsar
+from soak.brokers import pulsar
 from soak.brokers.pulsar.client import ClientLogPipe
 from soak.core.clock import SystemClock
 from soak.core.model import Event

@@ -14,7 +14,6 @@ from soak.app import guarantees
 from soak.brokers import redpanda
 from soak.brokers import redpanda as _redpanda_durability
 from soak.cli import main
-from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan import text as plan_text
 from soak.core.plan.plan import Topic
@@ -62,11 +61,6 @@ def test_a_misspelt_setting_is_told_with_its_own_line_as_by_check(tmp_path: Path
         PlanError, match=r"plan\.yaml:3: broker\.kafka\.producer\.lingr\.ms: the cl"
     ):
         audit(plan)
-
-
-@pytest.mark.parametrize("name", plugins.names("soak.brokers"))
-def test_every_broker_knows_its_durability(name: str) -> None:
-    assert callable(plugins.load("soak.brokers", name).read_durability)
 
 
 def test_a_cluster_that_does_not_answer_is_a_fault_with_line_and_key(tmp_path: Path) -> None:
@@ -258,6 +252,7 @@ def test_a_soak_whose_rate_a_ramp_will_find_is_not_foreseen(tmp_path: Path) -> N
 def test_redpanda_looks_every_ten_seconds_and_frees_at_once() -> None:
     topic = Topic(settings={"retention.ms": "1000"})
 
-    found = redpanda.assumed_retention(topic, {})
+    config = redpanda.Config(bootstrap_servers=NOWHERE)
+    found = redpanda.RedpandaGuarantees(config).assumed_retention(topic, {})
 
     assert (found.keep_seconds, found.check_seconds, found.free_seconds) == (1, 10, 0)

@@ -14,7 +14,7 @@ import pytest
 
 from probes.retention_pulsar.cluster import PulsarCluster
 from soak.brokers import redpanda as _redpanda_durability
-from soak.brokers.pulsar import broker
+from soak.brokers.pulsar import client as pulsar_client
 from soak.brokers.pulsar import durability as _pulsar_durability
 from soak.core.cluster import durability
 from soak.core.plan.plan import Topic
@@ -144,7 +144,7 @@ def test_bookies_are_asked_with_the_plans_ca_and_no_token(files: tuple[Path, Pat
         "token": "${env:SOAKD_TEST_PASSWORD}",
     }
     with page(files, heard) as address:
-        config = broker.Config(admin_url=address, bookie_urls=address, client=client)
+        config = pulsar_client.Config(admin_url=address, bookie_urls=address, client=client)
         told = durability.to_json(_pulsar_durability.read_durability(config, Topic()))
 
     settings: Any = told["settings"]

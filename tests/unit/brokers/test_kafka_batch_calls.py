@@ -1,47 +1,93 @@
-"""Batch calls and the binding's own do the same: what is taken, reported, read, and said in the log."""
+"""Batched calls and the public API of the client behave the same, and the fallback is chosen safely."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
 import confluent_kafka
 import numpy as np
 import pytest
 
-from soak.brokers.kafka import batch_calls
-from soak.brokers.kafka import broker as kafka
-from soak.brokers.kafka.batch_calls import BatchProducer
+from soak.brokers import kafka
+from soak.brokers.kafka.batch_calls import (
+    BatchProducer,
+    check_versions,
+    copy_structs,
+    installed_versions,
+    load_library,
+)
 from soak.brokers.kafka.producer import KafkaProducer
 from soak.clients.kafka_log import ClientLog
 from soak.core.clock import SystemClock
-from soak.core.errors import BrokerError
+from soak.core.errors import BrokerError, NotAvailableError
 from soak.core.ports import EARLIEST, FAILED_OFFSET, Outgoing, Rows, Topics
-from soak.lab.ports import Running
+from tests.support.paths import ROOT
 
 NOBODY = "127.0.0.1:1"
-PATIENCE_NS = 30 * 10**9
-
-
-def library() -> batch_calls.Library:
-    found = batch_calls.load_library()
-    assert found is not None
-    return found
+LIMIT_NS = 30 * 10**9
 
 
 def unreachable(*, has_batches: bool, **settings: str) -> kafka.KafkaBroker:
     names = {name.replace("_", "."): value for name, value in settings.items()}
     config = kafka.Config(bootstrap_servers=NOBODY, producer=names)
-    return kafka.KafkaBroker(config, SystemClock(), library() if has_batches else None)
+    library = load_library() if has_batches else None
+    return kafka.KafkaBroker(config, SystemClock(), kafka.KafkaGuarantees(config), library)
 
 
-def test_what_lies_at_addresses_is_copied_in_their_order() -> None:
+def test_the_installed_versions_pass_the_self_test() -> None:
+    check_versions(*installed_versions())
+    broker = kafka.connect(kafka.Config(bootstrap_servers=NOBODY), SystemClock())
+
+    assert load_library() is load_library()
+    assert broker.client_facts()["batched_calls"] == "used"
+    assert broker.client_facts()["confluent-kafka"] == installed_versions()[0]
+
+
+@pytest.mark.parametrize("versions", [("99.0.0", "2.16.0"), ("2.16.1", "99.0.0"), ("", "")])
+def test_an_unknown_version_is_refused_by_its_name(versions: tuple[str, str]) -> None:
+    with pytest.raises(NotAvailableError, match="is not a verified version") as error:
+        check_versions(*versions)
+
+    assert f"confluent-kafka {versions[0]} with librdkafka {versions[1]}" in str(error.value)
+
+
+def test_an_unknown_version_falls_back_without_a_look_at_memory(tmp_path: Path) -> None:
+    """In a process where the client has another version, and any use of ctypes would end it."""
+    script = tmp_path / "unknown.py"
+    script.write_text(
+        "import confluent_kafka, ctypes\n"
+        "confluent_kafka.__version__ = '99.0.0'\n"
+        "ctypes.PyDLL = ctypes.CDLL = None\n"
+        "from soak.brokers import kafka\n"
+        "from soak.core.clock import SystemClock\n"
+        "from soak.core.ports import Topics\n"
+        f"config = kafka.Config(bootstrap_servers='{NOBODY}')\n"
+        "broker = kafka.connect(config, SystemClock())\n"
+        "producer = broker.producer(Topics(('t',), 1))\n"
+        "producer.close(0.0)\n"
+        "print(type(producer).__name__, broker.client_facts()['batched_calls'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+
+    assert done.stdout.strip() == (
+        "KafkaProducer not used: confluent-kafka 99.0.0 with librdkafka "
+        f"{installed_versions()[1]} is not a verified version"
+    )
+
+
+def test_structures_are_copied_from_their_addresses_in_order() -> None:
     """Addresses anywhere, unaligned, twice the same."""
     memory = ctypes.create_string_buffer(bytes(range(251)) * 9)
     begin = ctypes.addressof(memory)
     at = [1009, 3, 770, 3]
 
-    found = batch_calls.copy_structs(
+    found = copy_structs(
         np.array([begin + one for one in at], dtype=np.uint64), np.dtype((np.void, 7))
     )
 
@@ -50,7 +96,7 @@ def test_what_lies_at_addresses_is_copied_in_their_order() -> None:
 
 @pytest.mark.parametrize("has_batches", [True, False])
 def test_a_full_queue_takes_the_first_and_refuses_the_rest(*, has_batches: bool) -> None:
-    """Ten have room; what was taken fails when the client is closed, each once."""
+    """Ten messages fit; those taken fail when the client is closed, each once."""
     broker = unreachable(has_batches=has_batches, queue_buffering_max_messages="10")
     producer = broker.producer(Topics(("t",), 2))
 
@@ -64,26 +110,26 @@ def test_a_full_queue_takes_the_first_and_refuses_the_rest(*, has_batches: bool)
 
 
 @pytest.mark.parametrize("is_matrix", [True, False])
-def test_what_is_acknowledged_makes_room_also_before_its_reports_are_taken(
-    *, is_matrix: bool
-) -> None:
-    """The queue holds ten messages; all of a hundred go out, to a cluster that librdkafka plays."""
+def test_acknowledged_messages_make_room_before_their_reports_are_taken(*, is_matrix: bool) -> None:
+    """The queue holds ten messages; all of a hundred go out, to a mock cluster of librdkafka."""
     settings = {
         "bootstrap.servers": NOBODY,
         "test.mock.num.brokers": "1",
         "queue.buffering.max.messages": "10",
     }
-    clock, log = SystemClock(), logging.getLogger("played")
+    clock, log = SystemClock(), logging.getLogger("mock")
     client = confluent_kafka.Producer(settings, logger=log)
-    producer = BatchProducer(library(), client, Topics(("t",), 1), clock, ClientLog(log, clock))
+    producer = BatchProducer(
+        load_library(), client, Topics(("t",), 1), clock, ClientLog(log, clock)
+    )
     body = np.zeros((100, 32), dtype=np.uint8)
-    sent, deadline_ns = 0, clock.mono_ns() + PATIENCE_NS
+    sent, deadline_ns = 0, clock.mono_ns() + LIMIT_NS
     while sent < 100 and clock.mono_ns() < deadline_ns:
         left = min(15, 100 - sent)  # more than there is room for
         rows = Rows(body, sent) if is_matrix else None
         payload = list(body[sent : sent + left]) if is_matrix else [b"x" * 32] * left
         sent += producer.send(Outgoing([0] * left, payload, sent, rows=rows))
-    acks = producer.close(PATIENCE_NS / 1e9)
+    acks = producer.close(LIMIT_NS / 1e9)
 
     assert sent == 100
     assert sorted(acks.token.tolist()) == list(range(100))
@@ -101,17 +147,17 @@ def test_a_message_that_the_client_refuses_for_good_is_an_error(*, has_batches: 
 
 
 @pytest.mark.parametrize("has_batches", [True, False])
-def test_what_the_client_says_is_logged(
+def test_log_lines_of_the_client_are_logged(
     caplog: pytest.LogCaptureFixture, *, has_batches: bool
 ) -> None:
-    """Nobody answers: a producer and a consumer say so, in the same form."""
+    """No broker answers: a producer and a consumer log it in the same form."""
     caplog.set_level(logging.ERROR)
     clock, topics = SystemClock(), Topics(("t",), 1)
-    # each with a log of its own, which leaves out what it has said
+    # each with a log of its own, which skips repeated lines
     producer = unreachable(has_batches=has_batches).producer(topics)
     consumer = unreachable(has_batches=has_batches).consumer(topics, "audit", {0: EARLIEST})
     waited_for = ["FAIL [soakd#producer", "FAIL [soakd#consumer"]
-    deadline_ns = clock.mono_ns() + PATIENCE_NS
+    deadline_ns = clock.mono_ns() + LIMIT_NS
     while clock.mono_ns() < deadline_ns and not all(one in caplog.text for one in waited_for):
         producer.serve()
         consumer.receive(10, 0.01)
@@ -121,74 +167,14 @@ def test_what_the_client_says_is_logged(
     assert [one for one in waited_for if one in caplog.text] == waited_for
 
 
-def test_a_producer_that_fetches_tokens_has_the_bindings_calls() -> None:
-    """A callback of the binding does that, and events would take its place."""
-    broker = kafka.KafkaBroker(
-        kafka.Config(
-            bootstrap_servers=NOBODY,
-            common={"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"},
-        ),
-        SystemClock(),
-        library(),
-    )
+def test_a_producer_that_refreshes_tokens_uses_the_public_api() -> None:
+    """A callback of the binding refreshes them, which events would replace."""
+    common = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    config = kafka.Config(bootstrap_servers=NOBODY, common=common)
+    broker = kafka.connect(config, SystemClock())
 
     producer = broker.producer(Topics(("t",), 1))
     producer.close(0.0)
 
     assert isinstance(producer, KafkaProducer)
-
-
-def test_a_handle_is_only_taken_from_the_bindings_client() -> None:
-    """What the handle says of its owner is the proof that it is one."""
-    client = confluent_kafka.Producer({"bootstrap.servers": NOBODY}, logger=logging.getLogger("x"))
-
-    handle = library().handle_of(client)
-
-    assert library().quick.rd_kafka_name(handle).decode().startswith("rdkafka#producer")
-
-
-@pytest.mark.broker
-@pytest.mark.parametrize("has_batches", [True, False])
-def test_what_was_sent_is_what_is_read(lab_kafka: Running, *, has_batches: bool) -> None:
-    """Rows of a matrix and bytes of any length, none among them, with keys and without, over two topics."""
-    config = kafka.Config(bootstrap_servers=lab_kafka.bootstrap_servers)
-    broker = kafka.KafkaBroker(config, SystemClock(), library() if has_batches else None)
-    topics = Topics((f"soak-batch-a-{has_batches}", f"soak-batch-b-{has_batches}"), 3)
-    broker.create_topics(topics, 1, {})
-    producer = broker.producer(topics)
-    matrix = np.arange(5 * 64, dtype=np.uint8).reshape(5, 64)
-    matrix[3] = 0
-    odd = [b"", b"a", bytes(range(47)), bytes(range(48)), bytes(range(100))]
-    where = [0, 4, 4, 1, 5]
-
-    rows = list(matrix[1:4])
-    assert producer.send(Outgoing([2] * 3, rows, 0, rows=Rows(matrix, 1))) == 3
-    assert producer.send(Outgoing([1, 3, 3], rows, 3, [b"k1", b"key2", b""], Rows(matrix, 1))) == 3
-    assert producer.send(Outgoing(where, odd, 6)) == 5
-    acks = producer.close(30)
-    expected = {
-        0: [odd[0]],
-        1: [matrix[1].tobytes(), odd[3]],
-        2: [row.tobytes() for row in rows],
-        3: [row.tobytes() for row in rows[1:]],
-        4: odd[1:3],
-        5: [odd[4]],
-    }
-    consumer = broker.consumer(topics, "audit", dict.fromkeys(range(topics.total), EARLIEST))
-    clock = SystemClock()
-    deadline_ns = clock.mono_ns() + PATIENCE_NS
-    found: dict[int, list[tuple[int, bytes]]] = {at: [] for at in range(topics.total)}
-    while sum(map(len, found.values())) < 11 and clock.mono_ns() < deadline_ns:
-        batch = consumer.receive(100, 0.1)
-        for at, offset, head in zip(
-            batch.partition.tolist(), batch.offset.tolist(), batch.heads, strict=True
-        ):
-            found[at].append((offset, bytes(head)[:48].ljust(48, b"\0")))
-    consumer.close()
-
-    assert sorted(acks.token.tolist()) == list(range(11))
-    assert (acks.offset >= 0).all()
-    assert found == {
-        at: [(number, whole[:48].ljust(48, b"\0")) for number, whole in enumerate(payloads)]
-        for at, payloads in expected.items()
-    }
+    assert broker.client_facts()["batched_calls"].startswith("not used: tokens of OAUTHBEARER")

@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from soak.brokers.kafka import broker as kafka
+from soak.brokers import kafka
 from soak.brokers.kafka.broker import LEADER_TOPICS_PER_CALL, LeaderCache
 from soak.clients.kafka_log import ErrorCallback
 from soak.core.clock import SystemClock

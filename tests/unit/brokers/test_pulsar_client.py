@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soak.brokers.pulsar import broker as pulsar
+from soak.brokers import pulsar
 from soak.brokers.pulsar import client, topics
 from soak.brokers.pulsar import partition_log as offsets
 from soak.brokers.pulsar import producer as producing
@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_an_error_and_no_other_offset(
 
 def test_settings_become_what_the_client_takes() -> None:
     """Numbers, truths and names of choices, all written as text."""
-    found = client.client_settings(
+    found = client.convert_settings(
         "producer",
         {"batching_enabled": "true", "compression_type": "LZ4", "max_pending_messages": "7"},
     )
@@ -232,13 +232,13 @@ def test_the_clients_lines_are_told_up_to_ten_a_second(caplog: pytest.LogCapture
     lines = ClientLogPipe(clock)
 
     for at in range(23):
-        lines.take(f"2026-01-01 00:00:00.000 WARN  [140] ClientConnection:42 | line {at}")
+        lines.log_line(f"2026-01-01 00:00:00.000 WARN  [140] ClientConnection:42 | line {at}")
     clock.advance(1.0)
-    lines.take("2026-01-01 00:00:01.000 ERROR [140] ProducerImpl:7 | the next")
+    lines.log_line("2026-01-01 00:00:01.000 ERROR [140] ProducerImpl:7 | the next")
 
     said = [record.getMessage() for record in caplog.records]
-    assert said[0] == "client_said line=line 0"
-    assert said[10:] == ["client_lines_left_out count=13", "client_said line=the next"]
+    assert said[0] == "client_log line=line 0"
+    assert said[10:] == ["client_lines_skipped count=13", "client_log line=the next"]
 
 
 def test_notes_tell_acknowledged_from_repeated_from_failed() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from soak.brokers.pulsar import broker as pulsar
+from soak.brokers import pulsar
 from soak.brokers.pulsar.broker import LOOKUPS_PER_CALL, LeaderLookup
 from soak.clients.http import Access
 from soak.clients.pulsar_admin import Admin, RefusedError

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from soak.brokers import redpanda
-from soak.brokers.kafka import broker
-from soak.brokers.pulsar import broker as pulsar
+from soak.brokers import kafka, pulsar, redpanda
 from soak.core.errors import SettingError
 from soak.core.plan.plan import Topic
 
@@ -25,19 +23,19 @@ from soak.core.plan.plan import Topic
 )
 def test_settings_that_some_cluster_has_are_passed_on(settings: dict[str, str]) -> None:
     """What a value may be, the cluster says; what a vendor named after itself, too."""
-    broker.check_topic(Topic(settings=settings))
+    kafka.check_topic(Topic(settings=settings))
     redpanda.check_topic(Topic(settings=settings))
 
 
 @pytest.mark.parametrize("name", ["", "a.b_c-D9", "a" * 249, "..a"])
 def test_a_name_that_kafka_takes_is_taken(name: str) -> None:
-    broker.check_topic(Topic(name=name))
+    kafka.check_topic(Topic(name=name))
 
 
 @pytest.mark.parametrize("name", [".", "..", "a" * 250, "a/b", "a b", "é"])
 def test_a_name_that_kafka_refuses_is_refused(name: str) -> None:
     with pytest.raises(SettingError, match="at most 249 letters"):
-        broker.check_topic(Topic(name=name))
+        kafka.check_topic(Topic(name=name))
 
 
 @pytest.mark.parametrize("name", ["", "orders", "ordersé", "persistent://t/n/orders"])

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from probes.retention_kafka.offsets import KafkaOffsets
-from soak.brokers.kafka import broker as kafka
+from soak.brokers import kafka
 from soak.clients.kafka_log import MAX_KINDS, ClientLog, ErrorCause
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, ProbeError

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from soak.app import guarantees
 from soak.brokers import redpanda
-from soak.brokers.kafka import broker, topics
+from soak.brokers.kafka import config as kafka_config
 from soak.brokers.kafka import durability as _kafka_durability
+from soak.brokers.kafka import topics
 from soak.brokers.kafka.topics import ClusterSettings, TopicSettings
 from soak.brokers.pulsar import durability as _pulsar_durability
 from soak.core.cluster import durability
@@ -314,7 +315,7 @@ def test_of_several_topics_the_weakest_speaks() -> None:
 def test_acks_are_found_under_both_names_in_one_spelling(
     producer: dict[str, str], common: dict[str, str], value: str
 ) -> None:
-    config = broker.Config(producer=producer, common=common)
+    config = kafka_config.Config(producer=producer, common=common)
 
     assert _kafka_durability.acks_of(config, ()).value == value
 
@@ -342,13 +343,19 @@ def test_acks_are_told_by_whoever_decided_them(section: str, where: str) -> None
 @pytest.mark.parametrize("acks", ["all", "ALL", "-1"])
 def test_who_waits_for_all_is_idempotent_however_that_is_spelt(acks: str) -> None:
     """The client takes these three for one."""
-    for config in (broker.Config(producer={"acks": acks}), broker.Config(common={"acks": acks})):
+    for config in (
+        kafka_config.Config(producer={"acks": acks}),
+        kafka_config.Config(common={"acks": acks}),
+    ):
         assert config.producer["enable.idempotence"] == "true"
 
 
 @pytest.mark.parametrize("name", ["linger.ms", "queue.buffering.max.ms"])
 def test_how_long_a_batch_waits_is_found_under_both_names(name: str) -> None:
-    for config in (broker.Config(producer={name: "50"}), broker.Config(common={name: "50"})):
+    for config in (
+        kafka_config.Config(producer={name: "50"}),
+        kafka_config.Config(common={name: "50"}),
+    ):
         found = config.common | config.producer
         assert {found.get("linger.ms"), found.get("queue.buffering.max.ms")} == {None, "50"}
 

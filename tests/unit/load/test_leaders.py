@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from soak.app.check import leader_warnings
-from soak.brokers.kafka import broker as kafka
+from soak.brokers import kafka
 from soak.core.errors import BrokerError
 from soak.core.plan.plan import Plan, Topic
 from soak.core.ports import Topics

@@ -7,7 +7,7 @@ from confluent_kafka import Consumer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soak.brokers.pulsar.client import client_settings
+from soak.brokers.pulsar.client import convert_settings
 from soak.brokers.pulsar.partition_log import MAX_BATCH_MESSAGES
 from soak.clients.client_settings import librdkafka_settings
 from soak.core import plugins
@@ -221,7 +221,7 @@ def test_a_pulsar_producer_has_the_limits_that_the_benchmark_sets_or_they_are_to
     plan, text = imported(WORKLOAD, PULSAR.replace("producer:\n  pendingQueueSize: 5000\n", ""))
     producer = plan.broker_config.producer
 
-    assert client_settings("producer", producer)["send_timeout_millis"] == 0
+    assert convert_settings("producer", producer)["send_timeout_millis"] == 0
     assert producer["batching_max_messages"] == str(MAX_BATCH_MESSAGES)
     assert f"batches are of {MAX_BATCH_MESSAGES} messages at most here" in text
     assert "max_pending_messages" not in producer
