@@ -81,7 +81,7 @@ def test_settings_become_what_the_client_takes() -> None:
     ("where", "name", "text", "said"),
     [
         ("producer", "batching_enable", "true", "did you mean 'batching_enabled'"),
-        ("producer", "block_if_queue_full", "true", "soakd itself decides"),
+        ("producer", "block_if_queue_full", "true", "is fixed by soakd"),
         ("producer", "batching_max_messages", "5000", "at most 4096"),
         ("producer", "batching_enabled", "yes", "true, false"),
         ("producer", "schema", "x", "no such setting"),

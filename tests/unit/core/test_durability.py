@@ -76,7 +76,7 @@ def test_what_the_leader_alone_has_flushed_is_not_sure_to_stay_on_its_disk() -> 
     assert durability.local_reason(found) == (
         "a message is acknowledged before it is sure to be on disk"
     )
-    assert any("cuts them from its log" in note for note in found.notes)
+    assert any("truncates them from its log" in note for note in found.notes)
     assert not {one.name: one.change for one in found.settings}["flush.messages"]
     assert not on_kafka("1", 1, "1", "1").notes
 
