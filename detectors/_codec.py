@@ -1,4 +1,4 @@
-"""The state of a panel as bytes: one version byte, a JSON head, then raw little-endian arrays."""
+"""The state of a panel as bytes: a header with the version, a JSON head, then raw little-endian arrays."""
 
 from __future__ import annotations
 
@@ -17,9 +17,31 @@ from detectors._spread import Spread
 from detectors._windows import ROWS, Slope
 from soak.core.model import Change, Column
 
-VERSION = 10
-_HEAD = struct.Struct("<BI")
+VERSION = 11
+_MAGIC = b"SKST"
 _STANDING = struct.Struct("<qiiiddd")
+
+
+def pack_header(magic: bytes, version: int, *sizes: int) -> bytes:
+    """Return four bytes that name the format, then the version and the sizes of the parts, 32 bits each."""
+    return magic + struct.pack(f"<{1 + len(sizes)}I", version, *sizes)
+
+
+def unpack_header(
+    blob: bytes, magic: bytes, version: int, parts: int
+) -> tuple[int, tuple[int, ...]]:
+    """Return where the parts begin, and their sizes.
+
+    Raises:
+        ValueError: the bytes are of another format, of another version, or cut short.
+    """
+    start = 4 * (2 + parts)
+    if len(blob) < start or not blob.startswith(magic):
+        raise ValueError(f"not a state of format {magic.decode()}: it begins with {blob[:8]!r}")
+    found, *sizes = struct.unpack_from(f"<{1 + parts}I", blob, len(magic))
+    if found != version:
+        raise ValueError(f"the state has version {found}, this program reads version {version}")
+    return start, tuple(sizes)
 
 
 def encode(blocks: dict[str, Block]) -> bytes:
@@ -46,7 +68,7 @@ def encode(blocks: dict[str, Block]) -> bytes:
         for source, block in blocks.items()
     ]
     text = json.dumps(head, separators=(",", ":")).encode()
-    parts = [_HEAD.pack(VERSION, len(text)), text]
+    parts = [pack_header(_MAGIC, VERSION, len(text)), text]
     for block in blocks.values():
         used = min(block.rows, ROWS)
         parts += [
@@ -64,12 +86,10 @@ def decode(blob: bytes) -> dict[str, Block]:
     Raises:
         ValueError: the bytes are damaged or of another version.
     """
-    if len(blob) < _HEAD.size or blob[0] != VERSION:
-        raise ValueError(f"not the state of a panel, version {VERSION}: first bytes {blob[:8]!r}")
-    _, size = _HEAD.unpack_from(blob)
-    reader = _Reader(blob, _HEAD.size + size)
+    at, (size,) = unpack_header(blob, _MAGIC, VERSION, 1)
+    reader = _Reader(blob, at + size)
     blocks = {}
-    for head in json.loads(blob[_HEAD.size : _HEAD.size + size]):
+    for head in json.loads(blob[at : at + size]):
         block = _block.empty(tuple(_column(*fields) for fields in head["columns"]))
         n, used = len(block.columns), min(head["rows"], ROWS)
         block.absent, block.epoch = head["absent"], head["inc"]

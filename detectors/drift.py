@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors._recent import COARSE, MINUTE, Block, Recent
-from detectors._worth import Config
+from detectors.minimum_effect import Config
 from soak.core.model import Change, Series
 
 # --- Whether levels in order rise or fall steadily, and not by one step.

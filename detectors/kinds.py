@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors import drift, spikes, tail
-from detectors._worth import Config
+from detectors.minimum_effect import Config
 from soak.core.model import Change, Series
 
 _ROWS = 20

@@ -23,7 +23,17 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from detectors import _block, _codec, _learning, _measure, _rows, _scores, exceedance_rate
+from detectors import (
+    _block,
+    _codec,
+    _learning,
+    _measure,
+    _rows,
+    _scores,
+    exceedance_rate,
+    minimum_effect,
+)
+from detectors.minimum_effect import threshold_of
 from detectors._block import Block, Book, Pending
 from detectors._measure import Step, is_step, is_undone, is_watched, unscaled
 from detectors._onset import Onset, locate
@@ -42,7 +52,6 @@ _CALM_SOONER = 0.2  # of `confirm`
 _NEARER = 0.5
 _STAYS = 1.0 / 3.0  # of the raised change, so that a burst is not confirmed by the noise after it
 _ABSENT_SECONDS = 600  # for which a series without a column keeps its level
-_PER_RARITY, _OFFSET = 1.0, 1.14  # docs/detection-bench.md
 _MOST_STANDING = 12  # changes of one series that may still go away
 _DAY = 86_400
 
@@ -75,8 +84,16 @@ class Config:
     @property
     def threshold(self) -> float:
         """Return the log likelihood ratio at which a series raises an alarm."""
-        rarity = log(self.false_alarms / SECOND_NS) + log(self.panel_size)
-        return _PER_RARITY * rarity + _OFFSET
+        return threshold_of(self.false_alarms / SECOND_NS, self.panel_size)
+
+    @property
+    def minimum_effect(self) -> minimum_effect.Config:
+        """Return the minimum effect of kinds other than steps, the same online and offline."""
+        return minimum_effect.Config(
+            threshold=self.threshold,
+            smallest_step_ratio=self.smallest_step_ratio,
+            smallest_step_seconds=self.smallest_step_seconds,
+        )
 
 
 class Panel:

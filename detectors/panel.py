@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import _codec, _worth, drift, level_shift, spikes, tail
+from detectors import _codec, drift, level_shift, minimum_effect, spikes, tail
 from detectors._recent import Recent
 from detectors.channels import is_headline, latency_of
 from detectors.tail import NearSteps
@@ -56,11 +55,11 @@ class Gate:
 # series begins to tell one thing: a step first, then spikes, then a drift, then a tail. So series and second
 # name a change; spikes and drifts that had to wait are seen again.
 
-VERSION = 134
-"""First byte of a state that has all kinds; a state of steps alone begins with `level_shift`'s own."""
+VERSION = 135
+"""Version of the state of all kinds; the state of steps in it has a version of its own."""
 LAYOUT = f"{VERSION}.{_codec.VERSION}"
 """Of the whole state: what differs in it cannot be read."""
-_HEAD = struct.Struct("<BIII")
+_MAGIC = b"SKPN"
 
 
 @dataclass(slots=True)
@@ -85,22 +84,18 @@ class Panel:
         self,
         config: level_shift.Config,
         watched: Callable[[Column], bool] = is_headline,
-        worth: _worth.Config | None = None,
+        worth: minimum_effect.Config | None = None,
     ) -> None:
         """`worth`: what kinds other than steps must clear; by default what `config` says."""
         self._is_watched = watched
         self._baseline = config.baseline // SECOND_NS
-        self._worth = worth or _worth.Config(
-            threshold=config.threshold,
-            smallest_step_ratio=config.smallest_step_ratio,
-            smallest_step_seconds=config.smallest_step_seconds,
-        )
+        self._worth = worth or config.minimum_effect
         self._linear = dataclasses.replace(self._worth, scale="linear", smallest_step_seconds=0.0)
         self._steps = level_shift.Panel(config)
         self._tails = tail.Tails(config, self._worth)
         self._sources: dict[str, _Source] = {}
         self._near = NearSteps()
-        self._places: dict[str, tuple[Sequence[Column], list[tuple[int, str, _worth.Config]]]] = {}
+        self._places: dict[str, tuple[Sequence[Column], list[tuple[int, str, minimum_effect.Config]]]] = {}
 
     def update(
         self,
@@ -158,7 +153,8 @@ class Panel:
             "sources": {name: _state(one) for name, one in self._sources.items()},
         }
         text = json.dumps(rest, separators=(",", ":")).encode()
-        return _HEAD.pack(VERSION, len(steps), len(odds), len(text)) + steps + odds + text
+        sizes = (len(steps), len(odds), len(text))
+        return _codec.pack_header(_MAGIC, VERSION, *sizes) + steps + odds + text
 
     @classmethod
     def from_bytes(
@@ -172,11 +168,8 @@ class Panel:
         Raises:
             ValueError: the bytes are damaged or of another version.
         """
-        if len(blob) < _HEAD.size or blob[0] != VERSION:
-            raise ValueError(f"not the state of a panel, version {VERSION}: {blob[:8]!r}")
+        at, (steps, odds, text) = _codec.unpack_header(blob, _MAGIC, VERSION, 3)
         panel = cls(config, watched)
-        _, steps, odds, text = _HEAD.unpack_from(blob)
-        at = _HEAD.size
         panel._steps = level_shift.Panel.from_bytes(blob[at : at + steps], config)
         at += steps
         rest = json.loads(blob[at + odds : at + odds + text])
@@ -186,7 +179,7 @@ class Panel:
         return panel
 
     def _seen(
-        self, known: _Source, name: str, k: int, value: float, config: _worth.Config
+        self, known: _Source, name: str, k: int, value: float, config: minimum_effect.Config
     ) -> list[Change]:
         """Return what one value says of drift and spikes."""
         y = config.scaled_one(value)
@@ -203,7 +196,7 @@ class Panel:
 
     def _watched(
         self, source: str, columns: Sequence[Column]
-    ) -> list[tuple[int, str, _worth.Config]]:
+    ) -> list[tuple[int, str, minimum_effect.Config]]:
         """Return place, name and scale of the series in which all kinds are looked for."""
         seen = self._places.get(source)
         if seen is not None and (seen[0] is columns or seen[0] == columns):

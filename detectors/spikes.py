@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors._recent import MINUTE, Recent
-from detectors._worth import Config
+from detectors.minimum_effect import Config
 from detectors.drift import change_of
 from soak.core.model import Change, Series
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import log
 
 import numpy as np
 
-from detectors import drift, kinds, level_shift, segmentation
+from detectors import kinds, level_shift, segmentation
 from detectors.attribution import attribute
 from detectors.channels import is_headline
 from detectors.incidents import group, is_recovery, is_regression
 from soak.core.model import Change, Finding, Series
-from soak.core.units import SECOND_NS
 from soak.store.journal.history import History
 from spark.attribute import (
     finding_of,
@@ -28,7 +26,6 @@ from spark.timeline import Timeline
 # --- What changed in the latencies of a run, looking back at all of them together.
 
 _LEVEL_SECONDS, _LEVEL_ROWS = 10, 3  # that a level lasts at least, whichever is longer
-_RESERVE = 0.3  # of the threshold of other kinds than steps
 
 
 def changes_together(
@@ -44,13 +41,8 @@ def changes_together(
         smallest_step_seconds=plan.smallest_step_seconds,
         least_rows=max(_LEVEL_ROWS, _LEVEL_SECONDS // step),
     )
-    worth = drift.Config(
-        threshold=log(plan.false_alarms / SECOND_NS) + log(plan.panel_size) + _RESERVE,
-        smallest_step_ratio=plan.smallest_step_ratio,
-        smallest_step_seconds=plan.smallest_step_seconds,
-    )
     steps = segmentation.detect_together(many, config)
-    return kinds.told_together([(series, worth) for series in many], steps)
+    return kinds.told_together([(series, plan.minimum_effect) for series in many], steps)
 
 
 # --- Looks back at a whole run: which online findings the offline detector sees too, and what it sees alone.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import log
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import drift, kinds, level_shift, segmentation
+from detectors import kinds, level_shift, minimum_effect, segmentation
 from detectors.panel import Panel
 from soak.app.analysis import series_files
 from soak.app.analysis.series_files import CsvSeries
@@ -216,11 +215,11 @@ def _rows_between(series: CsvSeries) -> float:
     return max(60.0, _FALSE_ALARMS_SECONDS / series.spacing_seconds)
 
 
-def _minimum_effect(series: CsvSeries, panel_size: int = 1) -> drift.Config:
+def _minimum_effect(series: CsvSeries, panel_size: int = 1) -> minimum_effect.Config:
     """Return what drift, spikes and tails must clear."""
-    return drift.Config(
+    return minimum_effect.Config(
         scale="log" if series.is_latency else "linear",
-        threshold=log(_rows_between(series)) + log(panel_size) + 0.3,
+        threshold=minimum_effect.threshold_of(_rows_between(series), panel_size),
         smallest_step_ratio=_MIN_COURSE_RATIO,
         smallest_step_seconds=0.0,
     )

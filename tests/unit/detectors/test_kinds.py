@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detectors import segmentation
+from detectors import level_shift, segmentation
 from detectors.kinds import told
+from detectors.panel import Panel
 from detectors.tail import Config, detect
-from soak.core.model import Change, Series
+from soak.core.model import Change, Column, Series
+from soak.core.units import SECOND_NS
+from spark.offline_analysis import changes_together
 
 ANY = Config(smallest_step_ratio=1.05, smallest_step_seconds=0.0)
 STEPS = segmentation.Config(smallest_step_ratio=1.05, smallest_step_seconds=0.0)
@@ -136,3 +139,27 @@ def test_a_spread_that_grows_about_the_same_level_is_a_tail() -> None:
 
 def test_two_hundred_series_of_one_spread_hold_no_tail() -> None:
     assert not any(detect(series_of(noise(1800, seed)), ANY) for seed in range(200))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_online_and_offline_take_the_same_spikes_for_periodic(seed: int) -> None:
+    """Bursts that keep their period badly lie near the threshold: both analyses decide alike."""
+    rng, y = np.random.default_rng(seed), noise(1500, seed)
+    for tick in range(300, 1490, 60):
+        first = tick + int(rng.normal(0, 2.0))
+        y[first : first + 3] += 0.5
+    column = Column("publish_latency_seconds", (("quantile", "0.99"),), "seconds")
+    series = Series(f"s|{column.name}", np.arange(y.size), 0.01 * 10.0**y)
+    plan = level_shift.Config(baseline=60 * SECOND_NS)
+    panel = Panel(plan)
+    online = [
+        change
+        for k, value in enumerate(series.values)
+        for change in panel.update("s", [column], k, np.array([value]), True, "soak")
+    ]
+
+    offline = [one for (one,) in changes_together([series], 1, plan) if one.kind == "spikes"]
+
+    assert [one.raised_k for one in offline] == sorted(
+        {one.raised_k for one in online if one.kind == "spikes"}
+    )

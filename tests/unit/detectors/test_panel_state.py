@@ -281,6 +281,17 @@ def test_the_state_takes_at_most_a_kilobyte_a_series() -> None:
 
 
 @pytest.mark.parametrize("blob", [b"", b"\x63abcdefgh"])
-def test_bytes_of_another_version_are_refused(blob: bytes) -> None:
-    with pytest.raises(ValueError, match="not the state of a panel"):
+def test_bytes_of_another_format_are_refused(blob: bytes) -> None:
+    """Neither an empty state nor foreign bytes are taken for one."""
+    with pytest.raises(ValueError, match="not a state of format SKST"):
         Panel.from_bytes(blob, Config())
+
+
+@pytest.mark.parametrize("version", [1, 255, 256, 300, 70_000])
+def test_a_state_of_another_version_is_refused_by_its_number(version: int) -> None:
+    """The version is a whole number of 32 bits: it goes on beyond a byte."""
+    blob = Panel(Config()).to_bytes()
+    other = blob[:4] + version.to_bytes(4, "little") + blob[8:]
+
+    with pytest.raises(ValueError, match=f"the state has version {version}, this program reads"):
+        Panel.from_bytes(other, Config())

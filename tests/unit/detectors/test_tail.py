@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from detectors import _worth
+from detectors import minimum_effect
 from detectors._recent import Recent
 from detectors.level_shift import Config
 from detectors.tail import NearSteps, Second, Tails
@@ -47,7 +47,7 @@ def slow(source: str) -> dict[str, Recent]:
 
 
 def test_the_tails_of_all_sources_end() -> None:
-    tails = Tails(Config(), _worth.Config())
+    tails = Tails(Config(), minimum_effect.Config())
     recents = {name: kept for source in SOURCES for name, kept in slow(source).items()}
     told = [tails._meant(odds(source), 280, recents, NearSteps()) for source in SOURCES]
     ended = [tails._meant(gone(odds(source)), 900, recents, NearSteps()) for source in SOURCES]
@@ -57,7 +57,7 @@ def test_the_tails_of_all_sources_end() -> None:
 
 
 def test_of_a_series_that_tells_too_many_the_first_and_the_newest_end() -> None:
-    tails, recents = Tails(Config(), _worth.Config()), slow("s")
+    tails, recents = Tails(Config(), minimum_effect.Config()), slow("s")
     for raised_k in range(280, 286):
         tails._meant(odds("s", raised_k), raised_k, recents, NearSteps())
     ended = [
@@ -70,7 +70,7 @@ def test_of_a_series_that_tells_too_many_the_first_and_the_newest_end() -> None:
 
 def test_a_step_of_p999_that_is_a_tail_ends_as_one() -> None:
     """Of more sources than were ever remembered, and nothing of it is kept."""
-    tails = Tails(Config(), _worth.Config())
+    tails = Tails(Config(), minimum_effect.Config())
     calm = {
         f'{source}|{METRIC}{{quantile="{quantile}"}}': recent(level, level)
         for source in SOURCES
@@ -100,7 +100,7 @@ def beside(step: str) -> NearSteps:
 
 def resumed(tails: Tails) -> Tails:
     blob, state = tails.to_state()
-    other = Tails(Config(), _worth.Config())
+    other = Tails(Config(), minimum_effect.Config())
     other.restore(blob, json.loads(json.dumps(state)))
     return other
 
@@ -113,7 +113,7 @@ def second(k: int) -> Second:
 
 def test_a_tail_beside_a_step_that_is_withdrawn_is_told_then_and_ends() -> None:
     """Raised in the second of the step, so it is named after that in which it is told."""
-    tails, recents, waiting = Tails(Config(), _worth.Config()), slow("s"), beside("waiting")
+    tails, recents, waiting = Tails(Config(), minimum_effect.Config()), slow("s"), beside("waiting")
     said = tails._meant(replace(odds("s", 278), state="warning"), 278, recents, waiting)
     said += tails._meant(odds("s", 278), 288, recents, waiting)
     tails = resumed(tails)
@@ -128,7 +128,7 @@ def test_a_tail_beside_a_step_that_is_withdrawn_is_told_then_and_ends() -> None:
 
 
 def test_a_tail_beside_a_step_that_is_told_is_the_steps() -> None:
-    tails, recents = Tails(Config(), _worth.Config()), slow("s")
+    tails, recents = Tails(Config(), minimum_effect.Config()), slow("s")
     said = tails._meant(odds("s", 278), 288, recents, beside("waiting"))
     said += tails.update(second(290), recents, beside("confirmed"))
     said += tails.update(second(291), recents, beside("withdrawn"))

@@ -1,4 +1,4 @@
-"""What a change of any kind must clear to be told: the shared rate of false alarms, and the smallest step."""
+"""The minimum effect of a change: the threshold of the shared false-alarm rate, and the smallest change reported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,18 @@ from pydantic.dataclasses import dataclass
 
 from detectors._measure import FLOOR_SECONDS, Step, is_step, unscaled
 
-_DEFAULT_THRESHOLD = log(30 * 86_400) + log(100) + 0.3  # one in 30 days over a panel of 100
+_OFFSET = 1.14  # measured with the statistic of steps: docs/detection-bench.md
+
+
+def threshold_of(rows: float, panel_size: int) -> float:
+    """Return the log likelihood ratio that noise in `panel_size` series exceeds once in `rows` rows.
+
+    All kinds use it, online and offline, so that neither reports what the other takes for noise.
+    """
+    return log(rows) + log(panel_size) + _OFFSET
+
+
+_DEFAULT_THRESHOLD = threshold_of(30 * 86_400, 100)  # one false alarm in 30 days of 1 Hz
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
