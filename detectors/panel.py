@@ -95,7 +95,9 @@ class Panel:
         self._tails = tail.Tails(config, self._worth)
         self._sources: dict[str, _Source] = {}
         self._near = NearSteps()
-        self._places: dict[str, tuple[Sequence[Column], list[tuple[int, str, minimum_effect.Config]]]] = {}
+        self._places: dict[
+            str, tuple[Sequence[Column], list[tuple[int, str, minimum_effect.Config]]]
+        ] = {}
 
     def update(
         self,
