@@ -33,11 +33,11 @@ from detectors import (
     exceedance_rate,
     minimum_effect,
 )
-from detectors.minimum_effect import threshold_of
 from detectors._block import Block, Book, Pending
 from detectors._measure import Step, is_step, is_undone, is_watched, unscaled
 from detectors._onset import Onset, locate
 from detectors._windows import AFTER, ROWS
+from detectors.minimum_effect import threshold_of
 from soak.core.model import Change, Column
 from soak.core.units import SECOND_NS, Duration, PerDuration
 

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors._recent import MINUTE, Recent
-from detectors.minimum_effect import Config
 from detectors.drift import change_of
+from detectors.minimum_effect import Config
 from soak.core.model import Change, Series
 
 # --- Whether bursts keep a period: how many fall on the ticks of a comb, against chance.

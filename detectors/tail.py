@@ -23,9 +23,9 @@ from detectors import level_shift
 from detectors._memory import Memory
 from detectors._onset import interval, scan
 from detectors._recent import MINUTE, Recent
-from detectors.minimum_effect import Config
 from detectors.channels import column_of, latency_of, source_of
 from detectors.drift import change_of
+from detectors.minimum_effect import Config
 from soak.core.model import Change, Column, Series
 
 # --- Which steps of a latency are told or may yet be: a tail beside one is the step's.
