@@ -183,7 +183,7 @@ def with_current_keys(hint: Any, value: Any, document: Document, place: KeyPath)
         current = _current_names(hints)
         found = {}
         for key, item in value.items():
-            name = current.get(key, key)
+            name: str = current.get(key) or key
             if name != key:
                 _rename_key(document, (*place, key), name, is_given=name in value)
             found[name] = with_current_keys(hints.get(name), item, document, (*place, name))
