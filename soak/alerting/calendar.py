@@ -8,16 +8,20 @@ from soak.core.plan.plan import Alerts
 from soak.core.units import SECOND_NS
 from soak.runtime import crontab
 
-_TICK = timedelta(microseconds=1)  # what a datetime can tell apart
+_TICK = timedelta(microseconds=1)  # the resolution of a datetime
 _MAX_MISSED = 1000
 
 
 class Calendar:
-    """Instants are nanoseconds since 1970."""
+    """The windows and the schedule of a plan; instants are nanoseconds since 1970."""
 
     def __init__(self, alerts: Alerts) -> None:
         self._windows = [(crontab.cron_trigger(one.cron), one.length) for one in alerts.maintenance]
         self._digest = crontab.cron_trigger(alerts.digest) if alerts.digest else None
+
+    @property
+    def has_digests(self) -> bool:
+        return self._digest is not None
 
     def is_quiet(self, wall_ns: int) -> bool:
         """True within a maintenance window."""
@@ -29,7 +33,7 @@ class Calendar:
         return False
 
     def digest_due_ns(self, after_wall_ns: int, wall_ns: int) -> int | None:
-        """Return the last instant after one and up to another at which a digest was due."""
+        """Return the last instant at which a digest was due, after one instant and up to another; None if none was."""
         if self._digest is None:
             return None
         found, now, after = None, _moment(wall_ns), _moment(after_wall_ns)
@@ -42,7 +46,7 @@ class Calendar:
 
 
 def find_bad_cron(alerts: Alerts) -> tuple[tuple[str | int, ...], str] | None:
-    """Return the place and the reason where the calendar does not understand the plan."""
+    """Return the key and the reason of the first cron expression that is not valid; None if all are."""
     crons: list[tuple[tuple[str | int, ...], str]] = []
     if alerts.digest:
         crons.append((("digest",), alerts.digest))
@@ -52,7 +56,7 @@ def find_bad_cron(alerts: Alerts) -> tuple[tuple[str | int, ...], str] | None:
         try:
             crontab.cron_trigger(cron)
         except ValueError as error:
-            return place, f"{cron!r} is no cron expression: {error}"
+            return place, f"{cron!r} is not a cron expression: {error}"
     return None
 
 

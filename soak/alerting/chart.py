@@ -26,11 +26,11 @@ _SLOW_KINDS = frozenset({"drift", "spikes"})
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Rows of the seconds that were measured, `k` ascending; NaN where a value is missing."""
+    """The seconds that were measured, `k` ascending; NaN where a value is missing."""
 
     k: NDArray[np.int64]
-    values: dict[str, NDArray[np.float64]]  # quantile ("" when the series is none) to shape (n,)
-    headline: str  # the quantile that stepped
+    values: dict[str, NDArray[np.float64]]  # by quantile ("" for a series without), shape (n,)
+    headline: str  # the quantile of the finding
     deletions_k: tuple[int, ...]
 
     @property
@@ -38,25 +38,25 @@ class Window:
         return self.values[self.headline]
 
     def level(self, first_k: int, last_k: int) -> float:
-        """Return the headline's median between two seconds; NaN when nothing was measured there."""
+        """Return the median of the headline between two seconds; NaN when nothing was measured there."""
         values = self.headline_values[(self.k >= first_k) & (self.k <= last_k)]
         values = values[np.isfinite(values)]
         return float(np.median(values)) if values.size else float("nan")
 
 
-def window_bounds(finding: Finding, is_gone: bool) -> tuple[int, int]:  # noqa: FBT001  # what is told
-    """Return the seconds to show: the onset with what came before, or the return to normal."""
-    if is_gone and finding.gone_k is not None:
+def window_bounds(finding: Finding, *, is_resolved: bool) -> tuple[int, int]:
+    """Return the seconds to show: around the onset, or around the return to normal."""
+    if is_resolved and finding.gone_k is not None:
         end = finding.gone_k + _LEAD_SECONDS
         return max(finding.onset_k - _LEAD_SECONDS, end - _MAX_SECONDS), end
-    if finding.kind in _SLOW_KINDS:  # it began long before it could be seen
+    if finding.kind in _SLOW_KINDS:  # it began long before it could be detected
         end = finding.raised_k + _LEAD_SECONDS
         return max(finding.onset_k - _LEAD_SECONDS, end - _MAX_SECONDS), end
     return finding.onset_k - _LEAD_SECONDS, finding.onset_k + 2 * _LEAD_SECONDS
 
 
 def read_window(journal: Path, series: str, first_k: int, last_k: int) -> Window | None:
-    """Return what the journals hold of a series between two seconds; None when that is nothing."""
+    """Return the values of a series between two seconds from the journals; None when there are none."""
     name = wording.split(series)
     if not (journal / name.source).is_dir():
         raise JournalError(f"no journal of {name.source} in {journal}")

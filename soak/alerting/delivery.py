@@ -11,7 +11,8 @@ from pathlib import Path
 
 from soak.alerting import heartbeat_message
 from soak.alerting.chart import draw_chart, read_window, window_bounds
-from soak.alerting.heartbeat import Notice
+from soak.alerting.digest import compose_digest, wants_digests
+from soak.alerting.heartbeat import Notice, read_notices
 from soak.alerting.message import MessageContext, compose
 from soak.core import plugins
 from soak.core.errors import FindingsError, PlanError
@@ -24,40 +25,50 @@ from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
 from soak.store.plan_home import is_service_run
 from soak.store.run_folder import Run, RunFolder
 
+LOG = logging.getLogger("soak.alerting")
+FIRST_WAIT_NS = 5 * SECOND_NS
+RESEND_PERIOD_NS = 120 * SECOND_NS
+
 
 def try_send(send: Callable[[], Outcome]) -> Outcome:
-    """Return what became of it; a fault of our own is one more reason to try again later.
+    """Send, and return the outcome; an unexpected error becomes `retry`.
 
-    Such an error is told by its kind and place: its text may quote a secret.
+    The detail of such an outcome names the kind and place of the error only: its text may quote a secret.
 
     Raises:
-        FindingsError: not this message but all of them are out of reach.
+        FindingsError: `findings.db` cannot be used, which concerns all messages.
     """
     try:
         return send()
     except FindingsError:
         raise
-    except Exception as error:  # noqa: BLE001  # else one message could keep all others from people
+    except Exception as error:  # noqa: BLE001  # one bad message must not block all others
         at = traceback.extract_tb(error.__traceback__)[-1]
         return Outcome("retry", f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}")
 
 
-# --- From a row of the outbox to its sink: noted before it is tried, and settled once it was.
+def retry_wait_ns(attempts: int) -> int:
+    """Return how long to wait after so many earlier tries: doubled each time, 15 minutes at most."""
+    return min(FIRST_WAIT_NS << min(attempts, 20), MAX_RETRY_WAIT_NS)
 
-LOG = logging.getLogger("soak.alerting.daemon")
-FIRST_WAIT_NS = 5 * SECOND_NS
+
+def report_command(folder: RunFolder, host: str, plan: str) -> str:
+    """Return how to make the report of a run; that of a service belongs to the unit's user, not to root."""
+    if is_service_run(folder):
+        return f"on {host}: systemctl start soak-report@{plan}, then see {folder.report}"
+    return f"on {host}: soak report {folder.path.resolve()}"
 
 
 @dataclass(frozen=True, slots=True)
 class _RunContext:
-    """What a run's messages say beside their own finding."""
+    """The changes and open findings of the run, which each message about a finding refers to."""
 
     changes: Sequence[Change]
-    lasting: Sequence[Finding]  # those about the cluster
+    open_findings: Sequence[Finding]  # about the cluster
 
 
 class Delivery:
-    """Every call raises `FindingsError` when the outbox cannot be used; nothing is sent then."""
+    """Every call raises `FindingsError` when `findings.db` cannot be used; nothing is sent then."""
 
     def __init__(
         self, folder: RunFolder, plan: Plan, run: Run, sinks: Mapping[str, Sink], clock: Clock
@@ -67,166 +78,157 @@ class Delivery:
         self._run = run
         self._sinks = sinks
         self._clock = clock
-        self._unmarked: tuple[Notification, Outcome] | None = (
-            None  # the last try, until it is on disk
-        )
-
-    def settle(self) -> None:
-        """Write what became of the last message, if that could not be written then: before any other."""
-        if self._unmarked is not None:
-            self._mark(*self._unmarked)
-            self._unmarked = None
+        self._last_result: tuple[Notification, Outcome] | None = None  # until it is on disk
 
     def try_once(self, row: Notification) -> Outcome | None:
-        """Return what became of a message; None when it is not owed any more."""
+        """Send a notification and return the outcome; None when it is not needed any more."""
         now_ns = self._clock.wall_ns()
         with FindingsStore(self._folder.findings) as store:
-            # First, so that a message in which this process dies does not meet the next one at once.
-            word = store.begin_try(row, now_ns, now_ns + retry_wait_ns(row.attempts))
-        if word is None:
+            # The next try is stored first: a message that kills this process must not meet the next one at once.
+            content = store.begin_try(row, now_ns, now_ns + retry_wait_ns(row.attempts))
+        if content is None:
             return None
-        row = replace(row, so_far=word.so_far)
-        outcome = try_send(lambda: self._sent(row, word))
+        row = replace(row, progress=content.progress)
+        outcome = try_send(lambda: self._send(row, content))
         LOG.info(
-            "message_tried finding=%s kind=%s turn=%d sink=%s result=%s detail=%r",
-            row.key,
+            "message_tried subject=%s kind=%s occurrence=%d sink=%s result=%s detail=%r",
+            row.subject,
             row.kind,
-            row.turn,
+            row.occurrence,
             row.sink,
             outcome.result,
             outcome.detail,
         )
-        self._unmarked = row, outcome
-        self.settle()
+        self._last_result = row, outcome
+        self.store_last_result()
         return outcome
 
-    def words(self, rows: Sequence[Notification]) -> list[Message]:
-        """Return messages without window and picture, of those of which there is something to tell."""
-        found = self._found()
-        messages = []
+    def store_last_result(self) -> None:
+        """Store the outcome of the last try, if that failed before: nothing else may be sent until then."""
+        if self._last_result is not None:
+            self._store_result(*self._last_result)
+            self._last_result = None
+
+    def messages(self, rows: Sequence[Notification]) -> list[Message]:
+        """Return the messages of notifications without charts; those whose finding is missing are left out."""
+        context = self._run_context()
+        found = []
         for row in rows:
             with FindingsStore(self._folder.findings) as store:
-                word = store.word(row)
+                content = store.content(row)
             plainly = partial(compose, chart_png=None, now_wall_ns=row.created_wall_ns)
-            message = self._message(row, word, found, plainly)
-            messages += [] if message is None else [message]
-        return messages
+            found.append(self._message(row, content, context, plainly))
+        return [message for message in found if message is not None]
 
-    def _sent(self, row: Notification, word: NotificationContent) -> Outcome:
+    def _send(self, row: Notification, content: NotificationContent) -> Outcome:
         sink = self._sinks.get(row.sink)
         if sink is None:
             return Outcome("never", f"the plan has no sink {row.sink!r}")
-        message = self._message(row, word, self._found(), partial(self._drawn, row))
+        if row.kind == "digest" and not (self._plan.alerts.digest and wants_digests(sink)):
+            return Outcome("never", f"the plan has no digest for {row.sink!r}")
+        draw = partial(self._with_chart, row)
+        message = self._message(row, content, self._run_context(), draw)
         if message is None:
-            return Outcome("never", "the finding is not there")
-        return sink.send(replace(message, so_far=row.so_far))
+            return Outcome("never", "the finding is not stored")
+        return sink.send(replace(message, progress=row.progress))
 
-    def _found(self) -> _RunContext:
-        """Return what else there is of the run: read once for all messages, as it may be much."""
+    def _run_context(self) -> _RunContext:
+        """Read the changes and open findings once for several messages: a run may have many."""
         with FindingsStore(self._folder.findings) as store:
-            lasting = [
+            open_findings = [
                 one
                 for one in store.findings(self._run.id)
                 if one.state == "confirmed" and one.is_about_cluster
             ]
-            return _RunContext(store.changes(self._run.id), lasting)
+            return _RunContext(store.changes(self._run.id), open_findings)
 
     def _message(
         self,
         row: Notification,
-        word: NotificationContent,
-        found: _RunContext,
-        composed: Callable[[MessageContext], Message],
+        content: NotificationContent,
+        context: _RunContext,
+        compose_finding: Callable[[MessageContext], Message],
     ) -> Message | None:
+        if row.kind == "digest":
+            return self._digest(row)
         with FindingsStore(self._folder.findings) as store:
-            notice = store.notice(row.key)
-        if notice is not None:
-            return self._noticed(notice, row)
-        subject = self._subject(row, word, found)
-        return None if subject is None else composed(subject)
-
-    def _noticed(self, notice: str, row: Notification) -> Message:
-        about = heartbeat_message.About(run=self._run.id, plan=self._plan.name)
-        silence = Notice.of_text(notice)
-        return heartbeat_message.compose(silence, row.kind, about, row.created_wall_ns)
-
-    def _subject(
-        self, row: Notification, word: NotificationContent, found: _RunContext
-    ) -> MessageContext | None:
-        if word.finding is None:
+            body = store.notice(row.subject)
+        if body is not None:
+            notice = Notice.of_text(body)
+            return heartbeat_message.compose(
+                notice, row.kind, self._run.id, self._plan.name, row.created_wall_ns
+            )
+        if content.finding is None:
             return None
-        return MessageContext(
-            finding=word.finding,
-            kind=row.kind,
-            turn=row.turn,
-            was=word.was,
-            plan=self._plan.name,
-            report=report_command(self._folder, self._run.host, self._plan.name),
-            start_wall_ns=self._run.start_wall_ns,
-            changes=found.changes,
-            beside=[one for one in found.lasting if one.key != row.key],
-            advice=_advice(word.finding.cause),
+        return compose_finding(
+            MessageContext(
+                finding=content.finding,
+                kind=row.kind,
+                occurrence=row.occurrence,
+                previous_cause=content.previous_cause,
+                plan=self._plan.name,
+                report=report_command(self._folder, self._run.host, self._plan.name),
+                start_wall_ns=self._run.start_wall_ns,
+                changes=context.changes,
+                other_findings=[one for one in context.open_findings if one.key != row.subject],
+                advice=_advice(content.finding.cause),
+            )
         )
 
-    def _drawn(self, row: Notification, subject: MessageContext) -> Message:
-        """Return the message with its picture, or without where there is nothing to draw it from."""
-        finding = subject.finding
+    def _digest(self, row: Notification) -> Message:
+        with FindingsStore(self._folder.findings) as store:
+            findings = store.findings(self._run.id)
+            unsent = sum(one.kind != "digest" for one in store.open_notifications())
+            since_ns = store.last_digest_ns(row.sink) or self._run.start_wall_ns
+        missing = [one for one in read_notices(self._folder) if one.is_open]
+        return compose_digest(self._run, findings, missing, unsent, since_ns, row.created_wall_ns)
+
+    def _with_chart(self, row: Notification, context: MessageContext) -> Message:
+        """Return the message with its chart, or without one when there is nothing to draw."""
+        finding = context.finding
         try:
-            first_k, last_k = window_bounds(finding, row.kind == "gone")
+            first_k, last_k = window_bounds(finding, is_resolved=row.kind == "resolved")
             window = read_window(self._folder.journal, finding.series, first_k, last_k)
             if window is None:
-                return compose(subject, None, row.created_wall_ns)
+                return compose(context, None, row.created_wall_ns)
             chart = draw_chart(finding, window, self._run.start_wall_ns)
-            return compose(replace(subject, window=window), chart, row.created_wall_ns)
-        except Exception as error:  # noqa: BLE001  # a mail without a picture is better than none
-            LOG.warning("window_unusable finding=%s error=%r", row.key, error)
-            return compose(subject, None, row.created_wall_ns)
+            return compose(replace(context, window=window), chart, row.created_wall_ns)
+        except Exception as error:  # noqa: BLE001  # a mail without a chart is better than none
+            LOG.warning("chart_failed finding=%s error=%r", row.subject, error)
+            return compose(context, None, row.created_wall_ns)
 
-    def _mark(self, row: Notification, outcome: Outcome) -> None:
+    def _store_result(self, row: Notification, outcome: Outcome) -> None:
         now_ns = self._clock.wall_ns()
+        arrived = outcome.may_have_arrived
         with FindingsStore(self._folder.findings) as store:
             if outcome.result == "delivered":
                 store.mark_sent(row, now_ns, outcome.detail)
             elif outcome.result == "never":
-                store.mark_never(row, now_ns, outcome.detail, is_heard=outcome.is_heard)
+                store.mark_refused(row, now_ns, outcome.detail, may_have_arrived=arrived)
             else:
-                store.mark_retry(
+                store.mark_deferred(
                     row,
                     now_ns,
                     now_ns + retry_wait_ns(row.attempts),
                     outcome.detail,
-                    outcome.so_far or row.so_far,
-                    is_heard=outcome.is_heard,
+                    outcome.progress or row.progress,
+                    may_have_arrived=arrived,
                 )
 
 
 def _advice(cause: str) -> str:
-    """Return where to look first; of a cause that only another version knows nothing."""
+    """Return the next step for a cause; "" for a cause that only another version knows."""
     try:
         return str(plugins.load("detectors.causes", cause).NEXT)
     except PlanError:
         return ""
 
 
-def report_command(folder: RunFolder, host: str, plan: str) -> str:
-    """Return how a run's report is made: of a service's run by its unit, which files of root's would end."""
-    if is_service_run(folder):
-        return f"on {host}: systemctl start soak-report@{plan}, then see {folder.report}"
-    return f"on {host}: soak report {folder.path.resolve()}"
-
-
-def retry_wait_ns(attempts: int) -> int:
-    """Return how long to wait after so many earlier tries: doubled each time, 15 minutes at most."""
-    return min(FIRST_WAIT_NS << min(attempts, 20), MAX_RETRY_WAIT_NS)
-
-
-# --- What was told and lasts, said again to receivers that forget, as an Alertmanager does when it ends.
-
-RESEND_PERIOD_NS = 120 * SECOND_NS
-
-
 class Resender:
-    """Call `poll` each round; it is news to nobody, so no window and no limit holds it back."""
+    """Sends open findings again to sinks whose receiver forgets them, as an Alertmanager does on a restart.
+
+    Nothing in it is news, so it ignores maintenance windows and the hourly limit.
+    """
 
     def __init__(
         self,
@@ -242,7 +244,7 @@ class Resender:
         self._clock = clock
         self._alive = alive
         self._next_ns = 0
-        self._failed: dict[str, str] = {}  # by sink: what it last said
+        self._problems: dict[str, str] = {}  # by sink, as logged last
 
     def poll(self) -> None:
         """Raise `FindingsError` when the file cannot be used."""
@@ -251,17 +253,17 @@ class Resender:
             return
         self._next_ns = now_ns + RESEND_PERIOD_NS
         for name, sink in self._sinks.items():
-            self._say_again(name, sink)
+            self._resend(name, sink)
 
-    def _say_again(self, name: str, sink: RepeatingSink) -> None:
+    def _resend(self, name: str, sink: RepeatingSink) -> None:
         with FindingsStore(self._folder.findings) as store:
-            rows = store.lasting(name)
-        messages = self._delivery.words(rows)
+            rows = store.unresolved(name)
+        messages = self._delivery.messages(rows)
         if not messages:
             return
         self._alive()
-        outcome = try_send(lambda: sink.say_again(messages))
+        outcome = try_send(lambda: sink.send_again(messages))
         problem = "" if outcome.result == "delivered" else outcome.detail
-        if problem and problem != self._failed.get(name):
-            LOG.warning("not_said_again sink=%s findings=%d why=%r", name, len(messages), problem)
-        self._failed[name] = problem
+        if problem and problem != self._problems.get(name):
+            LOG.warning("resend_failed sink=%s findings=%d reason=%r", name, len(messages), problem)
+        self._problems[name] = problem

@@ -1,11 +1,9 @@
-"""The message about a daemon that is missing or back, or about a run that was aborted.
+"""The message about a missing or returned heartbeat, or about a run that was aborted.
 
-Of other hosts' daemons that is not known: their records come over a topic, by default of that cluster.
+It says nothing about the cluster, except that records of other hosts may arrive over a topic of that cluster.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from soak.alerting.heartbeat import CONDUCT, DETECT, Notice, is_remote
 from soak.core import wording
@@ -13,132 +11,130 @@ from soak.core.ports import Message
 from soak.core.units import SECOND_NS, duration_ns
 from soak.store.findings.rows import NotificationKind
 
-_UNIT_NAMES = {DETECT: "detect"}  # its unit has another name
-_GAP = "What is not recorded is a gap, in which nothing can be found."
+_UNIT_NAMES = {DETECT: "detect"}  # the unit has another name
+_GAP = "Nothing can be detected in the time that they do not record."
 _MEANING = {
-    DETECT: "Nothing is found until it is back, which then looks at what was recorded.",
-    CONDUCT: "No phase begins or ends until it is back.",
+    DETECT: "No finding is reported until the detector is back; it then reads what was recorded.",
+    CONDUCT: "No phase begins or ends until the conductor is back.",
 }
-_REMOTE_MEANING = (
-    "What these record on other hosts does not come here any more.",
-    "It may wait there until it can be sent; nothing is found in it before.",
+_MISSING = "The run continues without these daemons: they do nothing, or crash at every start."
+_MISSING_REMOTE = (
+    "Records of these daemons on other hosts do not arrive any more.",
+    "They may wait there to be sent; until then nothing is detected in them.",
 )
-_BACK = "The run has again what it lacked. What was not recorded is a gap."
-_BACK_REMOTE = "What these record on other hosts comes here again, with what waited there."
+_RETURNED = "The daemons are back. The time without records stays a gap in the run."
+_RETURNED_REMOTE = "Records of these daemons arrive again, with those that waited on their hosts."
 _MAX_NAMES = 3
 _MAX_PLACES = 8
 _RESOLVE_AFTER_NS = duration_ns("1d")
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """The run whose daemons they are."""
-
-    run: str
-    plan: str
-
-
-def compose(silence: Notice, kind: NotificationKind, about: About, now_wall_ns: int) -> Message:
-    """Return that the daemons are missed, or as `gone` that they are back; or that the run was given up."""
-    is_over = kind == "gone"
+def compose(
+    notice: Notice, kind: NotificationKind, run: str, plan: str, now_wall_ns: int
+) -> Message:
+    """Return the message about a notice; its key keeps the words of older versions, see `message.KEY_WORDS`."""
+    is_returned = kind == "returned"
     return Message(
-        key=f"{silence.key}.{'back' if is_over else 'missed'}",
-        subject=f"[soakd] {about.plan}: {wording.printable(_headline(silence, is_over=is_over))}",
-        text=_body(silence, about, is_over=is_over),
-        follows=f"{silence.key}.missed" if is_over else "",
+        key=f"{notice.key}.{'back' if is_returned else 'missed'}",
+        subject=f"[soakd] {plan}: {wording.printable(_headline(notice, kind))}",
+        text=_body(notice, kind, run),
+        follows=f"{notice.key}.missed" if is_returned else "",
         at_wall_ns=now_wall_ns,
         labels={
             "about": "soakd",
-            "finding": silence.key,
-            "plan": about.plan,
-            "run": about.run,
-            "source": silence.daemons[0] if silence.daemons else silence.host,
+            "finding": notice.key,
+            "plan": plan,
+            "run": run,
+            "source": notice.daemons[0] if notice.daemons else notice.host,
         },
-        begin_wall_ns=silence.since_wall_ns,
-        end_wall_ns=_end_wall_ns(silence, is_over=is_over),
+        begin_wall_ns=notice.since_wall_ns,
+        end_wall_ns=_end_wall_ns(notice, kind),
     )
 
 
-def daemon_names(silence: Notice) -> str:
-    """Return who it is, at most three by name: `consume.0@h1`."""
-    more = len(silence.daemons) - _MAX_NAMES
-    shown = ", ".join(silence.daemons[:_MAX_NAMES])
+def daemon_names(notice: Notice) -> str:
+    """Return the daemons, at most three by name: `consume.0@h1`."""
+    more = len(notice.daemons) - _MAX_NAMES
+    shown = ", ".join(notice.daemons[:_MAX_NAMES])
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _end_wall_ns(silence: Notice, *, is_over: bool) -> int | None:
-    """Return when it was over; of a run that was given up a day later, as nobody takes that back."""
-    if silence.why:
-        return silence.since_wall_ns + _RESOLVE_AFTER_NS
-    return silence.until_wall_ns if is_over else None
+def _end_wall_ns(notice: Notice, kind: NotificationKind) -> int | None:
+    """Return when it ended; for an aborted run a day later, as nothing resolves that alert."""
+    if notice.why:
+        return notice.since_wall_ns + _RESOLVE_AFTER_NS
+    return notice.until_wall_ns if kind == "returned" else None
 
 
-def _headline(silence: Notice, *, is_over: bool) -> str:
-    if silence.why:
-        return f"given up: {silence.why}"
-    if is_over:
-        again = "heard from again" if silence.is_afar else "back"
-        return f"{daemon_names(silence)} {again} after {_length(silence)}"
-    if silence.is_afar:
-        since = wording.moment(silence.since_wall_ns)
-        return f"nothing comes from {daemon_names(silence)} since {since}"
-    return f"the run lacks {daemon_names(silence)} since {wording.moment(silence.since_wall_ns)}"
+def _headline(notice: Notice, kind: NotificationKind) -> str:
+    if notice.why:
+        return f"run aborted: {notice.why}"
+    what = "records" if notice.is_remote else "heartbeat"
+    if kind == "returned":
+        return f"{what} of {daemon_names(notice)} back after {_length(notice)}"
+    since = wording.moment(notice.since_wall_ns)
+    return f"no {what} of {daemon_names(notice)} since {since}"
 
 
-def _length(silence: Notice) -> str:
-    until_ns = silence.until_wall_ns or silence.since_wall_ns
-    return wording.span((until_ns - silence.since_wall_ns) / SECOND_NS)
+def _length(notice: Notice) -> str:
+    until_ns = notice.until_wall_ns or notice.since_wall_ns
+    return wording.span((until_ns - notice.since_wall_ns) / SECOND_NS)
 
 
-def _body(silence: Notice, about: About, *, is_over: bool) -> str:
-    since = f"{wording.day(silence.since_wall_ns)} {wording.moment(silence.since_wall_ns)}"
-    facts = [("lacking", daemon_names(silence)), ("since", since)]
-    if silence.why:
-        opening = [f"The run has ended before its time: {silence.why}."]
-        facts = [("when", since), ("look", f"on {silence.host}: {silence.logs}")]
-    elif is_over and silence.until_wall_ns is not None:
-        opening = [_BACK_REMOTE if silence.is_afar else _BACK]
-        until = wording.moment_with_day(silence.until_wall_ns, silence.since_wall_ns)
-        facts.append(("back", f"since {until}, after {_length(silence)}"))
-    elif silence.is_afar:
-        opening = [*_REMOTE_MEANING]
-        facts += _remote_log_commands(silence)
+def _body(notice: Notice, kind: NotificationKind, run: str) -> str:
+    since = f"{wording.day(notice.since_wall_ns)} {wording.moment(notice.since_wall_ns)}"
+    facts = [("missing", daemon_names(notice)), ("since", since)]
+    if notice.why:
+        opening = [f"The run was aborted: {notice.why}."]
+        facts = [("when", since), ("logs", f"on {notice.host}: {notice.logs}")]
+    elif kind == "returned" and notice.until_wall_ns is not None:
+        opening = [_RETURNED_REMOTE if notice.is_remote else _RETURNED]
+        until = wording.moment_with_day(notice.until_wall_ns, notice.since_wall_ns)
+        facts.append(("back", f"at {until}, after {_length(notice)}"))
+    elif notice.is_remote:
+        opening = [*_MISSING_REMOTE]
+        facts += _remote_log_commands(notice)
     else:
         opening = [
-            "The run goes on without a part of it, which does nothing, or dies again and again.",
-            *dict.fromkeys(_MEANING.get(one, _GAP) for one in silence.daemons),
+            _MISSING,
+            *dict.fromkeys(_MEANING.get(one, _GAP) for one in notice.daemons),
         ]
-        looks = list(dict.fromkeys(_log_command(silence, one) for one in silence.daemons))
-        facts += [("look", look) for look in looks[:_MAX_PLACES]]
-        if len(looks) > _MAX_PLACES:
-            facts.append(("", f"and so on for {len(looks) - _MAX_PLACES} more"))
-    if not silence.is_afar:
+        facts += _log_commands(notice)
+    if not notice.is_remote:
         opening.append("This says nothing about the cluster.")
-    if not is_over and silence.until_wall_ns is not None:  # the sink was away
-        opening = ["It is over by now, as the next message tells.", "", *opening]
-    facts.append(("run", about.run))
+    if kind == "missing" and notice.until_wall_ns is not None:  # the sink was unavailable meanwhile
+        opening = ["This is resolved by now, see the next message.", "", *opening]
+    facts.append(("run", run))
     lines = [f"{key:<10}{text}" for key, text in facts]
     return "\n".join(map(wording.printable, [*opening, "", *lines])) + "\n"
 
 
-def _remote_log_commands(silence: Notice) -> list[tuple[str, str]]:
-    """Return where the road from other hosts may be cut."""
+def _log_commands(notice: Notice) -> list[tuple[str, str]]:
+    commands = list(dict.fromkeys(_log_command(notice, one) for one in notice.daemons))
+    facts = [("logs", command) for command in commands[:_MAX_PLACES]]
+    if len(commands) > _MAX_PLACES:
+        facts.append(("logs", f"and {len(commands) - _MAX_PLACES} more"))
+    return facts
+
+
+def _remote_log_commands(notice: Notice) -> list[tuple[str, str]]:
+    """Return where the path of records from other hosts may be interrupted."""
     return [
-        ("here", _log_command(silence, f"receive@{silence.host}")),
-        ("between", "does the cluster of the topic in `ship` answer?"),
-        ("there", _log_command(silence, silence.daemons[0])),
+        ("logs", _log_command(notice, f"receive@{notice.host}")),
+        ("cluster", "check that the cluster of the topic in `ship` is up"),
+        ("logs", _log_command(notice, notice.daemons[0])),
     ]
 
 
-def _log_command(silence: Notice, daemon: str) -> str:
-    """Return where the daemon says why; where another host keeps its logs nobody here knows."""
+def _log_command(notice: Notice, daemon: str) -> str:
+    """Return where to read the log of a daemon; the log folder of another host is not known here."""
     role, _, host = daemon.partition("@")
     kind = role.partition(".")[0]
-    if is_remote(daemon, silence.host):
-        if silence.logs:
-            return f"on {host}: {role}.log and ship.log in its run folder's logs"
-        # a host that only probes has one unit for all that it does
+    if is_remote(daemon, notice.host):
+        if notice.logs:
+            return f"on {host}: {role}.log and ship.log in the log folder of its run"
+        # a probe host has one unit for all daemons
         return f"on {host}: journalctl -t soak-host -t soak-{kind} -t soak-ship -n 50"
-    if silence.logs:
-        return f"on {silence.host}: tail {silence.logs}/{role}.log"
-    return f"on {silence.host}: journalctl -t soak-{_UNIT_NAMES.get(kind, kind)} -n 50"
+    if notice.logs:
+        return f"on {notice.host}: tail {notice.logs}/{role}.log"
+    return f"on {notice.host}: journalctl -t soak-{_UNIT_NAMES.get(kind, kind)} -n 50"

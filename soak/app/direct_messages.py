@@ -141,10 +141,10 @@ def send_to_each(message: Message, sinks: Mapping[str, Sink], told: Deliveries, 
         if name in told.settled:
             continue
         before = told.so_far.get(name, "")
-        outcome = try_send(partial(sink.send, replace(message, so_far=before)))
+        outcome = try_send(partial(sink.send, replace(message, progress=before)))
         print(f"{name}: {outcome.result} {outcome.detail}".rstrip())
         if outcome.result == "retry":
-            told.so_far[name] = outcome.so_far or before
+            told.so_far[name] = outcome.progress or before
         else:
             told.settled.append(name)
         with suppress(OSError):  # a full drive may be what failed: then somebody is told twice

@@ -346,7 +346,7 @@ class Message:
     labels: Mapping[str, str] = field(default_factory=dict)  # which finding it is, ever the same
     begin_wall_ns: int = 0  # when what it tells of began
     end_wall_ns: int | None = None  # and when it was over; None while it lasts
-    so_far: str = ""  # what earlier tries left to know, see `Outcome`
+    progress: str = ""  # what earlier tries left to know, see `Outcome`
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,8 +355,10 @@ class Outcome:
 
     result: Literal["delivered", "retry", "never"]
     detail: str = ""
-    so_far: str = ""  # what the next try is to know, such as who has got it; empty: nothing new
-    is_heard: bool = False  # somebody has got it, or may have, though it was not delivered to all
+    progress: str = ""  # what the next try is to know, such as who has got it; empty: nothing new
+    may_have_arrived: bool = (
+        False  # somebody has got it, or may have, though it was not delivered to all
+    )
 
 
 class Sink(Protocol):
@@ -374,6 +376,6 @@ class DigestOptionalSink(Sink, Protocol):
 class RepeatingSink(Sink, Protocol):
     """A sink whose receiver forgets what is not said again every few minutes."""
 
-    def say_again(self, messages: Sequence[Message]) -> Outcome:
+    def send_again(self, messages: Sequence[Message]) -> Outcome:
         """Say all that was told before and lasts."""
         ...

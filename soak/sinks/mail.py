@@ -49,7 +49,7 @@ class Recipients:
         self.refused |= {one: said[one] for one, (code, _) in answers.items() if code >= PERMANENT}
         detail = _summary(self.refused | said, len(self.to))
         if self.left:
-            return Outcome("retry", detail, self.to_text(), is_heard=bool(taken))
+            return Outcome("retry", detail, self.to_text(), may_have_arrived=bool(taken))
         return Outcome("delivered" if self.done else "never", detail)
 
     def to_text(self) -> str:
@@ -200,11 +200,11 @@ class MailSink:
 
     def send(self, message: Message) -> Outcome:
         """Try once with those who have not got it, for a minute at most once there is a connection."""
-        recipients = read_recipients(self._config.to, message.so_far)
+        recipients = read_recipients(self._config.to, message.progress)
         if not recipients.left:  # who had not got it is no recipient any more
             return recipients.judge({})
         mail = compose(self._config, message)
-        is_heard = False
+        may_have_arrived = False
         with Deadline(self._limit_seconds) as limit:
             try:
                 answers = self._answers(mail, recipients.left, limit)
@@ -217,10 +217,10 @@ class MailSink:
                 why = f"no end after {limit.seconds:g} s" if limit.is_over else str(error)
                 place = f"{self._config.host}:{self._config.port}"
                 put_off = f"{place}: {why or type(error.__cause__ or error).__name__}"
-                is_heard = isinstance(error, _UnansweredError)
+                may_have_arrived = isinstance(error, _UnansweredError)
             else:
                 return recipients.judge(answers)
-        return Outcome("retry", put_off, is_heard=is_heard)
+        return Outcome("retry", put_off, may_have_arrived=may_have_arrived)
 
     def _answers(self, mail: EmailMessage, to: list[str], limit: Deadline) -> Answers:
         """Return what the server said to those whom it did not take the mail for."""

@@ -97,16 +97,16 @@ class WebhookSink:
 
     def send(self, message: Message) -> Outcome:
         """Try once, for `timeout` at most."""
-        return self.say_again([message])
+        return self.send_again([message])
 
-    def say_again(self, messages: Sequence[Message]) -> Outcome:
+    def send_again(self, messages: Sequence[Message]) -> Outcome:
         """Post them as one; limited as `send` is."""
         now_ns = self._clock.wall_ns()
         alerts = [alert_of(self._config, message, now_ns) for message in messages]
         try:
             answer = _post(self._config, json.dumps(alerts).encode())
         except HttpError as error:
-            return Outcome("retry", str(error), is_heard=error.is_sent)
+            return Outcome("retry", str(error), may_have_arrived=error.is_sent)
         return _outcome(answer)
 
 

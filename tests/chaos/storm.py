@@ -192,7 +192,7 @@ class Storm:
 
     def _owed(self) -> int:
         with FindingsStore(self.folder.findings) as store:
-            return sum(row.state == "pending" for row in store.outbox(self.planted.run))
+            return len(store.open_notifications())
 
     def end(self) -> dict[str, Any]:
         """End the run in order; return its summary."""

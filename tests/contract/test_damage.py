@@ -36,10 +36,10 @@ from soak.store.journal.writer import segments
 from soak.store.run_folder import read_plan, read_run
 from spark.digest import digest
 from tests.support.damage import spoil
+from tests.support.findings import NOW, change, finding
 from tests.support.omb_plans import KAFKA, PULSAR, WORKLOAD
 from tests.support.paths import ROOT
 from tests.support.synthetic_run import Shape, write_synthetic_run
-from tests.unit.store.findings.test_findings_store import NOW, change, finding
 
 PLANS = [ROOT / "configs/reference.yaml", *sorted((ROOT / "configs/plans").glob("*.yaml"))]
 RESULTS = sorted((ROOT / "tests/recorded/omb").glob("*.json"))

@@ -78,22 +78,22 @@ def notifications(folder: RunFolder) -> Notification:
         return Notification()
     run = read_run(folder)
     with FindingsStore(folder.findings) as store:
-        outbox, findings = store.outbox(run.id), store.findings(run.id)
-    sent = [row for row in outbox if row.kind == "confirmed" and row.state == "sent"]
-    turns: dict[str, int] = {}
-    for row in outbox:
-        turns[row.key] = max(row.turn, turns.get(row.key, row.turn))
-    gone = [row for row in outbox if row.kind == "gone" and row.turn == turns[row.key]]
+        rows, findings = store.notifications(run.id), store.findings(run.id)
+    sent = [row for row in rows if row.kind == "opened" and row.state == "sent"]
+    last = {row.subject: row.occurrence for row in rows}
+    resolved = [
+        row for row in rows if row.kind == "resolved" and row.occurrence == last[row.subject]
+    ]
     seconds = {
         one.key: run.start_wall_ns + one.gone_k * SECOND_NS
         for one in findings
         if one.gone_k is not None
     }
-    at_wall_ns = _first([(row.key, row.done_wall_ns) for row in sent])
+    at_wall_ns = _first([(row.subject, row.done_wall_ns) for row in sent])
     return Notification(
         at_wall_ns,
-        {row.key: row.cause for row in sent if row.done_wall_ns == at_wall_ns.get(row.key)},
-        seconds | _first([(row.key, row.created_wall_ns) for row in gone]),
+        {row.subject: row.cause for row in sent if row.done_wall_ns == at_wall_ns.get(row.subject)},
+        seconds | _first([(row.subject, row.created_wall_ns) for row in resolved]),
         frozenset(one.key for one in findings if one.state != "warning"),
     )
 

@@ -1,8 +1,9 @@
-"""The outbox: pending notifications in `findings.db`, one row a subject, sink, kind and occurrence.
+"""The outbox: which notifications a finding, a notice and a digest call for, in SQL of `findings.db`.
 
-"confirmed" and "gone" of the first turn tell that it came and that it went; a finding that is up again has a
-second turn. One that turns out to be none is taken back as if it had gone. "corrected" tells between the two,
-once a turn, that the last word on its cause is another than the one that was told.
+A notification is pending until its first try, sending during a try, deferred after a try that is to be
+repeated, and ends as sent or refused. A sink gets each kind of an occurrence once and in order: opened,
+corrected, resolved; missing, returned. A finding that comes back starts another occurrence. A finding that
+turns out not to be about the cluster is withdrawn by `resolved`.
 """
 
 from __future__ import annotations
@@ -12,149 +13,196 @@ from sqlite3 import Connection
 
 from soak.core.model import Finding
 from soak.core.units import SECOND_NS
-from soak.store.findings.rows import Notification, NotificationKind, notification_of
+from soak.store.findings.rows import STEPS, Notification, NotificationKind, notification_of
 
 SETTLE_LIMIT_NS = 300 * SECOND_NS
-"""So long at most the word that a finding went away waits for the last one on its cause."""
+"""A resolved finding waits at most this long for its final cause."""
 
-_CAUSE_SEPARATOR = " or "  # of causes: a daemon died in a try, and another try told another one
+_CAUSE_SEPARATOR = " or "  # joins the causes that readers may know from different tries
 
-_ROW = "key = ? AND sink = ? AND kind = ? AND turn = ? AND state = 'pending'"
-DUE = """SELECT * FROM outbox AS o WHERE state = 'pending'
+_OPEN_STATES = "('pending', 'sending', 'deferred')"
+_IS_OPEN = f"state IN {_OPEN_STATES}"
+_ROW = f"subject = ? AND sink = ? AND occurrence = ? AND kind = ? AND {_IS_OPEN}"
+
+DUE = f"""SELECT * FROM notifications AS n WHERE {_IS_OPEN}
     AND (next_at_wall_ns <= ? OR next_at_wall_ns > ?)
-    AND NOT EXISTS (SELECT 1 FROM outbox AS first
-        WHERE first.key = o.key AND first.sink = o.sink AND first.state = 'pending'
-        AND (first.turn, first.kind) < (o.turn, o.kind))
-    ORDER BY created_wall_ns, key, sink"""
-"""Between two instants; a word waits for the one before it (the kinds sort in their order)."""
+    AND NOT EXISTS (SELECT 1 FROM notifications AS earlier
+        WHERE earlier.subject = n.subject AND earlier.sink = n.sink
+        AND earlier.state IN {_OPEN_STATES}
+        AND (earlier.occurrence, earlier.step) < (n.occurrence, n.step))
+    ORDER BY created_wall_ns, subject, sink"""  # noqa: S608  # the constants above
+"""Up to one instant, or beyond another one; a notification waits for the earlier ones of its subject."""
+OPEN = f"SELECT * FROM notifications WHERE {_IS_OPEN} ORDER BY created_wall_ns, subject, sink"  # noqa: S608  # as above
+UNRESOLVED = """SELECT * FROM notifications AS n
+    WHERE sink = ? AND step < 2 AND kind <> 'digest' AND state = 'sent'
+    AND NOT EXISTS (SELECT 1 FROM notifications AS later
+        WHERE later.subject = n.subject AND later.sink = n.sink
+        AND (later.occurrence, later.step) > (n.occurrence, n.step)
+        AND (later.step = 2 OR later.state = 'sent'))
+    ORDER BY created_wall_ns, subject"""
+OF_RUN = """SELECT n.* FROM notifications AS n JOIN findings AS f ON f.key = n.subject WHERE run = ?
+    ORDER BY created_wall_ns, subject, sink, occurrence, step"""
+SENT_BETWEEN = """SELECT count(*) FROM notifications WHERE sink = ? AND kind <> 'digest'
+    AND state = 'sent' AND done_wall_ns > ? AND done_wall_ns <= ?"""
+LAST_DIGEST = f"""SELECT max(created_wall_ns) AS at FROM notifications
+    WHERE sink = ? AND kind = 'digest' AND NOT {_IS_OPEN}"""  # noqa: S608  # as above
+FORGET_DIGESTS = (
+    "DELETE FROM notifications WHERE sink = ? AND kind = 'digest' AND created_wall_ns > ?"
+)
 
-LASTING = """SELECT * FROM outbox AS o WHERE sink = ? AND kind <> 'gone' AND state = 'sent'
-    AND NOT EXISTS (SELECT 1 FROM outbox AS later
-        WHERE later.key = o.key AND later.sink = o.sink
-        AND (later.turn, later.kind) > (o.turn, o.kind)
-        AND (later.kind = 'gone' OR later.state = 'sent'))
-    ORDER BY created_wall_ns, key"""
-TRY = f"""UPDATE outbox SET attempts = attempts + 1, next_at_wall_ns = ?, detail = '', so_far = ?,
-    cause = ? WHERE {_ROW}"""  # noqa: S608  # the constant above
-PUT_OFF = f"UPDATE outbox SET next_at_wall_ns = ?, detail = ?, so_far = ? WHERE {_ROW}"  # noqa: S608  # as above
-SETTLE = f"UPDATE outbox SET state = ?, done_wall_ns = ?, detail = ? WHERE {_ROW}"  # noqa: S608  # as above
-UNHEARD = f"UPDATE outbox SET cause = ? WHERE {_ROW}"  # noqa: S608  # as above
-"""With what the row said before a try that nobody can have heard: what that one said is known to nobody."""
+BEGIN_TRY = f"""UPDATE notifications SET state = 'sending', attempts = attempts + 1, next_at_wall_ns = ?,
+    detail = '', progress = ?, cause = ? WHERE {_ROW}"""  # noqa: S608  # as above
+DEFER = f"""UPDATE notifications SET state = 'deferred', next_at_wall_ns = ?, detail = ?, progress = ?
+    WHERE {_ROW}"""  # noqa: S608  # as above
+SETTLE = f"UPDATE notifications SET state = ?, done_wall_ns = ?, detail = ? WHERE {_ROW}"  # noqa: S608  # as above
+RESTORE_CAUSE = f"UPDATE notifications SET cause = ? WHERE {_ROW}"  # noqa: S608  # as above
+"""Undoes the cause of a try that certainly reached nobody."""
+DROP = f"DELETE FROM notifications WHERE {_ROW}"  # noqa: S608  # as above
 
-DROP = f"DELETE FROM outbox WHERE {_ROW}"  # noqa: S608  # as above
-_HURRY = f"UPDATE outbox SET next_at_wall_ns = ? WHERE {_ROW} AND attempts = 0"  # noqa: S608  # as above
-_BEFORE = """SELECT * FROM outbox WHERE key = ? AND sink = ? AND kind < ? AND turn = ?
-    ORDER BY kind"""
-_BEGUN = "SELECT * FROM outbox WHERE key = ? AND sink = ? AND kind = 'confirmed'"
-_ANY_NOTIFICATION = "SELECT 1 FROM outbox WHERE key = ? AND sink = ?"
-_NOTICE = "INSERT OR IGNORE INTO outbox VALUES (?,?,?,1,'pending',?,?,0,NULL,'','','')"
+_INSERT = """INSERT OR IGNORE INTO notifications
+    VALUES (?, ?, ?, ?, ?, 'pending', ?, ?, 0, NULL, '', '', '')"""
+_OF_SUBJECT = """SELECT * FROM notifications WHERE subject = ? AND sink = ?
+    ORDER BY occurrence, step"""
+_EARLIER_STEPS = """SELECT * FROM notifications
+    WHERE subject = ? AND sink = ? AND occurrence = ? AND step < ? ORDER BY step"""
+_HURRY = f"UPDATE notifications SET next_at_wall_ns = ? WHERE {_ROW} AND state = 'pending'"  # noqa: S608  # as above
+_REPLACE_DIGESTS = f"""DELETE FROM notifications
+    WHERE sink = ? AND kind = 'digest' AND {_IS_OPEN} AND created_wall_ns <> ?"""  # noqa: S608  # as above
 
 
-def identity(row: Notification) -> tuple[str, str, str, int]:
-    return row.key, row.sink, row.kind, row.turn
+def identity(row: Notification) -> tuple[str, str, int, str]:
+    return row.subject, row.sink, row.occurrence, row.kind
 
 
-def joined_causes(told: str, cause: str) -> str:
-    """Return what readers may know who may have heard others before: causes joined as they are told."""
+def joined_causes(known: str, cause: str) -> str:
+    """Return the causes that readers may know after `cause` was sent too, each once."""
+    causes = [*known.split(_CAUSE_SEPARATOR), *cause.split(_CAUSE_SEPARATOR)]
+    return _CAUSE_SEPARATOR.join(dict.fromkeys(filter(None, causes)))
+
+
+def other_causes(known: str, cause: str) -> str:
+    """Return the causes that readers may know apart from `cause`; "" when there are none."""
     return _CAUSE_SEPARATOR.join(
-        dict.fromkeys(filter(None, [*told.split(_CAUSE_SEPARATOR), *cause.split(_CAUSE_SEPARATOR)]))
+        one for one in dict.fromkeys(known.split(_CAUSE_SEPARATOR)) if one != cause
     )
 
 
-def other_causes(told: str, cause: str) -> str:
-    """Return which of what readers may know is another cause; "" where nothing is."""
-    return _CAUSE_SEPARATOR.join(
-        one for one in dict.fromkeys(told.split(_CAUSE_SEPARATOR)) if one != cause
-    )
+def previous_cause(connection: Connection, row: Notification, cause: str) -> str:
+    """Return the other cause that readers know from earlier notifications of the occurrence, or "".
 
-
-def known_cause(connection: Connection, row: Notification, cause: str) -> str:
-    """Return what is not `cause` and was told before a sequel in its turn, or may have been; "": nothing.
-
-    A word that all have got takes the place of those before; a correction's own tries may have told some.
+    A notification that was sent to all replaces the earlier ones; a correction may have reached some readers
+    in one of its own tries.
     """
     known = ""
-    for before in map(notification_of, connection.execute(_BEFORE, identity(row))):
+    earlier = (row.subject, row.sink, row.occurrence, STEPS[row.kind])
+    for before in map(notification_of, connection.execute(_EARLIER_STEPS, earlier)):
         known = before.cause if before.state == "sent" else joined_causes(known, before.cause)
-    return other_causes(
-        joined_causes(known, row.cause) if row.kind == "corrected" else known, cause
-    )
+    if row.kind == "corrected":
+        known = joined_causes(known, row.cause)
+    return other_causes(known, cause)
 
 
-def queue(connection: Connection, finding: Finding, sinks: Sequence[str], now_wall_ns: int) -> None:
-    """Queue what the newest word on a finding calls for, after what was queued before."""
+def queue_finding(
+    connection: Connection, finding: Finding, sinks: Sequence[str], now_wall_ns: int
+) -> None:
+    """Queue the notifications that the current state of a finding calls for."""
     for sink in sinks:
-        rows = connection.execute(
-            "SELECT * FROM outbox WHERE key = ? AND sink = ? ORDER BY turn, kind",
-            (finding.key, sink),
-        )
-        _queue(connection, finding, sink, [notification_of(row) for row in rows], now_wall_ns)
+        queued = _of_subject(connection, finding.key, sink)
+        _queue_finding(connection, finding, sink, queued, now_wall_ns)
 
 
-def queue_added(
+def queue_finding_for_added_sinks(
     connection: Connection, finding: Finding, sinks: Sequence[str], since_k: int, now_wall_ns: int
 ) -> None:
-    """Queue as `queue` does, but that a finding came and went before `since_k` is news to nobody."""
-    was_over = finding.gone_k is not None and finding.gone_k < since_k
+    """Queue as `queue_finding` does, but skip a finding that was resolved before second `since_k`."""
+    was_resolved = finding.gone_k is not None and finding.gone_k < since_k
     for sink in sinks:
-        known = connection.execute(_ANY_NOTIFICATION, (finding.key, sink)).fetchone()
-        if known is not None or not was_over:
-            queue(connection, finding, [sink], now_wall_ns)
+        if not was_resolved or _of_subject(connection, finding.key, sink):
+            queue_finding(connection, finding, [sink], now_wall_ns)
 
 
 def queue_notice(
-    connection: Connection, key: str, sinks: Sequence[str], now_wall_ns: int, *, is_over: bool
+    connection: Connection,
+    key: str,
+    kind: NotificationKind,
+    sinks: Sequence[str],
+    now_wall_ns: int,
 ) -> None:
-    """Queue that something about the run itself began, or is over: not where nobody has heard of it yet."""
+    """Queue a notification about the run itself.
+
+    `returned` is queued only where `missing` was sent or tried; it cancels one that was not.
+    """
     for sink in sinks:
-        begun = connection.execute(_BEGUN, (key, sink)).fetchone()
-        if not is_over:
-            connection.execute(_NOTICE, (key, sink, "confirmed", now_wall_ns, now_wall_ns))
-        elif begun is not None and notification_of(begun).is_untold:
-            connection.execute(DROP, identity(notification_of(begun)))
-        elif begun is not None:
-            connection.execute(_NOTICE, (key, sink, "gone", now_wall_ns, now_wall_ns))
+        earlier = _of_subject(connection, key, sink)
+        if kind == "returned" and (not earlier or earlier[0].state == "pending"):
+            for row in earlier:
+                connection.execute(DROP, identity(row))
+        else:
+            _insert(connection, key, sink, kind, now_wall_ns)
 
 
-def _queue(
+def queue_digest(connection: Connection, sink: str, due_wall_ns: int) -> None:
+    """Queue the digest of an instant; it replaces an earlier one that was not sent."""
+    connection.execute(_REPLACE_DIGESTS, (sink, due_wall_ns))
+    _insert(connection, f"digest.{due_wall_ns // SECOND_NS}", sink, "digest", due_wall_ns)
+
+
+def _of_subject(connection: Connection, subject: str, sink: str) -> list[Notification]:
+    return [notification_of(row) for row in connection.execute(_OF_SUBJECT, (subject, sink))]
+
+
+def _insert(
+    connection: Connection,
+    subject: str,
+    sink: str,
+    kind: NotificationKind,
+    now_wall_ns: int,
+    *,
+    occurrence: int = 1,
+    wait_ns: int = 0,
+) -> None:
+    values = (subject, sink, occurrence, STEPS[kind], kind, now_wall_ns, now_wall_ns + wait_ns)
+    connection.execute(_INSERT, values)
+
+
+def _queue_finding(
     connection: Connection,
     finding: Finding,
     sink: str,
     queued: Sequence[Notification],
     now_wall_ns: int,
 ) -> None:
-    def add(kind: NotificationKind, turn: int) -> None:
-        is_early = kind == "gone" and not finding.is_settled
-        next_at_ns = now_wall_ns + (SETTLE_LIMIT_NS if is_early else 0)
-        connection.execute(
-            "INSERT INTO outbox VALUES (?,?,?,?,'pending',?,?,0,NULL,'','','')",
-            (finding.key, sink, kind, turn, now_wall_ns, next_at_ns),
+    def add(kind: NotificationKind, occurrence: int) -> None:
+        is_early = kind == "resolved" and not finding.is_settled
+        wait_ns = SETTLE_LIMIT_NS if is_early else 0
+        _insert(
+            connection, finding.key, sink, kind, now_wall_ns, occurrence=occurrence, wait_ns=wait_ns
         )
 
-    is_up = finding.is_about_cluster and finding.state == "confirmed"
+    is_open = finding.is_about_cluster and finding.state == "confirmed"
     if not queued:
         if finding.is_about_cluster:
-            add("confirmed", 1)  # also of one that went away meanwhile
-        if finding.is_about_cluster and not is_up:
-            add("gone", 1)
+            add("opened", 1)  # also when it was resolved before it could be sent
+        if finding.is_about_cluster and not is_open:
+            add("resolved", 1)
         return
     last = queued[-1]
-    if (last.kind != "gone") == is_up:
-        if last.kind == "confirmed" and _is_corrected(finding, last):
-            add("corrected", last.turn)
-        elif last.kind == "gone" and finding.is_settled:
+    if (last.kind != "resolved") == is_open:
+        if last.kind == "opened" and _is_corrected(finding, last):
+            add("corrected", last.occurrence)
+        elif last.kind == "resolved" and finding.is_settled:
             connection.execute(_HURRY, (now_wall_ns, *identity(last)))
         return
-    is_first_word = len(queued) == 1 and finding.is_about_cluster
-    if last.is_untold and not is_first_word:  # the word before it holds again
+    is_only_opening = len(queued) == 1 and finding.is_about_cluster
+    if last.state == "pending" and not is_only_opening:  # the notification before it is true again
         connection.execute(DROP, identity(last))
-        _queue(connection, finding, sink, queued[:-1], now_wall_ns)
-    elif is_up:
-        add("confirmed", last.turn + 1)
+        _queue_finding(connection, finding, sink, queued[:-1], now_wall_ns)
+    elif is_open:
+        add("opened", last.occurrence + 1)
     else:
-        add("gone", last.turn)
+        add("resolved", last.occurrence)
 
 
-def _is_corrected(finding: Finding, told: Notification) -> bool:
-    """True when the last word on a cause is not the one that was told, or is being told."""
-    return finding.is_settled and bool(other_causes(told.cause, finding.cause))
+def _is_corrected(finding: Finding, sent: Notification) -> bool:
+    """True when the final cause differs from the one that was sent or is being sent."""
+    return finding.is_settled and bool(other_causes(sent.cause, finding.cause))

@@ -11,46 +11,53 @@ from typing import Literal
 
 from soak.core.model import Change, Evidence, Explanation, Finding
 
-NotificationKind = Literal["confirmed", "corrected", "gone"]
-NotificationState = Literal["pending", "sent", "never"]
+NotificationKind = Literal[
+    "opened", "corrected", "resolved", "missing", "returned", "aborted", "digest"
+]
+NotificationState = Literal["pending", "sending", "deferred", "sent", "refused"]
+STEPS: dict[NotificationKind, int] = {
+    "opened": 0,
+    "missing": 0,
+    "aborted": 0,
+    "digest": 0,
+    "corrected": 1,
+    "resolved": 2,
+    "returned": 2,
+}
+"""The order of the kinds within one occurrence of a subject."""
 RANK = {"warning": 0, "confirmed": 1, "gone": 2}
 """The state of a change never falls back: a batch that is delivered twice changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One message that a sink owes for a finding; (key, sink, kind, turn) is its identity."""
+    """One message to one sink; (subject, sink, occurrence, kind) is its identity."""
 
-    key: str
+    subject: str  # the key of a finding, a notice or a digest
     sink: str
     kind: NotificationKind
-    turn: int  # from 1; a further one each time that the finding came back
+    occurrence: int  # from 1; one more each time that the finding comes back
     state: NotificationState
     created_wall_ns: int
     next_at_wall_ns: int
     attempts: int  # counted when a try begins
-    detail: str
-    done_wall_ns: int | None = None  # sent, or given up
-    so_far: str = ""  # what the sink noted at its last try
-    cause: str = ""  # which people were told by it, or may have been
-
-    @property
-    def is_untold(self) -> bool:
-        """True as long as nobody can have heard of it."""
-        return self.state == "pending" and not self.attempts
+    detail: str  # the answer to the last try
+    done_wall_ns: int | None = None  # when it was sent or refused
+    progress: str = ""  # what the sink noted at its last try, such as which recipients have it
+    cause: str = ""  # the causes that readers know from it, or may know
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationContent:
-    """What a message says; `was` is the other cause that its readers know, or may, "" where there is none.
+    """What a notification about a finding says now.
 
-    A sequel that told some of its readers another cause is for all of them again; a first word has a sequel
-    for that.
+    `previous_cause` is the other cause that its readers know, or may know, "" if there is none. A correction
+    that told some readers another cause goes to all of them again: its `progress` is empty then.
     """
 
-    finding: Finding | None  # None: it is not there
-    was: str
-    so_far: str  # what the sink noted at its last try
+    finding: Finding | None  # None: it is not stored
+    previous_cause: str
+    progress: str
 
 
 def change_row(run: str, change: Change) -> tuple[object, ...]:
@@ -154,17 +161,17 @@ def explanations_of(causes: Sequence[Row], evidence: Sequence[Row]) -> tuple[Exp
 
 def notification_of(row: Row) -> Notification:
     return Notification(
-        key=row["key"],
+        subject=row["subject"],
         sink=row["sink"],
         kind=row["kind"],
-        turn=row["turn"],
+        occurrence=row["occurrence"],
         state=row["state"],
         created_wall_ns=row["created_wall_ns"],
         next_at_wall_ns=row["next_at_wall_ns"],
         attempts=row["attempts"],
         detail=row["detail"],
         done_wall_ns=row["done_wall_ns"],
-        so_far=row["so_far"],
+        progress=row["progress"],
         cause=row["cause"],
     )
 

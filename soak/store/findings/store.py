@@ -22,6 +22,7 @@ from soak.store.findings.rows import (
     RANK,
     Notification,
     NotificationContent,
+    NotificationKind,
     change_of,
     change_row,
     evidence_rows,
@@ -30,7 +31,7 @@ from soak.store.findings.rows import (
     finding_row,
     notification_of,
 )
-from soak.store.findings.schema import MIGRATIONS, TABLES, VERSION
+from soak.store.findings.schema import VERSION, bring_up_to_date
 
 BUSY_SECONDS = 5.0
 MAX_RETRY_WAIT_NS = 900 * SECOND_NS
@@ -38,7 +39,6 @@ MAX_RETRY_WAIT_NS = 900 * SECOND_NS
 
 _CHANGE = "INSERT OR REPLACE INTO changes VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 _CHECKPOINT = "INSERT OR REPLACE INTO checkpoints VALUES (?, ?)"
-_NOTICE_PREFIX = "notice."
 _FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
@@ -138,7 +138,7 @@ class FindingsStore:
             _save_parts(connection, finding)
             saved = _load_finding(connection, finding.key)
             if saved is not None and saved.state != "warning" and saved.causes:
-                outbox.queue(connection, saved, sinks, now_wall_ns)
+                outbox.queue_finding(connection, saved, sinks, now_wall_ns)
 
     def queue_added(self, run: str, sinks: Sequence[str], since_k: int, now_wall_ns: int) -> None:
         """Queue for sinks that a run did not have before, once, what it found; not what was over by then."""
@@ -146,7 +146,9 @@ class FindingsStore:
             rows = connection.execute("SELECT * FROM findings WHERE run = ?", (run,)).fetchall()
             for finding in [_finding_of_row(connection, row) for row in rows]:
                 if finding.state != "warning" and finding.causes:
-                    outbox.queue_added(connection, finding, sinks, since_k, now_wall_ns)
+                    outbox.queue_finding_for_added_sinks(
+                        connection, finding, sinks, since_k, now_wall_ns
+                    )
 
     def findings(self, run: str) -> list[Finding]:
         """Return the findings of a run in the order in which they were raised."""
@@ -161,116 +163,116 @@ class FindingsStore:
             return _load_finding(connection, key)
 
     def due(self, now_wall_ns: int) -> list[Notification]:
-        """Return what is to be sent now, oldest first; a sequel waits for what it follows."""
-        rows = self._rows(outbox.DUE, (now_wall_ns, now_wall_ns + MAX_RETRY_WAIT_NS))
-        return [notification_of(row) for row in rows]
+        """Return the notifications to send now, oldest first; each waits for the earlier ones of its subject."""
+        return self._notifications(outbox.DUE, (now_wall_ns, now_wall_ns + MAX_RETRY_WAIT_NS))
 
-    def lasting(self, sink: str) -> list[Notification]:
-        """Return what a sink was told of findings that it has not been told more of since."""
-        return [notification_of(row) for row in self._rows(outbox.LASTING, (sink,))]
+    def open_notifications(self) -> list[Notification]:
+        """Return the notifications that are neither sent nor refused."""
+        return self._notifications(outbox.OPEN, ())
 
-    def owed(self) -> int:
-        """Return how many messages are not settled."""
-        return int(self._rows("SELECT count(*) FROM outbox WHERE state = 'pending'", ())[0][0])
+    def unresolved(self, sink: str) -> list[Notification]:
+        """Return the newest notification that a sink got of each subject that is not resolved."""
+        return self._notifications(outbox.UNRESOLVED, (sink,))
 
-    def outbox(self, run: str) -> list[Notification]:
-        rows = self._rows(
-            """SELECT outbox.* FROM outbox JOIN findings USING (key) WHERE run = ?
-               ORDER BY created_wall_ns, key, sink, turn, outbox.kind""",
-            (run,),
-        )
-        return [notification_of(row) for row in rows]
+    def notifications(self, run: str) -> list[Notification]:
+        """Return all notifications about the findings of a run."""
+        return self._notifications(outbox.OF_RUN, (run,))
 
     def sent_between(self, sink: str, after_wall_ns: int, wall_ns: int) -> int:
-        """Return how many messages a sink has taken after one instant and up to another.
+        """Return how many messages other than digests a sink took after one instant and up to another.
 
-        What lies ahead was sent before the clock stepped back.
+        Messages that lie ahead of the second instant were sent before the clock stepped back.
         """
-        rows = self._rows(
-            """SELECT count(*) FROM outbox
-               WHERE sink = ? AND state = 'sent' AND done_wall_ns > ? AND done_wall_ns <= ?""",
-            (sink, after_wall_ns, wall_ns),
-        )
-        return int(rows[0][0])
+        return int(self._rows(outbox.SENT_BETWEEN, (sink, after_wall_ns, wall_ns))[0][0])
 
     def begin_try(
         self, row: Notification, now_wall_ns: int, next_at_wall_ns: int
     ) -> NotificationContent | None:
-        """Note a try that is about to be made, and what it says; None: it is not owed any more."""
+        """Store that a try begins, and return what it says; None: the notification is not needed any more."""
         latest = min(next_at_wall_ns, now_wall_ns + MAX_RETRY_WAIT_NS)
         with self._transaction() as connection:
-            word = _load_content(connection, row)
-            if row.kind == "corrected" and not word.was:
+            content = _content(connection, row)
+            if row.kind == "corrected" and not content.previous_cause:
                 connection.execute(outbox.DROP, outbox.identity(row))
                 return None
-            cause = (
-                "" if word.finding is None else outbox.joined_causes(row.cause, word.finding.cause)
-            )
-            values = (latest, word.so_far, cause, *outbox.identity(row))
-            tried = connection.execute(outbox.TRY, values)
-            return word if tried.rowcount else None
+            finding = content.finding
+            cause = "" if finding is None else outbox.joined_causes(row.cause, finding.cause)
+            values = (latest, content.progress, cause, *outbox.identity(row))
+            return content if connection.execute(outbox.BEGIN_TRY, values).rowcount else None
 
-    def word(self, row: Notification) -> NotificationContent:
-        """Return what a message says, tried or not."""
+    def content(self, row: Notification) -> NotificationContent:
+        """Return what a notification says, whether it was tried or not."""
         with self._snapshot() as connection:
-            return _load_content(connection, row)
+            return _content(connection, row)
 
     def mark_sent(self, row: Notification, now_wall_ns: int, detail: str = "") -> None:
         self._write(outbox.SETTLE, ("sent", now_wall_ns, detail, *outbox.identity(row)))
 
-    def mark_never(
-        self, row: Notification, now_wall_ns: int, detail: str, *, is_heard: bool = False
+    def mark_refused(
+        self, row: Notification, now_wall_ns: int, detail: str, *, may_have_arrived: bool = False
     ) -> None:
-        """Give up on a message that was refused for good; it stays in the outbox to be seen.
+        """Give up a notification that was refused for good; the row stays with its reason.
 
-        `row` is as it was before the try, and `is_heard` whether somebody may have got it in that.
+        `row` is as it was before the try; `may_have_arrived` is True when a reader may have got it in that try.
         """
         with self._transaction() as connection:
-            if not is_heard:
-                connection.execute(outbox.UNHEARD, (row.cause, *outbox.identity(row)))
-            values = ("never", now_wall_ns, detail, *outbox.identity(row))
+            if not may_have_arrived:
+                connection.execute(outbox.RESTORE_CAUSE, (row.cause, *outbox.identity(row)))
+            values = ("refused", now_wall_ns, detail, *outbox.identity(row))
             connection.execute(outbox.SETTLE, values)
 
-    def mark_retry(
+    def mark_deferred(
         self,
         row: Notification,
         now_wall_ns: int,
         next_at_wall_ns: int,
         detail: str,
-        so_far: str = "",
+        progress: str = "",
         *,
-        is_heard: bool = False,
+        may_have_arrived: bool = False,
     ) -> None:
-        """Put a message off; `row` and `is_heard` as for one that is given up."""
+        """Put a notification off to another try; `row` and `may_have_arrived` are as in `mark_refused`."""
         latest = min(next_at_wall_ns, now_wall_ns + MAX_RETRY_WAIT_NS)
         with self._transaction() as connection:
-            if not is_heard:
-                connection.execute(outbox.UNHEARD, (row.cause, *outbox.identity(row)))
-            values = (latest, detail, so_far, *outbox.identity(row))
-            connection.execute(outbox.PUT_OFF, values)
+            if not may_have_arrived:
+                connection.execute(outbox.RESTORE_CAUSE, (row.cause, *outbox.identity(row)))
+            values = (latest, detail, progress, *outbox.identity(row))
+            connection.execute(outbox.DEFER, values)
 
     def save_notice(
-        self, key: str, text: str, sinks: Sequence[str], now_wall_ns: int, *, is_over: bool
+        self,
+        key: str,
+        body: str,
+        kind: NotificationKind,
+        sinks: Sequence[str],
+        now_wall_ns: int,
     ) -> None:
-        """Keep what is to be said of the run itself, and queue that it began, or that it is over, once."""
+        """Store facts about the run itself and queue the notification about them, once."""
         with self._transaction() as connection:
-            connection.execute(_CHECKPOINT, (_NOTICE_PREFIX + key, text))
-            outbox.queue_notice(connection, key, sinks, now_wall_ns, is_over=is_over)
+            connection.execute("INSERT OR REPLACE INTO notices VALUES (?, ?)", (key, body))
+            outbox.queue_notice(connection, key, kind, sinks, now_wall_ns)
 
     def notice(self, key: str) -> str | None:
-        return self.checkpoint(_NOTICE_PREFIX + key)
+        rows = self._rows("SELECT body FROM notices WHERE key = ?", (key,))
+        return str(rows[0]["body"]) if rows else None
 
     def notices(self) -> list[str]:
-        """Return all that were kept, in the order of their keys."""
-        return list(self.checkpoints(_NOTICE_PREFIX).values())
+        """Return the bodies of all notices in the order of their keys."""
+        return [str(row["body"]) for row in self._rows("SELECT body FROM notices ORDER BY key", ())]
 
-    def checkpoints(self, prefix: str) -> dict[str, str]:
-        """Return all whose names begin so, in their order."""
-        rows = self._rows(
-            "SELECT name, value FROM checkpoints WHERE substr(name, 1, ?) = ? ORDER BY name",
-            (len(prefix), prefix),
-        )
-        return {str(row["name"]): str(row["value"]) for row in rows}
+    def queue_digest(self, sink: str, due_wall_ns: int) -> None:
+        """Queue the digest of an instant; it replaces an earlier one that was not sent."""
+        with self._transaction() as connection:
+            outbox.queue_digest(connection, sink, due_wall_ns)
+
+    def last_digest_ns(self, sink: str) -> int | None:
+        """Return the instant of the last digest that was sent or refused."""
+        at = self._rows(outbox.LAST_DIGEST, (sink,))[0]["at"]
+        return None if at is None else int(at)
+
+    def forget_digests_after(self, sink: str, wall_ns: int) -> None:
+        """Forget the digests of later instants, which were queued while the clock ran ahead."""
+        self._write(outbox.FORGET_DIGESTS, (sink, wall_ns))
 
     def checkpoint(self, name: str) -> str | None:
         rows = self._rows("SELECT value FROM checkpoints WHERE name = ?", (name,))
@@ -278,6 +280,9 @@ class FindingsStore:
 
     def set_checkpoint(self, name: str, value: str) -> None:
         self._write(_CHECKPOINT, (name, value))
+
+    def _notifications(self, statement: str, values: tuple[object, ...]) -> list[Notification]:
+        return [notification_of(row) for row in self._rows(statement, values)]
 
     def _write(self, statement: str, values: tuple[object, ...]) -> int:
         with self._transaction() as connection:
@@ -316,11 +321,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         return
     connection.execute("PRAGMA journal_mode = WAL")
     with _block(connection, "BEGIN IMMEDIATE"):
-        found = int(connection.execute("PRAGMA user_version").fetchone()[0])
-        if found < VERSION:
-            for statement in MIGRATIONS[found] if found else TABLES:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+        bring_up_to_date(connection)
 
 
 @contextmanager
@@ -381,13 +382,13 @@ def _load_finding(connection: sqlite3.Connection, key: str) -> Finding | None:
     return None if row is None else _finding_of_row(connection, row)
 
 
-def _load_content(connection: sqlite3.Connection, row: Notification) -> NotificationContent:
-    finding = _load_finding(connection, row.key)
+def _content(connection: sqlite3.Connection, row: Notification) -> NotificationContent:
+    finding = _load_finding(connection, row.subject)
     if finding is None:
-        return NotificationContent(finding, was="", so_far=row.so_far)
-    was = outbox.known_cause(connection, row, finding.cause)
-    is_other = row.kind != "confirmed" and bool(outbox.other_causes(row.cause, finding.cause))
-    return NotificationContent(finding, was, so_far="" if is_other else row.so_far)
+        return NotificationContent(None, previous_cause="", progress=row.progress)
+    previous = outbox.previous_cause(connection, row, finding.cause)
+    is_new_to_all = row.kind != "opened" and bool(outbox.other_causes(row.cause, finding.cause))
+    return NotificationContent(finding, previous, progress="" if is_new_to_all else row.progress)
 
 
 def _finding_of_row(connection: sqlite3.Connection, row: sqlite3.Row) -> Finding:

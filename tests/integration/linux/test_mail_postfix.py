@@ -14,9 +14,9 @@ from matplotlib.image import imread
 
 from soak.core.ports import Outcome
 from soak.sinks.mail import Config, build
+from tests.support.alerting import AlertWorld
 from tests.support.certificate import certificate
 from tests.support.postfix import Greylist, Postfix, postfix
-from tests.unit.alerting.test_alert_daemon import Desk
 
 pytestmark = pytest.mark.slow
 
@@ -44,14 +44,14 @@ def test_a_finding_and_its_sequel_lie_in_every_mailbox_once(tmp_path: Path) -> N
     """Over STARTTLS; headers whole, text as it was, and a picture in which there is something."""
     files = certificate(tmp_path)
     with postfix(files) as server:
-        desk = Desk(tmp_path, Outcome("retry"), state="gone")
-        desk.sink = build(sink_config(server, files))  # type: ignore[assignment]  # the real one
-        alerts = desk.alerts()
+        world = AlertWorld(tmp_path, Outcome("retry"), state="gone")
+        world.sink = build(sink_config(server, files))  # type: ignore[assignment]  # the real one
+        daemon = world.daemon()
 
         def is_told() -> bool:
-            desk.clock.advance(900)
-            alerts.poll()
-            return all(state == "sent" for _, state in desk.states())
+            world.clock.advance(900)
+            daemon.poll()
+            return all(state == "sent" for _, state in world.states())
 
         until(is_told, server)
         until(lambda: all(len(server.mails(name)) == 2 for name in "ab"), server)
@@ -85,17 +85,17 @@ def test_a_greylist_puts_off_and_the_mail_comes_once(tmp_path: Path) -> None:
     """450 on the first contact of each recipient is what greylists do; the next try is taken."""
     files = certificate(tmp_path)
     with Greylist().serving() as greylist, postfix(files, greylist) as server:
-        desk = Desk(tmp_path, Outcome("retry"))
-        desk.sink = build(sink_config(server, files))  # type: ignore[assignment]  # the real one
-        alerts = desk.alerts()
+        world = AlertWorld(tmp_path, Outcome("retry"))
+        world.sink = build(sink_config(server, files))  # type: ignore[assignment]  # the real one
+        daemon = world.daemon()
         tries = 0
 
         def is_told() -> bool:
             nonlocal tries
-            desk.clock.advance(900)
-            alerts.poll()
+            world.clock.advance(900)
+            daemon.poll()
             tries += 1
-            return desk.states() == [("confirmed", "sent")]
+            return world.states() == [("opened", "sent")]
 
         until(is_told, server)
         until(lambda: all(server.mails(name) for name in "ab"), server)

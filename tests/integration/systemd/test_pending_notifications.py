@@ -9,11 +9,11 @@ import pytest
 from aiosmtpd.controller import Controller
 
 from soak.store.findings.store import FindingsStore
+from tests.support.findings import SERIES, finding
+from tests.support.mail_server import Inbox, free_port
 from tests.support.synthetic_run import Shape, write_synthetic_run
 from tests.support.systemd_machine import SOAK
 from tests.support.systemd_world import World, booted, why_not
-from tests.unit.sinks.test_mail import Inbox, free_port
-from tests.unit.store.findings.test_findings_store import SERIES, finding
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
@@ -56,9 +56,9 @@ def test_a_mail_that_waits_for_its_server_outlives_the_run_and_its_daemon(world:
     finally:
         server.stop()
     with FindingsStore(folder.findings) as store:
-        states = [(row.kind, row.state) for row in store.outbox(RUN)]
+        states = [(row.kind, row.state) for row in store.notifications(RUN)]
 
     ids = [mail["Message-ID"] for _, mail in inbox.mails]
     assert ids == ["<run1-130.confirmed@localhost>", "<run1-130.gone@localhost>"]
-    assert states == [("confirmed", "sent"), ("gone", "sent")]
+    assert states == [("opened", "sent"), ("resolved", "sent")]
     assert world.show(UNIT, "Result") == "success"

@@ -63,4 +63,6 @@ def test_what_the_calendar_does_not_understand_is_told_with_its_place() -> None:
         0,
         "cron",
     )
-    assert (find_bad_cron(Alerts(digest="daily")) or ("", ""))[1].startswith("'daily' is no cron")
+    assert (find_bad_cron(Alerts(digest="daily")) or ("", ""))[1].startswith(
+        "'daily' is not a cron"
+    )

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from soak.sinks.mail import Config, MailSink
-from tests.unit.alerting.test_alert_daemon import DELIVERED, Desk
-from tests.unit.sinks.test_mail import Inbox, free_port, served
+from tests.support.alerting import DELIVERED, AlertWorld
+from tests.support.mail_server import Inbox, free_port, served
 
 TO = ("a@example.org", "b@example.org")
 ROUNDS = 6
@@ -66,7 +66,7 @@ class Full(Inbox):
         return await super().handle_DATA(server, session, envelope)
 
 
-def told(desk: Desk, inbox: Inbox, first_limit: float = 60.0) -> dict[str, list[str]]:
+def told(world: AlertWorld, inbox: Inbox, first_limit: float = 60.0) -> dict[str, list[str]]:
     """Return the ids of the mails that each recipient has after some rounds, in the order of their coming.
 
     Each round is that of a daemon of its own: nothing lives in its memory alone.
@@ -74,64 +74,64 @@ def told(desk: Desk, inbox: Inbox, first_limit: float = 60.0) -> dict[str, list[
     with served(inbox) as port:
         config = Config(to=TO, host="127.0.0.1", port=port)
         for limit_seconds in (first_limit, *[60.0] * ROUNDS):
-            desk.sink = MailSink(config, limit_seconds)  # type: ignore[assignment]  # the real one
-            desk.alerts().poll()
-            desk.clock.advance(900)
+            world.sink = MailSink(config, limit_seconds)  # type: ignore[assignment]  # the real one
+            world.daemon().poll()
+            world.clock.advance(900)
     return {name: [mail["Message-ID"] for to, mail in inbox.mails if name in to] for name in TO}
 
 
 @pytest.mark.parametrize("inbox", [Inbox, Greylisting, Full])
 def test_every_recipient_gets_each_mail_once(tmp_path: Path, inbox: type[Inbox]) -> None:
     """At once, from a greylist, from a server without room; over restarts of the daemon."""
-    desk = Desk(tmp_path, DELIVERED, state="gone").without_pictures()
-    ids = told(desk, inbox())
+    world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
+    ids = told(world, inbox())
 
     assert {name: sorted(found) for name, found in ids.items()} == {
         name: sorted(IDS) for name in TO
     }
-    assert desk.states() == [("confirmed", "sent"), ("gone", "sent")]
+    assert world.states() == [("opened", "sent"), ("resolved", "sent")]
 
 
 def test_a_server_that_answers_too_late_has_one_mail_under_one_id(tmp_path: Path) -> None:
     """On the wire it may come twice, which no client can know; a mailbox knows by the Message-ID."""
-    desk = Desk(tmp_path, DELIVERED, state="gone").without_pictures()
-    ids = told(desk, Slow(), first_limit=1.0)
+    world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
+    ids = told(world, Slow(), first_limit=1.0)
 
     assert [set(found) for found in ids.values()] == [IDS, IDS]
     assert max(len(found) for found in ids.values()) <= len(IDS) + 1
-    assert desk.states() == [("confirmed", "sent"), ("gone", "sent")]
+    assert world.states() == [("opened", "sent"), ("resolved", "sent")]
 
 
 def test_a_recipient_that_nobody_knows_costs_the_other_nothing(tmp_path: Path) -> None:
     """One mail of each to who is known; it counts as sent."""
-    desk = Desk(tmp_path, DELIVERED, state="gone").without_pictures()
-    ids = told(desk, Choosy())
+    world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
+    ids = told(world, Choosy())
 
     assert sorted(ids[TO[0]]) == sorted(IDS)
     assert ids[TO[1]] == []
-    assert desk.states() == [("confirmed", "sent"), ("gone", "sent")]
+    assert world.states() == [("opened", "sent"), ("resolved", "sent")]
 
 
 def test_a_server_that_refuses_is_asked_once(tmp_path: Path) -> None:
     """5yz is final: nothing is delivered, and the outbox says so."""
-    desk, inbox = Desk(tmp_path, DELIVERED).without_pictures(), Inbox()
+    world, inbox = AlertWorld(tmp_path, DELIVERED).without_charts(), Inbox()
     inbox.data_answer = "554 no"
-    ids = told(desk, inbox)
+    ids = told(world, inbox)
 
     assert ids == {name: [] for name in TO}
-    assert desk.states() == [("confirmed", "never")]
+    assert world.states() == [("opened", "refused")]
 
 
 def test_what_waited_for_a_server_that_was_down_comes_once(tmp_path: Path) -> None:
     """However often it was tried meanwhile."""
-    desk = Desk(tmp_path, DELIVERED).without_pictures()
+    world = AlertWorld(tmp_path, DELIVERED).without_charts()
     config = Config(to=TO, host="127.0.0.1", port=free_port())
-    desk.sink = MailSink(config)  # type: ignore[assignment]  # the real one
+    world.sink = MailSink(config)  # type: ignore[assignment]  # the real one
     for _ in range(ROUNDS):
-        desk.alerts().poll()
-        desk.clock.advance(900)
-    waiting = desk.states()
-    ids = told(desk, Inbox())
+        world.daemon().poll()
+        world.clock.advance(900)
+    waiting = world.states()
+    ids = told(world, Inbox())
 
-    assert waiting == [("confirmed", "pending")]
+    assert waiting == [("opened", "deferred")]
     assert ids == {name: ["<synthetic-1-130.confirmed@localhost>"] for name in TO}

@@ -1,4 +1,4 @@
-"""Digests: each reader gets each once, over restarts and the end of the run, and only who wants them."""
+"""Digests: each reader gets each digest once, over restarts and the end of the run."""
 
 from __future__ import annotations
 
@@ -7,140 +7,175 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from soak.alerting import after_run
-from soak.alerting.digest import DIGEST_RETRY_NS, pending_digests
-from soak.core.errors import FindingsError
+from soak.alerting.after_run import AfterRunDelivery
+from soak.alerting.message import COLUMNS
 from soak.core.phases import decision_line
 from soak.core.ports import Message
-from soak.core.units import SECOND_NS
 from soak.sinks import webhook
 from soak.store.findings.store import FindingsStore
-from tests.unit.alerting.test_alert_daemon import DELIVERED, RETRY, Desk, FakeSink
-from tests.unit.alerting.test_alert_failures import Hooked, end_run, owed_runs
+from tests.support.alerting import DELIVERED, NEVER, RETRY, AlertWorld, FakeSink, HookedSink
 
-PARTLY = replace(RETRY, so_far="a has it")
+PARTLY = replace(RETRY, progress="a has it")
 DAY_SECONDS = 86_400
+RETRY_SECONDS = 10
 
 
-class Uninterested(FakeSink):
+class SinkWithoutDigests(FakeSink):
     wants_digests = False
 
 
-def desk_with_digest(path: Path) -> Desk:
-    """Return a run whose finding was told, a digest of a day later due."""
-    desk = Desk(path, DELIVERED).without_pictures()
-    desk.say("alerts: {digest: '0 7 * * *'}")
-    desk.alerts().poll()
-    desk.clock.advance(DAY_SECONDS)
-    return desk
+def world_with_digest(path: Path) -> AlertWorld:
+    """Return a run whose finding was sent a day ago; a digest is due."""
+    world = AlertWorld(path, DELIVERED).without_charts()
+    world.change_plan("alerts: {digest: '0 7 * * *'}")
+    world.daemon().poll()
+    world.clock.advance(DAY_SECONDS)
+    return world
 
 
 def digests(sink: FakeSink) -> list[Message]:
     return [one for one in sink.messages if one.labels["finding"] == "digest"]
 
 
-def test_the_next_daemon_knows_who_has_got_a_digest(tmp_path: Path) -> None:
-    """It died after a mail that some of the recipients took: only the others get it once more."""
-    desk = desk_with_digest(tmp_path)
-    desk.sink = FakeSink(desk.clock, PARTLY, DELIVERED)
-    desk.alerts().poll()
-    desk.alerts().poll()
-    desk.alerts().poll()
+def test_a_digest_is_sent_once_a_day_and_repeated_until_it_is_taken(tmp_path: Path) -> None:
+    """Also when nothing was found since; a repeat is the same message."""
+    world = world_with_digest(tmp_path)
+    before = len(digests(world.sink))
+    world.sink = FakeSink(world.clock, RETRY, DELIVERED)
+    daemon = world.daemon()
+    for _ in range(3):
+        daemon.poll()
+        world.clock.advance(200)
+    world.daemon().poll()
 
-    assert [message.so_far for message in digests(desk.sink)] == ["", "a has it"]
+    first, second = world.sink.messages
+    assert before == 0
+    assert first == second
+    assert first.subject == "[soakd] synthetic: digest: 1 open, 1 new"
+    assert "findings  1 in total: 1 open, 1 new since 2026-" in first.text
+    assert max(map(len, first.text.splitlines())) <= COLUMNS
 
 
-def test_the_next_days_digest_is_new_to_all(tmp_path: Path) -> None:
-    desk = desk_with_digest(tmp_path)
-    desk.sink = FakeSink(desk.clock, PARTLY, DELIVERED)
-    desk.alerts().poll()
-    desk.clock.advance(DAY_SECONDS)
-    desk.alerts().poll()
+def test_the_next_daemon_knows_which_recipients_have_a_digest(tmp_path: Path) -> None:
+    """It died after a mail that some of the recipients took: the others get it then."""
+    world = world_with_digest(tmp_path)
+    world.sink = FakeSink(world.clock, PARTLY, DELIVERED)
+    for _ in range(3):
+        world.daemon().poll()
+        world.clock.advance(RETRY_SECONDS)
 
-    first, second = digests(desk.sink)
+    assert [message.progress for message in digests(world.sink)] == ["", "a has it"]
+
+
+def test_the_digest_of_the_next_day_replaces_one_that_was_not_sent(tmp_path: Path) -> None:
+    """It is new to all recipients."""
+    world = world_with_digest(tmp_path)
+    world.sink = FakeSink(world.clock, PARTLY, DELIVERED)
+    world.daemon().poll()
+    world.clock.advance(DAY_SECONDS)
+    world.daemon().poll()
+    world.daemon().poll()
+
+    first, second = digests(world.sink)
     assert first.key != second.key
-    assert second.so_far == ""
+    assert second.progress == ""
 
 
-def test_a_digest_that_was_put_off_is_tried_at_the_end(tmp_path: Path) -> None:
-    """Its wait is not waited for, as nobody comes after."""
-    desk = desk_with_digest(tmp_path)
-    desk.sink = FakeSink(desk.clock, PARTLY, DELIVERED)
-    alerts = desk.alerts()
-    alerts.poll()
-    alerts.poll()
-    alerts.farewell()
+def test_a_digest_that_was_deferred_is_tried_at_the_end(tmp_path: Path) -> None:
+    """Its wait is skipped, as no other daemon follows."""
+    world = world_with_digest(tmp_path)
+    world.folder.phases.write_text(decision_line("soak", 0) + decision_line("end", 130))
+    world.sink = FakeSink(world.clock, PARTLY, DELIVERED)
+    daemon = world.daemon()
+    daemon.poll()
+    daemon.poll()
+    daemon.shut_down()
 
-    assert [message.so_far for message in digests(desk.sink)] == ["", "a has it"]
+    assert [message.progress for message in digests(world.sink)] == ["", "a has it"]
 
 
-def test_a_digest_that_is_owed_at_the_end_is_told_after_it(tmp_path: Path) -> None:
-    """Once, by who tells what ended runs owe; that another day has come makes no other due."""
-    desk = desk_with_digest(tmp_path)
-    desk.sink = FakeSink(desk.clock, PARTLY)
-    desk.alerts().farewell()
-    end_run(desk)
-    sink = FakeSink(desk.clock, RETRY, DELIVERED)
-    desk.clock.advance(DAY_SECONDS // 2)
+def test_a_digest_that_is_pending_at_the_end_is_sent_after_it(tmp_path: Path) -> None:
+    """Once; no other digest becomes due after the run, although another day begins."""
+    world = world_with_digest(tmp_path)
+    world.folder.phases.write_text(decision_line("soak", 0) + decision_line("end", 130))
+    world.sink = FakeSink(world.clock, PARTLY)
+    world.daemon().shut_down()
+    world.end_run()
+    sink = FakeSink(world.clock, RETRY, DELIVERED)
+    world.clock.advance(DAY_SECONDS // 2)
     with ExitStack() as stack:
-        debts = owed_runs(desk, sink, stack)
-        owing = [debts.poll()]
-        desk.clock.advance(DIGEST_RETRY_NS / SECOND_NS)
-        owing += [debts.poll(), debts.poll()]
+        delivery = world.after_run(sink, stack)
+        pending = [delivery.poll()]
+        world.clock.advance(RETRY_SECONDS)
+        pending += [delivery.poll(), delivery.poll()]
 
-    assert [message.so_far for message in sink.messages] == ["a has it", "a has it"]
-    assert {message.key for message in sink.messages} == {digests(desk.sink)[0].key}
-    assert owing == [True, True, False]
-
-
-def test_a_digest_that_a_window_held_back_goes_out_at_the_end(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, DELIVERED).without_pictures()
-    desk.say("alerts: {digest: '0 7 * * *', maintenance: [{cron: '* * * * *', length: 1h}]}")
-    desk.clock.advance(DAY_SECONDS)
-    alerts = desk.alerts()
-    alerts.poll()
-    before = len(desk.sink.messages)
-    alerts.farewell()
-
-    assert (before, len(digests(desk.sink))) == (0, 1)
+    assert [message.progress for message in sink.messages] == ["a has it", "a has it"]
+    assert {message.key for message in sink.messages} == {digests(world.sink)[0].key}
+    assert pending == [True, True, False]
 
 
-def test_who_has_no_use_for_digests_gets_none(tmp_path: Path) -> None:
-    """An Alertmanager would have an alert that fires each day, with nothing to mend."""
-    desk = desk_with_digest(tmp_path)
-    desk.sink = Uninterested(desk.clock, DELIVERED)
-    desk.alerts().poll()
-    desk.alerts().farewell()
-    end_run(desk)
+def test_a_digest_that_a_maintenance_window_delayed_is_sent_at_the_end(tmp_path: Path) -> None:
+    world = AlertWorld(tmp_path, DELIVERED).without_charts()
+    world.change_plan(
+        "alerts: {digest: '0 7 * * *', maintenance: [{cron: '* * * * *', length: 1h}]}"
+    )
+    world.folder.phases.write_text(decision_line("soak", 0) + decision_line("end", 130))
+    world.clock.advance(DAY_SECONDS)
+    daemon = world.daemon()
+    daemon.poll()
+    before = len(world.sink.messages)
+    daemon.shut_down()
+
+    assert (before, len(digests(world.sink))) == (0, 1)
+
+
+def test_a_sink_that_wants_no_digests_gets_none(tmp_path: Path) -> None:
+    """In an Alertmanager each would be an alert that fires every day."""
+    world = world_with_digest(tmp_path)
+    world.sink = SinkWithoutDigests(world.clock, DELIVERED)
+    world.daemon().poll()
+    world.daemon().shut_down()
+    world.end_run()
     with ExitStack() as stack:
-        is_owing = owed_runs(desk, desk.sink, stack).poll()
+        is_pending = world.after_run(world.sink, stack).poll()
 
-    assert (desk.sink.messages, is_owing) == ([], False)
+    assert (world.sink.messages, is_pending) == ([], False)
     assert not webhook.build(webhook.Config(url="http://127.0.0.1:9")).wants_digests
 
 
-def test_a_digest_to_nobody_any_more_is_given_up(tmp_path: Path) -> None:
-    """Its sink has left the plan: nobody tries for a day what cannot be."""
-    desk = desk_with_digest(tmp_path)
-    desk.sink = FakeSink(desk.clock, RETRY)
-    desk.alerts().poll()
-    end_run(desk)
+def test_a_digest_to_a_sink_that_left_the_plan_is_dropped(tmp_path: Path) -> None:
+    world = world_with_digest(tmp_path)
+    world.sink = FakeSink(world.clock, RETRY)
+    world.daemon().poll()
+    world.end_run()
+    world.clock.advance(RETRY_SECONDS)
+    runs = world.folder.path.parent
     with ExitStack() as stack:
-        debts = after_run.AfterRunDelivery(
-            desk.folder.path.parent, desk.clock, stack, sinks_of=lambda _: {}
-        )
-        owing = [debts.poll(), debts.poll()]
+        delivery = AfterRunDelivery(runs, world.clock, stack, sinks_of=lambda _: {})
+        pending = [delivery.poll(), delivery.poll()]
 
-    assert owing == [True, False]
+    assert pending == [True, False]
 
 
-def test_who_has_got_it_is_noted_before_anything_else_is_sent(tmp_path: Path) -> None:
-    """The drive took nothing when part of them had it: no try until it is on disk."""
-    desk = desk_with_digest(tmp_path)
-    sink = FakeSink(desk.clock, PARTLY, DELIVERED)
-    findings = desk.folder.findings
+def test_a_digest_is_dropped_once_the_plan_has_none(tmp_path: Path) -> None:
+    world = world_with_digest(tmp_path)
+    world.sink = FakeSink(world.clock, RETRY)
+    world.daemon().poll()
+    world.change_plan("alerts: {}")
+    world.clock.advance(RETRY_SECONDS)
+    world.sink = FakeSink(world.clock, DELIVERED)
+    world.daemon().poll()
+
+    with FindingsStore(world.folder.findings) as store:
+        assert store.open_notifications() == []
+    assert world.sink.messages == []
+
+
+def test_nothing_is_sent_before_the_last_result_is_on_disk(tmp_path: Path) -> None:
+    """The drive took no writes when one recipient had the digest: no try until that is stored."""
+    world = world_with_digest(tmp_path)
+    sink = FakeSink(world.clock, PARTLY, DELIVERED)
+    findings = world.folder.findings
     moved = findings.with_suffix(".moved")
 
     def break_once(_message: Message) -> None:
@@ -148,60 +183,49 @@ def test_who_has_got_it_is_noted_before_anything_else_is_sent(tmp_path: Path) ->
             findings.rename(moved)
             findings.mkdir()
 
-    desk.sink = Hooked(sink, break_once)  # type: ignore[assignment]  # as much as is asked of it
-    alerts = desk.alerts()
-    alerts.poll()
-    desk.clock.advance(DIGEST_RETRY_NS / SECOND_NS)
-    alerts.poll()
+    world.sink = HookedSink(sink, break_once)  # type: ignore[assignment]  # all that is called of it
+    daemon = world.daemon()
+    daemon.poll()
+    world.clock.advance(RETRY_SECONDS)
+    daemon.poll()
     tried = len(digests(sink))
     findings.rmdir()
     shutil.copy(moved, findings)
-    alerts.poll()
+    daemon.poll()
+    world.clock.advance(RETRY_SECONDS)
+    daemon.poll()
 
     assert tried == 1
-    assert [message.so_far for message in digests(sink)] == ["", "a has it"]
+    assert [message.progress for message in digests(sink)] == ["", "a has it"]
 
 
-def test_a_damaged_note_is_an_error_and_no_guess(tmp_path: Path) -> None:
-    desk = desk_with_digest(tmp_path)
-    with FindingsStore(desk.folder.findings) as store:
-        store.set_checkpoint("digest.mail.tried", "[")
-        with pytest.raises(FindingsError, match="digests to mail is damaged"):
-            pending_digests(store)
+def test_a_bug_in_a_sink_is_retried_and_a_refusal_is_final(tmp_path: Path) -> None:
+    world = world_with_digest(tmp_path)
+    faults = [ValueError("no")]
 
+    def fail_once(_message: Message) -> None:
+        if faults:
+            raise faults.pop()
 
-def test_the_farewell_of_a_pause_is_bounded_in_time(tmp_path: Path) -> None:
-    """Twenty mails on a slow server would be cut off in the middle of one; the rest waits for who comes."""
-    desk = Desk(tmp_path).without_pictures()
-    desk.sink = FakeSink(desk.clock, DELIVERED, seconds=4.0)
-    for number in range(20):
-        desk.save("confirmed", key=f"synthetic-1-{200 + number}")
-    desk.folder.phases.write_text(decision_line("soak", 0))
-    desk.alerts().farewell()
+    sink = FakeSink(world.clock, NEVER)
+    world.sink = HookedSink(sink, fail_once)  # type: ignore[assignment]  # all that is called of it
+    daemon = world.daemon()
+    states = []
+    for _ in range(3):
+        daemon.poll()
+        with FindingsStore(world.folder.findings) as store:
+            states.append([row.state for row in store.open_notifications()])
+        world.clock.advance(RETRY_SECONDS)
 
-    assert len(desk.sink.messages) == 3
-    assert desk.states().count(("confirmed", "pending")) == 18
-
-
-def test_a_round_that_is_to_stop_begins_nothing(tmp_path: Path) -> None:
-    """Told to stop in the middle of a mail, it leaves digests and all else to the farewell."""
-    desk = desk_with_digest(tmp_path)
-    desk.sink = FakeSink(desk.clock, DELIVERED)
-    desk.save("confirmed", key="synthetic-1-200")
-    desk.alerts().poll(lambda: bool(desk.sink.messages))
-
-    assert len(desk.sink.messages) == 1
-
-
-def test_who_tells_ended_runs_stops_between_two_messages(tmp_path: Path) -> None:
-    """A minute each of many on a slow server would outlast what a service is given to stop."""
-    desk = Desk(tmp_path, DELIVERED).without_pictures()
-    desk.save("confirmed", key="synthetic-1-200")
-    end_run(desk)
-    sink = FakeSink(desk.clock, DELIVERED)
-    with ExitStack() as stack:
-        debts = owed_runs(desk, sink, stack)
-        debts.is_stopped = lambda: bool(sink.messages)
-        debts.poll()
-
+    assert states == [["deferred"], [], []]
     assert len(sink.messages) == 1
+
+
+def test_a_round_that_is_stopped_begins_no_other_message(tmp_path: Path) -> None:
+    """Stopped during a mail, it leaves the digest to the shutdown."""
+    world = world_with_digest(tmp_path)
+    world.sink = FakeSink(world.clock, DELIVERED)
+    world.save("confirmed", key="synthetic-1-200")
+    world.daemon().poll(lambda: bool(world.sink.messages))
+
+    assert len(world.sink.messages) == 1

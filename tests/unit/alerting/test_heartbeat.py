@@ -20,7 +20,7 @@ from soak.alerting.heartbeat import (
     queue_run_aborted,
     read_notices,
 )
-from soak.alerting.heartbeat_message import About, compose
+from soak.alerting.heartbeat_message import compose
 from soak.core.errors import FindingsError
 from soak.core.journal_format import End, encode
 from soak.core.phases import decision_line
@@ -40,10 +40,10 @@ STEP_NS = 5
 class Beats:
     """A daemon looked at every five seconds: it gives a sign in some of the stretches, and in others none."""
 
-    def __init__(self, *, is_told: bool = False) -> None:
+    def __init__(self, *, is_reported: bool = False) -> None:
         self.second = 0
         self.pulse = Heartbeat(
-            0, 0, 3 * SECOND_NS, is_told, silent_ns=MISSING_AFTER_NS if is_told else 0
+            0, 0, 3 * SECOND_NS, is_reported, silent_ns=MISSING_AFTER_NS if is_reported else 0
         )
 
     def alive(self, seconds: int) -> Beats:
@@ -55,48 +55,48 @@ class Beats:
     def _go_on(self, seconds: int, *, is_alive: bool) -> Beats:
         for _ in range(0, seconds, STEP_NS):
             self.second += STEP_NS
-            sign = self.second if is_alive else self.pulse.sign
-            self.pulse.look(sign, self.second * SECOND_NS, STEP_NS * SECOND_NS)
+            sign = self.second if is_alive else self.pulse.activity
+            self.pulse.update(sign, self.second * SECOND_NS, STEP_NS * SECOND_NS)
         return self
 
 
-def test_it_is_missed_after_five_minutes_and_since_its_last_sign() -> None:
+def test_it_is_missing_after_five_minutes_and_since_its_last_sign() -> None:
     early, late = Beats().alive(60).silent(295), Beats().alive(60).silent(300)
 
-    assert (early.pulse.is_missed, late.pulse.is_missed) == (False, True)
-    assert late.pulse.since_ns == 60 * SECOND_NS
+    assert (early.pulse.is_missing, late.pulse.is_missing) == (False, True)
+    assert late.pulse.silent_since_ns == 60 * SECOND_NS
 
 
-@pytest.mark.parametrize(("dead", "up", "is_missed"), [(25, 10, True), (20, 40, False)])
-def test_one_that_dies_again_and_again_is_missed_when_it_is_dead_for_longer(
-    dead: int, up: int, *, is_missed: bool
+@pytest.mark.parametrize(("dead", "up", "is_missing"), [(25, 10, True), (20, 40, False)])
+def test_one_that_dies_again_and_again_is_missing_when_it_is_dead_for_longer(
+    dead: int, up: int, *, is_missing: bool
 ) -> None:
     """For an hour; one that is up most of the time leaves gaps, and no more."""
     beats = Beats().alive(60)
     for _ in range(3600 // (dead + up)):
         beats.silent(dead)
-        found = beats.pulse.is_missed
+        found = beats.pulse.is_missing
         beats.alive(up)
 
-    assert found is is_missed
+    assert found is is_missing
 
 
 def test_a_start_has_ten_minutes_which_count_for_nothing_after_it() -> None:
     started = Beats().silent(590).alive(5)
 
-    assert not started.pulse.is_missed
-    assert not started.silent(295).pulse.is_missed
-    assert started.silent(5).pulse.is_missed
-    assert Beats().silent(600).pulse.is_missed
+    assert not started.pulse.is_missing
+    assert not started.silent(295).pulse.is_missing
+    assert started.silent(5).pulse.is_missing
+    assert Beats().silent(600).pulse.is_missing
 
 
 def test_one_that_people_were_told_of_is_back_after_five_minutes_of_signs() -> None:
     """A moment of life is none, and the time it takes to start changes nothing."""
-    told = Beats(is_told=True).silent(1000).alive(100).silent(50).alive(245)
+    told = Beats(is_reported=True).silent(1000).alive(100).silent(50).alive(245)
 
     assert told.pulse.silent_ns > 0
     assert told.alive(5).pulse.silent_ns == 0
-    assert told.pulse.until_ns == 1150 * SECOND_NS
+    assert told.pulse.silent_until_ns == 1150 * SECOND_NS
 
 
 # --- A daemon that is missed while its run goes on is told once, and once when it is back; no other silence.
@@ -119,7 +119,7 @@ class World:
         self.decide(("soak", 0), ("drain", 100_000))
         self.clock = FakeClock()
         self.sent: list[Message] = []
-        self.silences = self.watcher()
+        self.monitor = self.watcher()
 
     def decide(self, *decisions: tuple[str, int]) -> None:
         self.folder.phases.write_text("".join(decision_line(*one) for one in decisions))  # type: ignore[arg-type]  # literals
@@ -128,14 +128,14 @@ class World:
         """Replace parts of the run's plan."""
         body = yaml.safe_load(self.folder.plan.read_text())
         self.folder.plan.write_text(yaml.safe_dump({**body, **more}))
-        self.silences = self.watcher()
+        self.monitor = self.watcher()
 
     def watcher(self) -> HeartbeatMonitor:
         """Return what a daemon that is started now looks with."""
         plan = load(self.folder.plan.read_text(), "plan.yaml").plan
         return HeartbeatMonitor(self.folder, plan, read_run(self.folder), ("mail",), self.clock)
 
-    def alerts(self, sink: Sink | None = None) -> AlertDaemon:
+    def daemon(self, sink: Sink | None = None) -> AlertDaemon:
         plan = load(self.folder.plan.read_text(), "plan.yaml").plan
         sinks = {"mail": sink or self}
         return AlertDaemon(self.folder, plan, read_run(self.folder), sinks, self.clock)
@@ -154,7 +154,7 @@ class World:
             self.clock.advance(STEP)
             for source in recording:
                 self.write(source)
-            self.silences.poll()
+            self.monitor.poll()
 
     def told(self) -> list[tuple[str, bool]]:
         """Return who was missed, and whether they are back."""
@@ -167,7 +167,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_one_that_records_no_more_is_missed_after_five_minutes(world: World) -> None:
+def test_one_that_records_no_more_is_missing_after_five_minutes(world: World) -> None:
     """Since its last record; those that died with it are in the same message."""
     world.go_on(60)
     world.go_on(290, recording=(PROBE,))
@@ -200,13 +200,13 @@ def test_one_that_ended_on_purpose_is_not_missed(world: World) -> None:
         world.write(source, encode(End(1)))
     world.go_on(590, recording=())
     world.clock.advance(86_400)
-    world.silences = world.watcher()
+    world.monitor = world.watcher()
     world.go_on(700)
 
     assert world.told() == []
 
 
-def test_one_that_does_not_come_back_from_an_orderly_end_is_missed(world: World) -> None:
+def test_one_that_does_not_come_back_from_an_orderly_end_is_missing(world: World) -> None:
     """Restarted by hand, and dead at every start since. Another host may be done for good."""
     world.go_on(60, recording=(*ALL, "probe@b1"))
     for source in (PROBE, "probe@b1"):
@@ -221,7 +221,7 @@ def test_one_that_does_not_come_back_from_an_orderly_end_is_missed(world: World)
     assert silence.since_wall_ns == FakeClock().wall_ns() + 70 * 10**9
 
 
-def test_after_the_last_second_nobody_is_missed(world: World) -> None:
+def test_after_the_last_second_nobody_is_missing(world: World) -> None:
     """Producers are done when the drain begins, the others at the end."""
     world.plan({"phases": {"warm_up": "5s", "soak": "1h", "drain": "1h"}})
     world.decide(("soak", 0), ("drain", 60))
@@ -233,7 +233,7 @@ def test_after_the_last_second_nobody_is_missed(world: World) -> None:
     assert world.told() == []
 
 
-def test_before_the_first_second_nobody_is_missed(world: World) -> None:
+def test_before_the_first_second_nobody_is_missing(world: World) -> None:
     """Of several hosts one may be ready an hour early."""
     world.clock.step_wall(-3600)
     world.go_on(700, recording=())
@@ -273,7 +273,7 @@ def test_time_in_which_nobody_looked_does_not_count(world: World) -> None:
     world.go_on(60)
     for _ in range(10):
         world.clock.advance(3600)
-        world.silences.poll()
+        world.monitor.poll()
         world.go_on(20)
 
     assert world.told() == []
@@ -283,7 +283,7 @@ def test_the_next_alert_daemon_tells_nothing_twice_and_the_rest(world: World) ->
     """Killed after it had told that a daemon is missed, and started again."""
     world.go_on(60)
     world.go_on(320, recording=(CONSUMER, PROBE))
-    world.silences = world.watcher()
+    world.monitor = world.watcher()
     world.go_on(700, recording=(CONSUMER, PROBE))
     before = world.told()
     world.go_on(320)
@@ -297,14 +297,14 @@ def test_one_that_came_back_while_nobody_looked_is_back_since_somebody_looks(wor
     world.go_on(60)
     world.go_on(320, recording=(CONSUMER, PROBE))
     world.clock.advance(1000)
-    world.silences = world.watcher()
+    world.monitor = world.watcher()
     world.go_on(320)
 
     (silence,) = read_notices(world.folder)
     assert silence.until_wall_ns == FakeClock().wall_ns() + (1380 + STEP) * 10**9
 
 
-def test_what_comes_from_other_hosts_is_missed_once_it_was_heard(world: World) -> None:
+def test_what_comes_from_other_hosts_is_missing_once_it_was_heard(world: World) -> None:
     """Nobody here knows whether a host is to be there; and its records come over a topic, late."""
     world.write("probe@b1")
     world.go_on(700)
@@ -318,7 +318,7 @@ def test_what_comes_from_other_hosts_is_missed_once_it_was_heard(world: World) -
     assert world.told() == [("probe@b1", False)]
 
 
-def test_under_a_service_manager_one_that_never_recorded_is_missed(world: World) -> None:
+def test_under_a_service_manager_one_that_never_recorded_is_missing(world: World) -> None:
     """It has no journal; a run by hand may have it on another host."""
     world.plan({"load": {"rate": "400/s", "producers": 2}})
     world.go_on(620)
@@ -330,7 +330,7 @@ def test_under_a_service_manager_one_that_never_recorded_is_missed(world: World)
     assert world.told() == [(f"produce.1@{host_name()}", False)]
 
 
-def test_a_detector_that_takes_nothing_in_is_missed(world: World) -> None:
+def test_a_detector_that_takes_nothing_in_is_missing(world: World) -> None:
     """Ten minutes after its last batch, and only while there is something to take in."""
     commits = world.folder.checkpoint / "commits"
     commits.mkdir(parents=True)
@@ -344,7 +344,7 @@ def test_a_detector_that_takes_nothing_in_is_missed(world: World) -> None:
     assert world.told() == [("detect-stream", False)]
 
 
-def test_a_conductor_that_decides_nothing_is_missed(world: World) -> None:
+def test_a_conductor_that_decides_nothing_is_missing(world: World) -> None:
     """The run has begun by the clock, and no daemon knows of a phase. It is back with the first decision."""
     world.decide()
     as_service(world.folder)
@@ -373,7 +373,7 @@ def test_where_it_cannot_be_kept_all_are_given_time_anew(world: World) -> None:
 
 def test_journals_that_nobody_can_look_at_end_no_alert_daemon(world: World) -> None:
     """Out of open files, or a drive that fails: it goes on, and all are given time anew."""
-    alerts = world.alerts()
+    daemon = world.daemon()
     unreadable = world.folder.journal / PROBE / "000001.jsonl"
     for second in range(0, 1200, STEP):
         world.clock.advance(STEP)
@@ -383,7 +383,7 @@ def test_journals_that_nobody_can_look_at_end_no_alert_daemon(world: World) -> N
             unreadable.rmdir()
         for source in (CONSUMER, PRODUCER) if 60 <= second < 600 else ALL:
             world.write(source)
-        alerts.poll()
+        daemon.poll()
 
     assert world.sent == []
 
@@ -395,42 +395,42 @@ def test_who_is_back_before_anybody_was_told_was_never_away(world: World) -> Non
     world.go_on(320)
 
     with FindingsStore(world.folder.findings) as store:
-        assert store.owed() == 0
+        assert store.open_notifications() == []
 
 
 MISSED = f"""\
-The run goes on without a part of it, which does nothing, or dies again and again.
-What is not recorded is a gap, in which nothing can be found.
+The run continues without these daemons: they do nothing, or crash at every start.
+Nothing can be detected in the time that they do not record.
 This says nothing about the cluster.
 
-lacking   {PRODUCER}
+missing   {PRODUCER}
 since     2026-09-21 14:14:20Z
-look      on {host_name()}: tail LOGS/produce.0.log
+logs      on {host_name()}: tail LOGS/produce.0.log
 run       synthetic-1
 """
 
 
 def test_both_words_reach_people_as_one_thread(world: World) -> None:
     """Subject and text to the letter; the second is the sequel of the first, with the same labels."""
-    alerts = world.alerts()
+    daemon = world.daemon()
     for second in range(0, 760, STEP):
         world.clock.advance(STEP)
         for source in ALL if not 60 <= second < 400 else (CONSUMER, PROBE):
             world.write(source)
-        alerts.poll()
+        daemon.poll()
 
     first, second_ = world.sent
     logs = str(world.folder.logs)
-    assert first.subject == f"[soakd] synthetic: the run lacks {PRODUCER} since 14:14:20Z"
+    assert first.subject == f"[soakd] synthetic: no heartbeat of {PRODUCER} since 14:14:20Z"
     assert first.text == MISSED.replace("LOGS", logs)
-    assert second_.subject == f"[soakd] synthetic: {PRODUCER} back after 5 min 40 s"
-    assert "back      since 14:20:00Z, after 5 min 40 s\n" in second_.text
+    assert second_.subject == f"[soakd] synthetic: heartbeat of {PRODUCER} back after 5 min 40 s"
+    assert "back      at 14:20:00Z, after 5 min 40 s\n" in second_.text
     assert second_.follows == first.key
     assert first.labels == second_.labels
     assert (first.end_wall_ns, second_.end_wall_ns) == (None, first.begin_wall_ns + 340 * 10**9)
 
 
-def test_that_one_is_missed_says_so_when_it_is_back_by_then(world: World) -> None:
+def test_that_one_is_missing_says_so_when_it_is_back_by_then(world: World) -> None:
     """The sink was away when it was to be told: nobody is to get up for it."""
     is_away = True
 
@@ -438,55 +438,53 @@ def test_that_one_is_missed_says_so_when_it_is_back_by_then(world: World) -> Non
         def send(self, message: Message) -> Outcome:
             return Outcome("retry", "away") if is_away else world.send(message)
 
-    alerts = world.alerts(Flaky())
+    daemon = world.daemon(Flaky())
     for second in range(0, 1800, STEP):
         world.clock.advance(STEP)
         is_away = second < 900
         for source in ALL if not 60 <= second < 400 else (CONSUMER, PROBE):
             world.write(source)
-        alerts.poll()
+        daemon.poll()
 
     first, last = world.sent
     assert first.text.startswith(
-        "It is over by now, as the next message tells.\n\nThe run goes on without a part of it"
+        "This is resolved by now, see the next message.\n\nThe run continues without these"
     )
     assert "back after" in last.subject
-    assert "over by now" not in last.text
+    assert "resolved by now" not in last.text
 
 
 AFAR = f"""\
-What these record on other hosts does not come here any more.
-It may wait there until it can be sent; nothing is found in it before.
+Records of these daemons on other hosts do not arrive any more.
+They may wait there to be sent; until then nothing is detected in them.
 
-lacking   probe@b1, probe@b2
+missing   probe@b1, probe@b2
 since     2026-09-21 14:14:20Z
-here      on {host_name()}: tail LOGS/receive.log
-between   does the cluster of the topic in `ship` answer?
-there     on b1: probe.log and ship.log in its run folder's logs
+logs      on {host_name()}: tail LOGS/receive.log
+cluster   check that the cluster of the topic in `ship` is up
+logs      on b1: probe.log and ship.log in the log folder of its run
 run       synthetic-1
 """
 
 
-def test_that_other_hosts_are_not_heard_is_told_in_words_of_its_own(world: World) -> None:
+def test_that_other_hosts_are_not_heard_is_reported_in_words_of_its_own(world: World) -> None:
     """The topic's cluster may be away, which is the one under test, and their records wait there: no gap."""
-    alerts = world.alerts()
+    daemon = world.daemon()
     for second in range(0, 860, STEP):
         world.clock.advance(STEP)
         is_cut = 60 <= second < 500
         for source in ALL if is_cut else (*ALL, "probe@b1", "probe@b2"):
             world.write(source)
-        alerts.poll()
+        daemon.poll()
 
     first, last = world.sent
-    assert first.subject == (
-        "[soakd] synthetic: nothing comes from probe@b1, probe@b2 since 14:14:20Z"
-    )
+    assert first.subject == ("[soakd] synthetic: no records of probe@b1, probe@b2 since 14:14:20Z")
     assert first.text == AFAR.replace("LOGS", str(world.folder.logs))
     assert last.subject == (
-        "[soakd] synthetic: probe@b1, probe@b2 heard from again after 7 min 20 s"
+        "[soakd] synthetic: records of probe@b1, probe@b2 back after 7 min 20 s"
     )
     assert last.text.startswith(
-        "What these record on other hosts comes here again, with what waited there.\n\nlacking "
+        "Records of these daemons arrive again, with those that waited on their hosts.\n\nmissing "
     )
 
 
@@ -513,7 +511,7 @@ def test_a_host_that_was_asleep_misses_nobody(world: World) -> None:
     assert world.told() == []
 
 
-def test_one_that_died_before_a_sleep_is_missed_since_it_died(world: World) -> None:
+def test_one_that_died_before_a_sleep_is_missing_since_it_died(world: World) -> None:
     """What the host slept is no time of silence, but it is time that has passed."""
     world.go_on(60)
     world.go_on(100, recording=(CONSUMER, PROBE))
@@ -530,7 +528,7 @@ def test_names_of_others_stay_text_in_their_line() -> None:
     """A source is called as another host calls itself; a path may hold what is no character."""
     silence = Notice("k", ("probe@b\n\x1b[2J",), 0, host="h1", logs="/runs/\udce9")
 
-    message = compose(silence, "confirmed", About("run1", "demo"), 0)
+    message = compose(silence, "missing", "run1", "demo", 0)
 
     assert message.subject.isprintable()
     assert all(line.isprintable() for line in message.text.splitlines())
@@ -541,9 +539,9 @@ def test_who_is_back_on_another_day_has_its_day() -> None:
     since_ns = FakeClock().wall_ns()
     silence = Notice("k", ("probe@b",), since_ns, since_ns + 36 * 3600 * 10**9, host="h1")
 
-    text = compose(silence, "gone", About("run1", "demo"), 0).text
+    text = compose(silence, "returned", "run1", "demo", 0).text
 
-    assert "back      since 2026-09-23 02:13:20Z, after 36 h\n" in text
+    assert "back      at 2026-09-23 02:13:20Z, after 36 h\n" in text
 
 
 def test_where_to_look_is_what_it_was_when_somebody_was_missed(world: World) -> None:
@@ -552,17 +550,17 @@ def test_where_to_look_is_what_it_was_when_somebody_was_missed(world: World) -> 
     world.decide()
     world.go_on(320, recording=())
     PlanHome(world.folder.path.parent).current.unlink()
-    world.alerts().poll()
+    world.daemon().poll()
 
     (message,) = world.sent
-    assert f"look      on {host_name()}: journalctl -t soak-conduct -n 50\n" in message.text
+    assert f"logs      on {host_name()}: journalctl -t soak-conduct -n 50\n" in message.text
 
 
 @pytest.mark.parametrize(
     ("daemon", "logs", "where"),
     [
         ("probe@b1", "", "on b1: journalctl -t soak-host -t soak-probe -t soak-ship -n 50"),
-        ("probe@b1", "/runs/logs", "on b1: probe.log and ship.log in its run folder's logs"),
+        ("probe@b1", "/runs/logs", "on b1: probe.log and ship.log in the log folder of its run"),
         (DETECT, "", "on h1: journalctl -t soak-detect -n 50"),
     ],
 )
@@ -570,7 +568,7 @@ def test_where_to_look_is_on_the_host_of_the_daemon(daemon: str, logs: str, wher
     """A broker's host runs one unit alone, `soak-host@`; where it keeps other logs nobody here knows."""
     silence = Notice("run1-x-1", (daemon,), 0, host="h1", logs=logs)
 
-    text = compose(silence, "confirmed", About("run1", "demo"), 0).text
+    text = compose(silence, "missing", "run1", "demo", 0).text
 
     assert where in text.splitlines()[-2]
 
@@ -581,25 +579,25 @@ def test_that_a_run_was_given_up_reaches_people(world: World) -> None:
     sinks = dataclasses.replace(plan, sinks={"mail": None})
     why = "consume.0 died 6 times in a minute (exit 1)"
     queue_run_aborted(world.folder, sinks, read_run(world.folder), world.clock, why)
-    alerts = world.alerts()
-    alerts.poll()
-    alerts.poll()
+    daemon = world.daemon()
+    daemon.poll()
+    daemon.poll()
 
     (message,) = world.sent
-    assert message.subject == f"[soakd] synthetic: given up: {why}"
-    assert message.text.startswith(f"The run has ended before its time: {why}.\n")
-    assert f"look      on host: {world.folder.logs}\n" in message.text
+    assert message.subject == f"[soakd] synthetic: run aborted: {why}"
+    assert message.text.startswith(f"The run was aborted: {why}.\n")
+    assert f"logs      on host: {world.folder.logs}\n" in message.text
 
 
-def test_the_digest_names_who_is_missed(world: World) -> None:
+def test_the_digest_names_who_is_missing(world: World) -> None:
     world.plan({"alerts": {"digest": "0 7 * * *"}})
     world.go_on(60)
     world.go_on(320, recording=(CONSUMER, PROBE))
     world.clock.advance(86_400)
-    world.alerts().poll()
+    world.daemon().poll()
 
     (digest,) = [one for one in world.sent if "digest" in one.subject]
-    assert f"lacking   {PRODUCER} since 2026-09-21 14:14:20Z\n" in digest.text
+    assert f"missing   {PRODUCER} since 2026-09-21 14:14:20Z\n" in digest.text
 
 
 def as_service(folder: RunFolder) -> None:
@@ -612,16 +610,16 @@ def test_it_says_where_each_missed_daemon_says_why() -> None:
         f"{role}@h" for role in ("conduct", "consume.0", "detect", "probe", "produce.0")
     )
     missed = Notice("k", daemons, 10**18, host="h", logs="/l")
-    text = compose(missed, "confirmed", About("r", "p"), 10**18).text
+    text = compose(missed, "missing", "r", "p", 10**18).text
 
-    assert [line for line in text.splitlines() if line.startswith("look")] == [
-        f"look      on h: tail /l/{name.removesuffix('@h')}.log" for name in daemons
+    assert [line for line in text.splitlines() if line.startswith("logs")] == [
+        f"logs      on h: tail /l/{name.removesuffix('@h')}.log" for name in daemons
     ]
 
 
 def test_a_mail_on_very_many_missed_daemons_stays_short() -> None:
     missed = Notice("k", tuple(f"produce.{i}@h" for i in range(60)), 10**18, host="h", logs="/l")
-    lines = compose(missed, "confirmed", About("r", "p"), 10**18).text.splitlines()
+    lines = compose(missed, "missing", "r", "p", 10**18).text.splitlines()
 
-    assert sum(line.startswith("look") for line in lines) == 8
-    assert "          and so on for 52 more" in lines
+    assert sum(line.startswith("logs") for line in lines) == 9
+    assert "logs      and 52 more" in lines

@@ -14,6 +14,7 @@ from soak.alerting.message import COLUMNS, MessageContext, compose
 from soak.core.errors import JournalError
 from soak.core.model import Change, Evidence, Explanation, Finding
 from soak.core.units import SECOND_NS
+from soak.store.findings.rows import NotificationKind
 from tests.support.synthetic_run import CONSUMER, PROBE, START_WALL_NS, Shape, write_synthetic_run
 
 P99 = 'consume.0@host|end_to_end_latency_seconds{quantile="0.99"}'
@@ -53,12 +54,12 @@ CHANGE = Change(PUBLISH, 117, 112, (110, 113), 0.003, 0.04, "confirmed", 0.99)
 K = np.arange(12, 212)
 WINDOW = Window(K, {"0.99": np.where(K < 112, 0.004, 0.06)}, "0.99", (110, 111))
 REPORT = "on h1: soak report /runs/r1"
-SUBJECT = MessageContext(FINDING, "confirmed", "demo", REPORT, START_WALL_NS, (CHANGE,), WINDOW)
+CONTEXT = MessageContext(FINDING, "opened", "demo", REPORT, START_WALL_NS, (CHANGE,), WINDOW)
 
 CONFIRMED = """\
 what      p99 end-to-end latency 4.1 ms -> 61 ms (x15)
 since     2026-09-21 14:15:12Z, between 14:15:11Z and 14:15:13Z
-seen by   consume.0@host, confidence 99.90% that it moved
+source    consume.0@host, confidence 99.90%
 
   ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█████████████████████████
   14:13:32Z                                14:16:51Z  4 ms to 60 ms
@@ -68,23 +69,23 @@ cause     retention_cliff (score 0.93)
   - Latency peaks in 121 of the 127 seconds with a deletion; in as many
     seconds taken at random it does in 31.
 
-also possible
+other possible causes
   - slow_fsync 0.31: fsync p99 of /data rose 1.2 times.
 
-also moved
+also changed
   p99 publish latency of produce.0@host  3 ms -> 40 ms (x13)
 
-more      on h1: soak report /runs/r1
+report    on h1: soak report /runs/r1
 finding   run1-118
 """
 
 
 def test_a_confirmed_finding_reads_like_this() -> None:
     """The subject alone tells what, how much, since when and why."""
-    message = compose(SUBJECT, None, 7)
+    message = compose(CONTEXT, None, 7)
 
     assert message.subject == (
-        "[soakd] demo: p99 end-to-end latency 4.1 ms -> 61 ms (x15) since 14:15:12Z, "
+        "[soakd] demo: opened: p99 end-to-end latency 4.1 ms -> 61 ms (x15) since 14:15:12Z, "
         "cause retention_cliff"
     )
     assert message.text == CONFIRMED
@@ -97,15 +98,15 @@ def test_a_finding_that_went_away_says_when_and_to_what_level() -> None:
     window = dataclasses.replace(
         WINDOW, values={"0.99": np.where(K < 168, 0.06, np.where(K <= 190, 0.0042, 0.03))}
     )
-    subject = dataclasses.replace(SUBJECT, finding=gone, kind="gone", window=window)
+    context = dataclasses.replace(CONTEXT, finding=gone, kind="resolved", window=window)
 
-    message = compose(subject, None, 0)
+    message = compose(context, None, 0)
 
     assert message.subject == (
-        "[soakd] demo: over: p99 end-to-end latency back from 61 ms to 4.2 ms, "
+        "[soakd] demo: resolved: p99 end-to-end latency back from 61 ms to 4.2 ms, "
         "cause retention_cliff"
     )
-    assert "over      by 14:16:20Z, after 1 min 8 s; now 4.2 ms\n" in message.text
+    assert "resolved  by 14:16:20Z, after 1 min 8 s; now 4.2 ms\n" in message.text
     assert (message.key, message.follows) == ("run1-118.gone", "run1-118.confirmed")
 
 
@@ -115,20 +116,20 @@ def test_a_level_that_is_not_known_is_not_told() -> None:
     blank = dataclasses.replace(WINDOW, values={"0.99": np.full(K.size, np.nan)})
 
     for window in (None, blank):
-        subject = dataclasses.replace(SUBJECT, finding=gone, kind="gone", window=window)
-        message = compose(subject, None, 0)
+        context = dataclasses.replace(CONTEXT, finding=gone, kind="resolved", window=window)
+        message = compose(context, None, 0)
 
         assert "latency back from 61 ms, cause" in message.subject
-        assert "over      by 14:16:20Z, after 1 min 8 s\n" in message.text
+        assert "resolved  by 14:16:20Z, after 1 min 8 s\n" in message.text
 
 
 def test_what_is_over_before_it_is_told_says_so() -> None:
     """Nobody is to get up for it; the message that it is over comes right behind."""
     gone = dataclasses.replace(FINDING, state="gone", gone_k=130)
 
-    late = compose(dataclasses.replace(SUBJECT, finding=gone), None, 0)
+    late = compose(dataclasses.replace(CONTEXT, finding=gone), None, 0)
 
-    assert late.text.startswith("It is over by now, as the next message tells.\n\nwhat ")
+    assert late.text.startswith("This is resolved by now, see the next message.\n\nwhat ")
 
 
 def test_an_unknown_cause_has_no_score_but_what_else_changed() -> None:
@@ -138,7 +139,7 @@ def test_an_unknown_cause_has_no_score_but_what_else_changed() -> None:
     bare = dataclasses.replace(FINDING, causes=(Explanation("unknown", 0.0, ()),))
 
     texts = [
-        compose(dataclasses.replace(SUBJECT, finding=one), None, 0).text for one in (finding, bare)
+        compose(dataclasses.replace(CONTEXT, finding=one), None, 0).text for one in (finding, bare)
     ]
 
     assert "cause     unknown; what else changed:\n  - host CPU went from 0.4 to 1.\n" in texts[0]
@@ -147,11 +148,13 @@ def test_an_unknown_cause_has_no_score_but_what_else_changed() -> None:
 
 def test_a_mail_says_where_to_look_first_as_long_as_it_lasts() -> None:
     """What is over needs nobody to get up."""
-    last = dataclasses.replace(SUBJECT, advice="see the drive")
-    over = dataclasses.replace(last, kind="gone", finding=dataclasses.replace(FINDING, gone_k=180))
+    last = dataclasses.replace(CONTEXT, advice="see the drive")
+    over = dataclasses.replace(
+        last, kind="resolved", finding=dataclasses.replace(FINDING, gone_k=180)
+    )
 
-    assert "next      see the drive\nmore      on h1:" in compose(last, None, 0).text
-    assert "next" not in compose(over, None, 0).text
+    assert "next step see the drive\nreport    on h1:" in compose(last, None, 0).text
+    assert "next step" not in compose(over, None, 0).text
 
 
 def test_hostile_names_and_log_lines_stay_text_in_their_line() -> None:
@@ -161,7 +164,7 @@ def test_hostile_names_and_log_lines_stay_text_in_their_line() -> None:
     cause = Explanation("network", 0.7, (Evidence(f"log says {evil}"),))
     finding = dataclasses.replace(FINDING, series=series, changes=(series + "2",), causes=(cause,))
 
-    message = compose(dataclasses.replace(SUBJECT, finding=finding, window=None), None, 0)
+    message = compose(dataclasses.replace(CONTEXT, finding=finding, window=None), None, 0)
 
     assert message.subject.isprintable()
     assert all(line.isprintable() for line in message.text.splitlines())
@@ -175,13 +178,13 @@ def test_a_mail_names_what_else_lasts() -> None:
     newer = dataclasses.replace(FINDING, key="run1-90", onset_k=80, series=PUBLISH)
 
     one, two = (
-        compose(dataclasses.replace(SUBJECT, beside=those), None, 0).text
+        compose(dataclasses.replace(CONTEXT, other_findings=those), None, 0).text
         for those in ([older], [newer, older])
     )
 
-    assert "beside    p99 end-to-end latency since 14:14:10Z, cause unknown\n" in one
+    assert "also open p99 end-to-end latency since 14:14:10Z, cause unknown\n" in one
     assert (
-        "beside    p99 publish latency since 14:14:40Z, cause retention_cliff, and 1\n"
+        "also open p99 publish latency since 14:14:40Z, cause retention_cliff, and 1\n"
         "          more\n"
     ) in two
 
@@ -190,9 +193,9 @@ def test_what_else_lasts_since_another_day_has_its_day() -> None:
     """A quarter past two of the day before is no quarter past two."""
     older = dataclasses.replace(FINDING, key="run1-60", onset_k=112 - 86_400)
 
-    text = compose(dataclasses.replace(SUBJECT, beside=[older]), None, 0).text
+    text = compose(dataclasses.replace(CONTEXT, other_findings=[older]), None, 0).text
 
-    assert "beside    p99 end-to-end latency since 2026-09-20 14:15:12Z, cause\n" in text
+    assert "also open p99 end-to-end latency since 2026-09-20 14:15:12Z, cause\n" in text
 
 
 def test_reasons_and_causes_that_are_left_out_are_counted() -> None:
@@ -201,7 +204,7 @@ def test_reasons_and_causes_that_are_left_out_are_counted() -> None:
     causes = tuple(Explanation(f"cause_{at}", 0.9, reasons) for at in range(10))
     finding = dataclasses.replace(FINDING, causes=causes)
 
-    text = compose(dataclasses.replace(SUBJECT, finding=finding), None, 0).text
+    text = compose(dataclasses.replace(CONTEXT, finding=finding), None, 0).text
 
     assert "  - reason 3\n  and 6 more\n" in text
     assert "  - cause_2 0.90: reason 0\n  and 7 more\n" in text
@@ -212,12 +215,12 @@ def test_what_was_over_on_another_day_has_its_day() -> None:
     finding = dataclasses.replace(
         FINDING, onset_k=35_198, interval=(35_197, 35_201), state="gone", gone_k=35_300
     )
-    subject = dataclasses.replace(SUBJECT, finding=finding, kind="gone", window=None)
+    context = dataclasses.replace(CONTEXT, finding=finding, kind="resolved", window=None)
 
-    text = compose(subject, None, 0).text
+    text = compose(context, None, 0).text
 
     assert "since     2026-09-21 23:59:58Z, between 23:59:57Z and 2026-09-22 00:00:01Z\n" in text
-    assert "over      by 2026-09-22 00:01:40Z, after 1 min 42 s\n" in text
+    assert "resolved  by 2026-09-22 00:01:40Z, after 1 min 42 s\n" in text
 
 
 def test_of_a_name_that_is_too_long_the_end_stays() -> None:
@@ -226,7 +229,7 @@ def test_of_a_name_that_is_too_long_the_end_stays() -> None:
     finding = dataclasses.replace(FINDING, changes=(long,))
     change = dataclasses.replace(CHANGE, series=long)
 
-    text = compose(dataclasses.replace(SUBJECT, finding=finding, changes=(change,)), None, 0).text
+    text = compose(dataclasses.replace(CONTEXT, finding=finding, changes=(change,)), None, 0).text
 
     (line,) = [line for line in text.splitlines() if "node-2" in line]
     assert line.endswith("/node-2/data) of probe@h  3 ms -> 40 ms (x13)")
@@ -235,16 +238,16 @@ def test_of_a_name_that_is_too_long_the_end_stays() -> None:
 
 
 CORRECTED = """\
-Cause corrected: retention_cliff (was noisy_neighbour): more was seen since.
+Cause corrected: retention_cliff (was noisy_neighbour), from later data.
 
 """
 
 
 def test_a_corrected_cause_is_told_with_the_old_one_and_its_evidence() -> None:
     """The rest is the mail that it follows, as it would be written now."""
-    subject = dataclasses.replace(SUBJECT, kind="corrected", was="noisy_neighbour")
+    context = dataclasses.replace(CONTEXT, kind="corrected", previous_cause="noisy_neighbour")
 
-    message = compose(subject, None, 7)
+    message = compose(context, None, 7)
 
     assert message.subject == (
         "[soakd] demo: cause corrected: retention_cliff (was noisy_neighbour): "
@@ -260,7 +263,9 @@ def test_the_last_mail_names_the_cause_and_what_was_told_before() -> None:
     gone = dataclasses.replace(FINDING, state="gone", gone_k=180)
 
     message = compose(
-        dataclasses.replace(SUBJECT, finding=gone, kind="gone", was="unknown"), None, 0
+        dataclasses.replace(CONTEXT, finding=gone, kind="resolved", previous_cause="unknown"),
+        None,
+        0,
     )
 
     assert message.subject.endswith(", cause retention_cliff (was unknown)")
@@ -270,9 +275,9 @@ def test_the_last_mail_names_the_cause_and_what_was_told_before() -> None:
 def test_all_that_is_told_of_a_finding_has_the_same_labels() -> None:
     """Whatever is known better by then: an alert is resolved by its labels."""
     later = dataclasses.replace(FINDING, state="gone", gone_k=200, onset_k=113, causes=CAUSES[1:])
-    gone = dataclasses.replace(SUBJECT, finding=later, kind="gone")
+    gone = dataclasses.replace(CONTEXT, finding=later, kind="resolved")
     now_ns = START_WALL_NS + 240 * SECOND_NS
-    first, last = compose(SUBJECT, None, now_ns), compose(gone, None, now_ns)
+    first, last = compose(CONTEXT, None, now_ns), compose(gone, None, now_ns)
     set_back = compose(gone, None, START_WALL_NS)
 
     assert first.labels == last.labels
@@ -285,17 +290,19 @@ def test_all_that_is_told_of_a_finding_has_the_same_labels() -> None:
 def test_a_finding_without_journals_or_cause_still_makes_a_mail() -> None:
     """No window, nothing known: the bare facts go out."""
     bare = dataclasses.replace(FINDING, causes=(), changes=())
-    subject = dataclasses.replace(SUBJECT, finding=bare, window=None, changes=())
+    context = dataclasses.replace(CONTEXT, finding=bare, window=None, changes=())
 
-    message = compose(subject, None, 0)
+    message = compose(context, None, 0)
 
     assert message.subject.endswith("cause unknown")
     assert message.text.count("\n\n") == 2
 
 
 @pytest.mark.parametrize("gone_k", [None, 180])
-@pytest.mark.parametrize("kind", ["confirmed", "corrected", "gone"])
-def test_much_to_say_stays_within_forty_lines_of_78_columns(kind: str, gone_k: int | None) -> None:
+@pytest.mark.parametrize("kind", ["opened", "corrected", "resolved"])
+def test_much_to_say_stays_within_forty_lines_of_78_columns(
+    kind: NotificationKind, gone_k: int | None
+) -> None:
     """Ten causes with ten long reasons each and a hundred series are cut, and the rest counted.
 
     The longest topic of the longest host, over by the time it is told, beside others that last.
@@ -318,10 +325,15 @@ def test_much_to_say_stays_within_forty_lines_of_78_columns(kind: str, gone_k: i
     beside = dataclasses.replace(much, onset_k=112 - 86_400)
     advice = "see whether the broker was stopped or swapped, or its machine moved to another"
 
-    subject = dataclasses.replace(
-        SUBJECT, finding=much, kind=kind, was="noisy_neighbour", advice=advice, beside=[beside] * 12
+    context = dataclasses.replace(
+        CONTEXT,
+        finding=much,
+        kind=kind,
+        previous_cause="noisy_neighbour",
+        advice=advice,
+        other_findings=[beside] * 12,
     )
-    message = compose(subject, None, 0)
+    message = compose(context, None, 0)
     lines = message.text.splitlines()
 
     assert len(lines) <= 40
@@ -334,14 +346,14 @@ def test_the_window_of_a_drift_ends_where_it_could_be_seen() -> None:
     """It began an hour before: the first minutes of it show nothing."""
     drift = dataclasses.replace(FINDING, kind="drift", raised_k=4000)
 
-    assert window_bounds(drift, is_gone=False) == (3220, 4120)
+    assert window_bounds(drift, is_resolved=False) == (3220, 4120)
 
 
 def test_what_is_not_acknowledged_is_waited_for_longer_than_can_be_told() -> None:
     waiting = dataclasses.replace(
         FINDING, series="produce.0@h|publish_waiting_seconds", before=0.0, after=5.477
     )
-    message = compose(dataclasses.replace(SUBJECT, finding=waiting, window=None), None, 7)
+    message = compose(dataclasses.replace(CONTEXT, finding=waiting, window=None), None, 7)
 
     assert (
         "wait of the oldest unacknowledged message 0 s -> 5.48 s and longer since"
@@ -351,7 +363,7 @@ def test_what_is_not_acknowledged_is_waited_for_longer_than_can_be_told() -> Non
 
 def test_of_a_series_that_stepped_twice_the_step_beside_the_finding_is_told() -> None:
     before = dataclasses.replace(CHANGE, onset_k=70, after=0.009)
-    message = compose(dataclasses.replace(SUBJECT, changes=(before, CHANGE)), None, 7)
+    message = compose(dataclasses.replace(CONTEXT, changes=(before, CHANGE)), None, 7)
 
     assert "3 ms -> 40 ms" in message.text
 
@@ -361,7 +373,7 @@ def test_the_window_is_read_from_the_journals_with_its_gaps_and_deletions(tmp_pa
     shape = Shape(seconds=130, gaps=((CONSUMER, range(60, 64)),))
     folder = write_synthetic_run(tmp_path / "run", shape)
 
-    window = read_window(folder.journal, P99, *window_bounds(FINDING, is_gone=False))
+    window = read_window(folder.journal, P99, *window_bounds(FINDING, is_resolved=False))
 
     assert window is not None
     assert window.k.tolist() == [k for k in range(125) if not 60 <= k < 64]  # the rest is drain
@@ -396,7 +408,7 @@ def test_the_time_shown_after_it_went_away_is_bounded() -> None:
     """A step of eight hours does not make a mail that reads eight hours of journal."""
     gone = dataclasses.replace(FINDING, state="gone", gone_k=112 + 8 * 3600)
 
-    first_k, last_k = window_bounds(gone, is_gone=True)
+    first_k, last_k = window_bounds(gone, is_resolved=True)
 
     assert last_k - first_k <= 900
     assert first_k < 112 + 8 * 3600 < last_k
@@ -443,15 +455,15 @@ def test_lines_break_where_nothing_was_measured() -> None:
 
 def test_the_start_of_the_run_is_the_zero_of_all_moments() -> None:
     """All k count whole seconds from it."""
-    later = dataclasses.replace(SUBJECT, start_wall_ns=START_WALL_NS + 60 * SECOND_NS)
+    later = dataclasses.replace(CONTEXT, start_wall_ns=START_WALL_NS + 60 * SECOND_NS)
 
-    assert (SUBJECT.moment(0), later.moment(0)) == ("14:13:20Z", "14:14:20Z")
+    assert (CONTEXT.moment(0), later.moment(0)) == ("14:13:20Z", "14:14:20Z")
 
 
 def test_a_window_of_few_seconds_still_makes_a_mail() -> None:
     """The run had just begun, or most of its seconds are missing."""
     few = Window(np.arange(110, 114), {"0.99": np.array([0.004, 0.004, 0.06, 0.06])}, "0.99", ())
 
-    text = compose(dataclasses.replace(SUBJECT, window=few), None, 0).text
+    text = compose(dataclasses.replace(CONTEXT, window=few), None, 0).text
 
     assert "  ▁▁██\n  14:15:10Z14:15:13Z  4 ms to 60 ms\n" in text

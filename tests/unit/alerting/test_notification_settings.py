@@ -17,11 +17,11 @@ from soak.core.units import SECOND_NS
 from soak.store.findings.outbox import SETTLE_LIMIT_NS
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import read_run
+from tests.support.alerting import DELIVERED, RUN, AlertWorld, FakeSink
 from tests.support.fakes import FakeClock
+from tests.support.findings import finding
+from tests.support.mail_server import Inbox, free_port, served
 from tests.support.paths import ROOT
-from tests.unit.alerting.test_alert_daemon import DELIVERED, RUN, Desk, FakeSink
-from tests.unit.sinks.test_mail import Inbox, free_port, served
-from tests.unit.store.findings.test_findings_store import finding
 
 BEGUN = """
 name: p
@@ -58,20 +58,20 @@ def test_of_a_file_its_sinks_and_alerts_count_and_nothing_else(
     assert plan.sinks["mail"].to == ("new@example.org",)
     assert plan.alerts.maintenance[0].length == 2 * 3600 * SECOND_NS
     assert (plan.load, plan.broker) == (plan_of(BEGUN).load, plan_of(BEGUN).broker)
-    assert f"file_used sinks_and_alerts={tmp_path / 'p.yaml'} sinks=mail" in caplog.messages
+    assert f"notification_settings_used file={tmp_path / 'p.yaml'} sinks=mail" in caplog.messages
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (MENDED.replace("name: p", "name: q"), "p.yaml:2: name: is not p, whose run it is"),
+        (MENDED.replace("name: p", "name: q"), "p.yaml:2: name: is not p, the plan of this run"),
         (MENDED.replace("name: p", ""), "name: is missing"),
         (MENDED.replace("mail:", "fax:"), "p.yaml:5: sinks.fax: unknown sink"),
         (MENDED.replace("host:", "hots: x, host:"), "p.yaml:5: sinks.mail.hots: unknown key"),
         (MENDED.replace("new@example.org", "new"), "is not a mail address"),
         (MENDED.replace(", host: mx.example.org", ""), "p.yaml:5: sinks.mail.host: names no"),
         (MENDED.replace("0 2 * * sun", "soon"), "p.yaml:6: alerts.maintenance.0.cron: 'soon'"),
-        (MENDED.replace("sinks: {mail", "other: {mail"), "p.yaml:1: sinks: names nobody"),
+        (MENDED.replace("sinks: {mail", "other: {mail"), "p.yaml:1: sinks: names no sink"),
         ("[]", "a plan is a mapping"),
         ("a: [", "not YAML"),
     ],
@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(
 
     assert plan == plan_of(BEGUN)
     (line,) = caplog.messages
-    assert line.startswith("file_not_used ")
+    assert line.startswith("notification_settings_rejected ")
     assert why in line
 
 
@@ -103,15 +103,15 @@ def test_a_sink_that_left_is_told_of_in_the_log(
     hook = MENDED.replace("mail: {to: [new@example.org], host: mx.example.org}", "HOOK")
     told_by(tmp_path, hook.replace("HOOK", "webhook: {url: 'http://h:9093'}"))
 
-    assert "sink_left name=mail its_messages='given up'" in caplog.messages
+    assert "sink_removed sink=mail pending_messages='dropped'" in caplog.messages
 
 
 def test_a_corrected_address_gets_what_is_owed_after_a_restart(tmp_path: Path) -> None:
     """The daemon as its unit starts it: the run's own plan names a server that is not there."""
-    desk = Desk(tmp_path, DELIVERED).without_pictures()
+    world = AlertWorld(tmp_path, DELIVERED).without_charts()
     wrong = f"sinks: {{mail: {{to: [old@example.org], host: 127.0.0.1, port: {free_port()}}}}}"
-    desk.say(wrong)
-    desk.folder.phases.write_text(decision_line("soak", 0))
+    world.change_plan(wrong)
+    world.folder.phases.write_text(decision_line("soak", 0))
     stop, path = threading.Event(), tmp_path / "synthetic.yaml"
     stop.set()
     inbox = Inbox()
@@ -119,29 +119,29 @@ def test_a_corrected_address_gets_what_is_owed_after_a_restart(tmp_path: Path) -
         path.write_text(
             f"name: synthetic\nsinks: {{mail: {{to: [new@example.org], host: 127.0.0.1, port: {port}}}}}\n"
         )
-        daemon.run(desk.folder.path, stop, desk.clock, path)
+        daemon.run(world.folder.path, stop, world.clock, path)
 
     assert [to for to, _ in inbox.mails] == [["new@example.org"]]
-    assert desk.states() == [("confirmed", "sent")]
+    assert world.states() == [("opened", "sent")]
 
 
 class Two:
     """A run that began with `mail` alone, and an alert daemon that has a second sink beside it."""
 
     def __init__(self, path: Path) -> None:
-        self.desk = Desk(path, DELIVERED).without_pictures()
-        self.clock: FakeClock = self.desk.clock
+        self.world = AlertWorld(path, DELIVERED).without_charts()
+        self.clock: FakeClock = self.world.clock
         self.hook = FakeSink(self.clock, DELIVERED)
-        self.run = read_run(self.desk.folder)
+        self.run = read_run(self.world.folder)
 
-    def alerts(self) -> AlertDaemon:
-        plan = plan_text.load(self.desk.folder.plan.read_text(), "p").plan
-        sinks = {"mail": self.desk.sink, "webhook": self.hook}
-        return AlertDaemon(self.desk.folder, plan, self.run, sinks, self.clock, added=("webhook",))
+    def daemon(self) -> AlertDaemon:
+        plan = plan_text.load(self.world.folder.plan.read_text(), "p").plan
+        sinks = {"mail": self.world.sink, "webhook": self.hook}
+        return AlertDaemon(self.world.folder, plan, self.run, sinks, self.clock, added=("webhook",))
 
-    def rounds(self, alerts: AlertDaemon, seconds: int) -> None:
+    def rounds(self, daemon: AlertDaemon, seconds: int) -> None:
         for _ in range(seconds):
-            alerts.poll()
+            daemon.poll()
             self.clock.advance(1)
 
     def subjects(self) -> list[str]:
@@ -151,17 +151,17 @@ class Two:
 def test_a_sink_that_was_added_is_told_what_lasts_and_what_comes(tmp_path: Path) -> None:
     """The detector knows of `mail` alone, and what has come and gone is news to nobody."""
     two = Two(tmp_path)
-    with FindingsStore(two.desk.folder.findings) as store:
+    with FindingsStore(two.world.folder.findings) as store:
         over = finding("gone", key="synthetic-1-7", run=RUN, gone_k=9)
         store.save_finding(over, ["mail"], two.clock.wall_ns())
     two.clock.step_wall((two.run.start_wall_ns - two.clock.wall_ns()) / SECOND_NS + 140)
-    alerts = two.alerts()
-    two.rounds(alerts, 10)
+    daemon = two.daemon()
+    two.rounds(daemon, 10)
     lasting = [message.key for message in two.hook.messages]
-    two.desk.save("confirmed", key="synthetic-1-200")
-    two.rounds(alerts, 10)
-    two.desk.save("gone", key="synthetic-1-130")
-    two.rounds(alerts, SETTLE_LIMIT_NS // SECOND_NS + 10)
+    two.world.save("confirmed", key="synthetic-1-200")
+    two.rounds(daemon, 10)
+    two.world.save("gone", key="synthetic-1-130")
+    two.rounds(daemon, SETTLE_LIMIT_NS // SECOND_NS + 10)
 
     assert [key.partition(".")[0] for key in lasting] == ["synthetic-1-130"]
     assert [message.key for message in two.hook.messages[1:]] == [
@@ -173,10 +173,10 @@ def test_a_sink_that_was_added_is_told_what_lasts_and_what_comes(tmp_path: Path)
 def test_the_farewell_tells_an_added_sink_the_last_words_too(tmp_path: Path) -> None:
     two = Two(tmp_path)
     two.clock.step_wall((two.run.start_wall_ns - two.clock.wall_ns()) / SECOND_NS + 140)
-    two.desk.folder.phases.write_text(decision_line("soak", 0) + decision_line("end", 130))
-    alerts = two.alerts()
-    alerts.farewell()
-    alerts.farewell()
+    two.world.folder.phases.write_text(decision_line("soak", 0) + decision_line("end", 130))
+    daemon = two.daemon()
+    daemon.shut_down()
+    daemon.shut_down()
 
     assert two.subjects() == ["confirmed"]
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from soak.cli.daemons import alert
 from soak.cli.main import build
 from soak.core.errors import PlanError
+from tests.support.alert_receiver import Receiver
+from tests.support.mail_server import Inbox, free_port, served
 from tests.support.pages import serving
-from tests.unit.sinks.test_mail import Inbox, free_port, served
-from tests.unit.sinks.test_webhook import Receiver
 
 PLAN = """
 name: shop

@@ -22,11 +22,11 @@ from soak.cli.service import notify_failure
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS
 from soak.service import restart_backoff
+from tests.support.alert_receiver import Receiver
 from tests.support.fakes import FakeClock
+from tests.support.mail_server import Inbox, served
 from tests.support.pages import serving
 from tests.unit.service.test_restart_backoff import environment
-from tests.unit.sinks.test_mail import Inbox, served
-from tests.unit.sinks.test_webhook import Receiver
 
 # --- People hear of a unit that systemd has given up: nobody looks at a host for weeks.
 

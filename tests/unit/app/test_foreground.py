@@ -118,7 +118,7 @@ def test_that_a_run_is_given_up_is_owed_to_every_sink(tmp_path: Path) -> None:
     with FindingsStore(folder.findings) as store:
         (row,) = store.due(SystemClock().wall_ns())
     assert told.why == "consume.0 died 6 times in a minute (exit 1)"
-    assert (row.key, row.sink) == (told.key, "mail")
+    assert (row.subject, row.sink) == (told.key, "mail")
 
 
 def test_only_daemons_that_measure_get_what_a_fault_needs(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from soak.store.run_folder import RunFolder, write_run
 from tests.chaos.kept import Kept
 from tests.chaos.oracle import Told, complaints
 from tests.chaos.planted import Planted
+from tests.support.findings import NOW, finding
 from tests.unit.app.test_lifecycle import RUN
-from tests.unit.store.findings.test_findings_store import NOW, finding
 
 SOURCE = "probe@host"
 AUDIT = {"lost": 0, "duplicated": 0, "expired": 0, "received": 23, "acked": 22}

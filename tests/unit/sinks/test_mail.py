@@ -11,7 +11,6 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from soak.core.ports import Message
 from soak.core.units import SECOND_NS
 from soak.sinks.mail import Config, MailSink, build, compose
 from tests.support.certificate import certificate
+from tests.support.mail_server import Inbox, free_port, served
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 MESSAGE = Message(
@@ -33,45 +33,6 @@ MESSAGE = Message(
     chart_png=PNG,
     at_wall_ns=1_790_000_000 * SECOND_NS,
 )
-
-
-class Inbox:
-    """Keeps what it gets; answers as told, per recipient or after DATA."""
-
-    def __init__(self) -> None:
-        self.mails: list[tuple[list[str], EmailMessage]] = []
-        self.rcpt_answers: dict[str, str] = {}
-        self.data_answer = "250 OK"
-
-    async def handle_RCPT(  # noqa: N802  # the library's name
-        self, _server: object, _session: object, envelope: Any, address: str, _options: object
-    ) -> str:
-        answer = self.rcpt_answers.get(address, "250 OK")
-        if answer.startswith("250"):
-            envelope.rcpt_tos.append(address)
-        return answer
-
-    async def handle_DATA(self, _server: object, _session: object, envelope: Any) -> str:  # noqa: N802  # as above
-        if self.data_answer.startswith("250"):
-            mail = email.message_from_bytes(envelope.content, policy=email.policy.default)
-            assert isinstance(mail, EmailMessage)
-            self.mails.append((list(envelope.rcpt_tos), mail))
-        return self.data_answer
-
-
-@contextmanager
-def served(inbox: Inbox) -> Iterator[int]:
-    controller = Controller(inbox, hostname="127.0.0.1", port=free_port())
-    controller.start()
-    try:
-        yield controller.port
-    finally:
-        controller.stop()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def config(port: int = 25, **other: Any) -> Config:
@@ -168,9 +129,9 @@ def test_only_those_who_were_put_off_get_the_second_try() -> None:
         first = sink.send(MESSAGE)
         inbox.rcpt_answers = {}
         restarted = build(config(port))
-        second = restarted.send(dataclasses.replace(MESSAGE, so_far=first.so_far))
+        second = restarted.send(dataclasses.replace(MESSAGE, progress=first.progress))
 
-    assert (first.result, first.is_heard, second.result) == ("retry", True, "delivered")
+    assert (first.result, first.may_have_arrived, second.result) == ("retry", True, "delivered")
     assert [to for to, _ in inbox.mails] == [["a@example.org"], ["b@example.org"]]
 
 
@@ -199,10 +160,10 @@ def test_who_got_a_mail_is_told_over_all_tries(
         say(first)
         before = sink.send(MESSAGE)
         say(then)
-        outcome = sink.send(dataclasses.replace(MESSAGE, so_far=before.so_far))
+        outcome = sink.send(dataclasses.replace(MESSAGE, progress=before.progress))
 
-    assert (before.result, before.is_heard) == ("retry", "a" not in first)
-    assert (outcome.result, outcome.detail, outcome.is_heard) == (*expected, False)
+    assert (before.result, before.may_have_arrived) == ("retry", "a" not in first)
+    assert (outcome.result, outcome.detail, outcome.may_have_arrived) == (*expected, False)
 
 
 class HangingUp(Inbox):
@@ -217,9 +178,9 @@ class HangingUp(Inbox):
 def test_nobody_is_tried_who_is_no_recipient_any_more() -> None:
     """One had it and the other was owed it: that one has left `to`, and no server is asked."""
     nowhere = MailSink(config(port=1, to=("a@example.org",)))
-    so_far = '{"done": ["a@example.org"], "refused": {}}'
+    progress = '{"done": ["a@example.org"], "refused": {}}'
 
-    assert nowhere.send(Message("k", "s", "t", so_far=so_far)).result == "delivered"
+    assert nowhere.send(Message("k", "s", "t", progress=progress)).result == "delivered"
 
 
 def test_whether_a_server_that_did_not_answer_took_the_mail_nobody_knows() -> None:
@@ -228,7 +189,7 @@ def test_whether_a_server_that_did_not_answer_took_the_mail_nobody_knows() -> No
         outcome = build(config(port)).send(MESSAGE)
 
     assert len(inbox.mails) == 1
-    assert (outcome.result, outcome.so_far, outcome.is_heard) == ("retry", "", True)
+    assert (outcome.result, outcome.progress, outcome.may_have_arrived) == ("retry", "", True)
     assert f"127.0.0.1:{port}: " in outcome.detail
 
 
@@ -240,7 +201,7 @@ def test_a_server_that_closes_in_the_middle_has_given_nobody_the_mail() -> None:
         inbox.rcpt_answers = {"b@example.org": "421 closing"}
         first = sink.send(MESSAGE)
         inbox.rcpt_answers = {}
-        second = sink.send(dataclasses.replace(MESSAGE, so_far=first.so_far))
+        second = sink.send(dataclasses.replace(MESSAGE, progress=first.progress))
 
     assert (first.result, second.result) == ("retry", "delivered")
     assert [to for to, _ in inbox.mails] == [["a@example.org", "b@example.org"]]
@@ -443,7 +404,7 @@ def test_a_refused_connection_is_tried_again() -> None:
 
     outcome = build(config(port)).send(MESSAGE)
 
-    assert (outcome.result, outcome.is_heard) == ("retry", False)
+    assert (outcome.result, outcome.may_have_arrived) == ("retry", False)
     assert f"127.0.0.1:{port}" in outcome.detail
 
 

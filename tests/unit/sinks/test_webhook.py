@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -21,6 +20,7 @@ from soak.core.ports import Message, RepeatingSink
 from soak.core.units import SECOND_NS
 from soak.service import children
 from soak.sinks.webhook import Config, WebhookSink, alert_of, build
+from tests.support.alert_receiver import Receiver
 from tests.support.fakes import FakeClock
 from tests.support.pages import serving
 
@@ -39,27 +39,6 @@ def message(kind: str = "confirmed", begin_ns: int = BEGIN, end_ns: int | None =
         begin_wall_ns=begin_ns,
         end_wall_ns=end_ns,
     )
-
-
-class Receiver:
-    """Keeps what is posted, and answers as it is told."""
-
-    def __init__(self, status: int = 200, body: bytes = b"") -> None:
-        self.posts: list[tuple[str, str | None, Any]] = []
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                raw = self.rfile.read(int(self.headers["Content-Length"]))
-                receiver.posts.append((self.path, self.headers["Authorization"], json.loads(raw)))
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's
-                """Say nothing."""
-
-        self.handler = Handler
 
 
 def test_a_finding_is_an_alert_with_its_own_labels() -> None:
@@ -88,7 +67,7 @@ def test_what_lasts_is_said_again_in_one_post() -> None:
     receiver, clock = Receiver(), FakeClock(wall_ns=BEGIN + 3600 * SECOND_NS)
     with serving(receiver.handler) as url:
         sink = WebhookSink(Config(url=url), clock)
-        outcome = sink.say_again([message(), message()])
+        outcome = sink.send_again([message(), message()])
 
     ((_, _, alerts),) = receiver.posts
     assert outcome.result == "delivered"
@@ -136,7 +115,7 @@ def test_nobody_there_is_tried_again() -> None:
     outcome = build(Config(url=f"http://127.0.0.1:{port}")).send(message())
 
     assert (outcome.result, f"127.0.0.1:{port}" in outcome.detail) == ("retry", True)
-    assert not outcome.is_heard
+    assert not outcome.may_have_arrived
 
 
 def test_one_that_says_nothing_is_tried_again_and_may_have_heard() -> None:
@@ -145,7 +124,7 @@ def test_one_that_says_nothing_is_tried_again_and_may_have_heard() -> None:
         config = Config(url=f"http://127.0.0.1:{port}", timeout="100ms")  # type: ignore[arg-type]  # as a plan writes it
         outcome = build(config).send(message())
 
-    assert (outcome.result, outcome.is_heard) == ("retry", True)
+    assert (outcome.result, outcome.may_have_arrived) == ("retry", True)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +189,7 @@ def test_an_alertmanager_shows_a_finding_and_then_knows_that_it_went_away(
     gone = sink.send(message("gone", begin_ns=now_ns, end_ns=time.time_ns()))
     after = _alerts(alertmanager)
     set_back = sink.send(message(begin_ns=now_ns + 7200 * SECOND_NS))
-    sink.say_again([message(begin_ns=now_ns)])
+    sink.send_again([message(begin_ns=now_ns)])
 
     (alert,) = shown
     assert alert["status"]["state"] == "active"

@@ -65,7 +65,7 @@ def findings(folder: RunFolder) -> list[Finding]:
 
 def messages(folder: RunFolder) -> list[tuple[str, str]]:
     with FindingsStore(folder.findings) as store:
-        return [(row.sink, row.kind) for row in store.outbox(RUN)]
+        return [(row.sink, row.kind) for row in store.notifications(RUN)]
 
 
 def test_a_cause_waits_until_all_sources_have_passed_the_onset(
@@ -82,7 +82,7 @@ def test_a_cause_waits_until_all_sources_have_passed_the_onset(
 
     assert early == ((), [])
     assert findings(folder)[0].cause == "retention_cliff"
-    assert messages(folder) == [("mail", "confirmed")]
+    assert messages(folder) == [("mail", "opened")]
 
 
 def test_that_no_cause_is_known_is_told_later(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_that_no_cause_is_known_is_told_later(tmp_path: Path) -> None:
         judge.advance([STEP])
         told.append(messages(folder))
 
-    assert told == [[], [], [("mail", "confirmed")]]
+    assert told == [[], [], [("mail", "opened")]]
     assert findings(folder)[0].cause == "unknown"
 
 
@@ -105,7 +105,7 @@ def test_that_no_cause_is_known_is_told_later(tmp_path: Path) -> None:
     ("lifted_k", "causes", "told"),
     [
         (228, ["client"] * 3, []),
-        (None, ["client", "unknown", "unknown"], [("mail", "confirmed")]),
+        (None, ["client", "unknown", "unknown"], [("mail", "opened")]),
     ],
     ids=["over with the restart", "lasts"],
 )
@@ -162,7 +162,7 @@ def test_a_host_whose_clock_is_ahead_hurries_nobody(whole: RunFolder, tmp_path: 
 
     assert (early.causes, early.is_settled) == ((), False)
     assert findings(folder)[0].cause == "retention_cliff"
-    assert messages(folder) == [("mail", "confirmed")]
+    assert messages(folder) == [("mail", "opened")]
 
 
 def test_of_a_host_that_has_fallen_silent_nothing_is_waited_for(
@@ -189,7 +189,7 @@ def test_a_run_that_ends_early_is_judged_by_what_is_known(whole: RunFolder, tmp_
     judge.conclude()
 
     assert findings(folder)[0].cause == "retention_cliff"
-    assert messages(folder) == [("mail", "confirmed")]
+    assert messages(folder) == [("mail", "opened")]
 
 
 def test_a_batch_delivered_again_changes_nothing(whole: RunFolder, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_batch_delivered_again_changes_nothing(whole: RunFolder, tmp_path: Pat
     attribution(folder).advance([])
 
     assert findings(folder) == once
-    assert messages(folder) == [("mail", "confirmed")]
+    assert messages(folder) == [("mail", "opened")]
 
 
 def test_an_earlier_raise_that_comes_later_keeps_the_key(whole: RunFolder, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_step_that_goes_away_updates_its_finding(whole: RunFolder, tmp_path: P
     (finding,) = findings(folder)
 
     assert (finding.state, finding.gone_k, finding.causes) == ("gone", 320, causes)
-    assert messages(folder) == [("mail", "confirmed"), ("mail", "gone")]
+    assert messages(folder) == [("mail", "opened"), ("mail", "resolved")]
 
 
 def test_the_last_word_on_a_cause_looks_at_five_minutes(whole: RunFolder, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_another_last_word_is_told_to_those_who_heard_the_first(
     assert (first.cause, first.is_settled) == ("unknown", False)
     assert between == first, "a process that starts anew says no word between the two"
     assert (last.cause, last.is_settled) == ("retention_cliff", True)
-    assert messages(folder) == [("mail", "confirmed"), ("mail", "corrected")]
+    assert messages(folder) == [("mail", "opened"), ("mail", "corrected")]
 
 
 def test_a_last_word_is_said_once(whole: RunFolder, tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_two_incidents_raised_in_one_second_are_two_findings(
     assert sorted(finding.key for finding in found.values()) == [f"{RUN}-206", f"{RUN}-206-2"]
     assert found[STEP.series].is_about_cluster
     assert not found[fall.series].is_about_cluster
-    assert messages(folder) == [("mail", "confirmed")]
+    assert messages(folder) == [("mail", "opened")]
 
 
 def test_a_refined_onset_makes_no_second_finding(whole: RunFolder, tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_refined_onset_makes_no_second_finding(whole: RunFolder, tmp_path: Pat
     judge.advance([replace(STEP, onset_k=214, interval=(213, 215)), LATER])
 
     assert [finding.key for finding in findings(folder)] == [f"{RUN}-206"]
-    assert messages(folder) == [("mail", "confirmed")]
+    assert messages(folder) == [("mail", "opened")]
     judge.advance([replace(c, state="gone", gone_k=k) for c, k in ((STEP, 280), (LATER, 285))])
     assert [(finding.state, finding.gone_k) for finding in findings(folder)] == [("gone", 285)]
 
@@ -368,7 +368,7 @@ def test_what_was_gone_is_back_while_another_of_it_is_up(whole: RunFolder, tmp_p
     assert [(finding.state, finding.gone_k) for finding in findings(folder)] == [
         ("confirmed", None)
     ]
-    assert messages(folder) == [("mail", "confirmed")]
+    assert messages(folder) == [("mail", "opened")]
 
 
 def test_other_channels_alone_are_no_finding(whole: RunFolder, tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from soak.core.model import Evidence, Explanation, Finding
 from soak.core.units import SECOND_NS
 from soak.store.findings.outbox import SETTLE_LIMIT_NS
+from soak.store.findings.rows import STEPS
 from soak.store.findings.store import FindingsStore
-from tests.unit.store.findings.test_findings_store import NOW, finding
+from tests.support.findings import NOW, finding
 
 CLIFF, COMPACTION, UNKNOWN, CLIENT = (
     (Explanation(name, 0.8, (Evidence(f"{name} it is."),)),)
@@ -50,7 +51,7 @@ def tell(store: FindingsStore, now_ns: int = NOW) -> list[Said]:
         word = store.begin_try(rows[0], now_ns, now_ns)
         if word is not None and word.finding is not None:
             store.mark_sent(rows[0], now_ns)
-            said.append(Said(rows[0].kind, word.finding.cause, word.was))
+            said.append(Said(rows[0].kind, word.finding.cause, word.previous_cause))
     return said
 
 
@@ -68,7 +69,7 @@ def test_another_last_word_is_told_once(
     save(store, replace(LAST, causes=CLIENT))
 
     known, now = first[0].cause, last[0].cause
-    assert before == [Said("confirmed", known)]
+    assert before == [Said("opened", known)]
     assert after == [Said("corrected", now, was=known)]
     assert tell(store) == []
 
@@ -87,11 +88,11 @@ def test_a_first_mail_that_waited_carries_the_last_word(store: FindingsStore) ->
     save(store, FIRST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
-    store.mark_retry(row, NOW, NOW, "451 later")
+    store.mark_deferred(row, NOW, NOW, "451 later")
     save(store, LAST)
 
-    assert tell(store) == [Said("confirmed", "compaction")]
-    assert store.owed() == 0
+    assert tell(store) == [Said("opened", "compaction")]
+    assert store.open_notifications() == []
 
 
 def test_a_mail_on_its_way_at_the_last_word_is_corrected(store: FindingsStore) -> None:
@@ -110,11 +111,11 @@ def test_whoever_got_the_first_mail_before_others_is_told_too(store: FindingsSto
     save(store, FIRST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
-    store.mark_retry(row, NOW, NOW, "b: 450 later", so_far="a has it", is_heard=True)
+    store.mark_deferred(row, NOW, NOW, "b: 450 later", progress="a has it", may_have_arrived=True)
     save(store, LAST)
 
     assert tell(store) == [
-        Said("confirmed", "compaction"),
+        Said("opened", "compaction"),
         Said("corrected", "compaction", was="retention_cliff"),
     ]
 
@@ -124,11 +125,11 @@ def test_a_try_that_no_server_answered_may_have_been_heard(store: FindingsStore)
     save(store, FIRST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
-    store.mark_retry(row, NOW, NOW, "no answer", is_heard=True)
+    store.mark_deferred(row, NOW, NOW, "no answer", may_have_arrived=True)
     save(store, LAST)
 
     assert tell(store) == [
-        Said("confirmed", "compaction"),
+        Said("opened", "compaction"),
         Said("corrected", "compaction", was="retention_cliff"),
     ]
 
@@ -138,14 +139,14 @@ def test_a_later_try_that_nobody_took_told_nobody(store: FindingsStore) -> None:
     save(store, FIRST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
-    store.mark_retry(row, NOW, NOW, "b: 450 later", so_far="a has it", is_heard=True)
+    store.mark_deferred(row, NOW, NOW, "b: 450 later", progress="a has it", may_have_arrived=True)
     save(store, replace(FIRST, causes=COMPACTION))
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
-    store.mark_retry(row, NOW, NOW, "away", so_far="a has it")
+    store.mark_deferred(row, NOW, NOW, "away", progress="a has it")
     save(store, replace(LAST, causes=CLIFF))
 
-    assert tell(store) == [Said("confirmed", "retention_cliff")]
+    assert tell(store) == [Said("opened", "retention_cliff")]
 
 
 def test_a_correction_that_some_have_got_goes_to_all_once_it_says_another_cause(
@@ -156,15 +157,19 @@ def test_a_correction_that_some_have_got_goes_to_all_once_it_says_another_cause(
     save(store, LAST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
-    store.mark_retry(row, NOW, NOW, "b: 450 later", so_far="a has it", is_heard=True)
-    same = store.word(store.due(NOW)[0])
+    store.mark_deferred(row, NOW, NOW, "b: 450 later", progress="a has it", may_have_arrived=True)
+    same = store.content(store.due(NOW)[0])
     save(store, replace(LAST, causes=CLIFF))
     (row,) = store.due(NOW)
     word = store.begin_try(row, NOW, NOW)
 
-    assert same.so_far == "a has it"
+    assert same.progress == "a has it"
     assert word is not None
-    assert (word.so_far, word.was, store.due(NOW)[0].so_far) == ("", "compaction", "")
+    assert (word.progress, word.previous_cause, store.due(NOW)[0].progress) == (
+        "",
+        "compaction",
+        "",
+    )
 
 
 @pytest.mark.parametrize("is_over", [False, True])
@@ -176,10 +181,10 @@ def test_what_was_refused_after_the_daemon_died_in_it_may_have_been_heard(
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
-    store.mark_never(row, NOW, "554 no")
+    store.mark_refused(row, NOW, "554 no")
     save(store, replace(LAST, state="gone", gone_k=900) if is_over else LAST)
 
-    kind = "gone" if is_over else "corrected"
+    kind = "resolved" if is_over else "corrected"
     assert tell(store) == [Said(kind, "compaction", was="retention_cliff")]
 
 
@@ -192,10 +197,10 @@ def test_a_correction_that_was_refused_after_the_daemon_died_in_it_may_have_been
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
-    store.mark_never(row, NOW, "554 no")
+    store.mark_refused(row, NOW, "554 no")
     save(store, replace(LAST, causes=CLIFF, state="gone", gone_k=900))
 
-    assert tell(store) == [Said("gone", "retention_cliff", was="compaction")]
+    assert tell(store) == [Said("resolved", "retention_cliff", was="compaction")]
 
 
 def test_a_daemon_that_died_in_a_try_may_have_been_heard(store: FindingsStore) -> None:
@@ -205,7 +210,7 @@ def test_a_daemon_that_died_in_a_try_may_have_been_heard(store: FindingsStore) -
     save(store, LAST)
 
     assert tell(store) == [
-        Said("confirmed", "compaction"),
+        Said("opened", "compaction"),
         Said("corrected", "compaction", was="retention_cliff"),
     ]
 
@@ -218,7 +223,7 @@ def test_two_tries_that_told_two_causes_are_corrected_by_either(store: FindingsS
     first = tell(store)
     save(store, LAST)
 
-    assert first == [Said("confirmed", "retention_cliff")]
+    assert first == [Said("opened", "retention_cliff")]
     assert tell(store) == [Said("corrected", "compaction", was="retention_cliff")]
 
 
@@ -230,11 +235,11 @@ def test_a_try_that_nobody_took_leaves_what_the_one_before_may_have_told(
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
-    store.mark_retry(row, NOW, NOW, "451 later")
+    store.mark_deferred(row, NOW, NOW, "451 later")
     save(store, LAST)
 
     assert tell(store) == [
-        Said("confirmed", "compaction"),
+        Said("opened", "compaction"),
         Said("corrected", "compaction", was="retention_cliff"),
     ]
 
@@ -270,10 +275,10 @@ def test_a_mail_that_was_refused_for_good_has_no_sequel(store: FindingsStore) ->
     save(store, FIRST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
-    store.mark_never(row, NOW, "554 no")
+    store.mark_refused(row, NOW, "554 no")
     save(store, LAST)
 
-    assert store.owed() == 0
+    assert store.open_notifications() == []
 
 
 def test_that_it_went_away_carries_the_last_word(store: FindingsStore) -> None:
@@ -285,7 +290,7 @@ def test_that_it_went_away_carries_the_last_word(store: FindingsStore) -> None:
     save(store, replace(LAST, state="gone", gone_k=160))
 
     assert early == []
-    assert tell(store) == [Said("gone", "compaction", was="retention_cliff")]
+    assert tell(store) == [Said("resolved", "compaction", was="retention_cliff")]
 
 
 def test_that_it_went_away_waits_five_minutes_at_most(store: FindingsStore) -> None:
@@ -295,7 +300,7 @@ def test_that_it_went_away_waits_five_minutes_at_most(store: FindingsStore) -> N
     save(store, replace(FIRST, state="gone", gone_k=160))
 
     assert tell(store, NOW + SETTLE_LIMIT_NS - SECOND_NS) == []
-    assert tell(store, NOW + SETTLE_LIMIT_NS) == [Said("gone", "retention_cliff")]
+    assert tell(store, NOW + SETTLE_LIMIT_NS) == [Said("resolved", "retention_cliff")]
 
 
 def test_a_correction_that_nobody_has_heard_gives_way_to_that_it_went_away(
@@ -306,7 +311,7 @@ def test_a_correction_that_nobody_has_heard_gives_way_to_that_it_went_away(
     tell(store)
     save(store, LAST, replace(LAST, state="gone", gone_k=900))
 
-    assert tell(store) == [Said("gone", "compaction", was="retention_cliff")]
+    assert tell(store) == [Said("resolved", "compaction", was="retention_cliff")]
 
 
 def test_the_clients_fault_is_taken_back_and_not_corrected(store: FindingsStore) -> None:
@@ -314,7 +319,7 @@ def test_the_clients_fault_is_taken_back_and_not_corrected(store: FindingsStore)
     tell(store)
     save(store, replace(LAST, causes=CLIENT, is_about_cluster=False))
 
-    assert tell(store) == [Said("gone", "client", was="retention_cliff")]
+    assert tell(store) == [Said("resolved", "client", was="retention_cliff")]
 
 
 def test_what_came_back_before_it_was_told_as_gone_is_corrected(store: FindingsStore) -> None:
@@ -331,14 +336,14 @@ def test_what_lasts_is_said_again_in_its_newest_words(store: FindingsStore) -> N
     save(store, FIRST)
     tell(store)
     save(store, LAST)
-    while_owed = [(row.kind, store.word(row)) for row in store.lasting("mail")]
+    while_owed = [(row.kind, store.content(row)) for row in store.unresolved("mail")]
     tell(store)
-    after = [(row.kind, store.word(row).was) for row in store.lasting("mail")]
+    after = [(row.kind, store.content(row).previous_cause) for row in store.unresolved("mail")]
     save(store, replace(LAST, state="gone", gone_k=900))
 
-    assert [kind for kind, _ in while_owed] == ["confirmed"]
+    assert [kind for kind, _ in while_owed] == ["opened"]
     assert after == [("corrected", "retention_cliff")]
-    assert store.lasting("mail") == []
+    assert store.unresolved("mail") == []
 
 
 SAVES = st.builds(
@@ -349,57 +354,64 @@ SAVES = st.builds(
     is_settled=st.booleans(),
     is_about_cluster=st.booleans(),
 )
-TRIES = st.sampled_from(["taken", "put off", "refused", "died", "unanswered", "one more"])
+TRIES = st.sampled_from(["sent", "deferred", "refused", "died", "unanswered", "one more"])
 
 
 @dataclass
 class Readers:
-    """Those behind one sink, and what they were told: turn, kind and cause of each message.
+    """The two recipients of one sink, and the messages that both have got.
 
-    `known` has what they may know by reader and turn: of a try in which the daemon died, nobody can say.
+    `known` has the causes that a reader may know of an occurrence, also from a try in which the daemon died.
     """
 
     store: FindingsStore
-    told: list[tuple[int, str, str]] = field(default_factory=list)
+    sent: list[tuple[int, int]] = field(default_factory=list)  # occurrence and step
     known: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
 
-    def attempt(self, outcome: str) -> None:
-        """Try whatever is owed once; a daemon that died in a try says nothing of it."""
+    def try_all(self, outcome: str) -> None:
+        """Try each due notification once; when the daemon dies in a try, no result is stored."""
         for row in self.store.due(NOW + SETTLE_LIMIT_NS):
-            word = self.store.begin_try(row, NOW, NOW)
-            if word is None or word.finding is None:
+            content = self.store.begin_try(row, NOW, NOW)
+            if content is None or content.finding is None:
                 continue
-            left = [one for one in "ab" if one not in word.so_far]
-            hear = {"put off": [], "refused": [], "one more": left[:1]}.get(outcome, left)
-            for one in hear:
-                self.known[one, row.turn].add(word.finding.cause)
-            if outcome == "taken" or (outcome == "one more" and hear == left):
-                assert row.kind != "corrected" or word.was not in {"", word.finding.cause}
-                self.told.append((row.turn, row.kind, word.finding.cause))
+            cause = content.finding.cause
+            waiting = [one for one in "ab" if one not in content.progress]
+            reached = {"deferred": [], "refused": [], "one more": waiting[:1]}.get(outcome, waiting)
+            for one in reached:
+                self.known[one, row.occurrence].add(cause)
+            if outcome == "sent" or (outcome == "one more" and reached == waiting):
+                assert row.kind != "corrected" or content.previous_cause not in {"", cause}
+                self.sent.append((row.occurrence, STEPS[row.kind]))
                 self.store.mark_sent(row, NOW)
-            elif outcome in {"put off", "unanswered", "one more"}:
-                so_far = word.so_far + "".join(hear) if outcome == "one more" else word.so_far
-                self.store.mark_retry(row, NOW, NOW, "451", so_far, is_heard=bool(hear))
+            elif outcome in {"deferred", "unanswered", "one more"}:
+                progress = content.progress
+                if outcome == "one more":
+                    progress += "".join(reached)
+                self.store.mark_deferred(
+                    row, NOW, NOW, "451", progress, may_have_arrived=bool(reached)
+                )
             elif outcome == "refused":
-                self.store.mark_never(row, NOW, "554")
+                self.store.mark_refused(row, NOW, "554")
 
 
 @settings(max_examples=100)
 @given(steps=st.lists(SAVES | TRIES, max_size=14))
-def test_each_word_comes_once_and_people_end_with_the_last(steps: list[Finding | str]) -> None:
-    """Whatever is found, and whatever becomes of the tries: one message a kind and turn, in their order."""
+def test_each_kind_is_sent_once_and_readers_end_with_the_final_cause(
+    steps: list[Finding | str],
+) -> None:
+    """Whatever is found and however the tries end: one message a kind and occurrence, in their order."""
     with FindingsStore(Path(":memory:")) as store:
         readers = Readers(store)
         for step in [*steps, LAST]:
             if isinstance(step, str):
-                readers.attempt(step)
+                readers.try_all(step)
             else:
                 save(store, step)
-        while store.owed():
-            readers.attempt("taken")
-        is_heard = all(row.state == "sent" for row in store.outbox("run1"))
+        while store.open_notifications():
+            readers.try_all("sent")
+        is_all_sent = all(row.state == "sent" for row in store.notifications("run1"))
 
-    words = [(turn, kind) for turn, kind, _ in readers.told]
-    assert words == sorted(set(words))
-    if is_heard and words[-1][1] == "confirmed":
-        assert [readers.known[one, words[-1][0]] for one in "ab"] == [{"compaction"}] * 2
+    assert readers.sent == sorted(set(readers.sent))
+    occurrence, last = readers.sent[-1] if readers.sent else (0, -1)
+    if is_all_sent and last == STEPS["opened"]:
+        assert [readers.known[one, occurrence] for one in "ab"] == [{"compaction"}] * 2

@@ -9,62 +9,12 @@ from pathlib import Path
 import pytest
 
 from soak.core.errors import FindingsBusyError, FindingsError
-from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.core.model import Finding
 from soak.core.units import SECOND_NS
 from soak.store.findings import store as module
 from soak.store.findings.rows import NotificationContent
 from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
-
-NOW = 1_790_000_000 * SECOND_NS
-SERIES = 'consume.0@h|end_to_end_latency_seconds{quantile="0.99"}'
-
-
-def change(state: str = "warning", **other: object) -> Change:
-    values: dict[str, object] = {
-        "series": SERIES,
-        "raised_k": 130,
-        "onset_k": 123,
-        "interval": (122, 125),
-        "before": 0.0041,
-        "after": 0.061,
-        "state": state,
-        "confidence": 0.99,
-    }
-    return Change(**{**values, **other})  # type: ignore[arg-type]  # the fields of a change
-
-
-CAUSES = (
-    Explanation(
-        "retention_cliff",
-        0.93,
-        (
-            Evidence("First deletion 1 s before the step.", {"seconds": 1}),
-            Evidence("Latency rises at each of 57 deletions.", {"deletions": 57}),
-        ),
-    ),
-    Explanation("client", 0.02, ()),
-)
-
-
-def finding(state: str = "confirmed", **other: object) -> Finding:
-    values: dict[str, object] = {
-        "key": "run1-130",
-        "run": "run1",
-        "raised_k": 130,
-        "onset_k": 123,
-        "interval": (122, 125),
-        "series": SERIES,
-        "kind": "step",
-        "before": 0.0041,
-        "after": 0.061,
-        "state": state,
-        "confidence": 0.99,
-        "is_about_cluster": True,
-        "causes": CAUSES,
-        "changes": ("produce.0@h|publish_latency_seconds",),
-        "is_settled": True,
-    }
-    return Finding(**{**values, **other})  # type: ignore[arg-type]  # the fields of a finding
+from tests.support.findings import CAUSES, NOW, SERIES, change, finding
 
 
 def dump(path: Path) -> list[str]:
@@ -127,7 +77,7 @@ def test_a_finding_that_is_up_again_takes_back_that_it_is_gone(tmp_path: Path) -
         store.save_finding(finding("confirmed"), ["mail"], NOW)
 
         assert store.findings("run1") == [finding("confirmed")]
-        assert [row.kind for row in store.outbox("run1")] == ["confirmed"]
+        assert [row.kind for row in store.notifications("run1")] == ["opened"]
 
 
 def test_saving_everything_twice_changes_nothing(tmp_path: Path) -> None:
@@ -151,12 +101,12 @@ def test_a_message_is_owed_once_for_each_sink_and_kind(tmp_path: Path) -> None:
             store.save_finding(finding("confirmed"), ["mail", "hook"], NOW)
         store.save_finding(finding("gone", gone_k=200), ["mail", "hook"], NOW + 1)
 
-        kinds = sorted((row.sink, row.kind) for row in store.outbox("run1"))
+        kinds = sorted((row.sink, row.kind) for row in store.notifications("run1"))
         assert kinds == [
-            ("hook", "confirmed"),
-            ("hook", "gone"),
-            ("mail", "confirmed"),
-            ("mail", "gone"),
+            ("hook", "opened"),
+            ("hook", "resolved"),
+            ("mail", "opened"),
+            ("mail", "resolved"),
         ]
 
 
@@ -174,7 +124,7 @@ def test_nobody_is_told_of_what_is_not_sure(tmp_path: Path, quiet: Finding) -> N
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(quiet, ["mail"], NOW)
 
-        assert store.outbox("run1") == []
+        assert store.notifications("run1") == []
 
 
 def test_a_later_save_without_causes_keeps_the_known_ones(tmp_path: Path) -> None:
@@ -185,11 +135,11 @@ def test_a_later_save_without_causes_keeps_the_known_ones(tmp_path: Path) -> Non
 
         (found,) = store.findings("run1")
         assert (found.state, found.causes, len(found.changes)) == ("gone", CAUSES, 1)
-        assert [row.kind for row in store.outbox("run1")] == ["confirmed", "gone"]
+        assert [row.kind for row in store.notifications("run1")] == ["opened", "resolved"]
 
 
 def words(store: FindingsStore) -> list[tuple[str, int, str]]:
-    return [(row.kind, row.turn, row.state) for row in store.outbox("run1")]
+    return [(row.kind, row.occurrence, row.state) for row in store.notifications("run1")]
 
 
 def tell(store: FindingsStore) -> None:
@@ -209,7 +159,7 @@ def test_what_turns_out_to_be_the_clients_is_taken_back(tmp_path: Path) -> None:
         tell(store)
         store.save_finding(finding("gone", is_about_cluster=False, gone_k=200), ["mail"], NOW)
 
-        assert words(store) == [("confirmed", 1, "sent"), ("gone", 1, "sent")]
+        assert words(store) == [("opened", 1, "sent"), ("resolved", 1, "sent")]
 
 
 def test_what_nobody_has_heard_of_is_taken_back_without_a_word(tmp_path: Path) -> None:
@@ -221,8 +171,8 @@ def test_what_nobody_has_heard_of_is_taken_back_without_a_word(tmp_path: Path) -
         for key in ("run1-130", "run1-140"):
             store.save_finding(finding(key=key, is_about_cluster=False), ["mail"], NOW)
 
-        rows = [(row.key, row.kind) for row in store.outbox("run1")]
-        assert rows == [("run1-130", "confirmed"), ("run1-130", "gone")]
+        rows = [(row.subject, row.kind) for row in store.notifications("run1")]
+        assert rows == [("run1-130", "opened"), ("run1-130", "resolved")]
 
 
 def test_a_finding_that_comes_back_is_told_again_and_each_time_in_order(tmp_path: Path) -> None:
@@ -234,13 +184,13 @@ def test_a_finding_that_comes_back_is_told_again_and_each_time_in_order(tmp_path
             tell(store)
 
         assert words(store) == [
-            ("confirmed", 1, "sent"),
-            ("gone", 1, "sent"),
+            ("opened", 1, "sent"),
+            ("resolved", 1, "sent"),
         ], "up and gone again between two rounds is no news"
         store.save_finding(finding("confirmed"), ["mail"], NOW)
         tell(store)
         store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
-        assert words(store)[2:] == [("confirmed", 2, "sent"), ("gone", 2, "pending")]
+        assert words(store)[2:] == [("opened", 2, "sent"), ("resolved", 2, "pending")]
 
 
 def test_what_was_told_and_lasts_is_known_by_sink(tmp_path: Path) -> None:
@@ -249,12 +199,12 @@ def test_what_was_told_and_lasts_is_known_by_sink(tmp_path: Path) -> None:
         for key in ("run1-1", "run1-2", "run1-3"):
             store.save_finding(finding(key=key), ["hook", "mail"], NOW)
         for row in store.due(NOW):
-            if row.sink == "hook" and row.key != "run1-3":
+            if row.sink == "hook" and row.subject != "run1-3":
                 store.mark_sent(row, NOW)
         store.save_finding(finding("gone", key="run1-2", gone_k=200), ["hook", "mail"], NOW)
 
-        assert [row.key for row in store.lasting("hook")] == ["run1-1"]
-        assert store.lasting("mail") == []
+        assert [row.subject for row in store.unresolved("hook")] == ["run1-1"]
+        assert store.unresolved("mail") == []
 
 
 def test_a_try_is_counted_before_it_is_made(tmp_path: Path) -> None:
@@ -266,9 +216,12 @@ def test_a_try_is_counted_before_it_is_made(tmp_path: Path) -> None:
         due_at_once = store.due(NOW)
         store.mark_sent(row, NOW)
 
-        assert (begun, due_at_once) == (NotificationContent(finding(), was="", so_far=""), [])
+        assert (begun, due_at_once) == (
+            NotificationContent(finding(), previous_cause="", progress=""),
+            [],
+        )
         assert store.begin_try(row, NOW, NOW) is None
-        assert [sent.attempts for sent in store.outbox("run1")] == [1]
+        assert [sent.attempts for sent in store.notifications("run1")] == [1]
 
 
 def test_what_was_sent_by_a_clock_ahead_is_not_counted_for_ever(tmp_path: Path) -> None:
@@ -288,13 +241,13 @@ def test_that_it_went_away_is_due_only_after_that_it_came(tmp_path: Path) -> Non
         store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
         (first,) = store.due(NOW)
         assert store.begin_try(first, NOW, NOW + SECOND_NS)
-        store.mark_retry(first, NOW, NOW + 60 * SECOND_NS, "451 try later")
+        store.mark_deferred(first, NOW, NOW + 60 * SECOND_NS, "451 try later")
         assert store.due(NOW + SECOND_NS) == []
 
         (again,) = store.due(NOW + 60 * SECOND_NS)
-        assert (again.kind, again.attempts, again.detail) == ("confirmed", 1, "451 try later")
+        assert (again.kind, again.attempts, again.detail) == ("opened", 1, "451 try later")
         store.mark_sent(again, NOW)
-        assert [row.kind for row in store.due(NOW + 60 * SECOND_NS)] == ["gone"]
+        assert [row.kind for row in store.due(NOW + 60 * SECOND_NS)] == ["resolved"]
 
 
 def test_a_settled_message_stays_settled(tmp_path: Path) -> None:
@@ -303,11 +256,13 @@ def test_a_settled_message_stays_settled(tmp_path: Path) -> None:
         store.save_finding(finding(), ["mail"], NOW)
         (row,) = store.due(NOW)
         store.mark_sent(row, NOW, "250 ok")
-        store.mark_never(row, NOW, "550 no such user")
+        store.mark_refused(row, NOW, "550 no such user")
         store.save_finding(finding(), ["mail"], NOW)
 
         assert store.due(NOW + MAX_RETRY_WAIT_NS) == []
-        assert [(sent.state, sent.detail) for sent in store.outbox("run1")] == [("sent", "250 ok")]
+        assert [(sent.state, sent.detail) for sent in store.notifications("run1")] == [
+            ("sent", "250 ok")
+        ]
 
 
 def test_a_retry_survives_a_wall_clock_that_steps_back(tmp_path: Path) -> None:
@@ -315,7 +270,7 @@ def test_a_retry_survives_a_wall_clock_that_steps_back(tmp_path: Path) -> None:
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding(), ["mail"], NOW)
         (row,) = store.due(NOW)
-        store.mark_retry(row, NOW, NOW + SECOND_NS, "")
+        store.mark_deferred(row, NOW, NOW + SECOND_NS, "")
 
         assert len(store.due(NOW - 2 * MAX_RETRY_WAIT_NS)) == 1
 
@@ -337,7 +292,7 @@ def test_a_failed_save_leaves_nothing_behind(tmp_path: Path) -> None:
         store.save_finding(twice, ["mail"], NOW)
 
     with FindingsStore(path) as store:
-        assert (store.findings("run1"), store.outbox("run1")) == ([], [])
+        assert (store.findings("run1"), store.notifications("run1")) == ([], [])
 
 
 @pytest.mark.parametrize("damage", [b"not a database, but long enough to look" * 99, None])
