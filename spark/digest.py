@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from soak.core.audit import AUDIT_EVENTS
 from soak.core.model import Column, Record
-from soak.store.journal.reader import SourceReader, complete_size
-from soak.store.journal.writer import segments
+from soak.store.journal.reader import SourceReader, complete_size, segments
 
 # --- Of one journal file, the seconds in which the load did not come through: few, so all are kept.
 

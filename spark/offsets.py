@@ -11,8 +11,7 @@ from pathlib import Path
 
 from soak.core.journal_format import Columns, DamagedLineError, decode
 from soak.core.model import Column
-from soak.store.journal.reader import lines, sources
-from soak.store.journal.writer import segment_name, segments
+from soak.store.journal.reader import lines, segment_name, segments, sources
 
 Offset = dict[str, list[int]]
 """Source to [file number, bytes]; what Spark keeps in its checkpoint."""

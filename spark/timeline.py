@@ -21,8 +21,7 @@ from soak.core.phases import Phases, drain_k
 from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS
 from soak.store.audit import audit_run, is_loss_known
-from soak.store.journal.reader import sources
-from soak.store.journal.writer import segments
+from soak.store.journal.reader import segments, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
 from spark.digest import digest, reduction
 

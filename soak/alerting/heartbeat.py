@@ -24,8 +24,7 @@ from soak.runtime.context import PhaseFile, grid_of, host_name
 from soak.service.systemd import START_LIMIT_NS
 from soak.store.findings.rows import NotificationKind
 from soak.store.findings.store import FindingsStore
-from soak.store.journal.reader import has_ended, sources
-from soak.store.journal.writer import segments
+from soak.store.journal.reader import has_ended, segments, sources
 from soak.store.plan_home import is_service_run
 from soak.store.run_folder import Run, RunFolder
 

@@ -14,8 +14,8 @@ from soak.core.model import Column, Record
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
-from soak.store.journal.reader import columns_after_last_record, last_record
-from soak.store.journal.writer import JournalWriter, segments
+from soak.store.journal.reader import columns_after_last_record, last_record, segments
+from soak.store.journal.writer import JournalWriter
 from soak.store.run_folder import RunFolder, read_run, read_sender_id
 from soak.store.samples_topic import ShippedLine
 

@@ -20,8 +20,7 @@ from soak.service.files import file_lock, write_atomically
 from soak.service.systemd import Notifier, notifier
 from soak.shipping.announcements import AnnouncementListener, RunFollower
 from soak.shipping.discovery import JoinedRuns
-from soak.store.journal.reader import lines, sources
-from soak.store.journal.writer import segment_name, segments
+from soak.store.journal.reader import lines, segment_name, segments, sources
 from soak.store.run_announcements import AnnouncementReader
 from soak.store.run_folder import Run, RunFolder, ensure_sender_id, read_any_plan, read_run
 from soak.store.samples_topic import SamplesWriter, ShippedLine

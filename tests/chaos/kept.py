@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from soak.core.journal_format import Columns, DamagedLineError, End, decode
-from soak.store.journal.writer import segments
+from soak.store.journal.reader import segments
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ from soak.store.journal.reader import (
     last_record,
     lines,
     read_source,
+    segments,
     sources,
 )
-from soak.store.journal.writer import segments
 from soak.store.run_folder import read_plan, read_run
 from spark.digest import digest
 from tests.support.damage import spoil

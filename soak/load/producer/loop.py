@@ -37,7 +37,7 @@ from soak.service.scheduling import (
 )
 from soak.service.signals import WakeupFd
 from soak.service.systemd import notifier
-from soak.store.journal.writer import segments
+from soak.store.journal.reader import segments
 from soak.store.run_folder import rate_table
 
 WAIT_NS = (

@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 
 from soak.core.journal_format import DamagedLineError, decode
 from soak.core.model import Column, Event, Record, Series
-from soak.store.journal.reader import SourceReader, complete_size, last_record, lines, sources
-from soak.store.journal.writer import segments
+from soak.store.journal.reader import (
+    SourceReader,
+    complete_size,
+    last_record,
+    lines,
+    segments,
+    sources,
+)
 
 MAX_WINDOW_SECONDS = 7200
 """Longest window, so that memory stays bounded: some 20 MB at 300 columns."""

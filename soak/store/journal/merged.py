@@ -10,15 +10,16 @@ from pathlib import Path
 from soak.core.model import Column, Record
 from soak.core.streams import IntervalSet
 from soak.core.units import SECOND_NS
-from soak.store.journal.reader import SourceReader, complete_size
-from soak.store.journal.writer import segments
+from soak.store.journal.reader import SourceReader, complete_size, segments
 
-LATE_NS = SECOND_NS // 2
+GAP_NS = SECOND_NS // 2
+"""Smaller differences of a wall clock are slewing, and no recorder reports them."""
+_CLOCK_EVENTS = {"clock_step", "suspend"}
 
 
 @dataclass(frozen=True, slots=True)
 class MergedRecord:
-    """A record; `is_after_gap`: one before it is missing or damaged, of the same life of its source."""
+    """A record; `is_after_gap`: the one before it in its epoch is missing or damaged."""
 
     source: str
     record: Record
@@ -27,7 +28,7 @@ class MergedRecord:
 
 
 class MergedReader:
-    """Reads sources side by side; `ended` holds (source, epoch) closed on purpose, as far as was read."""
+    """Reads several sources; `ended` holds each (source, epoch) that was closed on purpose, as far as read."""
 
     def __init__(self, journal: Path, sources: Sequence[str]) -> None:
         self._journal = journal
@@ -35,9 +36,9 @@ class MergedReader:
         self.ended: set[tuple[str, int]] = set()
 
     def read(self) -> Iterator[MergedRecord]:
-        """Give each (source, epoch, k) once, by k; of one second, sources come in the order named.
+        """Yield each (source, epoch, interval) once, by interval, then in the order of the named sources.
 
-        Damaged lines are left out. Holds some 10 MiB a source, however long the run.
+        Damaged lines are skipped. Holds some 10 MiB a source, however long the run.
 
         Raises:
             JournalError: a journal was written by a newer version.
@@ -61,7 +62,18 @@ class MergedReader:
 
 
 def _is_gap(before: Record | None, record: Record) -> bool:
-    """True where time lies between two records of one incarnation that neither covers."""
+    """True where time lies between two records of one epoch that neither covers.
+
+    Stamps are of the wall clock and lengths of the monotonic one. A record tells by how much the first moved
+    against the second; a movement that no record tells was told by one that is missing.
+    """
     if before is None or before.epoch != record.epoch:
         return False
-    return record.at_ns - record.length_ns - before.at_ns > LATE_NS
+    between_ns = record.at_ns - before.at_ns - _clock_moved_seconds(record) * SECOND_NS
+    return abs(between_ns - record.length_ns) > GAP_NS
+
+
+def _clock_moved_seconds(record: Record) -> float:
+    """Return by how much the wall clock was set or ran on in a suspend, within this record."""
+    moved = (event.fields.get("seconds") for event in record.events if event.kind in _CLOCK_EVENTS)
+    return sum(seconds for seconds in moved if isinstance(seconds, int | float))

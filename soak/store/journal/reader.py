@@ -10,7 +10,6 @@ from pathlib import Path
 from soak.core.errors import JournalError
 from soak.core.journal_format import Columns, DamagedLineError, End, Line, decode
 from soak.core.model import Column, Record
-from soak.store.journal.writer import segments
 
 CHUNK_BYTES = 4 * 2**20
 LAST_BLOCK_BYTES = 65_536
@@ -87,6 +86,15 @@ class SourceReader:
                     if line.id == name:
                         return line.columns
         return None
+
+
+def segment_name(number: int) -> str:
+    return f"{number:06d}.jsonl"
+
+
+def segments(folder: Path) -> list[Path]:
+    """Return the files of a source in the order in which they were written."""
+    return sorted(path for path in folder.glob("*.jsonl") if path.stem.isdigit())
 
 
 def sources(journal: Path) -> list[str]:

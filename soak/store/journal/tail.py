@@ -8,8 +8,7 @@ from pathlib import Path
 
 from soak.core.model import Column, Record
 from soak.store.journal.history import position_of_interval
-from soak.store.journal.reader import SourceReader, complete_size, sources
-from soak.store.journal.writer import segments
+from soak.store.journal.reader import SourceReader, complete_size, segments, sources
 
 TailedRecord = tuple[str, Record, tuple[Column, ...]]
 """Source, record, and what its numbers mean."""

@@ -18,6 +18,7 @@ from soak.core.journal_format import Columns, End, Line, columns_line, encode
 from soak.core.model import Column, Record
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.store.journal.reader import segment_name, segments
 
 # --- Flushes files to the drive from a thread of its own: who writes them never waits for the drive.
 
@@ -70,15 +71,6 @@ FLUSH_BYTES = 4 * 2**20  # at most, a record: what the disk did not take is writ
 LOG = logging.getLogger("soak.store.journal.writer")
 
 Write = Callable[[int, bytes], int]
-
-
-def segment_name(number: int) -> str:
-    return f"{number:06d}.jsonl"
-
-
-def segments(folder: Path) -> list[Path]:
-    """Return a source's files in the order in which they were written."""
-    return sorted(path for path in folder.glob("*.jsonl") if path.stem.isdigit())
 
 
 class JournalWriter:

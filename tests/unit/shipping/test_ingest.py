@@ -10,8 +10,15 @@ from soak.core.journal_format import columns_line, encode
 from soak.core.model import Record
 from soak.core.phases import decision_line
 from soak.shipping.ingest import IDLE_NS, Ingest
-from soak.store.journal.reader import SourceReader, complete_size, last_record, read_source, sources
-from soak.store.journal.writer import JournalWriter, segments
+from soak.store.journal.reader import (
+    SourceReader,
+    complete_size,
+    last_record,
+    read_source,
+    segments,
+    sources,
+)
+from soak.store.journal.writer import JournalWriter
 from soak.store.run_folder import RunFolder, ensure_sender_id
 from soak.store.samples_topic import ShippedLine
 from tests.support.fakes import FakeClock

@@ -13,7 +13,7 @@ from soak.core.units import SECOND_NS
 from soak.shipping import sender
 from soak.shipping.ingest import Ingest
 from soak.shipping.sender import LONGEST_WAIT_SECONDS, REPEAT_NS, ROUND_SECONDS, Shipper
-from soak.store.journal.writer import segments
+from soak.store.journal.reader import segments
 from soak.store.run_folder import RunFolder
 from tests.support.fakes import FakeClock
 from tests.support.shipped_run import FlakyTarget, Host, folder_of, records

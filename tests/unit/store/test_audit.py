@@ -10,7 +10,6 @@ from soak.core.model import Record, Span
 from soak.core.plan import text
 from soak.core.units import SECOND_NS
 from soak.store.audit import audit_run, is_loss_known
-from soak.store.journal.merged import MergedReader
 from soak.store.run_folder import Run, RunFolder
 
 RUN = Run("r-1", 0, "host", {}, "ended")
@@ -32,20 +31,6 @@ def _write(folder: RunFolder, source: str, *files: Lines) -> None:
     for number, lines in enumerate(files):
         raw = [encode(EMPTY), *(encode(line) for line in lines)]
         (home / f"{number:06d}.jsonl").write_bytes(b"".join(raw))
-
-
-def test_records_of_all_sources_come_in_order_of_time_and_once(tmp_path: Path) -> None:
-    """Over two files of a source, with a repeated record, and of one second as the sources are named."""
-    folder = RunFolder(tmp_path)
-    _write(folder, "b@h", [_record(0), _record(2), _record(2), End(1)], [_record(4, 2)])
-    _write(folder, "a@h", [_record(1), _record(2), _record(3)])
-    reader = MergedReader(folder.journal, ["b@h", "a@h"])
-
-    found = [(one.source, one.record.epoch, one.record.k) for one in reader.read()]
-
-    expected = [("b", 1, 0), ("a", 1, 1), ("b", 1, 2), ("a", 1, 2), ("a", 1, 3), ("b", 2, 4)]
-    assert found == [(f"{name}@h", epoch, k) for name, epoch, k in expected]
-    assert reader.ended == {("b@h", 1)}
 
 
 def test_each_consumer_reads_for_its_subscription(tmp_path: Path) -> None:
@@ -103,21 +88,6 @@ def test_a_damaged_record_of_a_consumer_is_no_loss(tmp_path: Path) -> None:
     verdict = audit_run(folder, RUN, text.load(_plan(), "p").plan).verdict()
 
     assert (verdict["received"], verdict["unknown"], verdict["lost"]) == (377, 100, 23)
-
-
-def test_a_record_that_was_never_written_is_a_gap_and_a_long_one_is_not(tmp_path: Path) -> None:
-    """Seconds 3 to 5 are one record that covers them; second 7 is missing; then comes another life."""
-    folder = RunFolder(tmp_path)
-    ends = [(1, 1, 1), (1, 2, 1), (1, 5, 3), (1, 6, 1), (1, 8, 1), (2, 12, 1)]
-    lines: Lines = [
-        Record(k, epoch, (k + 1) * SECOND_NS, length * SECOND_NS, EMPTY.id, ())
-        for epoch, k, length in ends
-    ]
-    _write(folder, "produce.0@h", lines)
-
-    found = MergedReader(folder.journal, ["produce.0@h"]).read()
-
-    assert [one.record.k for one in found if one.is_after_gap] == [8]
 
 
 def test_a_producer_with_a_missing_record_may_have_had_more_acknowledged(tmp_path: Path) -> None:

@@ -19,8 +19,14 @@ from soak.core.journal_format import Columns, DamagedLineError, End, columns_lin
 from soak.core.model import Column, Event, Record
 from soak.store.journal import writer
 from soak.store.journal import writer as background_sync
-from soak.store.journal.reader import SourceReader, complete_size, last_record, read_source
-from soak.store.journal.writer import BackgroundJournalWriter, JournalWriter, segments
+from soak.store.journal.reader import (
+    SourceReader,
+    complete_size,
+    last_record,
+    read_source,
+    segments,
+)
+from soak.store.journal.writer import BackgroundJournalWriter, JournalWriter
 from tests.support.fakes import FakeClock
 
 COLUMNS = (Column("a_seconds", (("quantile", "0.5"),), "seconds", 1.5), Column("b_messages"))
