@@ -15,7 +15,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.store.journal.reader import columns_after_last_record, last_record, segments
-from soak.store.journal.writer import JournalWriter
+from soak.store.journal.writer import DRIVE_ERRORS, JournalWriter
 from soak.store.run_folder import RunFolder, read_run, read_sender_id
 from soak.store.samples_topic import ShippedLine
 
@@ -73,7 +73,9 @@ class Ingest:
             while self._waiting:
                 self._take(self._waiting[0])
                 self._waiting.popleft()
-        except OSError as error:  # no room for a new file, or no descriptor
+        except OSError as error:
+            if error.errno not in DRIVE_ERRORS:
+                raise
             if str(error) != self._said:
                 LOG.warning(
                     "journal_not_opened waiting_lines=%d error=%s", len(self._waiting), error
@@ -197,7 +199,7 @@ class Ingest:
         now_ns = self._clock.mono_ns()
         for source in self._sources.values():
             if source.writer is not None and source.writer.is_behind:
-                source.writer.try_again()
+                source.writer.retry()
             elif now_ns - source.written_ns >= IDLE_NS:
                 self._close(source)
 

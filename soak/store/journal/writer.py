@@ -1,8 +1,13 @@
-"""Append records to the journal of one source, crash-safe and without waiting for the drive."""
+"""Append records to the journal of one source, crash-safe and without waiting for the drive.
+
+A line is one `write` on an O_APPEND descriptor. A new numbered file begins with each start, hour or 64 MiB.
+While the drive takes nothing, the newest lines wait in memory, bounded, and are written when it does again.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -20,64 +25,94 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.store.journal.reader import segment_name, segments
 
-# --- Flushes files to the drive from a thread of its own: who writes them never waits for the drive.
-
-MAX_PENDING_SYNCS = 2  # behind one that hangs: what they would flush, they flush
-SYNC_CLOSE_SECONDS = 10.0
-
-
-class BackgroundSync:
-    """One flush at a time, in the order in which they were asked for."""
-
-    def __init__(self) -> None:
-        self._waiting: SimpleQueue[int | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="journal-sync", daemon=True)
-
-    def ask(self, descriptor: int) -> None:
-        """Have flushed what was written so far; the descriptor may be closed at once.
-
-        Raises:
-            OSError: no descriptor is left.
-        """
-        if self._waiting.qsize() >= MAX_PENDING_SYNCS:
-            return
-        self._waiting.put(os.dup(descriptor))
-        if not self._thread.is_alive():
-            self._thread.start()
-
-    def close(self) -> None:
-        """Let the thread end after what was asked for; a flush that hangs so long is left to itself."""
-        self._waiting.put(None)
-        if self._thread.ident is not None:
-            self._thread.join(SYNC_CLOSE_SECONDS)
-
-    def _work(self) -> None:
-        while (descriptor := self._waiting.get()) is not None:
-            with contextlib.suppress(OSError):  # the next flush tries again
-                os.fdatasync(descriptor)
-            os.close(descriptor)
-
-
-# --- Appends records to the journal of one source: the truth of a run, and crash-proof.
-# One `write` a line on an O_APPEND descriptor; a new numbered file after each start, hour or 64 MiB. When
-# the disk is full the newest lines are kept in memory, bounded, and written when there is room again. The
-# drive is never waited for: a load daemon writes its journal from the thread that sends.
-
 SEGMENT_BYTES = 64 * 2**20
 SEGMENT_NS = 3600 * SECOND_NS
-MAX_PENDING_BYTES = 32 * 2**20  # kept in memory while the disk is full: hours of most sources
-FLUSH_BYTES = 4 * 2**20  # at most, a record: what the disk did not take is written bit by bit
+MAX_PENDING_BYTES = 32 * 2**20  # in memory while the disk is full: hours of most sources
+FLUSH_BYTES = 4 * 2**20  # written with one record at most: a backlog is written bit by bit
+MAX_PENDING_SYNCS = 2  # behind one that hangs: a later flush covers the skipped ones
+SYNC_CLOSE_SECONDS = 10.0
+MAX_QUEUED_RECORDS = 3600  # an hour of a source
+DRAIN_SECONDS = 30.0
+
+DRIVE_ERRORS = frozenset(
+    {
+        None,  # a short write
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS),
+        *(errno.EIO, errno.ENXIO, errno.ENODEV, errno.EREMOTEIO, errno.ETIMEDOUT),
+        *(errno.ESTALE, errno.ENOTCONN, errno.EINTR, errno.EAGAIN),
+        *(errno.ENOMEM, errno.ENOBUFS, errno.EMFILE, errno.ENFILE),
+    }
+)
+"""A drive or a machine that takes nothing now and may later. Any other error is a defect or a removed folder."""
 
 LOG = logging.getLogger("soak.store.journal.writer")
 
 Write = Callable[[int, bytes], int]
 
 
+class BackgroundSync:
+    """Flushes files to the drive in a thread of its own, one at a time and in the order of the requests."""
+
+    def __init__(self, close_seconds: float = SYNC_CLOSE_SECONDS) -> None:
+        self._close_seconds = close_seconds
+        self._waiting: SimpleQueue[int | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="journal-sync", daemon=True)
+        self._error: Exception | None = None
+        self._failure = ""  # of the last flush
+
+    def request(self, descriptor: int) -> None:
+        """Have all that was written so far flushed; the descriptor may be closed at once.
+
+        Raises:
+            OSError: no descriptor is left.
+            Exception: the thread died of it.
+        """
+        self._raise_error()
+        if self._waiting.qsize() >= MAX_PENDING_SYNCS:
+            return
+        self._waiting.put(os.dup(descriptor))
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Wait for the requested flushes, unless one hangs; raises the error that the thread died of."""
+        self._waiting.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(self._close_seconds)
+        self._raise_error()
+
+    def _work(self) -> None:
+        try:
+            while (descriptor := self._waiting.get()) is not None:
+                try:
+                    self._flush(descriptor)
+                finally:
+                    os.close(descriptor)
+        except Exception as error:  # noqa: BLE001  # raised by the next request
+            self._error = error
+
+    def _flush(self, descriptor: int) -> None:
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            if error.errno not in DRIVE_ERRORS:
+                raise
+            if str(error) != self._failure:
+                LOG.error("journal_not_flushed error=%s", error)  # noqa: TRY400  # no defect of ours
+            self._failure = str(error)
+        else:
+            self._failure = ""
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
 class JournalWriter:
     """The only writer of one source; holds its lock until closed.
 
-    Raises:
-        RunFolderError: another process writes this source.
+    An error that is not in `DRIVE_ERRORS` is raised by the call that meets it, or by the next one when the
+    flushing thread met it.
     """
 
     def __init__(
@@ -87,6 +122,9 @@ class JournalWriter:
         sync_ns: int = 5 * SECOND_NS,
         write: Write = os.write,
         floor_bytes: int = 0,
+        *,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+        sync_close_seconds: float = SYNC_CLOSE_SECONDS,
     ) -> None:
         """With less than `floor_bytes` free the drive counts as full."""
         self._folder = folder
@@ -94,22 +132,27 @@ class JournalWriter:
         self._sync_ns = sync_ns
         self._write = write
         self._floor_bytes = floor_bytes
+        self._max_pending_bytes = max_pending_bytes
         self._columns: Columns | None = None
         self._descriptor = -1
         self._size = 0
         self._opened_ns = 0
         self._synced_ns = 0
-        self._sync = BackgroundSync()
-        self._tail: deque[tuple[Line, bytes]] = deque()
-        self._tail_bytes = 0
+        self._sync = BackgroundSync(sync_close_seconds)
+        self._pending: deque[tuple[Line, bytes]] = deque()
+        self._pending_bytes = 0
+        self._failure = ""  # why the drive takes nothing
         self.dropped_lines = 0
         self._lock = -1
         self.epoch = 0
 
     def open(self, first_epoch: int = 1) -> JournalWriter:
-        """Take the lock and allocate the incarnation, on disk before it is used.
+        """Take the lock and allocate the epoch, which is on disk before it is used.
 
-        `first_inc` is that of a folder in which none was allocated before, or which has lost that.
+        `first_epoch` is the epoch in a folder that has allocated none yet, or lost the number.
+
+        Raises:
+            RunFolderError: another process writes this source.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -129,95 +172,100 @@ class JournalWriter:
 
     @property
     def is_behind(self) -> bool:
-        """True while lines wait in memory because the disk does not take them."""
-        return bool(self._tail)
+        """True while lines wait in memory because the drive does not take them."""
+        return bool(self._pending)
 
     def append(self, record: Record, columns: Sequence[Column]) -> None:
         """Write one record; `record.columns_id` is the id of `columns_line(columns)`.
 
-        A disk that is full or fails keeps the line in memory: look at `is_behind`.
+        If the drive is full or fails, the line waits in memory and `is_behind` is true.
         """
         if self._columns is None or self._columns.id != record.columns_id:
             self._columns = columns_line(columns)
-            self._put(self._columns)
-        self._put(record)
+            self._add(self._columns)
+        self._add(record)
         self._flush(FLUSH_BYTES)
 
     def copy(self, line: Line) -> None:
-        """Write a line that another host's writer made; the columns of a record come before it."""
+        """Write a line of another host's journal; the columns of a record must be written before it."""
         if isinstance(line, Columns):
             self._columns = line
-        self._put(line)
+        self._add(line)
         self._flush(FLUSH_BYTES)
 
-    def try_again(self) -> None:
-        """Write what waits, if the disk takes it by now."""
+    def retry(self) -> None:
+        """Write the pending lines, if the drive takes them by now."""
         self._flush(FLUSH_BYTES)
 
     def close(self, *, is_end: bool) -> None:
-        """Give the source back; `is_end` writes the line that says it ended on purpose.
+        """Release the source; `is_end` writes the line that says that it ended on purpose.
 
-        The last flush is waited for, but no longer than `background_sync.CLOSE_SECONDS`.
+        Waits for the last flush, but no longer than `sync_close_seconds`.
         """
-        if is_end:
-            self._put(End(self.epoch))
-        self._flush(self._tail_bytes)
-        if self._descriptor >= 0:
-            with contextlib.suppress(OSError):  # what the disk does not take is lost with us
-                self._sync.ask(self._descriptor)
-        self._sync.close()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-        os.close(self._lock)
+        try:
+            if is_end:
+                self._add(End(self.epoch))
+            self._flush(self._pending_bytes)
+            if self._descriptor >= 0:
+                with contextlib.suppress(OSError):  # no descriptor left to flush with
+                    self._sync.request(self._descriptor)
+            self._sync.close()
+        finally:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+            os.close(self._lock)
 
-    def _put(self, line: Line) -> None:
+    def _add(self, line: Line) -> None:
         raw = encode(line)
-        self._tail.append((line, raw))
-        self._tail_bytes += len(raw)
-        while self._tail_bytes > MAX_PENDING_BYTES and len(self._tail) > 1:
-            self._take_first()  # the oldest: its second becomes a gap
+        self._pending.append((line, raw))
+        self._pending_bytes += len(raw)
+        while self._pending_bytes > self._max_pending_bytes and len(self._pending) > 1:
+            self._remove_first()  # the oldest: its interval becomes a gap
             if self.dropped_lines % 100 == 0:
                 LOG.error("journal_full folder=%s dropped=%d", self._folder, self.dropped_lines + 1)
             self.dropped_lines += 1
 
-    def _take_first(self) -> None:
-        _, raw = self._tail.popleft()
-        self._tail_bytes -= len(raw)
+    def _remove_first(self) -> None:
+        _, raw = self._pending.popleft()
+        self._pending_bytes -= len(raw)
 
     def _flush(self, limit: int) -> None:
-        """Write what waits, at least a line and at most some `limit` bytes."""
+        """Write pending lines, at least one and some `limit` bytes at most."""
         try:
             if self._floor_bytes and shutil.disk_usage(self._folder).free < self._floor_bytes:
                 return
-            while self._tail and limit >= 0:
+            while self._pending and limit >= 0:
                 self._roll_if_due()
-                line, raw = self._tail[0]
+                line, raw = self._pending[0]
                 if self._size == 0 and self._columns is not None and line is not self._columns:
                     self._write_line(encode(self._columns))
                 self._write_line(raw)
-                self._take_first()
+                self._remove_first()
                 limit -= len(raw)
-            if self._clock.mono_ns() - self._synced_ns >= self._sync_ns:
+            is_due = self._clock.mono_ns() - self._synced_ns >= self._sync_ns
+            if is_due and self._descriptor >= 0:
                 self._synced_ns = self._clock.mono_ns()
-                self._sync.ask(self._descriptor)
-        except OSError:  # kept in memory, tried again with the next record
-            return
+                self._sync.request(self._descriptor)
+        except OSError as error:
+            if error.errno not in DRIVE_ERRORS:
+                raise
+            if str(error) != self._failure:
+                LOG.warning("journal_not_written folder=%s error=%s", self._folder, error)
+            self._failure = str(error)
+        else:
+            self._failure = ""
 
     def _write_line(self, raw: bytes) -> None:
-        try:
-            written = self._write(self._descriptor, raw)
-        except OSError:
-            written = 0
-        if written == len(raw):
-            self._size += written
-            return
-        if written:  # no reader has taken it: readers stop at the last newline
-            self._take_back()
-        raise OSError("short write")
+        written = self._write(self._descriptor, raw)
+        if written != len(raw):
+            if written:  # readers stop at the last newline, so none has taken it
+                self._truncate()
+            raise OSError(f"short write: {written} of {len(raw)} bytes")
+        self._size += written
 
-    def _take_back(self) -> None:
-        """Cut a torn line off; where the drive does not let us, what follows goes into another file."""
+    def _truncate(self) -> None:
+        """Cut off a torn line; where the drive refuses, the next line goes into a new file."""
         try:
             os.ftruncate(self._descriptor, self._size)
         except OSError:
@@ -233,34 +281,27 @@ class JournalWriter:
         number = int(last[-1].stem) + 1 if last else 0
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         if self._descriptor >= 0:
-            self._sync.ask(self._descriptor)
+            self._sync.request(self._descriptor)
         descriptor = os.open(self._folder / segment_name(number), flags, 0o640)
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor, self._size, self._opened_ns = descriptor, 0, now_ns
 
 
-# --- Writes a journal from a thread of its own: a drive that takes seconds for a write holds no schedule up.
-# The run folder may lie on the drive that is being judged, and a write waits there for a full cache or
-# for the
-# filesystem's own journal.
-
-MAX_QUEUED_RECORDS = 3600  # records, an hour of a source
-DRAIN_SECONDS = 30.0
-
-
-_Item = tuple[Record, Sequence[Column]]
-
-
 class BackgroundJournalWriter:
-    """Takes records as the writer does; an error in the thread is raised by the next call."""
+    """Writes a journal from a thread of its own, so that a slow write delays no send schedule.
 
-    def __init__(self, writer: JournalWriter) -> None:
+    The run folder may lie on the drive under test, where a write waits for a full cache or for the journal of
+    the filesystem. An error in the thread is raised by the next call.
+    """
+
+    def __init__(self, writer: JournalWriter, max_queued: int = MAX_QUEUED_RECORDS) -> None:
         self._writer = writer
-        self._waiting: SimpleQueue[_Item | None] = SimpleQueue()
+        self._max_queued = max_queued
+        self._queue: SimpleQueue[tuple[Record, Sequence[Column]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
         self._error: Exception | None = None
-        self._is_behind = False  # as of the last record written: the writer is the thread's
+        self._is_behind = False  # as of the last record written: the thread owns the writer
         self._dropped = 0
 
     @property
@@ -269,40 +310,41 @@ class BackgroundJournalWriter:
 
     @property
     def is_behind(self) -> bool:
-        """True while records wait in memory because the disk does not take them."""
-        return self._waiting.qsize() > 1 or self._is_behind
+        """True while records wait in memory because the drive does not take them."""
+        return self._queue.qsize() > 1 or self._is_behind
 
     def append(self, record: Record, columns: Sequence[Column]) -> None:
-        """Have one record written; returns at once."""
-        self._check()
-        if self._waiting.qsize() >= MAX_QUEUED_RECORDS:
+        """Queue one record for the thread, without waiting; raises the error that the thread died of."""
+        self._raise_error()
+        if self._queue.qsize() >= self._max_queued:
             self._dropped += 1
             LOG.error("journal_hangs k=%d dropped=%d", record.k, self._dropped)
             return
-        self._waiting.put((record, columns))
-        if not self._thread.is_alive():
+        self._queue.put((record, columns))
+        if self._thread.ident is None:
             self._thread.start()
 
     def close(self, *, is_end: bool) -> None:
-        """Write what waits, and give the source back, unless the drive hangs for `CLOSE_SECONDS`."""
-        self._waiting.put(None)
+        """Write the queued records and release the source, unless the drive hangs for `DRAIN_SECONDS`."""
+        self._queue.put(None)
         if self._thread.ident is not None:
             self._thread.join(DRAIN_SECONDS)
-        self._check()
         if self._thread.is_alive():
-            LOG.error("journal_hangs waiting=%d", self._waiting.qsize())
+            LOG.error("journal_hangs waiting=%d", self._queue.qsize())
             return
-        self._writer.close(is_end=is_end)
+        try:
+            self._raise_error()
+        finally:
+            self._writer.close(is_end=is_end and self._error is None)
 
     def _work(self) -> None:
-        while (item := self._waiting.get()) is not None:
-            try:
+        try:
+            while (item := self._queue.get()) is not None:
                 self._writer.append(*item)
                 self._is_behind = self._writer.is_behind
-            except Exception as error:  # noqa: BLE001  # raised again where the next record comes from
-                self._error = error
-                return
+        except Exception as error:  # noqa: BLE001  # raised by the next call
+            self._error = error
 
-    def _check(self) -> None:
+    def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -206,16 +208,21 @@ def test_a_folder_that_was_made_anew_is_another_life(tmp_path: Path) -> None:
     assert intake.refused == 10 + 46
 
 
-def test_what_the_disk_does_not_take_waits_and_is_written_in_order(tmp_path: Path) -> None:
-    """No file can be made in the journal for a while; no line is left out, none is counted twice."""
+def test_lines_wait_in_order_while_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file can be created in the journal for a while; no line is lost, none is counted twice."""
     there, lines = sent(tmp_path, 23)
     here = folder_of(tmp_path / "here")
-    here.journal.write_text("in the way")
     intake = Ingest(here, FakeClock(), "a")
 
-    intake.take(lines)
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "mkdir", refuse)
+        intake.take(lines)
     was_behind = intake.is_behind
-    here.journal.unlink()
     intake.take(())
 
     assert (was_behind, intake.is_behind, intake.records) == (True, False, 23)

@@ -1,288 +1,98 @@
-"""tests.unit.store.journal.test_writer."""
+"""Writing a journal: nothing is lost while the drive is full, fails or hangs, and a defect is raised."""
 
 from __future__ import annotations
 
-import math
+import errno
 import os
 import shutil
 import threading
-import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from soak.core.errors import JournalError, RunFolderError
-from soak.core.journal_format import Columns, DamagedLineError, End, columns_line, decode, encode
-from soak.core.model import Column, Event, Record
-from soak.store.journal import writer
-from soak.store.journal import writer as background_sync
-from soak.store.journal.reader import (
-    SourceReader,
-    complete_size,
-    last_record,
-    read_source,
-    segments,
-)
+from soak.core.errors import RunFolderError
+from soak.core.journal_format import Columns, columns_line, decode, encode
+from soak.core.model import Column, Record
+from soak.store.journal.reader import SourceReader, last_record, read_source, segments
 from soak.store.journal.writer import BackgroundJournalWriter, JournalWriter
 from tests.support.fakes import FakeClock
 
 COLUMNS = (Column("a_seconds", (("quantile", "0.5"),), "seconds", 1.5), Column("b_messages"))
-NUMBERS = st.floats(allow_nan=True, allow_infinity=False)
-LANES = st.dictionaries(
-    st.text("0123456789.", min_size=1, max_size=8),
-    st.lists(st.tuples(*[st.integers(0, 2**50)] * 4), max_size=3).map(tuple),
-    max_size=2,
-)
-RECORDS = st.builds(
-    Record,
-    k=st.integers(0, 10**6),
-    epoch=st.integers(1, 99),
-    at_ns=st.integers(0, 2**62),
-    length_ns=st.integers(0, 2**40),
-    columns_id=st.just(columns_line(COLUMNS).id),
-    values=st.tuples(NUMBERS, NUMBERS),
-    histograms=st.dictionaries(st.text(max_size=4), st.text(max_size=8), max_size=2),
-    acknowledged=LANES,
-    received=LANES,
-    sent_next=st.dictionaries(st.text(max_size=4), st.integers(0, 2**50), max_size=2),
-    events=st.lists(
-        st.builds(
-            Event,
-            kind=st.text(max_size=5),
-            at_ns=st.integers(0, 2**62),
-            since_ns=st.integers(0, 2**62),
-            fields=st.dictionaries(st.text(max_size=3), st.text(max_size=9), max_size=2),
-        ),
-        max_size=2,
-    ).map(tuple),
-    validity=st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=2),
-)
+SYNC_S = 6
 
 
-def _record(k: int, epoch: int = 1) -> Record:
+def record(k: int, epoch: int = 1) -> Record:
     return Record(k, epoch, 0, 10**9, columns_line(COLUMNS).id, (float(k), 0.0))
 
 
-def _writer(folder: Path, clock: FakeClock | None = None) -> JournalWriter:
+def open_writer(folder: Path, clock: FakeClock | None = None) -> JournalWriter:
     return JournalWriter(folder, clock or FakeClock()).open()
 
 
-def _same(left: Record, right: Record) -> bool:
-    pairs = zip(left.values, right.values, strict=True)
-    return all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs) and repr(
-        left
-    ) == repr(right)
+def ks(journal: Path) -> list[int]:
+    return [record.k for record, _ in read_source(journal, "s")]
 
 
-@given(RECORDS)
-def test_a_record_survives_being_written_and_read(record: Record) -> None:
-    found = decode(encode(record))
+class Drive:
+    """Takes `room` bytes, and hangs in each write until `may_go_on`."""
 
-    assert isinstance(found, Record)
-    assert _same(found, record)
+    def __init__(self, room: int = 10**9, *, is_hanging: bool = False) -> None:
+        self.room = room
+        self.has_begun = threading.Event()
+        self.may_go_on = threading.Event()
+        if not is_hanging:
+            self.may_go_on.set()
 
-
-@given(st.binary(max_size=60), RECORDS, st.integers(0, 10**4), st.integers(1, 255))
-def test_a_damaged_line_is_refused_never_misread(
-    junk: bytes, record: Record, at: int, flip: int
-) -> None:
-    raw = bytearray(encode(record))
-    raw[at % (len(raw) - 1)] ^= flip
-
-    for damaged in (bytes(raw), junk, encode(record)[:-9]):
-        with pytest.raises(DamagedLineError):
-            decode(damaged)
-
-
-RECORD = (
-    '{"t": "r", "c": "x", "k": %s, "inc": 1, "at_ns": 0, "length_ns": 0, "v": [], '
-    '"trust": %s, "e": %s}'
-)
+    def write(self, descriptor: int, raw: bytes) -> int:
+        self.has_begun.set()
+        assert self.may_go_on.wait(30)
+        if self.room <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        part = raw[: self.room]
+        self.room -= len(part)
+        return os.write(descriptor, part)
 
 
-def test_a_record_by_hand_is_one() -> None:
-    raw = (RECORD % ("1", "{}", "[]")).encode()
-
-    assert decode(raw + b"\t%08x\n" % zlib.crc32(raw)) == Record(1, 1, 0, 0, "x", ())
+def fail_with(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        '{"t": "r", "h": [1]}',
-        '{"t": "r", "k": 1e999}',
-        "[" * 100_000,
-        '{"t": "r", "v": [Infinity]}',
-        RECORD % ("9223372036854775808", "{}", "[]"),
-        RECORD.replace('"v": []', '"v": [1e999]') % ("1", "{}", "[]"),
-        RECORD.replace('"c": "x"', '"c": "\\ud800"') % ("1", "{}", "[]"),
-        RECORD % ("1", '{"lag_seconds": 1e999}', "[]"),
-        '{"t": "end", "inc": 1e30}',
-        (
-            '{"t": "c", "version": 1, "id": "x", "columns": [{"metric": "m", "labels": {}, "unit": "", '
-            '"lag_seconds": 1e999}]}'
-        ),
-        RECORD % ("1", '["x"]', "[]"),
-        RECORD % ("1", '{"reason": ["x"]}', "[]"),
-        RECORD % ("1", "{}", '[{"kind": "x", "at_ns": 0, "since_ns": 0, "fields": [1]}]'),
-        RECORD % ("1", "{}", '[{"kind": "x", "at_ns": "y", "since_ns": 0, "fields": {}}]'),
-        "7",
-    ],
-)
-def test_a_right_checksum_makes_no_line_of_what_is_none(body: str) -> None:
-    raw = body.encode()
-
-    with pytest.raises(DamagedLineError):
-        decode(raw + b"\t%08x\n" % zlib.crc32(raw))
+def refuse(*_: object) -> int:
+    raise fail_with(errno.EIO)
 
 
-def test_columns_say_what_the_numbers_are_and_an_end_says_who_ended() -> None:
-    assert decode(encode(columns_line(COLUMNS))) == Columns(columns_line(COLUMNS).id, COLUMNS)
-    assert decode(encode(End(3))) == End(3)
-
-
-def test_a_newer_version_is_refused_with_a_message() -> None:
-    newer = encode(columns_line(COLUMNS))[:-10].replace(b'"version":1', b'"version":2')
-    import zlib  # noqa: PLC0415  # to seal the changed line again
-
-    with pytest.raises(JournalError, match="journal of version 2; this program reads up to 1"):
-        decode(newer + b"\t%08x\n" % zlib.crc32(newer))
-
-
-def test_what_is_appended_is_read_back_once_each(tmp_path: Path) -> None:
-    source = tmp_path / "probe@host"
-    writer = _writer(source)
+def test_appended_records_are_read_back_once_each(tmp_path: Path) -> None:
+    """A record that is appended twice is read once, and the end is read too."""
+    source = tmp_path / "s"
+    writer = open_writer(source)
     for k in (0, 1, 1, 2):
-        writer.append(_record(k), COLUMNS)
+        writer.append(record(k), COLUMNS)
     writer.close(is_end=True)
 
     reader = SourceReader(source)
-    found = [record.k for record, _ in read_source(tmp_path, "probe@host", reader)]
+    found = [record.k for record, _ in read_source(tmp_path, "s", reader)]
 
     assert (found, reader.ended_epoch, reader.damage) == ([0, 1, 2], 1, [])
 
 
-def test_a_restart_gets_a_new_incarnation_and_a_new_file(tmp_path: Path) -> None:
-    first = _writer(tmp_path)
-    first.append(_record(0), COLUMNS)
+def test_a_restart_gets_a_new_epoch_and_a_new_file(tmp_path: Path) -> None:
+    """The epoch is on disk before it is used."""
+    first = open_writer(tmp_path)
+    first.append(record(0), COLUMNS)
     first.close(is_end=False)
-    second = _writer(tmp_path)
-    second.append(_record(1, second.epoch), COLUMNS)
+    second = open_writer(tmp_path)
+    second.append(record(1, second.epoch), COLUMNS)
     second.close(is_end=False)
 
     assert (first.epoch, second.epoch, len(segments(tmp_path))) == (1, 2, 2)
 
 
-def test_two_writers_never_share_a_source(tmp_path: Path) -> None:
-    writer = _writer(tmp_path)
-
-    with pytest.raises(RunFolderError, match="is written by another process"):
-        _writer(tmp_path)
-
-    writer.close(is_end=False)
-
-
-def test_a_torn_last_line_is_not_there_yet_and_a_damaged_one_is_a_gap(tmp_path: Path) -> None:
-    source = tmp_path / "s"
-    writer = _writer(source)
-    for k in range(3):
-        writer.append(_record(k), COLUMNS)
-    writer.close(is_end=False)
-    (path,) = segments(source)
-    raw = path.read_bytes().split(b"\n")
-    raw[2] = b"x" + raw[2][1:]
-    path.write_bytes(b"\n".join(raw) + b'{"t":"r","torn')
-
-    reader = SourceReader(source)
-    found = [record.k for record, _ in read_source(tmp_path, "s", reader)]
-
-    assert found == [0, 2]
-    assert [item.offset for item in reader.damage] == [len(raw[0]) + len(raw[1]) + 2]
-
-
-def test_a_full_disk_keeps_the_records_and_writes_them_when_there_is_room(tmp_path: Path) -> None:
-    """The disk takes half a line, then nothing for 22 records, then everything."""
-    room = [10**9]
-
-    def write(descriptor: int, raw: bytes) -> int:
-        if room[0] <= 0:
-            raise OSError(28, "No space left on device")
-        part = raw[: room[0]]
-        room[0] -= len(part)
-        return os.write(descriptor, part)
-
-    source = tmp_path / "s"
-    writer = JournalWriter(source, FakeClock(), write=write).open()
-    writer.append(_record(0), COLUMNS)
-    room[0] = 20
-    for k in range(1, 23):
-        writer.append(_record(k), COLUMNS)
-    assert writer.is_behind
-    room[0] = 10**9
-    writer.append(_record(23), COLUMNS)
-    writer.close(is_end=False)
-
-    reader = SourceReader(source)
-    found = [record.k for record, _ in read_source(tmp_path, "s", reader)]
-    assert (found, reader.damage, writer.dropped_lines) == (list(range(24)), [], 0)
-
-
-def refuse(*_: object) -> int:
-    raise OSError(5, "Input/output error")
-
-
-def test_half_a_line_that_cannot_be_cut_off_spoils_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The drive takes half a line and then fails: what follows goes into another file."""
-    room = [10**9]
-
-    def write(descriptor: int, raw: bytes) -> int:
-        part = raw[: room[0]]
-        room[0] = 10**9
-        return os.write(descriptor, part)
-
-    source = tmp_path / "s"
-    writer = JournalWriter(source, FakeClock(), write=write).open()
-    writer.append(_record(0), COLUMNS)
-    room[0] = 20
-    with monkeypatch.context() as failing:
-        failing.setattr(os, "ftruncate", refuse)
-        writer.append(_record(1), COLUMNS)
-    writer.append(_record(2), COLUMNS)
-    writer.close(is_end=False)
-
-    reader = SourceReader(source)
-    found = [record.k for record, _ in read_source(tmp_path, "s", reader)]
-    assert (found, reader.damage, len(segments(source))) == ([0, 1, 2], [], 2)
-
-
-def test_a_file_that_is_full_is_left_only_for_one_that_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a descriptor to spare each try would else leave a file, and keep a descriptor."""
-    clock, source = FakeClock(), tmp_path / "s"
-    writer = _writer(source, clock)
-    writer.append(_record(0), COLUMNS)
-    clock.advance(3600)
-    with monkeypatch.context() as failing:
-        failing.setattr(os, "dup", refuse)
-        for k in range(1, 4):
-            writer.append(_record(k), COLUMNS)
-        within = len(segments(source))
-    writer.append(_record(4), COLUMNS)
-    writer.close(is_end=False)
-
-    assert (within, len(segments(source))) == (1, 2)
-    assert [record.k for record, _ in read_source(tmp_path, "s")] == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("kept", [b"\0" * 20, b"0000x"])
-def test_a_source_that_lost_count_of_its_lives_goes_on(tmp_path: Path, kept: bytes) -> None:
-    """As a power cut may leave it: above all that there can have been."""
+def test_a_source_that_lost_its_epoch_begins_above_all_earlier_ones(
+    tmp_path: Path, kept: bytes
+) -> None:
+    """A power cut may leave the lock file like this."""
     (tmp_path / "lock").write_bytes(kept)
     writer = JournalWriter(tmp_path, FakeClock()).open(first_epoch=130)
     writer.close(is_end=False)
@@ -290,99 +100,23 @@ def test_a_source_that_lost_count_of_its_lives_goes_on(tmp_path: Path, kept: byt
     assert writer.epoch == 130
 
 
-def test_below_the_floor_records_wait_as_on_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A host that only probes may have nowhere else to write than on its broker's drive."""
-    free = [1000]
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
-    writer = JournalWriter(tmp_path / "s", FakeClock(), floor_bytes=1000).open()
-    writer.append(_record(0), COLUMNS)
-    free[0] = 999
-    for k in range(1, 23):
-        writer.append(_record(k), COLUMNS)
-    within, is_behind = last_record(tmp_path, "s"), writer.is_behind
-    free[0] = 1000
-    writer.append(_record(23), COLUMNS)
-    writer.close(is_end=False)
+def test_two_writers_never_share_a_source(tmp_path: Path) -> None:
+    """The second one is refused while the first one holds the lock."""
+    writer = open_writer(tmp_path)
 
-    assert within is not None
-    assert (within[0].k, is_behind) == (0, True)
-    assert [record.k for record, _ in read_source(tmp_path, "s")] == list(range(24))
-
-
-def test_a_disk_that_stays_full_costs_the_oldest_records_and_no_more_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    room = [True]
-
-    def write(descriptor: int, raw: bytes) -> int:
-        return os.write(descriptor, raw) if room[0] else 0
-
-    monkeypatch.setattr(background_sync, "TAIL_BYTES", 10 * len(encode(_record(100))))
-    writer = JournalWriter(tmp_path / "s", FakeClock(), write=write).open()
-    writer.append(_record(100), COLUMNS)
-    room[0] = False
-    for k in range(101, 200):
-        writer.append(_record(k), COLUMNS)
-    room[0] = True
-    writer.append(_record(200), COLUMNS)
-    writer.close(is_end=True)
-
-    found = [record.k for record, _ in read_source(tmp_path, "s")]
-    assert found == [100, *range(191, 201)]
-    assert writer.dropped_lines == 90
-    assert "journal_full" in caplog.text
-
-
-def test_a_drive_that_hangs_holds_no_writer_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The flush of the second record never ends; the next records are there all the same."""
-    is_hanging, may_end = threading.Event(), threading.Event()
-
-    def hang(descriptor: int) -> None:
-        del descriptor
-        is_hanging.set()
-        may_end.wait(30)
-
-    monkeypatch.setattr(os, "fdatasync", hang)
-    clock = FakeClock()
-    writer = _writer(tmp_path / "s", clock)
-    for k in range(20):
-        clock.advance(6)
-        writer.append(_record(k), COLUMNS)
-        assert is_hanging.wait(30)
-
-    assert [record.k for record, _ in read_source(tmp_path, "s")] == list(range(20))
-    may_end.set()
-    writer.close(is_end=True)
-
-
-def test_a_drive_that_hangs_holds_no_closing_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last flush is waited for within a limit; what was written is there."""
-    may_end = threading.Event()
-    writer = _writer(tmp_path / "s")
-    writer.append(_record(0), COLUMNS)
-    monkeypatch.setattr(background_sync, "CLOSE_SECONDS", 0.05)
-    monkeypatch.setattr(os, "fdatasync", lambda _: may_end.wait(30))
-    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("the drive was waited for"))
+    with pytest.raises(RunFolderError, match="is written by another process"):
+        open_writer(tmp_path)
 
     writer.close(is_end=False)
 
-    assert not may_end.is_set()
-    assert [record.k for record, _ in read_source(tmp_path, "s")] == [0]
-    may_end.set()
 
-
-def test_a_file_is_full_after_an_hour_and_starts_with_its_columns(tmp_path: Path) -> None:
+def test_a_full_segment_is_followed_by_one_that_begins_with_the_columns(tmp_path: Path) -> None:
+    """After an hour."""
     clock = FakeClock()
-    writer = _writer(tmp_path, clock)
-    writer.append(_record(0), COLUMNS)
+    writer = open_writer(tmp_path, clock)
+    writer.append(record(0), COLUMNS)
     clock.advance(3600)
-    writer.append(_record(3600), COLUMNS)
+    writer.append(record(3600), COLUMNS)
     writer.close(is_end=False)
 
     files = segments(tmp_path)
@@ -391,109 +125,277 @@ def test_a_file_is_full_after_an_hour_and_starts_with_its_columns(tmp_path: Path
         assert isinstance(decode(path.read_bytes().splitlines()[0]), Columns)
 
 
-def test_a_reader_that_begins_in_the_middle_finds_its_columns(tmp_path: Path) -> None:
-    source = tmp_path / "s"
-    writer = _writer(source)
-    for k in range(9):
-        writer.append(_record(k), COLUMNS)
+def test_a_full_disk_keeps_records_until_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk takes half a line, then nothing for 22 records, then everything; the reason is logged once."""
+    drive = Drive()
+    writer = JournalWriter(tmp_path / "s", FakeClock(), write=drive.write).open()
+    writer.append(record(0), COLUMNS)
+    drive.room = 20
+    for k in range(1, 23):
+        writer.append(record(k), COLUMNS)
+    was_behind = writer.is_behind
+    drive.room = 10**9
+    writer.append(record(23), COLUMNS)
     writer.close(is_end=False)
-    (path,) = segments(source)
-    lines = path.read_bytes().splitlines(keepends=True)
 
-    begin = sum(map(len, lines[:5]))
-    found = list(SourceReader(source).read(path, begin, complete_size(path)))
+    reader = SourceReader(tmp_path / "s")
+    found = [record.k for record, _ in read_source(tmp_path, "s", reader)]
+    assert (found, reader.damage, writer.dropped_lines) == (list(range(24)), [], 0)
+    assert was_behind
+    assert caplog.text.count("No space left on device") == 1
 
-    assert [(record.k, columns) for record, columns in found] == [(k, COLUMNS) for k in range(4, 9)]
 
-
-def test_the_newest_record_is_found_from_the_end(tmp_path: Path) -> None:
-    writer = _writer(tmp_path / "s")
-    for k in range(1000):
-        writer.append(_record(k), COLUMNS)
+def test_a_disk_that_stays_full_costs_the_oldest_records(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ten records wait in memory, and no more."""
+    drive, room = Drive(), 10 * len(encode(record(100)))
+    folder = tmp_path / "s"
+    writer = JournalWriter(folder, FakeClock(), write=drive.write, max_pending_bytes=room).open()
+    writer.append(record(100), COLUMNS)
+    drive.room = 0
+    for k in range(101, 200):
+        writer.append(record(k), COLUMNS)
+    drive.room = 10**9
+    writer.append(record(200), COLUMNS)
     writer.close(is_end=True)
 
-    newest = last_record(tmp_path, "s")
-
-    assert newest is not None
-    assert newest[0].k == 999
-
-
-ONE_COLUMN = (Column("a_seconds"),)
+    assert ks(tmp_path) == [100, *range(191, 201)]
+    assert writer.dropped_lines == 90
+    assert "journal_full" in caplog.text
 
 
-def one_value(k: int) -> Record:
-    return Record(k, 1, 0, 10**9, columns_line(ONE_COLUMN).id, (float(k),))
+def test_below_the_floor_records_wait_as_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe host may have nowhere else to write than on the drive of its broker."""
+    free = [1000]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    writer = JournalWriter(tmp_path / "s", FakeClock(), floor_bytes=1000).open()
+    writer.append(record(0), COLUMNS)
+    free[0] = 999
+    for k in range(1, 23):
+        writer.append(record(k), COLUMNS)
+    within, is_behind = last_record(tmp_path, "s"), writer.is_behind
+    free[0] = 1000
+    writer.append(record(23), COLUMNS)
+    writer.close(is_end=False)
+
+    assert within is not None
+    assert (within[0].k, is_behind) == (0, True)
+    assert ks(tmp_path) == list(range(24))
 
 
-def _ks(folder: Path) -> list[int]:
-    return [record.k for record, _ in read_source(folder, "s")]
+def test_a_torn_line_that_cannot_be_cut_off_damages_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drive takes half a line and then fails: the next lines go into another file."""
+    drive, source = Drive(), tmp_path / "s"
+    writer = JournalWriter(source, FakeClock(), write=drive.write).open()
+    writer.append(record(0), COLUMNS)
+    drive.room = 20
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "ftruncate", refuse)
+        writer.append(record(1), COLUMNS)
+    drive.room = 10**9
+    writer.append(record(2), COLUMNS)
+    writer.close(is_end=False)
+
+    reader = SourceReader(source)
+    found = [record.k for record, _ in read_source(tmp_path, "s", reader)]
+    assert (found, reader.damage, len(segments(source))) == ([0, 1, 2], [], 2)
 
 
-class Drive:
-    """A drive whose writes hang from the first on until `go_on`."""
+def test_a_full_segment_is_used_until_the_next_one_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a spare descriptor each attempt would leave another file, and keep another descriptor."""
+    clock, source = FakeClock(), tmp_path / "s"
+    writer = open_writer(source, clock)
+    writer.append(record(0), COLUMNS)
+    clock.advance(3600)
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "dup", refuse)
+        for k in range(1, 4):
+            writer.append(record(k), COLUMNS)
+        within = len(segments(source))
+    writer.append(record(4), COLUMNS)
+    writer.close(is_end=False)
 
-    def __init__(self) -> None:
-        self.is_hanging = threading.Event()
-        self.go_on = threading.Event()
-
-    def write(self, descriptor: int, raw: bytes) -> int:
-        self.is_hanging.set()
-        assert self.go_on.wait(30)
-        return os.write(descriptor, raw)
+    assert (within, len(segments(source))) == (1, 2)
+    assert ks(tmp_path) == [0, 1, 2, 3, 4]
 
 
-def test_a_write_that_hangs_holds_nobody_up_and_loses_nothing(tmp_path: Path) -> None:
-    drive = Drive()
-    journal = BackgroundJournalWriter(
-        JournalWriter(tmp_path / "s", FakeClock(), write=drive.write).open()
-    )
+def test_a_flush_that_hangs_delays_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush of the first record does not end; the later records are written all the same."""
+    is_hanging, may_end = threading.Event(), threading.Event()
+
+    def hang(_: int) -> None:
+        is_hanging.set()
+        may_end.wait(30)
+
+    monkeypatch.setattr(os, "fdatasync", hang)
+    clock = FakeClock()
+    writer = open_writer(tmp_path / "s", clock)
+    for k in range(20):
+        clock.advance(SYNC_S)
+        writer.append(record(k), COLUMNS)
+        assert is_hanging.wait(30)
+
+    assert ks(tmp_path) == list(range(20))
+    may_end.set()
+    writer.close(is_end=True)
+
+
+def test_a_flush_that_hangs_delays_closing_no_longer_than_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All lines are written by then, and the drive may have them or not."""
+    may_end = threading.Event()
+    writer = JournalWriter(tmp_path / "s", FakeClock(), sync_close_seconds=0.05).open()
+    writer.append(record(0), COLUMNS)
+    monkeypatch.setattr(os, "fdatasync", lambda _: may_end.wait(30))
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("the drive was waited for"))
+
+    writer.close(is_end=False)
+
+    assert not may_end.is_set()
+    assert ks(tmp_path) == [0]
+    may_end.set()
+
+
+def test_a_flush_that_fails_is_logged_once_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a failed flush the kernel may have dropped what it held: somebody has to know."""
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    clock = FakeClock()
+    writer = open_writer(tmp_path / "s", clock)
+    for k in range(3):
+        clock.advance(SYNC_S)
+        writer.append(record(k), COLUMNS)
+    writer.close(is_end=True)
+
+    assert caplog.text.count("journal_not_flushed") == 1
+    assert ks(tmp_path) == [0, 1, 2]
+
+
+def test_a_defect_in_the_flushing_thread_is_raised_where_records_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source is released all the same."""
+
+    def fail(_: int) -> None:
+        raise fail_with(errno.EBADF)
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    clock = FakeClock()
+    clock.advance(SYNC_S)
+    writer = open_writer(tmp_path / "s", clock)
+    writer.append(record(0), COLUMNS)
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        writer.close(is_end=True)
+    open_writer(tmp_path / "s").close(is_end=False)
+
+
+@pytest.mark.parametrize(
+    "error", [fail_with(errno.EBADF), fail_with(errno.EACCES), RuntimeError("a defect")]
+)
+def test_an_error_that_is_none_of_the_drive_is_raised(tmp_path: Path, error: Exception) -> None:
+    """It would never go away: the records would wait in memory until they are dropped."""
+
+    def write(*_: object) -> int:
+        raise error
+
+    writer = JournalWriter(tmp_path / "s", FakeClock(), write=write).open()
+
+    with pytest.raises(type(error), match=str(error.args[-1])):
+        writer.append(record(0), COLUMNS)
+
+
+def test_a_removed_folder_is_an_error(tmp_path: Path) -> None:
+    """Nobody will read these records, and no room in memory replaces the folder."""
+    clock, source = FakeClock(), tmp_path / "s"
+    writer = open_writer(source, clock)
+    writer.append(record(0), COLUMNS)
+    shutil.rmtree(source)
+    clock.advance(3600)
+
+    with pytest.raises(FileNotFoundError):
+        writer.append(record(1), COLUMNS)
+
+
+def test_a_write_that_hangs_delays_no_caller_and_loses_nothing(tmp_path: Path) -> None:
+    """A hundred records wait for the thread until the drive answers."""
+    drive = Drive(is_hanging=True)
+    writer = JournalWriter(tmp_path / "s", FakeClock(), write=drive.write)
+    journal = BackgroundJournalWriter(writer.open())
     for k in range(100):
-        journal.append(one_value(k), ONE_COLUMN)
-    assert drive.is_hanging.wait(30)
-    assert journal.is_behind
-    assert _ks(tmp_path) == []
+        journal.append(record(k), COLUMNS)
+    assert drive.has_begun.wait(30)
+    before = journal.is_behind, ks(tmp_path)
 
-    drive.go_on.set()
+    drive.may_go_on.set()
     journal.close(is_end=True)
 
-    assert _ks(tmp_path) == list(range(100))
+    assert before == (True, [])
+    assert ks(tmp_path) == list(range(100))
     assert not journal.is_behind
 
 
-def test_what_waits_for_a_drive_that_hangs_is_bounded_and_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_records_that_wait_for_a_hanging_drive_are_bounded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer, "MOST_WAITING", 10)
-    drive = Drive()
-    journal = BackgroundJournalWriter(
-        JournalWriter(tmp_path / "s", FakeClock(), write=drive.write).open()
-    )
-    journal.append(one_value(0), ONE_COLUMN)
-    assert drive.is_hanging.wait(30)
+    """Ten wait behind the first one, and the four dropped ones are logged."""
+    drive = Drive(is_hanging=True)
+    writer = JournalWriter(tmp_path / "s", FakeClock(), write=drive.write)
+    journal = BackgroundJournalWriter(writer.open(), max_queued=10)
+    journal.append(record(0), COLUMNS)
+    assert drive.has_begun.wait(30)
     for k in range(1, 15):
-        journal.append(one_value(k), ONE_COLUMN)
-    drive.go_on.set()
+        journal.append(record(k), COLUMNS)
+    drive.may_go_on.set()
     journal.close(is_end=True)
 
-    assert _ks(tmp_path) == list(range(11))
+    assert ks(tmp_path) == list(range(11))
     assert "journal_hangs k=14 dropped=4" in caplog.text
 
 
-def test_a_defect_in_the_thread_is_raised_where_records_come_from(tmp_path: Path) -> None:
-    def write(descriptor: int, raw: bytes) -> int:
-        raise RuntimeError(f"a defect at {len(raw)} bytes for {descriptor}")
+@pytest.mark.parametrize("error", [RuntimeError("a defect"), fail_with(errno.EBADF)])
+def test_a_defect_in_the_thread_is_raised_by_the_next_call(
+    tmp_path: Path, error: Exception
+) -> None:
+    """Each later call raises it again, and closing releases the source."""
+    has_failed = threading.Event()
 
-    journal = BackgroundJournalWriter(
-        JournalWriter(tmp_path / "s", FakeClock(), write=write).open()
-    )
-    journal.append(one_value(0), ONE_COLUMN)
+    def write(*_: object) -> int:
+        has_failed.set()
+        raise error
 
-    with pytest.raises(RuntimeError, match="a defect"):
+    writer = JournalWriter(tmp_path / "s", FakeClock(), write=write)
+    journal = BackgroundJournalWriter(writer.open())
+    journal.append(record(0), COLUMNS)
+    assert has_failed.wait(30)
+    for thread in threading.enumerate():
+        if thread.name == "journal":
+            thread.join(30)
+
+    for _ in range(2):
+        with pytest.raises(type(error), match=str(error.args[-1])):
+            journal.append(record(1), COLUMNS)
+    with pytest.raises(type(error), match=str(error.args[-1])):
         journal.close(is_end=True)
+    open_writer(tmp_path / "s").close(is_end=False)
 
 
-def test_a_source_that_wrote_nothing_is_closed(tmp_path: Path) -> None:
-    journal = BackgroundJournalWriter(JournalWriter(tmp_path / "s", FakeClock()).open())
+def test_a_source_that_wrote_nothing_can_be_closed(tmp_path: Path) -> None:
+    """Neither thread was started."""
+    journal = BackgroundJournalWriter(open_writer(tmp_path / "s"))
     journal.close(is_end=True)
 
-    assert JournalWriter(tmp_path / "s", FakeClock()).open().epoch == journal.epoch + 1
+    assert open_writer(tmp_path / "s").epoch == journal.epoch + 1
