@@ -1,4 +1,8 @@
-"""Paths of a run folder, and its small files: run.json, plan.yaml, phases.jsonl, the load profile, created topics and drive checks."""
+"""A run folder: the paths in it, and its small files.
+
+The small files are run.json, plan.yaml, phases.jsonl, the load profile, the created topics, the sender id and
+the drive checks. Journals, findings and reports have modules of their own.
+"""
 
 from __future__ import annotations
 
@@ -41,37 +45,37 @@ class RunFolder:
 
     @property
     def durability(self) -> Path:
-        """Return what the target promised when the load began."""
+        """Return the durability that the target guaranteed when the load began."""
         return self.path / "durability.json"
 
     @property
     def forecast(self) -> Path:
-        """Return when retention was foreseen to delete, and how much was to be held."""
+        """Return the forecast of retention deletions and of the space that the run needs."""
         return self.path / "forecast.json"
 
     @property
     def anchors(self) -> Path:
-        """Return the folder of where the run's start lies on each host's clocks."""
+        """Return the folder with the start of the run on the clocks of each host."""
         return self.path / "anchors"
 
     @property
     def begin(self) -> Path:
-        """Return where reading begins, by partition, in topics that the run did not make."""
+        """Return the start offsets by partition, in topics that the run did not create."""
         return self.path / "begin.json"
 
     @property
     def topics(self) -> Path:
-        """Return what is noted of the topics that the run made."""
+        """Return the list of the topics that the run created."""
         return self.path / "topics.json"
 
     @property
     def stop_request(self) -> Path:
-        """Return the file that asks the conductor to end the run in order."""
+        """Return the file that asks the conductor to stop the run in order."""
         return self.path / "stop"
 
     @property
     def drives(self) -> Path:
-        """Return the folder of what the brokers' drives could do, a file a host."""
+        """Return the folder of drive checks, a file a host."""
         return self.path / "drives"
 
     @property
@@ -88,7 +92,7 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Return where the detector's stream keeps how far it has come."""
+        """Return the streaming checkpoint of the detector."""
         return self.spark / "checkpoint"
 
     @property
@@ -114,7 +118,7 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What `run.json` says of a run."""
+    """The contents of `run.json`."""
 
     id: str
     start_wall_ns: int
@@ -122,36 +126,35 @@ class Run:
     versions: dict[str, str]
     state: str  # beginning, running, ended, interrupted, failed
     name: str = ""
-    only: tuple[str, ...] = ()  # the daemons of this host; empty: it does all of the run
+    only: tuple[str, ...] = ()  # the daemons of this host; empty for all of them
 
 
 def write_run(folder: RunFolder, run: Run) -> None:
-    """Write `run.json` so that a reader sees the old or the new one, never a part."""
+    """Replace `run.json`; a reader sees the old or the new file, never a part."""
     body = {slot: getattr(run, slot) for slot in Run.__slots__}
-    if not run.only:  # what a program reads that knows of no parts
+    if not run.only:  # older programs do not know this key
         del body["only"]
     write_atomically(folder.run_json, json.dumps(body, indent=2) + "\n")
 
 
 def own_versions() -> dict[str, str]:
-    """Return what a run is begun with, as `Run.versions` has it."""
+    """Return the versions of this program and of Python, for `Run.versions`."""
     return {"soakd": version("soakd"), "python": platform.python_version()}
 
 
 def read_run(folder: RunFolder) -> Run:
-    """Return what `run.json` says.
+    """Return the contents of `run.json`.
 
     Raises:
-        RunFolderError: this is not a run folder, a newer program wrote it, or the file is damaged or cannot
-            be read.
+        RunFolderError: this is not a run folder, a newer program wrote it, or the file is damaged or unreadable.
     """
     try:
         body = json.loads(folder.run_json.read_text())
         newer = sorted(set(body) - set(Run.__slots__))
         if newer:
             raise RunFolderError(
-                f"{folder.run_json} says {', '.join(newer)}, which this program does not know: a newer one "
-                "wrote it, or it is damaged"
+                f"{folder.run_json} has unknown keys: {', '.join(newer)}. It is damaged, or a newer version of "
+                "soakd wrote it: use that version"
             )
         run = Run(**body)
         return replace(run, only=tuple(map(str, run.only)))
@@ -167,29 +170,29 @@ def read_plan(folder: RunFolder) -> Plan:
     """Return the resolved plan of a run.
 
     Raises:
-        RunFolderError: there is none, or it cannot be read.
+        RunFolderError: the folder has none, or it is unreadable.
         PlanError: it is damaged.
     """
     return read_plan_file(folder).plan
 
 
 def read_plan_file(folder: RunFolder) -> PlanFile:
-    """Return the resolved plan of a run, with the places of its keys; raises as `read_plan`."""
+    """Return the resolved plan of a run with the lines of its keys; raises the errors of `read_plan`."""
     return plan_text.load(_plan_text(folder), str(folder.plan))
 
 
 def read_any_plan(folder: RunFolder) -> AnyPlan:
-    """Return the resolved plan of a run, or of a host that only probes.
+    """Return the resolved plan of a run or of a probe host.
 
     Raises:
-        RunFolderError: there is none, or it cannot be read.
+        RunFolderError: the folder has none, or it is unreadable.
         PlanError: it is damaged.
     """
     return plan_text.load_any(_plan_text(folder), str(folder.plan))[0]
 
 
 def write_plan(folder: RunFolder, plan: AnyPlan) -> None:
-    """Write `plan.yaml`, readable for the group as all of a run, since it holds no secret."""
+    """Write `plan.yaml`. The group may read it, as all files of a run: it holds no secret."""
     write_atomically(folder.plan, plan_text.dump(plan))
 
 
@@ -202,16 +205,14 @@ def _plan_text(folder: RunFolder) -> str:
         raise RunFolderError(f"cannot read {folder.plan}: {error}") from error
 
 
-# --- Reads what the conductor decided, whole; `soak.runtime.context.PhaseFile` follows it as it grows.
-
 _PARSE_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 def read_phases(path: Path) -> Phases:
-    """Return the decisions so far; none where there is no file.
+    """Return the decisions of the conductor so far; none where the file does not exist.
 
     Raises:
-        RunFolderError: it is damaged, or cannot be read.
+        RunFolderError: the file is damaged or unreadable.
     """
     with reporting_damage(path):
         return parse_phases(path.read_text()) if path.is_file() else Phases()
@@ -219,40 +220,41 @@ def read_phases(path: Path) -> Phases:
 
 @contextmanager
 def reporting_damage(path: Path) -> Iterator[None]:
-    """Turn what a file that is not ours makes of a parser for ours into an error that names it."""
+    """Turn any error of a parser within the block into one that names the file.
+
+    Raises:
+        RunFolderError: the file is damaged or unreadable.
+    """
     try:
         yield
     except _PARSE_ERRORS as error:
         reason = error or type(error).__name__
-        raise RunFolderError(f"{path} is damaged or cannot be read: {reason}") from error
-
-
-# --- The CSV file of a load profile: where the plan names it, and its copy in the run folder.
+        raise RunFolderError(f"{path} is damaged or unreadable: {reason}") from error
 
 
 def read_profile(path: Path) -> tuple[Point, ...]:
-    """Return the rates in a file.
+    """Return the rates in the CSV file of a load profile.
 
     Raises:
-        PlanError: it cannot be read, or a line of it is wrong.
+        PlanError: the file is unreadable, or one of its lines is wrong.
     """
     return parse_rate_table(_profile_text(path), str(path))
 
 
 def copy_profile(path: Path, folder: RunFolder) -> None:
-    """Copy the file into the run folder: the run's daemons read it there, whatever becomes of the original.
+    """Copy a load profile into the run folder, where the daemons read it even if the original changes.
 
     Raises:
-        PlanError: it cannot be read.
+        PlanError: the file is unreadable.
     """
     write_atomically(profile_path(folder), _profile_text(path))
 
 
 def rate_table(plan: Plan, folder: RunFolder) -> tuple[Point, ...]:
-    """Return the rates of a run's copy of the load profile; none where the plan names no file.
+    """Return the rates in the load profile of a run; none where its plan names no file.
 
     Raises:
-        PlanError: the copy cannot be read.
+        PlanError: the copy in the run folder is unreadable.
     """
     return read_profile(profile_path(folder)) if plan.load.profile.file else ()
 
@@ -268,12 +270,11 @@ def _profile_text(path: Path) -> str:
         raise PlanError(f"{path}: cannot read the load profile: {error}") from error
 
 
-# --- Who sends: an id of a run folder's own, by which hosts that are called alike are told apart.
-# It stays as long as the folder, whatever boots in between, and a folder that is made anew has another.
-
-
 def ensure_sender_id(folder: RunFolder) -> str:
-    """Return the folder's id; it gets one with the first call."""
+    """Return the random id of the run folder; the first call creates it.
+
+    It distinguishes two hosts of the same name. It survives reboots, and a recreated folder gets a new one.
+    """
     known = read_sender_id(folder)
     if not known:
         known = secrets.token_hex(8)
@@ -282,29 +283,29 @@ def ensure_sender_id(folder: RunFolder) -> str:
 
 
 def read_sender_id(folder: RunFolder) -> str:
-    """Return the folder's id, or "" while nothing was sent from it."""
+    """Return the random id of the run folder, or "" if nothing was shipped from it yet."""
     try:
         return (folder.path / "sender").read_text().strip()
     except OSError:
         return ""
 
 
-# --- Which topics a run made: noted before they are asked for, and once the cluster has said that it has
-# them.
-# A name alone proves nothing: somebody may have made a topic of it since.
-
-
 @dataclass(frozen=True, slots=True)
 class CreatedTopics:
-    """What is known of them; `made` holds what the cluster told of each to know it by, or ""."""
+    """The topics that a run requested, and those that the cluster confirmed; written before and after creation.
 
-    mark: str = ""  # what they bear where a cluster lets a topic bear something
+    A name alone is no proof of ownership: somebody may have created another topic of that name since.
+    """
+
+    mark: str = ""  # stored in the topic where the cluster supports that
     asked: tuple[str, ...] = ()
-    made: Mapping[str, str] = field(default_factory=dict)
-    has_own_names: bool = False  # they hold a run's random id, so nobody else gives them
+    made: Mapping[str, str] = field(default_factory=dict)  # name to the id in the cluster, or ""
+    has_own_names: bool = (
+        False  # they contain the random id of the run, so no other program uses them
+    )
 
     def is_own(self, name: str, identity: str) -> bool:
-        """True when the topic that has this name and identity now is one that the run made."""
+        """True when the topic that has this name and identity now was created by the run."""
         if name not in self.asked:
             return False
         known = self.made.get(name, "")
@@ -317,7 +318,7 @@ class CreatedTopics:
 
 
 def read_created_topics(folder: RunFolder) -> CreatedTopics:
-    """Return what was noted; of a run that made none, or before there were notes, nothing.
+    """Return the topics that a run created; none where the file does not exist.
 
     Raises:
         RunFolderError: the file is damaged or cannot be read.
@@ -337,14 +338,11 @@ def write_created_topics(folder: RunFolder, made: CreatedTopics) -> None:
     write_atomically(folder.topics, json.dumps(asdict(made), indent=2) + "\n")
 
 
-# --- The drive checks of a run: a file a host, `drives/<host>.json`, so that several hosts' can be joined.
-
-
 def append_drive_checks(folder: RunFolder, several: list[Measured]) -> None:
-    """Add what was measured on one host.
+    """Add drive checks to the files of their hosts, `drives/<host>.json`.
 
     Raises:
-        RunFolderError: what is there is damaged, or we may not write there.
+        RunFolderError: a file is damaged, or this user may not write it.
     """
     for host in dict.fromkeys(one.host for one in several):
         path = folder.drives / f"{host}.json"
@@ -356,7 +354,7 @@ def append_drive_checks(folder: RunFolder, several: list[Measured]) -> None:
 
 
 def read_drive_checks(folder: RunFolder) -> list[Measured]:
-    """Return what was measured on all hosts, in order of time; empty where nobody looked.
+    """Return the drive checks of all hosts in order of time.
 
     Raises:
         RunFolderError: a file is damaged.
