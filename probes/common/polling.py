@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from soak.core.errors import ProbeError
 from soak.core.model import Column, Event, Reading
 from soak.core.ports import Clock
+from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 
 
@@ -116,7 +117,7 @@ class ReadingBuffer:
         self._lock = threading.Lock()
         self._box = _Box()
         self._polled_ns: int | None = None
-        self._said = "", 0  # the trouble that was last told of, and when
+        self._errors = Once(period_ns=REPEAT_EVENT_NS)
 
     def put(
         self,
@@ -178,10 +179,8 @@ class ReadingBuffer:
         if trouble is None:
             return []
         reason, now_ns = str(trouble)[:500], self._clock.mono_ns()
-        said, said_ns = self._said
-        if said == reason and now_ns - said_ns < REPEAT_EVENT_NS:
+        if not self._errors.is_new(reason, now_ns):
             return []
-        self._said = reason, now_ns
         at_ns = self._clock.wall_ns()
         return [Event(f"{self._prefix}_failed", at_ns, at_ns - SECOND_NS, {"reason": reason})]
 

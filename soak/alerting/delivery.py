@@ -19,6 +19,7 @@ from soak.core.errors import FindingsError, PlanError
 from soak.core.model import Change, Finding
 from soak.core.plan.plan import Plan
 from soak.core.ports import Clock, Message, Outcome, RepeatingSink, Sink
+from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
 from soak.store.findings.rows import Notification, NotificationContent
 from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
@@ -26,7 +27,7 @@ from soak.store.plan_home import is_service_run
 from soak.store.run_folder import Run, RunFolder
 
 LOG = logging.getLogger("soak.alerting")
-FIRST_WAIT_NS = 5 * SECOND_NS
+RETRY_BACKOFF = Backoff(5 * SECOND_NS, MAX_RETRY_WAIT_NS)
 RESEND_PERIOD_NS = 120 * SECOND_NS
 
 
@@ -45,11 +46,6 @@ def try_send(send: Callable[[], Outcome]) -> Outcome:
     except Exception as error:  # noqa: BLE001  # one bad message must not block all others
         at = traceback.extract_tb(error.__traceback__)[-1]
         return Outcome("retry", f"{type(error).__name__} in {Path(at.filename).name}:{at.lineno}")
-
-
-def retry_wait_ns(attempts: int) -> int:
-    """Return how long to wait after so many earlier tries: doubled each time, 15 minutes at most."""
-    return min(FIRST_WAIT_NS << min(attempts, 20), MAX_RETRY_WAIT_NS)
 
 
 def report_command(folder: RunFolder, host: str, plan: str) -> str:
@@ -85,7 +81,7 @@ class Delivery:
         now_ns = self._clock.wall_ns()
         with FindingsStore(self._folder.findings) as store:
             # The next try is stored first: a message that kills this process must not meet the next one at once.
-            content = store.begin_try(row, now_ns, now_ns + retry_wait_ns(row.attempts))
+            content = store.begin_try(row, now_ns, now_ns + RETRY_BACKOFF.wait_ns(row.attempts + 1))
         if content is None:
             return None
         row = replace(row, progress=content.progress)
@@ -209,7 +205,7 @@ class Delivery:
                 store.mark_deferred(
                     row,
                     now_ns,
-                    now_ns + retry_wait_ns(row.attempts),
+                    now_ns + RETRY_BACKOFF.wait_ns(row.attempts + 1),
                     outcome.detail,
                     outcome.progress or row.progress,
                     may_have_arrived=arrived,

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from soak.core.errors import BrokerError
 from soak.core.ports import Clock
+from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 
 
@@ -40,23 +41,14 @@ class ClientLog:
     def __init__(self, log: logging.Logger, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        self._told: dict[tuple[str, str], int] = {}
-        self._left_out: dict[tuple[str, str], int] = {}
+        self._reported = Once(max_messages=MAX_KINDS, period_ns=PERIOD_NS)
 
     def log(self, level: int, form: str, *words: str) -> None:
         """Take a line as librdkafka's binding gives it: facility, client's name, text."""
         kind = words[0], _DETAILS.sub("", words[-1])
-        now_ns = self._clock.mono_ns()
-        told_ns = self._told.get(kind)
-        if told_ns is not None and now_ns - told_ns < PERIOD_NS:
-            self._left_out[kind] = self._left_out.get(kind, 0) + 1
-            return
-        if len(self._told) >= MAX_KINDS:
-            self._told.clear()
-            self._left_out.clear()
-        self._told[kind] = now_ns
-        left_out = self._left_out.pop(kind, 0)
-        self._log.log(level, "client_said line=%r left_out=%d", form % words, left_out)
+        left_out = self._reported.repeats_if_new(kind, self._clock.mono_ns())
+        if left_out is not None:
+            self._log.log(level, "client_said line=%r left_out=%d", form % words, left_out)
 
 
 class ErrorCause:

@@ -97,23 +97,24 @@ class Once:
     def __init__(self, *, max_messages: int = 1, period_ns: int | None = None) -> None:
         self._max_messages = max_messages
         self._period_ns = period_ns
-        self._reported: dict[Hashable, tuple[int, int]] = {}  # when, and repeated how often since
-        self.repeated = 0
-        """How often the last new message had been repeated since it was new before."""
+        self._reported: dict[Hashable, tuple[int, int]] = {}  # when, and how many repeats since
 
     def is_new(self, message: Hashable, now_ns: int = 0) -> bool:
-        """Return whether to report the message, which is then taken as reported at `now_ns`."""
+        """Return whether to report the message; if so, it counts as reported at `now_ns`."""
+        return self.repeats_if_new(message, now_ns) is not None
+
+    def repeats_if_new(self, message: Hashable, now_ns: int = 0) -> int | None:
+        """Return how often a new message was repeated since it was last reported; None if it is not new."""
         reported_ns, repeated = self._reported.get(message, (None, 0))
         is_recent = self._period_ns is None or now_ns - (reported_ns or 0) < self._period_ns
         if reported_ns is not None and is_recent:
             self._reported[message] = reported_ns, repeated + 1
-            return False
+            return None
         self._reported.pop(message, None)
         if len(self._reported) >= self._max_messages:
             self._reported.clear()  # rather than the oldest: threads may share this
         self._reported[message] = now_ns, 0
-        self.repeated = repeated
-        return True
+        return repeated
 
     def clear(self) -> None:
         """Forget all messages: the failure is over."""

@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from soak.core.ports import Clock
+from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
 from soak.service.systemd import is_main_process, notifier
 
 LOG = logging.getLogger("soak.service.restart_backoff")
-FIRST_NS = 2 * SECOND_NS
+BACKOFF = Backoff(2 * SECOND_NS, 60 * SECOND_NS)
 """What `RestartSec=` of the units waits already: a first death costs no more than that."""
-LONGEST_NS = 60 * SECOND_NS
-CALM_NS = 2 * LONGEST_NS
+CALM_NS = 2 * BACKOFF.max_ns
 """A start so long after the one before is taken for the first."""
 START_SECONDS = 120
 """What is left for the start itself; the units give as much."""
@@ -65,7 +65,7 @@ def _next(before: tuple[int, int] | None, now_ns: int) -> tuple[int, int]:
     quick, last_ns = before
     if not 0 <= now_ns - last_ns < CALM_NS:
         return 0, now_ns
-    return quick + 1, last_ns + min(FIRST_NS << min(quick, 10), LONGEST_NS)
+    return quick + 1, last_ns + BACKOFF.wait_ns(quick + 1)
 
 
 def _read(note: Path) -> tuple[int, int] | None:

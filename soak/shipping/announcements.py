@@ -10,6 +10,7 @@ from soak.core.clock import Grid
 from soak.core.errors import BrokerError
 from soak.core.phases import decision_line
 from soak.core.ports import Clock
+from soak.core.retry import Backoff, Once, Retry
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.service.files import write_atomically
@@ -64,7 +65,7 @@ class RunAnnouncer:
 
 LOG = logging.getLogger("soak.shipping.announcements")
 SILENCE_NS = 60 * SECOND_NS
-FIRST_WAIT_NS, LONGEST_WAIT_NS = SECOND_NS, 30 * SECOND_NS
+OPEN_BACKOFF = Backoff(SECOND_NS, 30 * SECOND_NS)
 MAX_OTHER_PLANS = 20  # plans that are told of: a topic may serve a fleet
 
 
@@ -83,10 +84,9 @@ class AnnouncementListener:
         self._runs = runs
         self._plan = plan
         self._clock = clock
-        self._wait_ns = 0  # after a failure; 0: all is well
-        self._again_ns = 0
+        self._retry = Retry(OPEN_BACKOFF)
         self._heard_ns = 0
-        self._said = ""
+        self._errors = Once()
         self._others: set[str] = set()
         self.is_open = False
 
@@ -94,8 +94,8 @@ class AnnouncementListener:
         """Return what was said of this plan; at once, and nothing, while the cluster does not answer."""
         now_ns = self._clock.mono_ns()
         if self.is_open and now_ns - self._heard_ns >= SILENCE_NS:
-            self.is_open, self._again_ns = False, now_ns
-        if not self.is_open and (now_ns < self._again_ns or not self._opened()):
+            self.is_open, self._retry.due_ns = False, now_ns
+        if not self.is_open and not (self._retry.is_due(now_ns) and self._opened()):
             return []
         every = self._runs.take(timeout_seconds)
         found = [one for one in every if one.plan == self._plan]
@@ -117,13 +117,13 @@ class AnnouncementListener:
         try:
             self._runs.open()
         except BrokerError as error:
-            if str(error) != self._said:
+            if self._errors.is_new(str(error)):
                 LOG.warning("runs_not_heard error=%s", error)
-            self._said = str(error)
-            self._wait_ns = min(2 * self._wait_ns or FIRST_WAIT_NS, LONGEST_WAIT_NS)
-            self._again_ns = self._clock.mono_ns() + self._wait_ns
+            self._retry.note_failure(self._clock.mono_ns())
             return False
-        self.is_open, self._wait_ns, self._said = True, 0, ""
+        self.is_open = True
+        self._retry.note_success()
+        self._errors.clear()
         self._heard_ns = self._clock.mono_ns()
         return True
 

@@ -12,6 +12,7 @@ from soak.core.errors import JournalError
 from soak.core.journal_format import Columns, DamagedLineError, End, columns_line, decode
 from soak.core.model import Column, Record
 from soak.core.ports import Clock
+from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.store.journal.reader import columns_after_last_record, last_record, segments
@@ -54,7 +55,7 @@ class Ingest:
         self._phase_file = PhaseFile(folder.phases)
         self._sources: dict[str, _Source] = {}
         self._waiting: deque[ShippedLine] = deque()  # of the batch in hand
-        self._said = ""
+        self._errors = Once()
         self._has_lost = False  # what a disk did not take until the end
         self.records = 0
         self.refused = 0
@@ -76,13 +77,12 @@ class Ingest:
         except OSError as error:
             if error.errno not in DRIVE_ERRORS:
                 raise
-            if str(error) != self._said:
+            if self._errors.is_new(str(error)):
                 LOG.warning(
                     "journal_not_opened waiting_lines=%d error=%s", len(self._waiting), error
                 )
-            self._said = str(error)
         else:
-            self._said = ""
+            self._errors.clear()
         self._look_after_writers()
 
     def close(self) -> None:

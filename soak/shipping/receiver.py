@@ -16,6 +16,7 @@ from soak.core.errors import BrokerError
 from soak.core.model import Column
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
+from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile, grid_of, host_name, open_page
 from soak.service.files import file_lock, write_atomically
@@ -31,7 +32,7 @@ BATCH = 1000
 POLL_SECONDS = 0.5
 KEEP_NS = 5 * SECOND_NS
 SILENCE_NS = 60 * SECOND_NS
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
+OPEN_BACKOFF = Backoff(SECOND_NS, 30 * SECOND_NS)
 
 
 class LineSource(Protocol):
@@ -137,7 +138,7 @@ def _skipped(reader: SamplesReader) -> list[tuple[Column, float]]:
 
 def _open_until_stop(reader: LineSource, stop: threading.Event, manager: Notifier) -> bool:
     """Try until the cluster answers; False when told to stop before."""
-    wait_seconds = FIRST_WAIT_SECONDS
+    failures = 0
     while not stop.is_set():
         manager.alive()
         try:
@@ -145,8 +146,8 @@ def _open_until_stop(reader: LineSource, stop: threading.Event, manager: Notifie
         except BrokerError as error:
             LOG.warning("receiving_put_off error=%s", error)
             manager.alive()
-            stop.wait(wait_seconds)
-            wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+            failures += 1
+            stop.wait(OPEN_BACKOFF.wait_ns(failures) / SECOND_NS)
         else:
             return True
     return False

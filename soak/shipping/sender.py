@@ -14,6 +14,7 @@ from soak.core.errors import BrokerError
 from soak.core.model import Column
 from soak.core.plan.plan import ProbePlan, Ship
 from soak.core.ports import Clock
+from soak.core.retry import Backoff, Once, Retry
 from soak.core.units import SECOND_NS
 from soak.runtime.context import grid_of, host_name, open_page
 from soak.service.files import file_lock, write_atomically
@@ -68,7 +69,7 @@ ROUND_SECONDS = 1.0
 SLICE_SECONDS = 5.0  # of a wait
 BATCH_BYTES = 2 * 2**20
 KEEP_NS = 5 * SECOND_NS  # a position is kept this often; what was sent after it is sent again
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
+SEND_BACKOFF = Backoff(SECOND_NS, 30 * SECOND_NS)
 FINAL_SEND_NS = 10 * SECOND_NS
 
 
@@ -147,8 +148,8 @@ class Shipper:
         self._columns = RepeatedColumns(clock)
         self._kept_ns = 0
         self._kept_text = ""
-        self._wait_seconds = 0.0  # after a failure; 0: all is well
-        self._said = ""
+        self._retry = Retry(SEND_BACKOFF)
+        self._errors = Once()
         self.sent_lines = 0
         self.dropped_bytes = 0
 
@@ -162,9 +163,10 @@ class Shipper:
             self._target.send(batch)
         except BrokerError as error:
             return self._put_off(str(error))
-        if self._wait_seconds:
+        if self._retry.is_failing:
             LOG.info("shipping_again waiting_bytes=%d", self.waiting_bytes())
-        self._wait_seconds, self._said = 0.0, ""
+        self._retry.note_success()
+        self._errors.clear()
         self.sent_lines += len(batch)
         self._columns.note(batch)
         self._known().update(places)
@@ -211,7 +213,7 @@ class Shipper:
 
     def _failed_round(self) -> bool:
         self.round()
-        return bool(self._wait_seconds)
+        return self._retry.is_failing
 
     def _sources(self) -> list[str]:
         """Return the sources of this host: what came from another is not ours to send."""
@@ -245,11 +247,9 @@ class Shipper:
         return self._places
 
     def _put_off(self, why: str) -> float:
-        if why != self._said:
+        if self._errors.is_new(why):
             LOG.warning("shipping_put_off waiting_bytes=%d error=%s", self.waiting_bytes(), why)
-            self._said = why
-        self._wait_seconds = min(2 * self._wait_seconds or FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
-        return self._wait_seconds
+        return self._retry.note_failure(self._clock.mono_ns()) / SECOND_NS
 
     def _note_dropped(self, path: Path, size: int) -> None:
         source = path.parent.name

@@ -19,6 +19,7 @@ from soak.clients.kafka_log import error_text
 from soak.core.errors import BrokerError
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
+from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 from soak.store.samples_topic import MAX_MESSAGE_BYTES, SamplesClients
 
@@ -141,7 +142,7 @@ class AnnouncementWriter:
         self._ship = ship
         self._clients = SamplesClients(ship, "soakd-announces", clock)
         self._client: Any = None
-        self._said = ""
+        self._errors = Once()
 
     def say(self, announcement: Announcement) -> None:
         """Send one; the topic must be there."""
@@ -178,6 +179,7 @@ class AnnouncementWriter:
 
     def _tell(self, why: str) -> None:
         """Say each kind of trouble once, until it is over."""
-        if why and why != self._said:
+        if not why:
+            self._errors.clear()
+        elif self._errors.is_new(why):
             LOG.warning("run_not_announced topic=%s error=%s", self._ship.topic, why)
-        self._said = why

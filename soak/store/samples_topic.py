@@ -24,6 +24,7 @@ from soak.clients.kafka_log import ClientLog, ErrorCause, error_text
 from soak.core.errors import BrokerError
 from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
+from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 
 LOG = logging.getLogger("soak.store.samples_topic")
@@ -238,7 +239,7 @@ class SamplesReader:
         self._timeout_seconds = ship.timeout / SECOND_NS
         self._clock = clock
         self._deadline_ns = 0  # of the question in hand
-        self._said: set[int] = set()  # codes of errors
+        self._errors = Once(max_messages=100)  # by code
         self.skipped = 0  # messages that were deleted before they were read, of whatever run
 
     def open(self) -> None:
@@ -345,8 +346,7 @@ class SamplesReader:
 
     def _say(self, error: KafkaError) -> None:
         """Say each kind of trouble once; the client goes on by itself."""
-        if error.code() not in self._said:
-            self._said.add(error.code())
+        if self._errors.is_new(error.code()):
             LOG.warning("samples_not_read topic=%s error=%s", self._ship.topic, error.str())
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from soak.clients.kafka_log import error_text
 from soak.core.errors import BrokerError
 from soak.core.ports import Batch, Clock, Heads, Topics
+from soak.core.retry import Once
 
 LOG = logging.getLogger("soak.brokers.kafka")
 
@@ -87,7 +88,7 @@ class KafkaConsumer:
         self._fetch = fetch
         self._clock = clock
         self._timeout_seconds = timeout_seconds
-        self._last_error = ""
+        self._errors = Once()
         self._places = {at: TopicPartition(*topics.split(at)) for at in positions}
         self._base = {name: at * topics.partitions for at, name in enumerate(topics.names)}
         client.assign(
@@ -158,6 +159,5 @@ class KafkaConsumer:
         for error in errors:
             if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
                 continue
-            if str(error) != self._last_error:
-                self._last_error = str(error)
+            if self._errors.is_new(str(error)):
                 LOG.warning("consume_failed error=%s", error)

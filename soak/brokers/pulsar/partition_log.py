@@ -16,6 +16,7 @@ from soak.brokers.pulsar.topics import may_skip_unread
 from soak.clients.pulsar_admin import Admin, topic_path
 from soak.core.errors import BrokerError
 from soak.core.ports import Clock, Topics
+from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 
 Ints = NDArray[np.int64]
@@ -140,7 +141,7 @@ class LogWatcher:
         self._has_died = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="pulsar-log", daemon=True)
-        self._said = ""
+        self._errors = Once()
 
     def start(self) -> None:
         self._thread.start()
@@ -185,8 +186,7 @@ class LogWatcher:
         try:
             self._logs = {at: log_of(stats) for at, stats in stats_of(self._admin, self._topics)}
         except BrokerError as error:
-            if str(error) != self._said:
-                self._said = str(error)
+            if self._errors.is_new(str(error)):
                 LOG.warning("no_log_bounds error=%s", error)
             return
         self._as_of_ns = now_ns

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from soak.brokers.pulsar.client import close_client
 from soak.brokers.pulsar.partition_log import pack_offsets
 from soak.core.ports import FAILED_OFFSET, UNKNOWN_OFFSET, Acks, Clock, Outgoing
+from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 
 LOG = logging.getLogger("soak.brokers.pulsar.broker")
@@ -41,7 +42,7 @@ class PulsarProducer:
         self._clock = clock
         self._notes = _SendReports(clock.mono_ns)
         self._outstanding = 0
-        self._told = ""
+        self._errors = Once()
 
     def rings(self, bell: int) -> bool:
         """Return True: the client's thread stamps what comes."""
@@ -79,9 +80,8 @@ class PulsarProducer:
         is_known = ledger >= 0
         offset = ledger.copy()  # FAILED and UNKNOWN_OFFSET stay what they are
         offset[is_known] = pack_offsets(ledger[is_known], entry[is_known], index[is_known])
-        if self._notes.said != self._told:
-            self._told = self._notes.said
-            LOG.warning("send_failed error=%s", self._told)
+        if self._notes.said and self._errors.is_new(self._notes.said):
+            LOG.warning("send_failed error=%s", self._notes.said)
         return Acks(token=token, offset=offset, at_mono_ns=at_ns)
 
     def close(self, timeout_seconds: float) -> Acks:

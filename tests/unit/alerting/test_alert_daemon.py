@@ -10,7 +10,7 @@ import pytest
 
 from soak.alerting import daemon
 from soak.alerting.daemon import AlertDaemon
-from soak.alerting.delivery import report_command, retry_wait_ns
+from soak.alerting.delivery import RETRY_BACKOFF, report_command
 from soak.core import plugins
 from soak.core.errors import RunFolderError
 from soak.core.phases import decision_line
@@ -80,10 +80,10 @@ def test_what_is_put_off_is_tried_again_later_and_later(tmp_path: Path) -> None:
 
 def test_waits_grow_to_a_quarter_of_an_hour_and_no_further() -> None:
     """However often it failed, the next try is at hand."""
-    waits = [retry_wait_ns(attempts) // SECOND_NS for attempts in range(9)]
+    waits = [RETRY_BACKOFF.wait_ns(attempts + 1) // SECOND_NS for attempts in range(9)]
 
     assert waits == [5, 10, 20, 40, 80, 160, 320, 640, 900]
-    assert retry_wait_ns(10_000) == MAX_RETRY_WAIT_NS
+    assert RETRY_BACKOFF.wait_ns(10_000) == MAX_RETRY_WAIT_NS
 
 
 def test_a_flood_is_spread_over_the_hours(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from probes.retention_kafka.offsets import KafkaOffsets
 from soak.brokers import kafka
-from soak.clients.kafka_log import MAX_KINDS, ClientLog, ErrorCause
+from soak.clients.kafka_log import ClientLog, ErrorCause
 from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, ProbeError
 from soak.core.ports import Topics
@@ -68,40 +67,6 @@ def test_partitions_are_no_kinds_of_their_own(caplog: pytest.LogCaptureFixture) 
         "END' l",
         "cached",
     ]
-
-
-def test_what_is_remembered_of_lines_has_a_bound() -> None:
-    """Lines that never repeat, twice as many as there is room for."""
-    log = ClientLog(logging.getLogger("nowhere"), FakeClock())
-
-    for number in range(2 * MAX_KINDS + 1):
-        say(log, f"{number}")
-
-    assert len(log._told) <= MAX_KINDS
-
-
-class Facility(str):
-    """Of a line; each time that it is looked up, another thread does the next of `meanwhile`."""
-
-    __slots__ = ("meanwhile",)
-    meanwhile: list[Callable[[], None]]
-
-    def __hash__(self) -> int:
-        if self.meanwhile:
-            self.meanwhile.pop(0)()
-        return super().__hash__()
-
-
-def test_a_line_is_taken_while_another_thread_has_all_forgotten() -> None:
-    """Between the first look at what is remembered and the second."""
-    log, facility = ClientLog(logging.getLogger("nowhere"), FakeClock()), Facility("FAIL")
-    facility.meanwhile = []
-    log.log(logging.ERROR, "%s [%s] %s", facility, "c", REFUSED)
-    facility.meanwhile = [log._left_out.clear, log._told.clear]
-
-    log.log(logging.ERROR, "%s [%s] %s", facility, "c", REFUSED)
-
-    assert log._left_out == {("FAIL", REFUSED): 1}
 
 
 class Silent:

@@ -138,7 +138,7 @@ def test_every_daemon_has_a_folder_that_outlives_its_deaths() -> None:
         assert "\nRuntimeDirectory=%N\n" in text
         assert "\nRuntimeDirectoryPreserve=restart\n" in text
     assert paces == {f"RestartSec={RESTART_SECONDS}s"}
-    assert duration_ns(f"{RESTART_SECONDS}s") == restart_backoff.FIRST_NS
+    assert duration_ns(f"{RESTART_SECONDS}s") == restart_backoff.BACKOFF.first_ns
 
 
 def test_the_program_notes_its_start_before_it_does_anything(tmp_path: Path) -> None:

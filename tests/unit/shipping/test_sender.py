@@ -12,7 +12,7 @@ import pytest
 from soak.core.units import SECOND_NS
 from soak.shipping import sender
 from soak.shipping.ingest import Ingest
-from soak.shipping.sender import LONGEST_WAIT_SECONDS, REPEAT_NS, ROUND_SECONDS, Shipper
+from soak.shipping.sender import REPEAT_NS, ROUND_SECONDS, Shipper
 from soak.store.journal.reader import segments
 from soak.store.run_folder import RunFolder
 from tests.support.fakes import FakeClock
@@ -65,7 +65,7 @@ def test_a_cluster_that_is_away_is_asked_ever_later_and_misses_nothing(tmp_path:
 
     waits = [shipper.round() for _ in range(8)]
 
-    assert waits == [1, 2, 4, 8, 16, LONGEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, ROUND_SECONDS]
+    assert waits == [1, 2, 4, 8, 16, 30, 30, ROUND_SECONDS]
     assert b"".join(line.raw + b"\n" for line in target.taken) == journal_text(folder)
     assert shipper.waiting_bytes() == 0
 
