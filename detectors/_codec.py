@@ -16,6 +16,7 @@ from detectors._block import Block, Book, Pending
 from detectors._spread import Spread
 from detectors._windows import ROWS, Slope
 from soak.core.model import Change, Column
+from soak.core.series import series_name
 
 VERSION = 11
 _MAGIC = b"SKST"
@@ -103,10 +104,11 @@ def decode(blob: bytes) -> dict[str, Block]:
             array[:] = reader.take(_little(array), array.size).reshape(array.shape)
         source = head["source"]
         block.left = {
-            name: _unpacked(f"{source}|{name}", changes) for name, changes in head["left"].items()
+            name: _unpacked(series_name(source, name), changes)
+            for name, changes in head["left"].items()
         }
         block.books = {
-            name: _book(f"{source}|{name}", book) for name, book in head["books"].items()
+            name: _book(series_name(source, name), book) for name, book in head["books"].items()
         }
         blocks[source] = block
     return blocks

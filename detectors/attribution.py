@@ -11,6 +11,7 @@ from detectors.nearby import Nearby
 from detectors.spikes import words_of
 from soak.core import plugins, wording
 from soak.core.model import Change, Evidence, Explanation
+from soak.core.series import parse_series
 
 BAR = _scores.SO_FAR
 PACKAGE = "detectors.causes"
@@ -57,7 +58,7 @@ def _passes(score: float, *, is_last: bool) -> bool:
 
 
 def _comb(change: Change) -> Evidence:
-    top = wording.amount(change.after, wording.split(change.series).unit)
+    top = wording.amount(change.after, parse_series(change.series).unit)
     return Evidence(
         f"{wording.title(change.series)} spikes {words_of(change)}, to {top}.",
         {

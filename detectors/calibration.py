@@ -22,6 +22,7 @@ from detectors.extrapolation import Ratio, Rung, extended, size_seen
 from detectors.level_shift import Config, Panel
 from detectors.quiet_rows import BLOCK_ROWS, Quiet, drawn
 from soak.core.model import Change, Column
+from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 
 LEAST_ROWS = 5 * BLOCK_ROWS
@@ -160,7 +161,7 @@ def _said(
     """Return row, column and change of everything that a panel of all tables side by side says."""
     units = [one.unit for one, table in zip(many, tables, strict=True) for _ in table[0]]
     columns = [Column("x", (("i", str(i)),), unit) for i, unit in enumerate(units)]
-    places = {f"s|{column.name}": i for i, column in enumerate(columns)}
+    places = {series_name("s", column.name): i for i, column in enumerate(columns)}
     panel, said = Panel(config), []
     for row, values in enumerate(np.hstack(tables)):
         changes = panel.update("s", columns, row, values, True, "soak")

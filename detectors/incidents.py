@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from detectors.channels import QUANTILES, column_of, is_told
+from detectors.channels import QUANTILES, is_told
 from soak.core.model import Change, Direction, Explanation, Kind
+from soak.core.series import parse_series
 
 TOGETHER_SECONDS = 10
 MOST_APART_SECONDS = 2 * TOGETHER_SECONDS
@@ -113,8 +114,8 @@ def group(
     incident within ten seconds. What was withdrawn counts for nothing.
     """
     ordered = sorted(_latest(changes), key=lambda change: (change.raised_k, change.series))
-    latencies = [change for change in ordered if is_told(column_of(change.series))]
-    others = [change for change in ordered if not is_told(column_of(change.series))]
+    latencies = [change for change in ordered if is_told(parse_series(change.series))]
+    others = [change for change in ordered if not is_told(parse_series(change.series))]
     known: dict[str, _Group] = {}
     left = []
     for change in latencies:
@@ -201,7 +202,7 @@ def _incident(one: _Group, others: Iterable[Change]) -> Incident:
 
 
 def _prominence(change: Change) -> tuple[bool, bool, int, float, str]:
-    quantile = dict(column_of(change.series).labels).get("quantile")
+    quantile = dict(parse_series(change.series).labels).get("quantile")
     place = QUANTILES.index(quantile) if quantile else len(QUANTILES)
     lower, larger = sorted((abs(change.before), abs(change.after)))
     ratio = larger / lower if lower > 0.0 else float("inf")

@@ -39,6 +39,7 @@ from detectors._onset import Onset, locate
 from detectors._windows import AFTER, ROWS
 from detectors.minimum_effect import threshold_of
 from soak.core.model import Change, Column
+from soak.core.series import series_name
 from soak.core.units import SECOND_NS, Duration, PerDuration
 
 _NEW_LEVEL_ROWS = _scores.LEAST_BEFORE  # after an alarm or a long gap, before the next one
@@ -367,7 +368,7 @@ class Panel:
         # odds against one change a day over the panel, beforehand
         surprise = found.ratio - log(_DAY * self._config.panel_size)
         return Change(
-            series=f"{source}|{block.names[i]}",
+            series=series_name(source, block.names[i]),
             raised_k=raised_k,
             onset_k=found.k,
             interval=found.span,
@@ -381,7 +382,7 @@ class Panel:
 def _withdrawn(source: str, name: str, pending: Pending) -> Change:
     """Return the last word on a warning that was not confirmed."""
     return Change(
-        series=f"{source}|{name}",
+        series=series_name(source, name),
         raised_k=pending.raised_k,
         onset_k=pending.onset_k,
         interval=(pending.onset_k, pending.onset_k),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from soak.core import wording
 from soak.core.model import Change, Event, Series
+from soak.core.series import parse_series
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Nearby:
         return {
             name: series
             for name, series in self.series.items()
-            if name.partition("|")[2].partition("{")[0] == metric
+            if parse_series(name).metric == metric
         }
 
     def soak_start(self, k: int) -> int:

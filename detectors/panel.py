@@ -16,6 +16,7 @@ from detectors._recent import Recent
 from detectors.channels import is_headline, latency_of
 from detectors.tail import NearSteps
 from soak.core.model import Change, Column
+from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 
 EDGE_SECONDS = 5
@@ -206,7 +207,7 @@ class Panel:
         found = [
             (
                 i,
-                f"{source}|{column.name}",
+                series_name(source, column.name),
                 self._worth if column.unit == "seconds" else self._linear,
             )
             for i, column in enumerate(columns)

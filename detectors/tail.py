@@ -23,10 +23,11 @@ from detectors import level_shift
 from detectors._memory import Memory
 from detectors._onset import interval, scan
 from detectors._recent import MINUTE, Recent
-from detectors.channels import column_of, latency_of, source_of
+from detectors.channels import latency_of
 from detectors.drift import change_of
 from detectors.minimum_effect import Config
 from soak.core.model import Change, Column, Series
+from soak.core.series import SeriesId, parse_series, series_name, source_of
 
 # --- Which steps of a latency are told or may yet be: a tail beside one is the step's.
 
@@ -312,7 +313,7 @@ class Tails:
         odds: list[float] = []
         for metric, found in self._counted(second):
             columns += [_odds_column(metric, quantile) for quantile in SHARES]
-            odds += self._odds(f"{second.source}|{metric}", found, second)
+            odds += self._odds(series_name(second.source, metric), found, second)
         if not columns:
             return []
         said = self._panel.update(
@@ -341,7 +342,7 @@ class Tails:
         return replace(step, kind="tail")
 
     def _is_alone(self, step: Change, recents: Mapping[str, Recent]) -> bool:
-        column = column_of(step.series)
+        column = parse_series(step.series)
         if column.metric not in COUNTS or dict(column.labels) != {"quantile": _FAR}:
             return False
         for quantile in (_MEDIAN, _SLOW):
@@ -403,7 +404,7 @@ class Tails:
             self._held = [one for one in self._held if _raise_of(one) != _raise_of(said)]
             return [] if known is None else [replace(known, state=said.state, gone_k=said.gone_k)]
         seen = self._levels(recents, series, source, metric, said.onset_k)
-        step = near.beside(f"{source}|{metric}", said.onset_k)
+        step = near.beside(series_name(source, metric), said.onset_k)
         if seen is None or step == "told":
             self._told.pop(name, None)
             return [] if known is None else [replace(known, state="withdrawn")]
@@ -464,10 +465,9 @@ def _odds_column(metric: str, quantile: str) -> Column:
 
 def _latency_of(series: str) -> tuple[str, str, str]:
     """Return source, latency and quantile from the name of a series of odds."""
-    source, _, name = series.partition("|")
-    metric, _, rest = name.partition("_above_odds")
-    return source, metric, rest.split('"')[1]
+    found = parse_series(series)
+    return found.source, found.metric.removesuffix("_above_odds"), found.label("quantile")
 
 
 def _quantile_series(source: str, metric: str, quantile: str) -> str:
-    return f"{source}|{Column(metric, (('quantile', quantile),)).name}"
+    return str(SeriesId(source, metric, (("quantile", quantile),)))

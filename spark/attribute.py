@@ -14,13 +14,13 @@ import numpy as np
 
 from detectors import level_shift
 from detectors.attribution import UNKNOWN, attribute, is_so_far
-from detectors.channels import column_of, host_of
 from detectors.incidents import Incident, group, identity, is_recovery, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
 from soak.core.phases import Phases
 from soak.core.plan.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
+from soak.core.series import host_of, parse_series
 from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.history import MAX_WINDOW_SECONDS, History, Window
@@ -238,7 +238,7 @@ def nearby_of(
 
 def _is_deletion(series: str) -> bool:
     """True for what tells of deletions at once: it is the drive that feels them later."""
-    return column_of(series).metric.startswith("retention_")
+    return parse_series(series).metric.startswith("retention_")
 
 
 def lags(window: Window) -> dict[str, float]:

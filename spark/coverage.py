@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from soak.core import wording
 from soak.core.plan.plan import STREAM_DETECTOR
+from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 from soak.store.audit import is_order_guaranteed
 from soak.store.run_folder import RunFolder
@@ -163,7 +164,7 @@ def _soak_total(timeline: Timeline, sources: Iterable[str], *metrics: str) -> in
     total = 0.0
     for source in sources:
         for metric in metrics:
-            k, counts = timeline.series.get(f"{source}|{metric}", _NOTHING)
+            k, counts = timeline.series.get(series_name(source, metric), _NOTHING)
             total += counts[timeline.is_soak(k)].sum()
     return round(total)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.channels import host_of, source_of
 from soak.core.cluster.drives import Measured, to_json, warnings
+from soak.core.series import SeriesId, host_of, source_of
 from soak.store import run_folder
 from spark.timeline import Timeline
 
@@ -49,7 +49,7 @@ def _written(timeline: Timeline) -> Mapping[str, Mapping[str, float]]:
         source = source_of(name)
         device = dict(column.labels)["device"]
         _, turned = timeline.series[name]
-        capacity = timeline.series.get(f'{source}|{_CAPACITY}{{device="{device}"}}')
+        capacity = timeline.series.get(str(SeriesId(source, _CAPACITY, (("device", device),))))
         if turned.size < 2 or capacity is None or not capacity[1].size:  # noqa: PLR2004  # a difference
             continue
         turns = _grown(turned)

@@ -12,6 +12,7 @@ from detectors.attribution import attribute
 from detectors.channels import is_headline
 from detectors.incidents import group, is_recovery, is_regression
 from soak.core.model import Change, Finding, Series
+from soak.core.series import parse_series, source_of
 from soak.store.journal.history import History
 from spark.attribute import (
     finding_of,
@@ -103,7 +104,7 @@ def offline_changes(timeline: Timeline) -> list[tuple[Change, ...]]:
     many = []
     for name in headlines(timeline):
         k, values = timeline.series[name]
-        invalid = np.array(list(timeline.invalid.get(name.partition("|")[0], {})), dtype=np.int64)
+        invalid = np.array(list(timeline.invalid.get(source_of(name), {})), dtype=np.int64)
         invalid = invalid // timeline.step * timeline.step
         keep = timeline.is_soak(k) & ~np.isin(k, invalid) & (values > 0)
         many.append(Series(name, k[keep], values[keep]))
@@ -205,7 +206,7 @@ def _lasting(steps: Sequence[Change], timeline: Timeline) -> list[Change]:
         low, high = sorted((step.before, step.after))
         if holds and low > 0 and high / low >= ALONE_RATIO:
             kept.append(step)
-    metrics = {step.series: step.series.partition("|")[2].partition("{")[0] for step in kept}
+    metrics = {step.series: parse_series(step.series).metric for step in kept}
     return [
         step
         for step in kept

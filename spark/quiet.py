@@ -13,6 +13,7 @@ from detectors.channels import is_headline
 from detectors.level_shift import Config
 from detectors.quiet_rows import LEAST_LEVEL_ROWS, Quiet, quiet
 from soak.core.model import Column, Series
+from soak.core.series import source_of
 from soak.store.journal.history import History, Window
 
 # --- The latencies of a run that a finding may be about, second by second from its journals.
@@ -44,7 +45,7 @@ def _pieces_latencies(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, i
 
 
 def _valid(name: str, window: Window) -> Series:
-    series, seconds = window.series(name), window.sources[name.partition("|")[0]]
+    series, seconds = window.series(name), window.sources[source_of(name)]
     keep = np.isin(series.k, seconds.k[seconds.valid]) & (series.values > 0.0)
     return Series(name, series.k[keep], series.values[keep])
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 from soak.core import wording
 from soak.core.model import Change, Finding
+from soak.core.series import parse_series
 from soak.core.units import format_rate
 from spark.coverage import Coverage, gap_json
 from spark.timeline import Timeline
@@ -89,7 +90,7 @@ def _phases(timeline: Timeline) -> list[dict[str, object]]:
 
 def _finding(timeline: Timeline, one: Judged) -> dict[str, object]:
     found = one.finding
-    name = wording.split(found.series)
+    name = parse_series(found.series)
     low, high = found.interval
     return {
         "key": found.key,

@@ -19,6 +19,7 @@ from soak.core.errors import JournalError
 from soak.core.model import Column
 from soak.core.phases import Phases, drain_k
 from soak.core.plan.plan import Plan
+from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 from soak.store.audit import audit_run, is_loss_known
 from soak.store.journal.reader import segments, sources
@@ -254,7 +255,7 @@ def _timeline(
         k = np.array(row["k"], dtype=np.int64)
         for described, values in zip(json.loads(row["columns"]), row["values"], strict=True):
             column = _column(described)
-            name = f"{source}|{column.name}"
+            name = series_name(source, column.name)
             columns[name] = column
             parts[name].append((k, np.array(values, dtype=np.float64)))
     return Timeline(

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.causes._moves import moves, near, risen
-from detectors.channels import column_of
 from detectors.nearby import Nearby
 from soak.core.model import Change
+from soak.core.series import parse_series
 
 DELETIONS = ("retention_deletion", "segment_deletion", "ledger_deletion", "segment_unlinked")
 MOVES = ("leader_change", "isr_shrink")
@@ -60,7 +60,7 @@ def are_leaders_known(nearby: Nearby) -> bool:
 
 def are_deletions_known(nearby: Nearby) -> bool:
     """True when somebody would have told of deletions one by one."""
-    metrics = {column_of(name).metric for name in nearby.series}
+    metrics = {parse_series(name).metric for name in nearby.series}
     return any(metric.startswith(("retention_", "broker_log_events")) for metric in metrics)
 
 
@@ -107,7 +107,7 @@ def _compactions_told(nearby: Nearby) -> NDArray[np.int64]:
 
 def _is_compaction_known(change: Change, nearby: Nearby) -> bool:
     """True for a cluster without bookies, and once those that say what they compact would have said it."""
-    metrics = {column_of(name).metric for name in nearby.series}
+    metrics = {parse_series(name).metric for name in nearby.series}
     has_bookies = any(metric.startswith(_BOOKIE) for metric in metrics)
     has_bookies |= bool(
         nearby.event_ks("ledger_created").size or nearby.event_ks("ledger_roll").size

@@ -10,9 +10,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from detectors.channels import MOST_SERIES, column_of, host_of, source_of
+from detectors.channels import MOST_SERIES
 from detectors.nearby import Nearby, TimedEvent, between
 from soak.core.model import Change
+from soak.core.series import host_of, parse_series, source_of
 
 _INFO = "leader_info"
 _LABELS = ("leader", "broker", "target", "instance", "node", "bookie")
@@ -52,13 +53,13 @@ def events_of_touched(change: Change, nearby: Nearby) -> tuple[TimedEvent, ...]:
 
 def rises_by_leader(change: Change, nearby: Nearby) -> dict[str, float]:
     """Return how much each leader's latency rose, on log10, as a share of the step."""
-    column = column_of(change.series)
+    column = parse_series(change.series)
     quantile = dict(column.labels).get("quantile")
     low, high = change.interval
     step = np.log10(max(change.after, 1e-6) / max(change.before, 1e-6))
     found: dict[str, float] = {}
     for name, series in nearby.named(column.metric).items():
-        labels = dict(column_of(name).labels)
+        labels = dict(parse_series(name).labels)
         if "leader" not in labels or labels.get("quantile") != quantile or step <= 0.0:
             continue
         before = between(series, low - _SECONDS, low)
@@ -76,17 +77,17 @@ def hosts(nearby: Nearby) -> set[str]:
     return {
         host_of(source_of(name))
         for name in nearby.series
-        if column_of(name).metric.startswith(_OF_BROKERS)
-        and "target" not in dict(column_of(name).labels)
+        if parse_series(name).metric.startswith(_OF_BROKERS)
+        and "target" not in dict(parse_series(name).labels)
     }
 
 
 def is_host_of_one(series: str, nearby: Nearby) -> bool:
     """True when a channel is of a metrics target, or of a host on which a broker's files are watched."""
-    labels = dict(column_of(series).labels)
+    labels = dict(parse_series(series).labels)
     source = source_of(series)
     return "target" in labels or any(
-        source_of(name) == source and column_of(name).metric.startswith(_OF_BROKERS)
+        source_of(name) == source and parse_series(name).metric.startswith(_OF_BROKERS)
         for name in nearby.series
     )
 
@@ -104,7 +105,7 @@ def _known(leaders: Iterable[str], nearby: Nearby) -> _Known:
     ids = frozenset(leaders)
     addresses = {leader: set() if leader.isdigit() else {leader.lower()} for leader in ids}
     for name in nearby.named(_INFO):  # also of those whose latency nobody knows
-        told = dict(column_of(name).labels)
+        told = dict(parse_series(name).labels)
         address = told.get("address", "").lower()
         if "leader" in told and address:
             addresses.setdefault(told["leader"], set()).add(address)
@@ -173,7 +174,7 @@ def _named(texts: Iterable[str], known: _Known) -> frozenset[str]:
 @lru_cache(maxsize=MOST_SERIES)
 def _texts(series: str) -> tuple[tuple[str, ...], str]:
     """Return the labels that may name a broker, and the host of the probe, "" of any other source."""
-    labels = dict(column_of(series).labels)
+    labels = dict(parse_series(series).labels)
     role, _, host = source_of(series).partition("@")
     return tuple(labels[key] for key in _LABELS if key in labels), host if role == _PROBE else ""
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detectors.causes._moves import Move, move, moves
-from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation, Series
+from soak.core.series import SeriesId, parse_series, source_of
 
 WRITE_AWAIT = "disk_write_await_seconds"
 READ_AWAIT = "disk_read_await_seconds"
@@ -155,7 +155,7 @@ def told_wear(turns: float | None) -> Evidence:
 
 
 def place_of(series: str) -> Place:
-    labels = dict(column_of(series).labels)
+    labels = dict(parse_series(series).labels)
     return source_of(series), labels.get("target", ""), labels.get("device", "")
 
 
@@ -171,7 +171,7 @@ def _awaits(metric: str, nearby: Nearby) -> dict[Place, Series]:
         spent, requests = times[place].values[at], counts[place].values[of]
         has = requests > 0.0  # no request, no time: missing, not zero
         source, target, device = place
-        labels = f'device="{device}"' + (f',target="{target}"' if target else "")
-        name = f"{source}|{metric}{{{labels}}}"
+        labels = (("device", device), *((("target", target),) if target else ()))
+        name = str(SeriesId(source, metric, labels))
         found[place] = Series(name, k[has], spent[has] / requests[has])
     return found

@@ -6,9 +6,9 @@ import numpy as np
 
 from detectors.causes import _drives
 from detectors.causes._moves import Move, end_of, moves, near
-from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby
 from soak.core.model import Change
+from soak.core.series import parse_series, source_of
 
 _GUILTY = 1.3
 _HUNG = 1.0  # seconds
@@ -58,7 +58,7 @@ def is_cpu_guilty(change: Change, nearby: Nearby) -> bool:
         _is_guilty(one)
         for metric in _CPU
         for one in moves(metric, change, nearby)
-        if not (column_of(one.series).metric == _HOST_CPU and source_of(one.series) in ours)
+        if not (parse_series(one.series).metric == _HOST_CPU and source_of(one.series) in ours)
     )
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.causes import _brokers
-from detectors.channels import column_of
 from detectors.nearby import Nearby, between, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Series
+from soak.core.series import parse_series
 
 VALUES = 60  # looked at on either side
 LEAST_VALUES = 6
@@ -48,7 +48,7 @@ class Move:
     @property
     def ratio(self) -> float:
         """Return after over before, both kept from zero by the least that matters of the unit."""
-        floor = _FLOORS.get(wording.split(self.series).unit, _FLOOR)
+        floor = _FLOORS.get(parse_series(self.series).unit, _FLOOR)
         return max(self.after, floor) / max(self.before, floor)
 
     @property
@@ -75,7 +75,7 @@ class Move:
 
     @property
     def label(self) -> dict[str, str]:
-        return dict(column_of(self.series).labels)
+        return dict(parse_series(self.series).labels)
 
 
 def near(change: Change, lag_seconds: float = 0.0, spacing: int = 1) -> tuple[int, int]:
@@ -119,7 +119,7 @@ def moves_like(pattern: re.Pattern[str], change: Change, nearby: Nearby) -> list
     metrics = {
         name: series
         for name, series in nearby.series.items()
-        if pattern.search(column_of(name).metric)
+        if pattern.search(parse_series(name).metric)
     }
     return moves_in(metrics, change, nearby)
 
@@ -131,7 +131,7 @@ def moves_in(
     wanted = {
         name: series
         for name, series in named.items()
-        if labels.items() <= dict(column_of(name).labels).items()
+        if labels.items() <= dict(parse_series(name).labels).items()
     }
     if not wanted:
         return []
@@ -162,7 +162,7 @@ def share(one: Move, change: Change) -> float:
     floor = _FLOORS["seconds"]
     step = log(max(change.after, floor) / max(change.before, floor))
     found = [log(one.ratio) / step] if step > 0.0 else []
-    if wording.split(one.series).unit == "seconds" and change.after > change.before:
+    if parse_series(one.series).unit == "seconds" and change.after > change.before:
         found.append((one.after - one.before) / (change.after - change.before))
     return max(0.0, min(1.0, max(found, default=0.0)))
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from detectors.causes import _brokers
 from detectors.causes._moves import end_of, near
-from detectors.channels import column_of
 from detectors.nearby import Nearby, between
 from soak.core.model import Change, Series
+from soak.core.series import parse_series
 
 _FEW = 0.75  # of the usual acknowledgements: with fewer, some partitions get none
 _LEAST_USUAL = 10.0
@@ -93,7 +93,7 @@ def unreachable(change: Change, nearby: Nearby) -> list[Silence]:
         before = between(series, low - 60, low)
         if before.size == 0 or np.mean(before > 0.0) < _ANSWERED:
             continue
-        what = dict(column_of(name).labels).get("target", name)
+        what = dict(parse_series(name).labels).get("target", name)
         silence = _longest(what, series.k, series.values == 0.0, change)
         if silence is not None:
             found.append(silence)

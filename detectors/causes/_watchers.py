@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from detectors.causes import _scores
 from detectors.causes._innocence import processors
 from detectors.causes._moves import spacing_of
-from detectors.channels import column_of, host_of, source_of
 from detectors.nearby import Nearby, between
 from soak.core import wording
 from soak.core.model import Change, Evidence, Series
+from soak.core.series import host_of, parse_series, source_of
 
 _WATCHING = frozenset({"alert", "detect-stream", "report"})
 _KINDS = frozenset({"step", "tail"})
@@ -43,7 +43,7 @@ def taken(change: Change, nearby: Nearby, hosts: Collection[str]) -> tuple[float
     known = {source_of(name): one.k for name, one in nearby.named("host_cpu_count").items()}
     found = []
     for name, cores in nearby.named("host_daemon_cpu_cores").items():
-        source, daemon = source_of(name), dict(column_of(name).labels).get("daemon")
+        source, daemon = source_of(name), dict(parse_series(name).labels).get("daemon")
         if source in counts and host_of(source) in hosts and daemon in _WATCHING:
             found.append(_burst(_whole(cores, known[source]), counts[source], change, nearby))
     worst = max(filter(None, found), key=lambda one: one[0], default=None)
@@ -78,7 +78,7 @@ def _burst(
     score = _sureness(cores.k[since], is_busy[since], change, nearby)
     if score is None:
         return None
-    daemon, off = dict(column_of(cores.name).labels)["daemon"], start - change.onset_k
+    daemon, off = dict(parse_series(cores.name).labels)["daemon"], start - change.onset_k
     became = float(parts[start].mean())
     evidence = Evidence(
         f"{daemon} of soakd itself took {wording.amount(became, 'cores')} of the {count:g} processors "

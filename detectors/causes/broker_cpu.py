@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from detectors.causes import _brokers, _innocence, _scores, gc_pause, segment_roll
 from detectors.causes._moves import Move, moves, told
-from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby
 from soak.core.model import Change, Explanation
+from soak.core.series import parse_series, source_of
 
 NEXT = "see what else runs on the broker's host: top, and steal in vmstat"
 
@@ -56,7 +56,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     found = [*short(change, nearby), *idle]
     if not found:
         return None
-    is_told_twice = len({column_of(one.series).metric for one in found}) > 1
+    is_told_twice = len({parse_series(one.series).metric for one in found}) > 1
     is_own_work = _is_own_work(change, nearby)
     band = _scores.STRONG if is_told_twice and not is_own_work else _scores.LIKELY
     strongest = max(min(1.0, abs(one.after - one.before)) for one in found)

@@ -24,10 +24,10 @@ from detectors.causes import (
 )
 from detectors.causes._moves import moves
 from detectors.causes._stalls import Late, Silence
-from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
+from soak.core.series import parse_series, source_of
 
 NEXT = "see whether the broker was stopped or swapped, or its machine moved"
 
@@ -85,7 +85,7 @@ def _is_innocent(change: Change, nearby: Nearby) -> bool:
 
 def _is_uneven(change: Change, nearby: Nearby) -> bool:
     """True when the median waits less than the tail: a longer way would delay every message alike."""
-    metric = column_of(change.series).metric
+    metric = parse_series(change.series).metric
     rises = {
         quantile: max(
             (one.after - one.before for one in moves(metric, change, nearby, quantile=quantile)),

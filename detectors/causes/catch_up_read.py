@@ -10,10 +10,10 @@ from __future__ import annotations
 from detectors.causes import _drives, _load, _scores
 from detectors.causes._load import Drain
 from detectors.causes._moves import moves, risen, told
-from detectors.channels import source_of
 from detectors.nearby import Nearby, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
+from soak.core.series import parse_series, source_of
 
 NEXT = "see who reads old data, and slow it by a quota or wait for it"
 
@@ -49,7 +49,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
 
 
 def _drained(drain: Drain, change: Change) -> Evidence:
-    unit = wording.split(drain.series).unit or "messages"
+    unit = parse_series(drain.series).unit or "messages"
     return Evidence(
         f"A backlog began to drain {when(drain.from_k - change.onset_k)} of the step: "
         f"{wording.title(drain.series)} of {source_of(drain.series)} fell from "

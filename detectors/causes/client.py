@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from detectors.causes import _brokers, _scores, _watchers, broker_cpu
 from detectors.causes._moves import Move, move, moves, told
-from detectors.channels import column_of, host_of, source_of
 from detectors.nearby import Nearby, between
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation, Series
+from soak.core.series import host_of, parse_series, source_of
 
 NEXT = "see what else runs on this load's host; the cluster is not to blame"
 
@@ -77,11 +77,11 @@ def _late(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
 
 def _delays(change: Change, nearby: Nearby) -> Iterator[tuple[str, str]]:
     """Give the series that are a part of this latency, and what each says of its daemon."""
-    column = column_of(change.series)
+    column = parse_series(change.series)
     quantile = dict(column.labels).get("quantile", "0.99")
     wanted = quantile if quantile in {"0.5", "0.99"} else "0.99"
     for name in nearby.named(_LAG):
-        is_wanted = dict(column_of(name).labels).get("quantile") == wanted
+        is_wanted = dict(parse_series(name).labels).get("quantile") == wanted
         if is_wanted and _is_part(source_of(name), change):
             yield name, "The producer {} itself sent later than planned"
     if wanted == "0.5":
@@ -94,7 +94,9 @@ def _delays(change: Change, nearby: Nearby) -> Iterator[tuple[str, str]]:
 
 def _is_part(source: str, change: Change) -> bool:
     """True for the daemon whose latency this is; end to end also for every producer."""
-    is_on_the_way = source.startswith(_PRODUCER) and column_of(change.series).metric == _END_TO_END
+    is_on_the_way = (
+        source.startswith(_PRODUCER) and parse_series(change.series).metric == _END_TO_END
+    )
     return source == source_of(change.series) or is_on_the_way
 
 

@@ -13,10 +13,10 @@ from collections.abc import Set as AbstractSet
 
 from detectors.causes import _scores
 from detectors.causes._moves import are_calm, moves, near
-from detectors.channels import column_of, host_of, source_of
 from detectors.nearby import Nearby, TimedEvent, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
+from soak.core.series import host_of, parse_series, source_of
 
 NEXT = "see who set a host's clock: chronyc tracking, timedatectl"
 
@@ -28,7 +28,7 @@ _LEAST_RATIO, _MOST_RATIO = 0.5, 2.0
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
     """Return the clock step at the onset that is as large as the step of latency, or None."""
-    column = column_of(change.series)
+    column = parse_series(change.series)
     if column.metric != _END_TO_END:
         return None
     first, last = near(change)

@@ -13,10 +13,10 @@ import numpy as np
 
 from detectors.causes import _brokers, _scores
 from detectors.causes._moves import end_of, near, spacing_of
-from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby, between, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation, Series
+from soak.core.series import parse_series, source_of
 
 NEXT = "make room on the broker's drive, or shorten retention, at once"
 
@@ -42,7 +42,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
 
 
 def _names(nearby: Nearby) -> list[str]:
-    return [name for name in nearby.series if _FREE.search(column_of(name).metric)]
+    return [name for name in nearby.series if _FREE.search(parse_series(name).metric)]
 
 
 def _said(change: Change, nearby: Nearby) -> list[Evidence]:
@@ -81,10 +81,10 @@ def _short(series: Series, change: Change, nearby: Nearby) -> Evidence | None:
 
 
 def _least(series: Series, nearby: Nearby) -> float:
-    target = dict(column_of(series.name).labels).get("target")
+    target = dict(parse_series(series.name).labels).get("target")
     sizes = [
         float(np.median(one.values))
         for name, one in nearby.named(_TOTAL).items()
-        if dict(column_of(name).labels).get("target") == target and one.values.size
+        if dict(parse_series(name).labels).get("target") == target and one.values.size
     ]
     return _LEAST_RATIO * max(sizes) if sizes else float(_LEAST_BYTES)

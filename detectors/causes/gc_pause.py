@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from detectors.causes import _brokers, _scores
 from detectors.causes._moves import Move, end_of, moves, risen, spacing_of, told
 from detectors.causes._repeated import Words, repeated
-from detectors.channels import column_of, host_of, source_of
 from detectors.nearby import Nearby, between
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
+from soak.core.series import host_of, parse_series, source_of
 
 NEXT = "see the broker's GC log: heap, collector, what allocates"
 
@@ -158,6 +158,6 @@ def _least(change: Change, seconds: int = 1) -> float:
 def _has_log(rise: Move, pauses: list[_Pause]) -> bool:
     """True when pauses are told one by one where a page is read, or on the host that it is of."""
     here = host_of(source_of(rise.series))
-    target = dict(column_of(rise.series).labels).get("target", "")
+    target = dict(parse_series(rise.series).labels).get("target", "")
     logs = {host_of(one.log[0]) for one in pauses}
     return any(host in ("", here) or _brokers.is_on(target, host) for host in logs)

@@ -34,9 +34,9 @@ from detectors.causes._moves import (
     start_of,
     told,
 )
-from detectors.channels import column_of
 from detectors.nearby import Nearby
 from soak.core.model import Change, Evidence, Explanation, Series
+from soak.core.series import parse_series
 
 # --- Does latency follow a channel second by second, and what of the step goes away when it is regressed
 # on it?
@@ -142,7 +142,7 @@ def _is_cut_off(change: Change, nearby: Nearby) -> bool:
     """
     end = min(nearby.k1, end_of(change, nearby))
     for name, series in nearby.series.items():
-        if not _ROUND_TRIPS.search(column_of(name).metric):
+        if not _ROUND_TRIPS.search(parse_series(name).metric):
             continue
         spacing = spacing_of(series)
         first, last = near(change, _CUT_SECONDS, spacing)

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 from detectors.causes import _background, _drives, _innocence, _scores, broker_cpu
 from detectors.causes._drives import Drive
 from detectors.causes._moves import Move, moves, risen, share, told
-from detectors.channels import column_of, source_of
 from detectors.nearby import Nearby
 from soak.core.model import Change, Evidence, Explanation
+from soak.core.series import parse_series, source_of
 
 NEXT = "see limits on IO (cgroups) and the filesystem above the drive"
 
@@ -80,7 +80,7 @@ def _below(flush: Move, change: Change, nearby: Nearby) -> list[Drive]:
     A page does not tell which host its bookie is on.
     """
     known = [drive for drive in _drives.drives(change, nearby) if drive.is_known]
-    if column_of(flush.series).metric != _PROBED:
+    if parse_series(flush.series).metric != _PROBED:
         return known
     return [drive for drive in known if drive.place[0] == source_of(flush.series)]
 
@@ -102,7 +102,9 @@ def _is_trifle(drive: Drive, flush: Move) -> bool:
 
 def _is_deletions(drive: Drive, flush: Move) -> bool:
     """True when a device does no more than discard, and slowed by far less than the flushes above it."""
-    is_discarding = all(column_of(one.series).metric == _drives.DISCARDS for one in drive.more_io())
+    is_discarding = all(
+        parse_series(one.series).metric == _drives.DISCARDS for one in drive.more_io()
+    )
     write = drive.moves.get(_drives.WRITE_AWAIT)
     if write is None or drive.is_saturated:
         return False

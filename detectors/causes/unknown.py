@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from detectors.channels import column_of, is_told, source_of
+from detectors.channels import is_told
 from detectors.nearby import Nearby, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
+from soak.core.series import parse_series, source_of
 
 NEXT = "see in the report which channels moved, and who did what then"
 
@@ -20,7 +21,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
             other
             for other in nearby.changes
             if other.state in {"confirmed", "gone"}
-            and not is_told(column_of(other.series))
+            and not is_told(parse_series(other.series))
             and abs(other.onset_k - change.onset_k) <= _SECONDS
         ),
         key=lambda other: (abs(other.onset_k - change.onset_k), other.series),

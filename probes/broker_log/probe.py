@@ -23,9 +23,10 @@ from probes.broker_log.tail import LogTail
 from probes.broker_log.timestamps import TimestampReader
 from probes.common.polling import Prefetch, ReadingBuffer
 from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingError
-from soak.core.model import Column, Event, Labels, Reading
+from soak.core.model import Column, Event, Reading
 from soak.core.plan.config import STRICT
 from soak.core.ports import Clock
+from soak.core.series import Labels
 from soak.core.units import SECOND_NS
 
 FRESH_NS = 100 * SECOND_NS  # a log that was looked at so lately has fresh lines only

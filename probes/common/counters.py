@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from soak.core.model import Labels
+from soak.core.series import Labels
 from soak.core.units import SECOND_NS
 
 Key = TypeVar("Key", bound=Hashable)

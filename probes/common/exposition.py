@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from soak.core.errors import ProbeError
-from soak.core.model import Labels
+from soak.core.series import Labels
 
 MAX_SERIES = (
     50_000  # of one page, unless told otherwise; they cost 100 MB, and 0.5 s of CPU a reading

@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeVar
 
 from probes.common.counters import Step, Steps
 from probes.prometheus.name_map import Entry
-from soak.core.model import Column, Labels
+from soak.core.model import Column
+from soak.core.series import Labels
 
 
 def cumulative_counts(counts: Mapping[float, float]) -> dict[float, float]:

@@ -19,9 +19,10 @@ from probes.prometheus.name_map import Entry, missing
 from probes.prometheus.sources import MetricsPage, MetricsServer, MetricsSource
 from soak.clients import client_settings, http
 from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingError
-from soak.core.model import Column, Event, Labels, Reading
+from soak.core.model import Column, Event, Reading
 from soak.core.plan.config import STRICT, FormerName, Settings
 from soak.core.ports import Clock
+from soak.core.series import Labels
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns, size_bytes
 
 _MAX_NAMED = 20  # metrics in one event

@@ -14,8 +14,8 @@ from probes.common.counters import Point, Points
 from probes.common.exposition import MAX_SERIES, ExpositionParser
 from soak.clients.http import OK, HttpClient, HttpError
 from soak.core.errors import ProbeError
-from soak.core.model import Labels
 from soak.core.ports import Clock
+from soak.core.series import Labels
 from soak.core.units import SECOND_NS
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from probes.common.exposition import Page
 from soak.core.errors import ProbeError
-from soak.core.model import Column, Event, Labels
+from soak.core.model import Column, Event
+from soak.core.series import Labels
 from soak.core.units import SECOND_NS
 
 RECLAIMED = "space_reclaimed"

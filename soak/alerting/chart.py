@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from soak.core import wording
 from soak.core.errors import JournalError
 from soak.core.model import Column, Finding
+from soak.core.series import SeriesId, parse_series
 from soak.core.units import SECOND_NS
 from soak.store.journal.history import History
 
@@ -57,7 +58,7 @@ def window_bounds(finding: Finding, *, is_resolved: bool) -> tuple[int, int]:
 
 def read_window(journal: Path, series: str, first_k: int, last_k: int) -> Window | None:
     """Return the values of a series between two seconds from the journals; None when there are none."""
-    name = wording.split(series)
+    name = parse_series(series)
     if not (journal / name.source).is_dir():
         raise JournalError(f"no journal of {name.source} in {journal}")
     found = History(journal).window(first_k, last_k + 1)
@@ -72,17 +73,21 @@ def read_window(journal: Path, series: str, first_k: int, last_k: int) -> Window
     is_measured = np.isfinite(seconds.values[:, list(family.values())]).any(axis=1)
     if not is_measured.any():
         return None
-    shown = [*_QUANTILES, name.quantile] if name.quantile in _QUANTILES else [name.quantile]
+    shown = (
+        [*_QUANTILES, name.label("quantile")]
+        if name.label("quantile") in _QUANTILES
+        else [name.label("quantile")]
+    )
     nothing = np.full(int(is_measured.sum()), np.nan)
     values = {
         quantile: seconds.values[is_measured, family[quantile]] if quantile in family else nothing
         for quantile in dict.fromkeys(shown)
     }
     deletions = sorted({k for k, _, event in found.events if event.kind == DELETION_EVENT})
-    return Window(seconds.k[is_measured], values, name.quantile, tuple(deletions))
+    return Window(seconds.k[is_measured], values, name.label("quantile"), tuple(deletions))
 
 
-def _is_of_family(column: Column, name: wording.Name) -> bool:
+def _is_of_family(column: Column, name: SeriesId) -> bool:
     same = [pair for pair in column.labels if pair[0] != "quantile"]
     wanted = [pair for pair in name.labels if pair[0] != "quantile"]
     return column.metric == name.metric and same == wanted
@@ -168,7 +173,7 @@ def _draw_finding(axes: Axes, finding: Finding, window: Window) -> None:
 def _label_amounts(axes: Axes, finding: Finding, window: Window) -> None:
     from matplotlib.ticker import LogLocator  # noqa: PLC0415  # as above
 
-    unit = wording.split(finding.series).unit
+    unit = parse_series(finding.series).unit
     shown = np.concatenate(list(window.values.values()))
     shown = shown[np.isfinite(shown)]
     decades = math.log10(shown.max() / shown.min()) if shown.size and shown.min() > 0 else 0.0

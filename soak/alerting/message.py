@@ -11,6 +11,7 @@ from soak.alerting.chart import Window
 from soak.core import wording
 from soak.core.model import Change, Finding
 from soak.core.ports import Message
+from soak.core.series import parse_series
 from soak.core.units import SECOND_NS
 from soak.store.findings.rows import NotificationKind
 
@@ -111,7 +112,7 @@ def _follows(context: MessageContext) -> str:
 def _labels(context: MessageContext) -> dict[str, str]:
     """Return labels that identify the finding and never change, so that they resolve its alert."""
     finding = context.finding
-    name = wording.split(finding.series)
+    name = parse_series(finding.series)
     return {
         "about": "latency",
         "finding": finding.key,
@@ -199,7 +200,7 @@ def _facts(context: MessageContext) -> list[str]:
         lasted = wording.span(finding.gone_k - finding.onset_k)
         end = f"by {context.moment_with_day(finding.gone_k)}, after {lasted}"
         facts.append(("resolved", f"{end}{_current_level(context, '; now ')}"))
-    source = wording.shortened(wording.split(finding.series).source, _MAX_SOURCE_LENGTH)
+    source = wording.shortened(parse_series(finding.series).source, _MAX_SOURCE_LENGTH)
     facts.append(("source", f"{source}, confidence {finding.confidence:.2%}"))
     if context.other_findings:
         facts.append(("also open", _other_findings(context)))
@@ -311,7 +312,7 @@ def _title(finding: Finding) -> str:
 
 
 def _amount(finding: Finding, value: float) -> str:
-    return wording.amount(value, wording.split(finding.series).unit)
+    return wording.amount(value, parse_series(finding.series).unit)
 
 
 def _current_level(context: MessageContext, prefix: str) -> str:

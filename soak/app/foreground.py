@@ -26,9 +26,9 @@ from soak.app.preflight import copy_profile
 from soak.core import wording
 from soak.core.clock import SystemClock
 from soak.core.errors import FindingsError, SoakError
-from soak.core.model import Column
 from soak.core.plan.plan import Plan
 from soak.core.plan.text import PlanFile
+from soak.core.series import SeriesId
 from soak.core.units import SECOND_NS
 from soak.lab.lab import Lab, fetch, start_lab
 from soak.lab.mailbox import render
@@ -97,7 +97,7 @@ def show_checks(console: Console, title: str, rows: list[tuple[str, str, str, bo
 def _show_finding(console: Console, found: dict[str, Any]) -> None:
     labels = dict(found["labels"])
     source = labels.pop("source", "")
-    series = f"{source}|{Column(found['metric'], tuple(labels.items())).name}"
+    series = str(SeriesId(source, found["metric"], tuple(labels.items())))
     before, after = _number(found["before"]), _number(found["after"])
     moved = wording.level_text(series, found["kind"], before, after)
     _print_line(

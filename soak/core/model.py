@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from soak.core.series import Labels, column_name
+
 if TYPE_CHECKING:  # 12 MiB that the probe daemon can do without
     import numpy as np
     from numpy.typing import NDArray
-
-Labels = tuple[tuple[str, str], ...]
-"""Sorted pairs, so that equal labels compare and hash equal."""
 
 Direction = Literal["up", "down"]
 Kind = Literal["step", "drift", "spikes", "tail"]
@@ -32,10 +31,7 @@ class Column(NamedTuple):
     @property
     def name(self) -> str:
         """Return the text form, as Prometheus writes it: `metric{label="value"}`."""
-        if not self.labels:
-            return self.metric
-        pairs = ",".join(f'{key}="{value}"' for key, value in self.labels)
-        return f"{self.metric}{{{pairs}}}"
+        return column_name(self.metric, self.labels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-from soak.core.model import Finding, Kind, Labels
+from soak.core.model import Finding, Kind
+from soak.core.series import parse_series
 from soak.core.units import SECOND_NS
 
 OTHERS_NAME = "others"
@@ -18,21 +18,8 @@ OTHERS_NAME = "others"
 WAITING = "publish_waiting_seconds"
 """How long the oldest message waits for its acknowledgement, counted up to 10 s."""
 
-_LABEL = re.compile(r'([^=,{}"]+)="((?:[^"\\]|\\.)*)"')
-_UNITS = ("seconds", "bytes", "messages", "ratio", "cores")
 # a count or a size is named: `deleted bytes`
 _SILENT_UNITS = frozenset({"seconds", "ratio", "cores"})
-# of these a second's worth is kept: seconds of it spent a second
-_TIME_SPENT = re.compile(
-    r"node_disk_\w*time(_weighted)?_seconds|node_pressure_\w+_seconds|jvm_gc_collection_seconds"
-    r"|vectorized_scheduler_starvetime_seconds"
-)
-_CPU_TIME = re.compile(r"(process|node|redpanda)_cpu(_busy)?_seconds")
-_A_SECOND = re.compile(
-    r"node_disk_(read|written)_bytes|(node|host)_network_\w+_bytes|host_swap_(in|out)_bytes"
-    r"|vectorized_io_queue_total_(read|write)_bytes|vectorized_storage_log_written_bytes"
-    r"|redpanda_kafka_request_bytes|pulsar_in_bytes"
-)
 _QUANTILES = {"0.5": "p50", "0.99": "p99", "0.999": "p99.9", "max": "max"}
 _PHRASES = (
     ("end to end", "end-to-end"),
@@ -64,44 +51,9 @@ _SCALES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A series' parts; its text form is `source|metric{label="value"}`."""
-
-    source: str
-    metric: str
-    labels: Labels
-
-    @property
-    def quantile(self) -> str:
-        return dict(self.labels).get("quantile", "")
-
-    @property
-    def unit(self) -> str:
-        """Return the unit at the end of the metric's name, or ""; of time spent "ratio", of a CPU "cores"."""
-        if _TIME_SPENT.fullmatch(self.metric):
-            return "ratio"
-        if _CPU_TIME.fullmatch(self.metric):
-            return "cores"
-        last = self.metric.rpartition("_")[2]
-        return last if last in _UNITS else ""
-
-    @property
-    def is_a_second(self) -> bool:
-        """True for bytes that are counted a second, which no unit tells."""
-        return bool(_A_SECOND.fullmatch(self.metric))
-
-
-def split(series: str) -> Name:
-    """Return the parts of a series' text form."""
-    source, _, column = series.partition("|")
-    metric, _, rest = column.partition("{")
-    return Name(source, metric, tuple((key.strip(), text) for key, text in _LABEL.findall(rest)))
-
-
 def title(series: str) -> str:
     """Return words such as `p99 end-to-end latency`, `... (leader 2)` or `disk write await (vda)`."""
-    name = split(series)
+    name = parse_series(series)
     unit = name.unit if name.unit in _SILENT_UNITS else ""
     words = name.metric.removesuffix(f"_{unit}" if unit else "")
     if unit in {"ratio", "cores"}:
@@ -109,21 +61,24 @@ def title(series: str) -> str:
     words = words.replace("_", " ")
     for plain, better in _PHRASES:
         words = words.replace(plain, better)
-    quantile = _QUANTILES.get(name.quantile, f"p{name.quantile}" if name.quantile else "")
+    share = name.label("quantile")
+    quantile = _QUANTILES.get(share, f"p{share}" if share else "")
     others = ", ".join(_label(key, text) for key, text in name.labels if key != "quantile")
     return " ".join(part for part in (quantile, words, f"({others})" if others else "") if part)
 
 
 def title_with_source(series: str) -> str:
     """Return the title and whose it is: `disk write await (vda) of probe@b1`."""
-    source = split(series).source
+    source = parse_series(series).source
     return f"{title(series)} of {source}" if source else title(series)
 
 
 def title_with_other_source(series: str, other: str) -> str:
     """Return the title, and whose it is where that is not whose the other series is."""
     return (
-        title(series) if split(series).source == split(other).source else title_with_source(series)
+        title(series)
+        if parse_series(series).source == parse_series(other).source
+        else title_with_source(series)
     )
 
 
@@ -152,8 +107,8 @@ def amount(value: float, unit: str) -> str:
 
 def amount_of(series: str, value: float) -> str:
     """Return a value of a series as people do, `/s` behind what is counted a second."""
-    name = split(series)
-    return amount(value, name.unit) + "/s" * name.is_a_second
+    name = parse_series(series)
+    return amount(value, name.unit) + "/s" * name.is_per_second
 
 
 def printable(text: str) -> str:
@@ -213,7 +168,7 @@ def level_text(series: str, kind: Kind, before: float, after: float) -> str:
 
     What is still waited for lasts longer than can be told.
     """
-    name = split(series)
+    name = parse_series(series)
     did = f"{_KINDS[kind]} {step(before, after, name.unit)}".lstrip()
     return f"{did} and longer" if name.metric == WAITING and after > before else did
 

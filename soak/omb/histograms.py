@@ -10,6 +10,7 @@ from hdrh.histogram import HdrHistogram
 
 from soak.core.histogram import DIGITS, HIGHEST_US, LOWEST_US, decode
 from soak.core.model import Column, Record
+from soak.core.series import parse_series
 from soak.omb.result import PERCENTILES, Distribution
 
 _Places = dict[tuple[str, str], list[int]]
@@ -51,7 +52,11 @@ def histograms(record: Record, metric: str) -> list[str]:
     """Return the encoded histograms of a metric: the one of all where there is one, else its parts."""
     if metric in record.histograms:
         return [record.histograms[metric]]
-    return [text for name, text in record.histograms.items() if name.startswith(f"{metric}{{")]
+    return [
+        text
+        for name, text in record.histograms.items()
+        if parse_series(name).metric == metric and "{" in name
+    ]
 
 
 def _places(columns: tuple[Column, ...]) -> _Places:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.model import Column, Series
+from soak.core.series import series_name
 
 _STATISTICS = {"Avg": "mean", "Min": "min", "Max": "max"}
 _SUFFIXES = {name: suffix for suffix, name in _STATISTICS.items()}
@@ -230,14 +231,16 @@ def series_by_second(result: Result) -> dict[str, Series]:
     sample = np.searchsorted(result.seconds, k, side="right")
     told = {one.name: result.samples[name][sample] for name, one in latency_series(result).items()}
     told |= {
-        f"{SOURCE}|{metric}": result.samples[name][sample]
+        series_name(SOURCE, metric): result.samples[name][sample]
         for name, metric in _RATES.items()
         if name in result.samples
     }
     backlog = result.samples.get(_BACKLOG, np.empty(0))
     known = np.flatnonzero(np.isfinite(backlog))
     if known.size:
-        told[f"{SOURCE}|lag_messages"] = np.interp(k, result.seconds[known], backlog[known])
+        told[series_name(SOURCE, "lag_messages")] = np.interp(
+            k, result.seconds[known], backlog[known]
+        )
     return {name: _measured(name, k, values) for name, values in told.items()}
 
 
@@ -253,7 +256,7 @@ def _measured(name: str, k: NDArray[np.int64], values: Floats) -> Series:
 
 def _name(family: Family, statistic: str) -> str:
     column = Column(family.metric, (("quantile", _QUANTILES[statistic]),), "seconds")
-    return f"{SOURCE}|{column.name}"
+    return series_name(SOURCE, column.name)
 
 
 # --- Takes numbers and lists of numbers out of parsed JSON; what is none is told with its key.

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from soak.core import wording
 from soak.core.model import Change, Explanation
+from soak.core.series import parse_series
 from spark.page import Page, joined, table, tag
 from spark.summary import Judged
 
@@ -67,7 +68,7 @@ def _step(page: Page, step: Sequence[Change]) -> Markup:
     rows = []
     for change in step[:_MOST_SERIES]:
         moved = wording.level_text(change.series, "step", change.before, change.after)
-        source = wording.split(change.series).source
+        source = parse_series(change.series).source
         rows.append((wording.title(change.series), source, moved))
     left = len(step) - _MOST_SERIES
     more = tag("p", f"And {left} more.") if left > 0 else ""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
-from detectors.channels import host_of, is_headline
+from detectors.channels import is_headline
 from soak.core import wording
+from soak.core.series import SeriesId, host_of, parse_series
 from spark.page import Page, joined, tag
 from spark.plot import Plot, log_range, shade
 from spark.timeline import Timeline
@@ -66,7 +67,7 @@ def _clocks(timeline: Timeline) -> Iterator[str]:
 
 def _bound(timeline: Timeline, host: str) -> str:
     for kind in ("chrony", "kernel"):  # the tighter bound first
-        name = f'probe@{host}|clock_offset_bound_seconds{{source="{kind}"}}'
+        name = str(SeriesId(f"probe@{host}", "clock_offset_bound_seconds", (("source", kind),)))
         if name in timeline.series and timeline.series[name][1].size:
             return (
                 f"off by at most {wording.amount(float(timeline.series[name][1].max()), 'seconds')}"
@@ -99,7 +100,7 @@ def _steps(plot: Plot, metric: str) -> None:
     begin_k, soak_end_k = page.timeline.soak
     counted = [one.finding for one in page.told if one.finding.is_about_cluster]
     for line, found in enumerate(counted):
-        name = wording.split(found.series)
+        name = parse_series(found.series)
         plot.label(found.onset_k, f"{page.moment(found.onset_k)} {found.cause}", line % _LINES)
         end_k = soak_end_k if found.gone_k is None else found.gone_k
         if name.metric == metric:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Event, Kind, Series
+from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 
 Values = NDArray[np.float64]
@@ -137,7 +138,7 @@ def quiet_world(rng: np.random.Generator, noise: Noise) -> World:
 
 def _put(world: World, source: str, levels: dict[str, float], sd: float | None = None) -> None:
     for column, level in levels.items():
-        world.values[f"{source}|{column}"] = world.rough(level, sd)
+        world.values[series_name(source, column)] = world.rough(level, sd)
 
 
 def _our_own(world: World) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from probes.prometheus.probe import Config, Prometheus, Target
 from probes.prometheus.sources import MetricsPage
 from soak.core.errors import ProbeError
-from soak.core.model import Labels, Reading
+from soak.core.model import Reading
+from soak.core.series import Labels
 from tests.support.fakes import FakeClock
 from tests.support.paths import DATA
 

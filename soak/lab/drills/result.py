@@ -231,7 +231,7 @@ def step(result: Result) -> str:
     """Return what stepped and by how much, or ""."""
     if result.before is None or result.after is None:
         return ""
-    series = f"|{result.series}"
+    series = result.series
     moved = wording.level_text(series, "step", result.before, result.after)
     return f"{wording.title(series)} {moved}"
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from soak.core import wording
 from soak.core.model import Record
+from soak.core.series import parse_series
 from soak.core.units import SECOND_NS, format_duration
 from soak.lab.drills.drill import CLIENT, NOTHING, UNKNOWN, Expectation
 from soak.lab.drive.folder import DriveStatus
@@ -307,7 +308,7 @@ def _is_stolen(one: Mapping[str, Any]) -> bool:
     cause = one.get("cause")
     return any(
         evidence.get("cause") == cause
-        and wording.split(str(evidence.get("numbers", {}).get("series", ""))).metric == _STOLEN
+        and parse_series(str(evidence.get("numbers", {}).get("series", ""))).metric == _STOLEN
         for evidence in one.get("evidence", ())
     )
 
@@ -392,7 +393,7 @@ def _metric(expect: Expectation, found: Mapping[str, Any] | None) -> list[Check]
     if not expect.metric:
         return []
     also = () if found is None else found.get("also", ())
-    metrics = {wording.split(series).metric for series in also}
+    metrics = {parse_series(series).metric for series in also}
     if found is not None:
         metrics.add(str(found.get("metric")))
     text = ", ".join(sorted(metrics)) or "no finding"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from soak.core.journal_format import DamagedLineError, decode
 from soak.core.model import Column, Event, Record, Series
+from soak.core.series import series_name
 from soak.store.journal.reader import (
     SourceReader,
     complete_size,
@@ -57,7 +58,7 @@ class Window:
     def columns(self) -> dict[str, Column]:
         """Return series id ("source|name") to its column."""
         return {
-            f"{source}|{column.name}": column
+            series_name(source, column.name): column
             for source, seconds in self.sources.items()
             for column in seconds.columns
         }
@@ -68,7 +69,7 @@ class Window:
         places: dict[str, tuple[SourceSeconds, int]] = {}
         for source, seconds in self.sources.items():
             for at, column in enumerate(seconds.columns):
-                places.setdefault(f"{source}|{column.name}", (seconds, at))
+                places.setdefault(series_name(source, column.name), (seconds, at))
         return places
 
     def series(self, name: str) -> Series:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from detectors.level_shift import Config, Panel
 from soak.core.model import Change, Column
+from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 
 FAR = 1000.0
@@ -37,7 +38,7 @@ def config(false_alarms_seconds: float, panel_size: int = 1) -> Config:
 def feed(values: NDArray[np.float64], config: Config, unit: str = "") -> list[Said]:
     """Return everything said about `values`, shape (rows, series); a row is a second."""
     columns = [Column("x", (("i", str(i)),), unit) for i in range(values.shape[1])]
-    place = {f"s|{column.name}": i for i, column in enumerate(columns)}
+    place = {series_name("s", column.name): i for i, column in enumerate(columns)}
     panel = Panel(config)
     return [
         Said(k, place[change.series], change)

@@ -11,6 +11,7 @@ from probes import disk_io, host, pressure
 from probes.prometheus import name_map
 from soak.core import wording
 from soak.core.model import Finding
+from soak.core.series import parse_series, series_name
 
 
 @pytest.mark.parametrize(
@@ -47,14 +48,6 @@ from soak.core.model import Finding
 def test_a_series_has_a_title_in_words(series: str, title: str) -> None:
     """Quantile first, then the metric without its unit, then what else tells it apart."""
     assert wording.title(series) == title
-
-
-def test_a_series_falls_into_its_parts() -> None:
-    """Labels may hold anything but quotes."""
-    name = wording.split('p@h|a_b_bytes{x="1,2}{",y="z"}')
-
-    assert name == wording.Name("p@h", "a_b_bytes", (("x", "1,2}{"), ("y", "z")))
-    assert (name.unit, name.quantile) == ("bytes", "")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +193,7 @@ def test_a_name_tells_seconds_from_seconds_spent_a_second() -> None:
     of_time = {name: unit for name, unit in known.items() if name.endswith("_seconds")}
 
     assert len(of_time) > 20
-    assert {name: wording.split(f"s|{name}").unit for name in of_time} == of_time
+    assert {name: parse_series(series_name("s", name)).unit for name in of_time} == of_time
 
 
 def test_bytes_that_are_counted_a_second_are_told_so() -> None:
@@ -214,7 +207,9 @@ def test_bytes_that_are_counted_a_second_are_told_so() -> None:
     levels = {one.name for one in entries() if one.kind == "gauge" and one.unit == "bytes"}
     named = {name for name in rates | levels if name.endswith("_bytes")}
 
-    assert {name for name in named if wording.split(f"s|{name}").is_a_second} == rates & named
+    assert {
+        name for name in named if parse_series(series_name("s", name)).is_per_second
+    } == rates & named
     assert wording.amount_of("s|host_swap_in_bytes", 2048.0) == "2 KiB/s"
     assert wording.amount_of("s|jvm_memory_used_bytes", 2048.0) == "2 KiB"
 

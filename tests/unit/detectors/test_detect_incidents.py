@@ -7,9 +7,10 @@ from typing import Literal
 
 import pytest
 
-from detectors.channels import column_of, is_headline
+from detectors.channels import is_headline
 from detectors.incidents import group, is_regression
 from soak.core.model import Change, Column, Explanation
+from soak.core.series import SeriesId, parse_series
 
 
 def change(name: str, onset: int, after: float = 0.06, raised: int | None = None) -> Change:
@@ -182,7 +183,7 @@ def test_a_regression_is_a_confirmed_rise_that_is_not_ours(
 def test_the_name_of_a_series_gives_its_column_back() -> None:
     column = Column("publish_latency_seconds", (("quantile", "0.99"),))
 
-    assert column_of(f"produce.0@h|{column.name}") == column
+    assert parse_series(f"produce.0@h|{column.name}") == SeriesId("produce.0@h", *column[:2])
     assert is_headline(column)
     assert not is_headline(Column("publish_latency_seconds", (("quantile", "max"),)))
     assert not is_headline(Column("schedule_lag_seconds", (("quantile", "0.99"),)))

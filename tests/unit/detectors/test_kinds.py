@@ -13,6 +13,7 @@ from detectors.kinds import told
 from detectors.panel import Panel
 from detectors.tail import Config, detect
 from soak.core.model import Change, Column, Series
+from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 from spark.offline_analysis import changes_together
 
@@ -149,7 +150,7 @@ def test_online_and_offline_take_the_same_spikes_for_periodic(seed: int) -> None
         first = tick + int(rng.normal(0, 2.0))
         y[first : first + 3] += 0.5
     column = Column("publish_latency_seconds", (("quantile", "0.99"),), "seconds")
-    series = Series(f"s|{column.name}", np.arange(y.size), 0.01 * 10.0**y)
+    series = Series(series_name("s", column.name), np.arange(y.size), 0.01 * 10.0**y)
     plan = level_shift.Config(baseline=60 * SECOND_NS)
     panel = Panel(plan)
     online = [

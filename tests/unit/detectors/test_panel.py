@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detectors.channels import column_of
 from detectors.level_shift import Config
 from soak.core.model import Column
+from soak.core.series import parse_series
 from soak.core.units import SECOND_NS
 from tests.support.panel_world import BASELINE, confirmed, latencies, run, run_beside_each_other
 
@@ -72,7 +72,7 @@ def test_false_alarms_stay_at_the_set_rate() -> None:
     values = np.hstack([noise(kind, shape, np.random.default_rng(5)) for kind in kinds])
     alarms = confirmed(run_beside_each_other(100.0 + values, QUIET, unit=""))
 
-    told = Counter(kinds[int(column_of(c.series).labels[0][1]) // 100] for _, c in alarms)
+    told = Counter(kinds[int(parse_series(c.series).labels[0][1]) // 100] for _, c in alarms)
     assert {kind: count for kind, count in told.items() if count > 100} == {}
 
 

@@ -14,6 +14,7 @@ from detectors._recent import Recent
 from detectors.level_shift import Config
 from detectors.panel import Gate, Panel, _in_turn, _is_name_taken, _Source, _Watched
 from soak.core.model import Change, Column
+from soak.core.series import series_name
 from tests.support import tail_world
 
 CONFIG = Config()
@@ -21,7 +22,7 @@ COLUMNS = tuple(
     Column("publish_latency_seconds", (("quantile", quantile),), "seconds")
     for quantile in ("0.5", "0.99", "0.999")
 )
-P99 = f"s|{COLUMNS[1].name}"
+P99 = series_name("s", COLUMNS[1].name)
 
 
 def latencies(y: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -134,7 +135,7 @@ def test_a_clock_set_back_hides_nothing_that_comes_after_it() -> None:
         for k, row in enumerate(rows)
         for change in panel.update("s", COLUMNS, 1000 + k, row, True, "soak")
     ]
-    latency = f"s|{COLUMNS[1].metric}"
+    latency = series_name("s", COLUMNS[1].metric)
     before = panel._near.beside(latency, 1200)
     panel.update("s", COLUMNS, 1100, rows[0], True, "soak", epoch=1)
     gate = Gate()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from detectors.level_shift import Config, Panel
 from soak.core.model import Change, Column
+from soak.core.series import series_name
 from soak.core.units import SECOND_NS
 from tests.bench.detect import feed as feeding
 from tests.support.panel_world import BASELINE, P99, confirmed, latencies, run
@@ -171,7 +172,7 @@ def test_a_new_column_leaves_the_known_series_alone() -> None:
     for k in range(420):
         shown = 2 if k < 60 else 3
         found += panel.update("p@h", COLUMNS[:shown], k, values[k, :shown], k % 37 != 0, "soak")
-    p99 = f"p@h|{P99.name}"
+    p99 = series_name("p@h", P99.name)
 
     assert [c for c in found if c.series == p99] == [
         c for c in feed(Panel(config), range(420), values) if c.series == p99
@@ -187,7 +188,7 @@ def test_a_probe_that_starts_anew_with_fewer_columns_keeps_its_levels() -> None:
         found += panel.update("p@h", COLUMNS[:shown], k, values[k, :shown], k % 37 != 0, "soak")
     ups = {c.series: c.onset_k for c in found if c.state == "confirmed"}
 
-    assert abs(ups[f"p@h|{P99.name}"] - 150) <= 3
+    assert abs(ups[series_name("p@h", P99.name)] - 150) <= 3
     assert abs(ups["p@h|process_cpu_ratio"] - 200) <= 2
 
 

@@ -12,6 +12,7 @@ from detectors._recent import Recent
 from detectors.level_shift import Config
 from detectors.tail import NearSteps, Second, Tails
 from soak.core.model import Change
+from soak.core.series import series_name
 from tests.support import tail_world
 
 SOURCES = [f"produce.{at}@h" for at in range(20)]
@@ -142,5 +143,5 @@ def test_a_step_that_is_withdrawn_leaves_the_told_one_before_it() -> None:
     for state in ("warning", "withdrawn"):
         near.note(replace(later, state=state))
 
-    assert near.beside(f"s|{METRIC}", 320) == "told"
-    assert near.beside(f"s|{METRIC}", 340) == "none"
+    assert near.beside(series_name("s", METRIC), 320) == "told"
+    assert near.beside(series_name("s", METRIC), 340) == "none"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from probes.common.counters import Point, SeriesTracker, Step, Steps
 from probes.prometheus.aggregation import Aggregator
 from probes.prometheus.name_map import Entry
-from soak.core.model import Column, Labels
+from soak.core.model import Column
+from soak.core.series import Labels
 from soak.core.units import SECOND_NS
 
 LABELS: Labels = (("t", "x"),)

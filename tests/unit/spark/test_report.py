@@ -11,6 +11,7 @@ from soak.core import plugins
 from soak.core.errors import RunFolderError, SoakError
 from soak.core.model import Change, Column, Evidence, Explanation, Finding
 from soak.core.phases import decision_line, parse_phases
+from soak.core.series import series_name
 from spark import report
 from spark.coverage import coverage, runs
 from spark.digest import digest, reduction
@@ -313,7 +314,7 @@ def test_of_very_many_channels_those_that_moved_most_are_shown(tmp_path: Path) -
     columns, series = dict(found.columns), dict(found.series)
     for number in range(1000):
         column = Column("retention_deleted_bytes", (("topic", f"t{number}"),), "bytes")
-        name = f"probe@host|{column.name}"
+        name = series_name("probe@host", column.name)
         columns[name] = column
         series[name] = (np.arange(2), np.array([0.0, 5.0 * (number in (7, 400, 999))]))
     page = report.html(page_of(replace(found, columns=columns, series=series)))

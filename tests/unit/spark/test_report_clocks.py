@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from soak.core.model import Column
+from soak.core.series import series_name
 from spark import report
 from spark.timeline import Timeline
 from tests.support.report_run import timeline
@@ -21,8 +22,8 @@ def between_hosts(found: Timeline, bounds: dict[str, float]) -> Timeline:
     columns, series = dict(found.columns), dict(found.series)
     for source, seconds in bounds.items():
         column = Column("clock_offset_bound_seconds", (("source", source),), "seconds")
-        columns[f"probe@b|{column.name}"] = column
-        series[f"probe@b|{column.name}"] = (np.arange(2), np.array([0.0001, seconds]))
+        columns[series_name("probe@b", column.name)] = column
+        series[series_name("probe@b", column.name)] = (np.arange(2), np.array([0.0001, seconds]))
     seconds_of = {**found.seconds, "consume.0@b": found.seconds["consume.0@host"]}
     return replace(found, columns=columns, series=series, seconds=seconds_of)
 

@@ -10,6 +10,7 @@ import pytest
 
 from soak.core.cluster.drives import Measured
 from soak.core.model import Column
+from soak.core.series import series_name
 from soak.store import run_folder
 from spark import report
 from spark.timeline import Timeline
@@ -33,8 +34,8 @@ def with_turnover(found: Timeline, *turns: float, capacity: float = 2.0**30) -> 
         ("disk_capacity_bytes", np.full(len(turns), capacity)),
     ):
         column = Column(metric, (("device", "sda"),))
-        columns[f"probe@host|{column.name}"] = column
-        series[f"probe@host|{column.name}"] = (k, values)
+        columns[series_name("probe@host", column.name)] = column
+        series[series_name("probe@host", column.name)] = (k, values)
     return replace(found, columns=columns, series=series)
 
 
