@@ -23,6 +23,9 @@ from soak.store.run_folder import Run, RunFolder, read_plan, read_run, reporting
 RESTART_CODE = 75
 """A daemon that exits with this asks for a new incarnation (sysexits: temporary failure)."""
 
+CLIENT_EVENT = "client"
+"""Recorded when a daemon starts: the versions of its broker client, and whether batched calls are used."""
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

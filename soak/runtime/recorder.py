@@ -54,7 +54,13 @@ class Recorder:
         self._wall_ahead_ns = clock.wall_ns() - self._last_ns
         self._boot_ahead_ns = clock.boot_ns() - self._last_ns
         self._is_behind = False
+        self._noted: list[Event] = []
         self.is_suspended = False
+
+    def note_event(self, kind: str, fields: Mapping[str, str | int | float]) -> None:
+        """Add an event that happened now to the next record."""
+        now_ns = self._clock.wall_ns()
+        self._noted.append(Event(kind, now_ns, now_ns, fields))
 
     def append(
         self,
@@ -86,9 +92,10 @@ class Recorder:
             acknowledged=acknowledged or {},
             received=received or {},
             sent_next=sent_next or {},
-            events=(*events, *clock_events),
+            events=(*self._noted, *events, *clock_events),
             validity={**(validity or {}), **reasons},
         )
+        self._noted.clear()
         self._last_ns = now_ns
         self._show(samples)
         self._writer.append(record, columns)

@@ -19,6 +19,7 @@ from soak.load.consumer.start_offsets import read_start_offsets
 from soak.load.cpu_wait import CpuWaitMeter
 from soak.load.leaders import Leaders
 from soak.runtime.context import (
+    CLIENT_EVENT,
     RESTART_CODE,
     Context,
     CpuMeter,
@@ -46,6 +47,7 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     partitions = range(consumers.member_of(index), topics.total, consumers.per_subscription)
     start_offsets = read_start_offsets(context.folder, plan, partitions)
     broker = connect(plan, clock)
+    context.recorder.note_event(CLIENT_EVENT, broker.client_facts())
     tracker, is_restart = restore_tracker(
         context.folder.journal, context.source, start_offsets, broker.block_bits
     )

@@ -22,6 +22,7 @@ from soak.load.producer.interval import ProducerInterval
 from soak.load.producer.messages import Messages
 from soak.load.producer.pacing import AHEAD, MIN_AHEAD, Pacer, RatePlan
 from soak.runtime.context import (
+    CLIENT_EVENT,
     RESTART_CODE,
     Context,
     CpuMeter,
@@ -61,6 +62,7 @@ def run(run_dir: Path, index: int, stop: threading.Event, clock: Clock) -> int:
     context = open_context(run_dir, f"produce.{index}", clock)
     plan, topics = context.plan, topics_of(context.plan)
     broker = connect(plan, clock)
+    context.recorder.note_event(CLIENT_EVENT, broker.client_facts())
     instances = [
         header.instance_of(context.run.id, context.source, client)
         for client in range(plan.load.clients_per_producer)
