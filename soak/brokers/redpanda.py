@@ -119,7 +119,7 @@ def read_durability(config: Config, topic: Topic, written: Container[KeyPath]) -
         BrokerError: no broker answers.
     """
     cluster = read_cluster(config, topic)
-    acks, of_cluster = durability.acks_of(config, written), _caching_of_cluster(config)
+    acks, of_cluster = durability.acks_of(config, written), cluster_caching(config)
 
     def judge(one: Topic | TopicSettings, of_topic: SettingValue | None) -> Durability:
         copies = durability.copies_of(one)
@@ -182,7 +182,7 @@ def _caching_of_topic(topic: TopicSettings, cluster: ClusterSettings) -> Setting
     return None
 
 
-def _caching_of_cluster(config: Config) -> SettingValue:
+def cluster_caching(config: Config) -> SettingValue:
     """Return the cluster's default from the Admin API, which listens where the metrics pages are."""
     if not config.metrics_urls:
         return SettingValue(None, "metrics_urls names no node with an Admin API")

@@ -1,9 +1,4 @@
-"""A Pulsar consumer: one exclusive subscription a partition, all read through one queue.
-
-Messages that a broker delivers again after it or the connection came back are passed over: they stand at
-the place where they stood. What is acknowledged lags two seconds behind what was received, so that what a
-killed daemon had not yet recorded is delivered again.
-"""
+"""A Pulsar consumer: one exclusive subscription a partition, all read through one queue."""
 
 from __future__ import annotations
 
@@ -31,23 +26,29 @@ from soak.core.errors import BrokerError
 from soak.core.ports import Batch, Clock, Topics
 from soak.core.units import SECOND_NS
 
-LOG = logging.getLogger("soak.brokers.pulsar.broker")
+LOG = logging.getLogger("soak.brokers.pulsar")
 
 SHALLOW = 100
-"""So many that lie there are taken one by one; behind more, whole batches come cheaper, and their wait
-does not count."""
+"""Up to so many waiting messages are received one by one; for more, whole batches are cheaper, and the time that
+they wait does not matter."""
 
-_READY_NS = 30_000  # what lies there takes less than this to take and read
+_READY_NS = 30_000  # a message that waits takes less than this to receive and read
 _COLLECT_NS = SECOND_NS // 5
 _GENERATION_NS = SECOND_NS
-_AVERAGE_WEIGHT = 0.9  # of the messages an entry holds: what is ten seconds old hardly counts
+_AVERAGE_WEIGHT = (
+    0.9  # of messages and entries of the last second: after ten seconds they hardly count
+)
 
-_NOTE = struct.Struct("=5q")
-"""Ledger, entry, index in the batch, running number of the partition, monotonic time."""
+_RECEIPT = struct.Struct("=5q")
+"""Ledger, entry, index in the batch, index of the partition, monotonic time."""
 
 
 class PulsarConsumer:
-    """One client; `subscribed` is its consumer of all these partitions."""
+    """One client; `subscribed` is its consumer of all these partitions.
+
+    Messages that a broker delivers again after a reconnect are dropped: their offsets are known. The consumer
+    acknowledges two seconds late, so that messages that a killed daemon had not recorded are delivered again.
+    """
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class PulsarConsumer:
     ) -> None:
         self._client = client
         self._subscribed = subscribed
-        self._raw = subscribed._consumer  # noqa: SLF001  # its wrapper makes an object a message
+        self._raw = subscribed._consumer  # noqa: SLF001  # its wrapper creates an object for each message
         self._topics = topics
         self._is_one_topic = len(topics.names) == 1
         self._watcher = watcher
@@ -78,23 +79,23 @@ class PulsarConsumer:
         self.redelivered_total = 0
 
     def receive(self, limit: int, timeout_seconds: float) -> Batch:
-        """Wait for the first message, then take what else comes within 200 ms, up to `limit`.
+        """Wait for the first message, then collect others for 200 ms, up to `limit`.
 
-        They come a few at a time, hundreds of times a second; to look at few costs as much as at many.
+        A few arrive at a time, hundreds of times a second, and to process few costs as much as many.
         """
-        came = _Received([], [])
+        received = _Received([], [])
         if self._is_paused:
             self._clock.sleep_until(self._clock.mono_ns() + round(timeout_seconds * SECOND_NS))
         else:
-            self._take(came, limit, timeout_seconds)
+            self._collect(received, limit, timeout_seconds)
         at_mono_ns, at_wall_ns = self._clock.mono_ns(), self._clock.wall_ns()
-        heads = came.heads
-        ledger, entry, index, partition, came_ns = came.columns()
+        heads = received.heads
+        ledger, entry, index, partition, came_ns = received.columns()
         offset = pack_offsets(ledger, entry, index)
         is_new = self._is_new(partition, offset)
         redelivered = int(np.count_nonzero(~is_new))
         if redelivered:
-            self._note_again(redelivered)
+            self._count_redelivered(redelivered)
             heads = [head for head, new in zip(heads, is_new.tolist(), strict=True) if new]
             partition, offset, came_ns = partition[is_new], offset[is_new], came_ns[is_new]
         if offset.size:
@@ -117,7 +118,7 @@ class PulsarConsumer:
         self._is_paused = is_paused
 
     def lag(self, positions: Mapping[int, int]) -> int | None:
-        """Return the messages not yet read: entries counted, each as large as those of late."""
+        """Return the unread messages: entries counted, each as large as recent ones."""
         entries = self._watcher.entries_behind(positions)
         return None if entries is None else round(entries * self._messages / self._entries)
 
@@ -125,68 +126,68 @@ class PulsarConsumer:
         return self._watcher.bounds(partitions)
 
     def close(self) -> None:
-        """Leave the subscription there: it keeps what has not been read from deletion."""
+        """Close, but keep the subscription, which protects unread messages from deletion."""
         self._watcher.close()
         close_client(self._client)
 
     def close_for_good(self) -> None:
-        """Take the subscription along: it would keep every later message from deletion."""
+        """Delete the subscription, which would protect every later message from deletion."""
         self._watcher.close()
         try:
             self._subscribed.unsubscribe()
         except pulsar.PulsarException as error:
-            LOG.warning("subscription_left_behind error=%s", error)
+            LOG.warning("subscription_not_deleted error=%s", error)
             self._client.shutdown()
         else:
             close_client(self._client)
 
-    def _take(self, came: _Received, limit: int, timeout_seconds: float) -> None:
-        """Note what comes, and when each message came."""
+    def _collect(self, received: _Received, limit: int, timeout_seconds: float) -> None:
+        """Note the messages, and when each arrived."""
         try:
             if self._is_deep:
                 found, now_ns = self._raw.batch_receive(), self._clock.mono_ns()
                 for message in found:
-                    self._note(message, now_ns, came)
+                    self._note(message, now_ns, received)
                 self._is_deep = len(found) >= SHALLOW
-            if not came.notes:
-                self._collect(came, limit, timeout_seconds)
+            if not received.receipts:
+                self._collect_singly(received, limit, timeout_seconds)
         except pulsar.Timeout:
             return
         except pulsar.PulsarException as error:
             raise BrokerError(f"the client cannot receive: {error}") from error
 
-    def _collect(self, came: _Received, limit: int, timeout_seconds: float) -> None:
+    def _collect_singly(self, received: _Received, limit: int, timeout_seconds: float) -> None:
         receive, mono_ns, note = self._raw.receive, self._clock.mono_ns, self._note
         end_ns = mono_ns() + round(timeout_seconds * SECOND_NS)
         wait_ms = max(1, round(timeout_seconds * 1000))
-        stamps: deque[int] = deque(maxlen=SHALLOW)
-        while wait_ms > 0 and len(came.notes) < limit:
+        arrivals: deque[int] = deque(maxlen=SHALLOW)
+        while wait_ms > 0 and len(received.receipts) < limit:
             message = receive(wait_ms)
             now_ns = mono_ns()
-            if not stamps:
+            if not arrivals:
                 end_ns = min(end_ns, now_ns + _COLLECT_NS)
-            note(message, now_ns, came)
-            stamps.append(now_ns)
+            note(message, now_ns, received)
+            arrivals.append(now_ns)
             wait_ms = (end_ns - now_ns) // 1_000_000
-            if len(stamps) == SHALLOW and now_ns - stamps[0] < SHALLOW * _READY_NS:
+            if len(arrivals) == SHALLOW and now_ns - arrivals[0] < SHALLOW * _READY_NS:
                 self._is_deep = True
                 return
 
-    def _note(self, message: Any, came_ns: int, came: _Received) -> None:  # noqa: ANN401  # the client's
-        """Read what is wanted of a message, which is let go: what waits for all of them delays the next."""
+    def _note(self, message: Any, arrived_ns: int, received: _Received) -> None:  # noqa: ANN401  # the client's
+        """Copy what is needed from a message and release it: releasing all at the end delays the next one."""
         place = message.message_id()
         at = place.partition() if self._is_one_topic else self._at[message.topic_name()]
-        came.heads.append(message.data())
-        came.notes.append(
-            _NOTE.pack(place.ledger_id(), place.entry_id(), place.batch_index(), at, came_ns)
+        received.heads.append(message.data())
+        received.receipts.append(
+            _RECEIPT.pack(place.ledger_id(), place.entry_id(), place.batch_index(), at, arrived_ns)
         )
 
     def _is_new(self, partition: NDArray[np.int64], offset: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Say which messages lie above all that were delivered before them."""
+        """Return which messages lie above all that were delivered before them."""
         is_new: NDArray[np.bool_] = offset > self._highest[partition]
         order = np.argsort(partition, kind="stable")
         falls = (np.diff(partition[order]) == 0) & (np.diff(offset[order]) <= 0)
-        if falls.any():  # the connection came back within this batch
+        if falls.any():  # the client reconnected within this batch
             highest = self._highest.copy()
             for row, (at, where) in enumerate(
                 zip(partition.tolist(), offset.tolist(), strict=True)
@@ -195,7 +196,7 @@ class PulsarConsumer:
                 highest[at] = max(highest[at], where)
         return is_new
 
-    def _note_again(self, count: int) -> None:
+    def _count_redelivered(self, count: int) -> None:
         if self.redelivered_total == 0:
             LOG.info("redelivered messages=%d", count)
         self.redelivered_total += count
@@ -212,29 +213,27 @@ class PulsarConsumer:
             _AVERAGE_WEIGHT * self._entries,
         )
         self._generations.append(self._highest.copy())
-        settled = self._generations.pop(0)
-        for at in np.flatnonzero(settled >> INDEX_BITS > self._acknowledged >> INDEX_BITS).tolist():
-            ledger, entry, _ = unpack_offset(int(settled[at]))
-            if entry == 0:  # how long the ledger before was, nobody knows
+        old = self._generations.pop(0)
+        for at in np.flatnonzero(old >> INDEX_BITS > self._acknowledged >> INDEX_BITS).tolist():
+            ledger, entry, _ = unpack_offset(int(old[at]))
+            if entry == 0:  # the length of the ledger before is not known
                 continue
             before = _pulsar.MessageId(at % self._topics.partitions, ledger, entry - 1, -1)
             before.topic_name(partition_name(self._topics, at))
             try:
-                self._raw.acknowledge_cumulative(
-                    before
-                )  # noted by the client, which sends it later
-            except pulsar.PulsarException:  # the connection is gone: with the next generation, then
+                self._raw.acknowledge_cumulative(before)  # the client sends it later
+            except pulsar.PulsarException:  # not connected: the next generation includes it
                 return
-            self._acknowledged[at] = settled[at]
+            self._acknowledged[at] = old[at]
 
 
 @dataclass(frozen=True, slots=True)
 class _Received:
-    """What was read of the messages of one call, in order of arrival."""
+    """The messages of one call, in order of arrival."""
 
     heads: list[bytes]
-    notes: list[bytes]
+    receipts: list[bytes]
 
     def columns(self) -> NDArray[np.int64]:
-        """Return the fields of the notes, shape (5, n)."""
-        return np.frombuffer(b"".join(self.notes), dtype=np.int64).reshape(-1, 5).T.copy()
+        """Return the fields of the receipts, shape (5, n)."""
+        return np.frombuffer(b"".join(self.receipts), dtype=np.int64).reshape(-1, 5).T.copy()

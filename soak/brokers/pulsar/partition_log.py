@@ -1,4 +1,8 @@
-"""The log of a Pulsar partition: message ids as rising offsets, ledgers and entries, lag."""
+"""The log of a Pulsar partition: message ids as rising offsets, ledgers and entries, lag.
+
+An offset holds ledger, entry and place in the batch. The ledger comes first, so that a run of offsets can be cut
+where a ledger ends, which is what retention deletes. The admin interface is polled apart from the load.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,14 @@ from soak.core.errors import BrokerError
 from soak.core.ports import Clock, Topics
 from soak.core.retry import Once
 from soak.core.units import SECOND_NS
+
+LOG = logging.getLogger("soak.brokers.pulsar")
+
+PERIOD_SECONDS = 1.0
+PARTITIONS_PER_SECOND = 200
+"""More partitions are polled less often: an answer lists every ledger."""
+STALE_PERIODS = 5
+"""An older answer is not used to tell how much is left to read."""
 
 Ints = NDArray[np.int64]
 
@@ -61,20 +73,9 @@ def pack_offsets(ledger: Ints, entry: Ints, index: Ints) -> Ints:
     return packed
 
 
-# --- What a Pulsar partition's log looks like from outside, asked for beside the load, never in its way.
-
-LOG = logging.getLogger("soak.brokers.pulsar.broker")
-
-PERIOD_SECONDS = 1.0
-PARTITIONS_PER_SECOND = 200
-"""More than these are asked for less often: an answer lists every ledger."""
-STALE_PERIODS = 5
-"""An answer that is older says nothing about what is left to read."""
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """A partition's ledgers in order, and the entries in each."""
+    """The ledgers of a partition in order, and the entries in each."""
 
     ledgers: tuple[int, ...]
     entries: tuple[int, ...]
@@ -88,39 +89,41 @@ class PartitionLog:
         return (pack_offset(self.ledgers[0], 0) if self.ledgers else end), end
 
     def entries_from(self, offset: int) -> int:
-        """Return the entries from an offset on; one that was begun counts as read."""
+        """Return the number of entries from an offset on; an entry read in part counts as read."""
         if offset < 0:
             return sum(self.entries)
         ledger, entry, index = unpack_offset(offset)
         following = bisect_left(self.ledgers, ledger)
-        left = sum(self.entries[following:])
+        remaining = sum(self.entries[following:])
         if following < len(self.ledgers) and self.ledgers[following] == ledger:
-            left -= min(entry + (index > 0), self.entries[following])
-        return left
+            remaining -= min(entry + (index > 0), self.entries[following])
+        return remaining
 
 
 def log_of(stats: Any) -> PartitionLog:  # noqa: ANN401  # what the cluster says
-    """Read the admin interface's `internalStats` of one partition.
+    """Parse the admin interface's `internalStats` of one partition.
 
     Raises:
-        BrokerError: something is missing from it, as where a broker is about to take the partition.
+        BrokerError: it is incomplete, as while a broker loads the partition.
     """
     try:
         ledgers = tuple(int(one["ledgerId"]) for one in stats["ledgers"])
         entries = [int(one["entries"]) for one in stats["ledgers"]]
-        if entries and stats["state"] == "LedgerOpened":  # of an open ledger the list says 0
+        if entries and stats["state"] == "LedgerOpened":  # the list has 0 for an open ledger
             entries[-1] = int(stats["currentLedgerEntries"])
         ledger, _, entry = str(stats["lastConfirmedEntry"]).partition(":")
         return PartitionLog(ledgers, tuple(entries), (max(int(ledger), 0), int(entry)))
     except (KeyError, TypeError, ValueError) as error:
-        raise BrokerError(f"a partition's log is not told in whole: {error!r}") from error
+        raise BrokerError(
+            f"the answer about the log of a partition is incomplete: {error!r}"
+        ) from error
 
 
 class LogWatcher:
-    """Keeps the newest answer of every partition, from a thread of its own.
+    """Keeps the newest answer about every partition, polled by a thread of its own.
 
-    `kept_from` is the offset, by partition, from which on a subscription keeps everything that it has not
-    read, so that no rule can have deleted it: a ledger that is gone all the same was lost.
+    `kept_from` is the offset, by partition, from which a subscription keeps unread messages, so that retention
+    cannot have deleted them: a ledger that is missing all the same was lost.
     """
 
     def __init__(
@@ -147,17 +150,17 @@ class LogWatcher:
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more; does not wait for an answer that is under way."""
+        """Stop polling; does not wait for a request in flight."""
         self._stop.set()
 
     def entries_behind(self, positions: Mapping[int, int]) -> int | None:
-        """Return the entries from these positions on, as of the last answer; None without a fresh one.
+        """Return the number of entries from these positions on, as last answered; None if that is stale.
 
         Raises:
-            BrokerError: nobody asks any more.
+            BrokerError: the polling thread has died.
         """
         if self._has_died:
-            raise BrokerError("the thread that asks for the ends of Pulsar's logs has died")
+            raise BrokerError("the thread that polls the logs of Pulsar's partitions has died")
         logs = self._logs
         age_ns = self._clock.mono_ns() - self._as_of_ns
         is_stale = age_ns > STALE_PERIODS * self._period_seconds * SECOND_NS
@@ -166,7 +169,7 @@ class LogWatcher:
         return sum(logs[at].entries_from(position) for at, position in positions.items())
 
     def bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return below which offset a rule may have deleted, and the next one to be written, as of now.
+        """Return the offset below which retention may have deleted, and the next one to be written, as of now.
 
         Raises:
             BrokerError: the cluster did not answer for all of them in time.
@@ -177,22 +180,24 @@ class LogWatcher:
             found[at] = min(low, self._kept_from.get(at, low)), high
         missing = len(set(partitions) - found.keys())
         if missing:
-            raise BrokerError(f"the cluster told nothing of {missing} of {len(partitions)} logs")
+            raise BrokerError(
+                f"the cluster did not answer about {missing} of {len(partitions)} logs"
+            )
         return found
 
-    def ask(self) -> None:
-        """Take the cluster's answer; keep the last one when it does not give any."""
+    def poll(self) -> None:
+        """Poll the cluster; keep the last answer if it does not give any."""
         now_ns = self._clock.mono_ns()
         try:
             self._logs = {at: log_of(stats) for at, stats in stats_of(self._admin, self._topics)}
         except BrokerError as error:
             if self._errors.is_new(str(error)):
-                LOG.warning("no_log_bounds error=%s", error)
+                LOG.warning("log_bounds_unknown error=%s", error)
             return
         self._as_of_ns = now_ns
 
     def _logs_of(self, partitions: Sequence[int]) -> Iterator[tuple[int, PartitionLog]]:
-        """Ask for one partition alone; for several, all of their topic are one question."""
+        """Request one partition, or for several the whole topic."""
         if len(partitions) == 1:
             name = partition_name(self._topics, partitions[0])
             yield partitions[0], log_of(self._admin.get(f"{topic_path(name)}/internalStats"))
@@ -205,7 +210,7 @@ class LogWatcher:
     def _follow(self) -> None:
         try:
             while True:
-                self.ask()
+                self.poll()
                 if self._stop.wait(self._period_seconds):
                     return
         finally:
@@ -213,7 +218,7 @@ class LogWatcher:
 
 
 def stats_of(admin: Admin, topics: Topics) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Give the admin interface's `internalStats` of every partition, by running number.
+    """Yield the admin interface's `internalStats` of every partition, by partition index.
 
     Raises:
         BrokerError: the cluster did not answer in time.
@@ -221,30 +226,30 @@ def stats_of(admin: Admin, topics: Topics) -> Iterator[tuple[int, Mapping[str, A
     for number, name in enumerate(topics.names):
         answer = admin.get(f"{topic_path(name)}/partitioned-internalStats")
         if not isinstance(answer, dict) or not isinstance(answer.get("partitions"), dict):
-            raise BrokerError(f"the cluster told no logs of {name}")
+            raise BrokerError(f"the cluster did not answer about the logs of {name}")
         for partition, stats in answer["partitions"].items():
             if isinstance(stats, dict):
                 yield number * topics.partitions + int(partition.rpartition("-")[2]), stats
 
 
 def kept_from(admin: Admin, topics: Topics, subscription: str) -> dict[int, int]:
-    """Return from which offset on a subscription will keep, or has kept, what it has not read.
+    """Return the offset from which a subscription keeps unread messages, by partition.
 
-    That is everything where it is there already, and what the log holds now where it is new. Partitions are
-    left out whose topic has a rule that makes subscriptions forget.
+    An existing subscription keeps all of them, a new one those that the log holds now. Partitions whose topic
+    has a limit that makes subscriptions skip messages are left out.
 
     Raises:
         BrokerError: the cluster did not answer in time.
     """
-    forgetful = [may_skip_unread(admin, name) for name in topics.names]
+    skipping = [may_skip_unread(admin, name) for name in topics.names]
     return {
         at: 0 if subscription in stats.get("cursors", ()) else log_of(stats).bounds[0]
         for at, stats in stats_of(admin, topics)
-        if not forgetful[at // topics.partitions]
+        if not skipping[at // topics.partitions]
     }
 
 
 def partition_name(topics: Topics, at: int) -> str:
-    """Return the name under which a cluster has a partition, by its running number."""
+    """Return the name of a partition, by its index over all topics."""
     topic, partition = topics.split(at)
     return f"{topic}-partition-{partition}"

@@ -24,27 +24,66 @@ _RETENTION: dict[str, type] = {"retentionTimeInMinutes": int, "retentionSizeInMB
 _QUOTA: dict[str, type] = {"limitSize": int, "limitTime": int, "policy": str}
 _SINGLE: dict[str, type] = {"messageTTL": int, "maxMessageSize": int, "deduplicationEnabled": bool}
 POLICY_NAMES = (*_PERSISTENCE, *_RETENTION, *_QUOTA, *_SINGLE)
-"""Topic settings, by the names that the admin interface has for them."""
+"""Topic settings, by their names in the admin interface."""
 
 _EVICTION = "consumer_backlog_eviction"
-_MARK_DELETE_RATE = 1.0  # of a cursor's writes a second: what a broker does unasked
+_MARK_DELETE_RATE = 1.0  # a cursor's writes a second: the default of brokers
+
+_SHORT = re.compile(r"[^/\s\x00-\x1f]+")
+_FULL = re.compile(r"persistent://[-=:.\w]+/[-=:.\w]+/[^/\s\x00-\x1f]+", re.ASCII)
+_PARTITION = re.compile(r".*-partition-[0-9]+")
+
+
+def check_topic(topic: Topic) -> None:
+    """Check the name and policies of a plan's topic without a cluster.
+
+    Raises:
+        SettingError: a cluster would refuse it. The place is that in the plan's `topic`.
+    """
+    for name in topic.names if topic.name else ():
+        if not (_FULL if "://" in name else _SHORT).fullmatch(name):
+            rule = "has no space and no '/', or is written persistent://tenant/namespace/topic"
+            raise SettingError(("name",), f"{name!r} is no name of a topic: one {rule}")
+        if _PARTITION.fullmatch(name):
+            raise SettingError(("name",), f"{name!r} is the name of a partition")
+    policies_of(topic.replication, topic.settings)
 
 
 def policies_of(replication: int, settings: Mapping[str, str]) -> dict[str, object]:
-    """Return what to post below a topic's path, and where.
+    """Return the bodies to post, by their path below that of a topic.
 
-    `replication` is ensemble and write quorum, its majority the acknowledgement quorum, where
-    `settings` do not say otherwise.
+    `replication` is the ensemble and the write quorum, its majority the acknowledgement quorum, unless
+    `settings` say otherwise.
 
     Raises:
-        SettingError: one is unknown, or its value of another kind; its place is that in a plan's `topic`.
+        SettingError: an unknown setting, or a wrong value. The place is that in the plan's `topic`.
     """
     client_settings.refuse_unknown("settings", settings, POLICY_NAMES, who="a topic")
-    return _policies(replication, settings)
+    found: dict[str, object] = {
+        "persistence": {
+            "bookkeeperEnsemble": replication,
+            "bookkeeperWriteQuorum": replication,
+            "bookkeeperAckQuorum": replication // 2 + 1,
+            "managedLedgerMaxMarkDeleteRate": _MARK_DELETE_RATE,
+            **_selected(_PERSISTENCE, settings),
+        }
+    }
+    if retention := _selected(_RETENTION, settings):
+        found["retention"] = {**dict.fromkeys(_RETENTION, _NO_LIMIT), **retention}
+    if quota := _selected(_QUOTA, settings):
+        no_limit = {"limitSize": _NO_LIMIT, "limitTime": _NO_LIMIT}
+        kind = "message_age" if "limitTime" in quota else "destination_storage"
+        found[f"backlogQuota?backlogQuotaType={kind}"] = {**no_limit, **quota}
+    for name, value in _selected(_SINGLE, settings).items():
+        if name == "messageTTL":  # a parameter, not a body
+            found[f"{name}?{name}={value}"] = None
+        else:
+            found[name] = value
+    return found
 
 
 def create_topic(admin: Admin, topic: str, partitions: int, mark: str) -> None:
-    """Create one partitioned topic; it bears the mark from its first moment on.
+    """Create one partitioned topic that has the mark from the start.
 
     Raises:
         BrokerError: it exists, or the cluster refuses.
@@ -59,12 +98,12 @@ def create_topic(admin: Admin, topic: str, partitions: int, mark: str) -> None:
                 raise
             admin.put(where, partitions)
     except RefusedError as error:
-        said = "it exists already" if error.status == CONFLICT else str(error)
-        raise BrokerError(f"cannot create topic {topic}: {said}") from error
+        reason = "it exists already" if error.status == CONFLICT else str(error)
+        raise BrokerError(f"cannot create topic {topic}: {reason}") from error
 
 
 def set_policies(admin: Admin, topic: str, policies: Mapping[str, object]) -> None:
-    """Give a topic its policies.
+    """Set the policies of a topic.
 
     Raises:
         BrokerError: one is refused.
@@ -77,7 +116,7 @@ def set_policies(admin: Admin, topic: str, policies: Mapping[str, object]) -> No
 
 
 def mark_of(admin: Admin, topic: str) -> str:
-    """Return the mark that a topic bears; "" for none.
+    """Return the mark of a topic; "" for none.
 
     Raises:
         BrokerError: the cluster did not answer in time.
@@ -93,10 +132,10 @@ def mark_of(admin: Admin, topic: str) -> str:
 
 
 def delete_topic(admin: Admin, topic: str) -> None:
-    """Delete a topic and its partitions; one that is not there is no error.
+    """Delete a topic and its partitions; one that does not exist is no error.
 
     Raises:
-        BrokerError: somebody uses it, or the cluster did not answer in time.
+        BrokerError: a client uses it, or the cluster did not answer in time.
     """
     try:
         admin.delete(f"{topic_path(topic)}/partitions")
@@ -106,7 +145,7 @@ def delete_topic(admin: Admin, topic: str) -> None:
 
 
 def may_skip_unread(admin: Admin, topic: str) -> bool:
-    """Say whether a rule moves subscriptions of a topic on although they have not read: age, or backlog.
+    """Return whether a limit on age or backlog makes subscriptions skip messages that they have not read.
 
     Raises:
         BrokerError: the cluster did not answer in time.
@@ -117,32 +156,7 @@ def may_skip_unread(admin: Admin, topic: str) -> bool:
     return any(quota["policy"] == _EVICTION for quota in quotas.values())
 
 
-def _policies(replication: int, settings: Mapping[str, str]) -> dict[str, object]:
-    """Return what to post below the topic's path, and where."""
-    found: dict[str, object] = {
-        "persistence": {
-            "bookkeeperEnsemble": replication,
-            "bookkeeperWriteQuorum": replication,
-            "bookkeeperAckQuorum": replication // 2 + 1,
-            "managedLedgerMaxMarkDeleteRate": _MARK_DELETE_RATE,
-            **_picked(_PERSISTENCE, settings),
-        }
-    }
-    if retention := _picked(_RETENTION, settings):
-        found["retention"] = {**dict.fromkeys(_RETENTION, _NO_LIMIT), **retention}
-    if quota := _picked(_QUOTA, settings):
-        no_limit = {"limitSize": _NO_LIMIT, "limitTime": _NO_LIMIT}
-        kind = "message_age" if "limitTime" in quota else "destination_storage"
-        found[f"backlogQuota?backlogQuotaType={kind}"] = {**no_limit, **quota}
-    for name, value in _picked(_SINGLE, settings).items():
-        if name == "messageTTL":  # the one that is no body
-            found[f"{name}?{name}={value}"] = None
-        else:
-            found[name] = value
-    return found
-
-
-def _picked(kinds: Mapping[str, type], settings: Mapping[str, str]) -> dict[str, object]:
+def _selected(kinds: Mapping[str, type], settings: Mapping[str, str]) -> dict[str, object]:
     return {name: _value(name, settings[name], kinds[name]) for name in kinds if name in settings}
 
 
@@ -154,34 +168,4 @@ def _value(name: str, text: str, kind: type) -> object:
     try:
         return kind(text)
     except ValueError as error:
-        why = f"must be a number, not {text!r}"
-        raise SettingError(("settings", name), why) from error
-
-
-# --- What a Pulsar cluster would refuse of a topic: its name, and policies that it does not have.
-# A name without its namespace has no slash: Pulsar would take what stands before that for one.
-
-_SHORT = re.compile(r"[^/\s\x00-\x1f]+")
-_FULL = re.compile(r"persistent://[-=:.\w]+/[-=:.\w]+/[^/\s\x00-\x1f]+", re.ASCII)
-_PARTITION = re.compile(r".*-partition-[0-9]+")
-
-
-def check_topic(topic: Topic) -> None:
-    """Refuse what is known to be refused.
-
-    Raises:
-        SettingError: about the first of them; its place is that in a plan's `topic`.
-    """
-    if topic.name:
-        for name in topic.names:
-            _check_topic_name(name)
-    policies_of(topic.replication, topic.settings)
-
-
-def _check_topic_name(name: str) -> None:
-    kind = _FULL if "://" in name else _SHORT
-    if not kind.fullmatch(name):
-        how = "has no space and no '/', or is written persistent://tenant/namespace/topic"
-        raise SettingError(("name",), f"{name!r} is no name of a topic: one {how}")
-    if _PARTITION.fullmatch(name):
-        raise SettingError(("name",), f"{name!r} is the name of a partition")
+        raise SettingError(("settings", name), f"must be a number, not {text!r}") from error

@@ -169,8 +169,7 @@ def test_a_paused_consumer_lags_and_catches_up(broker: pulsar.PulsarBroker, topi
     consumer.pause(is_paused=True)
     acks = send(broker, topics, 0, COUNT)
     begin = dict.fromkeys(range(PARTITIONS), EARLIEST)
-    consumer._watcher.ask()
-    paused = consumer.receive(4000, 0.05)
+    paused = consumer.receive(4000, 3.0)  # the watcher polls meanwhile
     waiting = consumer.lag(begin)
     consumer.pause(is_paused=False)
     read(consumer, lambda count: count >= COUNT)

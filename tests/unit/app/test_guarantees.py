@@ -103,14 +103,14 @@ def test_redpandas_cluster_property_is_read_where_its_metrics_are(
         config = _redpanda_durability.Config(
             bootstrap_servers=NOWHERE, metrics_urls=(f"{url}/metrics",)
         )
-        told = _redpanda_durability._caching_of_cluster(config)
+        told = _redpanda_durability.cluster_caching(config)
 
     assert told.value == value
     assert where in told.where
 
 
 def test_without_redpandas_pages_the_cluster_property_is_unknown() -> None:
-    told = _redpanda_durability._caching_of_cluster(
+    told = _redpanda_durability.cluster_caching(
         _redpanda_durability.Config(bootstrap_servers=NOWHERE)
     )
 

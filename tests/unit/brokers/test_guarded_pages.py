@@ -68,7 +68,7 @@ def of_redpanda(address: str, **more: str) -> durability.SettingValue:
     config = _redpanda_durability.Config(
         bootstrap_servers="b1:9092", metrics_urls=(f"{address}/metrics",), common=common
     )
-    return _redpanda_durability._caching_of_cluster(config)
+    return _redpanda_durability.cluster_caching(config)
 
 
 @pytest.fixture(autouse=True)

@@ -148,7 +148,7 @@ def test_who_asks_for_chunks_gets_no_batches_beside_them() -> None:
 
 def test_topic_settings_become_policies() -> None:
     """Each is posted where the admin interface has it; quorums follow the replication."""
-    found = topics._policies(
+    found = topics.policies_of(
         3, {"retentionSizeInMB": "8", "messageTTL": "60", "deduplicationEnabled": "true"}
     )
 
@@ -245,7 +245,7 @@ def test_notes_tell_acknowledged_from_repeated_from_failed() -> None:
     """A full queue is neither: nothing was sent."""
     result = _pulsar.Result
     ticks = iter(range(100))
-    notes = producing._SendReports(lambda: next(ticks))
+    notes = producing.SendReports(lambda: next(ticks))
     nowhere = Id(-1, -1, -1)
 
     notes.note(1, result.Ok, Id(7, 3, 2))
@@ -264,4 +264,4 @@ def test_notes_tell_acknowledged_from_repeated_from_failed() -> None:
     ]
     assert notes.take().shape == (0, 5)
     assert refused == [(-1, False), (4, True), (5, False)]
-    assert notes.said == "Timeout"
+    assert notes.last_error == "Timeout"

@@ -48,10 +48,10 @@ def test_a_lag_is_unknown_when_the_last_answer_is_old() -> None:
     """The logs may have grown since: no lag at all is better than one that stands still."""
     clock, admin = FakeClock(), Told(of_partitions(STATS, STATS))
     watcher = LogWatcher(admin, TOPICS, {}, clock)
-    watcher.ask()
+    watcher.poll()
     admin.answer = BrokerError("gone")
     clock.advance(STALE_PERIODS)
-    watcher.ask()
+    watcher.poll()
     fresh = watcher.entries_behind(BEGIN)
     clock.advance(0.1)
 
@@ -59,12 +59,13 @@ def test_a_lag_is_unknown_when_the_last_answer_is_old() -> None:
     assert watcher.entries_behind(BEGIN) is None
 
 
-def test_a_thread_that_died_is_told_to_who_asks_for_the_lag() -> None:
+def test_a_lag_raises_when_the_polling_thread_has_died() -> None:
     watcher = LogWatcher(Told(RuntimeError("a bug")), TOPICS, {}, FakeClock())
-    hook, threading.excepthook = threading.excepthook, lambda _: None
+    died = threading.Event()
+    hook, threading.excepthook = threading.excepthook, lambda _: died.set()
     try:
         watcher.start()
-        watcher._thread.join(10)
+        assert died.wait(10)
     finally:
         threading.excepthook = hook
 
@@ -99,6 +100,6 @@ def test_bounds_that_are_not_told_in_whole_are_an_error_of_the_broker(
 def test_an_answer_that_cannot_be_read_leaves_the_lag_unknown() -> None:
     watcher = LogWatcher(Told("a page of something else"), TOPICS, {}, FakeClock())
 
-    watcher.ask()
+    watcher.poll()
 
     assert watcher.entries_behind(BEGIN) is None

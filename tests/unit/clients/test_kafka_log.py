@@ -30,23 +30,23 @@ def say(log: ClientLog, text: str, client: str = "rdkafka#consumer-1") -> None:
 def test_a_broker_that_is_down_is_a_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     """Twenty a second for 23 s, whichever client says it and however long its attempt took."""
     clock = FakeClock()
-    log = ClientLog(logging.getLogger("soak.brokers.kafka.broker"), clock)
+    log = ClientLog(logging.getLogger("soak.brokers.kafka"), clock)
 
     for number in range(23 * 20):
         say(log, f"{REFUSED} (after {number}ms in state CONNECT)", f"rdkafka#consumer-{number % 3}")
         clock.advance_ns(50 * MS)
 
     assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == [
-        "left_out=0",
-        "left_out=199",
-        "left_out=199",
+        "skipped=0",
+        "skipped=199",
+        "skipped=199",
     ]
     assert all(REFUSED in record.getMessage() for record in caplog.records)
 
 
 def test_every_kind_of_line_is_heard_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """Another broker and another reason are other kinds."""
-    log = ClientLog(logging.getLogger("soak.brokers.kafka.broker"), FakeClock())
+    log = ClientLog(logging.getLogger("soak.brokers.kafka"), FakeClock())
 
     for text in (REFUSED, REFUSED.replace("b1", "b2"), REFUSED.replace("refused", "reset")):
         say(log, text)
@@ -56,7 +56,7 @@ def test_every_kind_of_line_is_heard_at_once(caplog: pytest.LogCaptureFixture) -
 
 def test_partitions_are_no_kinds_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
     """A broker that dies says the same of a thousand partitions, each at an offset of its own."""
-    log = ClientLog(logging.getLogger("soak.brokers.kafka.broker"), FakeClock())
+    log = ClientLog(logging.getLogger("soak.brokers.kafka"), FakeClock())
 
     for number in range(1000):
         at = f"(at offset {number} (leader epoch 0), broker 1)"
@@ -64,13 +64,13 @@ def test_partitions_are_no_kinds_of_their_own(caplog: pytest.LogCaptureFixture) 
         say(log, f"soak [{number}]: offset reset {at} to cached BEGINNING offset {7 * number}")
 
     assert [record.getMessage().partition(" to ")[2][:6] for record in caplog.records] == [
-        "END' l",
+        "END' s",
         "cached",
     ]
 
 
 class Silent:
-    """An admin client that reaches nobody, and is told why while it waits."""
+    """An admin client without a broker, whose callbacks report why."""
 
     def __init__(self, cause: ErrorCause, *errors: tuple[int, str]) -> None:
         self._cause = cause
