@@ -232,7 +232,7 @@ def missing_here(found: Drill, lab: Lab | None) -> str:
     from soak.lab.faults.registry import find_fault
 
     if lab is not None and lab.drive is not None:
-        lack = drive.missing(filesystem=lab.drive.filesystem)
+        lack = drive.missing_drive_tools(filesystem=lab.drive.filesystem)
         if lab.drive.dirty_limit is not None:
             lack = lack or block_device.missing_dirty_limit()
         if lack:
@@ -245,13 +245,13 @@ def missing_here(found: Drill, lab: Lab | None) -> str:
 
 def _environment(found: Drill, stack: ExitStack) -> dict[str, str]:
     """Return what the daemons that measure must be started with for this fault; most need nothing."""
-    from soak.lab import leftovers
+    from soak.lab import files
     from soak.lab.faults.registry import find_fault
 
     fault = find_fault(found.fault_kind)
     if fault.environment is None:
         return {}
-    return fault.environment(stack.enter_context(leftovers.scratch_folder()))
+    return fault.environment(stack.enter_context(files.scratch_folder()))
 
 
 # --- What drills there are, and how some went: the tables of `soak lab drill`.
@@ -471,7 +471,7 @@ def clear_folder(folder: Path) -> None:
         if clock.mono_ns() > deadline_ns:
             raise LabError(f"{folder} is still in use")
         clock.sleep_until(clock.mono_ns() + _LOCK_POLL_NS)
-    block_device.clear_left()
+    block_device.clear_abandoned()
     for mount in folder.glob("lab/drive-*/mount"):
         if mount.is_mount():
             raise LabError(f"{mount} is still mounted")

@@ -31,7 +31,7 @@ from soak.core.plan.rates import Point, check_lab_limits, exceeded_limits
 from soak.core.plan.text import Document, PlanFile
 from soak.core.ports import Broker, Clock
 from soak.core.units import duration_ns, format_duration, format_size
-from soak.lab.drive.drive import LEAST_BYTES
+from soak.lab.drive.drive import MIN_BYTES
 from soak.runtime.context import connect
 from soak.store.run_folder import RunFolder, read_profile
 from soak.store.run_folder import copy_profile as copy_profile_file
@@ -346,7 +346,7 @@ def check_target(plan_file: PlanFile) -> None:
     lab, kind = plan_file.plan.lab, plan_file.plan.broker_kind
     if lab is not None:
         _check_lab(plan_file, lab)
-        most = plugins.load("soak.lab.brokers", lab.broker).MOST_NODES
+        most = plugins.load("soak.lab.brokers", lab.broker).MAX_NODES
         if lab.nodes > most:
             nodes = "node" if most == 1 else "nodes"
             raise plan_file.error(
@@ -383,7 +383,7 @@ def _check_lab(plan_file: PlanFile, lab: Lab) -> None:
 
 
 def _check_lab_drive(plan_file: PlanFile, lab: Lab) -> None:
-    least = LEAST_BYTES[lab.drive.filesystem] if lab.drive else 0
+    least = MIN_BYTES[lab.drive.filesystem] if lab.drive else 0
     if lab.drive and lab.drive.capacity < least:
         raise plan_file.error("lab.drive.capacity", f"must be at least {format_size(least)}")
 

@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 if TYPE_CHECKING:  # a command imports what it needs when it is called
     from soak.core.plan.plan import LabDrive
-    from soak.lab.standing import Home, Part, State
+    from soak.lab.standing import Home, LabState, ProcessState
 
 ROOT = Path(__file__).resolve().parents[2]
 Broker = Annotated[str, typer.Argument(help="Kind of broker, such as kafka or pulsar.")]
@@ -130,10 +130,10 @@ def up(
 
     exit_on_sigterm(with_hangup=True)
     home = _home(broker)
-    most: int = plugins.load("soak.lab.brokers", broker).MOST_NODES
+    most: int = plugins.load("soak.lab.brokers", broker).MAX_NODES
     if brokers > most:
         raise PlanError(f"a lab's {broker} has at most {most} brokers, not {brokers}")
-    asked = standing.Asked(
+    asked = standing.LabRequest(
         broker=broker,
         folder=str((directory or home.files).absolute()),
         nodes=brokers,
@@ -252,7 +252,7 @@ def _drive(size: str, filesystem: str) -> LabDrive:
         raise PlanError(f"--drive: {error}") from error
 
 
-def _parts(broker: str, number: int) -> list[Part]:
+def _parts(broker: str, number: int) -> list[ProcessState]:
     from soak.core.errors import LabError
 
     state = _home(broker).read()
@@ -275,10 +275,10 @@ def _act(broker: str, action: str, number: int) -> None:
         _show(state)
 
 
-def _show(state: State) -> None:
+def _show(state: LabState) -> None:
     import psutil
 
-    from soak.lab.standing import start_ticks
+    from soak.lab.files import start_ticks
 
     print(f"{state.asked.broker}: up, files below {state.asked.folder}")
     for name, address in state.addresses.items():

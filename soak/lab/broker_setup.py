@@ -7,16 +7,17 @@ import socket
 import subprocess
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from soak.core.errors import LabError
 from soak.service import children
 
-_PORTS = range(20_000, 32_000)  # below the kernel's own choice, so a restart finds them free
+_PORTS = range(20_000, 32_000)  # below those that the kernel chooses, so a restart finds them free
 
 _LOGGING = """\
 <Configuration status="WARN">
   <Appenders>
-    <RollingFile name="file" fileName="{log}" filePattern="{log}.%i">
+    <RollingFile name="file" fileName={log} filePattern={pattern}>
       <PatternLayout pattern="[%d] %p %m (%c)%n%ex"/>
       <SizeBasedTriggeringPolicy size="8MB"/>
       <DefaultRolloverStrategy max="3"/>
@@ -29,21 +30,20 @@ _LOGGING = """\
 
 def logging_xml(log_path: Path) -> str:
     """Return a log4j2 configuration: INFO into one file, at most 32 MB with its predecessors."""
-    escaped = str(log_path).replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    return _LOGGING.format(log=escaped)
+    return _LOGGING.format(log=quoteattr(str(log_path)), pattern=quoteattr(f"{log_path}.%i"))
 
 
 def check_settings(settings: Mapping[str, str], own: Container[str]) -> None:
-    """Refuse settings that the lab itself decides, `own`, and what would make two lines of one.
+    """Refuse settings that the lab itself sets, `own`, and those that contain a line break.
 
     Raises:
-        LabError: one of them is such.
+        LabError: with the name of the setting.
     """
     for key, value in settings.items():
         if key in own:
-            raise LabError(f"the lab itself decides {key}; remove it from lab.settings")
+            raise LabError(f"the lab itself sets {key}; remove it from lab.settings")
         if "\n" in f"{key}{value}" or "\r" in f"{key}{value}":
-            raise LabError(f"lab.settings: {key!r} holds a line break")
+            raise LabError(f"lab.settings: {key!r} contains a line break")
 
 
 def properties(pairs: Mapping[str, str]) -> str:
@@ -51,17 +51,17 @@ def properties(pairs: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in pairs.items())
 
 
-def listens(port: int) -> bool:
-    """Return whether somebody listens on a port of loopback."""
+def is_listening(port: int) -> bool:
+    """Return whether a process listens on a port of loopback."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now.
+    """Return ports on which no process listens now.
 
     Raises:
-        LabError: there are not so many.
+        LabError: there are fewer.
     """
     found: list[int] = []
     for port in random.sample(_PORTS, 200):
@@ -73,16 +73,13 @@ def free_ports(count: int) -> list[int]:
         found.append(port)
         if len(found) == count:
             return found
-    raise LabError(f"not {count} free ports on 127.0.0.1 between {_PORTS.start} and {_PORTS.stop}")
-
-
-# --- A tool of a broker's, run to its end: such as one that formats a data folder.
+    raise LabError(f"fewer than {count} of 200 ports tried on 127.0.0.1 are free")
 
 
 def run_tool(
     name: str, command: Sequence[str], folder: Path, limit_seconds: float, *logs: Path
 ) -> None:
-    """Run it in `folder`; what it prints goes into the first of the logs, and an error shows their ends.
+    """Run a tool in `folder` to its end; its output goes to the first log, and errors show the ends of all.
 
     Raises:
         LabError: it failed, or did not end.
@@ -95,5 +92,5 @@ def run_tool(
     finally:
         children.kill(process)
     if status != 0:
-        said = "".join(children.log_tail(path) for path in logs)
-        raise LabError(f"{name} failed:\n{said}")
+        output = "".join(children.log_tail(path) for path in logs)
+        raise LabError(f"{name} failed:\n{output}")

@@ -12,8 +12,7 @@ from soak.core.errors import PlanError
 from soak.core.plan.plan import LabDrive
 from soak.lab import jvm_attach
 from soak.lab.drive import block_device, throttle
-from soak.lab.drive import drive as injected
-from soak.lab.drive.drive import Drive
+from soak.lab.drive.drive import Drive, start_drive
 from soak.lab.jars import cache
 from soak.lab.mailbox import Mailbox
 from soak.lab.ports import Running
@@ -21,29 +20,29 @@ from soak.lab.ports import Running
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """What was started for a run; `stop` ends it all."""
+    """The processes that were started for a run; `stop` ends all of them."""
 
     folder: Path
     broker: Running
     mailbox: Mailbox | None
-    drives: Mapping[int, Drive]  # injected, by the place of their broker from 1
+    drives: Mapping[int, Drive]  # injected drives by the place of their broker, from 1
 
     def stop(self) -> None:
-        with contextlib.ExitStack() as stack:  # one that fails does not keep the other running
+        with contextlib.ExitStack() as stack:  # an error in one step does not skip the others
             for drive in self.drives.values():
                 stack.callback(drive.close)
             if self.mailbox is not None:
                 stack.callback(self.mailbox.stop)
             stack.callback(self.broker.stop)
-            for drive in self.drives.values():  # first: who waits for one cannot end
+            for drive in self.drives.values():  # first: a broker that waits for one cannot stop
                 stack.callback(drive.answer)
 
 
 def fetch(kind: str, report: Callable[[str], None]) -> None:
-    """Fetch what a kind of broker consists of; `report` is told when that takes its time, the first time.
+    """Fetch the jars of a kind of broker, once; `report` gets a line if that is necessary.
 
     Raises:
-        LabError: it could not be fetched.
+        LabError: they could not be fetched.
     """
     lock = plugins.load("soak.lab.brokers", kind).LOCK
     cache.fetch(lock, report=lambda text: report(f"{text}; this takes minutes"))
@@ -63,18 +62,19 @@ def start_lab(
 ) -> Lab:
     """Start a cluster, its injected drives and a mail server below `folder`; from the main thread.
 
-    `partitions`, each copy counted, is what the cluster is to hold.
+    `partitions` is the number of replicas that the cluster will hold.
 
     Raises:
-        PlanError: there is no lab broker of this kind, or it cannot have so many nodes.
-        LabError: one of them could not be started; neither is left running.
+        PlanError: there is no lab broker of this kind, or it cannot have this many nodes.
+        LabError: one of them could not be started; the others are stopped.
     """
     module = plugins.load("soak.lab.brokers", kind)
-    if nodes > module.MOST_NODES:
-        raise PlanError(f"a lab's {kind} has at most {module.MOST_NODES} nodes, not {nodes}")
-    throttle.clear()  # of a drill that was killed
-    jvm_attach.clear()
-    block_device.clear_left()  # of a keeper that was
+    if nodes > module.MAX_NODES:
+        raise PlanError(f"a lab's {kind} has at most {module.MAX_NODES} nodes, not {nodes}")
+    # The remains of killed drills and keepers.
+    throttle.clear_abandoned()
+    jvm_attach.remove_sockets_of_ended_jvms()
+    block_device.clear_abandoned()
     with contextlib.ExitStack() as undo:  # an interrupt too must leave nothing behind
         mailbox = Mailbox(on_mail) if with_mailbox else None
         if mailbox is not None:
@@ -83,16 +83,8 @@ def start_lab(
         drives: dict[int, Drive] = {}
         if drive is not None:
             for number in drive.brokers:
-                where = folder / f"drive-{number}"
-                made = injected.start(
-                    where, capacity_bytes=drive.capacity, filesystem=drive.filesystem
-                )
-                undo.callback(made.close)
-                if drive.dirty_limit is not None:
-                    made.limit_dirty(drive.dirty_limit)
-                if drive.write_rate is not None:
-                    made.write_slowly(drive.write_rate)
-                drives[number] = made
+                drives[number] = _start_drive(folder / f"drive-{number}", drive)
+                undo.callback(drives[number].close)
         broker: Running = module.start(
             folder / kind,
             settings,
@@ -103,3 +95,16 @@ def start_lab(
         )
         undo.pop_all()
     return Lab(folder, broker, mailbox, drives)
+
+
+def _start_drive(folder: Path, config: LabDrive) -> Drive:
+    drive = start_drive(folder, capacity_bytes=config.capacity, filesystem=config.filesystem)
+    try:
+        if config.dirty_limit is not None:
+            drive.limit_dirty(config.dirty_limit)
+        if config.write_rate is not None:
+            drive.write_slowly(config.write_rate)
+    except BaseException:  # an interrupt too must leave nothing behind
+        drive.close()
+        raise
+    return drive

@@ -1,4 +1,4 @@
-"""A mail server on loopback that keeps what it gets and shows it, so that a demo's mail is real."""
+"""A mail server on loopback that keeps the mail it receives, so that a demo shows real mail."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from aiosmtpd.controller import Controller
 
 from soak.core.errors import LabError
 
-_KEPT = 100
-_LARGEST_BYTES = 10 * 2**20
+_MAX_MESSAGES = 100
+_MAX_MESSAGE_BYTES = 10 * 2**20
 _HEADERS = ("From", "To", "Subject", "Date", "Message-ID")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def render(message: bytes) -> str:
-    """Return a mail as a terminal shows it: headers, the text, a line an attachment."""
+    """Return a mail as text for a terminal: headers, body, and a line for each attachment."""
     parsed = email.message_from_bytes(message, policy=email.policy.default)
     lines = [f"{name}: {parsed[name]}" for name in _HEADERS if parsed[name]]
     body = parsed.get_body(preferencelist=("plain",))
@@ -38,7 +38,7 @@ def render(message: bytes) -> str:
             f"{part.get_content_type()}, {size / 1024:.1f} KiB]"
         )
     # A mail must not move the cursor or set the title of the terminal that shows it.
-    return "\n".join(_CONTROLS.sub("", line) for line in "\n".join(lines).splitlines())
+    return "\n".join(_CONTROL_CHARACTERS.sub("", line) for line in "\n".join(lines).splitlines())
 
 
 def _is_picture(part: EmailMessage) -> bool:
@@ -46,18 +46,18 @@ def _is_picture(part: EmailMessage) -> bool:
 
 
 class Mailbox:
-    """An SMTP server; `on_mail` gets each accepted message, on the server's thread."""
+    """An SMTP server; it calls `on_mail` with each accepted message, on its own thread."""
 
     def __init__(self, on_mail: Callable[[bytes], None]) -> None:
         self._on_mail = on_mail
-        self._received: deque[bytes] = deque(maxlen=_KEPT)
+        self._received: deque[bytes] = deque(maxlen=_MAX_MESSAGES)
         self._is_stopped = False
         self._server = _OnAnyPort(
             self,
             hostname="127.0.0.1",
             port=0,
-            server_hostname="localhost",  # else it asks the name service for one
-            data_size_limit=_LARGEST_BYTES,
+            server_hostname="localhost",  # else aiosmtpd asks the name service
+            data_size_limit=_MAX_MESSAGE_BYTES,
         )
 
     @property
@@ -74,7 +74,7 @@ class Mailbox:
         return list(self._received)
 
     def start(self) -> None:
-        """Return when it listens.
+        """Start the server and return when it listens.
 
         Raises:
             LabError: it cannot listen on loopback.
@@ -85,12 +85,12 @@ class Mailbox:
             raise LabError(f"cannot start the lab's mail server: {error}") from error
 
     def stop(self) -> None:
-        """End the conversation with everybody; what was received stays readable. May be called twice."""
+        """Stop the server; the messages stay readable. May be called twice."""
         if not self._is_stopped:
             self._is_stopped = True
             self._server.stop(no_assert=True)
 
-    async def handle_DATA(  # noqa: N802 - the name that aiosmtpd looks for
+    async def handle_DATA(  # noqa: N802 - aiosmtpd calls it by this name
         self,
         server: Any,  # noqa: ANN401, ARG002 - aiosmtpd has no types
         session: Any,  # noqa: ANN401, ARG002 - aiosmtpd has no types
@@ -103,7 +103,7 @@ class Mailbox:
 
 
 class _OnAnyPort(Controller):
-    """A controller that takes port 0 to mean any free one, and tells which it got."""
+    """A controller that listens on any free port if its port is 0, and then has the port it got."""
 
     def _trigger_server(self) -> None:
         server = cast("asyncio.Server", self.server)

@@ -1,4 +1,4 @@
-"""The seams of the lab: a broker that runs here, and a fault that is active in it."""
+"""The ports of the lab: a cluster that runs on this machine, and a fault that is active in it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Node(Protocol):
 
     @property
     def data_directory(self) -> Path:
-        """Return the folder in which the broker keeps its messages."""
+        """Return the folder of the broker's messages."""
         ...
 
     @property
@@ -34,24 +34,24 @@ class Node(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Return whether this process is there, whoever has its number by now."""
+        """Return whether this process runs, not another one with its number."""
         ...
 
     def stop(self) -> None:
-        """End it in order; nothing happens when it has ended already."""
+        """Stop it in order; do nothing if it has ended."""
         ...
 
     def kill(self) -> None:
-        """End it by SIGKILL; what the kernel holds of its files is kept, as no power cut would."""
+        """Send SIGKILL; the page cache survives, unlike after a power cut."""
         ...
 
     def restart(self) -> None:
-        """Start it again on the same data and the same address; stops it first if it runs."""
+        """Start it again with the same data and the same address; stop it first if it runs."""
         ...
 
 
 class Running(Protocol):
-    """A lab's cluster as child processes; what `start(folder, settings, ...)` of its file returns."""
+    """A lab's cluster of child processes, as the `start` function of a lab broker returns it."""
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -60,7 +60,7 @@ class Running(Protocol):
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Return where it listens, under the names that the broker's `Config` has for it."""
+        """Return its addresses under their keys in the broker section of a plan."""
         ...
 
     @property
@@ -68,7 +68,7 @@ class Running(Protocol):
 
     @property
     def data_directory(self) -> Path:
-        """Return the folder in which the first node keeps its messages."""
+        """Return the folder of the first node's messages."""
         ...
 
     @property
@@ -80,44 +80,46 @@ class Running(Protocol):
         ...
 
     def stop(self) -> None:
-        """End every node in order; nothing happens to those that have ended already."""
+        """Stop every node in order, except for those that have ended."""
         ...
 
     def kill(self) -> None:
-        """End every node by SIGKILL, as `Node.kill`."""
+        """Send SIGKILL to every node, as `Node.kill` does."""
         ...
 
     def restart(self) -> None:
-        """Start every node again on its data and its address; stops first those that run."""
+        """Start every node again with its data and its address; stop those that run first."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a fault acts on; `record` takes a line for each thing done."""
+    """The run that a fault acts on; `record` takes a line for each action."""
 
     broker: Running
     record: Callable[[Mapping[str, object]], None]
     clock: Clock
     drives: Mapping[int, Drive] = field(
         default_factory=dict
-    )  # injected, by their broker's place from 1
-    daemons: Callable[[], Mapping[str, int]] = dict  # the processes that measure, by name
-    environment: Mapping[str, str] = field(default_factory=dict)  # what those have beside ours
+    )  # injected drives by the place of their broker, from 1
+    daemons: Callable[[], Mapping[str, int]] = dict  # process ids of the run's daemons by name
+    environment: Mapping[str, str] = field(
+        default_factory=dict
+    )  # variables that they were started with
 
 
 class Active(Protocol):
-    """A fault at work; what `inject(target, config)` of its file returns."""
+    """A fault that was injected."""
 
     @property
     def onset_wall_ns(self) -> int | None:
-        """Return when that which is to be found began; None as long as it has not."""
+        """Return when the effect that is to be found began; None before it."""
         ...
 
     def lift(self) -> None:
-        """Undo it; may be called twice. Raises what went wrong while it was active."""
+        """Undo it; may be called twice. Raises errors that occurred while it was active."""
         ...
 
     def close(self) -> None:
-        """Lift it, and undo what was to be felt after that; the run is over. May be called twice."""
+        """Lift it, and undo effects that last until the run is over. May be called twice."""
         ...

@@ -1,7 +1,7 @@
-"""A network of the lab's own: a process before the brokers that delays, holds up or cuts what passes.
+"""A relay between clients and brokers: a process that delays, loses or cuts what passes through it.
 
-Needs no root. A lost packet is one that TCP sends again, so what is seen of it is a wait of `RESEND_SECONDS`,
-and all that was sent after it waits too.
+It needs no root. TCP sends a lost packet again, so a lost piece is one that is delayed by `RESEND_SECONDS`,
+together with everything sent after it.
 """
 
 from __future__ import annotations
@@ -16,94 +16,101 @@ from pathlib import Path
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
-from soak.lab.broker_setup import listens
+from soak.lab.broker_setup import is_listening
 from soak.lab.files import replace_text
 from soak.service import children
 
 RESEND_SECONDS = 0.2
-"""Linux's least time before it sends a packet again (tcp(7): TCP_RTO_MIN)."""
+"""Linux's shortest time before it sends a packet again (tcp(7): TCP_RTO_MIN)."""
 
 _START_SECONDS = 20
 _STOP_SECONDS = 5.0
-_HEED_SECONDS = 5
-_LOOK_NS = SECOND_NS // 50
+_APPLY_SECONDS = 5
+_POLL_NS = SECOND_NS // 50
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What happens to what passes, in both directions."""
+    """What happens to everything that passes, in both directions."""
 
     delay_seconds: float = 0.0
     lost_ratio: float = 0.0  # of the pieces that pass
-    is_cut: bool = False  # nothing passes, and nothing is refused
-    only: int = 0  # on the way to this broker alone, by its place from 1; 0: to all of them
+    is_cut: bool = False  # nothing passes, and no connection is refused
+    only: int = 0  # the broker that it applies to, from 1; 0: all of them
 
 
-def heeded_path(network_path: Path) -> Path:
-    """Return where the process says what it has heeded, in the words of what it was told."""
-    return network_path.with_name("heeded.json")
+def applied_path(network_path: Path) -> Path:
+    """Return the file to which the process copies the network that it has applied."""
+    return network_path.with_name("applied.json")
 
 
 class Relay:
-    """The process at work; `ports` are where it listens on loopback and where each leads."""
+    """The relay process; `ports` maps the ports where it listens on loopback to those of the brokers."""
 
     def __init__(
-        self, folder: Path, ports: Mapping[int, int], *, heed_seconds: int = _HEED_SECONDS
+        self, folder: Path, ports: Mapping[int, int], *, apply_seconds: int = _APPLY_SECONDS
     ) -> None:
         self._folder = folder
         self._ports = dict(ports)
-        self._heed_seconds = heed_seconds
+        self._apply_seconds = apply_seconds
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Return when it listens; from the main thread.
+        """Start the process and return when it listens; from the main thread.
 
         Raises:
-            LabError: it did not come up.
+            LabError: it did not start.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._heeded.unlink(missing_ok=True)
+        self._applied.unlink(missing_ok=True)
         self.apply(Network())
         pairs = [f"{here}:{there}" for here, there in self._ports.items()]
-        module = "soak.lab.relay_process"
-        command = [sys.executable, "-m", module, str(self._folder / "network.json"), *pairs]
+        command = [sys.executable, "-m", "soak.lab.relay_process"]
+        command += [str(self._folder / "network.json"), *pairs]
         self._process = children.spawn(command, log_path=self._folder / "relay.log")
-        if not self._comes(lambda: all(map(listens, self._ports)), _START_SECONDS):
-            said = children.log_tail(self._folder / "relay.log")
+        if not self._await(lambda: all(map(is_listening, self._ports)), _START_SECONDS):
+            reason = children.log_tail(self._folder / "relay.log")
             self.stop()
-            raise LabError(f"the lab's relay did not start:\n{said}")
+            raise LabError(f"the lab's relay did not start:\n{reason}")
 
     def apply(self, network: Network) -> None:
-        """Return when the network is so, or at once when the relay has ended: then nothing passes.
+        """Return when the network is applied, or at once if the relay has ended: then nothing passes.
 
         Raises:
-            LabError: the relay is at work and did not heed it.
+            LabError: the relay runs and did not apply it in time.
         """
         text = json.dumps(asdict(network))
         replace_text(self._folder / "network.json", text)
-        is_heeded = self._comes(lambda: self._says(text), self._heed_seconds)
-        if self.is_running and not is_heeded:
-            raise LabError(f"the lab's relay did not heed {network}")
+        is_applied = self._await(lambda: self._has_applied(text), self._apply_seconds)
+        if self.is_running and not is_applied:
+            raise LabError(f"the lab's relay did not apply {network}")
 
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     @property
-    def _heeded(self) -> Path:
-        return heeded_path(self._folder / "network.json")
+    def pid(self) -> int:
+        """Return the process id of a relay that was started."""
+        if self._process is None:
+            raise LabError("the lab's relay was not started")
+        return self._process.pid
 
-    def _says(self, text: str) -> bool:
-        return self._heeded.exists() and self._heeded.read_text() == text
+    @property
+    def _applied(self) -> Path:
+        return applied_path(self._folder / "network.json")
 
-    def _comes(self, has_come: Callable[[], bool], seconds: int) -> bool:
-        """Return whether it came while the process lived and the time lasted."""
+    def _has_applied(self, text: str) -> bool:
+        return self._applied.exists() and self._applied.read_text() == text
+
+    def _await(self, condition: Callable[[], bool], seconds: int) -> bool:
+        """Return whether the condition became true while the process ran and before the time limit."""
         clock = SystemClock()
         deadline_ns = clock.mono_ns() + seconds * SECOND_NS
-        while not has_come():
+        while not condition():
             if not self.is_running or clock.mono_ns() > deadline_ns:
                 return False
-            clock.sleep_until(clock.mono_ns() + _LOOK_NS)
+            clock.sleep_until(clock.mono_ns() + _POLL_NS)
         return True
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The relay's process: `python -m soak.lab.relay_process NETWORK_FILE HERE:THERE...`, ports on loopback."""
+"""The process of the relay: `python -m soak.lab.relay_process NETWORK_FILE HERE:THERE...`, ports on loopback."""
 
 from __future__ import annotations
 
@@ -11,61 +11,61 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from soak.lab.files import replace_text
-from soak.lab.relay import RESEND_SECONDS, Network, heeded_path
+from soak.lab.relay import RESEND_SECONDS, Network, applied_path
 
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _PIECE_BYTES = 65_536
-_MOST_PIECES = 256  # under way in one direction of one connection
+_MAX_PIECES = 256  # on the way in one direction of one connection
 
 Piece = tuple[float, bytes]
 
 
-class Line:
-    """The way to one broker as it is now; every connection to it asks it."""
+class Route:
+    """The network between clients and one broker, shared by all their connections."""
 
-    def __init__(self, chance: random.Random, place: int = 1) -> None:
+    def __init__(self, chance: random.Random, number: int = 1) -> None:
         self._chance = chance
-        self._place = place  # of the broker, from 1
+        self._number = number  # of the broker, from 1
         self.network = Network()
         self.is_open = asyncio.Event()
-        self.heed(self.network)
+        self.apply(self.network)
 
-    def heed(self, told: Network) -> None:
-        self.network = told if told.only in (0, self._place) else Network()
+    def apply(self, network: Network) -> None:
+        self.network = network if network.only in (0, self._number) else Network()
         (self.is_open.clear if self.network.is_cut else self.is_open.set)()
 
-    def takes_seconds(self) -> float:
-        """Return how long the next piece is under way."""
+    def delay_seconds(self) -> float:
+        """Return how long the next piece is on the way."""
         is_lost = self._chance.random() < self.network.lost_ratio
         return self.network.delay_seconds + (RESEND_SECONDS if is_lost else 0.0)
 
 
 async def carry(
-    line: Line, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, port: int
+    route: Route, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, port: int
 ) -> None:
-    """Carry one direction of a connection until its source ends or its target is gone."""
-    under_way: asyncio.Queue[Piece] = asyncio.Queue(_MOST_PIECES)
-    out = asyncio.create_task(_deliver(line, under_way, target), name=f"deliver {port}")
+    """Carry one direction of a connection until its source ends or its target is closed."""
+    pieces: asyncio.Queue[Piece] = asyncio.Queue(_MAX_PIECES)
+    delivery = asyncio.create_task(_deliver(route, pieces, target), name=f"deliver {port}")
     clock = asyncio.get_running_loop()
     due = 0.0
     try:
         while piece := await source.read(_PIECE_BYTES):
-            due = max(due, clock.time() + line.takes_seconds())  # in order, as TCP is
-            await under_way.put((due, piece))
-        await under_way.put((due, b""))
-        await out
+            due = max(due, clock.time() + route.delay_seconds())  # in order, like TCP
+            await pieces.put((due, piece))
+        await pieces.put((due, b""))
+        await delivery
     finally:
-        out.cancel()
+        delivery.cancel()
 
 
 async def _deliver(
-    line: Line, under_way: asyncio.Queue[Piece], target: asyncio.StreamWriter
+    route: Route, pieces: asyncio.Queue[Piece], target: asyncio.StreamWriter
 ) -> None:
     clock = asyncio.get_running_loop()
     while True:
-        due, piece = await under_way.get()
+        due, piece = await pieces.get()
         await asyncio.sleep(max(0.0, due - clock.time()))
-        await line.is_open.wait()
+        await route.is_open.wait()
         if not piece:
             return
         target.write(piece)
@@ -73,65 +73,65 @@ async def _deliver(
 
 
 async def connect(
-    line: Line, there: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    route: Route, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     """Carry one connection; when one side ends, both do."""
-    await line.is_open.wait()
-    with contextlib.suppress(OSError):  # the broker is down: the client sees its connection end
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", there)
-        ways = [
-            asyncio.create_task(carry(line, reader, far_writer, port=there)),
-            asyncio.create_task(carry(line, far_reader, writer, port=there)),
+    await route.is_open.wait()
+    with contextlib.suppress(OSError):  # the broker is down: the client's connection ends
+        broker_reader, broker_writer = await asyncio.open_connection("127.0.0.1", port)
+        directions = [
+            asyncio.create_task(carry(route, reader, broker_writer, port=port)),
+            asyncio.create_task(carry(route, broker_reader, writer, port=port)),
         ]
-        done, left = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        for way in left:
-            way.cancel()
-        await asyncio.gather(*done, *left, return_exceptions=True)
-        far_writer.close()
+        done, pending = await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        for direction in pending:
+            direction.cancel()
+        await asyncio.gather(*done, *pending, return_exceptions=True)
+        broker_writer.close()
     writer.close()
 
 
 class NetworkFile:
-    """What the file says: the lines heed it whenever it is new."""
+    """The file with the network, which the routes apply whenever it changes."""
 
-    def __init__(self, path: Path, lines: Sequence[Line]) -> None:
+    def __init__(self, path: Path, routes: Sequence[Route]) -> None:
         self._path = path
-        self._lines = lines
+        self._routes = routes
         self._stamp = (0, 0)
 
-    def look(self) -> None:
+    def read(self) -> None:
         status = self._path.stat()
         stamp = (status.st_ino, status.st_mtime_ns)
         if stamp != self._stamp:
             text = self._path.read_text()
-            told = Network(**json.loads(text))
-            for line in self._lines:
-                line.heed(told)
-            with contextlib.suppress(OSError):  # no room: who told it learns that, and no client
-                replace_text(heeded_path(self._path), text)
+            network = Network(**json.loads(text))
+            for route in self._routes:
+                route.apply(network)
+            with contextlib.suppress(OSError):  # disk full: the caller of `apply` gets an error
+                replace_text(applied_path(self._path), text)
                 self._stamp = stamp
 
     async def watch(self) -> None:
         while True:
-            self.look()
-            await asyncio.sleep(_LOOK_SECONDS)
+            self.read()
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 async def serve(path: Path, pairs: list[tuple[int, int]]) -> None:
-    """Listen and carry until killed."""
-    lines = [Line(random.Random(), place) for place in range(1, len(pairs) + 1)]
-    for line, (here, there) in zip(lines, pairs, strict=True):
+    """Listen and carry until this process is killed."""
+    routes = [Route(random.Random(), number) for number in range(1, len(pairs) + 1)]
+    for route, (here, there) in zip(routes, pairs, strict=True):
 
         async def accept(
             reader: asyncio.StreamReader,
             writer: asyncio.StreamWriter,
-            line: Line = line,
+            route: Route = route,
             there: int = there,
         ) -> None:
-            await connect(line, there, reader, writer)
+            await connect(route, there, reader, writer)
 
         await asyncio.start_server(accept, "127.0.0.1", here)
-    await NetworkFile(path, lines).watch()
+    await NetworkFile(path, routes).watch()
 
 
 def main() -> None:

@@ -1,9 +1,10 @@
-"""A wall clock that a file sets: read by the interpreters of daemons at their start, as `sitecustomize`.
+"""A wall clock that a file steps; daemons load it at their start as `sitecustomize`.
 
-Python's own clock alone. A library under the whole process (libfaketime 0.9.10) sets those of the clients'
-libraries too, and those wait until an instant: set back, librdkafka takes two thirds of a processor to wait.
+Only Python's own clock is stepped. A library under the whole process (libfaketime 0.9.10) also steps the clocks
+of client libraries, which wait until an instant: after a step back, librdkafka spends two thirds of a processor
+on waiting.
 
-Imports the standard library alone: its file is copied to where the daemons find it.
+It imports only the standard library, because its file is copied to a folder on the daemons' path.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "SOAKD_LAB_CLOCK"
-"""Names the file: by how many nanoseconds the clock is ahead of the machine's."""
+"""Names the file, which holds the difference from the machine's clock in nanoseconds."""
 
-LOOK_NS = 200_000_000  # from one look at the file to the next
+READ_INTERVAL_NS = 200_000_000
 
 
 class SetClock:
-    """What takes the place of `time.time_ns` and `time.time`."""
+    """A replacement for `time.time_ns` and `time.time`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._machine_ns = time.time_ns
-        self._ahead_ns = self._look_ns = 0
+        self._offset_ns = self._next_read_ns = 0
 
     def time_ns(self) -> int:
         now_ns = time.monotonic_ns()
-        if now_ns >= self._look_ns:
-            self._look_ns = now_ns + LOOK_NS
-            with suppress(OSError):  # who set it has gone
-                self._ahead_ns = int(self._path.read_text())
-        return self._machine_ns() + self._ahead_ns
+        if now_ns >= self._next_read_ns:
+            self._next_read_ns = now_ns + READ_INTERVAL_NS
+            with suppress(OSError):  # the process that steps it has ended
+                self._offset_ns = int(self._path.read_text())
+        return self._machine_ns() + self._offset_ns
 
     def time(self) -> float:
         return self.time_ns() / 1e9

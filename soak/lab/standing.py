@@ -1,7 +1,7 @@
-"""A lab that stands until it is told to go: where its files are, what it consists of, how it is spoken to.
+"""A standing lab, which runs until `soak lab down`: its files, its state, and requests to its keeper.
 
-One of each kind of broker a user. A keeper, a process of its own, has the brokers as children, so none of
-them outlives it; the lock that it holds says whether it lives. Who starts or ends a lab holds another.
+A user has at most one of each kind of broker. The brokers are children of a keeper process, so none of them
+outlives it. The keeper holds a lock as long as it runs; a process that starts or ends a lab holds another.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from soak.core.plan.config import STRICT
 from soak.core.plan.plan import LabDrive
 from soak.core.units import SECOND_NS
 from soak.lab.drive import block_device
+from soak.lab.files import start_ticks
 from soak.runtime.context import boot_id
 from soak.service import children
 from soak.service.files import file_lock, is_locked, lock_holder, user_cache, write_atomically
 
 START_LIMIT_NS = 600 * SECOND_NS  # the jars may have to be fetched
-ANSWER_SECONDS = 300.0  # a cluster of many partitions takes its time to come back
+ANSWER_SECONDS = 300.0  # a cluster of many partitions needs minutes to start
 _POLL_NS = SECOND_NS // 20
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Asked:
-    """What a lab is to be."""
+class LabRequest:
+    """A request for a lab."""
 
     broker: str
-    folder: str  # of the brokers' files
+    folder: str  # for the brokers' files
     nodes: int = 1
-    partitions: int = 0  # it is to hold, copies included
+    partitions: int = 0  # replicas that it will hold
     settings: dict[str, str] = field(default_factory=dict)
-    drive: LabDrive | None = None  # an injected one for their data
+    drive: LabDrive | None = None  # injected drives for their data
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Part:
-    """One process of a lab; `start_ticks` tells it from another that got its number."""
+class ProcessState:
+    """One process of a lab; `start_ticks` distinguishes it from a later one with its number."""
 
     number: int
     pid: int
@@ -58,8 +59,8 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Injected:
-    """The injected drive of one broker; `control` is the file that it heeds."""
+class DriveState:
+    """The injected drive of one broker; `control` is the file that controls it."""
 
     number: int
     device: str
@@ -67,18 +68,18 @@ class Injected:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class State:
-    """What a lab is."""
+class LabState:
+    """A lab that runs."""
 
-    asked: Asked
+    asked: LabRequest
     addresses: dict[str, str]
-    parts: list[Part]
-    boot: str  # after another one the processes are nobody's
-    drives: list[Injected] = field(default_factory=list)
+    parts: list[ProcessState]
+    boot: str  # the processes do not survive it
+    drives: list[DriveState] = field(default_factory=list)
 
 
 class Home:
-    """The folder by which the lab of one kind is found again; nothing is created by looking."""
+    """The folder of the standing lab of one kind of broker; created by `up`."""
 
     def __init__(self, broker: str, root: Path | None = None) -> None:
         self.broker = broker
@@ -88,22 +89,22 @@ class Home:
         self.asked = self.path / "asked.json"
         self.state = self.path / "state.json"
         self.log = self.path / "keeper.log"
-        self.files = self.path / "files"  # of the brokers, unless another folder is named
+        self.files = self.path / "files"  # of the brokers, unless the user names another folder
 
     def is_held(self) -> bool:
-        """Return whether a keeper lives."""
+        """Return whether a keeper runs."""
         return is_locked(self.lock)
 
     def is_changing(self) -> bool:
-        """Return whether somebody starts or ends the lab."""
+        """Return whether a process is starting or ending the lab."""
         return is_locked(self.change_lock)
 
     @contextlib.contextmanager
-    def changed_by_us_alone(self) -> Iterator[None]:
-        """Keep others from starting or ending this lab while the block runs.
+    def change_locked(self) -> Iterator[None]:
+        """Keep other processes from starting or ending this lab during the block.
 
         Raises:
-            LabError: somebody is at it.
+            LabError: another process is starting or ending it.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -112,19 +113,19 @@ class Home:
                 raise LabError(f"{error}: it starts or ends the lab") from error
             yield
 
-    def read(self) -> State | None:
-        """Return what the lab is, or was before its keeper was killed; None when there is none."""
+    def read(self) -> LabState | None:
+        """Return the lab, also one whose keeper was killed; None if there is none."""
         try:
-            return TypeAdapter(State).validate_json(self.state.read_bytes())
+            return TypeAdapter(LabState).validate_json(self.state.read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
 
-    def write(self, state: State) -> None:
-        write_atomically(self.state, TypeAdapter(State).dump_json(state).decode())
+    def write(self, state: LabState) -> None:
+        write_atomically(self.state, TypeAdapter(LabState).dump_json(state).decode())
 
     @contextlib.contextmanager
     def socket_address(self) -> Iterator[str]:
-        """Give the keeper's address: through a descriptor, as an address of this kind has 107 bytes."""
+        """Give the keeper's address through a descriptor, because socket addresses are limited to 107 bytes."""
         descriptor = os.open(self.path, os.O_PATH | os.O_DIRECTORY)
         try:
             yield f"/proc/self/fd/{descriptor}/keeper.sock"
@@ -132,22 +133,22 @@ class Home:
             os.close(descriptor)
 
 
-def up(home: Home, asked: Asked, *, prepare: Callable[[], None] = lambda: None) -> State:
-    """Start a lab and return when it serves clients; first `prepare`, once nobody else can start one.
+def up(home: Home, asked: LabRequest, *, prepare: Callable[[], None] = lambda: None) -> LabState:
+    """Start a lab and return when it serves clients; call `prepare` first, under the lock.
 
-    What a lab whose keeper was killed left behind is cleared away first.
+    The processes of a lab whose keeper was killed are killed first.
 
     Raises:
-        LabError: there is one already, or it did not start; nothing is left then.
+        LabError: there is a lab already, or it did not start; nothing is left running then.
     """
-    with home.changed_by_us_alone():
+    with home.change_locked():
         if home.is_held():
             raise LabError(
                 f"a lab's {home.broker} is up already; `soak lab down {home.broker}` ends it"
             )
         prepare()
         clear(home)
-        write_atomically(home.asked, TypeAdapter(Asked).dump_json(asked).decode())
+        write_atomically(home.asked, TypeAdapter(LabRequest).dump_json(asked).decode())
         home.log.unlink(missing_ok=True)
         with home.log.open("ab", buffering=0) as log:
             keeper = subprocess.Popen(
@@ -165,10 +166,10 @@ def up(home: Home, asked: Asked, *, prepare: Callable[[], None] = lambda: None) 
 
 
 def ask(home: Home, action: str, number: int = 0) -> None:
-    """Have the keeper do something with node `number`, or with all, and return when it is done.
+    """Send the keeper a request for node `number`, or for all (0), and return when it is done.
 
     Raises:
-        LabError: there is no lab, or it failed.
+        LabError: there is no lab, or the request failed.
     """
     if not home.is_held():
         raise LabError(f"no lab's {home.broker} is up; `soak lab up {home.broker}` starts one")
@@ -181,51 +182,51 @@ def ask(home: Home, action: str, number: int = 0) -> None:
         except OSError as error:
             raise LabError(f"the keeper of the lab's {home.broker} does not answer") from error
     if answer.get("error", "it ended") != "":
-        raise LabError(answer.get("error") or f"the keeper has ended; {home.log} says why")
+        raise LabError(answer.get("error") or f"the keeper has ended; see {home.log}")
 
 
 def down(home: Home) -> None:
-    """End a lab and clear away what killed ones left; files stay, but on an injected drive.
+    """End a lab and remove the remains of killed ones; its files stay, except on injected drives.
 
     Raises:
-        LabError: it does not end, or somebody else is starting or ending it.
+        LabError: it does not end, or another process is starting or ending it.
     """
     if home.path.exists():
-        with home.changed_by_us_alone():
+        with home.change_locked():
             if home.is_held():
-                if home.read() is None:  # who waited for it to come up was killed
+                if home.read() is None:  # the command that started it was killed
                     end_holder(home.lock)
                 else:
                     ask(home, "down")
                 _await_end(home)
             clear(home)
-    block_device.clear_left()
+    block_device.clear_abandoned()
 
 
 def end_holder(lock: Path) -> int:
-    """Have the process that holds a lock undo what it has begun and end; return its number.
+    """Send SIGTERM to the process that holds a lock and return its id; it cleans up before it ends.
 
     Raises:
-        LabError: it has not said who it is, or is another user's.
+        LabError: the lock does not name its holder yet, or the process belongs to another user.
     """
     process = lock_holder(lock)
     if process is None:
-        raise LabError(f"{lock}: who holds it is about to begin or to end; try again")
+        raise LabError(f"{lock}: its holder is just starting or ending; try again")
     try:
         os.kill(process, signal.SIGTERM)
     except ProcessLookupError:  # it has ended meanwhile
         pass
     except PermissionError as error:
-        raise LabError(f"process {process} is not this user's to end") from error
+        raise LabError(f"process {process} belongs to another user") from error
     return process
 
 
 def clear(home: Home) -> None:
-    """Kill what a lab whose keeper is gone left running, and forget it."""
+    """Kill the processes of a lab whose keeper has ended, and remove its state."""
     state = home.read()
     for part in state.parts if state and state.boot == boot_id() else ():
         with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(part.pid)  # from here on the number is nobody else's
+            descriptor = os.pidfd_open(part.pid)  # from here on the number stays its own
             try:
                 if start_ticks(part.pid) == part.start_ticks:
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -235,27 +236,16 @@ def clear(home: Home) -> None:
     (home.path / "keeper.sock").unlink(missing_ok=True)
 
 
-def start_ticks(pid: int) -> int | None:
-    """Return when a process began, in the kernel's ticks since the boot; None when it has ended."""
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return (
-        None if words[0] in "ZX" else int(words[19])
-    )  # proc(5): the 22nd field, the 3rd is here the 1st
-
-
 def _await_end(home: Home) -> None:
     clock = SystemClock()
     deadline_ns = clock.mono_ns() + int(ANSWER_SECONDS) * SECOND_NS
     while home.is_held():
         if clock.mono_ns() > deadline_ns:
-            raise LabError(f"the lab's {home.broker} does not end; {home.log} may say why")
+            raise LabError(f"the lab's {home.broker} does not end; see {home.log}")
         clock.sleep_until(clock.mono_ns() + _POLL_NS)
 
 
-def _await_up(home: Home, keeper: subprocess.Popen[bytes]) -> State:
+def _await_up(home: Home, keeper: subprocess.Popen[bytes]) -> LabState:
     clock = SystemClock()
     deadline_ns = clock.mono_ns() + START_LIMIT_NS
     while clock.mono_ns() < deadline_ns:
@@ -265,4 +255,4 @@ def _await_up(home: Home, keeper: subprocess.Popen[bytes]) -> State:
         if keeper.poll() is not None:
             raise LabError(children.log_tail(home.log).strip() or "the lab's keeper has ended")
         clock.sleep_until(clock.mono_ns() + _POLL_NS)
-    raise LabError(f"the lab was not up in {START_LIMIT_NS // SECOND_NS} s; {home.log} may say why")
+    raise LabError(f"the lab was not up in {START_LIMIT_NS // SECOND_NS} s; see {home.log}")

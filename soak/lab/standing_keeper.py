@@ -1,4 +1,4 @@
-"""Keeps a lab: `python -m soak.lab.standing_keeper HOME`, started by `soak.lab.standing`."""
+"""The keeper process of a standing lab: `python -m soak.lab.standing_keeper HOME`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from soak.core.clock import SystemClock
 from soak.core.errors import LabError, RunFolderError, SoakError
 from soak.core.plan.config import STRICT
 from soak.core.units import SECOND_NS
+from soak.lab.files import start_ticks
 from soak.lab.lab import Lab, start_lab
 from soak.lab.ports import Node, Running
-from soak.lab.standing import Asked, Home, Injected, Part, State, start_ticks
+from soak.lab.standing import DriveState, Home, LabRequest, LabState, ProcessState
 from soak.runtime.context import boot_id
 from soak.service.files import file_lock, write_atomically
 from soak.service.signals import exit_on_sigterm
@@ -31,7 +32,7 @@ _ACTIONS: Mapping[str, Callable[[Node], None]] = {
     "stop": lambda node: node.stop(),
 }
 _TRIES = 25
-_ASK_SECONDS = 10.0  # for the words of a request, which come at once
+_REQUEST_SECONDS = 10.0  # a client sends its request at once
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -41,14 +42,14 @@ class _Request:
 
 
 def keep(home: Home) -> None:
-    """Start what is asked for and serve requests until told to end, by one of them or by SIGTERM.
+    """Start the lab and serve requests until one of them, or SIGTERM, ends it.
 
     Raises:
-        SoakError: it could not be started; nothing is left running.
+        SoakError: the lab could not be started; nothing is left running.
     """
-    asked = TypeAdapter(Asked).validate_json(home.asked.read_bytes())
+    asked = TypeAdapter(LabRequest).validate_json(home.asked.read_bytes())
     with contextlib.ExitStack() as stack:
-        _take(home, stack)
+        _take_lock(home, stack)
         folder = Path(asked.folder)
         _claim(folder, asked)
         lab = start_lab(
@@ -73,8 +74,8 @@ def keep(home: Home) -> None:
             (home.path / "keeper.sock").unlink(missing_ok=True)
 
 
-def _take(home: Home, stack: contextlib.ExitStack) -> None:
-    """Take the lock that says that this keeper lives; who looks at it holds it for a moment."""
+def _take_lock(home: Home, stack: contextlib.ExitStack) -> None:
+    """Take the keeper's lock; a process that checks it holds it for a moment."""
     clock = SystemClock()
     for last in (False,) * _TRIES + (True,):
         try:
@@ -87,53 +88,52 @@ def _take(home: Home, stack: contextlib.ExitStack) -> None:
             return
 
 
-def _claim(folder: Path, asked: Asked) -> None:
-    """Note what a folder's files are of.
+def _claim(folder: Path, asked: LabRequest) -> None:
+    """Note in a folder which lab its files belong to.
 
     Raises:
-        LabError: they are of a lab of another kind or size.
+        LabError: they belong to a lab of another kind or size.
     """
     mark = folder / "soak-lab.json"
     own = {"broker": asked.broker, "nodes": asked.nodes}
-    if mark.exists() and json.loads(mark.read_text()) != own:
-        was = json.loads(mark.read_text())
+    if mark.exists() and (other := json.loads(mark.read_text())) != own:
         raise LabError(
-            f"{folder} holds a {was['broker']} of {was['nodes']} brokers; name another --dir"
+            f"{folder} holds a {other['broker']} of {other['nodes']} brokers; name another --dir"
         )
     write_atomically(mark, json.dumps(own))
 
 
-def serve(home: Home, asked: Asked, lab: Lab, listener: socket.socket) -> None:
-    """Answer requests until one asks to end; none of them can end it otherwise."""
+def serve(home: Home, asked: LabRequest, lab: Lab, listener: socket.socket) -> None:
+    """Answer requests until one is `down`; an error in a request does not end the lab."""
     action = ""
     while action != "down":
         connection, _ = listener.accept()
         with connection:
-            connection.settimeout(_ASK_SECONDS)
-            action, error = _done(lab.broker, connection)
+            connection.settimeout(_REQUEST_SECONDS)
+            action, error = _handle(lab.broker, connection)
             try:
                 home.write(_state(asked, lab))
                 connection.sendall(json.dumps({"error": error}).encode() + b"\n")
-            except OSError as failure:  # whoever asked has gone, or the drive is full
+            except OSError as failure:  # the client has ended, or the disk is full
                 print(f"no answer to {action!r}: {failure}", file=sys.stderr, flush=True)  # noqa: T201  # its log
 
 
-def _done(running: Running, connection: socket.socket) -> tuple[str, str]:
-    """Do what a connection asks for; return what that was, and what went wrong, or ""."""
+def _handle(running: Running, connection: socket.socket) -> tuple[str, str]:
+    """Handle the request of a connection; return its action, and the error or ""."""
     try:
-        request = _request(connection.makefile("rb").readline(4096))
+        request = _parse_request(connection.makefile("rb").readline(4096))
         if request.action != "down":
-            _do(running, request)
+            _apply(running, request)
     except (SoakError, OSError, subprocess.SubprocessError) as failure:
         return "", str(failure) or repr(failure)
     return request.action, ""
 
 
-def _request(line: bytes) -> _Request:
-    """Return what is asked for.
+def _parse_request(line: bytes) -> _Request:
+    """Return the request in a line.
 
     Raises:
-        LabError: nothing that there is.
+        LabError: it is not a request.
     """
     try:
         return TypeAdapter(_Request).validate_json(line)
@@ -141,26 +141,26 @@ def _request(line: bytes) -> _Request:
         raise LabError(f"not a request: {line[:200]!r}") from error
 
 
-def _do(running: Running, request: _Request) -> None:
-    """Do it to one node, or to all.
+def _apply(running: Running, request: _Request) -> None:
+    """Apply a request to one node, or to all.
 
     Raises:
-        LabError: there is no such node, or it failed.
+        LabError: there is no such node, or the request failed.
     """
     nodes = [node for node in running.nodes if request.number in (0, node.number)]
     if not nodes:
         known = ", ".join(str(node.number) for node in running.nodes)
         raise LabError(f"the lab has no broker {request.number}; known: {known}")
     if request.number == 0 and request.action == "restart":
-        running.restart()  # at once: brokers need each other to become ready
+        running.restart()  # all at once, because brokers need each other to become ready
         return
     for node in nodes:
         _ACTIONS[request.action](node)
 
 
-def _state(asked: Asked, lab: Lab) -> State:
+def _state(asked: LabRequest, lab: Lab) -> LabState:
     parts = [
-        Part(
+        ProcessState(
             number=node.number,
             pid=node.pid,
             start_ticks=start_ticks(node.pid) or 0,
@@ -169,10 +169,10 @@ def _state(asked: Asked, lab: Lab) -> State:
         for node in lab.broker.nodes
     ]
     drives = [
-        Injected(number=number, device=made.device, control=str(made.control))
+        DriveState(number=number, device=made.device, control=str(made.control))
         for number, made in lab.drives.items()
     ]
-    return State(
+    return LabState(
         asked=asked,
         addresses=dict(lab.broker.addresses),
         parts=parts,

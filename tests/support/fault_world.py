@@ -91,7 +91,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         drives = {}
         for number in WITH_DRIVE:
-            drives[number] = drive.start(folder / f"drive-{number}", capacity_bytes=2**26)
+            drives[number] = drive.start_drive(folder / f"drive-{number}", capacity_bytes=2**26)
             stack.callback(drives[number].close)
         daemons = {
             name: children.spawn(["sleep", "600"], log_path=folder / "log")

@@ -45,7 +45,7 @@ DEFAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodePorts:
     """Where one node listens on loopback: for clients, and for controllers."""
 
     number: int  # `node.id`, from 1
@@ -59,7 +59,7 @@ class Place:
 
 
 def server_properties(
-    data: Path, place: Place, cluster: Sequence[Place], settings: Mapping[str, str]
+    data: Path, place: NodePorts, cluster: Sequence[NodePorts], settings: Mapping[str, str]
 ) -> str:
     """Return the configuration of one of the nodes of a cluster.
 
@@ -103,7 +103,7 @@ def server_properties(
     return properties({**defaults, **settings, **own})
 
 
-def _extra_listeners(settings: Mapping[str, str], cluster: Sequence[Place]) -> list[str]:
+def _extra_listeners(settings: Mapping[str, str], cluster: Sequence[NodePorts]) -> list[str]:
     found = _split_list(settings.get("listeners", ""))
     for listener in found:
         if not _ON_LOOPBACK.fullmatch(listener):
@@ -248,7 +248,7 @@ _STOP_SECONDS = 20
 class KafkaNode:
     """A broker process; implements `soak.lab.ports.Node`."""
 
-    def __init__(self, folder: Path, machine: NodeMachine, place: Place, data: Path) -> None:
+    def __init__(self, folder: Path, machine: NodeMachine, place: NodePorts, data: Path) -> None:
         self._folder = folder
         self._machine = machine
         self._console = folder / "logs" / "console.log"
@@ -345,7 +345,7 @@ class KafkaNode:
 
 # --- A real Kafka cluster on this machine: each node a process, its own data folder and ports.
 
-MOST_NODES = 9
+MAX_NODES = 9
 LOCK = cache.KAFKA_LOCK
 
 _TRIES = 3
@@ -439,10 +439,10 @@ class Kafka:
                 pass
 
 
-def _places(nodes: int, *, relayed: bool) -> list[Place]:
+def _places(nodes: int, *, relayed: bool) -> list[NodePorts]:
     ports = iter(free_ports((3 if relayed else 2) * nodes))
     return [
-        Place(number, next(ports), next(ports), next(ports) if relayed else 0)
+        NodePorts(number, next(ports), next(ports), next(ports) if relayed else 0)
         for number in range(1, nodes + 1)
     ]
 
@@ -451,7 +451,7 @@ def _configured(
     folder: Path,
     settings: Mapping[str, str],
     machine: NodeMachine,
-    places: Sequence[Place],
+    places: Sequence[NodePorts],
     drives: Mapping[int, Path],
 ) -> list[KafkaNode]:
     homes = [folder / f"node-{place.number}" for place in places]

@@ -321,7 +321,7 @@ def _reason(said: str) -> str:
 # Broker and bookie are one JVM, so one signal stops or kills both, and the data of both lies below one
 # folder. The ports of a folder stay: a bookie is known by its port, and would refuse another's ledgers.
 
-MOST_NODES = 1  # a standalone
+MAX_NODES = 1  # a standalone
 
 LOCK = Path(cache.__file__).parent / "pulsar.lock"
 
@@ -351,7 +351,7 @@ def start(
     Raises:
         LabError: it could not be fetched or started; the message ends with its last log lines.
     """
-    if nodes > MOST_NODES:
+    if nodes > MAX_NODES:
         raise LabError(f"the lab's Pulsar has one node, not {nodes}")
     jars = cache.fetch(LOCK)
     folder = folder.absolute()

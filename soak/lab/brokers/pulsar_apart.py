@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from soak.core.errors import LabError
-from soak.lab.broker_setup import check_settings, free_ports, listens, properties
+from soak.lab.broker_setup import check_settings, free_ports, is_listening, properties
 from soak.lab.brokers import pulsar
 from soak.lab.brokers import pulsar as standalone
 from soak.lab.brokers.pulsar import Program, PulsarNode, run_once
@@ -113,7 +113,7 @@ def _checked(own: Mapping[str, str], settings: Mapping[str, str]) -> str:
 # The bookie's journal has a folder of its own, so it can lie on a drive of its own: `drives[1]` holds the
 # journal and `drives[2]`, or else `drives[1]` too, the ledgers. It takes three times a standalone's memory.
 
-MOST_NODES = 1  # one bookie and one broker
+MAX_NODES = 1  # one bookie and one broker
 LOCK = pulsar.LOCK
 
 _SETUP_SECONDS = 120.0
@@ -136,7 +136,7 @@ def start(
     Raises:
         LabError: one could not be fetched or started; none is left running.
     """
-    if nodes > MOST_NODES or relayed:
+    if nodes > MAX_NODES or relayed:
         raise LabError("the lab's Pulsar in parts has one broker, and no relay")
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ class Apart:
                 1,
                 self._program("bookie", BOOKIE, "--conf", str(bookie)),
                 folders.ledgers,
-                lambda: listens(ports.bookie),
+                lambda: is_listening(ports.bookie),
             ),
             PulsarNode(
                 2,
@@ -195,7 +195,7 @@ class Apart:
                 3,
                 self._program("zookeeper", ZOOKEEPER, str(zookeeper)),
                 folders.metadata,
-                lambda: listens(ports.zookeeper),
+                lambda: is_listening(ports.zookeeper),
             ),
         )
         self._configurations: dict[Path, Callable[[Mapping[str, str]], str]] = {

@@ -1,18 +1,17 @@
-"""A flash drive's erased pages: while they last writes are quick, then they wait for the drive's collection.
+"""A model of a flash drive's erased pages: writes are fast until they run out, then wait for collection.
 
-Loaded by nbdkit too, in the system's Python, so it imports the standard library alone. No IO, no clock.
+nbdkit loads this module too, in the system's Python, so it imports only the standard library. No IO, no clock.
 
 Model: a drive of L logical pages has P = L (1 + spare_ratio) physical ones, each erased, stale or valid. A
-page that is written takes an erased one; what it held before becomes stale, as a page that is trimmed does.
-In the background stale pages are erased, more slowly the fewer of the used pages they are: at
-collected_pages_per_second times stale / (stale + valid), since to erase a block is to move what is valid in
-it. A write that finds no erased page waits until its pages would have been collected; all stand in one queue.
-While one waits the drive may collect faster, as it does nothing else: background and foreground collection.
+write takes an erased page; the old page of the same address becomes stale, as does a trimmed page. In the
+background the drive erases stale pages, more slowly the fewer of the used pages are stale: at
+collected_pages_per_second times stale / (stale + valid), because erasing a block means moving its valid pages.
+A write that finds no erased page waits until its pages would have been collected; all writes share one queue.
+Meanwhile the drive may collect faster, because it does nothing else: background and foreground collection.
 
-What is trimmed shares its blocks with pages that stay valid, and those are moved before a block is free: of a
-drive that is valid to the share u, 1 / (1 - u) pages a page (Hu et al. 2009, doi:10.1145/1534530.1534544). So
-a trim is work, more of it the more is trimmed and the fuller the drive; how much a page takes is set, and as
-a rule nothing.
+Trimmed pages share their blocks with valid pages, which are moved before a block is free: on a drive whose
+share u is valid, 1 / (1 - u) pages for each page (Hu et al. 2009, doi:10.1145/1534530.1534544). So a trim is
+work, the more the more is trimmed and the fuller the drive is; the time for a page is a setting, 0 by default.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ from dataclasses import dataclass
 
 PAGE_BYTES = 4096
 _MIB_PAGES = 2**20 // PAGE_BYTES
-_STEP_SECONDS = 0.1  # of the collection, whose rate changes as it goes
-_LEAST_SECONDS = 0.001
-_MOST_STEPS = 1000
+_STEP_SECONDS = 0.1  # of the collection, whose rate changes with the pages
+_MIN_STEP_SECONDS = 0.001
+_MAX_STEPS = 1000
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a drive is; all but the first three may change while it works."""
+    """The properties of a drive; all but the first three may change while it is in use."""
 
-    spare_ratio: float = 0.28  # physical pages beyond the logical ones, of these
-    is_full: bool = True  # every logical page was written once, as after a long life without trim
-    kept_ratio: float = 0.0  # else: of the logical pages, valid for good, as what others wrote once
-    collected_pages_per_second: float = 10_000.0  # as if nothing were valid
-    foreground_ratio: float = 1.0  # so many times as fast while a write waits
+    spare_ratio: float = 0.28  # physical pages beyond the logical ones, as a share of these
+    is_full: bool = True  # every logical page is valid, as after a long life without trim
+    kept_ratio: float = 0.0  # else: share of the logical pages that stays valid for good
+    collected_pages_per_second: float = 10_000.0  # if no page were valid
+    foreground_ratio: float = 1.0  # factor of that rate while a write waits
     write_seconds: float = 0.0
     flush_seconds: float = 0.0
-    starved_seconds: float = 0.0  # longer for each write that finds no erased page
-    trim_seconds_per_mib: float = 0.0  # of what was valid, on a drive that is all but empty
+    starved_seconds: float = 0.0  # added to each write that finds no erased page
+    trim_seconds_per_mib: float = 0.0  # of valid pages, on a nearly empty drive
 
 
 class Flash:
-    """The pages of one drive; `now` is a clock in seconds that never goes back. For one thread at a time."""
+    """The pages of one drive; `now` is a monotonic clock in seconds. For one thread at a time."""
 
     def __init__(self, capacity_bytes: int, settings: Settings, now: float) -> None:
         logical = capacity_bytes // PAGE_BYTES
@@ -60,11 +59,11 @@ class Flash:
         self.starved_at_written_pages: int | None = None  # when the pool ran out, the first time
 
     def write(self, offset: int, count: int, now: float) -> float:
-        """Take pages for so many bytes; return how many seconds that takes."""
+        """Take pages for this many bytes; return how many seconds the write takes."""
         self.collect(now)
         first, last = _pages(offset, count)
         pages = last - first
-        # Beside what is kept for good there may be no room: then some of that goes.
+        # If the pages that are kept for good leave no room, some of them are replaced.
         fresh = min(self._is_valid.count(0, first, last), self._logical - self.valid)
         self._is_valid[first:last] = b"\x01" * pages
         self.valid += fresh
@@ -80,7 +79,7 @@ class Flash:
         return self.settings.write_seconds + self.settings.starved_seconds + debt_seconds
 
     def trim(self, offset: int, count: int, now: float) -> float:
-        """Take so many bytes for no longer needed, whole pages only; return how long the drive is at it."""
+        """Discard the whole pages among these bytes; return how many seconds the drive is busy with it."""
         self.collect(now)
         first, last = -(-offset // PAGE_BYTES), (offset + count) // PAGE_BYTES
         freed = self._is_valid.count(1, first, last) if first < last else 0
@@ -94,21 +93,21 @@ class Flash:
         return moved / _MIB_PAGES * self.settings.trim_seconds_per_mib
 
     def collect(self, now: float) -> None:
-        """Let the drive erase stale pages until now."""
-        left = now - self._at
-        step = max(_STEP_SECONDS, left / _MOST_STEPS)
-        while left > 0 and self.stale > 0:
-            rate, seconds = self._collected_per_second(), min(step, left)
+        """Erase stale pages until now."""
+        remaining = now - self._at
+        step = max(_STEP_SECONDS, remaining / _MAX_STEPS)
+        while remaining > 0 and self.stale > 0:
+            rate, seconds = self._collected_per_second(), min(step, remaining)
             if self.erased < 0:
-                seconds = min(seconds, max(-self.erased / rate, _LEAST_SECONDS))
+                seconds = min(seconds, max(-self.erased / rate, _MIN_STEP_SECONDS))
             collected = min(self.stale, rate * seconds)
             self.stale -= collected
             self.erased += collected
-            left -= seconds
+            remaining -= seconds
         self._at = now
 
     def _collected_per_second(self) -> float:
-        """Return the rate now, in pages; never 0 where one is missing: then some are stale."""
+        """Return the rate now, in pages; above 0 whenever a write waits, because some pages are stale then."""
         rate = self.settings.collected_pages_per_second
         if self.erased < 0:
             rate *= self.settings.foreground_ratio

@@ -1,4 +1,4 @@
-"""The files of an injected drive: its folder, its registration below /run, and the control file that sets its faults."""
+"""The files of an injected drive: its folder, its registration below /run, its commands and its status."""
 
 from __future__ import annotations
 
@@ -21,19 +21,26 @@ from soak.core.units import SECOND_NS
 from soak.lab.drive.flash import Settings
 from soak.lab.files import replace_text
 
+REGISTRATIONS = Path("/run/soakd/drives")
+"""One folder a drive; a boot empties it, as it ends mounts."""
+
+_POLL_SECONDS = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class DriveFolder:
-    """Paths only; nothing is created by looking."""
+    """The paths of a drive's files."""
 
     path: Path
 
     @property
     def control(self) -> Path:
+        """Return the file that holds the last `DriveCommand`."""
         return self.path / "control.json"
 
     @property
     def counters(self) -> Path:
+        """Return the file that holds the last `DriveStatus`."""
         return self.path / "counters.json"
 
     @property
@@ -54,127 +61,120 @@ class DriveFolder:
         return self.path / "drive.log"
 
 
-# --- Where drives are known by: a folder each below `/run`, which a boot empties as it ends mounts.
-# It is locked for as long as somebody puts the drive together, keeps it or takes it apart. So two never
-# work on
-# one drive, and what is there without its lock was left by a keeper that was killed. It also holds the
-# drive's
-# socket: the address of one has 107 bytes at most, more than the path of a run may leave.
+@dataclass(frozen=True, slots=True)
+class DriveCommand:
+    """How the drive answers from now on."""
 
-ROOT = Path("/run/soakd/drives")
-_POLL_SECONDS = 0.05
+    delay_seconds: float = 0.0  # added to every write and every flush
+    is_stopped: bool = False  # no request is answered
+    error: Literal["", "EIO", "ENOSPC"] = ""  # every write and every flush fails with it
+    read_seconds_per_mib: float = 0.0  # during which the drive does nothing else
+    write_seconds_per_mib: float = 0.0  # as above
+    flash: Settings | None = None  # the model of its erased pages; None: it never runs out of them
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place of one drive; nothing is created by looking."""
+class DriveStatus:
+    """Counters since the drive started; those of pages are 0 without a model of erased pages."""
+
+    written_bytes: int = 0
+    read_bytes: int = 0
+    flushes: int = 0
+    trimmed_bytes: int = 0
+    waited_seconds: float = 0.0  # sum over all requests
+    erased_pages: float = 0.0  # below 0: writes wait for this many
+    valid_pages: int = 0
+    starved_writes: int = 0
+    aged_written_bytes: int | None = None  # written when the model of erased pages was set
+    starved_written_bytes: int | None = None  # written when a write first waited for an erased page
+    starved_wall_ns: int | None = None
+    blocked_wall_ns: int | None = None  # when a write or flush first waited for trims or reads
+
+
+def write_command(path: Path, command: DriveCommand) -> None:
+    """Write a command, which the drive reads with its next request."""
+    replace_text(path, json.dumps(asdict(command)))
+
+
+def read_status(path: Path) -> DriveStatus:
+    """Return the last status, at most half a second old; zeros before the first one."""
+    try:
+        return TypeAdapter(DriveStatus).validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return DriveStatus()
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A folder by which every process of this machine knows a drive.
+
+    A process locks it while it mounts, keeps or unmounts the drive, so that no two do so at once. What
+    exists without a lock was left by a keeper that was killed. It also holds the drive's socket, whose
+    address may have 107 bytes at most: less than the path of a run may need.
+    """
 
     path: Path
 
     @property
     def link(self) -> Path:
-        """Return what leads to the drive's folder, as long as something of it may be there."""
+        """Return the link to the drive's folder; it exists while parts of the drive may exist."""
         return self.path / "folder"
 
     @property
     def socket(self) -> Path:
         return self.path / "nbd.sock"
 
-    def note(self, folder: Path) -> None:
-        """Name the drive's folder, before anything is done there."""
+    def note_folder(self, folder: Path) -> None:
+        """Link to the drive's folder; call this before the drive is mounted."""
         self.link.unlink(missing_ok=True)
         self.link.symlink_to(folder)
 
-    def forget(self) -> None:
-        """Remove it, by who holds it: nothing of the drive is there any more."""
+    def remove(self) -> None:
+        """Remove the registration of a drive that is unmounted; only while it is locked."""
         for name in (self.socket, self.link):
             name.unlink(missing_ok=True)
         self.path.rmdir()
 
 
-def place_of(folder: Path) -> Place:
-    """Return the place of the drive whose folder has this path, as the kernel has it."""
-    return Place(ROOT / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16])
+def registration_of(folder: Path) -> Registration:
+    """Return the registration of the drive in a folder, given by its resolved path."""
+    return Registration(REGISTRATIONS / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16])
 
 
-def places() -> list[Place]:
-    """Return all that are there now."""
-    return [Place(path) for path in sorted(ROOT.glob("*"))]
+def registrations() -> list[Registration]:
+    """Return the registrations of all drives that exist now."""
+    return [Registration(path) for path in sorted(REGISTRATIONS.glob("*"))]
 
 
 @contextlib.contextmanager
-def held(place: Place, limit_seconds: float, stop: threading.Event | None = None) -> Iterator[None]:
-    """Hold a place while the block runs, which may `forget` it; the kernel frees it with the process.
+def locked(
+    registration: Registration, limit_seconds: float, stop: threading.Event | None = None
+) -> Iterator[None]:
+    """Lock a registration for the block, which may remove it; the kernel unlocks it if the process dies.
 
     Raises:
-        LabError: somebody else held it for so long, or until `stop` was set.
+        LabError: another process held the lock for the whole time, or until `stop` was set.
     """
-    clock, told = SystemClock(), stop or threading.Event()
+    clock, stopped = SystemClock(), stop or threading.Event()
     deadline_ns = clock.mono_ns() + int(limit_seconds * SECOND_NS)
-    while (descriptor := _taken(place.path)) is None:
-        if clock.mono_ns() >= deadline_ns or told.wait(_POLL_SECONDS):
-            raise LabError("another keeper has the drive of this folder, or takes it apart still")
+    while (descriptor := _try_lock(registration.path)) is None:
+        if clock.mono_ns() >= deadline_ns or stopped.wait(_POLL_SECONDS):
+            raise LabError("another keeper holds the drive of this folder, or still unmounts it")
     try:
         yield
     finally:
         os.close(descriptor)
 
 
-def _taken(path: Path) -> int | None:
-    """Return a descriptor that holds the folder, made if it is not there; None when another has it."""
-    with contextlib.suppress(FileExistsError):  # also of one that is removed while it is looked at
+def _try_lock(path: Path) -> int | None:
+    """Create the folder if needed and return a descriptor that locks it; None if another process does."""
+    with contextlib.suppress(FileExistsError):  # raised too if it is removed at the same time
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.ExitStack() as undo, contextlib.suppress(BlockingIOError, FileNotFoundError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         undo.callback(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(descriptor), path.stat()):  # else it was removed meanwhile
+        if os.path.samestat(os.fstat(descriptor), path.stat()):  # not removed meanwhile
             undo.pop_all()
             return descriptor
     return None
-
-
-# --- What a lab's drive is told while it works, and what it says of itself: two files in its folder.
-
-
-@dataclass(frozen=True, slots=True)
-class DriveCommand:
-    """How the drive answers from now on."""
-
-    delay_seconds: float = 0.0  # more for every write and every flush
-    is_stopped: bool = False  # no request is answered
-    error: Literal["", "EIO", "ENOSPC"] = ""  # what every write and every flush fails with
-    read_seconds_per_mib: float = 0.0  # in which the drive does nothing else
-    write_seconds_per_mib: float = 0.0  # the same
-    flash: Settings | None = None  # the erased pages it lives on; without them it never starves
-
-
-@dataclass(frozen=True, slots=True)
-class DriveStatus:
-    """What the drive has done since it came up; the pages are those of `Told.flash`, 0 without."""
-
-    written_bytes: int = 0
-    read_bytes: int = 0
-    flushes: int = 0
-    trimmed_bytes: int = 0
-    waited_seconds: float = 0.0  # of all requests together
-    erased_pages: float = 0.0  # below 0: writes wait for so many
-    valid_pages: int = 0
-    starved_writes: int = 0
-    aged_written_bytes: int | None = None  # written by when it was told of its pages
-    starved_written_bytes: int | None = None  # and by when the first write waited for one
-    starved_wall_ns: int | None = None
-    blocked_wall_ns: int | None = None  # when a write or flush first waited for trims or reads
-
-
-def write_command(path: Path, told: DriveCommand) -> None:
-    """Let the drive read this with its next request."""
-    replace_text(path, json.dumps(asdict(told)))
-
-
-def read_status(path: Path) -> DriveStatus:
-    """Return what it said last, at most half a second ago; nothing yet is all zeros."""
-    try:
-        return TypeAdapter(DriveStatus).validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return DriveStatus()

@@ -1,8 +1,8 @@
-"""Puts a lab's drive together and takes it apart: `python -m soak.lab.drive.keeper FOLDER BYTES FILESYSTEM`.
+"""The keeper process of an injected drive: `python -m soak.lab.drive.keeper FOLDER BYTES FILESYSTEM`.
 
-A process of its own, which SIGTERM ends and which gets one when its parent dies: so mounts and loop devices
-do not outlive a test or a drill that was killed. What it leaves when it is killed itself, the next one in its
-folder clears, and every lab that starts or ends on this machine.
+It mounts the drive and removes it when it gets SIGTERM, which it also gets when its parent dies: so mounts
+and loop devices do not outlive a test or a drill that was killed. If the keeper itself is killed, the next one
+in its folder removes the drive, as does every lab that starts or ends on this machine.
 """
 
 from __future__ import annotations
@@ -17,42 +17,41 @@ from pathlib import Path
 from soak.core.clock import SystemClock
 from soak.core.errors import LabError
 from soak.core.units import SECOND_NS
-from soak.lab.drive import block_device as mounts
-from soak.lab.drive import folder as drive_place
+from soak.lab.drive import block_device
 from soak.lab.drive.drive import FILESYSTEMS, UNDO_SECONDS
-from soak.lab.drive.folder import DriveFolder
+from soak.lab.drive.folder import DriveFolder, locked, registration_of
 from soak.lab.files import replace_text
 from soak.service import children
 from soak.service.signals import stop_event
 
-PLUGIN = Path(__file__).with_name("drive_nbdkit.py")
-THREADS = 64  # so many writes may wait, and a read is still answered
+PLUGIN = Path(__file__).with_name("nbdkit_plugin.py")
+THREADS = 64  # so that reads are still answered while many writes wait
 _POLL_SECONDS = 0.05
 
 
 def keep(folder: DriveFolder, capacity_bytes: int, filesystem: str, stop: threading.Event) -> None:
-    """Hold the drive until told to stop, or until a part of it has ended.
+    """Mount the drive and keep it until `stop` is set, or until one of its processes ends.
 
     Raises:
-        LabError: it could not be put together; what there was of it is gone again.
+        LabError: the drive could not be mounted, or one of its processes ended; the drive is removed.
     """
-    place = drive_place.place_of(folder.path)
-    with drive_place.held(place, UNDO_SECONDS, stop):  # a keeper before may still be at it
-        place.note(folder.path)
-        mounts.clear(folder)
+    registration = registration_of(folder.path)
+    with locked(registration, UNDO_SECONDS, stop):  # the keeper before may still be unmounting
+        registration.note_folder(folder.path)
+        block_device.clear(folder)
         processes: list[subprocess.Popen[bytes]] = []
         try:
-            _put_together(folder, place.socket, capacity_bytes, filesystem, processes)
+            _mount(folder, registration.socket, capacity_bytes, filesystem, processes)
             while not stop.wait(_POLL_SECONDS):
                 if any(process.poll() is not None for process in processes):
-                    raise LabError(f"a part of the drive has ended; {folder.log} says why")
+                    raise LabError(f"a process of the drive has ended; see {folder.log}")
         finally:
-            _take_apart(folder, processes)
-            if not mounts.is_left(folder):
-                place.forget()
+            _unmount(folder, processes)
+            if not block_device.is_in_use(folder):
+                registration.remove()
 
 
-def _put_together(
+def _mount(
     folder: DriveFolder,
     address: Path,
     capacity_bytes: int,
@@ -63,47 +62,47 @@ def _put_together(
         old.unlink(missing_ok=True)
     folder.image.touch()
     folder.mount_point.mkdir(exist_ok=True)
-    kit = [
+    nbdkit = [
         *("nbdkit", "--foreground", "--threads", str(THREADS), "--unix", str(address)),
         *("python", str(PLUGIN), f"capacity={capacity_bytes}"),
         *(f"control={folder.control}", f"counters={folder.counters}"),
     ]
-    processes.append(_spawn(kit, folder))
+    processes.append(_spawn(nbdkit, folder))
     _await(address.exists, processes)
-    fuse = ["nbdfuse", str(folder.image), "--unix", str(address)]
-    processes.append(_spawn(fuse, folder))
-    _await(lambda: mounts.is_mounted(folder.image), processes)
-    loop = mounts.attach(folder.image)
-    mounts.run(*FILESYSTEMS[filesystem], f"/dev/{loop}")
-    mounts.mount(loop, folder)
+    nbdfuse = ["nbdfuse", str(folder.image), "--unix", str(address)]
+    processes.append(_spawn(nbdfuse, folder))
+    _await(lambda: block_device.is_mounted(folder.image), processes)
+    loop = block_device.attach(folder.image)
+    block_device.run(*FILESYSTEMS[filesystem], f"/dev/{loop}")
+    block_device.mount(loop, folder)
     replace_text(folder.ready, f"{os.getpid()} {loop}")
 
 
-def _take_apart(folder: DriveFolder, processes: list[subprocess.Popen[bytes]]) -> None:
-    """Undo everything, each step whether the one before worked or not.
+def _unmount(folder: DriveFolder, processes: list[subprocess.Popen[bytes]]) -> None:
+    """Undo every step of `_mount`, whether or not another one fails.
 
-    Within `UNDO_SECONDS` of `soak.lab.drive.drive`, after which the keeper itself is killed.
+    It takes at most `UNDO_SECONDS`, after which the keeper itself is killed.
     """
-    loops = mounts.loops_on(folder.image)
-    if mounts.let_answer(folder):  # else an unmount would hang until the drive is gone
-        mounts.clear(folder)
+    loops = block_device.loops_on(folder.image)
+    if block_device.answer_again(folder):  # else unmounting would hang until the drive has ended
+        block_device.clear(folder)
     for process in reversed(processes):
-        children.stop(process, mounts.UNDO_STEP_SECONDS)
-    mounts.clear(folder)
-    mounts.detach_nameless(loops)
+        children.stop(process, block_device.UNDO_STEP_SECONDS)
+    block_device.clear(folder)
+    block_device.detach_without_file(loops)
 
 
 def _spawn(command: list[str], folder: DriveFolder) -> subprocess.Popen[bytes]:
-    path = {"PATH": os.environ.get("PATH", os.defpath)}  # nothing that turns the system's Python
+    path = {"PATH": os.environ.get("PATH", os.defpath)}  # no variables for our own Python
     return children.spawn(command, log_path=folder.log, env=path)
 
 
-def _await(is_there: Callable[[], bool], processes: list[subprocess.Popen[bytes]]) -> None:
+def _await(is_ready: Callable[[], bool], processes: list[subprocess.Popen[bytes]]) -> None:
     clock = SystemClock()
-    deadline_ns = clock.mono_ns() + int(mounts.STEP_LIMIT_SECONDS * SECOND_NS)
-    while not is_there():
+    deadline_ns = clock.mono_ns() + int(block_device.STEP_LIMIT_SECONDS * SECOND_NS)
+    while not is_ready():
         if processes[-1].poll() is not None or clock.mono_ns() > deadline_ns:
-            raise LabError("a part of the drive did not start")
+            raise LabError("a process of the drive did not start")
         clock.sleep_until(clock.mono_ns() + int(_POLL_SECONDS * SECOND_NS))
 
 

@@ -1,8 +1,8 @@
-"""The drive itself, as a plug-in that nbdkit loads: memory that answers as late as a file tells it to.
+"""The injected drive as a plug-in of nbdkit: memory whose answers are delayed as a file asks.
 
-Runs inside nbdkit, in the system's Python, so it imports nothing of the project but the model beside it, by
-the path of its file. `control` is what `drive_control.Told` is written to, looked at with every request;
-`counters` is where `drive_control.Said` is read from.
+It runs inside nbdkit, in the system's Python, so it imports nothing of the project but the flash model, by the
+path of its file. It reads the file `control`, a `DriveCommand` of `folder.py`, with every request, and writes
+the file `counters`, a `DriveStatus`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import Any
 
 API_VERSION = 2
 THREAD_MODEL_PARALLEL = 3  # nbdkit's module has both, but only while nbdkit runs
-FUA_EMULATE = 1  # a write that is to be on the drive at once is a write and a flush
+FUA_EMULATE = 1  # nbdkit turns a forced write into a write and a flush
 POLL_SECONDS = 0.02  # while stopped
-SAY_SECONDS = 0.5
-FELT_SECONDS = 0.005  # below that a write has not waited: the files of a few KiB that come and go
+STATUS_SECONDS = 0.5
+MIN_BLOCKED_SECONDS = 0.005  # deleting files of a few KiB is no reason to call a write blocked
 
 
-def _model() -> ModuleType:
-    """Return the module of the flash model: nbdkit runs this file without its folder on the path."""
+def _load_flash_model() -> ModuleType:
+    """Return the module of the flash model by its path: nbdkit does not put this folder on Python's path."""
     spec = importlib.util.spec_from_file_location("flash", Path(__file__).with_name("flash.py"))
     if spec is None or spec.loader is None:
-        raise ImportError("the model of a flash drive is not beside its plug-in")
+        raise ImportError("flash.py is missing in the folder of nbdkit_plugin.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["flash"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
 
-FLASH = _model()
+FLASH = _load_flash_model()
 
 
 class Drive:
@@ -48,14 +48,14 @@ class Drive:
         self.capacity_bytes = 0
         self.control = Path()
         self.counters = Path()
-        self.memory = mmap.mmap(-1, 1)  # until it is told how much it holds
+        self.memory = mmap.mmap(-1, 1)  # until `set_capacity`
         self._stamp = (0, 0)
-        self._told: dict[str, Any] = {}
+        self._command: dict[str, Any] = {}
         self._flash: Any = None
-        self._busy_until = 0.0  # with trims and reads, on the monotonic clock
-        self._written_until = 0.0  # and with what it writes at a limited rate
-        self._lock = threading.Lock()  # of the model and of what is said
-        self._said: dict[str, Any] = {
+        self._busy_until = 0.0  # with trims and reads, monotonic clock
+        self._written_until = 0.0  # with writes at a limited rate, monotonic clock
+        self._lock = threading.Lock()  # of the model and the status
+        self._status: dict[str, Any] = {
             "written_bytes": 0,
             "read_bytes": 0,
             "flushes": 0,
@@ -63,145 +63,145 @@ class Drive:
             "waited_seconds": 0.0,
         }
 
-    def hold(self, capacity_bytes: int) -> None:
-        """Take so much memory, before the first requests, which come at once: each would make its own.
+    def set_capacity(self, capacity_bytes: int) -> None:
+        """Map this much memory, before requests come in parallel.
 
-        The kernel gives a page when it is first written.
+        The kernel allocates a page when it is first written.
         """
         self.capacity_bytes = capacity_bytes
         self.memory = mmap.mmap(-1, capacity_bytes)
 
-    def answer(self) -> None:
-        """Return once the drive answers at all."""
-        self._look()
-        while self._told["is_stopped"]:
+    def wait_until_answering(self) -> None:
+        """Read the command and return once the drive is not stopped."""
+        self._read_command()
+        while self._command["is_stopped"]:
             time.sleep(POLL_SECONDS)
-            self._look()
+            self._read_command()
 
     def write(self, offset: int, count: int) -> None:
-        """Take as long as to write so many bytes takes now.
+        """Sleep as long as a write of this many bytes takes now.
 
         Raises:
-            OSError: the drive was told to fail.
+            OSError: the command is to fail.
         """
-        self._fail()
+        self._raise_error()
         with self._lock:
-            self._said["written_bytes"] += count
+            self._status["written_bytes"] += count
             now = time.monotonic()
-            seconds = self._told["delay_seconds"] + self._written_seconds(count, now)
+            seconds = self._command["delay_seconds"] + self._written_seconds(count, now)
             if self._flash is not None:
                 seconds += self._flash.write(offset, count, now)
-                self._note_starving()
-            self._said["waited_seconds"] += seconds
+                self._note_starvation()
+            self._status["waited_seconds"] += seconds
         time.sleep(seconds)
 
     def flush(self) -> None:
-        """Take as long as a flush takes now; fails as `write` does."""
-        self._fail()
+        """Sleep as long as a flush takes now; fails as `write` does."""
+        self._raise_error()
         with self._lock:
-            seconds = self._told["delay_seconds"] + self._written_seconds(0, time.monotonic())
+            seconds = self._command["delay_seconds"] + self._written_seconds(0, time.monotonic())
             if self._flash is not None:
                 seconds += self._flash.settings.flush_seconds
-            self._said["flushes"] += 1
-            self._said["waited_seconds"] += seconds
+            self._status["flushes"] += 1
+            self._status["waited_seconds"] += seconds
         time.sleep(seconds)
 
     def read(self, count: int) -> None:
-        """Take as long as to read so many bytes takes now; what is written meanwhile waits."""
+        """Sleep as long as a read of this many bytes takes now, while writes wait."""
         with self._lock:
             now = time.monotonic()
-            self._said["read_bytes"] += count
-            seconds = count / 2**20 * self._told["read_seconds_per_mib"]
+            self._status["read_bytes"] += count
+            seconds = count / 2**20 * self._command["read_seconds_per_mib"]
             if seconds:
                 self._busy_until = max(self._busy_until, now) + seconds
                 seconds = self._busy_until - now
         time.sleep(seconds)
 
     def trim(self, offset: int, count: int) -> None:
-        """Return at once, as drives do; what is written while it is at work waits."""
+        """Return at once, as drives do; writes wait while the drive is busy with the trim."""
         with self._lock:
-            self._said["trimmed_bytes"] += count
+            self._status["trimmed_bytes"] += count
             if self._flash is not None:
                 now = time.monotonic()
                 seconds = self._flash.trim(offset, count, now)
                 self._busy_until = max(self._busy_until, now) + seconds
 
-    def say(self) -> None:
-        """Write down what was done; a reader never sees a half."""
+    def write_status(self) -> None:
+        """Replace the status file."""
         with self._lock:
             flash = self._flash
             if flash is not None:
                 flash.collect(time.monotonic())
-                self._said["erased_pages"] = flash.erased
-                self._said["valid_pages"] = flash.valid
-                self._said["starved_writes"] = flash.starved_writes
-            text = json.dumps(self._said)
+                self._status["erased_pages"] = flash.erased
+                self._status["valid_pages"] = flash.valid
+                self._status["starved_writes"] = flash.starved_writes
+            text = json.dumps(self._status)
         draft = self.counters.with_suffix(".part")
         draft.write_text(text)
         draft.replace(self.counters)
 
-    def _fail(self) -> None:
-        if not self._told["error"]:
+    def _raise_error(self) -> None:
+        if not self._command["error"]:
             return
         import nbdkit  # type: ignore[import-not-found]  # noqa: PLC0415  # there only while nbdkit runs
 
-        number = getattr(errno, self._told["error"])
+        number = getattr(errno, self._command["error"])
         nbdkit.set_error(number)
-        raise OSError(number, "the drive was told to fail")
+        raise OSError(number, "an injected error")
 
     def _written_seconds(self, count: int, now: float) -> float:
-        """Return how long so many bytes more take to be written, with all that are on their way."""
+        """Return how long a write of this many bytes takes, behind the writes before it."""
         blocked_seconds = self._blocked_seconds(now)
         begin = max(self._written_until, now + blocked_seconds)
-        self._written_until = begin + count / 2**20 * self._told["write_seconds_per_mib"]
+        self._written_until = begin + count / 2**20 * self._command["write_seconds_per_mib"]
         return self._written_until - now
 
     def _blocked_seconds(self, now: float) -> float:
-        """Return how long the drive is busy otherwise."""
+        """Return how long the drive is still busy with trims and reads."""
         seconds = max(0.0, self._busy_until - now)
-        if seconds >= FELT_SECONDS:
-            self._said.setdefault("blocked_wall_ns", time.time_ns())
+        if seconds >= MIN_BLOCKED_SECONDS:
+            self._status.setdefault("blocked_wall_ns", time.time_ns())
         return seconds
 
-    def _note_starving(self) -> None:
-        if self._flash.starved_writes and "starved_wall_ns" not in self._said:
-            self._said["starved_wall_ns"] = time.time_ns()
-            self._said["starved_written_bytes"] = self._said["written_bytes"]
+    def _note_starvation(self) -> None:
+        if self._flash.starved_writes and "starved_wall_ns" not in self._status:
+            self._status["starved_wall_ns"] = time.time_ns()
+            self._status["starved_written_bytes"] = self._status["written_bytes"]
 
-    def _look(self) -> None:
+    def _read_command(self) -> None:
         status = self.control.stat()
         stamp = (status.st_ino, status.st_mtime_ns)
         if stamp == self._stamp:
             return
         with self._lock:
-            self._told = json.loads(self.control.read_text())
+            self._command = json.loads(self.control.read_text())
             self._stamp = stamp
-            if self._told["flash"] is None:
+            if self._command["flash"] is None:
                 self._flash = None
                 return
-            settings = FLASH.Settings(**self._told["flash"])
+            settings = FLASH.Settings(**self._command["flash"])
             if self._flash is not None:
                 self._flash.settings = settings
                 return
             self._flash = FLASH.Flash(self.capacity_bytes, settings, time.monotonic())
             for key in ("starved_wall_ns", "starved_written_bytes", "blocked_wall_ns"):
-                self._said.pop(key, None)
-            self._said["aged_written_bytes"] = self._said["written_bytes"]
+                self._status.pop(key, None)
+            self._status["aged_written_bytes"] = self._status["written_bytes"]
 
 
 DRIVE = Drive()
 
 
-def _say_on() -> None:
+def _write_status_forever() -> None:
     while True:
-        with contextlib.suppress(OSError):  # its folder is being cleared, or is full
-            DRIVE.say()
-        time.sleep(SAY_SECONDS)
+        with contextlib.suppress(OSError):  # its folder is being removed, or is full
+            DRIVE.write_status()
+        time.sleep(STATUS_SECONDS)
 
 
 def config(key: str, value: str) -> None:
     if key == "capacity":
-        DRIVE.hold(int(value))
+        DRIVE.set_capacity(int(value))
     elif key == "control":
         DRIVE.control = Path(value)
     elif key == "counters":
@@ -211,7 +211,7 @@ def config(key: str, value: str) -> None:
 
 
 def after_fork() -> None:
-    threading.Thread(target=_say_on, name="counters", daemon=True).start()
+    threading.Thread(target=_write_status_forever, name="counters", daemon=True).start()
 
 
 def thread_model() -> int:
@@ -247,29 +247,29 @@ def can_multi_conn(_drive: Drive) -> bool:
 
 
 def pread(drive: Drive, buffer: bytearray, offset: int, _flags: int) -> None:
-    drive.answer()
+    drive.wait_until_answering()
     drive.read(len(buffer))
     buffer[:] = drive.memory[offset : offset + len(buffer)]
 
 
 def pwrite(drive: Drive, buffer: bytes, offset: int, _flags: int) -> None:
-    drive.answer()
+    drive.wait_until_answering()
     drive.write(offset, len(buffer))
     drive.memory[offset : offset + len(buffer)] = buffer
 
 
 def flush(drive: Drive, _flags: int) -> None:
-    drive.answer()
+    drive.wait_until_answering()
     drive.flush()
 
 
 def trim(drive: Drive, count: int, offset: int, _flags: int) -> None:
-    drive.answer()
+    drive.wait_until_answering()
     drive.trim(offset, count)
 
 
 def zero(drive: Drive, count: int, offset: int, _flags: int) -> None:
-    """Write zeros: a write as any other and no trim, as a filesystem goes on to write there."""
-    drive.answer()
+    """Write zeros like any other bytes: not a trim, because filesystems go on to write there."""
+    drive.wait_until_answering()
     drive.write(offset, count)
     drive.memory[offset : offset + count] = bytes(count)

@@ -1,7 +1,7 @@
-"""A limit on the writes of processes to one device, by whichever cgroup controller this machine has.
+"""A limit on the writes of processes to one device, by the cgroup controller that this machine has.
 
-A group is named after the process that made it, so that what a killed one left is known and cleared by the
-next; beside it is noted where each process came from, which is where it goes back to. Needs root.
+A group is named after the process that made it, so that a later process recognises and removes those of killed
+ones. A note names the group that each process came from and goes back to. It needs root.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from soak.core.plan.config import STRICT
-from soak.lab import leftovers
+from soak.lab.files import has_ended, own_mark, visible_marks
 from soak.service.files import write_atomically
 
 V1, V2 = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup")
 NOTES = Path("/run/soakd/throttles")
-"""A file a group, of its name; a boot empties it, as it ends the groups."""
+"""One file for each group; a boot empties the folder, as it ends the groups."""
 
 _NAME = "soakd-lab"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class _Note:
-    """What there was before a group."""
+    """The state before a group was made."""
 
-    origins: Mapping[int, str] = field(default_factory=dict)  # the groups of those in it, by pid
-    has_enabled_io: bool = False  # for the groups below the root, where it was off
+    origins: Mapping[int, str] = field(default_factory=dict)  # the former group of each process
+    has_enabled_io: bool = False  # whether the io controller was off below the root
 
 
 class Throttle:
-    """Made for a device; `hold` puts a process under it, `lift` lets all of them go."""
+    """A limit on the writes to one device, for the processes that are added to it."""
 
     def __init__(self, device: str, writes_per_second: int) -> None:
         self._root = _root()
-        self._group = self._root / f"{_NAME}-{leftovers.own_mark()}"
+        self._group = self._root / f"{_NAME}-{own_mark()}"
         self._device = device
         self._writes_per_second = writes_per_second
 
     @property
-    def lack(self) -> str:
-        """Return what this machine lacks, or ""."""
+    def missing(self) -> str:
+        """Return what this machine lacks for a limit, or ""."""
         if not os.access(self._root, os.W_OK):
             return "a limit on a process's writes needs root, for a cgroup"
         controllers = V2 / "cgroup.controllers"
@@ -53,10 +53,11 @@ class Throttle:
             return ""
         return "this machine has neither the blkio nor the io controller of cgroups"
 
-    def hold(self, pid: int) -> None:
-        clear()
-        origin = _origin(self._root, pid)
-        note = _noted(self._group)
+    def add(self, pid: int) -> None:
+        """Limit the writes of a process."""
+        clear_abandoned()
+        origin = _group_of(self._root, pid)
+        note = _read_note(self._group)
         if origin != self._group:
             note = _Note(
                 origins={**note.origins, pid: str(origin)},
@@ -71,8 +72,8 @@ class Throttle:
         (self._group / "cgroup.procs").write_text(str(pid))
 
     def lift(self) -> None:
-        """May be called twice, and without `hold`."""
-        _dissolve(self._group)
+        """Give every process its former group back; may be called twice, and without `add`."""
+        _remove_group(self._group)
 
     def _limit(self) -> tuple[str, str]:
         number = (Path("/sys/block") / self._device / "dev").read_text().strip()
@@ -81,15 +82,15 @@ class Throttle:
         return "io.max", f"{number} wiops={self._writes_per_second}"
 
 
-def clear() -> None:
-    """Let go what processes that are gone held, as far as this user may and can tell that they are gone."""
-    root, pattern = _root(), f"{_NAME}-{leftovers.visible_marks()}"
+def clear_abandoned() -> None:
+    """Remove the groups of processes that have ended, if this user may and can see that they have."""
+    root, pattern = _root(), f"{_NAME}-{visible_marks()}"
     if not os.access(root, os.W_OK):
         return
-    # One that ended between two steps has left a note without its group.
+    # A process that ended between two steps left a note without a group.
     for name in {path.name for path in (*root.glob(pattern), *NOTES.glob(pattern))}:
-        if leftovers.has_ended(name.removeprefix(f"{_NAME}-")):
-            _dissolve(root / name)
+        if has_ended(name.removeprefix(f"{_NAME}-")):
+            _remove_group(root / name)
 
 
 def _root() -> Path:
@@ -100,8 +101,8 @@ def _has_io() -> bool:
     return "io" in (V2 / "cgroup.subtree_control").read_text().split()
 
 
-def _origin(root: Path, pid: int) -> Path:
-    """Return the group that a process is in; a line of cgroups(7) is number:controllers:path."""
+def _group_of(root: Path, pid: int) -> Path:
+    """Return the group of a process; a line in /proc is number:controllers:path, see cgroups(7)."""
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         number, controllers, path = line.split(":", 2)
         if "blkio" in controllers.split(",") if root == V1 else number == "0":
@@ -109,29 +110,31 @@ def _origin(root: Path, pid: int) -> Path:
     return root
 
 
-def _noted(group: Path) -> _Note:
+def _read_note(group: Path) -> _Note:
     try:
         return TypeAdapter(_Note).validate_json((NOTES / group.name).read_bytes())
     except FileNotFoundError:
         return _Note()
 
 
-def _dissolve(group: Path) -> None:
-    note = _noted(group)
+def _remove_group(group: Path) -> None:
+    note = _read_note(group)
     if group.exists():
-        start = next(iter(note.origins.values()), str(group.parent))  # of whose child one may be
+        start = next(
+            iter(note.origins.values()), str(group.parent)
+        )  # of a child of a process that was added
         for pid in map(int, (group / "cgroup.procs").read_text().split()):
             _move(pid, Path(note.origins.get(pid, start)), group.parent)
         group.rmdir()
     if note.has_enabled_io and not any(V2.glob(f"{_NAME}-*")):
-        with contextlib.suppress(OSError):  # somebody else has come to need it
+        with contextlib.suppress(OSError):  # another group needs it by now
             (V2 / "cgroup.subtree_control").write_text("-io")
     (NOTES / group.name).unlink(missing_ok=True)
 
 
 def _move(pid: int, group: Path, otherwise: Path) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+    with contextlib.suppress(ProcessLookupError):  # the process has ended
         try:
             (group / "cgroup.procs").write_text(str(pid))
-        except FileNotFoundError:  # the group has gone meanwhile
+        except FileNotFoundError:  # its former group was removed
             (otherwise / "cgroup.procs").write_text(str(pid))

@@ -266,13 +266,13 @@ class FsyncThrottleConfig:
 
 def _inject_fsync_throttle(target: Target, config: FsyncThrottleConfig) -> ActiveFault:
     throttle = Throttle(drive_of(target, config.node).device, config.writes_per_second)
-    if throttle.lack:
-        raise LabError(throttle.lack)
+    if throttle.missing:
+        raise LabError(throttle.missing)
     with activating(target) as active:
         active.on_lift(throttle.lift)
         probes = [pid for name, pid in target.daemons().items() if name == "probe"]
         for pid in (node_of(target, config.node).pid, *probes):
-            throttle.hold(pid)
+            throttle.add(pid)
         active.record(writes_per_second=config.writes_per_second)
     return active
 
@@ -355,7 +355,7 @@ FAULTS = {
         config=FsyncThrottleConfig,
         inject=_inject_fsync_throttle,
         missing_from_lab=missing_drive_of_node,
-        missing_on_machine=lambda: Throttle("", 1).lack,
+        missing_on_machine=lambda: Throttle("", 1).missing,
         exclusive_setting=lambda _config: ("a limit on writes", 0),
     ),
     "noisy_neighbour": Fault(config=NoisyNeighbourConfig, inject=_inject_noisy_neighbour),

@@ -24,9 +24,9 @@ from soak.core.units import SECOND_NS
 from soak.lab.drive import drive
 from soak.lab.drive.throttle import Throttle
 from soak.lab.faults.broker_process import elect_preferred_leaders
+from soak.lab.files import start_ticks
 from soak.lab.lab import Lab, start_lab
 from soak.lab.ports import Running, Target
-from soak.lab.standing import start_ticks
 from tests.support.fakes import FakeClock
 from tests.support.faults import inject
 from tests.support.sleeping_broker import Witness, is_stopped
@@ -42,7 +42,7 @@ WHILE_ACTIVE = 5
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    lack = drive.missing()
+    lack = drive.missing_drive_tools()
     if lack:
         pytest.skip(lack)
     folder = tmp_path_factory.mktemp("lab")
@@ -131,8 +131,8 @@ def test_a_message_takes_longer_while_it_is_active(
     name: str, settings: dict[str, Any], target: Target, sender: Sender, lab: Lab
 ) -> None:
     """By several times, and as before when it is lifted."""
-    if name == "fsync_throttle" and Throttle(lab.drives[1].device, 5).lack:
-        pytest.skip(Throttle(lab.drives[1].device, 5).lack)
+    if name == "fsync_throttle" and Throttle(lab.drives[1].device, 5).missing:
+        pytest.skip(Throttle(lab.drives[1].device, 5).missing)
     before = sender.typical()
     active = inject(name, target, **settings)
     try:

@@ -43,7 +43,7 @@ expect: {cause: slow_fsync}
 @pytest.mark.parametrize(("ending", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
 def test_nothing_is_left_of_a_drill(ending: str, code: int, tmp_path: Path) -> None:
     """As Ctrl-C, or the kernel that is out of memory, ends it; the next start clears the last of it."""
-    lack = drive.missing()
+    lack = drive.missing_drive_tools()
     if lack:
         pytest.skip(lack)
     (tmp_path / "plan.yaml").write_text(PLAN)
@@ -73,7 +73,7 @@ def test_nothing_is_left_of_a_drill(ending: str, code: int, tmp_path: Path) -> N
     while alive(below) and time.monotonic() < deadline:
         time.sleep(0.05)
     if ending == "SIGKILL":  # every other end lifts it itself
-        throttle.clear()
+        throttle.clear_abandoned()
 
     assert (
         len(below) >= 6

@@ -38,7 +38,7 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 )
 def test_nothing_is_left(ending: str, code: int, tmp_path: Path) -> None:
     """No mount, loop device, process or cgroup; after SIGKILL the next start clears the last of them."""
-    lack = drive.missing()
+    lack = drive.missing_drive_tools()
     if lack:
         pytest.skip(lack)
     with subprocess.Popen(
@@ -65,14 +65,16 @@ def test_nothing_is_left(ending: str, code: int, tmp_path: Path) -> None:
     while alive(below) and time.monotonic() < deadline:
         time.sleep(0.05)
     if ending == "SIGKILL":  # every other end lifts it itself
-        throttle.clear()
+        throttle.clear_abandoned()
 
     assert there >= 20  # brokers, daemons, writers, a hog, the relay, three a drive
     assert world.returncode == code
     assert mounts == []
     assert alive(below) == []
     assert groups_of(world.pid) == []
-    assert not [one for one in folder.places() if one.link.readlink().is_relative_to(tmp_path)]
+    assert not [
+        one for one in folder.registrations() if one.link.readlink().is_relative_to(tmp_path)
+    ]
 
 
 def test_only_faults_of_a_real_cluster_are_excused() -> None:

@@ -24,11 +24,11 @@ POOL_BYTES = CAPACITY * SPARE
 
 
 def started(tmp_path: Path, filesystem: str = "ext4") -> drive.Drive:
-    lack = drive.missing(filesystem=filesystem)
+    lack = drive.missing_drive_tools(filesystem=filesystem)
     if lack:
         pytest.skip(lack)
-    capacity = max(CAPACITY, drive.LEAST_BYTES[filesystem])
-    return drive.start(tmp_path / "drive", capacity_bytes=capacity, filesystem=filesystem)
+    capacity = max(CAPACITY, drive.MIN_BYTES[filesystem])
+    return drive.start_drive(tmp_path / "drive", capacity_bytes=capacity, filesystem=filesystem)
 
 
 @pytest.fixture(params=["ext4", "xfs"])
@@ -152,11 +152,11 @@ def test_a_drive_that_failed_is_written_again_once_it_is_mounted_anew(
     filesystem: str, tmp_path: Path
 ) -> None:
     """Before that its filesystem refuses, though the drive answers; what was flushed is still there."""
-    lack = drive.missing(filesystem=filesystem)
+    lack = drive.missing_drive_tools(filesystem=filesystem)
     if lack:
         pytest.skip(lack)
-    capacity = drive.LEAST_BYTES[filesystem]
-    made = drive.start(tmp_path / "drive", capacity_bytes=capacity, filesystem=filesystem)
+    capacity = drive.MIN_BYTES[filesystem]
+    made = drive.start_drive(tmp_path / "drive", capacity_bytes=capacity, filesystem=filesystem)
     try:
         file = os.open(made.mount_point / "x", os.O_CREAT | os.O_RDWR)
         flushed(file, 0)
@@ -184,13 +184,13 @@ def test_zeros_are_written_as_anything_else_is(
     monkeypatch.setitem(sys.modules, "nbdkit", SimpleNamespace(set_error=lambda _: None))
     monkeypatch.setattr("time.sleep", lambda _: None)
     made = nbdkit_plugin.Drive()
-    made.hold(CAPACITY)
+    made.set_capacity(CAPACITY)
     made.control, made.counters = tmp_path / "a", tmp_path / "b"
     write_command(made.control, DriveCommand(delay_seconds=23.0, flash=Settings(is_full=False)))
     nbdkit_plugin.zero(made, 10 * PAGE, 0, 0)
-    made.say()
+    made.write_status()
     write_command(made.control, DriveCommand(error="EIO"))
-    with pytest.raises(OSError, match="told to fail"):
+    with pytest.raises(OSError, match="injected error"):
         nbdkit_plugin.zero(made, PAGE, 0, 0)
 
     said = read_status(made.counters)
@@ -220,7 +220,7 @@ class Line:
         monkeypatch.setattr("time.sleep", self._sleep)
         monkeypatch.setattr("time.monotonic", lambda: self.now)
         self.drive = nbdkit_plugin.Drive()
-        self.drive.hold(CAPACITY)
+        self.drive.set_capacity(CAPACITY)
         self.drive.control, self.drive.counters = folder / "control", folder / "counters"
 
     def told(self, told: DriveCommand) -> nbdkit_plugin.Drive:
@@ -228,7 +228,7 @@ class Line:
         return self.drive
 
     def status(self) -> DriveStatus:
-        self.drive.say()
+        self.drive.write_status()
         return read_status(self.drive.counters)
 
     def _sleep(self, seconds: float) -> None:
@@ -365,9 +365,9 @@ def test_a_drive_too_small_for_its_filesystem_is_refused(
     filesystem: str, least: str, tmp_path: Path
 ) -> None:
     """Before anything is mounted."""
-    lack = drive.missing(filesystem=filesystem)
+    lack = drive.missing_drive_tools(filesystem=filesystem)
     if lack:
         pytest.skip(lack)
 
     with pytest.raises(LabError, match=f"with {filesystem} needs {least}, not 1MiB"):
-        drive.start(tmp_path / "drive", capacity_bytes=2**20, filesystem=filesystem)
+        drive.start_drive(tmp_path / "drive", capacity_bytes=2**20, filesystem=filesystem)

@@ -30,10 +30,10 @@ HANG_SECONDS = 30
 
 @pytest.fixture
 def injected(tmp_path: Path) -> Iterator[drive.Drive]:
-    lack = drive.missing()
+    lack = drive.missing_drive_tools()
     if lack:
         pytest.skip(lack)
-    made = drive.start(tmp_path / "drive")
+    made = drive.start_drive(tmp_path / "drive")
     yield made
     made.close()
 
@@ -74,12 +74,12 @@ def test_a_throttle_above_the_drive_moves_the_flush_and_not_the_device(
 ) -> None:
     """The flush waits before the device is asked: slow fsync, device innocent."""
     throttle = Throttle(injected.device, writes_per_second=5)
-    if throttle.lack:
-        pytest.skip(throttle.lack)
+    if throttle.missing:
+        pytest.skip(throttle.missing)
     daemon.until(lambda found: len(found) > 2 and FLUSH in found[-1].values)
     before = daemon.whole_seconds(3)
     try:
-        throttle.hold(daemon.process.pid)
+        throttle.add(daemon.process.pid)
         slow = daemon.whole_seconds(4)[1:]
     finally:
         throttle.lift()

@@ -16,8 +16,13 @@ import pytest
 
 from soak.core.errors import LabError
 from soak.lab.drive import block_device, drive
-from soak.lab.drive import folder as drive_folder
-from soak.lab.drive.folder import DriveFolder, Place, held
+from soak.lab.drive.folder import (
+    DriveFolder,
+    Registration,
+    locked,
+    read_status,
+    registration_of,
+)
 
 LIMIT_SECONDS = 30.0
 _USER = """
@@ -25,7 +30,7 @@ import sys, time
 from pathlib import Path
 from soak.lab import drive
 from soak.lab.drive.flash import Settings
-made = drive.start(Path(sys.argv[1]), capacity_bytes=2**26)
+made = drive.start_drive(Path(sys.argv[1]), capacity_bytes=2**26)
 {then}
 print(made.device, flush=True)
 time.sleep(600)
@@ -50,7 +55,7 @@ def until_gone(folder: Path) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    lack = drive.missing()
+    lack = drive.missing_drive_tools()
     if lack:
         pytest.skip(lack)
     return tmp_path / ("drive-" + 100 * "x")  # longer than the address of a socket may be
@@ -69,7 +74,7 @@ def user_of(folder: Path, then: str = "made.stop_answering()") -> subprocess.Pop
 
 def test_a_machine_that_lacks_something_is_told_what() -> None:
     """The tool and the package that has it, or that root is needed."""
-    assert drive.missing(lambda _tool: None).startswith("a drive of the lab's own needs")
+    assert drive.missing_drive_tools(lambda _tool: None).startswith("an injected drive needs")
 
 
 def test_a_tool_that_does_not_answer_is_something_that_is_lacking(
@@ -84,7 +89,7 @@ def test_a_tool_that_does_not_answer_is_something_that_is_lacking(
     monkeypatch.setattr("os.access", lambda *_: True)
     monkeypatch.setattr("subprocess.run", hang)
 
-    assert "timed out after 20 seconds" in drive.missing(lambda tool: tool)
+    assert "timed out after 20 seconds" in drive.missing_drive_tools(lambda tool: tool)
 
 
 def test_a_kernel_without_a_limit_for_one_drive_is_told_of(tmp_path: Path) -> None:
@@ -99,7 +104,7 @@ def test_a_kernel_without_a_limit_for_one_drive_is_told_of(tmp_path: Path) -> No
 
 def test_a_drive_that_cannot_be_limited_is_named() -> None:
     block_device.lift_dirty_limit("no-such-drive")
-    with pytest.raises(LabError, match="held back from no-such-drive"):
+    with pytest.raises(LabError, match="dirty pages of no-such-drive"):
         block_device.limit_dirty("no-such-drive", 2**20)
 
 
@@ -107,7 +112,7 @@ def test_a_drive_that_cannot_be_limited_is_named() -> None:
 def test_it_is_a_filesystem_of_its_own_and_goes_when_closed(folder: Path) -> None:
     """Written, read back, and taken apart while it does not answer; twice in one folder."""
     for _ in range(2):
-        made = drive.start(folder, capacity_bytes=2**26)
+        made = drive.start_drive(folder, capacity_bytes=2**26)
         file = made.mount_point / "x"
         file.write_text("23")
         assert (made.mount_point.is_mount(), file.read_text()) == (True, "23")
@@ -124,7 +129,7 @@ def test_a_new_drive_was_never_written(folder: Path) -> None:
     size = 2**24
     written = []
     for _ in range(2):
-        made = drive.start(folder, capacity_bytes=2**26)
+        made = drive.start_drive(folder, capacity_bytes=2**26)
         with (made.mount_point / "x").open("wb") as file:
             file.write(bytes(size))
             file.flush()
@@ -158,7 +163,7 @@ def test_what_a_killed_keeper_leaves_is_cleared_by_the_next_one(folder: Path) ->
     user.communicate(timeout=LIMIT_SECONDS)
     assert remains(folder) != []
 
-    drive.start(folder, capacity_bytes=2**26).close()
+    drive.start_drive(folder, capacity_bytes=2**26).close()
 
     assert remains(folder) == []
 
@@ -166,7 +171,7 @@ def test_what_a_killed_keeper_leaves_is_cleared_by_the_next_one(folder: Path) ->
 @pytest.mark.slow
 def test_what_a_killed_keeper_leaves_is_found_without_its_folder(folder: Path) -> None:
     """As a drill does, or `soak lab down`; a drive at work stays, and nothing is known of it afterwards."""
-    made = drive.start(folder.with_name("other"), capacity_bytes=2**26)
+    made = drive.start_drive(folder.with_name("other"), capacity_bytes=2**26)
     user = user_of(folder)
     (keeper,) = Path(f"/proc/{user.pid}/task/{user.pid}/children").read_text().split()
     descriptor = os.pidfd_open(int(keeper))
@@ -175,14 +180,14 @@ def test_what_a_killed_keeper_leaves_is_found_without_its_folder(folder: Path) -
     user.kill()
     user.communicate(timeout=LIMIT_SECONDS)
 
-    block_device.clear_left()
+    block_device.clear_abandoned()
     is_at_work = made.mount_point.is_mount()
     made.close()
 
     assert remains(folder) == []
     assert is_at_work
-    places = [drive_folder.place_of(path) for path in (folder, folder.with_name("other"))]
-    assert not any(place.path.exists() for place in places)
+    folders = (folder, folder.with_name("other"))
+    assert not any(registration_of(path).path.exists() for path in folders)
 
 
 @pytest.mark.slow
@@ -193,11 +198,11 @@ def test_the_next_drive_in_a_folder_waits_until_the_one_before_is_gone(folder: P
     with subprocess.Popen(writer, stderr=subprocess.DEVNULL) as starving:
         (keeper,) = Path(f"/proc/{user.pid}/task/{user.pid}/children").read_text().split()
         descriptor = os.pidfd_open(int(keeper))
-        while drive_folder.read_status(folder / "counters.json").starved_writes == 0:
+        while read_status(folder / "counters.json").starved_writes == 0:
             time.sleep(0.02)
         user.kill()
         user.communicate(timeout=LIMIT_SECONDS)
-        made = drive.start(folder, capacity_bytes=2**26)
+        made = drive.start_drive(folder, capacity_bytes=2**26)
         has_ended = bool(select.select([descriptor], [], [], LIMIT_SECONDS)[0])
         is_there = made.mount_point.is_mount()
         starving.kill()
@@ -215,7 +220,7 @@ def test_a_drive_that_does_not_come_up_says_why(folder: Path) -> None:
     (folder / "mount").touch()
 
     with pytest.raises(LabError, match=r"(?s)did not come up.*File exists"):
-        drive.start(folder)
+        drive.start_drive(folder)
 
     assert remains(folder) == []
 
@@ -223,7 +228,7 @@ def test_a_drive_that_does_not_come_up_says_why(folder: Path) -> None:
 @pytest.mark.slow
 def test_it_goes_when_it_cannot_be_told_to_answer_again(folder: Path) -> None:
     """As with a full disk below its folder: what hangs there ends with the drive."""
-    made = drive.start(folder, capacity_bytes=2**26)
+    made = drive.start_drive(folder, capacity_bytes=2**26)
     control = DriveFolder(folder).control
     (made.mount_point / "x").write_text("23")
     made.stop_answering()
@@ -244,7 +249,7 @@ def test_it_comes_up_below_a_link(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
 
-    made = drive.start(tmp_path / "link" / folder.name, capacity_bytes=2**26)
+    made = drive.start_drive(tmp_path / "link" / folder.name, capacity_bytes=2**26)
     is_mounted = made.mount_point.is_mount()
     made.close()
 
@@ -259,50 +264,53 @@ def test_clearing_a_folder_without_a_drive_does_nothing(tmp_path: Path) -> None:
     assert remains(tmp_path) == []
 
 
-# --- Where drives are known by: one holder at a time, and nothing there when the drive is gone.
-
-
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path / "drives" / "23")
+def registration(tmp_path: Path) -> Registration:
+    return Registration(tmp_path / "drives" / "23")
 
 
-def test_a_place_is_held_by_one_at_a_time(place: Place) -> None:
-    """The second is refused, and has it when the first is done."""
-    with held(place, 0), pytest.raises(LabError, match="another keeper has"), held(place, 0):
+def test_a_registration_is_locked_by_one_process_at_a_time(registration: Registration) -> None:
+    """The second is refused until the first is done."""
+    with (
+        locked(registration, 0),
+        pytest.raises(LabError, match="another keeper holds"),
+        locked(registration, 0),
+    ):
         pass
 
-    with held(place, 0):
-        assert place.path.is_dir()
+    with locked(registration, 0):
+        assert registration.path.is_dir()
 
 
-def test_who_waits_for_a_place_has_it_though_it_was_removed_meanwhile(place: Place) -> None:
-    """It holds the new folder, not the one that is gone."""
+def test_a_registration_that_was_removed_can_be_locked_by_a_waiting_process(
+    registration: Registration,
+) -> None:
+    """It locks the new folder, not the removed one."""
     has_it, may_end = threading.Event(), threading.Event()
 
     def wait() -> None:
-        with held(place, 20):
+        with locked(registration, 20):
             has_it.set()
             may_end.wait(20)
 
-    with held(place, 0):
-        place.note(place.path.parent)
+    with locked(registration, 0):
+        registration.note_folder(registration.path.parent)
         waiting = threading.Thread(target=wait)
         waiting.start()
-        place.forget()
+        registration.remove()
     assert has_it.wait(20)
 
-    with pytest.raises(LabError), held(place, 0):
+    with pytest.raises(LabError), locked(registration, 0):
         pass
     may_end.set()
     waiting.join(20)
 
 
-def test_a_place_that_goes_while_it_is_looked_at_is_made_anew(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_a_registration_that_is_removed_during_the_check_is_created_again(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the kernel's word that it is there and the look whether it is a folder."""
-    place.path.mkdir(parents=True)
+    """Between the answer that it exists and the check that it is a folder."""
+    registration.path.mkdir(parents=True)
     is_dir = Path.is_dir
 
     def removed(path: Path) -> bool:
@@ -311,43 +319,45 @@ def test_a_place_that_goes_while_it_is_looked_at_is_made_anew(
         return False
 
     monkeypatch.setattr(Path, "is_dir", removed)
-    with held(place, 20):
-        assert place.path.is_dir()
+    with locked(registration, 20):
+        assert registration.path.is_dir()
 
 
-def test_who_is_told_to_stop_waits_no_longer(place: Place) -> None:
-    """As a keeper is whose user has gone."""
+def test_a_keeper_that_is_stopped_waits_no_longer_for_a_lock(registration: Registration) -> None:
+    """Its user has ended."""
     stop = threading.Event()
     stop.set()
 
-    with held(place, 0), pytest.raises(LabError), held(place, 600, stop):
+    with locked(registration, 0), pytest.raises(LabError), locked(registration, 600, stop):
         pass
 
 
-def test_a_place_names_the_folder_of_its_drive(place: Place, tmp_path: Path) -> None:
-    """The last one noted; forgotten, it is gone."""
-    with held(place, 0):
-        place.note(tmp_path / "first")
-        place.note(tmp_path / "second")
-        named = place.link.readlink()
-        place.forget()
+def test_a_registration_links_to_the_folder_of_its_drive(
+    registration: Registration, tmp_path: Path
+) -> None:
+    """To the last one noted, until it is removed."""
+    with locked(registration, 0):
+        registration.note_folder(tmp_path / "first")
+        registration.note_folder(tmp_path / "second")
+        named = registration.link.readlink()
+        registration.remove()
 
     assert named == tmp_path / "second"
-    assert not place.path.exists()
+    assert not registration.path.exists()
 
 
-def test_a_drive_has_a_place_of_its_own_whose_socket_has_a_short_path(tmp_path: Path) -> None:
+def test_the_socket_of_a_drive_has_a_short_path(tmp_path: Path) -> None:
     """However long the path of its folder is: the address of a socket has 107 bytes."""
-    long = drive_folder.place_of(tmp_path / ("x" * 200))
+    long = registration_of(tmp_path / ("x" * 200))
 
     assert len(str(long.socket)) < 107
-    assert long != drive_folder.place_of(tmp_path / "y")
+    assert long != registration_of(tmp_path / "y")
 
 
-def test_a_loop_device_is_taken_away_once_nobody_is_at_it(
+def test_a_busy_loop_device_is_removed_once_it_is_idle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was asked of its drive may come back after it was detached."""
+    """A request to its drive may complete after it was detached."""
     answers = [OSError(errno.EBUSY, "busy"), OSError(errno.EBUSY, "busy"), None]
     asked = []
 
@@ -358,9 +368,8 @@ def test_a_loop_device_is_taken_away_once_nobody_is_at_it(
             raise answer
 
     (tmp_path / "control").touch()
-    monkeypatch.setattr(block_device, "_CONTROL", tmp_path / "control")
     monkeypatch.setattr("fcntl.ioctl", ioctl)
 
-    block_device._remove("/dev/loop23")
+    block_device.remove_loop_device("/dev/loop23", tmp_path / "control")
 
     assert asked == [(0x4C81, 23)] * 3

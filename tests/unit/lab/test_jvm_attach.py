@@ -103,6 +103,6 @@ def test_the_socket_of_a_killed_jvm_is_cleared_and_that_of_a_live_one_is_not(jvm
         listener.bind(str(left))
     jvm_attach.collect_garbage(jvm)
 
-    jvm_attach.clear()
+    jvm_attach.remove_sockets_of_ended_jvms()
 
     assert (left.exists(), alive.exists()) == (False, True)

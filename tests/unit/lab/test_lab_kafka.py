@@ -26,7 +26,7 @@ from soak.lab.lab import start_lab
 from soak.lab.ports import Running
 from tests.unit.service.test_children import has_ended
 
-ONE = files.Place(1, 9092, 9093)
+ONE = files.NodePorts(1, 9092, 9093)
 PLACED_SECONDS = 60
 SOON_BACK = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 """A killed broker's registration must run out before it is back: nine seconds by default."""
@@ -60,7 +60,7 @@ def test_every_lab_broker_and_fault_has_its_seam() -> None:
     for name in plugins.names("soak.lab.brokers"):
         module = plugins.load("soak.lab.brokers", name)
         assert {"nodes", "partitions"} <= inspect.signature(module.start).parameters.keys(), name
-        assert module.MOST_NODES >= 1, name
+        assert module.MAX_NODES >= 1, name
         assert module.LOCK.is_file(), name
     for fault in all_faults().values():
         fault.config()
@@ -97,7 +97,7 @@ def test_listeners_of_the_settings_come_beside_the_labs_own(tmp_path: Path) -> N
     with pytest.raises(LabError, match=r"127\.0\.0\.1:PORT, not 'GUARDED://0\.0\.0\.0:9094'"):
         files.server_properties(tmp_path, ONE, [ONE], outside)
     with pytest.raises(LabError, match="cannot share a listener's port"):
-        files.server_properties(tmp_path, ONE, [ONE, files.Place(2, 9192, 9193)], settings)
+        files.server_properties(tmp_path, ONE, [ONE, files.NodePorts(2, 9192, 9193)], settings)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_quorum_is_of_three_or_of_one(
     nodes: int, voters: str, copies: str, tmp_path: Path
 ) -> None:
     """Of two controllers each would have to live; what clusters keep for themselves has three copies."""
-    cluster = [files.Place(at, 9000 + at, 9100 + at) for at in range(1, nodes + 1)]
+    cluster = [files.NodePorts(at, 9000 + at, 9100 + at) for at in range(1, nodes + 1)]
 
     texts = [files.server_properties(tmp_path, one, cluster, {}) for one in cluster]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import signal
 import socket
@@ -18,7 +19,7 @@ import pytest
 from soak.core.errors import LabError
 from soak.lab.broker_setup import free_ports
 from soak.lab.relay import RESEND_SECONDS, Network, Relay
-from soak.lab.relay_process import Line
+from soak.lab.relay_process import Route
 
 LIMIT_SECONDS = 20.0
 
@@ -65,9 +66,9 @@ def back(connection: socket.socket, count: int) -> bytes:
     return found
 
 
-def line(network: Network, place: int = 1) -> Line:
-    made = Line(random.Random(23), place)
-    made.heed(network)
+def route(network: Network, place: int = 1) -> Route:
+    made = Route(random.Random(23), place)
+    made.apply(network)
     return made
 
 
@@ -118,16 +119,14 @@ def test_a_relay_that_has_ended_needs_no_undoing(relay: Relay) -> None:
 def test_a_relay_that_does_not_heed_is_an_error_until_it_does(echo: int, tmp_path: Path) -> None:
     """It was stopped by a signal, say."""
     (port,) = free_ports(1)
-    made = Relay(tmp_path, {port: echo}, heed_seconds=1)
+    made = Relay(tmp_path, {port: echo}, apply_seconds=1)
     made.start()
-    process = made._process
-    assert process is not None
-    process.send_signal(signal.SIGSTOP)
+    os.kill(made.pid, signal.SIGSTOP)
     try:
-        with pytest.raises(LabError, match="did not heed Network"):
+        with pytest.raises(LabError, match="did not apply Network"):
             made.apply(Network(is_cut=True))
     finally:
-        process.send_signal(signal.SIGCONT)
+        os.kill(made.pid, signal.SIGCONT)
     made.apply(Network(is_cut=True))
     made.stop()
 
@@ -135,10 +134,10 @@ def test_a_relay_that_does_not_heed_is_an_error_until_it_does(echo: int, tmp_pat
 def test_a_relay_without_room_to_say_what_it_heeds_goes_on(echo: int, tmp_path: Path) -> None:
     """Here a folder is in the way of its file."""
     (port,) = free_ports(1)
-    made = Relay(tmp_path, {port: echo}, heed_seconds=1)
+    made = Relay(tmp_path, {port: echo}, apply_seconds=1)
     made.start()
-    (tmp_path / "heeded.part").mkdir()
-    with pytest.raises(LabError, match="did not heed"):
+    (tmp_path / "applied.part").mkdir()
+    with pytest.raises(LabError, match="did not apply"):
         made.apply(Network(delay_seconds=0.01))
     with socket.create_connection(("127.0.0.1", port), LIMIT_SECONDS) as connection:
         connection.sendall(b"x")
@@ -151,8 +150,8 @@ def test_a_piece_takes_the_delay_and_a_lost_one_the_time_to_send_it_again() -> N
     """25 of a hundred at a quarter, with this seed."""
 
     async def takes(network: Network) -> list[float]:
-        made = line(network)
-        return [made.takes_seconds() for _ in range(100)]
+        made = route(network)
+        return [made.delay_seconds() for _ in range(100)]
 
     delayed = asyncio.run(takes(Network(delay_seconds=0.02)))
     lossy = asyncio.run(takes(Network(lost_ratio=0.25)))
@@ -166,7 +165,7 @@ def test_the_way_to_one_broker_may_be_longer_than_to_others() -> None:
     """By its place; what is told next is of all of them again."""
 
     async def takes(network: Network) -> list[float]:
-        return [line(network, place).takes_seconds() for place in (1, 2, 3)]
+        return [route(network, place).delay_seconds() for place in (1, 2, 3)]
 
     assert asyncio.run(takes(Network(delay_seconds=0.02, only=2))) == [0.0, 0.02, 0.0]
     assert asyncio.run(takes(Network(delay_seconds=0.05))) == [0.05] * 3

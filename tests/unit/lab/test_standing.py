@@ -22,8 +22,9 @@ from soak.core.errors import LabError, PlanError
 from soak.lab import standing
 from soak.lab.drive import drive, folder
 from soak.lab.drive.folder import DriveCommand
+from soak.lab.files import start_ticks
 from soak.lab.lab import Lab
-from soak.lab.standing import Asked, Home, Part, State
+from soak.lab.standing import Home, LabRequest, LabState, ProcessState
 from soak.lab.standing_keeper import serve
 from soak.runtime.context import boot_id
 from soak.service.files import file_lock, user_cache
@@ -76,20 +77,20 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def asked(home: Home, **changes: int) -> Asked:
+def asked(home: Home, **changes: int) -> LabRequest:
     nodes = changes.get("nodes", 1)
-    return Asked(broker="kafka", folder=str(home.files), nodes=nodes, settings=SOON_BACK)
+    return LabRequest(broker="kafka", folder=str(home.files), nodes=nodes, settings=SOON_BACK)
 
 
 def left_by_a_killed_one(home: Home, pid: int, start_ticks: int, boot: str = "") -> None:
-    part = Part(number=1, pid=pid, start_ticks=start_ticks, log="broker.log")
-    home.write(State(asked=asked(home), addresses={}, parts=[part], boot=boot or boot_id()))
+    part = ProcessState(number=1, pid=pid, start_ticks=start_ticks, log="broker.log")
+    home.write(LabState(asked=asked(home), addresses={}, parts=[part], boot=boot or boot_id()))
 
 
 def test_what_a_killed_lab_left_running_is_killed(home: Home) -> None:
     """The process that is written down, and its state is forgotten."""
     with subprocess.Popen(["sleep", "600"]) as process:
-        left_by_a_killed_one(home, process.pid, standing.start_ticks(process.pid) or 0)
+        left_by_a_killed_one(home, process.pid, start_ticks(process.pid) or 0)
 
         standing.clear(home)
 
@@ -100,7 +101,7 @@ def test_what_a_killed_lab_left_running_is_killed(home: Home) -> None:
 def test_another_process_that_got_the_number_lives_on(home: Home) -> None:
     """It began at another time."""
     with subprocess.Popen(["sleep", "600"]) as process:
-        left_by_a_killed_one(home, process.pid, (standing.start_ticks(process.pid) or 0) - 1)
+        left_by_a_killed_one(home, process.pid, (start_ticks(process.pid) or 0) - 1)
 
         standing.clear(home)
 
@@ -111,7 +112,7 @@ def test_another_process_that_got_the_number_lives_on(home: Home) -> None:
 def test_a_process_of_another_boot_lives_on(home: Home) -> None:
     """Number and time may repeat."""
     with subprocess.Popen(["sleep", "600"]) as process:
-        ticks = standing.start_ticks(process.pid) or 0
+        ticks = start_ticks(process.pid) or 0
         left_by_a_killed_one(home, process.pid, ticks, boot="another")
 
         standing.clear(home)
@@ -125,7 +126,7 @@ def test_a_process_that_ended_and_was_not_waited_for_does_not_count_as_there() -
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
-        assert standing.start_ticks(process.pid) is None
+        assert start_ticks(process.pid) is None
 
 
 def test_a_lab_that_is_up_is_not_started_twice(home: Home) -> None:
@@ -151,7 +152,7 @@ def test_who_looks_whether_a_keeper_lives_disturbs_nobody(home: Home) -> None:
 
 def test_two_do_not_start_or_end_a_lab_at_once(home: Home) -> None:
     """The second is told who is at it, and changes nothing."""
-    with home.changed_by_us_alone():
+    with home.change_locked():
         with pytest.raises(LabError, match=rf"in use by process {os.getpid()} .* starts or ends"):
             standing.up(home, asked(home))
         with pytest.raises(LabError, match="starts or ends the lab"):
@@ -329,7 +330,7 @@ def test_its_data_may_lie_on_an_injected_drive(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Which is told what to do by a file, and goes with the lab, also when it does not answer."""
-    lack = drive.missing()
+    lack = drive.missing_drive_tools()
     if lack:
         pytest.skip(lack)
     commands.up("kafka", directory=cache / "here", drive="256MiB")
@@ -349,7 +350,7 @@ def test_its_data_may_lie_on_an_injected_drive(
 @pytest.mark.broker
 def test_a_lab_that_cannot_start_says_why(home: Home) -> None:
     """With the broker's own last lines, and no keeper is left."""
-    bad = Asked(broker="kafka", folder=str(home.files), settings={"num.io.threads": "many"})
+    bad = LabRequest(broker="kafka", folder=str(home.files), settings={"num.io.threads": "many"})
 
     with pytest.raises(LabError, match=r"(?s)ended with status 1.*num\.io\.threads"):
         standing.up(home, bad)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.lab import leftovers
+from soak.lab import files
 from soak.lab.drive import throttle
 from soak.lab.drive.throttle import NOTES, V1, Throttle
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 _HOLDER = """
 import sys, time
 from soak.lab.drive.throttle import Throttle
-Throttle(sys.argv[1], 5).hold(int(sys.argv[2]))
+Throttle(sys.argv[1], 5).add(int(sys.argv[2]))
 print("held", flush=True)
 time.sleep(600)
 """
@@ -30,7 +30,7 @@ def device() -> str:
     found = sorted(path.name for path in Path("/sys/block").iterdir())
     if not found:
         pytest.skip("this machine has no block device")
-    lack = Throttle(found[0], 5).lack
+    lack = Throttle(found[0], 5).missing
     if lack or not V1.exists():
         pytest.skip(
             lack or "no blkio controller of version 1 here, in which this test makes a group"
@@ -65,8 +65,8 @@ def test_who_is_let_go_is_back_in_the_group_it_came_from(
 ) -> None:
     """Also when it was held twice; nothing is known of the group afterwards."""
     made = Throttle(device, 5)
-    made.hold(held)
-    made.hold(held)
+    made.add(held)
+    made.add(held)
     during = members(home)
     made.lift()
     made.lift()
@@ -88,7 +88,7 @@ def test_what_a_killed_process_held_is_let_go_by_the_next(
         during = members(home)
         holder.kill()
 
-    throttle.clear()
+    throttle.clear_abandoned()
 
     assert (during, members(home)) == ([], [held])
     assert not list(V1.glob(f"soakd-lab-*-{holder.pid}-*"))
@@ -99,13 +99,13 @@ def test_a_note_without_its_group_goes_too() -> None:
     """Who wrote it was killed before it made the group, or after it took that away."""
     with subprocess.Popen(["true"]) as gone:
         pass
-    name = "soakd-lab-" + leftovers.own_mark().replace(f"-{os.getpid()}-", f"-{gone.pid}-")
+    name = "soakd-lab-" + files.own_mark().replace(f"-{os.getpid()}-", f"-{gone.pid}-")
     NOTES.mkdir(parents=True, exist_ok=True)
     ours, theirs = NOTES / name, NOTES / f"soakd-lab-1-{gone.pid}-1"
     for note in (ours, theirs):
         note.write_text("{}")
     try:
-        throttle.clear()
+        throttle.clear_abandoned()
 
         assert (ours.exists(), theirs.exists()) == (False, True)
     finally:
@@ -124,14 +124,14 @@ def test_what_another_user_left_stops_nobody(home: Path, held: int, device: str)
     if child == 0:  # nothing of the test may run on here
         try:
             os.setuid(65534)
-            throttle.clear()
+            throttle.clear_abandoned()
         except BaseException:  # noqa: BLE001  # the exit code says it
             os._exit(1)
         os._exit(0)
 
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     after = members(home)
-    throttle.clear()
+    throttle.clear_abandoned()
 
     assert (code, after, members(home)) == (0, [], [held])
 
@@ -141,7 +141,7 @@ def test_a_group_of_another_container_stays(device: str) -> None:
     group = V1 / f"soakd-lab-1-{os.getpid()}-{len(device)}"
     group.mkdir()
     try:
-        throttle.clear()
+        throttle.clear_abandoned()
 
         assert group.is_dir()
     finally:

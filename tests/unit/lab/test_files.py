@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from soak.lab import leftovers
+from soak.lab import files
 
 _KILLED = """
 import os, signal, sys
@@ -25,12 +25,12 @@ def test_what_a_killed_drill_left_is_cleared_by_the_next_one(tmp_path: Path) -> 
     (left,) = tmp_path.iterdir()
     others = {
         tmp_path / "soakd-drill-of-somebody",
-        tmp_path / f"soakd-drill-{leftovers.own_mark().split('-')[0]}-x-1-y",
+        tmp_path / f"soakd-drill-{files.own_mark().split('-')[0]}-x-1-y",
     }
     for other in others:
         other.mkdir()
 
-    with leftovers.scratch_folder(tmp_path) as first, leftovers.scratch_folder(tmp_path) as second:
+    with files.scratch_folder(tmp_path) as first, files.scratch_folder(tmp_path) as second:
         during = set(tmp_path.iterdir())
 
     assert (left / "clock").exists() is False
@@ -40,7 +40,7 @@ def test_what_a_killed_drill_left_is_cleared_by_the_next_one(tmp_path: Path) -> 
 
 def test_a_process_that_got_the_number_of_another_is_another() -> None:
     """By when it began."""
-    mark = leftovers.own_mark()
+    mark = files.own_mark()
 
-    assert not leftovers.has_ended(mark)
-    assert leftovers.has_ended(f"{mark}0")
+    assert not files.has_ended(mark)
+    assert files.has_ended(f"{mark}0")
