@@ -25,14 +25,13 @@ from soak.lab.jars import cache
 from soak.lab.relay import Relay
 from soak.service import children, java
 
-_QUORUM = 3
-"""This many of the nodes are controllers too, or one where there are fewer: two are no safer than one."""
+_MAX_CONTROLLERS = 3  # of the nodes; one if there are fewer, because two are no safer
 
 _REPLICATION_FACTOR = 3
 
 _PROTOCOLS = "listener.security.protocol.map"
 _OWN_PROTOCOLS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
-_ADDED_TO = ("listeners", _PROTOCOLS)
+_MERGED_SETTINGS = ("listeners", _PROTOCOLS)
 _ON_LOOPBACK = re.compile(r"[^:/,]+://127\.0\.0\.1:\d+")
 
 
@@ -46,12 +45,12 @@ DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """Where one node listens on loopback: for clients, and for controllers."""
+    """The ports on loopback where one node listens for clients and for controllers."""
 
     number: int  # `node.id`, from 1
     port: int
     controller_port: int
-    relay_port: int = 0  # where clients and other nodes come in, if not at `port`
+    relay_port: int = 0  # used by clients and other nodes; 0: they use `port`
 
     @property
     def advertised_port(self) -> int:
@@ -59,29 +58,29 @@ class NodePorts:
 
 
 def server_properties(
-    data: Path, place: NodePorts, cluster: Sequence[NodePorts], settings: Mapping[str, str]
+    data: Path, ports: NodePorts, cluster: Sequence[NodePorts], settings: Mapping[str, str]
 ) -> str:
-    """Return the configuration of one of the nodes of a cluster.
+    """Return the configuration of one node of a cluster.
 
-    `listeners` and `listener.security.protocol.map` of `settings` come beside the lab's own.
+    `listeners` and `listener.security.protocol.map` of `settings` are added to the lab's own.
 
     Raises:
-        LabError: `settings` names a key that the lab itself decides, or a listener that is not
-            on loopback or of a cluster of several nodes, or holds a line break.
+        LabError: `settings` has a key that the lab itself sets, a line break, a listener that is not on
+            loopback, or a listener for a cluster of several nodes.
     """
-    beside = _extra_listeners(settings, cluster)
-    quorum = cluster[: _QUORUM if len(cluster) >= _QUORUM else 1]
-    client = f"PLAINTEXT://127.0.0.1:{place.port}"
-    advertised = f"PLAINTEXT://127.0.0.1:{place.advertised_port}"
-    controller = f"CONTROLLER://127.0.0.1:{place.controller_port}"
+    extra = _extra_listeners(settings, cluster)
+    quorum = cluster[: _MAX_CONTROLLERS if len(cluster) >= _MAX_CONTROLLERS else 1]
+    client = f"PLAINTEXT://127.0.0.1:{ports.port}"
+    advertised = f"PLAINTEXT://127.0.0.1:{ports.advertised_port}"
+    controller = f"CONTROLLER://127.0.0.1:{ports.controller_port}"
     own = {
-        "process.roles": "broker,controller" if place in quorum else "broker",
-        "node.id": str(place.number),
+        "process.roles": "broker,controller" if ports in quorum else "broker",
+        "node.id": str(ports.number),
         "controller.quorum.voters": ",".join(
             f"{one.number}@127.0.0.1:{one.controller_port}" for one in quorum
         ),
-        "listeners": ",".join([client, *([controller] if place in quorum else []), *beside]),
-        "advertised.listeners": ",".join([advertised, *beside]),
+        "listeners": ",".join([client, *([controller] if ports in quorum else []), *extra]),
+        "advertised.listeners": ",".join([advertised, *extra]),
         "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         _PROTOCOLS: ",".join([_OWN_PROTOCOLS, *_split_list(settings.get(_PROTOCOLS, ""))]),
@@ -90,7 +89,7 @@ def server_properties(
     copies = min(_REPLICATION_FACTOR, len(cluster))
     in_sync = max(1, copies - 1)
     defaults = {
-        # What is kept three times elsewhere is kept as often as there are nodes for it.
+        # As many replicas as there are nodes, at most three.
         "offsets.topic.replication.factor": str(copies),
         "transaction.state.log.replication.factor": str(copies),
         "transaction.state.log.min.isr": str(in_sync),
@@ -99,7 +98,7 @@ def server_properties(
         "group.initial.rebalance.delay.ms": "0",
         **DEFAULTS,
     }
-    check_settings(settings, own.keys() - set(_ADDED_TO))
+    check_settings(settings, own.keys() - set(_MERGED_SETTINGS))
     return properties({**defaults, **settings, **own})
 
 
@@ -118,7 +117,7 @@ def _split_list(text: str) -> list[str]:
 
 
 def meta_properties(cluster_id: str, directory_id: str, number: int) -> str:
-    """Return the file by which Kafka knows a formatted data folder."""
+    """Return the file that marks a formatted data folder."""
     return properties(
         {
             "version": "1",
@@ -129,73 +128,68 @@ def meta_properties(cluster_id: str, directory_id: str, number: int) -> str:
     )
 
 
-# --- The JVM of a Kafka node: as small as what it has to hold allows.
-# Serial collector and the first compiler only: on two cores at 2,000 messages a second the p99 was
-# calm from the tenth second on, at two thirds of the CPU time that the defaults take.
-
-_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+# The serial collector and the first compiler only: on two cores, at 2,000 messages a second, the p99 was
+# stable after ten seconds, with two thirds of the CPU time that the defaults take.
+_JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 _START_MIB = 256
-_LEAST_MIB = 512
-_PARTITIONS_A_MIB = 10
-_PURGED_AFTER = 1_000  # fetches that waited, in a broker as it comes
-_WAITED_FOR = 500_000  # partitions that those fetches together may still be noted at
-_PARTITIONS_A_SECOND = 50  # of two cores that others use too; a recovery reads every log
+_MIN_MIB = 512
+_PARTITIONS_PER_MIB = 10
+_DEFAULT_PURGE_INTERVAL = 1_000  # waiting fetches, Kafka's default
+_MAX_WATCHED_PARTITIONS = 500_000  # summed over the fetches between two purges
+_PARTITIONS_PER_SECOND = 50  # on two shared cores; a recovery reads every log
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMachine:
-    """What every node of a cluster is run with."""
+    """The jars and the size that every node of a cluster has."""
 
     jars: Path
-    partitions: int  # that a node is to hold, copies included
+    partitions: int  # replicas on one node
 
     @property
     def heap(self) -> tuple[str, str]:
-        """Return the options that bound the JVM's heap."""
-        return f"-Xms{_START_MIB}m", f"-Xmx{_LEAST_MIB + self.partitions // _PARTITIONS_A_MIB}m"
+        """Return the options that limit the JVM's heap."""
+        return f"-Xms{_START_MIB}m", f"-Xmx{_MIN_MIB + self.partitions // _PARTITIONS_PER_MIB}m"
 
     @property
     def settings(self) -> dict[str, str]:
-        """Return what a broker of so many partitions is to have otherwise.
+        """Return settings that a broker with this many partitions needs.
 
-        A fetch that waited stays noted at each partition it asked for until the next purge, with half a KiB
-        for each of them in every note: of 10,000 partitions 240 such fetches, two minutes, took a GiB.
+        A fetch that waited stays in the watch list of each of its partitions until the next purge, with half
+        a KiB for each partition: with 10,000 partitions 240 such fetches, in two minutes, took a GiB.
         """
-        interval = _WAITED_FOR // max(1, self.partitions)
-        if interval >= _PURGED_AFTER:
+        interval = _MAX_WATCHED_PARTITIONS // max(1, self.partitions)
+        if interval >= _DEFAULT_PURGE_INTERVAL:
             return {}
         return {"fetch.purgatory.purge.interval.requests": str(max(1, interval))}
 
-    def patience_seconds(self, least: int) -> int:
-        """Return how long to wait for what a node without partitions does within `least` seconds."""
-        return least + self.partitions // _PARTITIONS_A_SECOND
+    def limit_seconds(self, base: int) -> int:
+        """Return a time limit for this node, given the one for a node without partitions."""
+        return base + self.partitions // _PARTITIONS_PER_SECOND
 
 
 def java_command(folder: Path, jars: Path, options: tuple[str, ...]) -> list[str]:
-    """Return the words before the main class of a program of Kafka's."""
+    """Return the command line of a Kafka program up to its main class."""
     return [
         str(java.java_home() / "bin" / "java"),
         *options,
-        *_QUICK,
+        *_JVM_OPTIONS,
         f"-Dlog4j2.configurationFile={folder / 'log4j2.xml'}",
         f"-Djava.io.tmpdir={folder / 'tmp'}",
-        "-Dlog4j.shutdownHookEnabled=false",  # it would close the log before Kafka is done
+        "-Dlog4j.shutdownHookEnabled=false",  # it would close the log before Kafka has stopped
         f"-XX:ErrorFile={folder / 'logs' / 'crash.log'}",
         "-XX:+ExitOnOutOfMemoryError",
         *("-cp", str(jars / "*")),
     ]
 
 
-# --- Formats the data folder of a Kafka node: with Kafka's tool once, from then on with a copy of its answer.
-# The tool takes a second of CPU, and all that differs between two of its answers are the ids.
-
-_TEMPLATE = "bootstrap.checkpoint"
+_CHECKPOINT = "bootstrap.checkpoint"
 _META = "meta.properties"
 _FORMAT_SECONDS = 60.0
 
 
 def cluster_of(data: Path) -> str | None:
-    """Return the id of the cluster that a data folder belongs to; None when it is not formatted."""
+    """Return the cluster id of a data folder; None if it is not formatted."""
     try:
         text = (data / _META).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -205,39 +199,40 @@ def cluster_of(data: Path) -> str | None:
 
 
 def format_data(folder: Path, data: Path, jars: Path, cluster_id: str, number: int) -> None:
-    """Format the data folder of node `number`, whose configuration lies in `folder`.
+    """Format the data folder of a node whose configuration is in `folder`.
+
+    Kafka's storage tool takes a second of CPU, and only the ids differ between two of its results: it runs
+    once, and its result is the template for later ones.
 
     Raises:
         LabError: Kafka's tool failed, or did not end.
     """
-    template = jars / _TEMPLATE
+    template = jars / _CHECKPOINT
     if not template.exists():
-        _run_tool(folder, jars, cluster_id)
-        draft = jars / f".{_TEMPLATE}.{os.getpid()}"
-        shutil.copyfile(data / _TEMPLATE, draft)
+        _run_storage_tool(folder, jars, cluster_id)
+        draft = jars / f".{_CHECKPOINT}.{os.getpid()}"
+        shutil.copyfile(data / _CHECKPOINT, draft)
         draft.replace(template)
         return
     data.mkdir(exist_ok=True)
-    shutil.copyfile(template, data / _TEMPLATE)
+    shutil.copyfile(template, data / _CHECKPOINT)
     (data / _META).write_text(meta_properties(cluster_id, new_id(), number))
 
 
 def new_id() -> str:
-    """Return an id as Kafka makes them: 16 random bytes, URL-safe base64, not led by a dash."""
+    """Return an id as Kafka makes them: 16 random bytes, URL-safe base64, without a leading dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
         if not text.startswith("-"):
             return text
 
 
-def _run_tool(folder: Path, jars: Path, cluster_id: str) -> None:
+def _run_storage_tool(folder: Path, jars: Path, cluster_id: str) -> None:
     tool = [*java_command(folder, jars, ()), "kafka.tools.StorageTool", "format", "-t", cluster_id]
     tool += ["-c", str(folder / "server.properties")]
     log = folder / "logs" / "format.log"
     run_tool("Kafka's storage tool", tool, folder, _FORMAT_SECONDS, log)
 
-
-# --- One Kafka process of a lab's cluster: how it is started and ended, and when it is ready.
 
 _READY_SECONDS = 60
 _ASK_SECONDS = 0.25
@@ -271,7 +266,7 @@ class KafkaNode:
 
     def stop(self) -> None:
         if self._process is not None:
-            children.stop(self._process, self._machine.patience_seconds(_STOP_SECONDS))
+            children.stop(self._process, self._machine.limit_seconds(_STOP_SECONDS))
 
     def kill(self) -> None:
         if self._process is not None:
@@ -287,8 +282,8 @@ class KafkaNode:
             raise
 
     def spawn(self) -> None:
-        """Start the process and return at once: nodes need each other to become ready."""
-        self._console.unlink(missing_ok=True)  # old reasons would be taken for new ones
+        """Start the process and return at once, because nodes need each other to become ready."""
+        self._console.unlink(missing_ok=True)  # so that errors show only new output
         command = [
             *java_command(self._folder, self._machine.jars, self._options()),
             "kafka.Kafka",
@@ -297,25 +292,25 @@ class KafkaNode:
         self._process = children.spawn(command, log_path=self._console, cwd=self._folder)
 
     def wait_ready(self) -> None:
-        """Return when the node counts itself among the brokers that serve clients.
+        """Return when the node lists itself among the brokers.
 
         Raises:
             LabError: it ended, or was not ready in time.
         """
         clock = SystemClock()
-        limit_seconds = self._machine.patience_seconds(_READY_SECONDS)
+        limit_seconds = self._machine.limit_seconds(_READY_SECONDS)
         deadline_ns = clock.mono_ns() + limit_seconds * SECOND_NS
         admin = AdminClient(
             {
                 "bootstrap.servers": self.address,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 50,
-                "log_level": 0,  # that it cannot connect yet is no news
+                "log_level": 0,  # connection errors are expected until it is ready
             }
         )
         while clock.mono_ns() < deadline_ns:
             self._check_alive()
-            if self._counts_itself(admin):
+            if self._lists_itself(admin):
                 return
             clock.sleep_until(clock.mono_ns() + _ASK_AGAIN_NS)
         raise LabError(
@@ -324,12 +319,12 @@ class KafkaNode:
         )
 
     def _options(self) -> tuple[str, ...]:
-        """Return the heap's bounds, and where the JVM tells of the pauses that it makes."""
-        pauses = self.log_path.with_name("gc.log")
-        log = f'-Xlog:gc,safepoint:file="{pauses}":time,level,tags:filecount=2,filesize=4M'
+        """Return the limits of the heap, and the log of garbage collections and safepoints."""
+        path = self.log_path.with_name("gc.log")
+        log = f'-Xlog:gc,safepoint:file="{path}":time,level,tags:filecount=2,filesize=4M'
         return (*self._machine.heap, log)
 
-    def _counts_itself(self, admin: AdminClient) -> bool:
+    def _lists_itself(self, admin: AdminClient) -> bool:
         try:
             return self.number in admin.list_topics(timeout=_ASK_SECONDS).brokers
         except KafkaException:
@@ -338,12 +333,10 @@ class KafkaNode:
     def _check_alive(self) -> None:
         if self._process is None or self._process.poll() is None:
             return
-        said = children.log_tail(self._console) + "\n" + children.log_tail(self.log_path)
+        output = children.log_tail(self._console) + "\n" + children.log_tail(self.log_path)
         status = self._process.returncode
-        raise LabError(f"the lab's Kafka ended with status {status}:\n{said.strip()}")
+        raise LabError(f"the lab's Kafka ended with status {status}:\n{output.strip()}")
 
-
-# --- A real Kafka cluster on this machine: each node a process, its own data folder and ports.
 
 MAX_NODES = 9
 LOCK = cache.KAFKA_LOCK
@@ -361,22 +354,21 @@ def start(
     drives: Mapping[int, Path] = MappingProxyType({}),
     relayed: bool = False,
 ) -> Kafka:
-    """Start a cluster whose files lie below `folder`, and return when every node serves clients.
+    """Start a cluster with its files below `folder`, and return when every node serves clients.
 
-    A folder that as many nodes were started in before keeps its data. `settings` go into each
-    node's configuration under their real names. `partitions`, each copy counted, is what the
-    cluster is to hold: memory and patience are sized for them. The data of node n lies in
-    `drives[n]`, if named; with `relayed` clients come through a relay. From the main thread: see
-    `soak.service.children`.
+    A folder of an earlier cluster with as many nodes keeps its data. `settings` are added to each node's
+    configuration. `partitions` is the number of replicas that the cluster will hold, which decides memory
+    and time limits. The data of node n is in `drives[n]`, if given; with `relayed` clients connect through
+    a relay. Call it from the main thread: see `soak.service.children`.
 
     Raises:
-        LabError: it could not be fetched or started; the message ends with a node's last log lines.
+        LabError: the jars or a node failed; the message ends with a node's last log lines.
     """
     jars = cache.fetch(LOCK)
     machine = NodeMachine(jars, partitions // nodes)
     for last in (False,) * (_TRIES - 1) + (True,):
-        places = _places(nodes, relayed=relayed)
-        configured = _configured(folder.absolute(), settings, machine, places, drives)
+        places = _choose_ports(nodes, relayed=relayed)
+        configured = _configure(folder.absolute(), settings, machine, places, drives)
         ports = {place.relay_port: place.port for place in places if place.relay_port}
         cluster = Kafka(configured, Relay(folder / "relay", ports) if ports else None)
         try:
@@ -390,12 +382,12 @@ def start(
 
 
 def broker_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what `start` configures a broker with, as far as that is not for the lab alone to know."""
+    """Return the settings of a broker that `start` is given these settings for, without the lab's own."""
     return {**DEFAULTS, **given}
 
 
 class Kafka:
-    """A cluster at work; implements `soak.lab.ports.Running`. Its own process is that of the first node."""
+    """A running cluster; implements `soak.lab.ports.Running`, with the pid of its first node."""
 
     def __init__(self, nodes: Sequence[KafkaNode], relay: Relay | None = None) -> None:
         self.nodes = tuple(nodes)
@@ -410,12 +402,12 @@ class Kafka:
         return self.nodes[0].pid
 
     def stop(self) -> None:
-        self._at_once(KafkaNode.stop)
+        self._for_all(KafkaNode.stop)
         if self.relay is not None:
             self.relay.stop()
 
     def kill(self) -> None:
-        self._at_once(KafkaNode.kill)
+        self._for_all(KafkaNode.kill)
         if self.relay is not None:
             self.relay.stop()
 
@@ -432,14 +424,14 @@ class Kafka:
             self.kill()
             raise
 
-    def _at_once(self, action: Callable[[KafkaNode], None]) -> None:
-        """Do the same to all nodes side by side: one after another, each would wait for the rest."""
+    def _for_all(self, action: Callable[[KafkaNode], None]) -> None:
+        """Call `action` for all nodes in parallel, because a node waits for the others when it stops."""
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             for _ in pool.map(action, self.nodes):
                 pass
 
 
-def _places(nodes: int, *, relayed: bool) -> list[NodePorts]:
+def _choose_ports(nodes: int, *, relayed: bool) -> list[NodePorts]:
     ports = iter(free_ports((3 if relayed else 2) * nodes))
     return [
         NodePorts(number, next(ports), next(ports), next(ports) if relayed else 0)
@@ -447,7 +439,7 @@ def _places(nodes: int, *, relayed: bool) -> list[NodePorts]:
     ]
 
 
-def _configured(
+def _configure(
     folder: Path,
     settings: Mapping[str, str],
     machine: NodeMachine,

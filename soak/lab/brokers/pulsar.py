@@ -78,27 +78,27 @@ DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where one standalone listens, all on loopback."""
+    """The ports of a standalone, all on loopback."""
 
     service: int
     web: int
     bookie: int
     bookie_web: int
-    relay: int = 0  # what clients are told instead of `service`; 0: they are told that
+    relay: int = 0  # advertised instead of `service`; 0: no relay
 
 
 def standalone_conf(ports: Ports, settings: Mapping[str, str]) -> str:
     """Return the configuration of broker and bookie, which share one file.
 
     Raises:
-        LabError: `settings` names a key that the lab itself decides, or holds a line break.
+        LabError: `settings` has a key that the lab itself sets, or a line break.
     """
     own = {
         "metadataStoreUrl": "",
         "configurationMetadataStoreUrl": "",
         "clusterName": CLUSTER,
         "bindAddress": "127.0.0.1",
-        **_told(ports),
+        **_advertised(ports),
         "brokerServicePort": str(ports.service),
         "webServicePort": str(ports.web),
         "httpServerEnabled": "true",
@@ -107,15 +107,15 @@ def standalone_conf(ports: Ports, settings: Mapping[str, str]) -> str:
         "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
         "allowLoopback": "true",
         "listeningInterface": "lo",  # else the bookie listens on every address
-        "allowEphemeralPorts": "true",  # else its port is not the one that it was told
-        "exposeDefaultJVMMetrics": "false",  # broker and bookie would register them twice and end
+        "allowEphemeralPorts": "true",  # else the bookie ignores its port
+        "exposeDefaultJVMMetrics": "false",  # broker and bookie would both register them, and fail
     }
     check_settings(settings, own)
     return properties({**DEFAULTS, **settings, **own})
 
 
-def _told(ports: Ports) -> dict[str, str]:
-    """Return what clients are told of where the broker is; it takes the one or the other."""
+def _advertised(ports: Ports) -> dict[str, str]:
+    """Return the settings of the advertised address; Pulsar accepts only one of the two forms."""
     if not ports.relay:
         return {"advertisedAddress": "127.0.0.1"}
     return {
@@ -125,7 +125,7 @@ def _told(ports: Ports) -> dict[str, str]:
 
 
 def java_options(folder: Path) -> list[str]:
-    """Return the options of the JVM: those of Pulsar's own launcher, for a small machine."""
+    """Return the JVM's options: those of Pulsar's own launcher, for a small machine."""
     opened = (
         *(f"java.base/{package}" for package in _OPENED_BASE),
         "java.management/sun.management",
@@ -137,7 +137,7 @@ def java_options(folder: Path) -> list[str]:
         f"-XX:ErrorFile={folder / 'logs' / 'crash.log'}",
         f"-Djava.io.tmpdir={folder / 'tmp'}",
         f"-Dlog4j2.configurationFile={folder / 'log4j2.xml'}",
-        "-Dlog4j.shutdownHookEnabled=false",  # it would close the log before Pulsar is done
+        "-Dlog4j.shutdownHookEnabled=false",  # it would close the log before Pulsar has stopped
         "-Djute.maxbuffer=10485760",
         "-Djava.net.preferIPv4Stack=true",
         "-Dio.netty.tryReflectionSetAccessible=true",
@@ -147,7 +147,7 @@ def java_options(folder: Path) -> list[str]:
 
 
 def standalone_arguments(conf: Path, data: Path, ports: Ports) -> list[str]:
-    """Return what the main class is told: no functions worker, no stream storage."""
+    """Return the arguments of the main class: no functions worker, no stream storage."""
     return [
         *("--config", str(conf), "-nfw", "-nss"),
         *(() if ports.relay else ("-a", "127.0.0.1")),
@@ -172,26 +172,24 @@ _DRIVERS = {
 }
 
 
-# --- One JVM of a Pulsar: how it is started and ended, and when it is ready.
-
 _READY_SECONDS = 120
 _STOP_SECONDS = 20.0
-_ASK_AGAIN_NS = SECOND_NS // 10
-_FAILED = "Failed to start pulsar service"  # after which the JVM lives on and ignores SIGTERM
-_IDLE = re.compile(r"\s|\[[^]]*\] (WARN|INFO|DEBUG) ")
+_READY_POLL_NS = SECOND_NS // 10
+_FAILED = "Failed to start pulsar service"  # after this the JVM goes on and ignores SIGTERM
+_NO_ERROR = re.compile(r"\s|\[[^]]*\] (WARN|INFO|DEBUG) ")
 _REASON_LINES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is run: its folder, its jars, its class and what that is told."""
+    """A Java program: its folder, its jars, its main class and arguments."""
 
     name: str
     folder: Path
     jars: Path
     main_class: str
     arguments: Sequence[str]
-    environment: Mapping[str, str] = field(default_factory=dict)  # beside ours
+    environment: Mapping[str, str] = field(default_factory=dict)  # added to our own
 
     @property
     def log(self) -> Path:
@@ -202,7 +200,7 @@ class Program:
         return self.folder / "logs" / "console.log"
 
     def command(self) -> list[str]:
-        """Write the logging configuration that it needs, and return its words."""
+        """Write its logging configuration, and return its command line."""
         for name in ("logs", "tmp"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.xml").write_text(logging_xml(self.log))
@@ -216,7 +214,7 @@ class Program:
 
 
 class PulsarNode:
-    """A process of its own; implements `soak.lab.ports.Node`."""
+    """One process of a Pulsar; implements `soak.lab.ports.Node`."""
 
     def __init__(
         self, number: int, program: Program, data: Path, is_ready: Callable[[], bool]
@@ -249,7 +247,7 @@ class PulsarNode:
     def restart(self) -> None:
         self.stop()
         command = self._program.command()
-        self._program.console.unlink(missing_ok=True)  # old reasons would be taken for new ones
+        self._program.console.unlink(missing_ok=True)  # so that errors show only new output
         log_begin = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._process = children.spawn(
             command,
@@ -267,17 +265,17 @@ class PulsarNode:
         name, clock = self._program.name, SystemClock()
         deadline_ns = clock.mono_ns() + _READY_SECONDS * SECOND_NS
         while clock.mono_ns() < deadline_ns:
-            said = _text_from(self.log_path, log_begin)
+            log = _text_from(self.log_path, log_begin)
             if process.poll() is not None:
-                reason = _reason(_text_from(self._program.console, 0) + said)
+                reason = _reason(_text_from(self._program.console, 0) + log)
                 raise LabError(
                     f"the lab's {name} ended with status {process.returncode}:\n{reason}"
                 )
-            if _FAILED in said:
-                raise LabError(f"the lab's {name} did not start:\n{_reason(said)}")
+            if _FAILED in log:
+                raise LabError(f"the lab's {name} did not start:\n{_reason(log)}")
             if self._is_ready():
                 return
-            clock.sleep_until(clock.mono_ns() + _ASK_AGAIN_NS)
+            clock.sleep_until(clock.mono_ns() + _READY_POLL_NS)
         raise LabError(
             f"the lab's {name} did not answer in {_READY_SECONDS} s:\n"
             f"{children.log_tail(self.log_path)}"
@@ -285,7 +283,7 @@ class PulsarNode:
 
 
 def run_once(program: Program, limit_seconds: float) -> None:
-    """Run a tool to its end.
+    """Run a program to its end.
 
     Raises:
         LabError: it failed, or did not end.
@@ -301,7 +299,7 @@ def run_once(program: Program, limit_seconds: float) -> None:
 
 
 def _text_from(path: Path, begin: int) -> str:
-    """Return what was written to a log since it was `begin` bytes long; all if it was turned over."""
+    """Return the text of a log from byte `begin` on; all of it if it was rotated."""
     try:
         with path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
@@ -311,15 +309,11 @@ def _text_from(path: Path, begin: int) -> str:
         return ""
 
 
-def _reason(said: str) -> str:
+def _reason(log: str) -> str:
     """Return the last errors of a log, without the frames of their stacks."""
-    lines = [line for line in said.splitlines() if line and not _IDLE.match(line)]
+    lines = [line for line in log.splitlines() if line and not _NO_ERROR.match(line)]
     return "\n".join(lines[-_REASON_LINES:])
 
-
-# --- A real Pulsar on this machine: broker and bookie in one process, its own data folder and ports.
-# Broker and bookie are one JVM, so one signal stops or kills both, and the data of both lies below one
-# folder. The ports of a folder stay: a bookie is known by its port, and would refuse another's ledgers.
 
 MAX_NODES = 1  # a standalone
 
@@ -328,7 +322,7 @@ LOCK = Path(cache.__file__).parent / "pulsar.lock"
 _ASK_SECONDS = 2.0
 _TRIES = 3
 _TAKEN = re.compile(r"Address already in use|BindException")
-_OWN_TOKEN = "brokerClientAuthenticationParameters"  # noqa: S105  # a setting's name: what it tells itself
+_OWN_TOKEN = "brokerClientAuthenticationParameters"  # noqa: S105  # the name of a setting
 _ENVIRONMENT = {"PULSAR_STANDALONE_USE_ZOOKEEPER": "0"}
 
 
@@ -337,19 +331,19 @@ def start(
     settings: Mapping[str, str],
     *,
     nodes: int = 1,
-    partitions: int = 0,  # noqa: ARG001  # its memory does not grow with them
+    partitions: int = 0,  # noqa: ARG001  # its memory does not depend on them
     drives: Mapping[int, Path] = MappingProxyType({}),
     relayed: bool = False,
 ) -> Pulsar:
-    """Start a standalone whose files lie below `folder`, and return when it serves topics.
+    """Start a standalone with its files below `folder`, and return when it serves topics.
 
-    A folder that one was started in before keeps its data and its ports. `settings` go into the
-    configuration of broker and bookie under their real names. Its data lies in `drives[1]`, if
-    named; with `relayed` clients come through a relay. From the main thread: see
+    A folder of an earlier standalone keeps its data and its ports: a bookie is known by its port, and refuses
+    ledgers of another one. `settings` are added to the configuration of broker and bookie. The data is in
+    `drives[1]`, if given; with `relayed` clients connect through a relay. Call it from the main thread: see
     `soak.service.children`.
 
     Raises:
-        LabError: it could not be fetched or started; the message ends with its last log lines.
+        LabError: the jars or the process failed; the message ends with its last log lines.
     """
     if nodes > MAX_NODES:
         raise LabError(f"the lab's Pulsar has one node, not {nodes}")
@@ -369,13 +363,13 @@ def start(
         (folder / "standalone.conf").write_text(text, encoding="utf-8")
         token = settings.get(_OWN_TOKEN, "").removeprefix("token:")
         broker = Pulsar(folder, data, jars, ports, token)
-        # Before the start, which may be cut short and leave data that is known by them.
+        # Before the start, which may be interrupted after it has written data for these ports.
         write_atomically(known, json.dumps(asdict(replace(ports, relay=0))))
         try:
             broker.restart()
         except LabError as error:
             is_taken = is_new and _TAKEN.search(str(error)) is not None
-            if is_taken:  # what is there knows these ports, and the next try takes others
+            if is_taken:  # the next try takes other ports, which data of this one would not fit
                 known.unlink()
                 if is_empty:
                     shutil.rmtree(data)
@@ -387,12 +381,12 @@ def start(
 
 
 def broker_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what `start` configures a broker with, as far as that is not for the lab alone to know."""
+    """Return the settings of a broker that `start` is given these settings for, without the lab's own."""
     return {**DEFAULTS, **given}
 
 
 class Pulsar:
-    """A standalone process; implements `soak.lab.ports.Running`."""
+    """A running standalone; implements `soak.lab.ports.Running`."""
 
     def __init__(self, folder: Path, data: Path, jars: Path, ports: Ports, token: str = "") -> None:
         arguments = standalone_arguments(folder / "standalone.conf", data, ports)
@@ -438,7 +432,7 @@ class Pulsar:
             self.relay.stop()
 
     def restart(self) -> None:
-        """Start it again; ready when the namespace of topics is served: the port opens seconds too early."""
+        """Start it again; it is ready when it serves a namespace: its port opens seconds too early."""
         self.stop()
         try:
             if self.relay is not None:
@@ -450,17 +444,17 @@ class Pulsar:
 
 
 def serves_topics(admin_url: str, token: str) -> bool:
-    """Return whether the namespace of topics is there."""
+    """Return whether the default namespace is served."""
     request = urllib.request.Request(f"{admin_url}/admin/v2/namespaces/public")  # noqa: S310  # loopback
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=_ASK_SECONDS) as answer:  # noqa: S310  # as above
             return "public/default" in json.load(answer)
-    except (OSError, ValueError):  # not there yet, or not ready
+    except (OSError, ValueError):  # not listening, or not ready
         return False
 
 
 def new_ports() -> Ports:
-    """Return ports that nobody listens on now: clients, admin, bookie, the bookie's page."""
+    """Return free ports: for clients, the admin API, the bookie and the bookie's metrics page."""
     return Ports(*free_ports(4))

@@ -1,4 +1,7 @@
-"""A real Pulsar on this machine as three processes: ZooKeeper, bookie and broker."""
+"""A real Pulsar on this machine as three processes: ZooKeeper, bookie and broker.
+
+The journal has its own folder, so it can be on its own drive. It takes three times a standalone's memory.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from types import MappingProxyType
 from soak.core.errors import LabError
 from soak.lab.broker_setup import check_settings, free_ports, is_listening, properties
 from soak.lab.brokers import pulsar
-from soak.lab.brokers import pulsar as standalone
 from soak.lab.brokers.pulsar import Program, PulsarNode, run_once
 from soak.lab.jars import cache
 from soak.service.files import write_atomically
@@ -25,7 +27,7 @@ BROKER = "org.apache.pulsar.PulsarBrokerStarter"
 
 @dataclass(frozen=True, slots=True)
 class ApartPorts:
-    """Where the three listen, all on loopback."""
+    """The ports of the three processes, all on loopback."""
 
     zookeeper: int
     bookie: int
@@ -40,7 +42,7 @@ class ApartPorts:
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where their data lies; the journal has a folder of its own, which may be another drive."""
+    """The folders of their data; the journal's may be on another drive."""
 
     metadata: Path
     journal: Path
@@ -61,7 +63,7 @@ def zookeeper_properties(ports: ApartPorts, folders: Folders) -> str:
 
 
 def bookie_properties(ports: ApartPorts, folders: Folders, settings: Mapping[str, str]) -> str:
-    """Return the bookie's configuration. Raises as `soak.lab.brokers.pulsar` does."""
+    """Return the bookie's configuration. Raises as `pulsar.standalone_conf` does."""
     own = {
         "bookiePort": str(ports.bookie),
         "advertisedAddress": "127.0.0.1",
@@ -77,41 +79,37 @@ def bookie_properties(ports: ApartPorts, folders: Folders, settings: Mapping[str
         "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
         "extraServerComponents": "",
     }
-    return _checked(own, settings)
+    return _configuration(own, settings)
 
 
 def broker_properties(ports: ApartPorts, settings: Mapping[str, str]) -> str:
-    """Return the broker's configuration. Raises as `soak.lab.brokers.pulsar` does."""
+    """Return the broker's configuration. Raises as `pulsar.standalone_conf` does."""
     own = {
         "metadataStoreUrl": ports.metadata,
         "configurationMetadataStoreUrl": ports.metadata,
-        "clusterName": standalone.CLUSTER,
+        "clusterName": pulsar.CLUSTER,
         "bindAddress": "127.0.0.1",
         "advertisedAddress": "127.0.0.1",
         "brokerServicePort": str(ports.service),
         "webServicePort": str(ports.web),
     }
-    return _checked(own, settings)
+    return _configuration(own, settings)
 
 
 def setup_arguments(ports: ApartPorts) -> list[str]:
-    """Return what the tool is told that writes a new cluster's metadata."""
+    """Return the arguments of the tool that writes the metadata of a new cluster."""
     return [
-        *("--cluster", standalone.CLUSTER),
+        *("--cluster", pulsar.CLUSTER),
         *("--metadata-store", ports.metadata, "--configuration-metadata-store", ports.metadata),
         *("--web-service-url", f"http://127.0.0.1:{ports.web}"),
         *("--broker-service-url", f"pulsar://127.0.0.1:{ports.service}"),
     ]
 
 
-def _checked(own: Mapping[str, str], settings: Mapping[str, str]) -> str:
+def _configuration(own: Mapping[str, str], settings: Mapping[str, str]) -> str:
     check_settings(settings, own)
-    return properties({**standalone.DEFAULTS, **settings, **own})
+    return properties({**pulsar.DEFAULTS, **settings, **own})
 
-
-# --- A real Pulsar in parts on this machine: ZooKeeper, bookie and broker, each a process.
-# The bookie's journal has a folder of its own, so it can lie on a drive of its own: `drives[1]` holds the
-# journal and `drives[2]`, or else `drives[1]` too, the ledgers. It takes three times a standalone's memory.
 
 MAX_NODES = 1  # one bookie and one broker
 LOCK = pulsar.LOCK
@@ -124,20 +122,20 @@ def start(
     settings: Mapping[str, str],
     *,
     nodes: int = 1,
-    partitions: int = 0,  # noqa: ARG001  # its memory does not grow with them
+    partitions: int = 0,  # noqa: ARG001  # its memory does not depend on them
     drives: Mapping[int, Path] = MappingProxyType({}),
     relayed: bool = False,
 ) -> Apart:
-    """Start the three below `folder`, and return when topics are served; from the main thread.
+    """Start the three processes below `folder`, and return when topics are served; from the main thread.
 
-    A folder that they were started in before keeps its data and its ports. What a first start left
-    that was cut short is removed.
+    A folder of an earlier cluster keeps its data and its ports; the data of a first start that was
+    interrupted is removed. `drives[1]` holds the journal, and `drives[2]`, or else `drives[1]`, the ledgers.
 
     Raises:
-        LabError: one could not be fetched or started; none is left running.
+        LabError: the jars or a process failed; none is left running.
     """
     if nodes > MAX_NODES or relayed:
-        raise LabError("the lab's Pulsar in parts has one broker, and no relay")
+        raise LabError("the lab's pulsar_apart has one broker, and no relay")
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     known, unfinished = folder / "ports.json", folder / "unfinished"
@@ -146,13 +144,13 @@ def start(
     ledgers = drives.get(2, drives.get(1, folder))
     folders = Folders(folder / "metadata", drives.get(1, folder) / "journal", ledgers / "ledgers")
     paths = folders.metadata, folders.journal, folders.ledgers
-    is_left = is_new and unfinished.exists()  # half a cluster, which knows itself by other ports
+    is_unfinished = is_new and unfinished.exists()  # its data is for other ports
     for path in paths:
-        if is_left and path.exists():
+        if is_unfinished and path.exists():
             shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
     if is_new and not any(any(path.iterdir()) for path in paths):
-        unfinished.touch()  # else it is not ours to remove
+        unfinished.touch()  # data of others is never removed
     cluster = Apart(folder, cache.fetch(LOCK), ports, folders)
     cluster.write(settings)
     cluster.begin(is_new=is_new)
@@ -162,12 +160,12 @@ def start(
 
 
 def broker_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Return what `start` configures a broker with, as far as that is not for the lab alone to know."""
+    """Return the settings of a broker that `start` is given these settings for, without the lab's own."""
     return pulsar.broker_settings(given)
 
 
 class Apart:
-    """The three processes; implements `soak.lab.ports.Running`. The bookie is the first node."""
+    """The three processes; implements `soak.lab.ports.Running`, with the bookie as its first node."""
 
     def __init__(self, folder: Path, jars: Path, ports: ApartPorts, folders: Folders) -> None:
         self._folder = folder
@@ -239,7 +237,7 @@ class Apart:
             path.write_text(text(settings), encoding="utf-8")
 
     def begin(self, *, is_new: bool) -> None:
-        """Start the three in the order in which they need each other; a new cluster is made first."""
+        """Start the processes in the order of their dependencies; write the metadata of a new cluster first."""
         bookie, broker, zookeeper = self._parts
         try:
             zookeeper.restart()

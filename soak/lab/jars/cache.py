@@ -1,6 +1,6 @@
 """Fetch the jars that a lock file names, once and verified, into the user's cache; all of them or none.
 
-`python -m soak.lab.jars.cache --lock FILE ROOT...` resolves a lock file anew.
+`python -m soak.lab.jars.cache --lock FILE ROOT...` resolves the roots and writes a lock file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KAFKA_LOCK = Path(__file__).parent / "kafka.lock"
 _MARKER = "complete.json"
 _LOCK_LIMIT_SECONDS = 900
 _LOCK_POLL_NS = SECOND_NS // 5
-_COMMENT = """Jars by coordinate and sha256. Made anew by
+_COMMENT = """Jars by coordinate and sha256, written by
 python -m soak.lab.jars.cache --lock {path} {roots}"""
 
 Download = Callable[[Sequence[Artifact], Path, Path], None]
@@ -41,19 +41,18 @@ def fetch(
     report: Callable[[str], None] = lambda _: None,
     download: Download = ivy.download,
 ) -> Path:
-    """Return the folder that holds exactly the jars of `lock`, fetching them when it is not there.
+    """Return the folder with exactly the jars of `lock`, after fetching them if it does not exist.
 
-    `report` is told once if something has to be fetched. Safe among parallel processes.
+    `report` gets a line if jars must be fetched. Parallel processes may call it.
 
     Raises:
-        LabError: an artefact could not be fetched or is not the one that the lock names.
+        LabError: a jar could not be fetched, or is not the one that the lock names.
     """
-    text = lock.read_text(encoding="utf-8")
+    artifacts = parse_lock(lock.read_text(encoding="utf-8"), lock.name)
     root = (cache or user_cache()) / "jars"
-    folder = root / hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder = root / _digest(artifacts)
     if _is_complete(folder):
         return folder
-    artifacts = parse_lock(text, lock.name)
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root / f".{folder.name}.lock"):
         if _is_complete(folder):  # another process was faster
@@ -63,7 +62,7 @@ def fetch(
         shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
         try:
             _fill(draft, artifacts, download)
-            shutil.rmtree(folder, ignore_errors=True)  # damaged, or it would be complete
+            shutil.rmtree(folder, ignore_errors=True)  # incomplete
             draft.rename(folder)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -71,19 +70,19 @@ def fetch(
 
 
 def verify(folder: Path, artifacts: Sequence[Artifact]) -> None:
-    """Raise `LabError` unless every artefact is in the folder with its checksum."""
+    """Raise `LabError` unless every jar is in the folder with its checksum."""
     for artifact in artifacts:
         found = _sha256(folder / artifact.file_name)
         if found != artifact.sha256:
             raise LabError(
-                f"{artifact.coordinate} is not the file that was pinned: sha256 {found}, expected "
-                f"{artifact.sha256}. Nothing was kept. Something between here and Maven Central "
-                "changes files (a proxy's error page?); find out what before you start again"
+                f"{artifact.coordinate} is not the file in the lock: its sha256 is {found}, expected "
+                f"{artifact.sha256}. The files were discarded. Check what changes files between here and "
+                "Maven Central (a proxy that sends an error page?), then try again"
             )
 
 
 def make_lock(path: Path, roots: Sequence[str]) -> list[Artifact]:
-    """Resolve `group:artifact:version` roots with all they need, and write the lock file."""
+    """Resolve `group:artifact:version` roots with their dependencies, and write the lock file."""
     wanted = [Artifact(*root.split(":")) for root in roots]
     with tempfile.TemporaryDirectory(prefix="soakd-lock-") as work:
         jars = Path(work) / "jars"
@@ -97,6 +96,11 @@ def make_lock(path: Path, roots: Sequence[str]) -> list[Artifact]:
     return pinned
 
 
+def _digest(artifacts: Sequence[Artifact]) -> str:
+    lines = (f"{one.coordinate} {one.sha256}\n" for one in artifacts)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+
+
 def _fill(draft: Path, artifacts: Sequence[Artifact], download: Download) -> None:
     draft.mkdir()
     with tempfile.TemporaryDirectory(prefix="soakd-fetch-") as work:
@@ -107,7 +111,7 @@ def _fill(draft: Path, artifacts: Sequence[Artifact], download: Download) -> Non
 
 
 def _is_complete(folder: Path) -> bool:
-    """Compare names and sizes with the marker, not 44 MB with their checksums: 1 ms."""
+    """Compare names and sizes with the marker, which takes 1 ms; checksums of 44 MB would take longer."""
     try:
         sizes = json.loads((folder / _MARKER).read_text(encoding="utf-8"))
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -117,7 +121,7 @@ def _is_complete(folder: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that ends with the process; wait for another holder, with a limit."""
+    """Hold a lock that ends with the process; wait for another holder up to a limit."""
     clock = SystemClock()
     deadline_ns = clock.mono_ns() + _LOCK_LIMIT_SECONDS * SECOND_NS
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -128,7 +132,9 @@ def _locked(path: Path) -> Iterator[None]:
                 break
             except BlockingIOError as error:
                 if clock.mono_ns() > deadline_ns:
-                    raise LabError(f"another process has held {path} for too long") from error
+                    raise LabError(
+                        f"another process has held {path} for {_LOCK_LIMIT_SECONDS} s"
+                    ) from error
             clock.sleep_until(clock.mono_ns() + _LOCK_POLL_NS)
         yield
     finally:
@@ -147,7 +153,7 @@ def _main(arguments: list[str]) -> None:
         pinned = make_lock(Path(arguments[1]), arguments[2:])
     except LabError as error:
         sys.exit(str(error))
-    sys.stdout.write(f"{arguments[1]}: {len(pinned)} artefacts\n")
+    sys.stdout.write(f"{arguments[1]}: {len(pinned)} jars\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""Run the Apache Ivy that PySpark ships, with this machine's certificate authorities and proxies, to download jars."""
+"""Resolve and download jars with the Apache Ivy that PySpark ships.
+
+The Java that pip installed has certificate authorities of its own and knows no proxy: it gets those that Python
+uses on this machine.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +31,16 @@ _PASSWORD = "changeit"  # noqa: S105 - Java's own default; public certificates a
 
 
 def certificates() -> list[bytes]:
-    """Return the authorities that Python trusts here, DER; `SSL_CERT_FILE` is heeded."""
+    """Return the authorities that Python trusts on this machine, as DER; also those in `SSL_CERT_FILE`."""
     context = ssl.create_default_context()
     loaded = context.get_ca_certs(binary_form=True)
     folder = ssl.get_default_verify_paths().capath
-    if not loaded and folder:  # OpenSSL reads a folder only on demand
+    if not loaded and folder:  # OpenSSL reads a folder only when it needs to
         for file in sorted(Path(folder).iterdir()):
             try:
                 context.load_verify_locations(file)
             except (ssl.SSLError, OSError):
-                continue  # a README or a dangling link among certificates
+                continue  # a README or a broken link among certificates
         loaded = context.get_ca_certs(binary_form=True)
     return loaded
 
@@ -44,7 +48,7 @@ def certificates() -> list[bytes]:
 def write_store(path: Path, authorities: list[bytes]) -> None:
     """Write a JKS file, which every Java reads as a trust store without a password.
 
-    The layout is the one that `sun.security.provider.JavaKeyStore` documents in its source.
+    The layout is documented in the source of `sun.security.provider.JavaKeyStore`.
     """
     body = struct.pack(">III", _JKS_MAGIC, _JKS_VERSION, len(authorities))
     for number, certificate in enumerate(authorities):
@@ -55,7 +59,7 @@ def write_store(path: Path, authorities: list[bytes]) -> None:
 
 
 def proxy_options() -> list[str]:
-    """Return Java's options for the proxies in `https_proxy` and `http_proxy`, if any."""
+    """Return Java's options for the proxies in `https_proxy` and `http_proxy`, if there are any."""
     options = []
     for scheme, address in getproxies().items():
         proxy = urlsplit(address)
@@ -70,8 +74,6 @@ def _text(value: str) -> bytes:
     return struct.pack(">H", len(encoded)) + encoded
 
 
-# --- Runs the Apache Ivy that PySpark brings, to resolve or download jars from its default repository.
-
 PROCESSES = 6  # Ivy downloads one file after another; most of that is waiting
 _LIMIT_SECONDS = 600
 _FLAT = "[organisation]_[artifact]_[revision](_[classifier]).[ext]"  # as Artifact.file_name
@@ -83,10 +85,10 @@ _REASON = re.compile(r"\(javax?\.[\w.]+: ?(.*)\)|(Host \S+ not found)|(java\.[\w
 
 
 def resolve(roots: Sequence[Artifact], folder: Path, work: Path) -> dict[Artifact, Path]:
-    """Put the roots and all they need below `folder`; return what came, without checksums.
+    """Download the roots and their dependencies below `folder`; return them without checksums.
 
     Raises:
-        LabError: something could not be resolved; the message says what.
+        LabError: one could not be resolved; the message names it.
     """
     _run([_module(roots, "resolve", is_transitive=True)], folder / _NESTED, work)
     found = {}
@@ -97,7 +99,7 @@ def resolve(roots: Sequence[Artifact], folder: Path, work: Path) -> dict[Artifac
 
 
 def download(artifacts: Sequence[Artifact], folder: Path, work: Path) -> None:
-    """Put exactly these jars into `folder`, as `Artifact.file_name`, from several processes.
+    """Download exactly these jars to `folder`, as `Artifact.file_name`, with several processes.
 
     Raises:
         LabError: a jar could not be fetched; the message says which, why and what to do.
@@ -116,11 +118,11 @@ def download(artifacts: Sequence[Artifact], folder: Path, work: Path) -> None:
             problem = error
     for artifact in artifacts:
         if not (folder / artifact.file_name).is_file():
-            raise problem or LabError(_advice(artifact.coordinate, "it did not come"))
+            raise problem or LabError(_advice(artifact.coordinate, "Ivy did not download it"))
 
 
 def _parts(artifacts: Sequence[Artifact]) -> Iterator[tuple[int, list[Artifact]]]:
-    """Deal the artefacts out to the processes, those of one module to one process."""
+    """Divide the jars among the processes, those of one module to one process."""
     modules: dict[tuple[str, str, str], list[Artifact]] = {}
     for one in artifacts:
         modules.setdefault((one.group, one.name, one.version), []).append(one)
@@ -130,9 +132,9 @@ def _parts(artifacts: Sequence[Artifact]) -> Iterator[tuple[int, list[Artifact]]
 
 
 def _run(modules: Sequence[str], pattern: Path, work: Path) -> None:
-    """Run one Ivy a module description, all at once, and wait for all, so that what came is there."""
+    """Run one Ivy for each module description, all at once, and wait until all have ended."""
     options = [*_JAVA_OPTIONS, *proxy_options()]
-    home = java.packaged_home()  # the user's own may lack an authority that Python was told of
+    home = java.packaged_home()  # the user's own may lack an authority that Python trusts
     authorities = certificates()
     if authorities:
         write_store(work / "authorities.jks", authorities)
@@ -152,8 +154,8 @@ def _run(modules: Sequence[str], pattern: Path, work: Path) -> None:
 
 
 def _arguments(own: Path, pattern: Path) -> list[str]:
-    # A home and a cache of its own: two Ivy processes in one cache get in each other's way, and
-    # what a user keeps in ~/.ivy2 is not what the lock names.
+    # Each has its own home and cache: two Ivy processes disturb each other in one cache, and
+    # jars in a user's ~/.ivy2 are not those that the lock names.
     return [
         f"-Divy.default.ivy.user.dir={own / 'home'}",
         *("-jar", str(_ivy_jar())),
@@ -175,11 +177,11 @@ def _wait(running: Sequence[tuple[subprocess.Popen[bytes], Path]]) -> None:
             raise LabError(_advice("the jars", f"no end after {_LIMIT_SECONDS} s")) from error
     for process, log_path in running:
         if process.returncode != 0:
-            raise LabError(_failure(log_path.read_text(encoding="utf-8", errors="replace")))
+            raise LabError(failure_message(log_path.read_text(encoding="utf-8", errors="replace")))
 
 
-def _failure(log: str) -> str:
-    """Return a message that names the first artefact that failed and the first reason given."""
+def failure_message(log: str) -> str:
+    """Return a message with the first jar that failed and the first reason in the log."""
     problems = log.partition("UNRESOLVED DEPENDENCIES")[2] or log.partition("FAILED DOWNLOADS")[2]
     match = _FAILED.search(problems)
     what = ":".join(match.groups()) if match else "the jars"
@@ -190,16 +192,16 @@ def _failure(log: str) -> str:
 
 def _advice(what: str, why: str) -> str:
     return (
-        f"cannot fetch {what} from Maven Central: {why.strip()}. Nothing was kept. Check the network "
-        "(a proxy: set https_proxy; an authority of your own: set SSL_CERT_FILE) and start again"
+        f"cannot fetch {what} from Maven Central: {why.strip()}. No file was kept. Check the network "
+        "(set https_proxy for a proxy, SSL_CERT_FILE for an authority of your own) and try again"
     )
 
 
 def _ivy_jar() -> Path:
-    spec = importlib.util.find_spec("pyspark")  # found, not imported: that takes a second
+    spec = importlib.util.find_spec("pyspark")  # an import would take a second
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:
-        raise LabError("PySpark brings no Ivy here; install the package pyspark again")
+        raise LabError("the installed PySpark contains no Ivy; install the package pyspark again")
     return found[-1]
 
 
@@ -210,8 +212,8 @@ def _module(artifacts: Sequence[Artifact], name: str, *, is_transitive: bool) ->
         modules.setdefault((one.group, one.name, one.version), []).append(
             f'<artifact name={quoteattr(one.name)} type="jar" ext="jar"{classifier}/>'
         )
-    # Two classifiers of one module are two artefacts of one dependency: of two dependencies Ivy
-    # would keep one.
+    # Two classifiers of one module are two artifacts of one dependency: Ivy would keep only one of
+    # two dependencies.
     dependencies = "".join(
         f"<dependency org={quoteattr(group)} name={quoteattr(module)} rev={quoteattr(version)}"
         f' transitive="{str(is_transitive).lower()}" conf="default-&gt;default">'

@@ -1,4 +1,4 @@
-"""Lock files of jars: every file by its Maven coordinate and sha256, so that each fetch is the same.
+"""Lock files of jars: Maven coordinates and sha256, so that every machine fetches the same files.
 
 A line is `group:artifact:version[:classifier] sha256`; `#` begins a comment.
 """
@@ -35,15 +35,15 @@ class Artifact:
 
     @property
     def file_name(self) -> str:
-        """Return a name that holds no colon, which would split a class path."""
+        """Return a name without colons, which would split a class path."""
         return self.coordinate.replace(":", "_") + ".jar"
 
 
 def parse_lock(text: str, source: str) -> list[Artifact]:
-    """Return the artefacts in order; `source` names the text in errors.
+    """Return the jars in order; `source` names the text in errors.
 
     Raises:
-        LabError: a line is malformed, an artefact comes twice, or there is none.
+        LabError: a line is malformed, a jar is listed twice, or there is none.
     """
     found: dict[str, Artifact] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -60,12 +60,12 @@ def parse_lock(text: str, source: str) -> list[Artifact]:
             raise LabError(f"{source}:{number}: {artifact.coordinate} is listed twice")
         found[artifact.coordinate] = artifact
     if not found:
-        raise LabError(f"{source}: lists no artefact")
+        raise LabError(f"{source}: lists no jar")
     return list(found.values())
 
 
 def render_lock(artifacts: Iterable[Artifact], comment: str) -> str:
-    """Return the text of a lock file, sorted, so that two resolutions compare line by line."""
+    """Return the text of a lock file, sorted, so that two of them can be compared by line."""
     head = [f"# {line}" for line in comment.splitlines()]
     lines = [f"{artifact.coordinate} {artifact.sha256}" for artifact in sorted(artifacts)]
     return "\n".join([*head, *lines, ""])

@@ -1,8 +1,8 @@
-"""Makes `soak/lab/pulsar.lock` anew; Ivy cannot, as Pulsar's versions come by imported dependency management.
+"""Write `pulsar.lock`; Ivy cannot, because Pulsar's versions come from imported dependency management.
 
-`python -m soak.lab.jars.pulsar_lock --pom > pom.xml` writes what Maven is to resolve, `mvn
+`python -m soak.lab.jars.pulsar_lock --pom > pom.xml` writes a project for Maven, `mvn
 dependency:copy-dependencies -Dmdep.useRepositoryLayout=true -DoutputDirectory=JARS` fetches it, and
-`python -m soak.lab.jars.pulsar_lock JARS > soak/lab/pulsar.lock` pins what came.
+`python -m soak.lab.jars.pulsar_lock JARS > soak/lab/jars/pulsar.lock` pins the result.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from soak.lab.jars.lock import Artifact, render_lock
 VERSION = "4.2.4"
 BOOKKEEPER_VERSION = "4.17.3"
 
-_COMMENT = f"""Pulsar {VERSION}: jars by coordinate and sha256. Made anew as
-soak/lab/jars/pulsar_lock.py says"""
+_COMMENT = f"""Pulsar {VERSION}: jars by coordinate and sha256. Written as
+soak/lab/jars/pulsar_lock.py describes"""
 
 _POM = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>local</groupId><artifactId>pulsar-lab</artifactId><version>1</version>
   <packaging>pom</packaging>
-  <!-- The release's own choice of versions: without it those of log4j and RocksDB mix. -->
+  <!-- The versions of the release; without them, versions of log4j and RocksDB mix. -->
   <dependencyManagement><dependencies>
     <dependency><groupId>org.apache.pulsar</groupId><artifactId>pulsar</artifactId>
       <version>{VERSION}</version><type>pom</type><scope>import</scope></dependency>
@@ -38,7 +38,7 @@ _POM = f"""\
       <artifactId>log4j-core</artifactId></dependency>
     <dependency><groupId>org.apache.logging.log4j</groupId>
       <artifactId>log4j-slf4j2-impl</artifactId><scope>runtime</scope></dependency>
-    <!-- The bookie's own page of metrics. -->
+    <!-- The bookie's metrics page. -->
     <dependency><groupId>org.apache.bookkeeper.stats</groupId>
       <artifactId>prometheus-metrics-provider</artifactId><version>{BOOKKEEPER_VERSION}</version>
       <exclusions><exclusion>

@@ -11,9 +11,9 @@ from soak.lab import files
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from soak.lab import scratch
+from soak.lab import files
 
-with scratch.folder(Path(sys.argv[1])) as folder:
+with files.scratch_folder(Path(sys.argv[1])) as folder:
     (folder / "clock").write_text("0")
     os.kill(os.getpid(), signal.SIGKILL)
 """

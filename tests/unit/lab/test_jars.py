@@ -72,7 +72,7 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused_and_nothing_is_kept(
     repository = Repository(forges="beta")
 
     with pytest.raises(
-        LabError, match=r"org\.x:beta:1\.0 is not the file that was pinned"
+        LabError, match=r"org\.x:beta:1\.0 is not the file in the lock"
     ) as caught:
         cache.fetch(lock, cache=tmp_path / "c", download=repository.download)
 
@@ -142,7 +142,7 @@ def test_two_that_start_together_fetch_once(lock: Path, tmp_path: Path) -> None:
 )
 def test_a_failure_of_ivy_becomes_artefact_reason_and_advice(log: str, message: str) -> None:
     """Recorded from Ivy 2.5.3, shortened."""
-    text = ivy._failure(log)
+    text = ivy.failure_message(log)
 
     assert text.startswith(message)
     assert "https_proxy" in text
@@ -173,7 +173,7 @@ def test_a_line_is_coordinate_and_checksum() -> None:
         (f"org.a:b:1:c:d {SHA}", "x.lock:1: "),
         (f"org.a:../b:1 {SHA}", "x.lock:1: "),
         (f"a:b:1 {SHA}\na:b:1 {SHA}", "x.lock:2: a:b:1 is listed twice"),
-        ("# nothing\n", "x.lock: lists no artefact"),
+        ("# nothing\n", "x.lock: lists no jar"),
     ],
 )
 def test_a_malformed_lock_is_refused_with_its_line(text: str, message: str) -> None:

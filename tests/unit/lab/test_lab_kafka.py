@@ -75,7 +75,7 @@ def test_settings_reach_the_broker_but_not_those_that_the_lab_decides(tmp_path: 
     text = configured({"log.retention.check.interval.ms": "300"})
 
     assert "log.retention.check.interval.ms=300\n" in text
-    with pytest.raises(LabError, match=r"decides log\.dirs"):
+    with pytest.raises(LabError, match=r"sets log\.dirs"):
         configured({"log.dirs": "/"})
     with pytest.raises(LabError, match="line break"):
         configured({"a": "1\nlog.dirs=/"})
@@ -124,8 +124,8 @@ def test_a_node_of_many_partitions_gets_a_larger_heap(tmp_path: Path) -> None:
     """512 MB do for hundreds; more, and more time, is taken only where it is needed."""
     few, many = jvm.NodeMachine(tmp_path, 0), jvm.NodeMachine(tmp_path, 10_000)
 
-    assert (few.heap, few.patience_seconds(60)) == (("-Xms256m", "-Xmx512m"), 60)
-    assert (many.heap, many.patience_seconds(60)) == (("-Xms256m", "-Xmx1512m"), 260)
+    assert (few.heap, few.limit_seconds(60)) == (("-Xms256m", "-Xmx512m"), 60)
+    assert (many.heap, many.limit_seconds(60)) == (("-Xms256m", "-Xmx1512m"), 260)
 
 
 def test_a_node_of_many_partitions_soon_forgets_the_fetches_that_waited_at_them() -> None:

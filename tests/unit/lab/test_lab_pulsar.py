@@ -28,7 +28,7 @@ def test_settings_reach_broker_and_bookie_but_not_those_that_the_lab_decides() -
 
     assert "journalWriteData=false\n" in text
     assert "journalWriteData=true\n" not in text
-    with pytest.raises(LabError, match="decides webServicePort"):
+    with pytest.raises(LabError, match="sets webServicePort"):
         files.standalone_conf(PORTS, {"webServicePort": "8080"})
     with pytest.raises(LabError, match="line break"):
         files.standalone_conf(PORTS, {"a": "1\nbindAddress=0.0.0.0"})

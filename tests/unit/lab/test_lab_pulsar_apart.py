@@ -37,7 +37,7 @@ def test_settings_reach_them_but_not_those_that_the_lab_decides(tmp_path: Path) 
     folders = files.Folders(tmp_path, tmp_path, tmp_path)
 
     assert "gcWaitTime=7\n" in files.bookie_properties(PORTS, folders, {"gcWaitTime": "7"})
-    with pytest.raises(LabError, match="decides journalDirectories"):
+    with pytest.raises(LabError, match="sets journalDirectories"):
         files.bookie_properties(PORTS, folders, {"journalDirectories": "/"})
     with pytest.raises(LabError, match="line break"):
         files.broker_properties(PORTS, {"a": "1\nbindAddress=0.0.0.0"})
