@@ -71,9 +71,7 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused_and_nothing_is_kept(
     """The message names the artefact and both checksums."""
     repository = Repository(forges="beta")
 
-    with pytest.raises(
-        LabError, match=r"org\.x:beta:1\.0 is not the file in the lock"
-    ) as caught:
+    with pytest.raises(LabError, match=r"org\.x:beta:1\.0 is not the file in the lock") as caught:
         cache.fetch(lock, cache=tmp_path / "c", download=repository.download)
 
     assert hashlib.sha256(b"<html>please log in</html>").hexdigest() in str(caught.value)
