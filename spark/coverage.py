@@ -50,7 +50,7 @@ def order_doubts(timeline: Timeline) -> Iterator[Gap]:
     """Name what an idempotent producer rules out; without one, a message sent again may come twice."""
     doubled, late = timeline.audit["duplicated"] or 0, timeline.audit["reordered"] or 0
     if (doubled or late) and is_order_guaranteed(timeline.plan):
-        why = f"doubled {doubled:,} messages and reordered {late:,} of idempotent producers"
+        why = f"duplicated {doubled:,} and reordered {late:,} messages of idempotent producers"
         yield Gap("cluster", 0, 0, why)
 
 
@@ -85,7 +85,7 @@ def _standstills(timeline: Timeline) -> Iterator[Gap]:
     for source, standing in timeline.standing.items():
         for first, last in runs(_judged(timeline, source, standing)):
             if last + 1 - first >= STANDSTILL_SECONDS:
-                why = f"acknowledged nothing of what {source} sent"
+                why = f"acknowledged no message of {source}"
                 yield Gap("cluster", first, last + 1, why)
 
 
@@ -101,7 +101,7 @@ def _not_carried(timeline: Timeline) -> Iterator[Gap]:
     if missed + failed > MOST_SHORT * due:
         why = (
             f"did not carry the load: of {due:,} messages due in the soak "
-            f"{missed:,} were missed and {failed:,} failed"
+            f"{missed:,} were skipped and {failed:,} failed"
         )
         yield Gap("cluster", min(at), min(at), why)
 
@@ -117,7 +117,7 @@ def _starved(timeline: Timeline, subscription: int, readers: Iterable[str]) -> I
     silent_k: Ints = reduce(np.intersect1d, silent)
     for first, last in runs(silent_k):
         if np.count_nonzero((acked_k >= first) & (acked_k <= last)) >= STANDSTILL_SECONDS:
-            why = f"gave subscription {subscription} nothing of what it acknowledged"
+            why = f"delivered to subscription {subscription} none of the messages that it acknowledged"
             yield Gap("cluster", first, last + 1, why)
 
 
@@ -133,7 +133,7 @@ def _received_little(timeline: Timeline, subscription: int, readers: list[str]) 
     told = (counts["expired"] or 0) + (counts["lost"] or 0)
     recorded = min(np.intersect1d(soak, timeline.seconds[source]).size for source in readers)
     if (received + told) * soak.size < LEAST_RECEIVED * acked * recorded:
-        why = f"gave subscription {subscription} {received:,} of {acked:,} messages acknowledged in the soak"
+        why = f"delivered to subscription {subscription} {received:,} of {acked:,} messages acknowledged in the soak"
         yield Gap("cluster", int(soak[0]), int(soak[0]), why)
 
 
@@ -219,7 +219,7 @@ def coverage(timeline: Timeline, unread: Sequence[Gap] = ()) -> Coverage:
     gaps += [Gap(source, k, k, f"{place}: {why}") for source, k, place, why in timeline.damage]
     for daemon, how, at_ns in timeline.restarts:
         k = (at_ns - timeline.run.start_wall_ns) // SECOND_NS
-        gaps.append(Gap(daemon, k, k, f"died ({how}), started again"))
+        gaps.append(Gap(daemon, k, k, f"died ({how}) and was restarted"))
     soak = set(timeline.soak_seconds.tolist())
     invalid = {
         k
@@ -257,7 +257,7 @@ def judged_seconds(timeline: Timeline) -> int:
 def _doubts(timeline: Timeline) -> Iterator[Gap]:
     k = timeline.recorded_k
     if timeline.phases.end_k is None and not timeline.is_running:
-        yield Gap("run", k, k, "was killed: its end was never decided")
+        yield Gap("run", k, k, "was killed: it has no recorded end")
     if timeline.phases.end_k is not None and timeline.phases.end_k - k > LATE_SECONDS:
         yield Gap("run", k, k, "all sources stopped before its end")
     detector = timeline.plan.detection.detectors[STREAM_DETECTOR]

@@ -48,7 +48,7 @@ def forget_other(folder: RunFolder, layout: str = LAYOUT) -> None:
     if known == layout:
         return
     if folder.checkpoint.exists():
-        _LOG.warning("detector_state_made_anew was=%s is=%s", known or "unknown", layout)
+        _LOG.warning("detector_state_rebuilt was=%s is=%s", known or "unknown", layout)
         shutil.rmtree(folder.checkpoint)
     write_atomically(note, layout + "\n")
 

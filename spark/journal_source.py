@@ -166,7 +166,7 @@ def _row(
         "run": run,
         "shard": 0,
         "source": source,
-        "inc": record.epoch,
+        "epoch": record.epoch,
         "k": record.k,
         "at_ns": record.at_ns,
         "length_ns": record.length_ns,

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import TimerValues
 
 _USED = (
-    *("run", "shard", "source", "inc", "k"),
+    *("run", "shard", "source", "epoch", "k"),
     *("columns_id", "columns", "values", "trusted", "phase"),
 )
 
-_FED = ("source", "inc", "k", "columns_id", "values", "trusted", "phase")
+_FED = ("source", "epoch", "k", "columns_id", "values", "trusted", "phase")
 
 
 def detect(rows: DataFrame, config: Config) -> DataFrame:
@@ -81,7 +81,7 @@ def fed(panel: Panel, batch: pd.DataFrame) -> list[Change]:
         for name, text in zip(named["columns_id"], named["columns"], strict=True)
     }
     changes = []
-    ordered = batch.sort_values(["source", "inc", "k"])
+    ordered = batch.sort_values(["source", "epoch", "k"])
     for source, epoch, k, name, values, valid, phase in zip(
         *(ordered[name] for name in _FED), strict=True
     ):

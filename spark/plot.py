@@ -190,7 +190,7 @@ def shade(plot: Plot) -> None:
         title = f"{page.moment(one.finding.onset_k)}: {one.finding.cause}"
         plot.mark(one.finding.onset_k, "onset", title)
         if one.finding.gone_k is not None:
-            plot.mark(one.finding.gone_k, "gone", f"{page.moment(one.finding.gone_k)}: gone again")
+            plot.mark(one.finding.gone_k, "gone", f"{page.moment(one.finding.gone_k)}: resolved")
 
 
 def _shade_unmeasured(plot: Plot) -> None:

@@ -17,7 +17,7 @@ _FREED = ("segment_unlinked", "space_reclaimed")
 
 
 def forecast_of(folder: RunFolder) -> Mapping[str, Any]:
-    """Return what was foreseen when the load began; empty where nobody looked.
+    """Return what was forecast when the load began; empty where nobody looked.
 
     Raises:
         RunFolderError: the file is damaged.
@@ -31,7 +31,7 @@ def forecast_of(folder: RunFolder) -> Mapping[str, Any]:
 
 
 def retention(timeline: Timeline, told: Mapping[str, Any]) -> dict[str, object]:
-    """Return what `summary.json` says of retention: what was foreseen, what happened, and the difference."""
+    """Return what `summary.json` says of retention: what was forecast, what happened, and the difference."""
     begin, end = timeline.soak
     seconds = timeline.event_seconds.get(_DELETION)
     happened = compare_with_event(

@@ -1,4 +1,4 @@
-"""The shape of rows in Spark: one row a (run, source, inc, k), and one a change point.
+"""The shape of rows in Spark: one row a (run, source, epoch, k), and one a change point.
 
 Names of columns are long and rarely change, so a row carries their id, and only the first row of a
 source in a batch that uses them carries their text.
@@ -30,7 +30,7 @@ _ROW: tuple[tuple[str, Any], ...] = (
     ("run", StringType()),
     ("shard", LongType()),
     ("source", StringType()),
-    ("inc", LongType()),
+    ("epoch", LongType()),
     ("k", LongType()),
     ("at_ns", LongType()),
     ("length_ns", LongType()),

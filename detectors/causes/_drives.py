@@ -139,7 +139,7 @@ def told_work(written: Move) -> Evidence:
     """Say that a drive got no more to do, by the bytes that were written to it."""
     before, after = (f"{wording.amount(v, 'bytes')}/s" for v in (written.before, written.after))
     return Evidence(
-        f"The drive got no more to do: {before} were written to it before the step, {after} after it.",
+        f"The work on the drive did not grow: {before} were written to it before the step, {after} after it.",
         {"before": written.before, "after": written.after},
     )
 
@@ -147,9 +147,9 @@ def told_work(written: Move) -> Evidence:
 def told_wear(turns: float | None) -> Evidence:
     """Say how often a drive was written over."""
     if turns is None:
-        return Evidence("How often the drive was written over is not known.")
+        return Evidence("How many times its capacity the drive has been written is not known.")
     return Evidence(
-        f"By the onset of the step the drive had been written over {turns:.2g} times, as far as was seen.",
+        f"By the onset of the step the drive had been written {turns:.2g} times its capacity, as far as it was measured.",
         {"turnover_ratio": turns},
     )
 

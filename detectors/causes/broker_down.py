@@ -18,7 +18,7 @@ from detectors.nearby import Nearby, when
 from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 
-NEXT = "see whether the broker is up, and in its log why it left"
+NEXT = "check that the broker is up, and read in its log why it left"
 
 _LONG_SECONDS = 30
 _STOPPED_SECONDS = 3  # an orderly end takes less

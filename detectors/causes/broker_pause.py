@@ -29,12 +29,12 @@ from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 from soak.core.series import parse_series, source_of
 
-NEXT = "see whether the broker was stopped or swapped, or its machine moved"
+NEXT = "check whether the broker was stopped or swapped, or its machine migrated"
 
 _LONG_SECONDS = 30
 _EVEN = 0.7
 _SOONER = (broker_down, gc_pause, leader_move, retention_cliff, segment_roll)
-"""Causes that say themselves why a broker stood still."""
+"""Causes that explain by themselves why a broker stood still."""
 
 
 def explain(change: Change, nearby: Nearby) -> Explanation | None:
@@ -99,7 +99,7 @@ def _is_uneven(change: Change, nearby: Nearby) -> bool:
 
 def _answered(late: Late, change: Change) -> Evidence:
     return Evidence(
-        f"A broker answered late what needs no drive: {wording.title(late.series)} of "
+        f"A broker answered a request late that needs no drive: {wording.title(late.series)} of "
         f"{source_of(late.series)} was {wording.amount(late.late, 'seconds')} in {late.ratio:.0%} of the "
         f"seconds, first {when(late.from_k - change.onset_k)} of the step, and at most "
         f"{wording.amount(late.usual, 'seconds')} before.",

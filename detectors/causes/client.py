@@ -25,7 +25,7 @@ from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation, Series
 from soak.core.series import host_of, parse_series, source_of
 
-NEXT = "see what else runs on this load's host; the cluster is not to blame"
+NEXT = "see what else runs on the host of the load generator; the cluster is not the cause"
 
 _SECONDS = 30  # before and after the onset
 _LEAST = 5
@@ -43,11 +43,11 @@ _CPU = "process_cpu_ratio"
 _AWAY = {
     "publish_latency_seconds": (
         "callback_delay_seconds",
-        "The producer {} itself was away from its client",
+        "The producer {} was late to serve its own client",
     ),
     _END_TO_END: (
         "consumer_pause_seconds",
-        "The consumer {} itself was away from its client",
+        "The consumer {} was late to serve its own client",
     ),
 }
 
@@ -83,7 +83,7 @@ def _delays(change: Change, nearby: Nearby) -> Iterator[tuple[str, str]]:
     for name in nearby.named(_LAG):
         is_wanted = dict(parse_series(name).labels).get("quantile") == wanted
         if is_wanted and _is_part(source_of(name), change):
-            yield name, "The producer {} itself sent later than planned"
+            yield name, "The producer {} sent later than scheduled"
     if wanted == "0.5":
         return  # a pause a second is no part of the median
     metric, text = _AWAY.get(column.metric, ("", ""))
@@ -149,7 +149,7 @@ def _invalid(change: Change, nearby: Nearby) -> tuple[float, Evidence] | None:
             return (
                 _UNTRUSTED_SCORE,
                 Evidence(
-                    f"{source} did not trust its own measurement in {after} of the {seconds} s "
+                    f"{source} reported its own measurement as invalid in {after} of the {seconds} s "
                     f"after the onset of the step, and in {before} of the {_SECONDS} s before.",
                     {"untrusted_after": after, "untrusted_before": before, "seconds": seconds},
                 ),

@@ -18,7 +18,7 @@ from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 from soak.core.series import host_of, parse_series, source_of
 
-NEXT = "see who set a host's clock: chronyc tracking, timedatectl"
+NEXT = "find out which host's clock was set: chronyc tracking, timedatectl"
 
 KIND = "clock_step"
 _END_TO_END, _PUBLISH = "end_to_end_latency_seconds", "publish_latency_seconds"

@@ -36,7 +36,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
     is_steady = are_calm(_load.sent(change, nearby))
     band = _scores.STRONG if traffic and is_steady else _scores.LIKELY
     text = (
-        f"The bookies told of a compaction {when(told_ks[0] - change.onset_k)} of the step, and of none in "
+        f"The bookies reported a compaction {when(told_ks[0] - change.onset_k)} of the step, and none in "
         f"the {change.onset_k - nearby.k0} s before."
     )
     most = max(traffic, key=lambda one: one.ratio, default=None)

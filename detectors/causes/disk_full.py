@@ -55,7 +55,7 @@ def _said(change: Change, nearby: Nearby) -> list[Evidence]:
     if not told or not first - _EARLIER_SECONDS <= told[0][0] <= last:
         return []
     k, reason = told[0]
-    text = f"First told {when(k - change.onset_k)} of the step: {reason}."
+    text = f"First reported {when(k - change.onset_k)} of the step: {reason}."
     return [Evidence(text, {"k": k})]
 
 

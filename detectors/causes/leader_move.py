@@ -15,7 +15,7 @@ from detectors.causes._moves import end_of, near
 from detectors.nearby import Nearby, when
 from soak.core.model import Change, Evidence, Explanation
 
-NEXT = "see in the controller's log why leaders moved, and move them back"
+NEXT = "read in the controller's log why leaders moved, and move them back"
 
 KIND = "leader_change"
 _BEFORE_SECONDS = 300

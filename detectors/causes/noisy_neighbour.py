@@ -16,7 +16,7 @@ from detectors.causes._moves import Move, share, told
 from detectors.nearby import Nearby
 from soak.core.model import Change, Evidence, Explanation
 
-NEXT = "see who else writes on that drive: iotop, or the host's tenants"
+NEXT = "see which other process writes to that drive: iotop, or other tenants of the host"
 
 _MORE = 1.5
 _LEAST_SHARE = 0.1
@@ -72,7 +72,7 @@ def _ours(change: Change, nearby: Nearby) -> Evidence:
     """Say what speaks against the brokers' own work, and what was not watched that might speak for it."""
     flows = {
         "what we send": _backlog.sent(change, nearby),
-        "what the brokers say they write": _backlog.taken_in(change, nearby),
+        "the bytes that the brokers report as written": _backlog.taken_in(change, nearby),
     }
     known = {
         ("backlogs", "no backlog drained"): bool(_backlog.backlogs(nearby)),
@@ -86,7 +86,7 @@ def _ours(change: Change, nearby: Nearby) -> Evidence:
     unknown = [what for (what, _), is_known in known.items() if not is_known]
     rest = f" {_listed(unknown).capitalize()} were not watched." if unknown else ""
     return Evidence(
-        f"It was not the brokers' own work: {_listed([f'{stayed} stayed the same across the step', *calm])}."
+        f"The brokers' own work does not explain it: {_listed([f'{stayed} stayed the same across the step', *calm])}."
         f"{rest}"
     )
 

@@ -59,7 +59,7 @@ def explain(change: Change, nearby: Nearby) -> Explanation | None:
         evidence = [told(flush, change), _trifling(slower) if slower else _innocent(known)]
         if _is_short_of_cpu(flush, change, nearby):
             score = _SHORT_OF_CPU
-            evidence.append(Evidence("The CPU of its host ran short, for which a flush waits too."))
+            evidence.append(Evidence("The CPU of its host ran short; a flush waits for that too."))
         return Explanation("slow_fsync", score, tuple(evidence)) if known else None
     if not is_deleting or not all(_is_deletions(drive, flush) for drive in guilty):
         return None
@@ -91,7 +91,7 @@ def _is_short_of_cpu(flush: Move, change: Change, nearby: Nearby) -> bool:
 
 
 def _is_trifle(drive: Drive, flush: Move) -> bool:
-    """True when a device, with no more to do, slowed by what cannot add up to what the flushes slowed by."""
+    """True when the work of a device did not grow and it slowed too little to explain the slower flushes."""
     write = drive.moves.get(_drives.WRITE_AWAIT)
     if write is None or drive.more_io() or drive.is_saturated:
         return False
@@ -101,7 +101,7 @@ def _is_trifle(drive: Drive, flush: Move) -> bool:
 
 
 def _is_deletions(drive: Drive, flush: Move) -> bool:
-    """True when a device does no more than discard, and slowed by far less than the flushes above it."""
+    """True when the only new work of a device is discards, and it slowed far less than the flushes above it."""
     is_discarding = all(
         parse_series(one.series).metric == _drives.DISCARDS for one in drive.more_io()
     )
@@ -113,20 +113,20 @@ def _is_deletions(drive: Drive, flush: Move) -> bool:
 
 def _innocent(known: Sequence[Drive]) -> Evidence:
     return Evidence(
-        f"The device below did not slow and got no more to do ({_names(known)}): the flushes wait above it."
+        f"The device below did not slow down and its work did not grow ({_names(known)}): the flushes wait above it."
     )
 
 
 def _trifling(slower: Sequence[Drive]) -> Evidence:
     return Evidence(
-        f"The device below got no more to do, and slowed by what explains hardly any of it "
+        f"The work of the device below did not grow, and it slowed by too little to explain the step "
         f"({_names(slower)}): the flushes wait above it."
     )
 
 
 def _excused(guilty: Sequence[Drive]) -> Evidence:
     return Evidence(
-        f"The device below slowed by far less, and has only deletions to do that it had not before "
+        f"The device below slowed by far less, and its only new work is deletions "
         f"({_names(guilty)}): the flushes wait above it."
     )
 

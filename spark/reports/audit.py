@@ -17,12 +17,12 @@ WORDS = {
     "received": "received, each once a subscription",
     "lost": "acknowledged, never received, neither expired nor unknown",
     "duplicated": "one message at two offsets",
-    "reordered": "received after a later message of its lane",
+    "reordered": "received after a later message of its producer stream",
     "expired": "deleted by retention before they were read",
     "reread": "read again at the same offset, after a restart of the consumer or a step back in the log",
-    "unknown": "of a second that is not on record, or unread at the end",
+    "unknown": "of an interval that was not recorded, or unread at the end",
     "received_unacked": "received although the client gave them up",
-    "missed_sends": "due, but later than the backlog allows: not sent",
+    "missed_sends": "due, but later than the backlog allows: skipped",
 }
 
 

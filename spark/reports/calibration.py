@@ -15,7 +15,7 @@ from spark.page import Page, joined, table, tag
 from spark.quiet import quiet_seconds
 
 ORDER = 75
-TITLE = "How sure the detector can be here"
+TITLE = "How certain the detector can be on this noise"
 MOST_SECONDS = 3600  # of the soak, so that a report of 36 h waits for this a few seconds
 FALSE_ALARM_VALUES, POWER_VALUES = 400_000, 300_000
 WITHIN_SECONDS = (60, 600, 3600)
@@ -39,7 +39,7 @@ def _false_alarms(many: list[Quiet], config: Config) -> str:
         for one in found.ratio.of(calibration.MONTH_NS / config.false_alarms)
     )
     return f"""Series made of blocks of this run's own quiet seconds were put through the detector. Over a
-        panel of {config.panel_size} like these it would take noise for a step {middle} times a month
+        panel of {config.panel_size} like these noise would be taken for a step {middle} times a month
         (95 %: {low} to {high}); {format_per_duration(config.false_alarms)} is set. Rates this low cannot
         be counted: they are extended on a straight line from rates that can, and the interval holds what that
         leaves open. Counted are half hours: some hours later the threshold follows the noise, towards the set
@@ -68,4 +68,4 @@ def _power(many: list[Quiet], config: Config) -> Markup:
 def _nearest(one: calibration.Power, after: float | None) -> str:
     if not one.is_known:
         return "not known"
-    return "none that was tried" if after is None else wording.amount(after, one.unit)
+    return "none of those tried" if after is None else wording.amount(after, one.unit)

@@ -10,7 +10,7 @@ from spark.page import Page, joined, tag
 from spark.plot import Plot, log_range, shade
 
 ORDER = 50
-TITLE = "Channels in which a cause would show"
+TITLE = "Series in which a cause would show"
 
 HEIGHT = 110
 MOST_PLOTS = 8
@@ -48,7 +48,9 @@ def _plots(page: Page, metric: str, quantile: str) -> list[Markup]:
     shown = sorted(names, key=lambda name: -float(np.ptp(series[name][1])))[:MOST_PLOTS]
     plots = [_plot(page, name) for name in names if name in shown]
     if len(names) > len(shown):
-        rest = f"{len(names) - len(shown)} more of {metric}, which moved less, are in the journals."
+        rest = (
+            f"{len(names) - len(shown)} more of {metric}, which changed less, are in the journals."
+        )
         plots.append(tag("p", rest))
     return plots
 

@@ -26,7 +26,7 @@ def render(page: Page) -> Markup:
     covered = page.covered
     text = (
         f"{wording.share_down(covered.ratio, 2)} of the expected records are there (97 % are needed), "
-        f"{wording.share_up(covered.invalid_ratio, 1)} of the soak's seconds are not trusted "
+        f"{wording.share_up(covered.invalid_ratio, 1)} of the soak's seconds are invalid "
         "(10 % are allowed)."
     )
     rows = [
@@ -43,5 +43,5 @@ def render(page: Page) -> Markup:
     if len(covered.gaps) > MOST_ROWS:
         parts.append(tag("p", f"{len(covered.gaps) - MOST_ROWS} more are in summary.json."))
     if doubts:
-        parts.append(table(("source", "not trusted because of", "seconds"), doubts, numeric=2))
+        parts.append(table(("source", "invalid because of", "seconds"), doubts, numeric=2))
     return joined(parts)

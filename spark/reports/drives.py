@@ -24,13 +24,15 @@ def render(page: Page) -> Markup:
         headings = ("drive", "measured", "fsync p50", "fsync p99", "writing", "state")
         parts.append(table(headings, [_row(page, one) for one in checks]))
     else:
-        parts.append(tag("p", "Nobody measured the drives alone: the plan's drive_check was 0s."))
+        parts.append(
+            tag("p", "The drives were not measured without load: the plan's drive_check was 0s.")
+        )
     rows = [
         (name, f"{one['turns']:.3g}", wording.amount(one["bytes"], "bytes"))
         for name, one in sorted(found["written"].items())
     ]
     if rows:
-        parts.append(table(("drive", "turned over in this run", "written by anybody"), rows))
+        parts.append(table(("drive", "capacities written in this run", "written in all"), rows))
         parts.append(tag("p", _amplification(found)))
     return joined(parts)
 
@@ -65,5 +67,5 @@ def _amplification(found: Mapping[str, Any]) -> str:
     client = wording.amount(found["client_bytes"], "bytes")
     return (
         f"These drives took {ratio:.3g} bytes for each byte of payload acknowledged ({client}): copies, "
-        "indexes, journals, and whoever else writes there. Compression makes it less."
+        "indexes, journals, and other writers of these drives. Compression lowers it."
     )

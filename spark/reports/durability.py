@@ -14,7 +14,7 @@ TITLE = "Durability"
 def render(page: Page) -> Markup:
     found = page.durability
     if "settings" not in found:
-        return tag("p", "Nobody looked what an acknowledgement of this target promises.")
+        return tag("p", "The durability level of this target was not read.")
     level = found["level"] or f"between {found['lowest']} and {found['highest']}"
     text = (
         f"Level {level} of 4 when the load began: replication {found['replication']['state']} "

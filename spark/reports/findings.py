@@ -16,9 +16,9 @@ ORDER = 20
 TITLE = "Findings"
 
 _SEEN = {
-    "both": "while the run went on, and again looking back at the whole",
-    "online": "while the run went on; looking back does not show it",
-    "offline": "only looking back at the whole run",
+    "both": "during the run, and again in the offline analysis of the whole run",
+    "online": "during the run; the offline analysis does not show it",
+    "offline": "only in the offline analysis of the whole run",
 }
 _MOST_SERIES = 12
 
@@ -34,10 +34,10 @@ def _finding(page: Page, one: Judged) -> Markup:
     low, high = found.interval
     title = f"{wording.title(found.series)} {wording.change_text(found)}, cause {found.cause}"
     about = "" if found.is_about_cluster else " Not counted against the cluster."
-    gone = "" if found.gone_k is None else f" Gone again at {page.moment(found.gone_k)}."
+    gone = "" if found.gone_k is None else f" Resolved at {page.moment(found.gone_k)}."
     text = (
         f"Since {page.moment(found.onset_k)}; with 95 % confidence between {page.moment(low)} and "
-        f"{page.moment(high)}. {found.state.capitalize()}; confidence {found.confidence:.2%} that it moved. "
+        f"{page.moment(high)}. {found.state.capitalize()}; confidence {found.confidence:.2%} that it changed. "
         f"Seen {_SEEN[one.found]}.{gone}{about}"
     )
     in_step = {change.series for change in one.step}
@@ -53,7 +53,7 @@ def _finding(page: Page, one: Judged) -> Markup:
         tag("p", text),
         _step(page, one.step) if one.step else "",
         joined([_cause(cause) for cause in found.causes]),
-        tag("p", f"Moved with it: {shown}{more}.") if others else "",
+        tag("p", f"Changed with it: {shown}{more}.") if others else "",
     ]
     return tag("article", joined(parts), class_="finding")
 
@@ -62,7 +62,7 @@ def _step(page: Page, step: Sequence[Change]) -> Markup:
     """Return what looking back says: one onset, and how far each latency moved, clearest first."""
     low, high = step[0].interval
     text = (
-        f"Looking back it is one step at {page.moment(step[0].onset_k)}, with 95 % confidence between "
+        f"In the offline analysis it is one step at {page.moment(step[0].onset_k)}, with 95 % confidence between "
         f"{page.moment(low)} and {page.moment(high)}, of:"
     )
     rows = []
@@ -79,5 +79,5 @@ def _cause(cause: Explanation) -> Markup:
     items = joined([tag("li", item.text) for item in cause.evidence])
     what = f", score {cause.score:.2f}" if cause.score > 0 else ""
     if not what and cause.evidence:
-        what = "; what else changed:"
+        what = "; other changes:"
     return tag("p", joined([tag("strong", cause.cause), what])) + tag("ul", items)

@@ -33,7 +33,7 @@ def render(page: Page) -> Markup:
         ("p99", "p99"),
         ("p999", "p99.9"),
         ("swatch-onset", "onset of a step, its 95 % interval shaded"),
-        ("swatch-gone", "gone again"),
+        ("swatch-gone", "resolved"),
         ("level", "level before and after"),
         ("swatch-deletion", "deletion by retention"),
         ("swatch-phase", "phase that is not judged"),
@@ -72,7 +72,7 @@ def _bound(timeline: Timeline, host: str) -> str:
             return (
                 f"off by at most {wording.amount(float(timeline.series[name][1].max()), 'seconds')}"
             )
-    return "not known (the probe clock tells)"
+    return "not known (the probe `clock` measures it)"
 
 
 def _plot(page: Page, metric: str, title: str) -> Markup:

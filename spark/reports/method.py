@@ -22,17 +22,17 @@ def render(page: Page) -> Markup:
         second has one histogram with three digits; a plotted quantile is that second's.""",
         f"""One point is {timeline.step} s. Of several seconds counts are summed, of maxima the highest
         is kept, of everything else the median. Missing seconds are left open, never filled.""",
-        f"""A step is judged on logarithms of the trusted seconds of the soak, corrected for their own
+        f"""A step is judged on logarithms of the valid seconds of the soak, corrected for their own
         correlation, at a set rate of false alarms: {alarms} over the panel. It is confirmed when it
-        lasts, and gone when the level returns.""",
+        lasts, and resolved when the level returns.""",
         "Before and after are medians. The interval holds the onset with 95 % confidence.",
-        """Looking back, what several latencies did at one time is one step, with the onset of the one that
-        leaves the least doubt of it.""",
+        """In the offline analysis, changes of several latencies at one time are one step, with the onset
+        of the latency that dates it best.""",
         """A cause is named when its evidence passes a bar, else it is unknown. Causes are judged from
         samples and events alone.""",
         "The audit is computed from the journals: acknowledged sequence intervals against received ones.",
         """A run that lost messages is regressed. One in which more than 1 % of what was due in the soak
-        was missed or failed, or a subscription was given nothing for ten seconds, is not clean,
+        was skipped or failed, or a subscription received nothing for ten seconds, is not clean,
         whatever latency did.""",
         f"Versions: {versions or 'not recorded'}.",
     ]

@@ -1,4 +1,4 @@
-"""When retention was foreseen to delete, when it did, and how much of it the soak saw."""
+"""When retention was forecast to delete, when it did, and how much of it the soak saw."""
 
 from __future__ import annotations
 
@@ -17,39 +17,37 @@ TITLE = "Retention"
 
 def render(page: Page) -> Markup:
     found: Mapping[str, Any] = retention(page.timeline, page.forecast)
-    told, came = found["forecast"], found["happened"]
-    if not told:
-        return tag("p", "Nobody looked when this target would begin to delete.")
+    forecast, came = found["forecast"], found["happened"]
+    if not forecast:
+        return tag("p", "The retention settings of this target were not read.")
     rows = [
         (
             "first deletion",
-            _window(told.get("first_deletion_seconds")),
+            _window(forecast.get("first_deletion_seconds")),
             _at(came, "first_deletion"),
         ),
-        ("its space free", _window(told.get("first_free_seconds")), _at(came, "first_free")),
+        ("its space free", _window(forecast.get("first_free_seconds")), _at(came, "first_free")),
         (
             "soak with deletions",
-            wording.span(told.get("seen_seconds") or 0),
+            wording.span(forecast.get("seen_seconds") or 0),
             f"{came['soak_seconds_with_deletions']:,} seconds held one",
         ),
-        ("most held", _bytes(told.get("most_held_bytes")), ""),
+        ("most held", _bytes(forecast.get("most_held_bytes")), ""),
     ]
-    notes = [*told.get("warnings", ()), *told.get("notes", ())]
-    parts = [tag("p", _verdict(came)), table(("", "foreseen", "happened"), rows)]
+    notes = [*forecast.get("warnings", ()), *forecast.get("notes", ())]
+    parts = [tag("p", _verdict(came)), table(("", "forecast", "happened"), rows)]
     return joined([*parts, *(tag("p", f"{note[:1].upper()}{note[1:]}.") for note in notes)])
 
 
 def _verdict(came: Mapping[str, Any]) -> str:
     if came["first_deletion_seconds"] is None:
         is_missed = came["is_as_foreseen"] is False
-        return (
-            f"No deletion was seen in this run{', though one was foreseen' if is_missed else ''}."
-        )
+        return f"No deletion was seen in this run{', although the forecast has one' if is_missed else ''}."
     if came["is_as_foreseen"] is None:
-        return "Old data was deleted, which was not foreseen."
+        return "Old data was deleted; the forecast has no deletion."
     error = came["error_seconds"]
-    late = f"{wording.span(abs(error))} {'after' if error >= 0 else 'before'} the middle of the time foreseen"
-    verdict = "as foreseen" if came["is_as_foreseen"] else "not as foreseen"
+    late = f"{wording.span(abs(error))} {'after' if error >= 0 else 'before'} the middle of the forecast interval"
+    verdict = "as forecast" if came["is_as_foreseen"] else "not as forecast"
     return f"Old data was first deleted {late}: {verdict}."
 
 

@@ -30,7 +30,7 @@ def render(page: Page) -> Markup:
         injected = json.dumps(page.drill.get("config", {}))
         text = (
             f"DRILL {page.drill.get('drill', '')}: the fault {page.drill.get('fault', '')} was injected "
-            f"into this run ({injected}). The detector was not told."
+            f"into this run ({injected}). The detector did not know."
         )
         parts.insert(0, tag("p", text, class_="drill"))
     return joined(parts)

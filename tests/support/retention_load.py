@@ -1,4 +1,4 @@
-"""Several topics with limits of their own, loaded at once until they delete: what was foreseen, what came."""
+"""Several topics with limits of their own, loaded at once until they delete: what was forecast, what came."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Send = Callable[[int, bytes], None]
 
 @dataclass(slots=True)
 class Loaded:
-    """One topic under load; `begun_ns` is when its first message was due, `told` what was foreseen then."""
+    """One topic under load; `begun_ns` is when its first message was due, `told` what was forecast then."""
 
     plan: Plan
     send: Send
@@ -109,7 +109,7 @@ def log_of(broker: Node | Running) -> str:
 
 
 def outcome(topic: Loaded, events: Sequence[Event]) -> dict[str, object]:
-    """Return when the first deletion of a topic was foreseen, when it came, and how far these are apart."""
+    """Return when the first deletion of a topic was forecast, when it came, and how far these are apart."""
     found = [
         (event.since_ns + event.at_ns) / 2
         for event in events

@@ -142,7 +142,7 @@ def test_an_unknown_cause_has_no_score_but_what_else_changed() -> None:
         compose(dataclasses.replace(CONTEXT, finding=one), None, 0).text for one in (finding, bare)
     ]
 
-    assert "cause     unknown; what else changed:\n  - host CPU went from 0.4 to 1.\n" in texts[0]
+    assert "cause     unknown; other changes:\n  - host CPU went from 0.4 to 1.\n" in texts[0]
     assert "cause     unknown\n" in texts[1]
 
 
@@ -323,7 +323,7 @@ def test_much_to_say_stays_within_forty_lines_of_78_columns(
         changes=series,
     )
     beside = dataclasses.replace(much, onset_k=112 - 86_400)
-    advice = "see whether the broker was stopped or swapped, or its machine moved to another"
+    advice = "check whether the broker was stopped or swapped, or its machine migrated to another"
 
     context = dataclasses.replace(
         CONTEXT,

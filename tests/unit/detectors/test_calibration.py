@@ -186,7 +186,7 @@ def test_a_calibration_is_told_in_sentences() -> None:
     assert lines[1].endswith("(95 %: 0.3 to 15); 1 per 1d is set")
     assert lines[5].startswith("  of the kind step: drift, spikes")
     assert lines[2] == "  counted at 1 per 50 min: 1000 allowed, 3 confirmed, 7 warned"
-    assert lines[-1].endswith("within 1 min none that was tried; within 1 h 20 ms -> 60 ms (x3)")
+    assert lines[-1].endswith("within 1 min none of those tried; within 1 h 20 ms -> 60 ms (x3)")
     assert lines[-2].endswith("not known: steps up are factors, and the level is not above zero")
     assert (unknown["is_known"], known["is_known"]) == (False, True)
 

@@ -53,7 +53,7 @@ def test_a_run_that_nobody_looked_at_says_so(tmp_path: Path) -> None:
     report.write(found, [], None)
 
     assert summary(found.folder)["durability"] == {"level": None, "notes": ["not looked at"]}
-    assert "Nobody looked" in found.folder.report.read_text()
+    assert "durability level of this target was not read" in found.folder.report.read_text()
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

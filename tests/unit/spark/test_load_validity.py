@@ -42,7 +42,7 @@ def test_a_cluster_that_takes_less_than_the_load_is_not_clean(
     body = summary(found.folder)
     told = (
         "Inconclusive: cluster: did not carry the load: of 86,000 messages due in the soak "
-        f"{missed * 215:,} were missed and 0 failed."
+        f"{missed * 215:,} were skipped and 0 failed."
     )
     assert body["headline"] == (told if code else "Clean: the cluster kept its latency.")
     assert body["headline"] in found.folder.report.read_text()
@@ -53,7 +53,7 @@ def test_what_was_given_up_was_not_carried_either(quiet: Timeline) -> None:
 
     (told,) = doubts(replace(quiet, short={PRODUCER: short}))
 
-    assert told.endswith("of 86,000 messages due in the soak 500 were missed and 361 failed")
+    assert told.endswith("of 86,000 messages due in the soak 500 were skipped and 361 failed")
 
 
 @pytest.mark.parametrize("k", [19, 235])
@@ -79,7 +79,7 @@ def test_a_subscription_that_may_not_read_is_not_clean(tmp_path: Path) -> None:
     assert report.write(found, [], None) == 4
     body = summary(found.folder)
     assert body["headline"] == (
-        "Inconclusive: cluster: gave subscription 0 nothing of what it acknowledged."
+        "Inconclusive: cluster: delivered to subscription 0 none of the messages that it acknowledged."
     )
     assert (body["audit"]["received"], body["audit"]["lost"]) == (0, 0)
 
@@ -138,7 +138,7 @@ def test_a_subscription_is_starved_when_all_its_readers_are(quiet: Timeline) -> 
     )
 
     assert doubts(alone) == []
-    assert doubts(both) == ["cluster gave subscription 0 nothing of what it acknowledged"]
+    assert doubts(both) == ["cluster delivered to subscription 0 none of the messages that it acknowledged"]
     assert doubts(replace(both, silent={**quiet.silent, other: np.arange(0, 240)})) == []
 
 
@@ -154,7 +154,7 @@ def receiving(quiet: Timeline, share: float, **counts: int) -> Timeline:
 def test_a_subscription_that_got_a_part_is_not_clean(quiet: Timeline) -> None:
     """It may read three of four topics: what does come has the best of latencies."""
     assert doubts(receiving(quiet, 0.75)) == [
-        "cluster gave subscription 0 64,500 of 86,000 messages acknowledged in the soak"
+        "cluster delivered to subscription 0 64,500 of 86,000 messages acknowledged in the soak"
     ]
     assert doubts(receiving(quiet, 0.9)) == []
 

@@ -36,5 +36,5 @@ def test_only_an_idempotent_producer_rules_doubles_out(
 
     doubts = [f"{gap.source} {gap.why}" for gap in coverage(found).doubts]
 
-    told = ["cluster doubled 1,009 messages and reordered 3 of idempotent producers"]
+    told = ["cluster duplicated 1,009 and reordered 3 messages of idempotent producers"]
     assert doubts == told * is_promised

@@ -94,7 +94,7 @@ def test_a_finding_says_what_each_latency_did_at_one_onset(tmp_path: Path) -> No
     assert {one["series"].partition("|")[2] for one in step["moved"]} >= {
         f'{latency}_latency_seconds{{quantile="0.99"}}' for latency in ("publish", "end_to_end")
     }
-    assert page.count("Looking back it is one step at 14:15:12Z") == 1
+    assert page.count("In the offline analysis it is one step at 14:15:12Z") == 1
 
 
 def test_a_finding_that_looking_back_does_not_show_has_no_step(tmp_path: Path) -> None:

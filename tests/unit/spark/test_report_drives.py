@@ -75,4 +75,4 @@ def test_without_a_probe_or_a_check_the_report_says_so(tmp_path: Path) -> None:
 
     body = summary(found.folder)["drives"]
     assert (body["checks"], body["written"], body["write_amplification"]) == ([], {}, None)
-    assert "Nobody measured the drives alone" in found.folder.report.read_text()
+    assert "The drives were not measured without load" in found.folder.report.read_text()

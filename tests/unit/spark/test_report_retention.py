@@ -53,7 +53,7 @@ def seen(found: Timeline, told: dict[str, Any], seconds: list[int]) -> tuple[Any
 def test_the_summary_and_the_page_compare_what_was_foreseen_with_what_happened(
     deleting: Timeline,
 ) -> None:
-    """It came three seconds after the middle of the time foreseen."""
+    """It came three seconds after the middle of the forecast interval."""
     deleting.folder.forecast.write_text(json.dumps(TOLD))
 
     report.write(deleting, [], None)
@@ -70,7 +70,8 @@ def test_the_summary_and_the_page_compare_what_was_foreseen_with_what_happened(
     }
     page = deleting.folder.report.read_text()
     assert (
-        "Old data was first deleted 3 s after the middle of the time foreseen: as foreseen." in page
+        "Old data was first deleted 3 s after the middle of the forecast interval: as forecast."
+        in page
     )
     assert "1 min 45 s to 1 min 49 s" in page
     assert "By the &amp; by." in page
@@ -80,7 +81,7 @@ def test_a_deletion_that_came_at_another_time_is_told_as_such(deleting: Timeline
     happened, page = seen(deleting, TOLD, [130])
 
     assert happened["is_as_foreseen"] is False
-    assert "23 s after the middle of the time foreseen: not as foreseen." in page
+    assert "23 s after the middle of the forecast interval: not as forecast." in page
 
 
 def test_a_deletion_that_was_foreseen_and_never_came_is_told_as_such(deleting: Timeline) -> None:
@@ -88,7 +89,7 @@ def test_a_deletion_that_was_foreseen_and_never_came_is_told_as_such(deleting: T
     happened, page = seen(deleting, TOLD, [])
 
     assert happened["is_as_foreseen"] is False
-    assert "No deletion was seen in this run, though one was foreseen." in page
+    assert "No deletion was seen in this run, although the forecast has one." in page
 
 
 @pytest.mark.parametrize(
@@ -98,9 +99,9 @@ def test_a_deletion_that_was_foreseen_and_never_came_is_told_as_such(deleting: T
         (
             [110],
             unknown_forecast_json("nobody answered"),
-            "Old data was deleted, which was not foreseen.",
+            "Old data was deleted; the forecast has no deletion.",
         ),
-        ([110], {}, "Nobody looked when this target would begin to delete."),
+        ([110], {}, "The retention settings of this target were not read."),
     ],
 )
 def test_what_cannot_be_compared_is_not(

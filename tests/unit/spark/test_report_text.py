@@ -21,5 +21,5 @@ def test_the_first_sentence_counts_the_findings_below(tmp_path: Path) -> None:
 
     page = found.folder.report.read_text()
     assert "at 14:15:12Z, cause retention_cliff; 1 more finding below." in page
-    assert "<strong>unknown</strong>; what else changed:" in page
+    assert "<strong>unknown</strong>; other changes:" in page
     assert "confidence 99.90%" in page

@@ -36,7 +36,7 @@ def test_gaps_are_named_with_their_source_and_too_many_make_it_inconclusive(tmp_
 
 
 def test_a_share_of_almost_all_is_not_all(tmp_path: Path) -> None:
-    """One of 720 records is missing, and 22 of 215 seconds are not trusted: 10.23 % of them."""
+    """One of 720 records is missing, and 22 of 215 seconds are invalid: 10.23 % of them."""
     gap, invalid = ((PRODUCER, range(50, 51)),), range(60, 82)
     found = timeline(tmp_path, Shape(fault_k=None, gaps=gap, invalid=invalid))
 
@@ -138,7 +138,7 @@ def test_a_run_that_was_killed_is_inconclusive(tmp_path: Path, state: str) -> No
 
     assert report.write(found, [], None) == 4
     assert coverage(found).ratio < 0.01
-    assert "its end was never decided" in found.folder.report.read_text()
+    assert "it has no recorded end" in found.folder.report.read_text()
 
 
 def test_a_run_without_enough_soak_is_inconclusive(tmp_path: Path) -> None:

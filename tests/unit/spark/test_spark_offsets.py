@@ -51,7 +51,7 @@ class Tail:
             if row["gap"] is not None if "gap" in row else False:
                 self.gaps.append(str(row["gap"]))
             else:
-                self.taken.append((str(row["source"]), int(str(row["inc"])), int(str(row["k"]))))
+                self.taken.append((str(row["source"]), int(str(row["epoch"])), int(str(row["k"]))))
         self.offset = end
 
 

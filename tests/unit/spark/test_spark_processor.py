@@ -132,7 +132,7 @@ def test_the_state_is_written_once_for_all_frames_of_a_batch(frame: pd.DataFrame
 def test_rows_carry_every_field_of_a_record_but_those_named(frame: pd.DataFrame) -> None:
     """`trust` also tells whether a second is trusted; the rest says where it comes from."""
     extra = {"run", "shard", "source", "columns", "trusted", "phase", "gap"}
-    stored_as = {"epoch": "inc", "validity": "trust"}
+    stored_as = {"validity": "trust"}
     names = {stored_as.get(field.name, field.name) for field in fields(Record)}
 
     assert set(ROWS.fieldNames()) - extra == names - NOT_CARRIED

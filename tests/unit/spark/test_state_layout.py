@@ -36,7 +36,7 @@ def test_a_state_of_another_layout_is_made_anew_and_said_once(
 
     assert (is_left, folder.checkpoint.exists()) == (False, True)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("detector_state_made_anew was=")
+    assert line.startswith("detector_state_rebuilt was=")
     assert line.endswith(f" is={LAYOUT}")
 
 

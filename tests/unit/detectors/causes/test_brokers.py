@@ -344,7 +344,7 @@ def test_a_consumer_that_is_away_is_the_client() -> None:
     (found,) = attribute(change, around(away))
 
     assert found.cause == "client"
-    assert "The consumer consume.0@h itself was away from its client" in found.evidence[0].text
+    assert "The consumer consume.0@h was late to serve its own client" in found.evidence[0].text
 
 
 def test_a_step_down_has_no_cause() -> None:

@@ -45,7 +45,7 @@ def test_a_drive_written_over_that_slows_with_no_more_to_do() -> None:
     assert found.cause == "drive_gc"
     assert found.score > 0.85
     assert "disk write await (vda) of probe@b1 went from 100 us to 1.1 ms" in texts
-    assert "had been written over 2.1 times" in texts
+    assert "had been written 2.1 times its capacity" in texts
 
 
 def test_a_drive_never_written_over_is_named_with_less() -> None:
@@ -63,7 +63,10 @@ def test_how_often_the_probe_s_own_drive_was_written_over_says_nothing_of_a_page
     (found,) = attribute(STEP, around(*page, channel(SENT, 200.0, 200.0), turned(2.0)))
 
     assert (found.cause, found.score <= 0.65) == ("drive_gc", True)
-    assert found.evidence[3].text == "How often the drive was written over is not known."
+    assert (
+        found.evidence[3].text
+        == "How many times its capacity the drive has been written is not known."
+    )
 
 
 def test_a_drive_that_got_more_to_do_is_not_collecting_garbage() -> None:

@@ -58,7 +58,7 @@ def test_flushes_that_wait_above_an_innocent_device() -> None:
 
     assert found.cause == "slow_fsync"
     assert (
-        "The device below did not slow and got no more to do (vda of probe@b1)"
+        "The device below did not slow down and its work did not grow (vda of probe@b1)"
         in found.evidence[1].text
     )
 
@@ -101,7 +101,7 @@ def test_a_device_that_slows_by_a_trifle_is_not_behind_flushes(
     assert ("slow_fsync" in [one.cause for one in found]) is is_named
     if is_named:
         assert (
-            "slowed by what explains hardly any of it (vda of probe@b1)"
+            "slowed by too little to explain the step (vda of probe@b1)"
             in found[0].evidence[1].text
         )
 
@@ -179,7 +179,9 @@ def test_of_a_neighbour_only_what_was_watched_is_said_to_have_stayed() -> None:
     much = replace(around(*busy()[:-1], *pages), k1=END + 60)
 
     said = [
-        attribute(STEP, one)[0].evidence[2].text.removeprefix("It was not the brokers' own work: ")
+        attribute(STEP, one)[0]
+        .evidence[2]
+        .text.removeprefix("The brokers' own work does not explain it: ")
         for one in (little, much)
     ]
 
@@ -187,7 +189,7 @@ def test_of_a_neighbour_only_what_was_watched_is_said_to_have_stayed() -> None:
         "what we send stayed the same across the step. Backlogs, leaders and deletions were not watched."
     )
     assert said[1] == (
-        "what the brokers say they write stayed the same across the step, no backlog drained, "
+        "the bytes that the brokers report as written stayed the same across the step, no backlog drained, "
         "no move of leaders began, no deletion began and no compaction began."
     )
 
@@ -327,7 +329,7 @@ def test_a_bookie_s_compaction_is_told_when_it_ends_and_dated_by_the_device() ->
     (found,) = attribute(STEP, around(*busy(), channel(READ, 1e5, 5e7), runs))
 
     assert found.cause == "compaction"
-    assert "The bookies told of a compaction 40 s after the onset" in found.evidence[0].text
+    assert "The bookies reported a compaction 40 s after the onset" in found.evidence[0].text
 
 
 def test_a_drive_without_space() -> None:
@@ -377,7 +379,7 @@ def test_a_new_drive_that_flushes_and_writes_later_alike_is_slow_and_collects_no
 
     assert found.cause == "slow_drive"
     assert "disk flush await (vda) of probe@b1 went from 998 us to 11 ms" in texts
-    assert "The drive got no more to do" in texts
+    assert "The work on the drive did not grow" in texts
 
 
 @pytest.mark.parametrize("before", [0.12, 0.88, 0.95])
