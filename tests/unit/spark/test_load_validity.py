@@ -138,7 +138,9 @@ def test_a_subscription_is_starved_when_all_its_readers_are(quiet: Timeline) -> 
     )
 
     assert doubts(alone) == []
-    assert doubts(both) == ["cluster delivered to subscription 0 none of the messages that it acknowledged"]
+    assert doubts(both) == [
+        "cluster delivered to subscription 0 none of the messages that it acknowledged"
+    ]
     assert doubts(replace(both, silent={**quiet.silent, other: np.arange(0, 240)})) == []
 
 
