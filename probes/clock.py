@@ -1,4 +1,11 @@
-"""The kernel's own view of how well the clock is kept: adjtimex(2), which anyone may read."""
+"""How far this host's clock may be off, which bounds the error of latencies measured between hosts.
+
+Source:   adjtimex(2) every second; `chronyc -c tracking` where chronyd answers; wall against monotonic clock.
+Overhead: a system call a second, one process every `chrony_period`.
+Caveats:  The kernel's maximum error is a bound only if the time daemon sets it: chronyd and ntpd do,
+          systemd-timesyncd sets it to 0 at every poll. Steps above half a second are reported by each daemon
+          itself, smaller ones by this probe. Slewing moves the wall and the monotonic clock alike: no step.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +25,13 @@ from soak.core.plan.config import STRICT
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
-_TIME_ERROR = 5  # TIME_ERROR of linux/timex.h: nobody keeps this clock
+_TIME_ERROR = 5  # of linux/timex.h: the clock is not synchronised
 _STA_NANO = 0x2000
 _FREQUENCY_PARTS = 65_536 * 1e6  # `freq` is ppm with a 16-bit fraction
 
 
 class _TimexStruct(ctypes.Structure):
-    """`struct timex`; what follows `tai` is reserved."""
+    """`struct timex`; the fields after `tai` are reserved."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -54,7 +61,7 @@ class _TimexStruct(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Timex:
-    """In base units. `maxerror_seconds` grows by 500 us a second until the clock is set right again."""
+    """In base units. `maxerror_seconds` grows by 500 us a second until the time daemon updates it."""
 
     is_synchronised: bool
     offset_seconds: float
@@ -71,10 +78,10 @@ def _adjtimex(raw: _TimexStruct) -> int:
 
 
 def read_timex(call: AdjtimexCall = _adjtimex) -> Timex:
-    """Ask the kernel; `modes` of 0 changes nothing.
+    """Read the kernel's clock state by adjtimex(2), which needs no privileges; `modes` of 0 changes nothing.
 
     Raises:
-        NotAvailableError: the kernel, or a filter of system calls, refuses.
+        NotAvailableError: the kernel, or a filter of system calls, refuses it.
     """
     raw = _TimexStruct()
     try:
@@ -94,22 +101,22 @@ def read_timex(call: AdjtimexCall = _adjtimex) -> Timex:
     )
 
 
-# --- What chronyd says of the clock it keeps: `chronyc -c tracking`, which anyone on the machine may ask.
-
 CHRONY_COMMAND = ("chronyc", "-n", "-c", "tracking")
 CHRONY_TIMEOUT_SECONDS = 5.0
 
 _FIELDS = 14  # reference, its name, stratum, its time, system offset, ..., leap status
 _OFFSET, _ROOT_DELAY, _ROOT_DISPERSION, _LEAP = 4, 10, 11, 13
 _NOT_SYNCHRONISED = "Not synchronised"
-_LOCAL_REFERENCE = "7F7F0101"  # 127.127.1.1: told to serve its own clock, which it then calls exact
+_LOCAL_REFERENCE = (
+    "7F7F0101"  # 127.127.1.1: configured to serve its own clock, which it then calls exact
+)
 
 
 def ask_chrony() -> str:
-    """Return what chronyc prints; may block for LIMIT_SECONDS.
+    """Return the output of `chronyc tracking`; may block for `CHRONY_TIMEOUT_SECONDS`.
 
     Raises:
-        ProbeError: there is no chronyc, or no chronyd that answers it.
+        ProbeError: chronyc is not installed, or no chronyd answers it.
     """
     try:
         done = subprocess.run(
@@ -121,20 +128,20 @@ def ask_chrony() -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ProbeError(f"cannot ask chronyc: {error}") from error
+        raise ProbeError(f"cannot run chronyc: {error}") from error
     if done.returncode:
-        said = (done.stdout or done.stderr).strip()
-        raise ProbeError(f"chronyc has no answer: {said}")
+        reason = (done.stdout or done.stderr).strip()
+        raise ProbeError(f"chronyc failed: {reason}")
     return done.stdout
 
 
 def parse_chrony_bound(text: str) -> float | None:
-    """Return how far the clock may be off, None while chronyd has no source.
+    """Return how far the clock may be off; None while chronyd has no source.
 
-    The bound that chronyc(1) gives under "tracking": offset, root dispersion and half the root delay.
+    The bound of chronyc(1), "tracking": offset, root dispersion and half the root delay.
 
     Raises:
-        ProbeError: the text is not as chronyc writes it.
+        ProbeError: the text is not in chronyc's format.
     """
     fields = text.removesuffix("\n").split(",")
     if len(fields) != _FIELDS or not text.endswith("\n"):
@@ -160,25 +167,16 @@ def _number(field: str, text: str) -> float:
 
 
 def _unreadable(text: str) -> ProbeError:
-    return ProbeError(f"cannot read this answer of chronyc: {text!r}")
+    return ProbeError(f"cannot read this output of chronyc: {text!r}")
 
-
-# --- How far this host's clock may be off: what end-to-end latency between hosts is worth.
-# Source:   adjtimex(2) every second; `chronyc -c tracking` where chronyd answers; wall against monotonic
-# clock.
-# Overhead: a system call a second, one process every `chrony_period`.
-# Caveats:  The kernel's maximum error is a bound only as far as the time daemon tells it one: chronyd
-# and ntpd
-# do, systemd-timesyncd sets it to 0 at every poll. Steps above half a second are told by every daemon
-# itself; here it is the smaller ones. To slew a clock moves wall and monotonic alike and is no step.
 
 SMALLEST_STEP_NS = duration_ns("1ms")
-LARGEST_STEP_NS = SECOND_NS // 2  # above it, soak.runtime.recorder tells of it
+LARGEST_STEP_NS = SECOND_NS // 2  # larger ones are reported by soak.runtime.recorder
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
-    chrony_period: Duration = duration_ns("16s")  # chronyc is asked this often
+    chrony_period: Duration = duration_ns("16s")  # between two runs of chronyc
 
     def __post_init__(self) -> None:
         if not SECOND_NS <= self.chrony_period <= 3600 * SECOND_NS:
@@ -203,13 +201,13 @@ class ClockProbe:
         self._kernel = kernel
         self._chrony = chrony
         self._worker = Worker("chrony", self._ask)
-        self._told: float | None = None  # by chronyd, in the last `chrony_period`
+        self._chrony_bound: float | None = None  # of the last `chrony_period`
         self._ahead_ns: int | None = None
         self._since_ns = 0
-        self._kept: tuple[bool, int] | None = None  # by the kernel's word, and when it said so
+        self._was_synchronised: tuple[bool, int] | None = None  # and when that was read
 
     def read(self) -> Reading:
-        """Return the kernel's state, the best bound known, and what happened since the last reading."""
+        """Return the kernel's clock state, the best known bound, and the events since the last reading."""
         begin_ns = self._clock.mono_ns()
         self._worker.check()
         kernel = self._kernel()
@@ -227,17 +225,16 @@ class ClockProbe:
             ),
             *self._bound(kernel),
         ]
-        events = (*self._steps(), *self._turns(kernel))
+        events = (*self._steps(), *self._synchronisation(kernel))
         return Reading(tuple(samples), events, (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
     def close(self) -> None:
         self._worker.close()
 
     def _bound(self, kernel: Timex) -> list[tuple[Column, float]]:
-        """Return nothing for a clock that nobody keeps: then there is no bound."""
-        told = self._told
-        if told is not None:
-            source, seconds = "chrony", told
+        """Return the bound; nothing for a clock that is not synchronised, which has none."""
+        if self._chrony_bound is not None:
+            source, seconds = "chrony", self._chrony_bound
         elif kernel.is_synchronised:
             source, seconds = "kernel", kernel.maxerror_seconds
         else:
@@ -246,13 +243,13 @@ class ClockProbe:
         return [(column, seconds)]
 
     def _steps(self) -> tuple[Event, ...]:
-        """Tell a jump of the wall clock against the monotonic one, as large as the recorder does not."""
+        """Return an event for a step of the wall clock that is too small for the recorder to report."""
         before_ns = self._clock.mono_ns()
         wall_ns = self._clock.wall_ns()
         after_ns = self._clock.mono_ns()
         if (
             after_ns - before_ns > SMALLEST_STEP_NS
-        ):  # interrupted in between: the next one will tell
+        ):  # interrupted: the next reading will show a step
             return ()
         ahead_ns = wall_ns - before_ns
         last_ns, self._ahead_ns = self._ahead_ns, ahead_ns
@@ -262,10 +259,10 @@ class ClockProbe:
             return ()
         return (Event("clock_step", wall_ns, since_ns, {"seconds": moved_ns / SECOND_NS}),)
 
-    def _turns(self, kernel: Timex) -> tuple[Event, ...]:
-        """Tell that from now on nobody keeps the clock, or that somebody does again."""
-        now_ns, last = self._clock.wall_ns(), self._kept
-        self._kept = kernel.is_synchronised, now_ns
+    def _synchronisation(self, kernel: Timex) -> tuple[Event, ...]:
+        """Return an event if the clock has lost or regained its synchronisation."""
+        now_ns, last = self._clock.wall_ns(), self._was_synchronised
+        self._was_synchronised = kernel.is_synchronised, now_ns
         if last is None or last[0] == kernel.is_synchronised:
             return ()
         kind = "clock_synchronised" if kernel.is_synchronised else "clock_unsynchronised"
@@ -274,10 +271,8 @@ class ClockProbe:
     def _ask(self, stop: Stop) -> None:
         while True:
             try:
-                self._told = parse_chrony_bound(self._chrony())
-            except (
-                ProbeError
-            ):  # the kernel tells as much as it knows; `source` says that it is the one
-                self._told = None
+                self._chrony_bound = parse_chrony_bound(self._chrony())
+            except ProbeError:  # the bound then comes from the kernel, as `source` says
+                self._chrony_bound = None
             if stop.wait(self._config.chrony_period / SECOND_NS):
                 return

@@ -1,6 +1,13 @@
-"""One line of `/proc/diskstats`: 11 counters, 15 since Linux 4.18, 17 since 5.5.
+"""How busy, slow and worn the drive behind a directory is, which the broker's own metrics cannot show.
 
-The fields are described in the kernel's Documentation/admin-guide/iostats.rst.
+Source:   /proc/diskstats of the device that holds `directory`; flushes and drive writes of each drive below
+          it.
+Overhead: one read of /proc a second, no IO on the drive.
+Caveats:  Kernels before 4.18 have no discards, before 5.5 no flushes. IO time is sampled at timer ticks
+          since 5.0, so a drive with many parallel queues shows 100 % busy long before it is saturated.
+          Drive writes (in multiples of the capacity) count from the start of the probe, and once more from
+          when the kernel first saw the drive; they include the writes of other programs. Throttling above
+          the block layer is not seen.
 """
 
 from __future__ import annotations
@@ -28,7 +35,7 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
 IO_NOW = 8
-"""Position of the one field that is no counter: requests in flight."""
+"""Position of the only field that is not a counter: requests in flight."""
 
 _HEAD = 3  # major, minor, name
 _FORMATS = (11, 15, 17)
@@ -36,12 +43,12 @@ _FORMATS = (11, 15, 17)
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One counter: its place in the line, and what makes a base unit of it."""
+    """One counter: its position in the line, its metric and its unit."""
 
     at: int
-    metric: str  # node_exporter's name without `_total`, because we give rates
+    metric: str  # node_exporter's name without `_total`: the samples are rates
     unit: str
-    scale: float = 1.0  # divide by it
+    scale: float = 1.0  # divisor that leads to the base unit
 
 
 _MILLISECONDS = 1000.0
@@ -66,18 +73,18 @@ DEVICE_COUNTERS = (
     Counter(13, "node_disk_discarded_sectors", "sectors"),
     Counter(DISCARD_TIME, "node_disk_discard_time_seconds", "ratio", _MILLISECONDS),
 )
-"""Kept for partitions, too."""
+"""The kernel keeps these for partitions, too."""
 
 DRIVE_COUNTERS = (
     Counter(FLUSHES, "node_disk_flush_requests", "requests"),
     Counter(FLUSH_TIME, "node_disk_flush_requests_time_seconds", "ratio", _MILLISECONDS),
 )
-"""Kept for whole drives only: a partition's line always shows 0."""
+"""The kernel keeps these for whole drives only: the line of a partition always shows 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskstatsLine:
-    """One device. Position -> value; positions that this kernel does not know are absent."""
+    """One device: position -> value; positions that this kernel does not have are absent."""
 
     device: str
     fields: Mapping[int, int]
@@ -88,7 +95,7 @@ def find_line(text: str, number: DeviceNumber) -> DiskstatsLine:
 
     Raises:
         NotAvailableError: the kernel keeps no statistics for it.
-        ProbeError: its line is damaged, or is of a format we do not know.
+        ProbeError: its line is damaged or has an unknown format.
     """
     for raw in text.splitlines(keepends=True):
         words = raw.split()
@@ -99,28 +106,20 @@ def find_line(text: str, number: DeviceNumber) -> DiskstatsLine:
 
 def _parse_line(raw: str, words: list[str]) -> DiskstatsLine:
     values = words[_HEAD:]
-    is_known = len(values) in _FORMATS or len(values) > _FORMATS[-1]  # newer kernels add at the end
+    is_known = len(values) in _FORMATS or len(values) > _FORMATS[-1]  # newer kernels append fields
     if not (raw.endswith("\n") and is_known and all(_is_number(value) for value in values)):
         raise ProbeError(f"cannot read this line of diskstats: {raw!r}")
-    known = values[: _FORMATS[-1]]
-    return DiskstatsLine(words[2], {at: int(value) for at, value in enumerate(known)})
+    return DiskstatsLine(
+        words[2], {at: int(value) for at, value in enumerate(values[: _FORMATS[-1]])}
+    )
 
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-# --- How busy, slow and worn the drive behind a directory is: what the broker's own numbers cannot tell.
-# Source:   /proc/diskstats of the device that holds `directory`; flushes and turn-over of each drive
-# below it.
-# Overhead: one read of /proc a second, no IO on the drive.
-# Caveats:  Kernels before 4.18 give no discards, before 5.5 no flushes. IO time is sampled at timer ticks
-# since 5.0, so a drive with many parallel queues reads 100 % busy long before it is full. Turn-over
-# counts from the start of the probe, and once more from when the kernel first saw the drive; what
-# else writes there is in it. A throttle above the block layer is not seen.
-
-FIND_SECONDS = 0.2  # a drive that hangs while we look for it costs the first reading this much
-RECHECK_NS = 60 * SECOND_NS  # and then whether another one is mounted there now
+FIND_SECONDS = 0.2  # the first reading waits this long for a drive that hangs
+RECHECK_NS = 60 * SECOND_NS  # another drive may be mounted there by then
 
 _AWAITS = (
     ("disk_read_await_seconds", READ_TIME, READS),
@@ -159,7 +158,7 @@ class DiskIo:
         self._written_sectors: dict[DeviceNumber, float] = {}
 
     def read(self) -> Reading:
-        """Return the rates since the previous reading; the first gives what needs no rate."""
+        """Return the rates since the previous reading; the first reading has only levels."""
         begin_ns = self._clock.mono_ns()
         device = self._found()
         if device is None:
@@ -189,7 +188,7 @@ class DiskIo:
 
     def _find(self, _stop: Stop) -> None:
         if not self._config.directory:
-            raise NotAvailableError("disk_io.directory is not set: which drive is to be watched?")
+            raise NotAvailableError("disk_io.directory is not set: name a folder on the drive")
         found: BlockDevice | None = None
         try:
             found = find_device(self._config.directory, self._places)
@@ -226,7 +225,7 @@ def _own_samples(line: DiskstatsLine, grown: Growth[int]) -> Samples:
         samples.append((Column("disk_queue_length", labels, "requests"), queue))
     for metric, time, count in _AWAITS:
         seconds = grown.ratio(time, count, 1000.0)
-        if seconds is not None:  # no request, no latency: missing, not zero
+        if seconds is not None:  # without a request there is no latency: missing, not zero
             samples.append((Column(metric, labels, "seconds"), seconds))
     return samples
 

@@ -1,13 +1,20 @@
-"""The file that the fsync probe flushes: no larger than told, gone at the end, never what fills a drive.
+"""fsync latency: what a broker waits for before it may acknowledge a write, measured on the same filesystem.
 
-Everything here may hang in the kernel, so it runs on a thread of its own.
+Source:   write(2) and fsync(2) of one block in a file of our own in `directory`, on a thread of its own.
+Overhead: 4 KiB and one flush every `period`. The file grows to `append_limit` at most and is removed at the
+          end.
+Caveats:  Latency counts from the intended time, so a busy CPU adds to it: `fsync_schedule_lag_seconds` is
+          that part. Overwritten in place, fsync commits the inode's time and fdatasync only data; appended,
+          as brokers write, both commit the new size. `directory` renames the file and flushes the folder,
+          as brokers do when they roll a segment. tmpfs answers in microseconds, which means nothing: it is
+          refused unless allowed. A drive with a protected cache flushes at once until it runs out of erased
+          blocks.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from probes.common import block_device
@@ -32,8 +40,8 @@ Sync = Callable[[int], None]
 SyncMethod = Literal["fsync", "fdatasync", "directory"]
 
 FILE_NAME = ".soak-fsync"
-MAX_FILES = 8  # in one folder, of as many probes
-_BROKEN = (errno.EIO, errno.EROFS)  # what a filesystem says that is to be checked or mounted anew
+MAX_FILES = 8  # of as many probes in one folder
+_BROKEN = (errno.EIO, errno.EROFS)  # errors of a filesystem that must be checked or mounted again
 _CALLS: Mapping[SyncMethod, Sync] = {
     "fsync": os.fsync,
     "fdatasync": os.fdatasync,
@@ -43,34 +51,37 @@ _CALLS: Mapping[SyncMethod, Sync] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushSettings:
-    """What a flush is: which call, of how much, where in the file."""
+    """What is flushed: by which call, how many bytes, and where in the file."""
 
     sync: SyncMethod
     payload_bytes: int
     is_appending: bool
-    limit_bytes: int  # an appended file begins anew at this size
+    limit_bytes: int  # an appended file starts again at this size
     floor_bytes: int  # with less free space nothing is written
 
 
 class FlushFile:
-    """One file in one folder. `sync` stands for the system call in tests."""
+    """The file that is flushed: bounded in size and removed at the end. Its methods may hang in the kernel.
 
-    def __init__(self, directory: Path, way: FlushSettings, sync: Sync | None = None) -> None:
+    `sync` replaces the system call in tests.
+    """
+
+    def __init__(self, directory: Path, settings: FlushSettings, sync: Sync | None = None) -> None:
         self._place = str(directory)
-        self._way = way
-        self._sync = sync or _CALLS[way.sync]
-        self._payload = b"\xa5" * way.payload_bytes
+        self._settings = settings
+        self._sync = sync or _CALLS[settings.sync]
+        self._payload = b"\xa5" * settings.payload_bytes
         self._names = _names(0)
         self._folder = self._file = -1
         self._size = 0
 
     def open(self) -> None:
-        """Make the file; one that a killed probe left is replaced, and no link is followed.
+        """Create the file; replaces one left by a killed probe, and follows no link.
 
-        A second probe in the folder, such as `soak probe --once`, has names of its own.
+        A second probe in the same folder, such as `soak probe --once`, uses other names.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         self._folder = os.open(self._place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._names = self._free_names()
@@ -80,46 +91,49 @@ class FlushFile:
         """Write and flush once.
 
         Raises:
-            OSError: either failed, the write was cut short, the drive is too full for it, or the folder
-                is another one now: `renew` goes there.
+            OSError: either failed, the write was short, too little space is free, or another folder has taken
+                the place of this one: `renew` creates a file there.
         """
         try:
             self._flush()
         except OSError as error:
-            self._let_go(error)
+            self._close_if_broken(error)
             raise
 
     def renew(self) -> None:
-        """Begin a new file where there is none, or when the next payload would make it too large.
+        """Create a new file if there is none, or if the next payload would make it too large.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         try:
             if self._folder < 0:
                 self.open()
-            elif self._file < 0 or self._size + len(self._payload) > self._way.limit_bytes:
+            elif self._file < 0 or self._size + len(self._payload) > self._settings.limit_bytes:
                 self._begin()
         except OSError as error:
-            self._let_go(error)
+            self._close_if_broken(error)
             raise
 
     def close(self) -> None:
-        """Remove the file; may be called when it was never opened."""
+        """Remove the file, if it was opened."""
         if self._folder >= 0:
             self._leave()
 
     def _flush(self) -> None:
-        if not os.path.samestat(os.stat(self._place), os.fstat(self._folder)):  # noqa: PTH116  # five a second
-            self._leave()  # a drive was mounted over it, or the broker made it anew
+        if not os.path.samestat(os.stat(self._place), os.fstat(self._folder)):  # noqa: PTH116  # fast
+            self._leave()  # a drive was mounted over it, or the broker created it again
             raise OSError(errno.ESTALE, "another folder has taken its place")
         free = os.fstatvfs(self._folder)
-        if free.f_bavail * free.f_frsize < self._way.floor_bytes + self._way.payload_bytes:
-            raise OSError(errno.ENOSPC, "less space is free than free_space_floor says")
-        if self._way.sync == "directory":
+        if (
+            free.f_bavail * free.f_frsize
+            < self._settings.floor_bytes + self._settings.payload_bytes
+        ):
+            raise OSError(errno.ENOSPC, "less space is free than free_space_floor")
+        if self._settings.sync == "directory":
             try:
                 os.rename(*self._names, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-            except FileNotFoundError:  # somebody removed it: `renew` makes another
+            except FileNotFoundError:  # it was removed: `renew` creates another
                 self._drop()
                 raise
             self._names = self._names[::-1]
@@ -127,12 +141,12 @@ class FlushFile:
             return
         if os.pwrite(self._file, self._payload, self._size) < len(self._payload):
             raise OSError(errno.EIO, "short write")
-        if self._way.is_appending:
+        if self._settings.is_appending:
             self._size += len(self._payload)
         self._sync(self._file)
 
-    def _let_go(self, error: OSError) -> None:
-        """Hold nothing open where the filesystem is broken: nobody could unmount it. `renew` tries again."""
+    def _close_if_broken(self, error: OSError) -> None:
+        """Close everything if the filesystem is broken, so that it can be unmounted. `renew` tries again."""
         if error.errno in _BROKEN:
             held = [one for one in (self._file, self._folder) if one >= 0]
             self._file = self._folder = -1
@@ -143,12 +157,12 @@ class FlushFile:
         self._drop()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.open(self._names[0], flags, 0o600, dir_fd=self._folder)
-        with suppress(OSError):  # a filesystem without locks: a second probe may take our names
+        with suppress(OSError):  # a filesystem without locks: a second probe may use the same names
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._size = 0
 
     def _free_names(self) -> tuple[str, str]:
-        """Return the first two names that no living probe has."""
+        """Return the first two names that no running probe uses."""
         for number in range(MAX_FILES):
             names = _names(number)
             if not any(self._is_held(name) for name in names):
@@ -159,7 +173,7 @@ class FlushFile:
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(name, flags, dir_fd=self._folder)
-        except OSError:  # not there, or nothing that a probe makes
+        except OSError:  # absent, or not created by a probe
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -179,7 +193,7 @@ class FlushFile:
             self._folder = -1
 
     def _drop(self) -> None:
-        """Remove the file from the folder that it was made in."""
+        """Remove the file from the folder in which it was created."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -189,20 +203,21 @@ class FlushFile:
 
 
 def _names(number: int) -> tuple[str, str]:
-    """Return the names of the n-th probe of a folder: the file's, and the one that it moves to."""
+    """Return the names of the n-th probe of a folder: the file's, and the one that it is renamed to."""
     first = f"{FILE_NAME}-{number + 1}" if number else FILE_NAME
     return first, f"{first}.moved"
 
 
-# --- Times one call after another against a fixed schedule; knows nothing of threads or files.
-# Open loop: slots that come due while a call hangs are served together by the next call, each counted from
-# its own intended time. So a stall shows at full length, and is not followed by a burst of calls.
-
-MAX_WAITING = 100_000  # latencies kept between two `take`
+MAX_WAITING = 100_000  # latencies kept between two readings
 
 
 class CallTimer:
-    """`serve` and `between` run in the thread that may hang; the other methods in the one that reads."""
+    """Times one call after another against a fixed schedule (open loop).
+
+    Slots that come due while a call hangs are served together by the next call, each counted from its own
+    intended time, so a stall shows at full length and is not followed by a burst of calls. `serve` and
+    `between` run on the thread that may hang, the other methods on the one that reads.
+    """
 
     def __init__(
         self, start_ns: int, period_ns: int, clock: Clock, call: Callable[[], None]
@@ -220,7 +235,7 @@ class CallTimer:
         return self._next_ns
 
     def serve(self) -> None:
-        """Make one call for all slots due now; it has failed for all of them when it raises."""
+        """Make one call for all slots that are due; if it raises, it has failed for all of them."""
         now_ns = self._clock.mono_ns()
         count = (now_ns - self._next_ns) // self._period_ns + 1
         if count < 1:
@@ -238,7 +253,7 @@ class CallTimer:
             self._serving_ns = None
 
     def between(self, work: Callable[[], None]) -> None:
-        """Do what belongs between two calls: slots wait for it, and while it hangs its age shows, too."""
+        """Run work between two calls: slots wait for it, and `hanging_ns` covers it."""
         self._serving_ns = self._clock.mono_ns()
         try:
             work()
@@ -246,15 +261,15 @@ class CallTimer:
             self._serving_ns = None
 
     def take_latencies_ns(self) -> list[int]:
-        """Return the latencies of the slots served since the last call."""
+        """Return the latencies of the slots served since the last reading."""
         return _drained(self._latencies_ns)
 
     def take_lags_ns(self) -> list[int]:
-        """Return by how much each call since the last `take_lags_ns` began after its slot."""
+        """Return the delay between slot and start of each call since the last reading."""
         return _drained(self._lags_ns)
 
     def hanging_ns(self) -> int:
-        """Return the age of what is not back after a whole period, of a call from its slot on; else 0."""
+        """Return the age, from its slot on, of a call that has taken more than a period; else 0."""
         serving_ns = self._serving_ns
         if serving_ns is None:
             return 0
@@ -266,15 +281,6 @@ def _drained(box: deque[int]) -> list[int]:
     return [box.popleft() for _ in range(len(box))]
 
 
-# --- fsync latency: what a broker waits for before it may acknowledge a write, measured beside it.
-# Source:   write(2) and fsync(2) of one block in a file of our own in `directory`, on a thread of its own.
-# Overhead: 4 KiB and one flush every `period`. The file grows to `append_limit` at most, and goes at the end.
-# Caveats:  Counted from the intended time, so a busy CPU shows: `fsync_schedule_lag_seconds` is that part.
-# Overwritten in place, fsync commits the inode's time and fdatasync data alone; appended, as brokers
-# write, both commit the new size. `directory` renames the file and flushes the folder, as at a roll
-# of segments. tmpfs answers in microseconds and means nothing, so it is refused unless allowed. A
-# drive with a protected cache flushes in no time until it starves.
-
 _QUANTILES = {"0.5": 0.5, "0.99": 0.99, "max": 1.0}
 
 
@@ -285,7 +291,7 @@ class Config:
     payload_size: Size = 4096
     sync: SyncMethod = "fsync"
     write: Literal["overwrite", "append"] = "overwrite"
-    append_limit: Size = 64 * 2**20  # an appended file begins anew at this size
+    append_limit: Size = 64 * 2**20  # an appended file starts again at this size
     free_space_floor: Size = 64 * 2**20  # with less free space nothing is written
     allow_tmpfs: bool = False
 
@@ -304,7 +310,7 @@ class Config:
             )
 
     @property
-    def way(self) -> FlushSettings:
+    def flush_settings(self) -> FlushSettings:
         return FlushSettings(
             sync=self.sync,
             payload_bytes=self.payload_size,
@@ -319,7 +325,7 @@ def build(config: Config, clock: Clock) -> Fsync:
 
 
 class Fsync:
-    """`sync` stands for the system call in tests."""
+    """`sync` replaces the system call in tests."""
 
     def __init__(
         self, config: Config, clock: Clock, *, proc: Path = Path("/proc"), sync: Sync | None = None
@@ -327,75 +333,79 @@ class Fsync:
         self._config = config
         self._clock = clock
         self._proc = proc
-        self._file = FlushFile(Path(config.directory), config.way, sync)
+        self._file = FlushFile(Path(config.directory), config.flush_settings, sync)
         self._worker = Worker("fsync", self._work)
-        self._meter: CallTimer | None = None
+        self._timer: CallTimer | None = None
         self._begun_ns = 0  # when the thread was last started
         self._label = ("directory", config.directory)
 
     def read(self) -> Reading:
-        """Return the quantiles of the flushes that came back since the last reading, and what hangs."""
+        """Return the quantiles of the flushes since the last reading, and the age of one that hangs."""
         begin_ns = self._clock.mono_ns()
         if self._worker.check():
             self._begun_ns = begin_ns
-        meter = self._meter
-        samples = self._opening(begin_ns) if meter is None else self._samples(meter)
+        timer = self._timer
+        samples = self._opening(begin_ns) if timer is None else self._samples(timer)
         return Reading(tuple(samples), (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
     def close(self) -> None:
         self._worker.close()
 
     def _opening(self, now_ns: int) -> list[tuple[Column, float]]:
-        """Return how long the drive has not let us make our file, once it is longer than a period."""
+        """Return for how long the file could not be created, once that is longer than a period."""
         age_ns = now_ns - self._begun_ns
         if age_ns <= self._config.period:
             return []
         return [(Column("fsync_hanging_seconds", (self._label,), "seconds"), age_ns / SECOND_NS)]
 
-    def _samples(self, meter: CallTimer) -> list[tuple[Column, float]]:
-        hanging = meter.hanging_ns() / SECOND_NS
+    def _samples(self, timer: CallTimer) -> list[tuple[Column, float]]:
+        hanging = timer.hanging_ns() / SECOND_NS
         samples = [(Column("fsync_hanging_seconds", (self._label,), "seconds"), hanging)]
-        lags_ns = meter.take_lags_ns()
+        lags_ns = timer.take_lags_ns()
         if lags_ns:
             lag = max(lags_ns) / SECOND_NS
             samples.append((Column("fsync_schedule_lag_seconds", (self._label,), "seconds"), lag))
-        latencies_ns = sorted(meter.take_latencies_ns())
-        for quantile, share in _QUANTILES.items() if latencies_ns else ():
-            rank = math.ceil(share * len(latencies_ns))
-            labels = (self._label, ("quantile", quantile))
-            column = Column("fsync_latency_seconds", labels, "seconds")
-            samples.append((column, latencies_ns[rank - 1] / SECOND_NS))
+        latencies_ns = timer.take_latencies_ns()
+        if latencies_ns:
+            shares = list(_QUANTILES.values())
+            found_ns = np.quantile(latencies_ns, shares, method="inverted_cdf")
+            for quantile, latency_ns in zip(_QUANTILES, found_ns, strict=True):
+                labels = (self._label, ("quantile", quantile))
+                column = Column("fsync_latency_seconds", labels, "seconds")
+                samples.append((column, float(latency_ns) / SECOND_NS))
         return samples
 
     def _work(self, stop: Stop) -> None:
-        """Open, flush on the schedule until told to stop, remove the file: all that touches the drive."""
+        """Open, flush on the schedule until stopped, and remove the file: all work that touches the drive."""
         directory = self._config.directory
-        self._meter = None
+        self._timer = None
         try:
-            self._refuse_memory()
+            self._check_directory()
             with closing(self._file):
                 self._file.open()
                 self._flush_until(stop)
         except OSError as error:
-            raise ProbeError(f"cannot keep a file in {directory}: {_why(error)}") from error
+            raise ProbeError(f"cannot keep a file in {directory}: {_reason(error)}") from error
 
     def _flush_until(self, stop: Stop) -> None:
-        start_ns = self._clock.mono_ns() + self._config.period // 2  # between readings, not at them
-        meter = CallTimer(start_ns, self._config.period, self._clock, self._file.flush)
-        self._meter = meter
-        renew = partial(meter.between, self._file.renew)
-        while not stop.wait((meter.next_due_ns - self._clock.mono_ns()) / SECOND_NS):
-            for step in (meter.serve, renew):  # the latter after a failure too
+        start_ns = (
+            self._clock.mono_ns() + self._config.period // 2
+        )  # between the readings, not with them
+        timer = CallTimer(start_ns, self._config.period, self._clock, self._file.flush)
+        self._timer = timer
+        renew = partial(timer.between, self._file.renew)
+        while not stop.wait((timer.next_due_ns - self._clock.mono_ns()) / SECOND_NS):
+            for step in (timer.serve, renew):  # also after a failure
                 try:
                     step()
                 except OSError as error:
-                    place = self._config.directory
-                    self._worker.note(ProbeError(f"cannot flush in {place}: {_why(error)}"))
+                    directory = self._config.directory
+                    self._worker.note(ProbeError(f"cannot flush in {directory}: {_reason(error)}"))
 
-    def _refuse_memory(self) -> None:
+    def _check_directory(self) -> None:
         directory = self._config.directory
         if not directory:
-            raise NotAvailableError("fsync.directory is not set: which drive is to be watched?")
+            raise NotAvailableError("fsync.directory is not set: name a folder on the drive")
         if not Path(directory).is_dir():
             raise NotAvailableError(f"{directory} is not a directory")
         if self._config.allow_tmpfs:
@@ -404,10 +414,10 @@ class Fsync:
         kind = block_device.mount_of(os.path.realpath(directory), mounts).kind
         if kind in block_device.MEMORY_FILESYSTEMS:
             raise NotAvailableError(
-                f"{directory} lies in memory ({kind}), where a flush means nothing: "
-                "only `allow_tmpfs: true` probes it"
+                f"{directory} is in memory ({kind}), where a flush means nothing; "
+                "to probe it all the same, set `allow_tmpfs: true`"
             )
 
 
-def _why(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return error.strerror or str(error)

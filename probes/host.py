@@ -1,7 +1,11 @@
-"""Traffic of a machine: the growth of each interface's counters, then the sum.
+"""The host: CPU with steal, memory, swap, network, load, and the resources used by our own daemons.
 
-Containers come and go with interfaces of their own. A difference of sums would take one that goes for traffic
-that was never sent, and one that comes for all that it ever had.
+Source:   psutil: /proc/stat, meminfo, vmstat, net/dev and loadavg; stat and statm of our daemons' processes.
+Overhead: five reads of /proc a second and two for each process of ours; the command lines of new processes,
+          and those of all processes every 30 s.
+Caveats:  Steal is what a hypervisor reports; in a container, CPU and memory are those of the whole host.
+          Network is the sum over all interfaces but loopback: traffic of a bond or bridge counts at each
+          layer, and an interface counts from its second reading on.
 """
 
 from __future__ import annotations
@@ -28,16 +32,20 @@ Counters = Mapping[str, Mapping[str, float]]
 
 
 class Interfaces:
-    """Remembers the previous counters; an interface counts from its second look on."""
+    """Network traffic of the host: the growth of each interface's counters, then the sum.
+
+    Containers come and go with interfaces of their own, so the growth of a sum would show traffic that never
+    was. An interface counts from its second reading on.
+    """
 
     def __init__(self) -> None:
         self._deltas: Deltas[tuple[str, str]] = Deltas()
         self._known: Collection[str] = ()
 
     def take(self, counters: Counters, at_ns: int) -> Growth[str]:
-        """Return by how much each name grew over the interfaces that were there before.
+        """Return the growth of each counter over the interfaces of the previous reading.
 
-        A name of which one of them fell (a wrap, a reset) is missing: a sum without it would be wrong.
+        A counter that fell on one of them (a wrap, a reset) is missing: the sum would be wrong.
         """
         flat = {(nic, key): value for nic, by in counters.items() for key, value in by.items()}
         grown = self._deltas.take(flat, at_ns)
@@ -54,12 +62,8 @@ class Interfaces:
         return Growth(grown.seconds, sums)
 
 
-# --- What soakd's own daemons use on this machine, each with all processes that it started.
-# A daemon is known by its command line; what it started, such as the detector's JVM, by its parent or
-# session.
-
-SCAN_PERIOD_NS = 30 * SECOND_NS  # between two looks at all processes: a number may come again
-NEW_PROCESS_NS = 3 * SECOND_NS  # a process is looked at again for so long
+SCAN_PERIOD_NS = 30 * SECOND_NS  # between two scans of all processes: a process id may be reused
+NEW_PROCESS_NS = 3 * SECOND_NS  # a process younger than this is scanned again
 
 _OF_A_RUN = frozenset({"--run-dir", "--home", "--pending"})
 
@@ -68,14 +72,14 @@ Samples = list[tuple[Column, float]]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    cpu_seconds: float  # since the process began
+    cpu_seconds: float  # since the process started
     resident_bytes: int
 
 
 def daemon_of(command: Sequence[str]) -> str:
-    """Return the daemon's name, as the run's journals have it, or "" for any other command line.
+    """Return the name of a daemon, as in the run's journals, from its command line; "" for any other.
 
-    Who makes a report is one, too: it starts a JVM.
+    `soak report` counts as one, because it starts a JVM.
     """
     for at, word in enumerate(command[:-1]):
         if word == "soak.cli.main" or PurePath(word).name == "soak":
@@ -90,12 +94,12 @@ def daemon_of(command: Sequence[str]) -> str:
 
 
 def daemon_name(pid: int, known: Mapping[int, str]) -> str:
-    """Return the daemon that a process is, or that started it; "" for any other, and for one that is gone."""
+    """Return the name of the daemon that a process is or was started by; "" for others and for ended ones."""
     try:
         process = psutil.Process(pid)
         name = daemon_of(process.cmdline())
         leader = os.getsid(pid)
-        # who begins a session of its own is no part of its parent: a lab's broker, a daemon of a run
+        # The leader of a session is independent of its parent: a lab's broker, a daemon of a run.
         kin = () if leader == pid else (process.ppid(), leader)
     except (psutil.Error, OSError):
         return ""
@@ -103,7 +107,7 @@ def daemon_name(pid: int, known: Mapping[int, str]) -> str:
 
 
 def process_usage(pid: int) -> Usage | None:
-    """Return what a process has used, None when it is gone."""
+    """Return the resources that a process has used; None if it has ended."""
     try:
         process = psutil.Process(pid)
         spent = process.cpu_times()
@@ -113,6 +117,12 @@ def process_usage(pid: int) -> Usage | None:
 
 
 class OwnDaemons:
+    """The resources of our own daemons on this host, each with the processes that it started.
+
+    A daemon is known by its command line; its children, such as the detector's JVM, by their parent or
+    session.
+    """
+
     def __init__(
         self,
         clock: Clock,
@@ -131,7 +141,7 @@ class OwnDaemons:
         self._deltas: Deltas[int] = Deltas()
 
     def samples(self) -> Samples:
-        """Return memory at once, and CPU from the second look at a process on."""
+        """Return memory at once, and CPU from the second reading of a process on."""
         now_ns = self._clock.mono_ns()
         self._find(now_ns)
         asked = {pid: self._ask(pid) for pid, name in self._names.items() if name}
@@ -151,7 +161,7 @@ class OwnDaemons:
         ]
 
     def _find(self, now_ns: int) -> None:
-        """Look at processes that are new, or were a moment ago: a child begins as its parent's image."""
+        """Scan processes that are new or were a moment ago: a child starts as a copy of its parent."""
         is_due = now_ns >= self._next_look_ns
         if is_due:
             self._next_look_ns = now_ns + SCAN_PERIOD_NS
@@ -168,16 +178,6 @@ def _columns(metric: str, unit: str, values: Mapping[str, float]) -> Samples:
         (Column(metric, (("daemon", name),), unit), value) for name, value in sorted(values.items())
     ]
 
-
-# --- The host under the broker, or under the load: CPU with steal, memory, swap, network, load, our own
-# daemons.
-# Source:   psutil: /proc/stat, meminfo, vmstat, net/dev and loadavg; stat and statm of our daemons'
-# processes.
-# Overhead: five reads of /proc a second and two a process of ours; a look at the command lines
-# of processes that are new, and every 30 s of all.
-# Caveats:  Steal is what a hypervisor tells; in a container, CPU and memory are those of the whole host.
-# Network is the sum over interfaces but loopback: traffic of a bond or bridge counts at each layer,
-# and an interface counts from its second look on.
 
 _IDLE = ("idle", "iowait")
 _CPU = ("user", "nice", "system", *_IDLE, "irq", "softirq", "steal")  # guest is inside user
@@ -200,7 +200,7 @@ class Config:
 
 @plain_dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the host says now. Counters: CPU seconds by mode, and swap; of interfaces those of `_NETWORK`."""
+    """The state of the host. `counters` are CPU seconds by mode, and swap."""
 
     counters: Mapping[str, float]
     interfaces: Counters
@@ -215,10 +215,10 @@ def build(config: Config, clock: Clock) -> Host:
 
 
 def snapshot() -> Snapshot:
-    """Ask psutil.
+    """Return the state of this host, from psutil.
 
     Raises:
-        ProbeError: something in /proc could not be read.
+        ProbeError: a file of /proc cannot be read.
     """
     try:
         cpu, swap = psutil.cpu_times(), psutil.swap_memory()
@@ -277,11 +277,11 @@ class Host:
         return Reading(samples, (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the probe holds no resource."""
 
 
 def _cpu_samples(grown: Growth[str]) -> list[tuple[Column, float]]:
-    """Return shares of all cores together; nothing when a mode went backwards, as iowait may."""
+    """Return ratios over all cores; nothing if a mode went backwards, as iowait may."""
     spent = [grown.by.get(mode) for mode in _CPU]
     known = [value for value in spent if value is not None]
     total = sum(known)

@@ -1,10 +1,10 @@
-"""Pressure stall information: how much of each second tasks waited for CPU, IO or memory.
+"""Pressure stall information: the share of each second in which tasks waited for CPU, IO or memory.
 
 Source:   the totals of /proc/pressure/{cpu,io,memory,irq} (Documentation/accounting/psi.rst).
 Overhead: up to four reads of /proc a second; the kernel keeps these totals anyway.
-Caveats:  Of the whole machine, not of the broker. Absent before 4.20, when built out, or without `psi=1`
-          where the kernel defaults to off. irq is there since 6.1. cpu has no `stalled`: it is undefined
-          for a whole machine, the kernel writes 0.
+Caveats:  Of the whole machine, not of the broker. Absent before Linux 4.20, if compiled out, or without
+          `psi=1` where the kernel's default is off. irq exists since 6.1. cpu has no `stalled`: it is
+          undefined for a whole machine, and the kernel writes 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _METRICS = {
 }
 _RESOURCES = tuple(dict.fromkeys(resource for resource, _ in _METRICS))
 _MICROSECONDS = 1e6
-_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP}  # the last: switched off at boot
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EOPNOTSUPP}  # the last: disabled at boot
 _LINE = re.compile(
     r"(?P<kind>some|full) avg10=\d+\.\d\d avg60=\d+\.\d\d avg300=\d+\.\d\d total=(?P<total>\d+)\n",
     re.ASCII,
@@ -56,11 +56,11 @@ class Pressure:
         self._deltas: Deltas[str] = Deltas()
 
     def read(self) -> Reading:
-        """Return the seconds of waiting a second; the first reading gives none."""
+        """Return the share of the time since the last reading that tasks waited; nothing at the first."""
         begin_ns = self._clock.mono_ns()
         totals = self._totals()
         if not totals:
-            raise NotAvailableError(f"this kernel gives no pressure information in {self._folder}")
+            raise NotAvailableError(f"this kernel has no pressure information in {self._folder}")
         at_ns = self._clock.mono_ns()
         grown = self._deltas.take(totals, at_ns)
         rates = ((metric, grown.per_second(metric, _MICROSECONDS)) for metric in totals)
@@ -70,7 +70,7 @@ class Pressure:
         return Reading(samples, (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the probe holds no resource."""
 
     def _totals(self) -> dict[str, int]:
         found = {}
@@ -96,10 +96,10 @@ def parse(text: str) -> dict[str, int]:
     """Return the totals in us by kind (`some`, `full`).
 
     Raises:
-        ProbeError: the text is not as the kernel writes it.
+        ProbeError: the text is not in the kernel's format.
     """
     lines = [_LINE.fullmatch(line) for line in text.splitlines(keepends=True)]
     found = {line["kind"]: int(line["total"]) for line in lines if line is not None}
     if not lines or len(found) != len(lines):
-        raise ProbeError(f"cannot read this pressure: {text!r}")
+        raise ProbeError(f"cannot read this pressure information: {text!r}")
     return found

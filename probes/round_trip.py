@@ -1,13 +1,13 @@
-"""How long a question and its answer are under way between this host and the brokers, without any work there.
+"""The round trip between this host and the brokers, for a request that costs a broker no work.
 
-Source:   ApiVersions requests, which a broker answers from memory, over `connections` TCP connections of our
-          own to each bootstrap server, all at the same instants. `broker_round_trip_seconds` is the shortest
-          of a second: a longer way lifts it, a broker that is busy now and then does not.
-          `broker_lone_delay_seconds` is by how much one connection's answer came later than the first of the
-          same instant, at most: a broker that stands still keeps all waiting alike, a lost packet only one.
+Source:   ApiVersions requests, which a broker answers from memory, over `connections` TCP connections of
+          our own to each bootstrap server, all at the same instants. `broker_round_trip_seconds` is the
+          shortest of a second: a longer network path raises it, a broker that is busy at times does not.
+          `broker_lone_delay_seconds` is the longest delay of one connection's answer after the first answer
+          of the same instant: a broker that stalls delays all connections, a lost packet only one.
 Overhead: 40 requests of 30 bytes a second and server; 0.5 % of a core here, about as much at the broker.
-Caveats:  Only Kafka's protocol in plain text: before a login a broker answers one such question. What is not
-          answered has no value in its second; a connection without an answer for `timeout` is made anew.
+Caveats:  Only Kafka's protocol in plain text: before a login a broker answers one such request. A request
+          without an answer has no value in its second; after `timeout` its connection is opened again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,17 @@ from soak.core.plan.config import STRICT, Settings
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
-_KEPT_INSTANTS = 1024  # an answer that comes later than so many has no first one to be held against
+_KEPT_INSTANTS = 1024  # an answer later than that is not compared with the first of its instant
 _REQUEST = struct.pack(">hhih4s", 18, 0, 0, 4, b"soak")  # ApiVersions, version 0, as client `soak`
 _PLAINTEXT = "plaintext"
-_DEFAULT_PORT = 9092  # where an address has none, as the brokers' client takes it
-_MAX_ANSWER_BYTES = 2**20  # of an answer; a broker's has some hundred
+_DEFAULT_PORT = 9092  # of an address without a port, as librdkafka takes it
+_MAX_ANSWER_BYTES = 2**20  # a broker's answer has some hundred
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     bootstrap_servers: str = ""  # empty: the run's broker
-    client: Settings = field(
-        default_factory=dict
-    )  # security; empty: what the broker's clients have
+    client: Settings = field(default_factory=dict)  # security; empty: that of the broker's clients
     period: Duration = duration_ns("100ms")
     connections: int = 4  # to each server
     timeout: Duration = duration_ns("10s")
@@ -49,7 +47,7 @@ class Config:
         refuse_secrets_in_addresses("bootstrap_servers", [self.bootstrap_servers])
         if not duration_ns("10ms") <= self.period <= SECOND_NS:
             raise ValueError("period must lie between 10ms and 1s")
-        if not 1 <= self.connections <= 16:  # noqa: PLR2004  # a broker has something else to do
+        if not 1 <= self.connections <= 16:  # noqa: PLR2004  # a broker has other work
             raise ValueError("connections must lie between 1 and 16")
         if self.timeout <= 0:
             raise ValueError("timeout must be above 0s")
@@ -61,10 +59,10 @@ def build(config: Config, clock: Clock) -> RoundTrip:
 
 @plain(slots=True)
 class RoundTrips:
-    """What one server answered: instants are numbered."""
+    """The round trips to one server, by the number of the instant at which a request was sent."""
 
-    first_seconds: dict[int, float] = field(default_factory=dict)  # of each instant
-    shortest_seconds: float | None = None  # since the last reading, as what follows
+    first_seconds: dict[int, float] = field(default_factory=dict)  # the first of each instant
+    shortest_seconds: float | None = None  # since the last reading, as the next
     lone_delay_seconds: float = 0.0
 
     def add(self, instant: int, seconds: float) -> None:
@@ -76,14 +74,14 @@ class RoundTrips:
             del self.first_seconds[next(iter(self.first_seconds))]
 
     def take(self) -> tuple[float, float] | None:
-        """Return the shortest round trip and the longest lone delay since the last call, if any."""
+        """Return the shortest round trip and the longest lone delay since the last reading, if any."""
         shortest, lone = self.shortest_seconds, self.lone_delay_seconds
         self.shortest_seconds, self.lone_delay_seconds = None, 0.0
         return None if shortest is None else (shortest, lone)
 
 
 class RoundTrip:
-    """The thread asks; a reading takes what was answered since the last."""
+    """A thread sends the requests; a reading returns the answers since the last one."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
@@ -93,23 +91,23 @@ class RoundTrip:
         self._answers = {
             one.strip(): RoundTrips() for one in config.bootstrap_servers.split(",") if one.strip()
         }
-        self._trouble = ""
+        self._failure = ""
 
     def read(self) -> Reading:
-        """Return both numbers of each server that has answered.
+        """Return both metrics of each server that has answered.
 
         Raises:
-            NotAvailableError: there is no server, or it wants more than plain text.
-            ProbeError: none of them could be asked.
+            NotAvailableError: there is no server, or it does not speak plain text.
+            ProbeError: no server has answered.
         """
         begin_ns = self._clock.mono_ns()
         protocol = self._config.client.get("security.protocol", _PLAINTEXT)
         if not self._answers or protocol.lower() != _PLAINTEXT:
-            raise NotAvailableError("round_trip needs bootstrap_servers that speak plain text")
+            raise NotAvailableError("round_trip needs bootstrap_servers without TLS and SASL")
         self._worker.check()
         with self._lock:
             taken = {server: one.take() for server, one in self._answers.items()}
-            trouble, self._trouble = self._trouble, ""
+            trouble, self._failure = self._failure, ""
         samples = [
             (Column(metric, (("target", server),), "seconds"), value)
             for server, both in taken.items()
@@ -127,35 +125,35 @@ class RoundTrip:
         asyncio.run(self._ask_all(stop))
 
     async def _ask_all(self, stop: Stop) -> None:
-        asking = [
-            asyncio.create_task(self._keep_asking(server))
+        tasks = [
+            asyncio.create_task(self._ask_repeatedly(server))
             for server in self._answers
             for _ in range(self._config.connections)
         ]
-        while not (stop.is_set() or any(one.done() for one in asking)):  # noqa: ASYNC110  # a thread's event
+        while not (stop.is_set() or any(one.done() for one in tasks)):  # noqa: ASYNC110  # a thread's event
             await asyncio.sleep(self._config.period / SECOND_NS)
-        for one in asking:
+        for one in tasks:
             one.cancel()
-        for ended in await asyncio.gather(*asking, return_exceptions=True):
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(ended, Exception):
                 raise ended
 
-    async def _keep_asking(self, server: str) -> None:
-        """Ask over one connection after another, until cancelled."""
+    async def _ask_repeatedly(self, server: str) -> None:
+        """Send requests over one connection after another, until cancelled."""
         while True:
             try:
                 await self._ask(server)
             except (OSError, EOFError, ValueError, OverflowError) as error:
                 with self._lock:
-                    self._trouble = f"cannot ask {server}: {str(error) or 'no answer in time'}"
+                    self._failure = f"cannot reach {server}: {str(error) or 'no answer in time'}"
                 await self._next_instant()
 
     async def _ask(self, server: str) -> None:
-        """Ask at each instant at which the last question is answered.
+        """Send a request at each instant at which the previous one has been answered.
 
         Raises:
-            OSError, EOFError: the connection is of no use any more.
-            ValueError, OverflowError: the address is none, or the answer is none of Kafka's.
+            OSError, EOFError: the connection has failed.
+            ValueError, OverflowError: the address is invalid, or the answer is not in Kafka's protocol.
         """
         limit = self._config.timeout / SECOND_NS
         reader, writer = await asyncio.wait_for(
@@ -169,7 +167,7 @@ class RoundTrip:
                 async with asyncio.timeout(limit):
                     (size,) = struct.unpack(">i", await reader.readexactly(4))
                     if not 0 <= size <= _MAX_ANSWER_BYTES:
-                        raise ValueError("it does not answer as Kafka does")
+                        raise ValueError("the answer is not in Kafka's protocol")
                     await reader.readexactly(size)
                 seconds = (self._clock.mono_ns() - begin_ns) / SECOND_NS
                 with self._lock:
@@ -178,7 +176,7 @@ class RoundTrip:
             writer.close()
 
     async def _next_instant(self) -> int:
-        """Wait for the next multiple of the period, which all connections share; return its number."""
+        """Wait for the next multiple of the period, the same for all connections; return its number."""
         loop, period = asyncio.get_running_loop(), self._config.period / SECOND_NS
         instant = int(loop.time() / period) + 1
         await asyncio.sleep(instant * period - loop.time())
@@ -186,7 +184,7 @@ class RoundTrip:
 
 
 def parse_address(server: str) -> tuple[str, int]:
-    """Return host and port of `[protocol://]host[:port]`."""
+    """Return the host and port of `[protocol://]host[:port]`."""
     place = server.rpartition("://")[2]
     host, colon, port = place.rpartition(":")
     if not colon or place.endswith("]"):

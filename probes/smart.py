@@ -1,6 +1,11 @@
-"""What a drive says of its own wear, through smartctl or nvme, both as JSON.
+"""Wear, media errors and temperature of the drives behind a directory, as the drives report them.
 
-A value that is missing or no plain number is left out: makers differ, and a wrong number is worse than none.
+Source:   smartctl, or else nvme, for each drive below the device that holds `directory`.
+Overhead: one process for each drive every `period`; a sleeping disk is not woken.
+Caveats:  Both need root, and have nothing about virtual drives: that is reported once. Wear is the
+          manufacturer's estimate and may exceed 1. The media errors of an ATA drive are its reported
+          uncorrectable errors; its count of written bytes differs by manufacturer, so only that of NVMe is
+          read. A value that is missing or not a plain number is left out.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ UNITS: Mapping[str, str] = {
     "smart_temperature_celsius": "celsius",
     "smart_written_bytes": "bytes",
 }
-_SBIN = "/usr/sbin:/sbin"  # where both lie, and not on everybody's PATH
+_SBIN = "/usr/sbin:/sbin"  # where both are installed, and not on every user's PATH
 _DATA_UNIT_BYTES = 512_000  # NVMe base specification: a thousand sectors of 512 bytes
 _KELVIN = 273  # nvme's own conversion
 _ATA = {
@@ -43,7 +48,7 @@ _ATA = {
 }
 
 Health = Mapping[str, float]
-"""Metric to value; the keys are those of UNITS."""
+"""Metric -> value; the keys are those of `UNITS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +58,10 @@ class Tool:
 
 
 def find_tool(which: Callable[..., str | None] = shutil.which) -> Tool:
-    """Return what this machine has for it.
+    """Return the tool that this host has: smartctl, or else nvme.
 
     Raises:
-        NotAvailableError: neither smartctl nor nvme.
+        NotAvailableError: neither is installed.
     """
     path = f"{os.environ.get('PATH', os.defpath)}:{_SBIN}"
     smartctl, nvme = which("smartctl", path=path), which("nvme", path=path)
@@ -68,13 +73,13 @@ def find_tool(which: Callable[..., str | None] = shutil.which) -> Tool:
 
 
 def ask_drive(tool: Tool, device: str) -> Health:
-    """Run the tool on a device, such as `/dev/sda`; may block for LIMIT_SECONDS.
+    """Run the tool on a device, such as `/dev/sda`; may block for `TOOL_TIMEOUT_SECONDS`.
 
     Raises:
-        NotAvailableError: it may not open the device, or the device tells nothing.
-        ProbeError: it did not answer, or not in JSON.
+        NotAvailableError: the tool may not open the device, or the device reports nothing.
+        ProbeError: the tool did not end in time, or did not print JSON.
     """
-    name = os.path.basename(tool.command[0])  # noqa: PTH119  # a path of the machine's own
+    name = os.path.basename(tool.command[0])  # noqa: PTH119  # a path on this host
     try:
         done = subprocess.run(
             [*tool.command, device],
@@ -85,21 +90,21 @@ def ask_drive(tool: Tool, device: str) -> Health:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ProbeError(f"cannot ask {name} about {device}: {error}") from error
+        raise ProbeError(f"cannot run {name} on {device}: {error}") from error
     body = _json(done.stdout)
     health = tool.parse(body) if body is not None else {}
-    if health:  # smartctl's exit code has bits for a drive that fails, too
+    if health:  # smartctl's exit code also has bits for a failing drive
         return health
     printed = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    said = _message(body or {}) or (printed[0] if printed else "")  # nvme adds all of its options
+    reason = _message(body or {}) or (printed[0] if printed else "")  # nvme prints its usage, too
     if body is None and not done.returncode:
-        raise ProbeError(f"{name} said no JSON about {device}: {said!r}")
+        raise ProbeError(f"{name} printed no JSON about {device}: {reason!r}")
     rights = "" if os.geteuid() == 0 else "; it needs root, which this probe does not have"
-    raise NotAvailableError(f"{name} tells nothing of {device}: {said}{rights}")
+    raise NotAvailableError(f"{name} has no data of {device}: {reason}{rights}")
 
 
 def parse_smartctl(body: Mapping[str, object]) -> Health:
-    """Return what `smartctl --json -iAH` says of an NVMe, ATA or SCSI drive."""
+    """Return the health of an NVMe, ATA or SCSI drive from the output of `smartctl --json -iAH`."""
     log = _part(body, "nvme_smart_health_information_log")
     wear = _percent(log, "percentage_used")
     units = _number(log, "data_units_written")
@@ -122,7 +127,7 @@ def parse_smartctl(body: Mapping[str, object]) -> Health:
 
 
 def parse_nvme(body: Mapping[str, object]) -> Health:
-    """Return what `nvme smart-log` says."""
+    """Return the health of a drive from the output of `nvme smart-log`."""
     units, kelvin = _number(body, "data_units_written"), _number(body, "temperature")
     found = {
         "smart_wear_ratio": _percent(body, "percent_used"),
@@ -171,21 +176,14 @@ def _percent(body: Mapping[str, object], key: str) -> float | None:
     return None if value is None else value / 100
 
 
-# --- Wear, media errors and temperature of the drives behind a directory, as they say themselves.
-# Source:   smartctl, or else nvme, asked about each drive below the device that holds `directory`.
-# Overhead: one process a drive every `period`; a sleeping disk is not woken.
-# Caveats:  Both need root, and say nothing of virtual drives: then this is said once. Wear is the maker's
-# estimate and may pass 1. An ATA drive's media errors are what it reported as uncorrectable; what
-# it calls bytes written differs by maker, so only NVMe's are given.
-
-HANGING_NS = 60 * SECOND_NS  # no tool works that long
-MAX_WAITING = 64  # readings of drives kept between two `read`
+HANGING_NS = 60 * SECOND_NS  # no tool runs that long
+MAX_WAITING = 64  # results kept between two readings
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     directory: str = ""  # empty: the broker's data folder, where the run knows it
-    period: Duration = duration_ns("60s")  # each drive is asked this often
+    period: Duration = duration_ns("60s")  # between two queries of a drive
 
     def __post_init__(self) -> None:
         if not duration_ns("10s") <= self.period <= duration_ns("1d"):
@@ -212,30 +210,30 @@ class Smart:
         self._tool = tool
         self._health = health
         self._worker = Worker("smart", self._work)
-        self._told: deque[tuple[str, Health, float]] = deque(maxlen=MAX_WAITING)
+        self._results: deque[tuple[str, Health, float]] = deque(maxlen=MAX_WAITING)
         self._errors: dict[
             str, tuple[float, int]
-        ] = {}  # by drive: how many, and when that was told
-        self._asking: tuple[str, int] | None = None  # which drive, and since when
+        ] = {}  # by drive: how many, and when that was read
+        self._running: tuple[str, int] | None = None  # which drive is queried, and since when
 
     def read(self) -> Reading:
-        """Return what the drives have said since the last reading; mostly nothing.
+        """Return the results since the last reading; mostly there are none.
 
         Raises:
-            ProbeError: a drive could not be asked, or has not answered for long: its tool hangs.
+            ProbeError: a drive cannot be queried, or its tool hangs.
         """
         self._worker.check()
-        asking = self._asking
-        if asking is not None:
-            name, since_ns = asking
+        running = self._running
+        if running is not None:
+            name, since_ns = running
             age_ns = self._clock.mono_ns() - since_ns
             if age_ns > HANGING_NS:
                 raise ProbeError(f"{name} has not answered for {age_ns // SECOND_NS} s")
         samples: list[tuple[Column, float]] = []
         events: list[Event] = []
         cost = 0.0
-        while self._told:
-            device, health, seconds = self._told.popleft()
+        while self._results:
+            device, health, seconds = self._results.popleft()
             cost += seconds
             labels = (("device", device),)
             samples += [
@@ -261,7 +259,7 @@ class Smart:
 
     def _work(self, stop: Stop) -> None:
         if not self._config.directory:
-            raise NotAvailableError("smart.directory is not set: which drive is to be watched?")
+            raise NotAvailableError("smart.directory is not set: name a folder on the drive")
         tool = self._tool()
         while True:
             self._round(tool)
@@ -269,16 +267,16 @@ class Smart:
                 return
 
     def _round(self, tool: Tool) -> None:
-        """Ask every drive that lies below the folder now: another may have been mounted there."""
+        """Query every drive that is below the folder now: another may have been mounted there."""
         drives = find_device(self._config.directory, self._places).drives
-        self._ask_all(tool, [device_name(drive.number, self._places.sys) for drive in drives])
+        self._query_all(tool, [device_name(drive.number, self._places.sys) for drive in drives])
 
-    def _ask_all(self, tool: Tool, names: list[str]) -> None:
-        """Ask every drive; one that tells nothing keeps no other from telling."""
+    def _query_all(self, tool: Tool, names: list[str]) -> None:
+        """Query every drive; one without data does not affect the others."""
         lacks: list[NotAvailableError] = []
         for name in names:
             begin_ns = self._clock.mono_ns()
-            self._asking = (name, begin_ns)
+            self._running = (name, begin_ns)
             try:
                 health = self._health(tool, "/dev/" + name.replace("!", "/"))
             except NotAvailableError as error:
@@ -287,8 +285,8 @@ class Smart:
                 self._worker.note(error)
             else:
                 seconds = (self._clock.mono_ns() - begin_ns) / SECOND_NS
-                self._told.append((name, health, seconds))
+                self._results.append((name, health, seconds))
             finally:
-                self._asking = None
+                self._running = None
         if len(lacks) == len(names):
             raise lacks[0]

@@ -1,7 +1,8 @@
 """Which lines of a broker's log are events, as patterns in TOML files.
 
-One file in `log_patterns/` a program; a plan may name a file of its own beside them. Most lines are none, so
-`words` are looked for first, in all lines at once; only a line that has them meets the expression.
+There is one file in `log_patterns/` for each program; a plan may name files of its own. Most lines are no
+events, so `words` are searched first, in all lines at once; only a line with them is matched against the
+expression.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from pathlib import Path
 
 from pydantic.dataclasses import dataclass as config_dataclass
 
-from probes.common import toml_tables as toml_parts
+from probes.common import toml_tables
 from soak.core.plan.config import STRICT
 
 FOLDER = Path(__file__).parent / "log_patterns"
-MAX_LINE_BYTES = 2048  # an expression sees no more of a line
+MAX_LINE_BYTES = 2048  # of a line that an expression sees
 _MAX_TEXT = 200
 
 _WORD = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
@@ -31,24 +32,24 @@ Value = str | int | float
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Pattern:
-    """`expression` names the fields of the event by its groups; what looks like a number becomes one."""
+    """The groups of `expression` are the fields of the event; text that looks like a number becomes one."""
 
     kind: str  # of the event
-    words: str  # in every such line, at the end of what the expression needs or before
+    words: str  # part of every such line, where the match of the expression ends or before
     expression: str
     factors: dict[str, float] = field(
         default_factory=dict
-    )  # of a field: from the log's unit to ours
-    metric: str = ""  # a number a second: the sum of the field `sums`
+    )  # of a field, from the log's unit to the base unit
+    metric: str = ""  # its value is the sum of the field `sums` in each second
     sums: str = ""
 
     def __post_init__(self) -> None:
         try:
             groups = re.compile(self.expression, re.ASCII).groupindex
         except re.error as error:
-            raise ValueError(f"the expression is none: {error}") from error
+            raise ValueError(f"the expression is invalid: {error}") from error
         if not _WORD.fullmatch(self.kind) or (self.metric and not _WORD.fullmatch(self.metric)):
-            raise ValueError("kind and metric are words of a-z, 0-9 and '_'")
+            raise ValueError("kind and metric must be words of a-z, 0-9 and '_'")
         if not self.words or "\n" in self.words:
             raise ValueError("words must be part of a line")
         for name in (*self.factors, *([self.sums] if self.metric else [])):
@@ -72,13 +73,13 @@ def load(names: Iterable[str]) -> list[Pattern]:
     """Return the patterns of several files.
 
     Raises:
-        PlanError: there is no such file, or something in it is wrong.
+        PlanError: a file is missing, or a pattern in it is wrong.
     """
     return [
         pattern
         for name in names
-        for pattern in toml_parts.read_tables(
-            toml_parts.table_path(FOLDER, name), "pattern", Pattern
+        for pattern in toml_tables.read_tables(
+            toml_tables.table_path(FOLDER, name), "pattern", Pattern
         )
     ]
 
@@ -92,7 +93,7 @@ class Scanner:
         self._words = re.compile(b"|".join(re.escape(text.encode()) for text in words))
 
     def found(self, text: bytes) -> Iterator[Match]:
-        """Yield the events of whole lines, at most one a line, in their order."""
+        """Yield the events in complete lines, at most one a line, in order."""
         at = 0
         while (match := self._words.search(text, at)) is not None:
             begin = text.rfind(b"\n", 0, match.start()) + 1
@@ -118,7 +119,7 @@ class Scanner:
 
 
 def _value(text: str, factor: float | None) -> Value:
-    """Return a number where it is one; else the text, bounded and without what could steer a terminal."""
+    """Return a number if it is one; else the text, bounded and without control characters."""
     if factor is not None and (_WHOLE.fullmatch(text) or _DECIMAL.fullmatch(text)):
         return float(text) * factor
     if _WHOLE.fullmatch(text):
@@ -129,7 +130,7 @@ def _value(text: str, factor: float | None) -> Value:
 
 
 def printable(text: str) -> str:
-    """Return at most 200 characters of a text that others wrote, what cannot be printed as an escape."""
+    """Return at most 200 characters of a foreign text, with unprintable characters escaped."""
     shown = "".join(
         one if one.isprintable() else one.encode("unicode_escape").decode("ascii")
         for one in text[:_MAX_TEXT]

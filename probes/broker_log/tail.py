@@ -11,37 +11,37 @@ from pathlib import Path
 from soak.core.errors import ProbeError
 
 MAX_CHUNK_BYTES = 4 * 2**20  # read at once
-MAX_BEHIND_BYTES = 64 * 2**20  # a log that outruns us by more is read on from near its end
-MAX_LINE_BYTES = 2**16  # of a longer line only the end is seen
+MAX_BEHIND_BYTES = 64 * 2**20  # of a longer backlog only the end is read
+MAX_LINE_BYTES = 2**16  # of a longer line only the end is read
 _MARK_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole lines, each with its end; `lost_bytes` were not looked at."""
+    """Complete lines; `lost_bytes` were skipped."""
 
     text: bytes
     lost_bytes: int = 0
-    is_all: bool = True  # nothing more was there
+    is_all: bool = True  # the end of the file was reached
 
 
 class LogTail:
-    """Starts at the end of a file that is there at first, at the beginning of any that comes later."""
+    """Starts at the end of a file that exists at first, and at the beginning of one that appears later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
-        self._is_new = False  # there was none when we looked first
+        self._is_new = False  # the file did not exist at first
         self._at = 0
-        self._mark = b""  # what stands before `_at`: another text there means another file
-        self._rest = b""  # of a line without its end
+        self._mark = b""  # the text before `_at`: if it differs, the file has been replaced
+        self._rest = b""  # a line without its end
         self._lost = 0
 
     def read(self) -> Chunk:
-        """Return what came since the last call, bounded.
+        """Return the lines since the last call, at most `MAX_CHUNK_BYTES`.
 
         Raises:
-            ProbeError: there is no such log, or it cannot be read.
+            ProbeError: the log is missing or cannot be read.
         """
         try:
             if self._descriptor is None:
@@ -52,10 +52,10 @@ class LogTail:
             raise self._failed(error) from error
         try:
             if is_all and self._is_replaced():
-                more, is_all = self._go_over()
+                more, is_all = self._switch()
                 text += more
         except OSError as error:
-            if not text:  # what was read is handed out first; the next read will fail
+            if not text:  # return what was read; the next read will fail
                 raise self._failed(error) from error
         whole = self._whole_lines(text)
         lost, self._lost = self._lost, 0
@@ -73,7 +73,7 @@ class LogTail:
         descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise OSError(errno.EINVAL, "it is not a file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         return descriptor
 
     def _follow(self, descriptor: int, *, at_end: bool) -> None:
@@ -82,8 +82,8 @@ class LogTail:
         self._at = os.fstat(descriptor).st_size if at_end else 0
         self._mark = self._before(self._at)
 
-    def _go_over(self) -> tuple[bytes, bool]:
-        """Read what the old file got before it was renamed, and go over to the new one when that is all."""
+    def _switch(self) -> tuple[bytes, bool]:
+        """Read the old file to its end, then switch to the new one."""
         there = self._opened()
         try:
             rest, is_all = self._more()
@@ -95,13 +95,13 @@ class LogTail:
             return rest, False
         self._follow(there, at_end=False)
         more, is_all = self._more()
-        return rest + b"\n" + more, is_all  # nothing will be added to the old file's last line
+        return rest + b"\n" + more, is_all  # the last line of the old file is complete
 
     def _more(self) -> tuple[bytes, bool]:
-        """Return the next bytes, and whether they reach to the end."""
+        """Return the next bytes, and whether they reach the end of the file."""
         size = os.fstat(self._fd).st_size
         if size < self._at or self._before(self._at) != self._mark:
-            self._begin_at(0)  # truncated, perhaps written again
+            self._begin_at(0)  # truncated, perhaps rewritten
         if size - self._at > MAX_BEHIND_BYTES:
             self._lost += size - MAX_CHUNK_BYTES - self._at
             self._begin_at(size - MAX_CHUNK_BYTES)
@@ -119,7 +119,7 @@ class LogTail:
         return os.pread(self._fd, length, at - length)
 
     def _is_replaced(self) -> bool:
-        """Tell whether the path names another file; between two renames it may name none."""
+        """Return whether the path is another file now; between two renames there may be none."""
         try:
             there = self._path.stat()
         except FileNotFoundError:

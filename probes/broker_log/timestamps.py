@@ -1,8 +1,8 @@
 """Reads the timestamp of a log line: log4j, JVM and Redpanda formats, as wall clock of this host.
 
-A stamp without a zone is taken for this machine's; a log whose fresh lines lie whole quarters of an hour
-away was written in another one. A stamp that counts from the start of a JVM is placed by the line that
-came soonest after its stamp.
+A timestamp without a time zone is taken to be in this host's; a log whose fresh lines are off by whole
+quarters of an hour was written in another one. A timestamp that counts from the start of a JVM is placed by
+the line that was read soonest after it was written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from soak.core.units import SECOND_NS
 
 _QUARTER_NS = 900 * SECOND_NS
-_FRESH_NS = 120 * SECOND_NS  # a fresh line is not older than this, nor from so far in the future
+_FRESH_NS = 120 * SECOND_NS  # a fresh line is at most this far in the past or the future
 _SEARCHED = 64  # characters
 
 _CALENDAR = re.compile(
@@ -22,11 +22,11 @@ _CALENDAR = re.compile(
     re.ASCII,
 )
 _UPTIME = re.compile(r"\[(?P<whole>\d{1,9})(?:[.,](?P<fraction>\d{3}))?(?P<unit>s|ms)\]", re.ASCII)
-_FIRST_YEAR, _LAST_YEAR = 1678, 2261  # whose nanoseconds 64 bits hold
+_FIRST_YEAR, _LAST_YEAR = 1678, 2261  # 64 bits hold the nanoseconds of these years
 
 
 class TimestampReader:
-    """Reads the stamps of one log."""
+    """Reads the timestamps of one log."""
 
     def __init__(self) -> None:
         self._shift_ns = 0
@@ -34,9 +34,9 @@ class TimestampReader:
         self._uptime_ns = 0
 
     def wall_ns(self, line: str, now_ns: int, *, is_fresh: bool) -> int | None:
-        """Return when a line was written; None: it has no stamp and belongs to the line before.
+        """Return when a line was written; None if it has no timestamp and continues the previous line.
 
-        `is_fresh`: it was written since our last look, a moment ago, so it tells of the log's zone.
+        `is_fresh`: it was written a moment ago, since the last read, so it shows the time zone of the log.
         """
         head = line[:_SEARCHED]
         calendar = _CALENDAR.match(head)
@@ -56,7 +56,7 @@ class TimestampReader:
             ValueError,
             OverflowError,
             OSError,
-        ):  # a 31st of June; a year that the C library has not
+        ):  # a 31st of June; a year unknown to the C library
             return None
         at_ns = round(seconds) * SECOND_NS + int(match["fraction"].ljust(9, "0"))
         if match["zone"]:

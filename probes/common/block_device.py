@@ -1,4 +1,9 @@
-"""Finds the filesystem and the block device behind a directory, and the drives below that device."""
+"""Finds the filesystem and the block device behind a directory, and the drives below that device.
+
+Device and drives differ: a partition, volume or array has counters of its own, but the kernel counts
+flushes for whole drives only (Documentation/admin-guide/iostats.rst, field 16), and it is the drive that
+wears.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,12 @@ from typing import NamedTuple
 from soak.core.errors import NotAvailableError, ProbeError
 
 MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs"})
+SECTOR_BYTES = 512  # of /sys/block/*/size and diskstats, whatever the drive's own sector size is
+
+DeviceNumber = tuple[int, int]
+"""Major and minor number of a device."""
+
+_LAYERS = 8  # LVM on crypt on RAID on a partition has four
 
 _LINE = re.compile(
     r"\d+ \d+ \d+:\d+ \S+ (?P<point>/\S*) (?P<own>\S+)(?: \S+)*"
@@ -39,10 +50,10 @@ def parse_mounts(text: str) -> list[Mount]:
     """Return the mounts in the kernel's order: a later one hides an earlier one on the same point.
 
     Raises:
-        ProbeError: a line is not as the kernel writes it.
+        ProbeError: a line is not in the kernel's format.
     """
     if not text.endswith("\n"):
-        raise ProbeError("mountinfo ends in the middle of a line")
+        raise ProbeError("the last line of mountinfo is incomplete")
     found = []
     for line in text.splitlines():
         match = _LINE.fullmatch(line)
@@ -54,16 +65,22 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def mount_of(path: str, mounts: list[Mount]) -> Mount:
-    """Return the mount that holds an absolute path without links.
+    """Return the mount of an absolute path without symbolic links.
 
     Raises:
-        ProbeError: none does.
+        ProbeError: no mount contains it.
     """
     holding = [mount for mount in mounts if _holds(mount.point, path)]
     if not holding:
-        raise ProbeError(f"no mount holds {path}")
+        raise ProbeError(f"no mount contains {path}")
     longest = max(len(mount.point) for mount in holding)
     return [mount for mount in holding if len(mount.point) == longest][-1]
+
+
+def find_mount(directory: str, proc: Path) -> Mount:
+    """Return the mount of a directory; raises `ProbeError` if the mount table cannot be read."""
+    mounts = parse_mounts(read_kernel_file(proc / "self/mountinfo"))
+    return mount_of(os.path.realpath(directory), mounts)
 
 
 def _holds(point: str, path: str) -> bool:
@@ -74,35 +91,21 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
 
 
-# --- From a directory to the block device of its filesystem, and to the drives below that.
-# The two differ: a partition, volume or array has counters of its own, but the kernel counts flushes for
-# whole
-# drives only (Documentation/admin-guide/iostats.rst, field 16), and it is the drive that wears.
-
-DeviceNumber = tuple[int, int]
-"""Major and minor number of a device."""
-
-SECTOR_BYTES = (
-    512  # /sys/block/*/size and diskstats count these, whatever the drive's own sector size
-)
-_LAYERS = 8  # LVM on crypt on RAID on a partition has four
-
-
 class PathNumbers(NamedTuple):
-    """What stat(2) says: the device that holds a path, and the block device that the path itself is, or 0."""
+    """From stat(2): the device that a path lies on, and the block device that the path is itself, or 0."""
 
     holder: int
     device: int
 
 
 def stat_numbers(path: str) -> PathNumbers:
-    found = os.stat(path)  # noqa: PTH116  # a source of a mount is text
+    found = os.stat(path)  # noqa: PTH116  # the source of a mount is text
     return PathNumbers(found.st_dev, found.st_rdev if stat.S_ISBLK(found.st_mode) else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """A whole drive, or whatever the kernel shows nothing below."""
+    """A whole drive, or a device below which the kernel shows none."""
 
     number: DeviceNumber
     capacity_bytes: int
@@ -111,12 +114,12 @@ class Drive:
 @dataclass(frozen=True, slots=True)
 class BlockDevice:
     number: DeviceNumber
-    drives: tuple[Drive, ...]  # below it, by number: several below an array or a striped volume
+    drives: tuple[Drive, ...]  # by number; several below an array or a striped volume
 
 
 @dataclass(frozen=True, slots=True)
 class SystemPaths:
-    """Where the kernel tells of devices; `numbers` is stat(2), other ones in tests."""
+    """Where the kernel shows devices; tests replace these, `numbers` is stat(2)."""
 
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
@@ -124,40 +127,39 @@ class SystemPaths:
 
 
 def find_device(directory: str, places: SystemPaths) -> BlockDevice:
-    """Return the device behind a directory; may block as any look at that filesystem may.
+    """Return the device behind a directory; may block if the filesystem hangs.
 
     Raises:
-        NotAvailableError: no block device is behind it, or the directory is not there.
-        ProbeError: what the kernel tells cannot be read.
+        NotAvailableError: there is no block device behind it, or no such directory.
+        ProbeError: a file of the kernel cannot be read.
     """
     try:
         number = _holder(directory, places)
     except OSError as error:
-        raise NotAvailableError(f"cannot look at {directory}: {error.strerror}") from error
+        raise NotAvailableError(f"cannot stat {directory}: {error.strerror}") from error
     below = sorted(_drives_below(number, places, _LAYERS))
     drives = [Drive(drive, _capacity_bytes(drive, places.sys)) for drive in below]
     return BlockDevice(number, tuple(drives))
 
 
 def device_name(number: DeviceNumber, sys: Path) -> str:
-    """Return what the kernel calls a device, such as `nvme0n1`."""
+    """Return the kernel's name of a device, such as `nvme0n1`."""
     return _folder(number, sys).resolve().name
 
 
 def _holder(path: str, places: SystemPaths) -> DeviceNumber:
     holder = places.numbers(path).holder
     number = (os.major(holder), os.minor(holder))
-    if number[0] == 0:  # btrfs, overlay and whatever has no single device of its own
+    if number[0] == 0:  # btrfs, overlay and others without a single device of their own
         number = _behind_virtual(path, places)
     return number
 
 
 def _behind_virtual(directory: str, places: SystemPaths) -> DeviceNumber:
-    mounts = parse_mounts(read_kernel_file(places.proc / "self/mountinfo"))
-    mount = mount_of(os.path.realpath(directory), mounts)
+    mount = find_mount(directory, places.proc)
     upper = mount.option("upperdir") if mount.kind == "overlay" else ""
     try:
-        if upper:  # where an overlay writes; in a container it is often out of sight
+        if upper:  # where an overlay writes; often not visible in a container
             holder = places.numbers(upper).holder
             number = (os.major(holder), os.minor(holder))
         else:
@@ -166,7 +168,7 @@ def _behind_virtual(directory: str, places: SystemPaths) -> DeviceNumber:
     except OSError:
         number = (0, 0)
     if number[0] == 0:
-        raise NotAvailableError(f"no block device is behind {directory} ({mount.kind})")
+        raise NotAvailableError(f"there is no block device behind {directory} ({mount.kind})")
     return number
 
 
@@ -178,7 +180,7 @@ def _drives_below(number: DeviceNumber, places: SystemPaths, layers: int) -> set
 
 
 def _below(number: DeviceNumber, places: SystemPaths) -> list[DeviceNumber]:
-    """Return what a device lies on: the parts of a volume or array, a partition's disk, a loop's file."""
+    """Return the devices below: parts of a volume or array, a partition's disk, what holds a loop's file."""
     folder = _folder(number, places.sys)
     slaves = sorted((folder / "slaves").glob("*"))
     if slaves:
@@ -213,7 +215,7 @@ def _parse_number(text: str) -> DeviceNumber:
 
 
 def read_kernel_file(path: Path) -> str:
-    """Return what a file of /proc or /sys says.
+    """Return the text of a file of /proc or /sys.
 
     Raises:
         ProbeError: it cannot be read.

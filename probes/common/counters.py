@@ -14,24 +14,24 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Growth(Generic[Key]):
-    """By how much counters grew in `seconds`; empty at the first reading."""
+    """The growth of counters in `seconds`; empty at the first reading."""
 
     seconds: float = 0.0
     by: Mapping[Key, float] = field(default_factory=dict)
 
     def per_second(self, key: Key, scale: float = 1.0) -> float | None:
-        """Return the growth a second, divided by `scale`; None when it is not known."""
+        """Return the growth a second, divided by `scale`; None if it is unknown."""
         grown = self.by.get(key)
         return None if grown is None else grown / scale / self.seconds
 
     def ratio(self, over: Key, under: Key, scale: float = 1.0) -> float | None:
-        """Return one growth by another, divided by `scale`; None when `under` did not grow."""
+        """Return one growth divided by another and by `scale`; None if `under` did not grow."""
         above, below = self.by.get(over), self.by.get(under)
         return None if above is None or not below else above / scale / below
 
 
 class Deltas(Generic[Key]):
-    """Remembers the previous counters and when they were read."""
+    """Compares counters with the previous reading; one that fell (a wrap, a reset) has no growth."""
 
     def __init__(self) -> None:
         self._last: Mapping[Key, float] = {}
@@ -47,24 +47,25 @@ class Deltas(Generic[Key]):
         return Growth(seconds, {key: value for key, value in grown.items() if value >= 0})
 
 
-# --- What each series did since the last look: its newest value, and by how much it grew in which time.
-
-MAX_TRACKED_SERIES = 100_000  # remembered; twice what a page may have unless told otherwise
+MAX_TRACKED_SERIES = 100_000  # twice the default limit on the series of a page
 
 
 class Point(NamedTuple):
-    """A value at a time; only points of one source are compared, so any clock will do."""
+    """A value at a time, on any clock: only points of one source are compared."""
 
     value: float
     at_ns: int
 
 
 Points = Mapping[str, Mapping[Labels, Sequence[Point]]]
-"""By name and labels, points in order of time."""
+"""Points in order of time, by name and labels."""
 
 
 class Step(NamedTuple):
-    """`growth` is None where it is not known: nothing to compare with, NaN, or a counter began anew."""
+    """The newest value of a series and its growth in `seconds`.
+
+    `growth` is None if it is unknown: the first point, a NaN, or a counter that was reset.
+    """
 
     value: float
     growth: float | None
@@ -75,14 +76,14 @@ Steps = Mapping[str, Mapping[Labels, Step]]
 
 
 class SeriesTracker:
-    """Remembers the newest point of each series: one may be scraped less often than we look."""
+    """Follows series from one reading to the next; a series may be scraped less often than it is read."""
 
-    def __init__(self, most: int = MAX_TRACKED_SERIES) -> None:
-        self._most = most
+    def __init__(self, max_series: int = MAX_TRACKED_SERIES) -> None:
+        self._max_series = max_series
         self._last: dict[tuple[str, Labels], Point] = {}
 
     def take(self, points: Points) -> Steps:
-        """Return the steps of the series that have a point newer than the last."""
+        """Return the steps of the series that have a newer point than at the last call."""
         steps: dict[str, dict[Labels, Step]] = {}
         for name, series in points.items():
             for labels, seen in series.items():
@@ -92,7 +93,7 @@ class SeriesTracker:
                 if new:
                     steps.setdefault(name, {})[labels] = _step(before, new)
                     self._last[key] = new[-1]
-        if len(self._last) > self._most:  # series that come and go
+        if len(self._last) > self._max_series:  # series that come and go
             there = {(name, labels) for name, series in points.items() for labels in series}
             self._last = {key: point for key, point in self._last.items() if key in there}
         return steps

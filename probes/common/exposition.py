@@ -1,7 +1,7 @@
 """Reads the wanted series of a metrics page (Prometheus text format 0.0.4).
 
-A page has thousands of lines and is read every second: one regular expression finds the wanted ones, and
-what stands before a value is taken apart once and remembered.
+A page has thousands of lines and is read every second: one regular expression finds the wanted ones, and the
+name and labels of a line are parsed once and cached.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from soak.core.errors import ProbeError
 from soak.core.series import Labels
 
-MAX_SERIES = (
-    50_000  # of one page, unless told otherwise; they cost 100 MB, and 0.5 s of CPU a reading
-)
+MAX_SERIES = 50_000  # the default limit of a page: 100 MB, and 0.5 s of CPU a reading
 
 _MAX_LINE_BYTES = 2**16
 
-# possessive, so that no line makes them try again and again
+# Possessive quantifiers: no line can make them backtrack.
 _NAME = rb"([a-zA-Z_:][a-zA-Z0-9_:]*+)"
 _LABEL = rb'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\\n]|\\.)*+)"[ \t]*+'
 _PAIR = re.compile(_LABEL)
@@ -30,26 +28,26 @@ _HEAD = re.compile(_NAME + rb"[ \t]*+(?:\{((?:%s(?:,|(?=\})))*+[ \t]*+)\})?+[ \t
 _NUMBER = re.compile(
     rb"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf(?:inity)?|nan)", re.IGNORECASE
 )
-_TIME = re.compile(rb"\d{13}")  # milliseconds; what is shorter may be the rest of a number
-_STRAY = re.compile(rb"\n[^#a-zA-Z_:\r\n \t]")  # begins neither a sample nor a comment
-# A number that was torn in two leaves its end as the next line.
+_TIME = re.compile(rb"\d{13}")  # milliseconds; a shorter one may be the end of a number
+_STRAY = re.compile(rb"\n[^#a-zA-Z_:\r\n \t]")  # starts neither a sample nor a comment
+# If a number was cut in two, its end is the next line.
 _FOLLOWED = rb"(?=(\n(?:#[ \r\n]|[a-zA-Z_:][^ \t\n]*+[ \t]|[\r\n]|\Z))?)"
 _ESCAPED = re.compile(r"\\(.)")
-_MEANT = {"n": "\n", '"': '"', "\\": "\\"}
+_UNESCAPED = {"n": "\n", '"': '"', "\\": "\\"}
 
 SeriesKey = tuple[str, Labels]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The wanted series by name; `damaged` are the names with a line that could not be read."""
+    """The wanted series by name; `damaged` holds the names with a line that cannot be read."""
 
     series: dict[str, dict[Labels, float]]
     damaged: frozenset[str]
 
 
 class ExpositionParser:
-    """Reads pages of one source for the same names again and again."""
+    """Parses the pages of one source, always for the same names."""
 
     def __init__(self, names: Iterable[str], max_series: int = MAX_SERIES) -> None:
         wanted = _one_of(sorted(set(names))).encode()
@@ -61,12 +59,13 @@ class ExpositionParser:
     def parse(self, text: bytes) -> Page:
         """Return the wanted series.
 
-        A series that stands there twice with two values, or whose line cannot be read, makes its name
-        damaged: what is left of such a metric would be a part that looks like the whole.
+        A name is damaged if one of its series appears twice with different values, or has a line that
+        cannot be read: the rest of such a metric would be taken for the whole.
 
         Raises:
-            ProbeError: the last line has no end, so the page was cut; a line is none of such a page; or there
-                are too many series.
+            ProbeError: the last line has no end, so the page was cut; a line is neither a sample nor a
+            comment; or
+                there are too many series.
         """
         if not text.endswith(b"\n"):
             raise ProbeError(f"the page was cut after {len(text)} bytes")
@@ -111,15 +110,15 @@ class ExpositionParser:
 
 
 def _one_of(names: Sequence[str]) -> str:
-    """Return a regular expression that tries what names have in common once: ten times as fast as a list."""
-    common = os.path.commonprefix(names)  # noqa: RUF071  # characters are what is meant
+    """Return a regular expression that tries a common prefix once: ten times as fast as a list of names."""
+    common = os.path.commonprefix(names)  # noqa: RUF071  # of characters, not of path parts
     rests: dict[str, list[str]] = {}
     for name in names:
         rest = name[len(common) :]
         rests.setdefault(rest[:1], []).append(rest)
     if len(rests) == 1:
         return re.escape(common)
-    # the empty rest comes last: it stands for the name that the others only begin with
+    # The empty rest comes last: it is the name that the others start with.
     branches = (
         _one_of(group) if first else "" for first, group in sorted(rests.items(), reverse=True)
     )
@@ -127,7 +126,7 @@ def _one_of(names: Sequence[str]) -> str:
 
 
 def _with_time(line: bytes) -> tuple[SeriesKey | None, float | None]:
-    """Read a line that has a tab, or a time stamp behind its value."""
+    """Read a line with a tab, or with a timestamp after its value."""
     match = _HEAD.match(line, 1)
     rest = line[match.end() :].split() if match else []
     is_timed = len(rest) > 1 and _TIME.fullmatch(rest[1]) is not None
@@ -151,7 +150,7 @@ def _key(head: bytes) -> SeriesKey | None:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    return _MEANT.get(match[1], match[0])
+    return _UNESCAPED.get(match[1], match[0])
 
 
 def _number(text: bytes) -> float | None:

@@ -15,10 +15,7 @@ from soak.core.units import SECOND_NS
 
 
 class Stop:
-    """Tells one thread to end. As `threading.Event`, but a wait is one call of the interpreter's own.
-
-    At a few waits a second, what an event does in Python costs as much as the work between them.
-    """
+    """Ends one thread. Cheaper than `threading.Event`: a wait is a single call in C."""
 
     def __init__(self) -> None:
         self._held = threading.Lock()
@@ -34,7 +31,7 @@ class Stop:
         return self._is_set
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until it is set, at most this long, not at all below 0; return whether it is."""
+        """Wait until it is set, for this long at most and not at all below 0; return whether it is set."""
         if self._held.acquire(timeout=max(0.0, timeout_seconds)):
             self._held.release()
         return self._is_set
@@ -44,7 +41,11 @@ Body = Callable[[Stop], None]
 
 
 class Worker:
-    """Runs `body(stop)` on a daemon thread from the first `check` on, and again after it has ended."""
+    """Runs `body(stop)` on a daemon thread from the first `check` on, and again if it has ended.
+
+    A reading returns at once, and a thread that hangs in the kernel does not block the daemon. An error in
+    the thread is raised by the next `check`, in the thread that reads.
+    """
 
     def __init__(self, name: str, body: Body) -> None:
         self._name = name
@@ -55,10 +56,10 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def check(self) -> bool:
-        """Raise what went wrong since the last call; else start the thread unless it runs.
+        """Raise the error of the thread since the last call, if any; else start the thread unless it runs.
 
         Returns:
-            True when the thread was started by this call.
+            True if this call started the thread.
         """
         with self._lock:
             error, self._error = self._error, None
@@ -71,51 +72,54 @@ class Worker:
         return True
 
     def note(self, error: Exception) -> None:
-        """Keep an error for `check` while the thread goes on; a newer one takes its place."""
+        """Keep an error for `check` while the thread goes on; a newer error replaces it."""
         with self._lock:
             self._error = error
 
     def wait(self, timeout_seconds: float) -> None:
-        """Wait for the thread to end, at most this long."""
+        """Wait for the thread to end, for this long at most."""
         if self._thread is not None:
             self._thread.join(timeout_seconds)
 
     def close(self, timeout_seconds: float = 1.0) -> None:
-        """Ask the thread to end; one that hangs in the kernel is left behind."""
+        """Stop the thread; one that hangs in the kernel is abandoned."""
         self._stop.set()
         self.wait(timeout_seconds)
 
     def _run(self) -> None:
         try:
             self._body(self._stop)
-        except Exception as error:  # noqa: BLE001  # raised again where the reading is made
+        except Exception as error:  # noqa: BLE001  # raised again in the thread that reads
             self.note(error)
 
 
-# --- What a thread that polls hands over to the reading: sums and events since the last, newest values.
-
-MAX_EVENTS = 1000  # kept between two readings; those beyond are counted
+MAX_EVENTS = 1000  # kept between two readings; further ones are only counted
 REPEAT_EVENT_NS = 60 * SECOND_NS
+AHEAD_NS = SECOND_NS // 2
+"""How long before the next reading a `Prefetch` starts its work; half a period if that is shorter."""
 
 
 @dataclass(slots=True)
-class _Box:
+class _Polled:
     sums: dict[Column, float] = field(default_factory=dict)
     newest: dict[Column, float] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     dropped: int = 0
     cost_ns: int = 0
-    trouble: ProbeError | None = None
+    error: ProbeError | None = None
 
 
 class ReadingBuffer:
-    """One thread puts in, another takes out. Its own columns begin with `prefix`."""
+    """What a polling thread passes to the reading: sums and events since the last reading, newest values.
+
+    `prefix` begins the names of the columns and events about polling itself.
+    """
 
     def __init__(self, clock: Clock, prefix: str = "retention") -> None:
         self._clock = clock
         self._prefix = prefix
         self._lock = threading.Lock()
-        self._box = _Box()
+        self._box = _Polled()
         self._polled_ns: int | None = None
         self._errors = Once(period_ns=REPEAT_EVENT_NS)
 
@@ -126,7 +130,7 @@ class ReadingBuffer:
         events: Iterable[Event],
         begin_ns: int,
     ) -> None:
-        """Add what was seen since `begin_ns`. A sum with NaN in it is not known, and will be left out."""
+        """Add the results of work that started at `begin_ns`; a sum with a NaN in it is left out."""
         with self._lock:
             box = self._box
             for column, value in sums:
@@ -140,26 +144,26 @@ class ReadingBuffer:
             box.cost_ns += self._clock.mono_ns() - begin_ns
 
     def polled(self) -> None:
-        """Note that a poll has ended well."""
+        """Note that a poll has succeeded."""
         self._polled_ns = self._clock.mono_ns()
 
     def failed(self, error: ProbeError) -> None:
-        """Note that something could not be had; of several since the last reading the newest is told."""
+        """Note that a part of a poll failed; the newest failure since the last reading is reported."""
         with self._lock:
-            self._box.trouble = error
+            self._box.error = error
 
     def take(self, begin_ns: int) -> Reading:
-        """Return what came since the last call; without a poll only how old the last one is.
+        """Return the results since the last call; without a poll only the age of the last one.
 
-        What failed is an event `<prefix>_failed`, the same one at most once a minute.
+        A failure is an event `<prefix>_failed`, the same one at most once a minute.
 
         Raises:
-            ProbeError: something failed, and nothing else came.
+            ProbeError: a poll failed and there are no results.
         """
         with self._lock:
-            box, self._box = self._box, _Box()
-        if box.trouble is not None and not (box.sums or box.newest or box.events):
-            raise box.trouble
+            box, self._box = self._box, _Polled()
+        if box.error is not None and not (box.sums or box.newest or box.events):
+            raise box.error
         polled_ns = self._polled_ns
         samples: list[tuple[Column, float]] = []
         if polled_ns is not None:
@@ -172,29 +176,24 @@ class ReadingBuffer:
                 (Column(f"{self._prefix}_dropped_events", (), "events"), float(box.dropped))
             )
         cost_ns = box.cost_ns + self._clock.mono_ns() - begin_ns
-        events = (*box.events, *self._told(box.trouble))
+        events = (*box.events, *self._failure_events(box.error))
         return Reading(tuple(samples), events, cost_ns / SECOND_NS)
 
-    def _told(self, trouble: ProbeError | None) -> list[Event]:
-        if trouble is None:
+    def _failure_events(self, error: ProbeError | None) -> list[Event]:
+        if error is None:
             return []
-        reason, now_ns = str(trouble)[:500], self._clock.mono_ns()
+        reason, now_ns = str(error)[:500], self._clock.mono_ns()
         if not self._errors.is_new(reason, now_ns):
             return []
         at_ns = self._clock.wall_ns()
         return [Event(f"{self._prefix}_failed", at_ns, at_ns - SECOND_NS, {"reason": reason})]
 
 
-# --- Work on a thread of its own that is done shortly before each reading, at whatever period readings come.
-
-AHEAD_NS = SECOND_NS // 2
-"""A round is begun so long before the reading that is to tell of it, or half a period."""
-
-
 class Prefetch:
-    """Runs `work` once at the first `check`, and then before each of the next that is to be expected.
+    """Runs `work` on a thread of its own, shortly before each reading, at any period of readings.
 
-    `at_end` is run by the same thread as its last deed: it closes what `work` has opened.
+    The first `check` starts it; each `check` sets when the next reading is expected. The thread ends with
+    `at_end`, which closes what `work` has opened.
     """
 
     def __init__(
@@ -207,14 +206,14 @@ class Prefetch:
         self._work = work
         self._at_end = at_end
         self._clock = clock
-        self._worker = Worker(name, self._rounds)
+        self._worker = Worker(name, self._run)
         self._read_ns: int | None = None
         self._period_ns = SECOND_NS
         self._next_ns = 0
         self._begun_ns: int | None = None
 
     def check(self) -> None:
-        """Raise what a round raised since the last call; a `ProbeError` does not end the thread."""
+        """Raise the error of `work` since the last call; a `ProbeError` does not end the thread."""
         now_ns = self._clock.mono_ns()
         if self._read_ns is not None and now_ns > self._read_ns:
             self._period_ns = now_ns - self._read_ns
@@ -223,23 +222,23 @@ class Prefetch:
         self._worker.check()
 
     def busy_seconds(self) -> float:
-        """Return for how long the round has run that has not ended; 0 between two."""
+        """Return for how long `work` has been running; 0 if it is not."""
         begun_ns = self._begun_ns
         return 0.0 if begun_ns is None else (self._clock.mono_ns() - begun_ns) / SECOND_NS
 
     def close(self) -> None:
         self._worker.close()
 
-    def _rounds(self, stop: Stop) -> None:
+    def _run(self, stop: Stop) -> None:
         try:
-            self._until(stop)
+            self._work_until(stop)
         finally:
             self._at_end()
 
-    def _until(self, stop: Stop) -> None:
+    def _work_until(self, stop: Stop) -> None:
         while not stop.wait((self._next_ns - self._clock.mono_ns()) / SECOND_NS):
             due_ns, self._begun_ns = self._next_ns, self._clock.mono_ns()
-            if self._begun_ns < due_ns:  # put off while we waited
+            if self._begun_ns < due_ns:  # a reading came meanwhile and moved it
                 self._begun_ns = None
                 continue
             try:
@@ -248,15 +247,16 @@ class Prefetch:
                 self._worker.note(error)
             finally:
                 self._begun_ns = None
-            if self._next_ns <= due_ns:  # nobody has read meanwhile
+            if self._next_ns <= due_ns:  # no reading came meanwhile
                 self._next_ns = self._clock.mono_ns() + self._period_ns
 
 
-# --- Polls once a period on a thread of its own, and readings of what the polls handed over.
-
-
 class PollingLoop:
-    """`begin` is run on the thread, and returns the poll; a poll that raises `ProbeError` ends no round."""
+    """Polls once a period on a thread of its own; a reading returns the results of the polls since the last.
+
+    `begin` runs on that thread and returns the function that polls; a `ProbeError` of it does not end the
+    loop.
+    """
 
     def __init__(
         self, name: str, begin: Callable[[], Callable[[], None]], period_ns: int, clock: Clock
@@ -265,33 +265,29 @@ class PollingLoop:
         self._period_ns = period_ns
         self._clock = clock
         self._worker = Worker(name, self._work)
-        self.handed = ReadingBuffer(clock)
+        self.buffer = ReadingBuffer(clock)
 
     def read(self) -> Reading:
-        """Return what the polls since the last reading saw; without a poll only how old the last one is.
-
-        Raises:
-            ProbeError: a poll failed, and nothing was handed over; else its failure is an event.
-        """
+        """Return the results of the polls since the last reading; raises as `ReadingBuffer.take`."""
         begin_ns = self._clock.mono_ns()
         self._worker.check()
-        return self.handed.take(begin_ns)
+        return self.buffer.take(begin_ns)
 
     def wait(self, timeout_seconds: float) -> None:
-        """Wait for the thread to end, at most this long."""
+        """Wait for the thread to end, for this long at most."""
         self._worker.wait(timeout_seconds)
 
     def close(self) -> None:
         self._worker.close()
 
     def _work(self, stop: Stop) -> None:
-        """Poll until told to stop; rounds that were missed are not made up."""
+        """Poll until stopped; polls that were missed are not made up for."""
         poll = self._begin()
         next_ns = self._clock.mono_ns() + self._period_ns // 2  # between the readings, not at them
         while not stop.wait((next_ns - self._clock.mono_ns()) / SECOND_NS):
             try:
                 poll()
             except ProbeError as error:
-                self.handed.failed(error)
+                self.buffer.failed(error)
             late_ns = self._clock.mono_ns() - next_ns
             next_ns += self._period_ns * (1 + max(0, late_ns // self._period_ns))

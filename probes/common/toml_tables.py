@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -16,10 +16,10 @@ Table = TypeVar("Table")
 
 
 def table_path(folder: Path, name: str) -> Path:
-    """Return the file of a name: one that is shipped in `folder`, or the user's own, which ends in `.toml`.
+    """Return the path of a shipped file in `folder`, or of the user's own, whose name ends in `.toml`.
 
     Raises:
-        PlanError: there is none of this name; the message lists the known ones.
+        PlanError: no file has this name; the message lists the shipped ones.
     """
     if name.endswith(".toml"):
         return Path(name)
@@ -33,11 +33,11 @@ def read_tables(path: Path, table: str, kind: Callable[..., Table]) -> list[Tabl
     """Return the tables `[[table]]` of a file, in order, as pydantic dataclasses.
 
     Raises:
-        PlanError: it cannot be read, or something in it is wrong.
+        PlanError: the file cannot be read, or a table in it is wrong; the message names file and table.
     """
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # not there, not UTF-8, not TOML
+    except (OSError, ValueError) as error:  # missing, not UTF-8, not TOML
         raise PlanError(f"{path}: cannot be read: {error}") from error
     rows = found.pop(table, [])
     about = found.pop("about", "")
@@ -46,7 +46,7 @@ def read_tables(path: Path, table: str, kind: Callable[..., Table]) -> list[Tabl
     return [_table(path, f"{table} {at}", row, kind) for at, row in enumerate(rows, 1)]
 
 
-def _table(path: Path, where: str, row: Any, kind: Callable[..., Table]) -> Table:  # noqa: ANN401  # what TOML holds
+def _table(path: Path, where: str, row: object, kind: Callable[..., Table]) -> Table:
     if not isinstance(row, dict):
         raise PlanError(f"{path}: {where}: must be a table")
     try:
@@ -54,5 +54,5 @@ def _table(path: Path, where: str, row: Any, kind: Callable[..., Table]) -> Tabl
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        said = first["msg"].removeprefix("Value error, ")
-        raise PlanError(f"{path}: {where}: {f'{place}: ' if place else ''}{said}") from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise PlanError(f"{path}: {where}: {f'{place}: ' if place else ''}{reason}") from error

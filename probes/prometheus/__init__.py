@@ -12,6 +12,6 @@ Caveats:  Fetched half a second before the reading. Counters become rates: the f
 Open `probe` first; it reads `sources`, and turns their series into samples by `name_map` and `aggregation`.
 """
 
-from probes.prometheus.probe import Config, build, check_settings, look
+from probes.prometheus.probe import Config, build, check_settings, preflight
 
-__all__ = ["Config", "build", "check_settings", "look"]
+__all__ = ["Config", "build", "check_settings", "preflight"]

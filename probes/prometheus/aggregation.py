@@ -1,4 +1,8 @@
-"""Turns the series of a page into samples: rates, means, quantiles and aggregates over labels."""
+"""Turns the series of a page into samples: rates, means, quantiles and aggregates over labels.
+
+An aggregate over several series is returned only if the previous reading had the same series: a page that
+lacks a line, or a counter that was reset, would look like a fall.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from soak.core.series import Labels
 
 
 def cumulative_counts(counts: Mapping[float, float]) -> dict[float, float]:
-    """Return counts up to each upper end from the counts of each bucket alone."""
+    """Return the counts up to each upper end, from the counts of each bucket."""
     ends = sorted(counts)
     return dict(zip(ends, accumulate(counts[end] for end in ends), strict=True))
 
@@ -23,15 +27,17 @@ def cumulative_counts(counts: Mapping[float, float]) -> dict[float, float]:
 def bucket_quantiles(
     up_to: Mapping[float, float], wanted: Iterable[float]
 ) -> list[tuple[float, float]]:
-    """Return (quantile, value) from the counts up to each upper end, the last of which is infinite.
+    """Return (quantile, value) as histogram_quantile of Prometheus, from counts up to each end.
 
-    Nothing when nothing was counted, or when the counts cannot be those of one histogram. Inside a bucket the
-    counts are taken to be even; a quantile beyond the last finite end gives that end: it is at least that.
+    The last end is infinite. Nothing if nothing was counted, or if the counts cannot be those of one histogram. Values are taken to
+    be spread evenly in a bucket; a quantile beyond the last finite end is that end, as a lower bound.
     """
     ends = sorted(up_to)
     counts = [up_to[end] for end in ends]
-    is_one = all(low <= high for low, high in pairwise([0.0, *counts]))  # False with NaN, too
-    if len(ends) < 2 or ends[-1] != math.inf or not is_one or not 0.0 < counts[-1] < math.inf:  # noqa: PLR2004  # a finite end and the infinite one
+    is_histogram = all(low <= high for low, high in pairwise([0.0, *counts]))  # False with NaN, too
+    if ends[-1:] != [math.inf] or ends == [math.inf]:
+        return []
+    if not is_histogram or not 0.0 < counts[-1] < math.inf:
         return []
     return [(at, _value_at_rank(ends, counts, at * counts[-1])) for at in wanted]
 
@@ -45,22 +51,18 @@ def _value_at_rank(ends: list[float], counts: list[float], rank: float) -> float
     return low_end + (ends[at] - low_end) * share
 
 
-# --- Steps of a page's series to samples under our names, one entry of a name map after another.
-# A number over several series is given only when they are those of the reading before: a page that lacks
-# a line, or a counter that began anew, would else look like a fall. Until then such a metric is missing.
-
 Key = TypeVar("Key", bound=Hashable)
 
-MAX_GROUPS = 20_000  # of which the series are remembered
+MAX_GROUPS = 20_000  # whose series are remembered
 
 Samples = list[tuple[Column, float]]
 Member = tuple[str, Labels]
 SeriesLayout = list[tuple[str, list[Labels]]]
-"""The series of a reading by name, in its order."""
+"""The series of a reading by name, in order."""
 
 
 def _sum(values: Iterable[float]) -> float:
-    """Return the sum; NaN where there is none, as of two infinities."""
+    """Return the sum; NaN if there is none, as of opposite infinities."""
     try:
         return math.fsum(values)
     except (ValueError, OverflowError):
@@ -75,7 +77,7 @@ _AGGREGATES: Mapping[str, Callable[[Iterable[float]], float]] = {
 
 
 class _GroupMember(NamedTuple):
-    """One series of a group: the part that its name plays, its labels, and what it did."""
+    """One series of a group: the role of its name, its labels, and its step."""
 
     part: str
     labels: Mapping[str, str]
@@ -83,7 +85,7 @@ class _GroupMember(NamedTuple):
 
 
 class _Group:
-    """The series that an entry makes one number of, in one place."""
+    """The series that an entry of the name map aggregates to one value."""
 
     def __init__(self, entry: Entry, labels: Mapping[str, str]) -> None:
         self._entry = entry
@@ -91,10 +93,10 @@ class _Group:
         self._values = _VALUES[entry.kind]
         self._columns: dict[str, Column] = {}
         self._members: list[tuple[str, Mapping[str, str], int]] = []
-        self.is_known = True  # the reading before had the same series
+        self.is_known = True  # the previous reading had the same series
 
     def add(self, part: str, labels: Mapping[str, str], at: int) -> None:
-        """Take in the series that is the reading's step number `at`."""
+        """Add the series of the reading's step number `at`."""
         self._members.append((part, labels, at))
 
     def samples(self, steps: Sequence[Step]) -> Samples:
@@ -114,9 +116,9 @@ class _Group:
 
 
 class Aggregator:
-    """Makes samples of one source. Each gets the labels `own`; those in `keep` stay apart in every entry.
+    """Makes the samples of one source, each with the labels `own`; labels in `keep` are kept in every entry.
 
-    What belongs together is worked out anew only when the page has other series than at the last reading.
+    The groups are computed again only if the page has other series than at the last reading.
     """
 
     def __init__(
@@ -124,19 +126,19 @@ class Aggregator:
         entries: Sequence[Entry],
         own: Labels,
         keep: tuple[str, ...] = (),
-        most: int = MAX_GROUPS,
+        max_groups: int = MAX_GROUPS,
     ) -> None:
         self._entries = [(entry, entry.names()) for entry in entries]
         self._own = own
         self._keep = keep
-        self._most = most
+        self._max_groups = max_groups
         self._members: dict[tuple[str, Labels], AbstractSet[Member]] = {}
         self._last: tuple[SeriesLayout, AbstractSet[str]] = [], frozenset()
         self._groups: list[_Group] = []
 
     def samples(self, steps: Steps, damaged: AbstractSet[str]) -> Samples:
-        """Return what can be said; a name in `damaged` makes no sample."""
-        if not steps:  # nothing new: a server is asked more often than it scrapes
+        """Return the samples; an entry with a damaged name has none."""
+        if not steps:  # nothing new: a server scrapes less often than it is read
             return []
         shape = [(name, list(series)) for name, series in steps.items()]
         if (shape, damaged) == self._last:
@@ -144,73 +146,73 @@ class Aggregator:
                 group.is_known = True
         else:
             self._last = shape, damaged
-            self._groups = self._laid_out(shape, damaged)
+            self._groups = self._group(shape, damaged)
         flat = [step for series in steps.values() for step in series.values()]
         return [
             sample for group in self._groups if group.is_known for sample in group.samples(flat)
         ]
 
-    def _laid_out(self, shape: SeriesLayout, damaged: AbstractSet[str]) -> list[_Group]:
-        places: dict[str, list[tuple[int, Labels]]] = {}
+    def _group(self, shape: SeriesLayout, damaged: AbstractSet[str]) -> list[_Group]:
+        positions: dict[str, list[tuple[int, Labels]]] = {}
         at = count()
         for name, series in shape:
-            places[name] = [(next(at), labels) for labels in series]
+            positions[name] = [(next(at), labels) for labels in series]
         found: list[_Group] = []
         for entry, all_names in self._entries:
-            names = _names_here(entry, all_names, places.keys(), damaged)
+            names = _present_names(entry, all_names, positions.keys(), damaged)
             if damaged.isdisjoint(names):
-                found += self._groups_of(entry, names, places)
-        surplus = len(self._members) - max(self._most, len(found))
-        for place in list(islice(self._members, max(0, surplus))):  # labels that come and go
-            del self._members[place]
+                found += self._groups_of(entry, names, positions)
+        surplus = len(self._members) - max(self._max_groups, len(found))
+        for key in list(islice(self._members, max(0, surplus))):  # labels that come and go
+            del self._members[key]
         return found
 
     def _groups_of(
         self,
         entry: Entry,
         names: Mapping[str, str],
-        places: Mapping[str, Sequence[tuple[int, Labels]]],
+        positions: Mapping[str, Sequence[tuple[int, Labels]]],
     ) -> Iterable[_Group]:
-        """Return the groups of an entry, by the labels that are kept."""
+        """Return the groups of an entry, one for each combination of kept labels."""
         groups: dict[Labels, _Group] = {}
         members: dict[Labels, set[Member]] = {}
         wanted = (*entry.labels, *self._keep)
         for name, part in names.items():
-            for at, pairs in places.get(name, ()):
+            for at, pairs in positions.get(name, ()):
                 labels = dict(pairs)
                 if not entry.takes(labels):
                     continue
-                kept = tuple((key, labels[key]) for key in wanted if key in labels)
+                kept = tuple((label, labels[label]) for label in wanted if label in labels)
                 if kept not in groups:
                     groups[kept] = _Group(entry, dict((*self._own, *kept)))
                     members[kept] = set()
                 groups[kept].add(part, labels, at)
                 members[kept].add((name, pairs))
         for kept, group in groups.items():
-            place = entry.name, kept
-            group.is_known = self._members.pop(place, members[kept]) == members[kept]
-            self._members[place] = members[kept]  # behind those that were here before
+            key = entry.name, kept
+            group.is_known = self._members.pop(key, members[kept]) == members[kept]
+            self._members[key] = members[kept]  # moves to the end: the oldest are dropped first
         return groups.values()
 
 
-def _names_here(
-    entry: Entry, names: Mapping[str, str], there: AbstractSet[str], damaged: AbstractSet[str]
+def _present_names(
+    entry: Entry, names: Mapping[str, str], present: AbstractSet[str], damaged: AbstractSet[str]
 ) -> dict[str, str]:
-    """Return the names to take: of several spellings the first that is there, and all that belong to it."""
-    here = {name: part for name, part in names.items() if name in there or name in damaged}
+    """Return the names to use: the first spelling that exists, and all names that belong to it."""
+    found = {name: part for name, part in names.items() if name in present or name in damaged}
     if entry.kind == "mean":
         for spelling in entry.spellings:
             both = {f"{spelling}_{part}": part for part in ("sum", "count")}
-            if here.keys() >= both.keys():
+            if found.keys() >= both.keys():
                 return both
         return {}
-    bucketed = {name: part for name, part in here.items() if name in entry.buckets.values()}
-    first = next(((name, part) for name, part in here.items() if name not in bucketed), None)
+    bucketed = {name: part for name, part in found.items() if name in entry.buckets.values()}
+    first = next(((name, part) for name, part in found.items() if name not in bucketed), None)
     return bucketed | dict([first] if first else [])
 
 
 Values = Iterable[tuple[str, float]]
-"""The label `quantile`, empty where it has none, and the value in the page's unit."""
+"""The label `quantile`, empty if there is none, and the value in the page's unit."""
 
 
 def _gauge(entry: Entry, group: Sequence[_GroupMember]) -> Values:
@@ -266,7 +268,7 @@ _VALUES: Mapping[str, Callable[[Entry, Sequence[_GroupMember]], Values]] = {
 
 
 def _grown(group: Sequence[_GroupMember], keys: Sequence[Key]) -> dict[Key, float]:
-    """Return growth summed by key; nothing when that of one series is not known."""
+    """Return the growth summed by key; nothing if that of one series is unknown."""
     found: dict[Key, float] = {}
     for one, key in zip(group, keys, strict=True):
         if one.step.growth is None:

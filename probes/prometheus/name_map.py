@@ -1,6 +1,6 @@
 """Which metrics of a page are read, how each exporter spells them and what they become, as TOML files.
 
-One file in `name_maps/` a kind of page; a plan may name a file of its own beside them.
+There is one file in `name_maps/` for each kind of page; a plan may name files of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from probes.common import toml_tables as toml_parts
+from probes.common import toml_tables
 from soak.core.errors import PlanError
 from soak.core.plan.config import STRICT
 
@@ -28,53 +28,57 @@ _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Entry:
-    """One of our metrics.
+    """One of our metrics, and where its value comes from.
 
     gauge:     the value as it is.
     counter:   its growth a second.
-    mean:      growth of `<spelling>_sum` by growth of `<spelling>_count`.
+    mean:      growth of `<spelling>_sum` divided by growth of `<spelling>_count`.
     histogram: quantiles of the growth of `<spelling>_bucket`, whose label `le` is a bucket's upper end.
-    window:    quantiles over buckets that each count the last window alone, and are not cumulative: `buckets`
-               gives the name of each bucket by its upper end, or the label `quantile` is a range `a_b`.
+    window:    quantiles over buckets that count the last window only and are not cumulative: `buckets` is the
+               name of each bucket by its upper end, or the label `quantile` is a range `a_b`.
     """
 
-    name: str  # ours: that of the page where it can be, without `_total` when it becomes a rate
-    spellings: list[str] = field(default_factory=list)  # the first that the page has is taken
+    name: str  # that of the page if possible, without `_total` if it becomes a rate
+    spellings: list[str] = field(
+        default_factory=list
+    )  # names on the page; the first that exists is used
     kind: Kind
-    unit: str  # of what comes out
+    unit: str  # of the result
     factor: float = 1.0  # from the page's unit to ours
-    labels: list[str] = field(default_factory=list)  # those kept; over all others is folded
-    where: dict[str, str | list[str]] = field(default_factory=dict)  # "" means: without this label
+    labels: list[str] = field(
+        default_factory=list
+    )  # that are kept; all others are aggregated by `fold`
+    where: dict[str, str | list[str]] = field(default_factory=dict)  # "": without this label
     fold: Aggregate = "sum"
     quantiles: list[float] = field(default_factory=list)
-    buckets: dict[str, str] = field(default_factory=dict)  # upper end, in the page's unit -> name
-    lag_seconds: float = 0.0  # how late the page may show a change
-    is_expected: bool = True  # said to be missing when the page does not have it
+    buckets: dict[str, str] = field(default_factory=dict)  # upper end in the page's unit -> name
+    lag_seconds: float = 0.0  # by how much the page may show a change late
+    is_expected: bool = True  # reported as missing if the page does not have it
 
     def __post_init__(self) -> None:
         names = (self.name, *self.spellings, *self.buckets.values())
         if not all(_METRIC.fullmatch(name) for name in names):
-            raise ValueError(f"{self.name}: a metric's name is letters, digits, '_' and ':'")
+            raise ValueError(f"{self.name}: a metric's name must be letters, digits, '_' and ':'")
         if not self.spellings and not self.buckets:
             raise ValueError("spellings must name at least one metric of the page")
         if self.kind in ("histogram", "window") and not self.quantiles:
-            raise ValueError(f"quantiles are what a {self.kind} gives")
+            raise ValueError(f"quantiles must be named for a {self.kind}")
         if not all(0.0 < at < 1.0 for at in self.quantiles):
-            raise ValueError("quantiles lie between 0 and 1")
+            raise ValueError("quantiles must lie between 0 and 1")
         if not (math.isfinite(self.factor) and self.factor):
             raise ValueError("factor must be a number other than 0")
         if not 0.0 <= self.lag_seconds < math.inf:
             raise ValueError("lag_seconds must be a finite number, not negative")
         if self.buckets and self.kind != "window":
-            raise ValueError("buckets belong to the kind window")
+            raise ValueError("buckets go with the kind window only")
         for upper in self.buckets:
             if math.isnan(float(upper)):
-                raise ValueError("the upper end of a bucket is a number")
+                raise ValueError("the upper end of a bucket must be a number")
 
     def names(self) -> dict[str, str]:
-        """Return the names that the page may have for it, each with the part that it plays.
+        """Return the names that the page may have for it, each with its role.
 
-        With and without `_total`: some exporters add it to every counter, some never do.
+        Counters come with and without `_total`: some exporters add it to each of them, some never do.
         """
         if self.kind == "counter":
             bare = [spelling.removesuffix("_total") for spelling in self.spellings]
@@ -88,7 +92,7 @@ class Entry:
         return ranges | {name: upper for upper, name in self.buckets.items()}
 
     def takes(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether a series with these labels is meant."""
+        """Return whether `where` selects a series with these labels."""
         for key, wanted in self.where.items():
             found = labels.get(key, "")
             if found != wanted if isinstance(wanted, str) else found not in wanted:
@@ -97,24 +101,24 @@ class Entry:
 
 
 def load(names: Iterable[str]) -> list[Entry]:
-    """Return the entries of several maps, each of our names once.
+    """Return the entries of several maps.
 
     Raises:
-        PlanError: there is no such map, something in it is wrong, or two of them give one name.
+        PlanError: a map is missing, an entry in it is wrong, or two entries have the same name.
     """
     entries: dict[str, Entry] = {}
     for name in names:
-        path = toml_parts.table_path(FOLDER, name)
-        for entry in toml_parts.read_tables(path, "metric", Entry):
+        path = toml_tables.table_path(FOLDER, name)
+        for entry in toml_tables.read_tables(path, "metric", Entry):
             if entry.name in entries:
-                raise PlanError(f"{path}: {entry.name} is given twice")
+                raise PlanError(f"{path}: {entry.name} is defined twice")
             entries[entry.name] = entry
     return list(entries.values())
 
 
 def missing(entries: Iterable[Entry], on_page: Iterable[str]) -> list[str]:
-    """Return which of the expected metrics none of the page's names gives."""
-    there = set(on_page)
+    """Return the expected metrics for which the page has no name."""
+    present = set(on_page)
     return [
-        entry.name for entry in entries if entry.is_expected and there.isdisjoint(entry.names())
+        entry.name for entry in entries if entry.is_expected and present.isdisjoint(entry.names())
     ]

@@ -1,4 +1,4 @@
-"""One page or server of the probe `prometheus`: fetched before each reading, kept until it is taken."""
+"""The probe `prometheus`: fetches each target on a thread of its own, shortly before each reading."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ from soak.core.ports import Clock
 from soak.core.series import Labels
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns, size_bytes
 
+REPEAT_EVENT_NS = 60 * SECOND_NS
+BACKFILL_SLICE_SECONDS = 60  # requested from a server at once, after a late start
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
 _MAX_NAMED = 20  # metrics in one event
 
 
 @dataclass(slots=True)
 class _Fetch:
-    """What the thread hands over."""
+    """The results that the thread passes to the reading."""
 
     samples: Samples = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -38,7 +42,10 @@ class _Fetch:
 
 
 class MetricsTarget:
-    """`fetch` is one round of the thread; tests call it themselves."""
+    """One page or server: fetched before each reading, and kept until it is taken.
+
+    `fetch` is one round of the thread; tests call it themselves.
+    """
 
     def __init__(
         self,
@@ -47,94 +54,89 @@ class MetricsTarget:
         clock: Clock,
         *,
         open_source: Callable[[], MetricsSource],
-        patience_seconds: float,
+        max_seconds: float,
     ) -> None:
         self.name = name
         self._entries = entries
         self._clock = clock
         self._open_source = open_source
-        self._patience_seconds = patience_seconds
+        self._max_seconds = max_seconds
         self._own = (("target", name),)
-        self._paced = Prefetch(f"prometheus-{name}", self.fetch, clock, self.leave)
+        self._prefetch = Prefetch(f"prometheus-{name}", self.fetch, clock, self.close_source)
         self._lock = threading.Lock()
         self._box = _Fetch()
-        # of the thread alone
+        # used by the thread only
         self._source: MetricsSource | None = None
-        self._walk = SeriesTracker()
-        self._folds: Aggregator | None = None
+        self._tracker = SeriesTracker()
+        self._aggregator: Aggregator | None = None
         self._is_first = True
 
     def check(self) -> None:
-        """Raise `ProbeError` when the last fetch failed, or one has run for too long."""
-        self._paced.check()
-        busy = self._paced.busy_seconds()
-        if busy > self._patience_seconds:
+        """Raise `ProbeError` if the last fetch failed, or if one has been running for too long."""
+        self._prefetch.check()
+        busy = self._prefetch.busy_seconds()
+        if busy > self._max_seconds:
             raise ProbeError(f"{self.name} has not answered for {busy:.0f} s")
 
     def take(self) -> tuple[Samples, list[Event], int]:
-        """Return what was fetched since the last call, and the time that it took in ns."""
+        """Return the samples and events since the last call, and the time in ns that they took."""
         with self._lock:
             box, self._box = self._box, _Fetch()
         return box.samples, box.events, box.cost_ns
 
     def fetch(self) -> None:
-        """Fetch once.
-
-        Raises:
-            ProbeError: there was no answer, or not the right one.
-        """
+        """Fetch once; raises as `MetricsSource.fetch`."""
         begin_ns, since_ns = self._clock.mono_ns(), self._clock.wall_ns()
         with self._lock:
-            self._box.samples = []  # an old answer is none for a reading after this
-        source, folds = self._opened()
+            self._box.samples = []  # a later reading must not return an old answer
+        source, aggregator = self._opened()
         fetched = source.fetch()
-        samples = folds.samples(self._walk.take(fetched.points), fetched.damaged)
+        samples = aggregator.samples(self._tracker.take(fetched.points), fetched.damaged)
         seconds = (self._clock.mono_ns() - begin_ns) / SECOND_NS
         samples.append((Column("scrape_duration_seconds", self._own, "seconds"), seconds))
         events = []
         if self._is_first:
             self._is_first = False
-            lacking = missing(self._entries, {*fetched.points, *fetched.damaged})
-            if lacking:
-                events.append(self._missing(lacking, since_ns))
+            absent = missing(self._entries, {*fetched.points, *fetched.damaged})
+            if absent:
+                events.append(self._missing(absent, since_ns))
         with self._lock:
             self._box.samples = samples
             self._box.events += events
             self._box.cost_ns += self._clock.mono_ns() - begin_ns
 
-    def earlier(self, end_ns: int, seconds: float) -> dict[int, Samples]:
-        """Return what the source remembers, by the instant of each scrape; before the first `check`.
+    def history(self, end_ns: int, seconds: float) -> dict[int, Samples]:
+        """Return the samples that the source has, by the instant of each scrape; before the first `check`.
 
         Raises:
             ProbeError: as `fetch`.
         """
-        source, folds = self._opened()
+        source, aggregator = self._opened()
         points = source.until(end_ns, seconds).points
         scrapes: dict[int, dict[str, dict[Labels, list[Point]]]] = {}
         for name, series in points.items():
             for labels, seen in series.items():
                 for point in seen:
-                    there = scrapes.setdefault(point.at_ns, {}).setdefault(name, {})
-                    there[labels] = [point]
+                    scrape = scrapes.setdefault(point.at_ns, {})
+                    scrape.setdefault(name, {})[labels] = [point]
         return {
-            at_ns: folds.samples(self._walk.take(scrapes[at_ns]), frozenset())
+            at_ns: aggregator.samples(self._tracker.take(scrapes[at_ns]), frozenset())
             for at_ns in sorted(scrapes)
         }
 
     def _opened(self) -> tuple[MetricsSource, Aggregator]:
-        if self._source is None or self._folds is None:
+        if self._source is None or self._aggregator is None:
             self._source = self._open_source()
-            self._folds = Aggregator(self._entries, self._own, self._source.keep)
-        return self._source, self._folds
+            self._aggregator = Aggregator(self._entries, self._own, self._source.keep)
+        return self._source, self._aggregator
 
-    def leave(self) -> None:
-        """Close the connection."""
+    def close_source(self) -> None:
         if self._source is not None:
             self._source.close()
             self._source = None
 
     def close(self) -> None:
-        self._paced.close()
+        self._prefetch.close()
 
     def _missing(self, names: list[str], since_ns: int) -> Event:
         more = [f"and {len(names) - _MAX_NAMED} more"] if len(names) > _MAX_NAMED else []
@@ -146,42 +148,24 @@ class MetricsTarget:
         return Event("metrics_missing", self._clock.wall_ns(), since_ns, dict(fields))
 
 
-# --- The brokers' own numbers, and any others that are on a metrics page, under names that stay the same.
-# Source:   a page in Prometheus' text format, or a Prometheus server's scraped points (prometheus-api-
-# client);
-# which of its numbers, and how they are spelt there, is in `name_maps/`.
-# Overhead: one request a reading and target; 0.2 ms for a page of 1,800 lines. A server costs the memory
-# of its
-# client library, some 20 MB.
-# Caveats:  Fetched half a second before the reading. Counters become rates: the first reading has none, and
-# none is given across a restart, or when a series of a sum is missing. Quantiles that a page gives
-# lag as its window does. A page without a length and cut at the end of a line cannot be told from
-# a whole one. Redirects to another server are refused: it would get the password.
-
-REPEAT_EVENT_NS = 60 * SECOND_NS
-BACKFILL_SLICE_SECONDS = 60  # asked a server for at once, after a late start
-
-_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
-
-
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Target:
-    """A page or a server, and what is wanted of it."""
+    """A page or a server, and which of its metrics are read."""
 
     url: str
     maps: tuple[str, ...]  # files of `name_maps/` without `.toml`, or paths that end in it
     kind: Literal["page", "server"] = "page"
-    selector: str = ""  # of a server: which of its series, such as job="kafka"
-    # Of a server: so much is recorded afterwards when the probe starts late.
+    selector: str = ""  # of a server: which series, such as job="kafka"
+    # Of a server: how much is recorded after a late start.
     backfill: Annotated[Duration, FormerName("look_back")] = duration_ns("1h")
     client: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         http.check_url(self.url)
         if not self.maps:
-            raise ValueError("maps must name at least one map of names")
+            raise ValueError("maps must name at least one name map")
         if self.selector and self.kind != "server":
-            raise ValueError("selector belongs to the kind server")
+            raise ValueError("selector goes with `kind: server` only")
         if not 0 <= self.backfill <= duration_ns("7d"):
             raise ValueError("backfill must lie between 0s and 7d")
 
@@ -190,15 +174,15 @@ class Target:
 class Config:
     targets: dict[str, Target] = field(
         default_factory=dict
-    )  # by the label `target` of what they give
+    )  # by the label `target` of their samples
     timeout: Duration = 5 * SECOND_NS
     max_page_size: Annotated[Size, FormerName("largest_page")] = size_bytes("32MiB")
-    # That are wanted of a page; each costs 2 to 4 KB and 10 to 15 us a reading, 35 us while series come and go.
+    # Wanted ones of a page; each costs 2 to 4 KB and 10 to 15 us a reading, 35 while series come and go.
     max_series: Annotated[int, FormerName("most_series")] = MAX_SERIES
 
     def __post_init__(self) -> None:
         if not all(_NAME.fullmatch(name) for name in self.targets):
-            raise ValueError("targets are named by letters, digits, '_', '.', ':' and '-'")
+            raise ValueError("names of targets must be letters, digits, '_', '.', ':' and '-'")
         if self.timeout <= 0:
             raise ValueError("timeout must be above 0s")
         if self.max_series < 1:
@@ -210,13 +194,9 @@ def build(config: Config, clock: Clock) -> Prometheus:
 
 
 def check_settings(config: Config) -> None:
-    """Refuse no targets, a secret in the plan, settings that there are not, and maps that cannot be read.
-
-    Raises:
-        SettingError: about the first of them.
-    """
+    """Raise `SettingError` for missing targets, a secret in the plan, unknown settings and invalid maps."""
     if not config.targets:
-        raise SettingError(("targets",), "must name at least one: without, nothing is read")
+        raise SettingError(("targets",), "must name at least one target; without, nothing is read")
     for name, target in config.targets.items():
         try:
             client_settings.refuse_literal_secrets("client", target.client, http.SECRET_SETTINGS)
@@ -229,28 +209,28 @@ def check_settings(config: Config) -> None:
             raise SettingError(("targets", name, "maps"), str(error)) from error
 
 
-def look(config: Config, clock: Clock) -> list[str]:
-    """Ask every target once; return a sentence on each that does not answer or lacks what is expected."""
-    said = []
+def preflight(config: Config, clock: Clock) -> list[str]:
+    """Fetch every target once; return a warning for each that does not answer or lacks expected metrics."""
+    warnings = []
     for name, target in config.targets.items():
         entries = name_map.load(target.maps)
         try:
             source = open_source(target, entries, config, clock)
-            there = source.fetch()
+            found = source.fetch()
             source.close()
         except ProbeError as error:
-            said.append(f"the probe prometheus has nothing of {name}: {error}")
+            warnings.append(f"the probe prometheus cannot read {name}: {error}")
             continue
-        lacking = name_map.missing(entries, {*there.points, *there.damaged})
-        if lacking:
-            said.append(f"{name} ({target.url}) does not give {', '.join(lacking)}")
-    return said
+        absent = name_map.missing(entries, {*found.points, *found.damaged})
+        if absent:
+            warnings.append(f"{name} ({target.url}) does not have {', '.join(absent)}")
+    return warnings
 
 
 def open_source(
     target: Target, entries: Sequence[Entry], config: Config, clock: Clock
 ) -> MetricsSource:
-    """Return what a target is asked through; nothing is asked yet."""
+    """Return the source of a target; nothing is requested yet."""
     names = {name for entry in entries for name in entry.names()}
     client = http.HttpClient(
         target.url,
@@ -277,12 +257,12 @@ class Prometheus:
         self._clock = clock
         self._open_source = open_source
         self.targets: list[MetricsTarget] = []
-        self._said_ns: dict[str, int] = {}
+        self._reported_ns: dict[str, int] = {}
 
     def read(self) -> Reading:
-        """Return what was fetched since the last reading; a target that failed is an event unless all did."""
+        """Return the samples since the last reading; a target that failed is an event, unless all failed."""
         if not self._config.targets:
-            raise NotAvailableError("prometheus.targets names no page and no server")
+            raise NotAvailableError("prometheus.targets is not set: name a page or a server")
         begin_ns = self._clock.mono_ns()
         self._open()
         failures: dict[str, ProbeError] = {}
@@ -313,28 +293,28 @@ class Prometheus:
         cost_ns += self._clock.mono_ns() - begin_ns
         return Reading(tuple(samples), tuple(events), cost_ns / SECOND_NS)
 
-    def earlier(self, since_ns: int, until_ns: int) -> Iterator[tuple[int, Samples]]:
-        """Yield what servers scraped between two instants of the wall clock, in order; before any `read`.
+    def backfill(self, since_ns: int, until_ns: int) -> Iterator[tuple[int, Samples]]:
+        """Yield what servers scraped between two instants of the wall clock; before the first `read`.
 
-        A server that fails is asked no more, and a map that is not there gives nothing: the readings will
-        say so.
+        A server that fails is not asked again, and a missing map yields nothing: the readings will report
+        both.
         """
         try:
             self._open()
         except NotAvailableError:
             return
         step_ns = BACKFILL_SLICE_SECONDS * SECOND_NS
-        asked = list(self.targets)
+        answering = list(self.targets)
         for begin_ns in range(since_ns, until_ns, step_ns):
             end_ns = min(begin_ns + step_ns, until_ns)
             rows: dict[int, Samples] = {}
-            for target in list(asked):
+            for target in list(answering):
                 if end_ns <= until_ns - self._config.targets[target.name].backfill:
                     continue
                 try:
-                    found = target.earlier(end_ns, (end_ns - begin_ns) / SECOND_NS)
+                    found = target.history(end_ns, (end_ns - begin_ns) / SECOND_NS)
                 except ProbeError:
-                    asked.remove(target)
+                    answering.remove(target)
                     continue
                 for at_ns, samples in found.items():
                     if samples:
@@ -360,15 +340,15 @@ class Prometheus:
             entries,
             self._clock,
             open_source=lambda: self._open_source(target, entries, self._config, self._clock),
-            patience_seconds=2 * self._config.timeout / SECOND_NS,
+            max_seconds=2 * self._config.timeout / SECOND_NS,
         )
 
     def _is_new(self, name: str) -> bool:
         now_ns = self._clock.mono_ns()
-        said_ns = self._said_ns.get(name)
-        if said_ns is not None and now_ns - said_ns < REPEAT_EVENT_NS:
+        reported_ns = self._reported_ns.get(name)
+        if reported_ns is not None and now_ns - reported_ns < REPEAT_EVENT_NS:
             return False
-        self._said_ns[name] = now_ns
+        self._reported_ns[name] = now_ns
         return True
 
     def _failed(self, name: str, error: ProbeError) -> Event:

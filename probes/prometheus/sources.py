@@ -21,33 +21,35 @@ from soak.core.units import SECOND_NS
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a source gave: points by the names that it has, and the names of which something was damaged."""
+    """The result of a fetch: points by name, and the names with damaged lines."""
 
     points: Points
     damaged: AbstractSet[str] = frozenset()
 
 
 class MetricsSource(Protocol):
-    """Where numbers come from. `keep`: labels by which its series stay apart."""
+    """Where metrics come from. `keep`: labels that are never aggregated over."""
 
     keep: tuple[str, ...]
 
     def fetch(self) -> Fetched:
-        """Return what there is now.
+        """Return the newest points.
 
         Raises:
-            ProbeError: it did not answer, or with something else.
+            ProbeError: there is no answer, or one that is not of this kind of source.
         """
         ...
 
     def until(self, end_ns: int, seconds: float) -> Fetched:
-        """Return what it remembers of so many seconds before an instant of the wall clock; as `fetch`."""
+        """Return the points of so many seconds before an instant of the wall clock; as `fetch`."""
         ...
 
     def close(self) -> None: ...
 
 
 class MetricsPage:
+    """A page in Prometheus' text format."""
+
     keep: tuple[str, ...] = ()
 
     def __init__(
@@ -66,7 +68,9 @@ class MetricsPage:
     def fetch(self) -> Fetched:
         begin_ns = self._clock.mono_ns()
         text = _get(self._http, self._url)
-        at_ns = (begin_ns + self._clock.mono_ns()) // 2  # it was made between question and answer
+        at_ns = (
+            begin_ns + self._clock.mono_ns()
+        ) // 2  # the page was made between request and answer
         page = self._exposition.parse(text)
         points = {
             name: {labels: (Point(value, at_ns),) for labels, value in series.items()}
@@ -75,7 +79,7 @@ class MetricsPage:
         return Fetched(points, page.damaged)
 
     def until(self, end_ns: int, seconds: float) -> Fetched:
-        """A page knows only what is now."""
+        """Return nothing: a page has no history."""
         del end_ns, seconds
         return Fetched({})
 
@@ -92,8 +96,8 @@ _MAX_SECONDS = 600.0
 class MetricsServer:
     """A Prometheus server: the scraped points themselves, so that no scrape between two requests is missed.
 
-    A range *selector* in an instant query returns points with their own times. A range *query* would repeat each
-    point at every step until the next scrape, and its rate would be zero and then twice too large.
+    A range *selector* in an instant query returns points with their own times. A range *query* would repeat
+    each point at every step until the next scrape, and its rate would be zero and then twice too large.
     """
 
     keep: tuple[str, ...] = ("instance",)

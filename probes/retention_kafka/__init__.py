@@ -13,6 +13,6 @@ Caveats:  Several deletions of a partition between two polls are one event. With
 Open `probe` first; it follows `log_starts` by the answers of `offsets`, and files by `segments`.
 """
 
-from probes.retention_kafka.probe import Config, build, check_settings, look
+from probes.retention_kafka.probe import Config, build, check_settings, preflight
 
-__all__ = ["Config", "build", "check_settings", "look"]
+__all__ = ["Config", "build", "check_settings", "preflight"]

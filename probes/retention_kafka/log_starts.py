@@ -11,23 +11,23 @@ Partition = tuple[str, int]
 
 DELETED = "retention_deletion"
 MOVED_BACK = "log_start_moved_back"
-"""A log start that falls: the topic was made anew, or data was lost."""
+"""A log start that falls: the topic was created again, or data was lost."""
 
 
 Sizes = Callable[[Partition], Mapping[int, int]]
-"""The bytes of a partition's segments by base offset, empty where the folder is not local."""
+"""The bytes of a partition's segments by base offset, empty if the folder is not on this host."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogStartChange:
-    """The log start of one partition moved between two polls (wall clock)."""
+    """The log start of a partition moved between two polls, which are on the wall clock."""
 
     partition: Partition
     from_offset: int
     to_offset: int
     since_ns: int
     at_ns: int
-    segments: int | None = None  # where the folder is local
+    segments: int | None = None  # if the folder is on this host
     bytes: int | None = None
 
     @property
@@ -58,7 +58,7 @@ class _Known:
 
 
 class LogStarts:
-    """Holds the last poll of each partition."""
+    """Compares the log start of each partition with the last poll."""
 
     def __init__(self) -> None:
         self._known: dict[Partition, _Known] = {}
@@ -66,19 +66,19 @@ class LogStarts:
     def update(
         self, starts: Mapping[Partition, int], sizes: Sizes, asked_ns: int, answered_ns: int
     ) -> list[LogStartChange]:
-        """Return what moved since each partition's previous poll; its first poll only starts it.
+        """Return the changes since the previous poll of each partition; its first poll has none.
 
-        A move lies after the previous question, as it may have come right behind the answer to
-        that, and before this answer.
+        A change lies between the previous request, right after whose answer it may have come, and this
+        answer.
         """
-        moves = []
+        changes = []
         for partition, earliest in starts.items():
             known = self._known.setdefault(partition, _Known(earliest, asked_ns))
             if earliest != known.earliest:
                 since = known.asked_ns, answered_ns
-                moves.append(_change(partition, known.earliest, earliest, sizes, since))
+                changes.append(_change(partition, known.earliest, earliest, sizes, since))
             known.earliest, known.asked_ns = earliest, asked_ns
-        return moves
+        return changes
 
 
 def _change(
@@ -95,14 +95,13 @@ def _change(
     )
 
 
-# --- Who is asked next when not all can be asked each time: some in turn, and all when something has moved.
-# A broker goes over all its partitions at once. Whatever one turn shows of that, the others would show only
-# when theirs comes, so all of them are asked next; and all at first, or what moves before a partition's first
-# turn would never be seen.
-
-
 class RoundRobin:
-    """`count` are asked in a turn."""
+    """Which partitions are polled next if not all can be polled each time: `count` in turn, or all.
+
+    A broker deletes in all its partitions at once. What one turn shows of that, the others would show only
+    when their turn comes, so all are polled next; and all at first, or a change before a partition's first
+    turn would be missed.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -112,7 +111,7 @@ class RoundRobin:
     def next(
         self, partitions: Sequence[Partition], moved: Iterable[Partition]
     ) -> Sequence[Partition]:
-        """Return who is to be asked; `moved` are known to have moved, and go ahead of the turn."""
+        """Return which partitions to poll; `moved` are known to have changed, and come first."""
         if self._is_for_all or len(partitions) <= self._count:
             return partitions
         begin = self._at % len(partitions)
@@ -121,5 +120,5 @@ class RoundRobin:
         return list(dict.fromkeys([*list(moved)[: self._count], *turn]))
 
     def answered(self, *, is_moving: bool) -> None:
-        """Note what the last ones said. Two looks at all never follow each other: that costs too much."""
+        """Note whether the last poll showed changes. All are never polled twice in a row: too costly."""
         self._is_for_all = is_moving and not self._is_for_all

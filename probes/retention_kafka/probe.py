@@ -1,15 +1,4 @@
-"""Retention at work in Kafka: which partitions lost their oldest segments, when, and when the disk felt it.
-
-Source:   earliest offsets of the run's topics (AdminClient.list_offsets), once every `period` on a
-          thread of its own; partition folders where `directory` is on this host: a segment's file appears,
-          is renamed `.deleted` when the offset moves, and is unlinked `effect_lag` later.
-Overhead: one request a poll, 2 to 5 ms of CPU for 200 partitions; two stat calls a folder, for 5 ms at most.
-Caveats:  A poll sees one move of a partition, of one segment or several. Without the folder there are no
-          bytes and no files; Redpanda's folders are laid out otherwise, and not read. More partitions than
-          `partitions_per_poll` take turns until one has moved: then all are asked, so what a broker deletes
-          in one go is told within two polls of its first sign. More folders than fit into 5 ms take turns:
-          each is looked at every `retention_round_seconds`.
-"""
+"""The probe `retention_kafka`: polls log starts and partition folders on a thread of its own."""
 
 from __future__ import annotations
 
@@ -33,23 +22,27 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
 LIST_PERIOD_NS = 60 * SECOND_NS  # partitions may be added
-SCAN_LIMIT_NS = 5_000_000  # at folders, a poll
-FIRST_SCAN_LIMIT_NS = 100_000_000  # as long as there are some that were never looked at
+SCAN_LIMIT_NS = 5_000_000  # for folders in each poll
+FIRST_SCAN_LIMIT_NS = 100_000_000  # until each folder has been read once
+
+_VERBS = {
+    CREATED: "created_segments",
+    RENAMED: "renamed_segments",
+    UNLINKED: "unlinked_segments",
+}
 
 Samples = list[tuple[Column, float]]
 Failed = Callable[[ProbeError], None]
-"""Told what could not be had, while the rest was."""
+"""Called with the error of a part that failed while the rest succeeded."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
     bootstrap_servers: str = ""  # empty: the run's broker
     topics: tuple[str, ...] = ()  # empty: the run's topic
-    # the broker's log.dirs, separated by commas; null: on another host, sizes stay unknown
+    # The broker's log.dirs, separated by commas; null: on another host, so sizes are unknown.
     directory: str | None = ""
-    client: Settings = field(
-        default_factory=dict
-    )  # security; empty: what all the broker's clients have
+    client: Settings = field(default_factory=dict)  # security; empty: that of the broker's clients
     period: Duration = SECOND_NS
     timeout: Duration = duration_ns("10s")
     effect_lag: Duration = duration_ns("60s")
@@ -66,7 +59,7 @@ class Config:
 
 
 class Offsets(Protocol):
-    """The part of a cluster that is asked; see `KafkaOffsets`."""
+    """The requests to a cluster; see `KafkaOffsets`."""
 
     def partitions(self, topics: Sequence[str], failed: Failed) -> list[Partition]: ...
     def earliest(self, partitions: Sequence[Partition], failed: Failed) -> dict[Partition, int]: ...
@@ -77,33 +70,29 @@ def build(config: Config, clock: Clock) -> RetentionKafka:
 
 
 def check_settings(config: Config) -> None:
-    """Refuse a secret in the plan, and settings that the client does not have.
-
-    Raises:
-        SettingError: about the first of them.
-    """
+    """Raise `SettingError` for a secret in the plan, and for settings that the client does not have."""
     client_settings.refuse_literal_secrets(
         "client", config.client, client_settings.LIBRDKAFKA_SECRETS
     )
     client_settings.refuse_unknown("client", config.client, client_settings.librdkafka_settings())
 
 
-def look(config: Config, clock: Clock) -> list[str]:
-    """Return a sentence on each of the broker's folders that cannot be listed."""
+def preflight(config: Config, clock: Clock) -> list[str]:
+    """Return a warning for each of the broker's folders that cannot be listed."""
     del clock
-    said = []
+    warnings = []
     for directory in _directories(config):
         try:
-            os.listdir(directory)  # noqa: PTH208  # a text is what there is
+            os.listdir(directory)  # noqa: PTH208  # the path is text
         except OSError as error:
-            said.append(
-                f"the probe retention_kafka cannot list {directory}, and will have no sizes: {error.strerror}"
+            warnings.append(
+                f"the probe retention_kafka cannot list {directory} and will have no sizes: {error.strerror}"
             )
-    return said
+    return warnings
 
 
 def connect(config: Config) -> Offsets:
-    """Return the cluster's offsets.
+    """Connect to the cluster that the settings name.
 
     Raises:
         ProbeError: a secret is not where the plan says, or the client refuses its settings.
@@ -132,47 +121,48 @@ class RetentionKafka:
         self._config = config
         self._clock = clock
         self._connect = connect
-        self.rounds = PollingLoop("retention_kafka", self._begin, config.period, clock)
-        self._handed = self.rounds.handed
-        # of the thread alone
+        self.loop = PollingLoop("retention_kafka", self._begin, config.period, clock)
+        self._buffer = self.loop.buffer
+        # used by the thread only
         self._starts = LogStarts()
         self._segments = Segments(_directories(config), clock, folders)
         self._partitions: list[Partition] = []
         self._next_list_ns = 0
-        self._turns = RoundRobin(config.partitions_per_poll)
+        self._round_robin = RoundRobin(config.partitions_per_poll)
 
     def read(self) -> Reading:
-        return self.rounds.read()
+        return self.loop.read()
 
     def close(self) -> None:
-        self.rounds.close()
+        self.loop.close()
 
     def poll(self, offsets: Offsets) -> None:
-        """Look at the folders, ask once, and hand over what moved.
+        """Read the folders, ask for log starts once, and pass on the changes.
 
-        A partition that does not answer costs itself alone; its next answer covers the time between.
+        A partition that does not answer does not affect the others; its next answer covers the time in
+        between.
 
         Raises:
-            ProbeError: none of those that were asked did.
+            ProbeError: no partition has answered.
         """
         begin_ns = self._clock.mono_ns()
         if not self._partitions:
             self._list(offsets)
-        files = self._look()
-        self._handed.put(self._file_sums(files), self._held(), files, begin_ns)
+        files = self._scan_folders()
+        self._buffer.put(self._file_sums(files), self._held(), files, begin_ns)
         begin_ns, asked_ns = self._clock.mono_ns(), self._clock.wall_ns()
         if begin_ns >= self._next_list_ns:
             self._list_again(offsets)
-        asked = self._turns.next(self._partitions, _renamed(files))
-        starts = offsets.earliest(asked, self._handed.failed)
-        moves = self._starts.update(starts, self._segments.sizes, asked_ns, self._clock.wall_ns())
-        self._turns.answered(is_moving=bool(moves))
-        for move in moves:
-            self._segments.forget_below(move.partition, move.to_offset)
-        sums = [*self._zeros(starts), *(one for move in moves for one in self._sums(move))]
-        self._handed.put(sums, (), (move.event() for move in moves), begin_ns)
+        asked = self._round_robin.next(self._partitions, _renamed(files))
+        starts = offsets.earliest(asked, self._buffer.failed)
+        changes = self._starts.update(starts, self._segments.sizes, asked_ns, self._clock.wall_ns())
+        self._round_robin.answered(is_moving=bool(changes))
+        for change in changes:
+            self._segments.forget_below(change.partition, change.to_offset)
+        sums = [*self._zeros(starts), *(one for change in changes for one in self._sums(change))]
+        self._buffer.put(sums, (), (change.event() for change in changes), begin_ns)
         if len(starts) == len(asked):
-            self._handed.polled()
+            self._buffer.polled()
 
     def _begin(self) -> Callable[[], None]:
         if not (self._config.bootstrap_servers and self._config.topics):
@@ -182,33 +172,33 @@ class RetentionKafka:
 
     def _list(self, offsets: Offsets) -> None:
         self._next_list_ns = self._clock.mono_ns() + LIST_PERIOD_NS
-        self._partitions = offsets.partitions(self._config.topics, self._handed.failed)
+        self._partitions = offsets.partitions(self._config.topics, self._buffer.failed)
 
     def _list_again(self, offsets: Offsets) -> None:
-        """List the partitions; those known will do where the cluster does not."""
+        """List the partitions again; keep the known ones if the cluster does not answer."""
         try:
             self._list(offsets)
         except ProbeError as error:
-            self._handed.failed(error)
+            self._buffer.failed(error)
 
-    def _look(self) -> list[Event]:
+    def _scan_folders(self) -> list[Event]:
         if not self._config.directory:
             return []
         limit_ns = (
             SCAN_LIMIT_NS if self._segments.round_seconds is not None else FIRST_SCAN_LIMIT_NS
         )
-        events = self._segments.look(self._partitions, limit_ns)
-        if self._segments.trouble is not None:  # the offsets are worth having without the sizes
-            where, why = self._config.directory, self._segments.trouble.strerror
-            self._handed.failed(ProbeError(f"cannot read the folders in {where}: {why}"))
+        events = self._segments.scan(self._partitions, limit_ns)
+        if self._segments.error is not None:  # offsets are useful without sizes
+            where, why = self._config.directory, self._segments.error.strerror
+            self._buffer.failed(ProbeError(f"cannot read the folders in {where}: {why}"))
         elif self._segments.round_seconds is not None and not self._segments.totals:
-            self._handed.failed(
+            self._buffer.failed(
                 ProbeError(f"no partition's folder is in {self._config.directory}: no sizes")
             )
         return events
 
     def _file_sums(self, files: Sequence[Event]) -> Samples:
-        """Return how many segments appeared, were renamed and unlinked, and the bytes of the last."""
+        """Return how many segments were created, renamed and unlinked, and the bytes of the unlinked ones."""
         found: Samples = [
             (Column(f"retention_{verb}", (("topic", topic),), verb.rpartition("_")[2]), 0.0)
             for topic in self._segments.totals
@@ -237,16 +227,16 @@ class RetentionKafka:
         return found
 
     def _zeros(self, asked: Iterable[Partition]) -> Samples:
-        """Return a column of nothing for each topic that was asked: that nothing went is known, too."""
+        """Return zeros for each topic that answered, so that no deletion is a measured zero."""
         topics = dict.fromkeys(topic for topic, _ in asked)
         return [(column, 0.0) for topic in topics for column in self._columns(topic)]
 
-    def _sums(self, move: LogStartChange) -> Samples:
-        if not move.is_deletion:
+    def _sums(self, change: LogStartChange) -> Samples:
+        if not change.is_deletion:
             return []
-        size = math.nan if move.bytes is None else float(move.bytes)
-        amounts = (1.0, float(move.messages), size)
-        return list(zip(self._columns(move.partition[0]), amounts, strict=False))
+        size = math.nan if change.bytes is None else float(change.bytes)
+        amounts = (1.0, float(change.messages), size)
+        return list(zip(self._columns(change.partition[0]), amounts, strict=False))
 
     def _columns(self, topic: str) -> list[Column]:
         labels, lag = (("topic", topic),), self._config.effect_lag / SECOND_NS
@@ -263,16 +253,9 @@ def _directories(config: Config) -> list[str]:
 
 
 def _renamed(files: Sequence[Event]) -> list[Partition]:
-    """Return the partitions of which a segment was just renamed."""
+    """Return the partitions with a segment that was just renamed."""
     return [
         (str(event.fields["topic"]), int(event.fields["partition"]))
         for event in files
         if event.kind == RENAMED
     ]
-
-
-_VERBS = {
-    CREATED: "created_segments",
-    RENAMED: "renamed_segments",
-    UNLINKED: "unlinked_segments",
-}

@@ -12,14 +12,14 @@ from soak.core.model import Event
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 
-BLOCK_BYTES = 512  # st_blocks counts these (stat(2)); the size of a sparse index file says nothing
+BLOCK_BYTES = 512  # the unit of st_blocks (stat(2)); the size of a sparse index file means nothing
 _LOG = re.compile(r"(?P<base>\d{20})\.log(?P<waits>\.deleted)?", re.ASCII)
 _NOT_FOUND = (FileNotFoundError, NotADirectoryError)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingDelete:
-    """A segment that was renamed and waits to be unlinked."""
+    """A segment that was renamed and will be unlinked."""
 
     bytes: int
     renamed_ns: int  # wall clock: a rename sets the file's ctime
@@ -27,7 +27,7 @@ class PendingDelete:
 
 @dataclass(frozen=True, slots=True)
 class FileSize:
-    """Of one log file: its length, and what it occupies of the disk."""
+    """The length of a log file, and the space that it occupies on disk."""
 
     bytes: int
     held_bytes: int
@@ -35,19 +35,19 @@ class FileSize:
 
 @dataclass(frozen=True, slots=True)
 class FolderListing:
-    """One folder. Segments are known by their base offset; sizes are those of the log files."""
+    """One partition folder; its segments by base offset with the size of their log files."""
 
-    held_bytes: int  # really on disk, with indexes and with files that wait to be unlinked
+    held_bytes: int  # occupied on disk, with indexes and with files that will be unlinked
     newest_held_bytes: int  # of these the newest log file, which grows
     live: dict[int, int]
     waiting: dict[int, PendingDelete]
 
 
 def changed_ns(path: str) -> int | None:
-    """Return when a file of the folder last came, went or was renamed; None: it is not there.
+    """Return when a file of the folder was last created, renamed or unlinked; None if there is no folder.
 
     Raises:
-        OSError: it cannot be read; as all of these functions.
+        OSError: it cannot be read, as in all of these functions.
     """
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116  # a Path costs as much as the call
@@ -56,7 +56,7 @@ def changed_ns(path: str) -> int | None:
 
 
 def listing(path: str) -> FolderListing | None:
-    """Return what the folder holds; files that vanish while we look are left out."""
+    """Return the content of a folder; files that vanish meanwhile are left out."""
     held, newest, live, waiting = 0, (-1, 0), {}, {}
     try:
         with os.scandir(path) as entries:
@@ -78,23 +78,19 @@ def listing(path: str) -> FolderListing | None:
                     newest = max(newest, (base, occupied))
     except _NOT_FOUND:
         return None
-    for base in waiting:  # renamed meanwhile, and seen under both names
+    for base in waiting:  # renamed meanwhile, and listed under both names
         live.pop(base, None)
     return FolderListing(held, newest[1], live, waiting)
 
 
 def size(path: str, base: int) -> FileSize | None:
-    """Return how large the log file of a segment is by now, or None where it is gone."""
+    """Return the current size of a segment's log file; None if it no longer exists."""
     try:
         status = os.stat(f"{path}/{base:020d}.log")  # noqa: PTH116  # as above
     except _NOT_FOUND:
         return None
     return FileSize(status.st_size, status.st_blocks * BLOCK_BYTES)
 
-
-# --- Follows the segments of partition folders: appear, are renamed, are unlinked, each with its time.
-# A folder's mtime says whether any of that happened, so one that stays as it was costs two stat calls: that
-# and the file that grows. Only as many folders are looked at as fit the time allowed, in turn.
 
 Partition = tuple[str, int]
 
@@ -103,13 +99,13 @@ RENAMED = "segment_renamed"
 UNLINKED = "segment_unlinked"
 
 COARSE_NS = 50_000_000
-"""A change this soon after another may bear the same time stamp: the kernel's clock for files has ticks."""
+"""A change this soon after another may have the same timestamp: the kernel's clock for files has ticks."""
 _TRIES = 3
-_MAX_UNLINKED = 1000  # sizes kept of unlinked segments until the log start has passed them
+_MAX_UNLINKED = 1000  # whose sizes are kept until the log start has passed them
 
 
 class Folders(Protocol):
-    """What is read of the disk; see `_kafka_folders`."""
+    """How folders are read: the functions of this module; tests replace them."""
 
     def changed_ns(self, path: str) -> int | None: ...
     def listing(self, path: str) -> FolderListing | None: ...
@@ -125,19 +121,23 @@ class _Folder:
     waiting: dict[int, PendingDelete]
     held_bytes: int
     newest_held_bytes: int = 0
-    gone: dict[int, int] = field(default_factory=dict)  # bytes of what was unlinked
+    gone: dict[int, int] = field(default_factory=dict)  # bytes of unlinked segments
 
 
 @dataclass(slots=True)
 class TopicTotal:
-    """Of one topic on this host."""
+    """The space of one topic on this host."""
 
     held_bytes: int = 0
     waiting_bytes: int = 0
 
 
 class Segments:
-    """Holds the last look at each folder."""
+    """Compares each folder with its last reading.
+
+    A folder's mtime shows whether anything has changed, so an unchanged one costs two stat calls: its own,
+    and that of the file that grows. Only as many folders are read as fit the time allowed, in turn.
+    """
 
     def __init__(self, directories: Sequence[str], clock: Clock, folders: Folders) -> None:
         self._directories = directories
@@ -148,32 +148,32 @@ class Segments:
         self._round_ns: int | None = None
         self._begun_ns: int | None = None
         self.totals: dict[str, TopicTotal] = {}
-        self.trouble: OSError | None = None
+        self.error: OSError | None = None
 
     @property
     def round_seconds(self) -> float | None:
-        """Return how often each folder is looked at; None before all were."""
+        """Return how often each folder is read; None before all were."""
         return None if self._round_ns is None else self._round_ns / SECOND_NS
 
-    def look(self, partitions: Sequence[Partition], limit_ns: int) -> list[Event]:
-        """Look at folders in turn for so long; return what changed. The first look at one only starts it.
+    def scan(self, partitions: Sequence[Partition], limit_ns: int) -> list[Event]:
+        """Read folders in turn for `limit_ns`; return the changes. The first reading of a folder has none.
 
-        A folder that cannot be read is passed over; `trouble` is the last such error, or None.
+        A folder that cannot be read is skipped; `error` is the last such error, or None.
         """
         events: list[Event] = []
-        self.trouble = None
+        self.error = None
         end_ns = self._clock.mono_ns() + limit_ns
         for partition in self._in_turn(partitions):
             try:
                 events += self._visit(partition)
             except OSError as error:
-                self.trouble = error
+                self.error = error
             if self._clock.mono_ns() >= end_ns:
                 break
         return events
 
     def sizes(self, partition: Partition) -> Mapping[int, int]:
-        """Return the bytes of the segments of a partition by base offset, of those just unlinked too."""
+        """Return the bytes of the segments of a partition by base offset, including those just unlinked."""
         known = self._known.get(partition)
         if known is None:
             return {}
@@ -181,7 +181,7 @@ class Segments:
         return {**known.gone, **waiting, **known.live}
 
     def forget_below(self, partition: Partition, offset: int) -> None:
-        """Forget unlinked segments that lie below the log start."""
+        """Forget unlinked segments below the log start."""
         known = self._known.get(partition)
         if known is not None and known.gone:
             known.gone = {base: size for base, size in known.gone.items() if base >= offset}
@@ -221,7 +221,7 @@ class Segments:
         return events
 
     def _listed(self, known: _Folder) -> FolderListing | None:
-        """List a folder, again where files are gone: one that is renamed meanwhile is seen under no name."""
+        """List a folder, again if files are missing: one that is just renamed may be under no name."""
         found = self._read.listing(known.path)
         for _ in range(_TRIES):
             lost = set() if found is None else _lost(known, found)
@@ -262,7 +262,7 @@ class Segments:
         known.newest_held_bytes = found.newest_held_bytes
 
     def _grow(self, partition: Partition, known: _Folder) -> None:
-        """Note the size of the newest segment, which alone grows."""
+        """Note the size of the newest segment, the only one that grows."""
         if not known.live:
             return
         base = max(known.live)
@@ -276,7 +276,7 @@ class Segments:
         self.totals[partition[0]].held_bytes += more
 
     def _drop(self, partition: Partition, known: _Folder) -> None:
-        """Forget a folder that is there no more: its topic was deleted, or moved."""
+        """Forget a folder that no longer exists: its topic was deleted, or moved."""
         total = self.totals[partition[0]]
         total.held_bytes -= known.held_bytes
         total.waiting_bytes -= _waiting_bytes(known.waiting)
@@ -286,7 +286,7 @@ class Segments:
 def _changes(
     partition: Partition, known: _Folder, found: FolderListing, changed_ns: int, now_ns: int
 ) -> Iterator[Event]:
-    """Give what happened since the last look, and not after the folder's last change."""
+    """Yield the events since the last reading, not after the folder's last change."""
     since_ns = known.seen_ns
     at_ns = changed_ns if since_ns < changed_ns <= now_ns else now_ns
     for base in sorted(found.live.keys() - known.live.keys()):
@@ -311,7 +311,7 @@ def _changes(
 
 
 def _lost(known: _Folder, found: FolderListing) -> set[int]:
-    """Return the segments that were there and are under neither of their names."""
+    """Return the known segments that are listed under neither of their names."""
     return known.live.keys() - found.live.keys() - found.waiting.keys()
 
 

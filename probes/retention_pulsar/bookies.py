@@ -1,7 +1,7 @@
 """Follows the space that a bookie frees, from its metrics page.
 
-A page that lacks the line of a folder says nothing of all of them: the folder would look as if it had freed
-what it freed since its start when its line is back.
+The values of all its folders are summed. If the line of one folder is missing from a page, there is no sum:
+once the line is back, the folder would seem to have freed at once all that it ever freed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Series = Mapping[Labels, float]
 
 @dataclass(slots=True)
 class Bookie:
-    """One bookie. `trimmed_ns` is when the first trim came that no freed space has followed yet."""
+    """One bookie. `trimmed_ns` is the time of the first trim after which no space has been freed yet."""
 
     name: str
     trimmed_ns: int | None = None
@@ -57,16 +57,16 @@ class Bookie:
     def take(
         self, page: Page, asked_ns: int, answered_ns: int
     ) -> tuple[Samples, Samples, list[Event]]:
-        """Return what grew since the last page, what is there now, and the events of freed space.
+        """Return the growth since the last page, the current levels, and the events about freed space.
 
-        The first page only starts it; a counter that fell has begun anew, and tells nothing.
+        The first page has no growth, nor has a counter that was reset.
 
         Raises:
-            ProbeError: the page is no bookie's, or lines of it are damaged.
+            ProbeError: the page is not that of a bookie, or its lines are damaged.
         """
         counters = {kind: _series(page, names) for kind, names in _COUNTERS.items()}
         if not any(counters.values()):
-            raise ProbeError(f"the page of {self.name} has no numbers of a bookie's storage")
+            raise ProbeError(f"the page of {self.name} has no metrics of a bookie's storage")
         gauges = {name: _series(page, (name.removeprefix("bookie_"),)) for name in _GAUGES}
         last, self._last = self._last, {**counters, **gauges}
         since_ns, self._asked_ns = self._asked_ns, asked_ns
@@ -98,7 +98,7 @@ class Bookie:
         freed = [grown[kind] for kind in _BY if kind in grown]
         if freed:
             found.append((Column("retention_reclaimed_bytes", labels, "bytes"), sum(freed)))
-        if "compaction" in grown:  # that there is none must be known too
+        if "compaction" in grown:  # no compaction is a measured zero
             found.append(
                 (Column("retention_compacted_bytes", labels, "bytes"), grown["compaction"])
             )
@@ -112,7 +112,7 @@ class Bookie:
 
 
 def _growth(before: Series, now: Series) -> float | None:
-    """Return by how much all grew; None where one is missing, is new or has begun anew."""
+    """Return the growth over all folders; None if one is missing, is new or was reset."""
     if not now or before.keys() != now.keys():
         return None
     steps = [now[labels] - before[labels] for labels in now]
@@ -120,7 +120,7 @@ def _growth(before: Series, now: Series) -> float | None:
 
 
 def _series(page: Page, names: tuple[str, ...]) -> Series:
-    """Return a bookie's folders under the first of these names that the page has."""
+    """Return the values of a bookie's folders under the first of these names that the page has."""
     for full in (prefix + name for name in names for prefix in _PREFIXES):
         if full in page.damaged:
             raise ProbeError(f"a line of {full} is damaged")

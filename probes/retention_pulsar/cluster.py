@@ -11,18 +11,18 @@ from soak.clients.pulsar_admin import connect_admin, topic_path
 from soak.core.errors import BrokerError, ProbeError
 from soak.core.plan.config import Settings
 
-MAX_PAGE_BYTES = 32 * 2**20  # of a bookie's page
+MAX_PAGE_BYTES = 32 * 2**20  # of a bookie
 _INSECURE = "tls_allow_insecure_connection"
 _FILES = {
     "ca_file": "tls_trust_certs_file_path",
     "cert_file": "tls_certificate_file_path",
     "key_file": "tls_private_key_file_path",
 }
-"""What a bookie's page is asked with, by the names of the client's settings; it has no use for a token."""
+"""The TLS files for the page of a bookie, by the client's settings; it needs no token."""
 
 
 class PulsarCluster:
-    """One admin interface and its bookies; every question has a time limit."""
+    """One admin interface and its bookies; every request has a time limit."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class PulsarCluster:
         """Return the `internalStats` of a topic by number of partition.
 
         Raises:
-            ProbeError: no answer in time, or one that is none.
+            ProbeError: there is no answer in time, or it is not of this form.
         """
         full = topic if "://" in topic else f"persistent://{self._namespace}/{topic}"
         try:
@@ -69,17 +69,17 @@ class PulsarCluster:
             raise ProbeError(f"cannot list the ledgers of {topic}: {error}") from error
         found = answer.get("partitions") if isinstance(answer, dict) else None
         if not isinstance(found, dict):
-            raise ProbeError(f"the cluster told no ledgers of {topic}")
+            raise ProbeError(f"the answer of the cluster holds no ledgers of {topic}")
         try:
             return {int(name.rpartition("-")[2]): stats for name, stats in found.items()}
         except ValueError as error:
-            raise ProbeError(f"the cluster names partitions of {topic} oddly: {error}") from error
+            raise ProbeError(f"unknown form of the partition names of {topic}: {error}") from error
 
     def page(self, bookie: str) -> bytes:
-        """Return a bookie's metrics page.
+        """Return the metrics page of a bookie.
 
         Raises:
-            ProbeError: no whole page in time.
+            ProbeError: there is no complete page in time.
         """
         try:
             return self._pages[bookie].get(bookie)

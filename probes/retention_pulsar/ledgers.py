@@ -14,10 +14,10 @@ Partition = tuple[str, int]
 TRIMMED = "retention_deletion"
 CREATED = "ledger_created"
 MOVED_BACK = "log_start_moved_back"
-"""Ledgers that begin again with lower numbers, as on another cluster: within one they only rise.
+"""Ledgers that start again with lower ids, as on another cluster: within a cluster ids only rise.
 
-So a topic that is made anew looks as one whose ledgers are all trimmed while another broker takes it
-over, and is told as that.
+A topic that is created again looks like one whose ledgers were all trimmed while another broker took it
+over, and is reported as such.
 """
 
 
@@ -31,7 +31,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class LedgerList:
-    """A partition's ledgers in order, and the entries added since its broker has it."""
+    """The ledgers of a partition in order, and the entries added since its broker has owned it."""
 
     ledgers: tuple[Ledger, ...]
     added: int = 0
@@ -39,7 +39,7 @@ class LedgerList:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Ledgers that went between two polls; bytes and entries are None where one was open when last seen."""
+    """Ledgers trimmed between two polls; bytes and entries are None if one was open at the last poll."""
 
     ledgers: int
     entries: int | None
@@ -49,40 +49,38 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class LedgerChanges:
-    """What one poll of a partition showed against the one before."""
+    """The changes of a partition between two polls."""
 
     trim: Trim | None = None
     events: tuple[Event, ...] = ()
 
 
-def parse_internal_stats(stats: Any) -> LedgerList:  # noqa: ANN401  # what the cluster says
-    """Return what the admin interface's `internalStats` says of a partition.
+def parse_internal_stats(stats: Any) -> LedgerList:  # noqa: ANN401  # whatever the cluster sends
+    """Return the ledgers of a partition from `internalStats` of the admin interface.
 
     Raises:
-        ProbeError: something is missing from it, as where a broker is about to take the partition.
+        ProbeError: a part is missing, as while a broker is taking over the partition.
     """
     try:
         ledgers = [
             Ledger(int(one["ledgerId"]), int(one["entries"]), int(one["size"]))
             for one in stats["ledgers"]
         ]
-        if ledgers and stats["state"] == "LedgerOpened":  # of an open ledger the list says 0
+        if ledgers and stats["state"] == "LedgerOpened":  # the list has 0 for an open ledger
             entries, size = int(stats["currentLedgerEntries"]), int(stats["currentLedgerSize"])
             ledgers[-1] = Ledger(ledgers[-1].id, entries, size, is_open=True)
-        elif (
-            ledgers and not ledgers[-1].entries
-        ):  # it is about to be closed, and is not counted yet
+        elif ledgers and not ledgers[-1].entries:  # it is being closed, and not counted yet
             ledgers[-1] = Ledger(ledgers[-1].id, 0, 0, is_open=True)
         added = int(stats["entriesAddedCounter"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ProbeError(f"a partition's ledgers are not told in whole: {error!r}") from error
+        raise ProbeError(f"the ledgers of a partition are incomplete: {error!r}") from error
     if any(min(one.id, one.entries, one.bytes) < 0 for one in ledgers):
-        raise ProbeError("a partition's ledgers are told with numbers below 0")
+        raise ProbeError("the ledgers of a partition have negative numbers")
     return LedgerList(tuple(ledgers), added)
 
 
 class Ledgers:
-    """Holds the last poll of each partition."""
+    """Compares the ledgers of each partition with the last poll."""
 
     def __init__(self) -> None:
         self._known: dict[Partition, tuple[LedgerList, int]] = {}
@@ -90,9 +88,9 @@ class Ledgers:
     def update(
         self, partition: Partition, log: LedgerList, asked_ns: int, answered_ns: int
     ) -> LedgerChanges:
-        """Return what moved since the partition's previous poll; its first poll only starts it.
+        """Return the changes since the partition's previous poll; its first poll has none.
 
-        It lies after the previous question and before this answer.
+        They lie between the previous request and this answer.
         """
         last, since_ns = self._known.get(partition, (LedgerList(()), 0))
         self._known[partition] = (log, asked_ns)
@@ -109,7 +107,7 @@ class Ledgers:
             for one in ledgers
             if one.id > newest
         )
-        # one that is empty when another broker takes the partition leaves the list without a trim
+        # An empty ledger leaves the list without a trim when another broker takes over the partition.
         is_same = log.added >= last.added
         gone = [one for one in before if one.id < first and (one.entries or is_same)]
         if not gone:

@@ -1,12 +1,4 @@
-"""Retention at work in Pulsar: which ledgers were trimmed, when, and when bookies really freed space.
-
-Source:   ledgers by the admin interface (`internalStats` of the run's topics), once every `period` on a
-          thread of its own; each bookie's metrics page, where `bookie_urls` names them.
-Overhead: one question a topic and one a bookie; many ledgers are asked for less often, 2,500 a second.
-Caveats:  Ledgers that came and went between two polls are not seen. What one trim frees cannot be told
-          apart from what others do: a bookie frees a file of entries when all ledgers in it are gone, or when
-          it compacts it. Bytes of ledgers are counted once, bytes freed once a copy.
-"""
+"""The probe `retention_pulsar`: polls ledgers and the metrics pages of bookies on a thread of its own."""
 
 from __future__ import annotations
 
@@ -47,7 +39,7 @@ Samples = list[tuple[Column, float]]
 class Config:
     admin_url: str = ""  # empty: the run's broker
     bookie_urls: str = ""  # http://host:8000,...; empty: the broker's
-    namespace: str = ""  # of topics that are not named in full; empty: the broker's
+    namespace: str = ""  # of topics without a full name; empty: that of the broker
     topics: tuple[str, ...] = ()  # empty: the run's topics
     client: Settings = field(
         default_factory=dict
@@ -65,7 +57,7 @@ class Config:
 
 
 class Cluster(Protocol):
-    """What is asked; see `_pulsar_cluster`."""
+    """The requests to a cluster; see `PulsarCluster`."""
 
     @property
     def bookies(self) -> Sequence[str]: ...
@@ -78,17 +70,13 @@ def build(config: Config, clock: Clock) -> RetentionPulsar:
 
 
 def check_settings(config: Config) -> None:
-    """Refuse a secret in the plan, and settings that this probe has no use for.
-
-    Raises:
-        SettingError: about the first of them.
-    """
+    """Raise `SettingError` for a secret in the plan, and for settings that this probe does not use."""
     client_settings.refuse_literal_secrets("client", config.client, _SECRETS)
     client_settings.refuse_unknown("client", config.client, _KNOWN)
 
 
 def connect(config: Config) -> Cluster:
-    """Return the cluster that the settings name.
+    """Connect to the cluster that the settings name.
 
     Raises:
         ProbeError: a secret or a TLS file is not where the plan says.
@@ -117,26 +105,26 @@ class RetentionPulsar:
         self._config = config
         self._clock = clock
         self._connect = connect
-        self.rounds = PollingLoop("retention_pulsar", self._begin, config.period, clock)
-        self._handed = self.rounds.handed
-        # of the thread alone
+        self.loop = PollingLoop("retention_pulsar", self._begin, config.period, clock)
+        self._buffer = self.loop.buffer
+        # used by the thread only
         self._ledgers = Ledgers()
         self._exposition = ExpositionParser(NAMES)
         self._bookies: dict[str, Bookie] = {}
         self._next_ask_ns = 0
         self._turn = 0
-        self._partitions: dict[str, set[int]] = {}  # by topic, those that were told once
+        self._partitions: dict[str, set[int]] = {}  # by topic, those that were listed before
 
     def read(self) -> Reading:
-        return self.rounds.read()
+        return self.loop.read()
 
     def close(self) -> None:
-        self.rounds.close()
+        self.loop.close()
 
     def poll(self, cluster: Cluster) -> None:
-        """Ask the cluster and its bookies once, and hand over what moved.
+        """Ask the cluster and its bookies once, and pass on the changes.
 
-        A topic, a partition or a bookie that does not answer costs itself alone, and is told.
+        A topic, partition or bookie that does not answer is reported, and does not affect the others.
         """
         self._poll_ledgers(cluster)
         self._poll_bookies(cluster)
@@ -153,15 +141,15 @@ class RetentionPulsar:
             return
         count, is_whole = 0, True
         for topic in self._in_turn(begin_ns + self._config.timeout):
-            ledgers, is_told = self._poll_topic(cluster, topic)
+            ledgers, is_complete = self._poll_topic(cluster, topic)
             count += ledgers
-            is_whole = is_whole and is_told
+            is_whole = is_whole and is_complete
         self._next_ask_ns = begin_ns + count * SECOND_NS // LEDGERS_PER_SECOND
         if is_whole:
-            self._handed.polled()
+            self._buffer.polled()
 
     def _in_turn(self, end_ns: int) -> Iterator[str]:
-        """Give the topics from where the last round ended, until `end_ns`: bookies are to be asked, too."""
+        """Yield the topics, from where the last poll ended, until `end_ns`: bookies must be polled, too."""
         topics = self._config.topics
         for _ in topics:
             yield topics[self._turn % len(topics)]
@@ -170,20 +158,20 @@ class RetentionPulsar:
                 return
 
     def _poll_topic(self, cluster: Cluster, topic: str) -> tuple[int, bool]:
-        """Hand over what happened to a topic's ledgers; return their number, and whether all were told."""
+        """Pass on the changes of a topic's ledgers; return their number, and whether all have answered."""
         begin_ns, asked_ns = self._clock.mono_ns(), self._clock.wall_ns()
         try:
             stats = cluster.ledgers(topic)
         except ProbeError as error:
-            self._handed.failed(error)
+            self._buffer.failed(error)
             return 0, False
         answered_ns = self._clock.wall_ns()
         logs = self._logs(topic, stats)
-        moves = [
+        changes = [
             self._ledgers.update((topic, partition), log, asked_ns, answered_ns)
             for partition, log in logs.items()
         ]
-        trims = [move.trim for move in moves if move.trim is not None]
+        trims = [change.trim for change in changes if change.trim is not None]
         if trims:
             for bookie in self._bookies.values():
                 bookie.trimmed_ns = bookie.trimmed_ns or answered_ns
@@ -191,25 +179,25 @@ class RetentionPulsar:
         is_whole = len(logs) == len(self._partitions[topic])
         column = Column("retention_held_bytes", (("topic", topic),), "bytes")
         held = [(column, float(sum(sizes)))] if is_whole else []  # a part would look like a fall
-        events = [event for move in moves for event in move.events]
-        self._handed.put(_sums(topic, trims), held, events, begin_ns)
+        events = [event for change in changes for event in change.events]
+        self._buffer.put(_sums(topic, trims), held, events, begin_ns)
         return len(sizes), is_whole
 
     def _logs(self, topic: str, stats: Mapping[int, Any]) -> dict[int, LedgerList]:
-        """Return the logs of those partitions that are told in whole.
+        """Return the ledgers of those partitions that are complete in the answer.
 
-        One that does not answer the broker that asks all is left out of that one's answer.
+        The answering broker leaves out partitions whose brokers do not answer it.
         """
         found = {}
         known_partitions = self._partitions.setdefault(topic, set())
         known_partitions.update(stats)
         for partition in sorted(known_partitions - stats.keys()):
-            self._handed.failed(ProbeError(f"{topic}, partition {partition}: no answer"))
+            self._buffer.failed(ProbeError(f"{topic}, partition {partition}: no answer"))
         for partition, one in sorted(stats.items()):
             try:
                 found[partition] = parse_internal_stats(one)
             except ProbeError as error:
-                self._handed.failed(ProbeError(f"{topic}, partition {partition}: {error}"))
+                self._buffer.failed(ProbeError(f"{topic}, partition {partition}: {error}"))
         return found
 
     def _poll_bookies(self, cluster: Cluster) -> None:
@@ -220,13 +208,13 @@ class RetentionPulsar:
                 page: Page = self._exposition.parse(cluster.page(url))
                 sums, newest, events = bookie.take(page, asked_ns, self._clock.wall_ns())
             except ProbeError as error:
-                self._handed.failed(error)
+                self._buffer.failed(error)
                 continue
-            self._handed.put(sums, newest, events, begin_ns)
+            self._buffer.put(sums, newest, events, begin_ns)
 
 
 def _sums(topic: str, trims: Sequence[Trim]) -> Samples:
-    """Return what went of a topic; a size that is not known makes the sum unknown."""
+    """Return what was trimmed of a topic; a size that is unknown makes the sum unknown."""
     labels = (("topic", topic),)
     numbers: list[tuple[str, str, float]] = [("deletions", "deletions", float(len(trims)))]
     for name, amounts in (
@@ -239,6 +227,6 @@ def _sums(topic: str, trims: Sequence[Trim]) -> Samples:
 
 
 def _pages(urls: str) -> list[str]:
-    """Return the metrics pages of bookies; an address without a path is that of its admin interface."""
+    """Return the metrics pages of bookies; an address without a path gets that of their metrics page."""
     found = [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
     return [url if urlsplit(url).path else f"{url}/metrics" for url in found]

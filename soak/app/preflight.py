@@ -184,7 +184,7 @@ def probe_warnings(plan: AnyPlan, clock: Clock) -> list[str]:
     """Have each probe that can ask its sources once, and return what it has to say of them."""
     said: list[str] = []
     for name, config in plan.probes.items():
-        look = getattr(plugins.load("probes", name), "look", None)
+        look = getattr(plugins.load("probes", name), "preflight", None)
         said += look(config, clock) if look is not None else []
     return said
 

@@ -1,7 +1,7 @@
 """HTTP requests with limits on time and size, which never take credentials to another host.
 
-One request at a time goes over a connection that is kept. Proxies of the environment are not used: what is asked
-are brokers, exporters and receivers of alerts, by the address that a plan names.
+One request at a time goes over a connection that is kept. Proxies of the environment are not used: what is
+asked are brokers, exporters and receivers of alerts, by the address that a plan names.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Answer:
 class HttpClient:
     """Asks one server. `access` is called for each new connection, so secrets and certificates may change.
 
-    `redirects` says which are followed: with `any_host` the credentials go along, though never from TLS to an
-    open connection. The limits hold for a whole request with its redirects; an answer of more than `max_bytes` is
-    an error, or is cut there if `is_cut`.
+    `redirects` says which are followed: with `any_host` the credentials go along, though never from TLS to
+    an open connection. The limits hold for a whole request with its redirects; an answer of more than
+    `max_bytes` is an error, or is cut there if `is_cut`.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class HttpClient:
         return b"".join(chunks)[: self._max_bytes]
 
     def _kept(self, url: str) -> _Connection | None:
-        """Return the kept connection where it is of use for this URL; forget one that the server has closed."""
+        """Return the kept connection if this URL can use it; forget one that the server has closed."""
         if self._connection is None or self._origin(url) != self._origin(self._url):
             return None
         if not self._connection.is_connected:

@@ -19,7 +19,7 @@ from soak.store.journal.reader import last_record
 from soak.store.run_folder import RunFolder, read_any_plan
 
 LOG = logging.getLogger("soak.sampling.daemon")
-SLICE_NS = SECOND_NS  # a stop is seen this soon
+SLICE_NS = SECOND_NS  # how often a stop is checked
 FAILED_CODE = 1
 
 
@@ -31,7 +31,7 @@ def run(
 ) -> int:
     """Record until the phases or `stop` end it; return the exit code.
 
-    A probe may leave a thread that hangs in the kernel: the caller ends the process by `os._exit`.
+    A probe may leave a thread that hangs in the kernel, so the caller ends the process by `os._exit`.
     `meanwhile` is called every second and must return at once.
     """
     folder = RunFolder(run_dir)
@@ -48,17 +48,17 @@ def run(
 
 def record(
     to: OpenJournal,
-    panel: Scheduler,
+    scheduler: Scheduler,
     stop: threading.Event,
     clock: Clock,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> int:
-    """Record what the panel reads; closes it and the journal. As `run`."""
+    """Record the rows of the scheduler, then close it and the journal; returns as `run`."""
     manager = notifier()
     manager.ready()
 
     def wait_until(instant_ns: int) -> bool:
-        """Sleep until the instant; False when told to stop before."""
+        """Sleep until the instant; return False if stopped before."""
         while not stop.is_set():
             manager.alive()
             meanwhile()
@@ -69,15 +69,15 @@ def record(
         return False
 
     try:
-        _each_second(to, panel, wait_until, clock)
-    except Exception:  # the caller's `os._exit` must be reached, or a hung thread keeps us alive
+        _each_second(to, scheduler, wait_until, clock)
+    except Exception:  # the caller must reach `os._exit`, or a hung thread keeps the process alive
         LOG.exception("probe_daemon_failed")
         code = FAILED_CODE
     else:
         code = RESTART_CODE if to.recorder.is_suspended else 0
     manager.stopping()
     to.writer.close(is_end=code == 0)
-    panel.close()
+    scheduler.close()
     return code
 
 
@@ -89,7 +89,7 @@ def build(configs: Mapping[str, Any], clock: Clock) -> dict[str, Probe]:
 
 
 def _each_second(
-    to: OpenJournal, panel: Scheduler, wait_until: Callable[[int], bool], clock: Clock
+    to: OpenJournal, scheduler: Scheduler, wait_until: Callable[[int], bool], clock: Clock
 ) -> None:
     grid, recorder = to.grid, to.recorder
     k = max(0, grid.k_at(clock.mono_ns()))
@@ -97,6 +97,6 @@ def _each_second(
         due_ns = grid.start_of(k + 1)
         if not wait_until(due_ns):
             return
-        samples, events = panel.read(k, due_ns)
+        samples, events = scheduler.read(k, due_ns)
         recorder.append(k, samples, events=events)
-        k = max(k + 1, grid.k_at(clock.mono_ns()))  # seconds that we were too late for are a gap
+        k = max(k + 1, grid.k_at(clock.mono_ns()))  # seconds that were missed are a gap

@@ -1,4 +1,8 @@
-"""Measures an idle drive before a run: flush latency at a steady pace, then sequential write throughput."""
+"""Measures an idle drive before a run: flush latency at a steady pace, then sequential throughput.
+
+The file has no name, so the kernel frees it however the process ends. The work may hang and runs on a
+thread of its own, which is then abandoned.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from probes.common import block_device
+import numpy as np
+
 from probes.common.block_device import (
+    MEMORY_FILESYSTEMS,
     BlockDevice,
     SystemPaths,
     device_name,
     find_device,
+    find_mount,
     read_kernel_file,
 )
 from probes.common.polling import Stop, Worker
@@ -31,14 +38,15 @@ _TIMER_STAMP = "var/lib/systemd/timers/stamp-fstrim.timer"
 
 
 def read_drive_state(directory: str, places: SystemPaths, root: Path = Path("/")) -> DriveState:
-    """Return the state; what the kernel does not tell is left empty.
+    """Return how the drive under a directory is set up and how full it is; unknown facts are left empty.
+
+    May block if the filesystem hangs.
 
     Raises:
         ProbeError: the mount table cannot be read.
-        OSError: the directory cannot be looked at.
+        OSError: the directory cannot be read.
     """
-    mounts = block_device.parse_mounts(read_kernel_file(places.proc / "self/mountinfo"))
-    mount = block_device.mount_of(os.path.realpath(directory), mounts)
+    mount = find_mount(directory, places.proc)
     space = os.statvfs(directory)
     try:
         device: BlockDevice | None = find_device(directory, places)
@@ -64,7 +72,7 @@ def read_drive_state(directory: str, places: SystemPaths, root: Path = Path("/")
 
 
 def _trim_timer(root: Path) -> Trim:
-    """Tell from its links whether systemd starts fstrim.timer: asking systemd would need its bus."""
+    """Return from its links whether systemd starts fstrim.timer; a query to systemd would need its bus."""
     folders = (root / "etc", root / "usr/lib", root / "lib")
     if any(os.path.lexists(folder / _TIMER_LINK) for folder in folders):
         return "enabled"
@@ -83,25 +91,21 @@ def _text(path: Path) -> str:
         return ""
 
 
-# --- Measures drives while nothing else asks them: flushes at a steady pace, then a stretch of plain writing.
-# Everything lies in a file without a name, so that the kernel frees it whatever we die of. What may hang runs
-# on a thread of its own, which is left behind when it does.
-
 FLUSH_EVERY_NS = duration_ns("10ms")
 PAYLOAD_BYTES = 4096
-STAT_TIMEOUT_NS = duration_ns("10s")  # which filesystem it is
+STAT_TIMEOUT_NS = duration_ns("10s")  # to learn the filesystem of a directory
 _BLOCK_BYTES = 2**20
-_BLOCKS = 16  # between two flushes of plain writing
+_BLOCKS = 16  # between two flushes of sequential writing
 
 Sync = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    write_bytes: int = 2**28  # of plain writing: nothing for a drive's life
-    write_ns: int = duration_ns("5s")  # of that, too
-    floor_bytes: int = 2**26  # so much stays free
-    grace_ns: int = duration_ns("30s")  # beyond the time to measure: then the drive hangs
+    write_bytes: int = 2**28  # of sequential writing; negligible for a drive's life
+    write_ns: int = duration_ns("5s")  # of sequential writing
+    floor_bytes: int = 2**26  # that must stay free
+    grace_ns: int = duration_ns("30s")  # after which a drive that has not answered hangs
 
 
 DEFAULT_LIMITS = Limits()
@@ -121,10 +125,9 @@ def group_by_filesystem(
     limit_ns: int = STAT_TIMEOUT_NS,
     look: Callable[[str], int] = device_of,
 ) -> list[tuple[str, ...]]:
-    """Return the directories by the filesystem that they lie on; what cannot be looked at stands alone.
+    """Return the directories by filesystem; one that cannot be read, or not in time, is a group of its own.
 
-    So does what has not answered within the limit: `measure` tells of it. `look` stands for the machine
-    in tests.
+    `measure` reports why. `look` replaces the system call in tests.
     """
     devices: dict[str, int] = {}
 
@@ -156,9 +159,9 @@ def measure(
     look: Callable[[str], DriveState] = drive_state,
     sync: Sync = os.fsync,
 ) -> Measured:
-    """Measure the drive that holds these directories for so long; what goes wrong is told in `trouble`.
+    """Measure the drive of these directories for `length_ns`; a failure is described in `trouble`.
 
-    `look` and `sync` stand for the machine in tests.
+    `look` and `sync` replace system calls in tests.
     """
     plain = Measured(host, directories, moment, clock.wall_ns())
     limit_ns = length_ns + limits.grace_ns
@@ -171,10 +174,10 @@ def measure(
     worker.check()
     worker.wait(limit_ns / SECOND_NS)
     worker.close(0.0)
-    worker.check()  # raises a bug of the thread
+    worker.check()  # raises an unexpected error of the thread
     if found:
         return found[0]
-    return replace(plain, trouble=f"no answer of the drive within {format_duration(limit_ns)}")
+    return replace(plain, trouble=f"the drive has not answered within {format_duration(limit_ns)}")
 
 
 def _measure(
@@ -190,13 +193,11 @@ def _measure(
     written = _written_bytes(length_ns - writing_ns, limits)
     try:
         state = look(directory)
-        if state.filesystem in block_device.MEMORY_FILESYSTEMS:
-            return replace(
-                plain, state=state, trouble="lies in memory, where a flush means nothing"
-            )
+        if state.filesystem in MEMORY_FILESYSTEMS:
+            return replace(plain, state=state, trouble="is in memory, where a flush means nothing")
         if state.free_bytes < limits.floor_bytes + written:
             free, needed = state.free_bytes // 2**20, math.ceil(written / 2**20)
-            trouble = f"not measured: {free}MiB free, of which it would write {needed}MiB"
+            trouble = f"not measured: {free}MiB are free, but the check would write {needed}MiB"
             trouble += f" and must leave {format_size(limits.floor_bytes)}"
             return replace(plain, state=state, trouble=trouble)
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
@@ -204,25 +205,26 @@ def _measure(
             rate = _write(file.fileno(), writing_ns, limits.write_bytes, clock, sync)
     except (OSError, ProbeError) as error:
         return replace(plain, trouble=f"cannot be measured: {error}")
+    p50_ns, p99_ns = np.quantile(latencies_ns, [0.5, 0.99], method="inverted_cdf")
     return replace(
         plain,
         state=state,
         flushes=len(latencies_ns),
-        fsync_p50_seconds=_quantile(latencies_ns, 0.5) / SECOND_NS,
-        fsync_p99_seconds=_quantile(latencies_ns, 0.99) / SECOND_NS,
+        fsync_p50_seconds=float(p50_ns) / SECOND_NS,
+        fsync_p99_seconds=float(p99_ns) / SECOND_NS,
         write_bytes_per_second=rate,
     )
 
 
 def _written_bytes(flushing_ns: int, limits: Limits) -> int:
-    """Return how much is written at most: a filesystem that copies on write may keep it all a while."""
+    """Return how many bytes are written at most: a copy-on-write filesystem may keep them a while."""
     flushed = (flushing_ns // FLUSH_EVERY_NS + 1) * PAYLOAD_BYTES
     stretch = _BLOCKS * _BLOCK_BYTES
     return flushed + math.ceil(limits.write_bytes / stretch) * stretch
 
 
 def _flush(file: int, length_ns: int, clock: Clock, sync: Sync) -> list[int]:
-    """Append and flush at a steady pace; return how long each took, at least one."""
+    """Append and flush at a steady pace; return the duration of each flush, at least of one."""
     payload = os.urandom(PAYLOAD_BYTES)
     found: list[int] = []
     due_ns = clock.mono_ns()
@@ -238,19 +240,14 @@ def _flush(file: int, length_ns: int, clock: Clock, sync: Sync) -> list[int]:
     return found
 
 
-def _write(file: int, length_ns: int, most_bytes: int, clock: Clock, sync: Sync) -> float:
-    """Write on until time or bytes are over; return bytes a second, flushed."""
+def _write(file: int, length_ns: int, max_bytes: int, clock: Clock, sync: Sync) -> float:
+    """Write until time or bytes are used up; return flushed bytes a second."""
     block = os.urandom(_BLOCK_BYTES)
     begin_ns = now_ns = clock.mono_ns()
     written = 0
-    while written < most_bytes and (now_ns - begin_ns < length_ns or not written):
+    while written < max_bytes and (now_ns - begin_ns < length_ns or not written):
         for _ in range(_BLOCKS):
             written += os.pwrite(file, block, written)
         sync(file)
         now_ns = clock.mono_ns()
     return written * SECOND_NS / max(1, now_ns - begin_ns)
-
-
-def _quantile(values: list[int], quantile: float) -> int:
-    """Return the nearest rank."""
-    return sorted(values)[math.ceil(quantile * len(values)) - 1]

@@ -94,7 +94,7 @@ class Watch:
         """Poll once, and read a second later."""
         self.probe.poll(self.cluster)
         self.clock.advance(1)
-        return self.probe.rounds.handed.take(self.clock.mono_ns())
+        return self.probe.loop.buffer.take(self.clock.mono_ns())
 
 
 def values(reading: Reading) -> dict[str, float]:

@@ -46,7 +46,7 @@ class Watch:
         """Poll once, and read a second later."""
         self.probe.poll(self.cluster)
         self.clock.advance(1)
-        return self.probe.rounds.handed.take(self.clock.mono_ns())
+        return self.probe.loop.buffer.take(self.clock.mono_ns())
 
 
 def deletions(reading: Reading) -> list[Event]:

@@ -40,7 +40,7 @@ def test_rolls_and_deletions_of_a_real_kafka_are_events_at_their_times(lab_kafka
     """Each rolled segment is deleted, and later unlinked; nothing is told twice."""
     clock = SystemClock()
     probe = BrokerLog(Config(log=str(lab_kafka.log_path)), clock)
-    probe.look()
+    probe.poll()
     begin_ns = clock.wall_ns()
     worker = threading.Thread(target=produce, args=(lab_kafka,))
     worker.start()
@@ -48,7 +48,7 @@ def test_rolls_and_deletions_of_a_real_kafka_are_events_at_their_times(lab_kafka
     limit = time.monotonic() + PATIENCE_SECONDS
     while Counter(event.kind for event in events)["segment_unlink"] < SEGMENTS - 1:
         assert time.monotonic() < limit, events
-        probe.look()
+        probe.poll()
         seen_ns = clock.wall_ns()
         for event in probe.taken(clock.mono_ns()).events:
             if event.fields.get("topic") == TOPIC:
@@ -56,7 +56,7 @@ def test_rolls_and_deletions_of_a_real_kafka_are_events_at_their_times(lab_kafka
                 events.append(event)
         time.sleep(0.2)
     worker.join()
-    probe.leave()
+    probe.close_logs()
 
     def offsets(kind: str) -> list[object]:
         return [event.fields["offset"] for event in events if event.kind == kind]

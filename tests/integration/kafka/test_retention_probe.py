@@ -68,7 +68,7 @@ def test_deletions_happen_and_are_told_with_the_right_offsets(lab_kafka: Running
     while clock.mono_ns() < deadline_ns and not is_settled(address, events):
         clock.sleep_until(clock.mono_ns() + SECOND_NS // 4)
         probe.poll(offsets)
-        reading = probe.rounds.handed.take(clock.mono_ns())
+        reading = probe.loop.buffer.take(clock.mono_ns())
         events += [one for one in reading.events if one.kind == "retention_deletion"]
         held = {column.metric: value for column, value in reading.samples}["retention_held_bytes"]
 

@@ -118,7 +118,7 @@ def test_what_was_scraped_before_a_late_start_is_told_scrape_by_scrape(
     probe = prometheus.build(config, clock)
     now_ns = clock.wall_ns()
 
-    rows = list(probe.earlier(now_ns - 100 * SECOND_NS, now_ns))
+    rows = list(probe.backfill(now_ns - 100 * SECOND_NS, now_ns))
 
     times = [at_ns for at_ns, _ in rows]
     assert len(rows) >= 3
@@ -198,7 +198,9 @@ def test_the_preflight_names_what_is_missing_and_who_does_not_answer(urls: tuple
     right = Target(url=urls[0], maps=("node_exporter",))
     absent = Target(url="http://127.0.0.1:1/metrics", maps=("jvm",))
 
-    said = prometheus.look(Config(targets={"w": wrong, "r": right, "a": absent}), SystemClock())
+    said = prometheus.preflight(
+        Config(targets={"w": wrong, "r": right, "a": absent}), SystemClock()
+    )
 
     assert len(said) == 2
     assert "bookie_journal_JOURNAL_SYNC_seconds" in said[0]

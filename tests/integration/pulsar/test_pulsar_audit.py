@@ -118,7 +118,7 @@ def test_a_kill_under_load_loses_nothing_that_was_acknowledged(
 
 
 def test_what_a_bookie_never_wrote_is_lost_by_a_kill(tmp_path: Path, make_run: Make) -> None:
-    """With journalWriteData=false an acknowledged message lies in memory; every one of them is missed."""
+    """With journalWriteData=false an acknowledged message is in memory; every one of them is missed."""
     broker = lab.start(tmp_path / "pulsar", {"journalWriteData": "false"})
     try:
         run = make_run(broker)

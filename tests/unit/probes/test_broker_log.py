@@ -43,19 +43,19 @@ class Followed:
         self.path.touch()
         self.clock = FakeClock(wall_ns=wall_ns("2026-09-22T00:53:20+00:00"))
         self.probe = BrokerLog(Config(log=str(self.path)), self.clock)
-        self.look()  # the beginning: at the end of what is there
+        self.poll()  # the beginning: at the end of what is there
 
     def write(self, text: str | bytes) -> None:
         with self.path.open("ab") as file:
             file.write(text.encode() if isinstance(text, str) else text)
 
-    def look(self) -> Reading:
+    def poll(self) -> Reading:
         self.clock.advance(1.0)
-        self.probe.look()
+        self.probe.poll()
         return self.probe.taken(self.clock.mono_ns())
 
     def offsets(self) -> list[object]:
-        return [event.fields.get("offset") for event in self.look().events]
+        return [event.fields.get("offset") for event in self.poll().events]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_an_event_has_the_logs_own_time_and_ours(followed: Followed) -> None:
     """To the millisecond; ours is when we saw it."""
     followed.write(line(23))
 
-    reading = followed.look()
+    reading = followed.poll()
 
     (event,) = reading.events
     assert event == Event(
@@ -90,7 +90,7 @@ def test_kinds_are_counted_each_second_and_none_is_zero(followed: Followed) -> N
 
     counts = {
         dict(c.labels).get("kind"): v
-        for c, v in followed.look().samples
+        for c, v in followed.poll().samples
         if c.metric == "broker_log_events"
     }
 
@@ -102,7 +102,7 @@ def test_pauses_are_added_up_each_second(followed: Followed) -> None:
     """In seconds."""
     followed.write((RECORDED / "gc-z-21.log").read_bytes())
 
-    found = {column.metric: value for column, value in followed.look().samples}
+    found = {column.metric: value for column, value in followed.poll().samples}
 
     assert found["jvm_gc_stall_seconds"] == pytest.approx(0.012345)
     assert found["jvm_gc_pause_seconds"] == pytest.approx(0.025 / 1000)
@@ -186,7 +186,7 @@ def test_lines_that_come_between_the_last_look_and_the_rename_are_read(
 def test_copy_and_truncate_is_seen(followed: Followed) -> None:
     """Also when the file has grown beyond where we were before we look again."""
     followed.write(line(1))
-    followed.look()
+    followed.poll()
     os.truncate(followed.path, 0)
     followed.write(line(2))
     assert followed.offsets() == [2]
@@ -201,10 +201,10 @@ def test_a_log_that_is_not_there_fails_and_is_followed_once_it_is(tmp_path: Path
     """A broker may start after us; then its log is read from the beginning."""
     probe = BrokerLog(Config(log=str(tmp_path / "late.log")), FakeClock())
     with pytest.raises(ProbeError, match=r"late\.log: No such file"):
-        probe.look()
+        probe.poll()
 
     (tmp_path / "late.log").write_text(line(23))
-    probe.look()
+    probe.poll()
 
     assert [event.fields["offset"] for event in probe.taken(0).events] == [23]
 
@@ -213,9 +213,9 @@ def test_a_log_that_is_not_there_takes_nothing_from_the_others(followed: Followe
     """It is said once a minute."""
     logs = Config(log=str(followed.path), more_logs=(str(followed.path.with_name("gc.log")),))
     followed.probe = BrokerLog(logs, followed.clock)
-    kinds = [[event.kind for event in followed.look().events]]
+    kinds = [[event.kind for event in followed.poll().events]]
     followed.write(line(23))
-    kinds += [[event.kind for event in followed.look().events]]
+    kinds += [[event.kind for event in followed.poll().events]]
 
     assert kinds == [["log_failed"], ["segment_roll"]]
 
@@ -256,7 +256,7 @@ def test_a_log_that_outruns_us_is_read_on_from_near_its_end(followed: Followed) 
         file.seek(0, os.SEEK_END)
         file.write(b"\n" + line(23).encode())
 
-    events = followed.look().events + followed.look().events
+    events = followed.poll().events + followed.poll().events
 
     assert {event.kind for event in events} == {"segment_roll", "log_skipped"}
     assert next(e for e in events if e.kind == "log_skipped").fields["bytes"] > MAX_BEHIND_BYTES  # type: ignore[operator]  # a number
@@ -266,7 +266,7 @@ def test_a_flood_is_counted_and_not_told(followed: Followed) -> None:
     """A thousand events a reading are told."""
     followed.write("".join(line(at) for at in range(MAX_EVENTS + 23)))
 
-    reading = followed.look()
+    reading = followed.poll()
 
     found = {column.name: value for column, value in reading.samples}
     assert len(reading.events) == MAX_EVENTS
@@ -278,7 +278,7 @@ def test_a_line_without_a_stamp_belongs_to_the_one_before(followed: Followed) ->
     """An exception may quote anything."""
     followed.write("java.io.IOException: Deleted log /d/t-0/00000000000000000000.log.deleted\n")
 
-    assert followed.look().events == ()
+    assert followed.poll().events == ()
 
 
 def test_what_a_client_wrote_into_the_log_steers_no_terminal(followed: Followed) -> None:
@@ -286,7 +286,7 @@ def test_what_a_client_wrote_into_the_log_steers_no_terminal(followed: Followed)
     name = "\x1b\u202e" + "x" * 500
     followed.write(f"[2026-09-22 00:53:20,250] INFO [{name}] Created new ledger 23 (M)\n")
 
-    (event,) = followed.look().events
+    (event,) = followed.poll().events
 
     topic = event.fields["topic"]
     assert isinstance(topic, str)
@@ -298,7 +298,7 @@ def test_a_log_of_another_zone_is_put_right_by_its_fresh_lines(followed: Followe
     """Whole quarters of an hour away: India writes 06:23."""
     followed.write(line(1).replace("00:53:20", "06:23:20"))
 
-    (event,) = followed.look().events
+    (event,) = followed.poll().events
 
     assert event.at_ns == wall_ns("2026-09-22T00:53:20.250+00:00")
 

@@ -206,7 +206,7 @@ def test_patterns_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         probe.check_settings(Config(patterns=("kafak",)))
     own = tmp_path / "own.toml"
     for row, message in (
-        ("expression = '('", "the expression is none"),
+        ("expression = '('", "the expression is invalid"),
         ("expression = 'x'\nfactors = { y = 2.0 }", "has no group 'y'"),
         ("expression = '(?P<y>x)'\nfactors = { y = nan }", "the factor of 'y' must be a number"),
     ):

@@ -201,7 +201,7 @@ def test_an_answer_that_is_no_text_is_none_of_chronyc(
     tool.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
-    with pytest.raises(ProbeError, match="cannot read this answer"):
+    with pytest.raises(ProbeError, match="cannot read this output"):
         _chrony.parse_chrony_bound(_chrony.ask_chrony())
 
 

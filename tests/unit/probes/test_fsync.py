@@ -479,7 +479,7 @@ def test_memory_is_refused_unless_allowed(tmp_path: Path) -> None:
     error = first_error(probe)
 
     assert isinstance(error, NotAvailableError)
-    assert "lies in memory (tmpfs)" in str(error)
+    assert "is in memory (tmpfs)" in str(error)
     assert "allow_tmpfs" in str(error)
 
 

@@ -292,7 +292,7 @@ def test_when_every_target_fails_the_reading_fails() -> None:
 
 def test_without_a_target_there_is_nothing_to_read() -> None:
     """Said once."""
-    with pytest.raises(NotAvailableError, match="names no page and no server"):
+    with pytest.raises(NotAvailableError, match="name a page or a server"):
         prometheus.build(Config(), FakeClock()).read()
 
 
@@ -304,7 +304,7 @@ def test_without_a_target_there_is_nothing_to_read() -> None:
         ("{url: 'http://h/m', maps: []}", "maps: must name at least one"),
         (
             "{url: 'http://h/m', maps: [jvm], selector: 'a=\"b\"'}",
-            "selector: belongs to the kind server",
+            "selector: goes with `kind: server` only",
         ),
         ("{url: 'http://h/m', maps: [jvm], backfill: 8d}", "backfill: must lie between"),
     ],
@@ -369,7 +369,7 @@ def test_of_earlier_seconds_nothing_is_known_without_a_server_or_its_map() -> No
     lost = {"map": Target(url=URL, kind="server", maps=("no-such.toml",))}
 
     for found in (targets, lost):
-        assert list(prometheus.build(Config(targets=found), FakeClock()).earlier(0, 10**11)) == []
+        assert list(prometheus.build(Config(targets=found), FakeClock()).backfill(0, 10**11)) == []
 
 
 def test_the_check_of_a_plan_asks_every_target_once() -> None:
@@ -387,8 +387,8 @@ def test_the_check_of_a_plan_asks_every_target_once() -> None:
         said = probe_warnings(plan, SystemClock())
 
     assert said == [
-        f"kminion ({url}/metrics) does not give kminion_kafka_broker_log_dir_size_bytes",
-        f"the probe prometheus has nothing of gone: {url}/none answers 404 'Not Found'",
+        f"kminion ({url}/metrics) does not have kminion_kafka_broker_log_dir_size_bytes",
+        f"the probe prometheus cannot read gone: {url}/none answers 404 'Not Found'",
     ]
 
 

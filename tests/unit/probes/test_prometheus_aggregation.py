@@ -112,7 +112,7 @@ def test_a_sum_over_fewer_series_is_not_given_after_more_groups_came_than_are_re
         Entry(name="all", spellings=["a"], kind="gauge", unit="bytes"),
         Entry(name="each", spellings=["b"], kind="gauge", unit="bytes", labels=["t"]),
     ]
-    folds = Aggregator(entries, (), most=3)
+    folds = Aggregator(entries, (), max_groups=3)
     for gone, new in (("v", "w"), ("x", "y")):
         folds.samples({"a": gauges(p=1, q=2), "b": gauges(**{gone: 3, new: 4})}, frozenset())
     left = gauges(x=3, y=4)
@@ -126,7 +126,7 @@ def test_a_sum_over_fewer_series_is_not_given_after_more_groups_came_than_are_re
 def test_groups_that_are_gone_are_forgotten_when_they_are_too_many() -> None:
     """Labels come and go for days: what was gone for longest is as new when it is back with less."""
     entry = Entry(name="a", spellings=["a"], kind="gauge", unit="bytes", labels=["t"])
-    folds = Aggregator([entry], (), most=3)
+    folds = Aggregator([entry], (), max_groups=3)
 
     def page(names: str, series: str) -> Steps:
         return {"a": {(("s", s), ("t", t)): Step(1.0, None, 0.0) for t in names for s in series}}

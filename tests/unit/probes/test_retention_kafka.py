@@ -132,7 +132,7 @@ def test_a_second_without_a_poll_counts_nothing_and_shows_the_age() -> None:
     watch.poll()
     watch.clock.advance(22)
 
-    found = values(watch.probe.rounds.handed.take(watch.clock.mono_ns()))
+    found = values(watch.probe.loop.buffer.take(watch.clock.mono_ns()))
 
     assert found == {"retention_poll_age_seconds": 23.0}
 
@@ -210,7 +210,7 @@ def test_without_a_broker_or_a_topic_it_is_not_available() -> None:
     """A plan that names none has nothing to poll."""
     probe = RetentionKafka(Config(), FakeClock())
     probe.read()
-    probe.rounds.wait(20.0)
+    probe.loop.wait(20.0)
 
     with pytest.raises(NotAvailableError, match="bootstrap_servers"):
         probe.read()
@@ -292,10 +292,10 @@ def test_files_are_followed_while_the_cluster_does_not_answer() -> None:
     watch.clock.advance(61)  # so that the partitions are to be listed again
     with pytest.raises(ProbeError):
         watch.poll()
-    watch.probe.rounds.handed.failed(watch.cluster.error)
+    watch.probe.loop.buffer.failed(watch.cluster.error)
     watch.clock.advance(23)
 
-    reading = watch.probe.rounds.handed.take(watch.clock.mono_ns())
+    reading = watch.probe.loop.buffer.take(watch.clock.mono_ns())
 
     assert [event.kind for event in reading.events] == ["segment_renamed", "retention_failed"]
     assert values(reading)["retention_poll_age_seconds"] == 85
@@ -305,10 +305,10 @@ def test_a_reading_fails_when_nothing_could_be_had() -> None:
     """No number of such a second is one that was measured."""
     watch = Watch(directory=None)
     watch.poll()
-    watch.probe.rounds.handed.failed(ProbeError("cannot list offsets: timed out"))
+    watch.probe.loop.buffer.failed(ProbeError("cannot list offsets: timed out"))
 
     with pytest.raises(ProbeError, match="timed out"):
-        watch.probe.rounds.handed.take(watch.clock.mono_ns())
+        watch.probe.loop.buffer.take(watch.clock.mono_ns())
 
 
 def test_an_offset_of_a_leader_that_has_just_died_is_none() -> None:
@@ -463,6 +463,6 @@ def test_a_directory_that_cannot_be_listed_is_told_before_the_run(tmp_path: Path
     """By `soak check`."""
     config = Config(directory=f"{tmp_path}, {tmp_path}/nowhere")
 
-    (said,) = probe.look(config, FakeClock())
+    (said,) = probe.preflight(config, FakeClock())
 
-    assert said.startswith(f"the probe retention_kafka cannot list {tmp_path}/nowhere, and")
+    assert said.startswith(f"the probe retention_kafka cannot list {tmp_path}/nowhere and")

@@ -38,7 +38,7 @@ def test_a_folder_in_which_nothing_happened_is_not_listed_again() -> None:
     clock.advance(1)
 
     for _ in range(23):
-        segments.look([("t", 0)], LONG_NS)
+        segments.scan([("t", 0)], LONG_NS)
         clock.advance(1)
 
     assert folders.listed == 1
@@ -50,11 +50,11 @@ def test_a_change_in_the_tick_of_the_last_look_is_not_missed() -> None:
     folders = FakeFolders(clock, tick_ns=10**7)
     folders.roll("/a/t-0", 0, 100)
     segments = Segments(["/a"], clock, folders)
-    segments.look([("t", 0)], LONG_NS)
+    segments.scan([("t", 0)], LONG_NS)
     folders.roll("/a/t-0", 23, 100)
     clock.advance(1)
 
-    (event,) = segments.look([("t", 0)], LONG_NS)
+    (event,) = segments.scan([("t", 0)], LONG_NS)
 
     assert event.fields["base_offset"] == 23
 
@@ -66,10 +66,10 @@ def test_the_segment_that_grows_is_as_large_as_it_was_when_it_was_closed() -> No
     folders.roll("/a/t-0", 0, 100)
     segments = Segments(["/a"], clock, folders)
     clock.advance(1)
-    segments.look([("t", 0)], LONG_NS)
+    segments.scan([("t", 0)], LONG_NS)
     folders.grow("/a/t-0", 0, 2323)
     clock.advance(1)
-    segments.look([("t", 0)], LONG_NS)
+    segments.scan([("t", 0)], LONG_NS)
 
     assert segments.sizes(("t", 0)) == {0: 2323}
 
@@ -89,7 +89,7 @@ def test_a_file_that_is_renamed_while_its_folder_is_listed_is_told_once() -> Non
             folders.unseen = {0}
         if step == "unlink":
             folders.unlink("/a/t-0", 0)
-        events += segments.look([("t", 0)], LONG_NS)
+        events += segments.scan([("t", 0)], LONG_NS)
 
     assert [event.kind for event in events] == ["segment_renamed", "segment_unlinked"]
     assert events[1].fields["lag_seconds"] == 2.0
@@ -106,11 +106,11 @@ def test_what_is_held_grows_with_the_segment_that_grows() -> None:
     for size in (100, 2323, 4000):
         folders.grow("/a/t-1", 0, size)
         clock.advance(1)
-        segments.look(partitions, LONG_NS)
+        segments.scan(partitions, LONG_NS)
         held.append(segments.totals["t"].held_bytes)
     folders.roll("/a/t-1", 23, 7)
     clock.advance(1)
-    segments.look(partitions, LONG_NS)
+    segments.scan(partitions, LONG_NS)
 
     assert [*held, segments.totals["t"].held_bytes] == [200, 2423, 4100, 4107]
 
@@ -124,14 +124,14 @@ def test_folders_for_which_there_is_no_time_come_next() -> None:
         folders.roll(f"/a/t-{at}", 0, 100)
     segments = Segments(["/a"], clock, folders)
     clock.advance(1)
-    segments.look(partitions, LONG_NS)
+    segments.scan(partitions, LONG_NS)
     clock.advance(1)
     seen_ns = clock.wall_ns()
     folders.roll("/a/t-4", 23, 100)
     clock.advance(1)
 
     clock.step_ns = 10**6
-    found = [segments.look(partitions, 2 * 10**6) for _ in range(3)]
+    found = [segments.scan(partitions, 2 * 10**6) for _ in range(3)]
 
     assert [len(events) for events in found] == [0, 0, 1]
     assert found[2][0].at_ns == seen_ns
@@ -144,10 +144,10 @@ def test_a_folder_that_is_gone_is_held_no_more() -> None:
     folders.roll("/a/t-0", 0, 100)
     folders.roll("/a/t-1", 0, 23)
     segments = Segments(["/a"], clock, folders)
-    segments.look([("t", 0), ("t", 1)], LONG_NS)
+    segments.scan([("t", 0), ("t", 1)], LONG_NS)
     folders.remove("/a/t-0")
 
-    assert segments.look([("t", 0), ("t", 1)], LONG_NS) == []
+    assert segments.scan([("t", 0), ("t", 1)], LONG_NS) == []
     assert segments.totals["t"].held_bytes == 23
 
 
@@ -158,7 +158,7 @@ def test_a_partition_is_found_in_any_of_the_brokers_folders() -> None:
     folders.roll("/b/t-0", 0, 23)
     segments = Segments(["/a", "/b"], clock, folders)
 
-    segments.look([("t", 0)], LONG_NS)
+    segments.scan([("t", 0)], LONG_NS)
 
     assert segments.totals["t"].held_bytes == 23
 
@@ -173,7 +173,7 @@ def test_each_file_is_told_once_whatever_lies_between_two_looks(steps: list[str]
     clock.advance(1)
     told = Counter[tuple[str, object]]()
     live, waiting, unlinked, following = [0], list[int](), list[int](), 1
-    segments.look([("t", 0)], LONG_NS)
+    segments.scan([("t", 0)], LONG_NS)
     seen = {0}
     for step in [*steps, "look"]:
         clock.advance(1)
@@ -188,7 +188,7 @@ def test_each_file_is_told_once_whatever_lies_between_two_looks(steps: list[str]
             unlinked.append(waiting.pop(0))
             folders.unlink("/a/t-0", unlinked[-1])
         elif step == "look":
-            for event in segments.look([("t", 0)], LONG_NS):
+            for event in segments.scan([("t", 0)], LONG_NS):
                 told[event.kind, event.fields["base_offset"]] += 1
                 assert event.since_ns <= event.at_ns <= clock.wall_ns()
             seen.update(live, waiting)

@@ -155,7 +155,7 @@ def test_a_topic_that_does_not_answer_costs_itself_alone() -> None:
         clock.advance(1)
 
     assert asked == ["t-0", "t-1", "t-2", "t-3", "t-4", "t-5", "t-6", "t-0", "t-1", "t-2"]
-    found = probe.rounds.handed.take(clock.mono_ns())
+    found = probe.loop.buffer.take(clock.mono_ns())
     assert [event.kind for event in found.events] == ["retention_failed"]
     assert "bookie_ACTIVE_LEDGER_TOTAL" in values(found)
 
@@ -258,7 +258,7 @@ def test_without_a_cluster_or_a_topic_it_is_not_available() -> None:
     """A plan that names none has nothing to poll."""
     probe = RetentionPulsar(Config(), FakeClock())
     probe.read()
-    probe.rounds.wait(20.0)
+    probe.loop.wait(20.0)
 
     with pytest.raises(NotAvailableError, match="admin_url"):
         probe.read()

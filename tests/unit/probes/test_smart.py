@@ -104,7 +104,7 @@ def test_a_tool_that_adds_its_options_is_cut_short() -> None:
 
 def test_an_answer_that_is_no_json_is_an_error() -> None:
     """An old smartctl knows no --json."""
-    with pytest.raises(ProbeError, match="said no JSON about /dev/sda"):
+    with pytest.raises(ProbeError, match="printed no JSON about /dev/sda"):
         ask_drive(printing("smartctl 6.6"), "/dev/sda")
 
 
@@ -223,7 +223,7 @@ def test_new_media_errors_are_an_event(tmp_path: Path) -> None:
     probe.close()
     events: list[Event] = []
     for errors in (2.0, 2.0, 25.0, 0.0):
-        probe._told.append(("nvme0n1", {"smart_media_errors": errors}, 0.1))
+        probe._results.append(("nvme0n1", {"smart_media_errors": errors}, 0.1))
         events += probe.read().events
 
     assert [event.fields for event in events] == [{"device": "nvme0n1", "errors": 23.0}]

@@ -33,7 +33,7 @@ class Remembering(FakeProbe):
         self._seconds_each = seconds_each
         self.asked: list[tuple[int, int]] = []
 
-    def earlier(
+    def backfill(
         self, since_ns: int, until_ns: int
     ) -> Iterator[tuple[int, list[tuple[Column, float]]]]:
         self.asked.append((since_ns, until_ns))
@@ -100,10 +100,10 @@ class Hanging(Remembering):
 
     let_go = threading.Event()
 
-    def earlier(
+    def backfill(
         self, since_ns: int, until_ns: int
     ) -> Iterator[tuple[int, list[tuple[Column, float]]]]:
-        yield from islice(super().earlier(since_ns, until_ns), 3)
+        yield from islice(super().backfill(since_ns, until_ns), 3)
         self.let_go.wait()
 
 
@@ -115,10 +115,10 @@ def test_a_server_that_hangs_holds_up_the_start_for_a_while_and_then_its_probe_a
     to = journaling(tmp_path, clock)
     probes = {"a": Hanging(A, clock), "b": Remembering(B, clock)}
 
-    left = record_backfill(to, probes, 0, threading.Event(), clock, patience_ns=SECOND_NS // 4)
+    left = record_backfill(to, probes, 0, threading.Event(), clock, timeout_ns=SECOND_NS // 4)
 
     assert left["b"] is probes["b"]
-    with pytest.raises(ProbeError, match="still being asked for"):
+    with pytest.raises(ProbeError, match="still running"):
         left["a"].read()
     assert [k for k, _ in recorded(tmp_path, to)] == list(range(0, 23, 2))
     Hanging.let_go.set()

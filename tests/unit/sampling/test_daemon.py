@@ -245,7 +245,7 @@ def test_a_directory_that_nobody_would_look_at_is_refused(words: list[str]) -> N
     refused = CliRunner().invoke(main.build(called), called).exception
 
     assert isinstance(refused, PlanError)
-    assert str(refused).startswith("--directory: goes with --once alone")
+    assert str(refused).startswith("--directory needs --once alone")
 
 
 def test_without_a_run_the_command_says_what_it_needs() -> None:

@@ -108,8 +108,11 @@ def test_a_drive_that_fails_is_trouble_and_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "trouble"),
     [
-        (STATE, "not measured: 0MiB free, of which it would write 17MiB and must leave 64MiB"),
-        (replace(ROOMY, filesystem="tmpfs"), "lies in memory, where a flush means nothing"),
+        (
+            STATE,
+            "not measured: 0MiB are free, but the check would write 17MiB and must leave 64MiB",
+        ),
+        (replace(ROOMY, filesystem="tmpfs"), "is in memory, where a flush means nothing"),
     ],
 )
 def test_a_drive_that_is_nearly_full_or_none_is_left_alone(
@@ -133,7 +136,7 @@ def test_what_an_hour_of_flushes_writes_counts(tmp_path: Path) -> None:
         state=state,
     )
 
-    told = "not measured: 1024MiB free, of which it would write 1421MiB and must leave 64MiB"
+    told = "not measured: 1024MiB are free, but the check would write 1421MiB and must leave 64MiB"
     assert found.trouble == told
 
 
@@ -167,7 +170,7 @@ def test_a_drive_that_a_lab_injects_may_be_smaller_than_the_floor(
         return GOOD
 
     monkeypatch.setattr(host, "measure", measure)
-    monkeypatch.setattr(host, "distinct", lambda folders: [(one,) for one in folders])
+    monkeypatch.setattr(host, "group_by_filesystem", lambda folders: [(one,) for one in folders])
     plan = plan_text.load("name: x\nlab: {drive: {}}\nbroker: {kafka: {}}\n", "p").plan
     folders = [str(tmp_path / name / "data") for name in ("mount", "plain")]
     mounts = [tmp_path / "mount"]
@@ -186,7 +189,7 @@ def test_a_drive_that_hangs_is_told_in_time(tmp_path: Path) -> None:
     )
     go_on.set()
 
-    assert found.trouble == "no answer of the drive within 20ms"
+    assert found.trouble == "the drive has not answered within 20ms"
 
 
 def test_folders_of_one_drive_are_measured_once(tmp_path: Path) -> None:
@@ -292,9 +295,9 @@ def test_a_flash_drive_that_nobody_trims_is_told() -> None:
 
 def test_a_full_drive_and_trouble_are_told() -> None:
     """Whatever else is known of it."""
-    found = replace(GOOD, state=replace(STATE, free_bytes=50), trouble="lies in memory")
+    found = replace(GOOD, state=replace(STATE, free_bytes=50), trouble="is in memory")
 
-    assert warnings([found]) == ["a:/data: lies in memory", "a:/data is 95% full"]
+    assert warnings([found]) == ["a:/data: is in memory", "a:/data is 95% full"]
 
 
 @given(
@@ -376,7 +379,7 @@ def test_a_host_that_only_probes_is_checked_without_a_broker(tmp_path: Path) -> 
 
     assert (told.exit_code, shown.exit_code) == (0, 0)
     assert "good. A host that only probes: prometheus, clock." in told.output
-    assert "Warning: the probe prometheus has nothing of b: " in told.output
+    assert "Warning: the probe prometheus cannot read b: " in told.output
     assert "chrony_period: 16s" in shown.output
 
 
