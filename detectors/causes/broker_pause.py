@@ -29,7 +29,7 @@ from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 from soak.core.series import parse_series, source_of
 
-NEXT = "check whether the broker was stopped or swapped, or its machine migrated"
+NEXT = "check if the broker was stopped or swapped, or its host migrated"
 
 _LONG_SECONDS = 30
 _EVEN = 0.7

@@ -15,7 +15,7 @@ from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 from soak.core.series import parse_series, source_of
 
-NEXT = "find the consumers that read old data, and limit them with a quota or wait"
+NEXT = "find the consumers that read old data; limit them with a quota"
 
 _READ_MORE = 1.1
 

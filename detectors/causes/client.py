@@ -25,7 +25,7 @@ from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation, Series
 from soak.core.series import host_of, parse_series, source_of
 
-NEXT = "see what else runs on the host of the load generator; the cluster is not the cause"
+NEXT = "see what else runs on the load generator's host, not the cluster"
 
 _SECONDS = 30  # before and after the onset
 _LEAST = 5

@@ -16,7 +16,7 @@ from detectors.causes._moves import Move, share, told
 from detectors.nearby import Nearby
 from soak.core.model import Change, Evidence, Explanation
 
-NEXT = "see which other process writes to that drive: iotop, or other tenants of the host"
+NEXT = "see which other process or tenant writes to that drive: iotop"
 
 _MORE = 1.5
 _LEAST_SHARE = 0.1

@@ -8,7 +8,7 @@ from soak.core import wording
 from soak.core.model import Change, Evidence, Explanation
 from soak.core.series import parse_series, source_of
 
-NEXT = "see in the report which other series changed, and what was done on the cluster at that time"
+NEXT = "see in the report which series changed; ask what was done then"
 
 _SECONDS = 10
 _MOST = 5

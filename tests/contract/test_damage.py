@@ -38,11 +38,11 @@ from spark.digest import digest
 from tests.support.damage import spoil
 from tests.support.findings import NOW, change, finding
 from tests.support.omb_plans import KAFKA, PULSAR, WORKLOAD
-from tests.support.paths import ROOT
+from tests.support.paths import RECORDED, ROOT
 from tests.support.synthetic_run import Shape, write_synthetic_run
 
 PLANS = [ROOT / "configs/reference.yaml", *sorted((ROOT / "configs/plans").glob("*.yaml"))]
-RESULTS = sorted((ROOT / "tests/recorded/omb").glob("*.json"))
+RESULTS = sorted((RECORDED / "omb").glob("*.json"))
 SEED, FEW = 20261122, 4
 _NAMED = re.compile(r"\w+\.(yaml|json|jsonl|db)\b|journal of version")  # which file it is
 

@@ -323,7 +323,7 @@ def test_much_to_say_stays_within_forty_lines_of_78_columns(
         changes=series,
     )
     beside = dataclasses.replace(much, onset_k=112 - 86_400)
-    advice = "check whether the broker was stopped or swapped, or its machine migrated to another"
+    advice = "check if the broker was stopped or swapped, or its host migrated to another"
 
     context = dataclasses.replace(
         CONTEXT,
