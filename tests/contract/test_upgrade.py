@@ -76,7 +76,9 @@ def test_what_a_newer_program_says_of_a_run_is_refused(tmp_path: Path) -> None:
     body = json.loads(folder.run_json.read_text()) | {"zone": "b"}
     folder.run_json.write_text(json.dumps(body))
 
-    with pytest.raises(RunFolderError, match=r"run\.json has unknown keys: zone\. .* a newer version"):
+    with pytest.raises(
+        RunFolderError, match=r"run\.json has unknown keys: zone\. .* a newer version"
+    ):
         read_run(folder)
 
 
