@@ -110,9 +110,9 @@ def _latency(values: Mapping[str, float], name: str) -> float:
 class Backlog:
     """Counts messages that were acknowledged and not received, by subscription.
 
-    The count begins in second `build_k`, with the lag that consumers reported before it. While consumers read, their
-    own lag is used where it is known, because retention may have deleted unread messages. While they pause they know
-    no lag.
+    The count begins in second `build_k`, with the lag that consumers reported before. While consumers read,
+    their own lag is used where it is known, because retention may have deleted unread messages. While they
+    pause they know no lag.
     """
 
     def __init__(self, consumers: Consumers, build_k: int = 0) -> None:
@@ -159,7 +159,7 @@ class Backlog:
         )
 
     def remaining(self, drain_k: int | None = None) -> float:
-        """Return the unread messages of the slowest subscription; `drain_k`: consumers resumed in this second."""
+        """Return the unread messages of the slowest subscription; `drain_k`: when consumers resumed."""
         counted = [
             max(0.0, before + self._acked - received)
             for before, received in zip(self._remaining_before, self._received, strict=True)

@@ -35,7 +35,7 @@ POLL_SECONDS = 0.5
 LAG_BEFORE_SECONDS = 5
 """Records from this long before a catch-up give the lag that it begins with."""
 MISFIRE_SECONDS = 60
-"""A window that was due while no conductor ran, or the host was suspended, still begins up to so much later."""
+"""A window that was due while no conductor ran, or the host slept, still begins up to so much later."""
 
 
 def run(run_dir: Path, stop: threading.Event, clock: Clock, *, leaves_on_stop: bool = False) -> int:
@@ -125,7 +125,7 @@ def _try_append(folder: RunFolder, *decisions: Decision) -> bool:
 
 @dataclass(slots=True)
 class Conductor:
-    """Makes the decisions of one run; follows the records of the load while a ramp or a catch-up needs them."""
+    """Makes the decisions of one run; reads the records of the load while a ramp or a catch-up needs them."""
 
     folder: RunFolder
     plan: Plan
@@ -213,7 +213,7 @@ class Conductor:
         return float(next(rates_between(self.plan.load, phases, self.table, k, k + 1))[1])
 
     def _recorded(self, from_k: int, before: int = 0) -> Iterator[TailedRecord]:
-        """Yield the load's records since the last call; at first those from `before` seconds before `from_k`."""
+        """Yield the load's records since the last call; the first call begins `before` seconds early."""
         if self._tail is None or from_k != self._tail_k:
             self._tail = Tail(self.folder.journal, LOAD_SOURCES, from_k - before)
             self._tail_k = from_k
@@ -225,8 +225,8 @@ class Conductor:
 def is_drained(folder: RunFolder, phases: Phases, k: int) -> bool:
     """Return whether every consumer has had a second without messages and lag since the load ended.
 
-    Not while a producer has messages in flight: they may still arrive, and a cluster that does not answer looks
-    drained, too.
+    Not while a producer has messages in flight: they may still arrive, and a cluster that does not answer
+    looks drained, too.
     """
     if any(_has_in_flight(folder, name, k) for name in sources(folder.journal)):
         return False

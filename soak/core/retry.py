@@ -1,4 +1,4 @@
-"""Retries: how long to wait after a failure, when to stop restarting, and how to report a repeated failure once.
+"""Retries: how long to wait after a failure, when to stop restarting, and reporting a failure once.
 
 Nothing here reads a clock: callers pass the time, in nanoseconds of any clock that they keep to.
 """

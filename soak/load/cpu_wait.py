@@ -36,7 +36,10 @@ class CpuWaitMeter:
         self._waited_ns: dict[str, int] = {}
 
     def ratio(self) -> float:
-        """Return the ratio since the last call; NaN at first, and where the kernel does not count. Call it once a second."""
+        """Return the ratio since the last call; NaN at first, and where the kernel does not count.
+
+        Call it once a second.
+        """
         if self._calls % _RESCAN_CALLS == 0:
             self._open_new_threads()
         self._calls += 1

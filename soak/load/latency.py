@@ -1,4 +1,4 @@
-"""Latency columns of a record: quantiles, maximum, counts above thresholds, and the same by partition leader."""
+"""Latency columns of a record: quantiles, maximum and counts above thresholds, also by partition leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All producers or all consumers of a plan as one service; a process that dies or hangs is restarted alone."""
+"""All producers or all consumers of a plan as one service; one that dies or hangs is restarted alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(
     clock: Clock,
     program: Sequence[str] = PROGRAM,
 ) -> int:
-    """Run as many processes of a kind as the plan has; a single one runs in this process. Return the exit code.
+    """Run the processes of one kind and return the exit code; a single one runs in this process.
 
     Raises:
         GaveUpError: one of them keeps dying.

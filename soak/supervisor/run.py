@@ -1,4 +1,4 @@
-"""The supervisor: starts the daemons of a run as processes, restarts them when they die, and stops them in order.
+"""The supervisor: starts the daemons of a run as processes, restarts those that die, stops them in order.
 
 No daemon outlives this process: each child has a parent-death signal and a session of its own.
 """

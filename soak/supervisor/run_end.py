@@ -21,7 +21,7 @@ from soak.supervisor.run import DETECT_LIMIT_NS
 OVERDUE_NS = 60 * SECOND_NS
 """A daemon that has not ended so long after the run's last second is not waited for any longer."""
 UNDECIDED_NS = 600 * SECOND_NS
-"""If the conductor has not decided the end so long after the latest end that the plan allows, it will not any more."""
+"""So long after the latest end that the plan allows, a conductor that has not decided the end never will."""
 POLL_SECONDS = 1.0
 
 
@@ -72,7 +72,7 @@ class RunEnd:
         return self._is_detected() or now_ns - self._recorded_ns > DETECT_LIMIT_NS
 
     def _is_past(self, k: int, now_ns: int) -> bool:
-        """Return whether the last second is over, also where no conductor is left to decide which one it is."""
+        """Return whether the last second is over, also where no conductor is left to decide the end."""
         phases = self.phase_file.poll()
         if phases.end_k is not None:
             return k >= phases.end_k

@@ -24,7 +24,7 @@ BEHIND_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class MergedBatch:
-    """Messages of several batches in order of arrival; arrays of shape (n,), each message with its arrival time."""
+    """Messages of several batches in order of arrival, each with its arrival time; arrays of shape (n,)."""
 
     heads: Heads
     partition: NDArray[np.int64]  # running numbers
@@ -122,7 +122,7 @@ class ConsumerInterval:
         self._pause_ns = max(self._pause_ns, pause_ns)
 
     def following(self, lag: int | None, rate: float) -> ConsumerInterval:
-        """Return the next one, empty; `lag` counts unread messages, None if unknown, `rate` is messages a second."""
+        """Return the next one, empty; `lag` is in messages (None: unknown), `rate` in messages a second."""
         was_behind = self._is_behind or self._odd.reread > 0
         is_behind = was_behind and (lag is None or lag > rate * BEHIND_SECONDS)
         found = ConsumerInterval(self._boot, self._leaders, is_behind=is_behind)

@@ -90,7 +90,7 @@ class SequenceTracker:
         return {self._names[at]: spans for at, spans in found.items()}
 
     def take_events(self, consumer: Consumer, clock: Clock) -> list[Event]:
-        """Return events about gaps: deleted by retention, or not resolved while the broker does not answer."""
+        """Return events about gaps: deleted by retention, or unresolved while the broker does not answer."""
         events: list[Event] = []
         if not self._gaps:
             return events

@@ -47,7 +47,7 @@ def read_start_offsets(folder: RunFolder, plan: Plan, partitions: Iterable[int])
         return {at: int(stored[at]) for at in partitions}
     except FileNotFoundError as error:
         raise RunFolderError(
-            f"{folder.begin} is missing: the start offsets of the run's topics were not stored; start a new run"
+            f"{folder.begin} is missing: the start offsets of its topics were not stored; start a new run"
         ) from error
     except (ValueError, TypeError, LookupError) as error:
         raise RunFolderError(f"{folder.begin} is damaged: {error}") from error

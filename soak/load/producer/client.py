@@ -1,4 +1,4 @@
-"""One client of a producer process: sends its own share of the schedule, independently of the other clients."""
+"""One client of a producer process: sends its share of the schedule, independently of the other clients."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ProducerClient:
         self.next_ns = pacer.next_due_ns()
 
     def begin(self, now_ns: int) -> int:
-        """Send the first block of the messages that are due; return how many were sent. Those too old are skipped."""
+        """Skip messages that are too old, and send the first block of the others; return how many were sent."""
         due = self.pacer.due(now_ns)
         if self.is_backpressured:
             self.is_backpressured = now_ns - self.pacer.next_due_ns() > INVALID_LAG_NS

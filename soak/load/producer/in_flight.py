@@ -50,8 +50,8 @@ class InFlight:
     """A ring of open messages, found by token (the running number of the send); it doubles when half full.
 
     A few messages that stay open while thousands pass them move to a dictionary, so that the ring stays
-    as large as the number in flight. Messages that are added are copied into the ring together, on the next call
-    that needs it.
+    as large as the number in flight. Added messages are copied into the ring together, on the next call that
+    needs it.
     """
 
     def __init__(self, capacity: int = 1 << 14) -> None:
@@ -71,7 +71,7 @@ class InFlight:
         return self._slots.size
 
     def add(self, rows: SentRows, first: int, end: int, sent_ns: int) -> None:
-        """Add messages that are about to be sent, with tokens from `next_token` on. `rows` is kept, not copied."""
+        """Add messages that are about to be sent, with tokens from `next_token` on; `rows` is not copied."""
         last = self._new[-1] if self._new else None
         if last is not None and last.rows is rows and last.end == first:
             last.end = end

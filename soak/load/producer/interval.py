@@ -64,7 +64,7 @@ class ProducerInterval:
         self._delays_ns.append(delay_ns)
 
     def count_delays(self) -> None:
-        """Count the delays of all sends so far together: a histogram costs the same for one as for a thousand."""
+        """Count the delays of all sends so far: a histogram costs the same for one as for a thousand."""
         if self._delays_ns:
             self._lag.record_ns(np.concatenate(self._delays_ns))
             self._delays_ns = []
@@ -147,7 +147,7 @@ class ProducerInterval:
         )
 
     def sent_next(self, following: NDArray[np.int64]) -> dict[str, int]:
-        """Return the next sequence number of each stream that was sent to; `following` is 0 for the others."""
+        """Return the next sequence number of each stream that was used; `following` is 0 for the others."""
         return {self._name(at): int(following[at]) for at in np.flatnonzero(following).tolist()}
 
     def failures(self, at_ns: int, since_ns: int) -> list[Event]:
@@ -165,8 +165,8 @@ class ProducerInterval:
     def reason(self, busy_ratio: float) -> str:
         """Return why this second says nothing about the cluster, or "".
 
-        Being late, or a full queue, is valid when the cluster accepts no more; not when our own thread had no time
-        left (`busy_ratio`, in cores, of this second).
+        Late sends and full queues are valid where the cluster accepts no more, but not where our own thread
+        had no time left (`busy_ratio`, in cores, of this second).
         """
         is_busy = busy_ratio >= BUSY_RATIO
         if self.queue_full and is_busy:

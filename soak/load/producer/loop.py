@@ -108,7 +108,7 @@ def is_first_start(context: Context) -> bool:
 
 
 class ProducerLoop:
-    """One tick: send the messages that are due, take acknowledgements, and write the record of a finished second."""
+    """One tick: send due messages, take acknowledgements, and write the record of a finished second."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class ProducerLoop:
                 client.follow(self._paced(number, begin_ns))
 
     def _turn_k(self, phases: Phases, k: int) -> int:
-        """Return the second since the last one in which the load began or ended; without a stall that is k."""
+        """Return the second in which the load began or ended: k unless there was a stall."""
         was_loaded = self._phase in LOAD_PHASES
         turns = (
             one.from_k for one in phases.after(self._k) if (one.phase in LOAD_PHASES) != was_loaded
@@ -311,8 +311,9 @@ class ProducerLoop:
     def _waiting_seconds(self) -> int:
         """Return for how many whole seconds the oldest message has waited for its acknowledgement.
 
-        It shows a cluster that acknowledges nothing, whose latencies are known only afterwards. In normal operation it is
-        0 at any latency. It stops at MAX_WAITING_SECONDS: a value that rose on and on would raise findings again and again.
+        It shows a cluster that acknowledges nothing, whose latencies are known only afterwards; otherwise it
+        is 0, whatever the latency. It stops at MAX_WAITING_SECONDS: a value that rose on and on would raise
+        one finding after the other.
         """
         oldest_ns = [client.in_flight.oldest_ns() for client in self._clients]
         now_ns = self._clock.mono_ns()

@@ -1,4 +1,4 @@
-"""Messages before they are sent: partition choice, keys, sequence numbers, headers and bodies, laid out in numpy."""
+"""Messages before they are sent: partitions, keys, sequence numbers and payloads, laid out in numpy."""
 
 from __future__ import annotations
 
@@ -170,11 +170,11 @@ class Messages:
 
 
 class PartitionChoice:
-    """Chooses partitions for one client without keys: a new random order each round, 10 ms for each partition.
+    """Chooses partitions for one client without keys: a new random order each round, 10 ms a partition.
 
     Slots in which nothing is sent use up no partition. Each client has its own order and begins at another
-    moment. With one order for all, clients would keep their distance for a whole run: two of them would always or never
-    send to the same broker, because leaders are assigned in turn.
+    moment. With one order for all, clients would keep their distance for a whole run: two of them would
+    always or never send to the same broker, because leaders are assigned in turn.
     """
 
     def __init__(self, partitions: int, seed: int) -> None:
@@ -293,7 +293,7 @@ class PreparedPayloads(Protocol):
     def stamped(
         self, first: int, end: int, delay_ns: Ints, wall_ns: int
     ) -> tuple[Sequence[Payload], Rows | None]:
-        """Write the stamps of rows `first` to `end`; return their payloads, and where they lie in one array."""
+        """Stamp the messages `first` to `end`; return their payloads, and where they lie in one array."""
         ...
 
 
@@ -405,8 +405,8 @@ class _MixedSizesPrepared:
 def message_bodies(load: Load, rng: np.random.Generator) -> list[bytes]:
     """Return message bodies to be used in turn: sizes by their shares, in random order.
 
-    The compressible share of each message is zeros, the rest random bytes, so that compression achieves what the
-    plan says and finds no repetition between messages of a batch.
+    The compressible share of each message is zeros, the remainder random bytes, so that compression achieves
+    the ratio of the plan and finds no repetition between messages of a batch.
     """
     sizes = np.array([size for size, _ in load.sizes])
     shares = np.array([share for _, share in load.sizes]) / sum(s for _, s in load.sizes)

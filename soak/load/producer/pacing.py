@@ -1,4 +1,4 @@
-"""Pacing: which messages are due now, with a bounded catch-up after a stall, and the rates ahead of the clock."""
+"""Pacing: which messages are due now, with a bounded catch-up after a stall, and the rates to come."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Due:
 class Pacer:
     """Steps through the schedule in exact integers, so that no message is sent twice or forgotten.
 
-    The schedule may be extended meanwhile, always beyond the present. Due times are computed ahead: the pacer is
-    called thousands of times a second, and numpy computes thousands of due times for little more than four.
+    The schedule may be extended meanwhile, always beyond the present. Due times are computed ahead: the pacer
+    is called thousands of times a second, and numpy computes thousands of them for little more than four.
     """
 
     def __init__(

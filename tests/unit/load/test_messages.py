@@ -73,7 +73,8 @@ def test_lanes_are_numbered_without_a_gap_whatever_the_client_takes(
     kind: str, names: int, partitions: int, chunks: list[tuple[int, int]]
 ) -> None:
     topics = Topics(tuple(f"t{number}" for number in range(names)), partitions)
-    messages = _messages(Load(keys=Keys(kind=kind, count=11)), topics, clients=2)  # type: ignore[arg-type]  # sampled
+    keys = Keys(kind=kind, count=11)  # type: ignore[arg-type]  # sampled
+    messages = _messages(Load(keys=keys), topics, clients=2)
     sent: dict[int, list[int]] = defaultdict(list)
     for turn, (count, refused) in enumerate(chunks):
         block = messages.block(turn % 2, np.arange(count) * 1000, turn * 7_000_000)

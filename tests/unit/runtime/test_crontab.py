@@ -52,10 +52,10 @@ def test_weekdays_are_those_of_cron(weekdays: str, expected: str) -> None:
     ("text", "why"),
     [
         ("0 3 * *", "4 fields instead of five"),
-        ("0 3 * * 8", "'8' is no weekday"),
+        ("0 3 * * 8", "'8' is not a weekday"),
         ("0 3 * * 5-2", "'5-2' ends before it begins"),
-        ("0 3 * * 1/0", "'1/0' is no weekday"),
-        ("0 3 1 * 1", "days of the month or of the week"),
+        ("0 3 * * 1/0", "'1/0' is not a weekday"),
+        ("0 3 1 * 1", "the day of the month or the day of the week"),
         ("0 3 31 2 *", "there is no such day"),
         ("61 3 * * *", "higher than the maximum"),
     ],
