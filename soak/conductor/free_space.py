@@ -56,7 +56,7 @@ class FreeSpace:
             worker.close(0.0)  # a thread that hangs in the kernel is abandoned
 
     def free_bytes(self) -> dict[str, int]:
-        """Return the last known free bytes by folder, without folders that do not exist or are still unread."""
+        """Return the last known free bytes by folder; missing folders and unread ones are left out."""
         return dict(self._free)
 
     def _follow(self, directory: str, stop: Stop) -> None:
