@@ -20,9 +20,9 @@ import pytest
 from soak.core.model import Event
 from soak.service import children
 from soak.store.journal.reader import read_source, sources
-from tests.support.paths import ROOT
+from tests.support.paths import DATA, ROOT
 
-PLANS = ROOT / "tests" / "plans"
+PLANS = DATA / "plans"
 LIMIT_SECONDS = 340
 DAEMONS = ("produce", "consume", "probe", "conduct", "detect-stream", "alert")
 

@@ -13,7 +13,7 @@ import pytest
 from soak.app import drills
 from soak.lab.drills import result
 from soak.store.run_folder import RunFolder
-from tests.support.paths import ROOT
+from tests.support.paths import DATA, ROOT
 from tests.unit.lab.test_drive import remains
 
 LIMIT_SECONDS = 400
@@ -55,7 +55,7 @@ def test_drills_are_found_and_named_and_nothing_is_left(tmp_path: Path) -> None:
 
 
 def path_of(name: str) -> Path:
-    return ROOT / "tests" / "plans" / f"{name}.yaml"
+    return DATA / "plans" / f"{name}.yaml"
 
 
 def log_of(run_dir: Path) -> Path:
