@@ -1,4 +1,4 @@
-"""`soak check`: print what there is to know of a plan that passed the checks, and warn of what may surprise."""
+"""`soak check`: check a plan, then print what the run will do, and warn of likely surprises."""
 
 from __future__ import annotations
 
@@ -36,72 +36,7 @@ from soak.load.leaders import MAX_LEADERS
 from soak.runtime.context import connect
 from soak.store.samples_topic import SamplesClients
 
-
-def leader_warnings(plan: Plan, broker: LeaderSource) -> list[str]:
-    """Return that some brokers will share one latency, if so; nothing where the cluster does not tell."""
-    try:
-        leaders = min(broker.broker_count(), plan.topic.total_partitions)
-    except BrokerError:  # Pulsar lists its brokers for superusers alone
-        return []
-    more = leaders - MAX_LEADERS
-    if more <= 0:
-        return []
-    names = f"the {MAX_LEADERS} that lead most of them; the other {more} share one, {OTHERS_NAME!r}"
-    return [
-        f"{leaders} brokers may lead the run's partitions, and latency is kept apart for {names}"
-    ]
-
-
-# --- Whether the cluster that a plan ships its records to answers.
-
-
-def ship_warnings(ship: Ship | None, clock: Clock) -> list[str]:
-    """Return that it does not, if so; one that is measured was asked already. No topic is made."""
-    if ship is None or not ship.bootstrap_servers:
-        return []
-    try:
-        SamplesClients(ship, "soakd", clock).ask()
-    except BrokerError as error:
-        return [f"ship: {error}; until one does, records wait on this host's disk"]
-    return []
-
-
-# --- A plan as `soak check --show` prints it: every default, where each secret is, and never a secret itself.
-
 _SECRET_KEY = re.compile(r"password|passphrase|secret|jaas|(^|[._])token$|(^|\.)key(\.pem)?$")
-
-
-def masked_text(plan: AnyPlan) -> str:
-    """Return the text of a plan, which is one again unless a secret stands in it."""
-    return text.to_yaml(_masked(text.body(plan)))
-
-
-def _masked(value: object, key: str = "") -> object:
-    if isinstance(value, dict):
-        return {name: _masked(item, str(name)) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_masked(item, key) for item in value]
-    is_secret = isinstance(value, str) and value and not is_secret_reference(value)
-    return "***" if is_secret and _SECRET_KEY.search(key) else value
-
-
-# --- `soak check` of a host that only probes: its plan, what it asks and where it ships, clock and drives.
-
-
-def check_probe_host(path: Path, plan: ProbePlan, document: Document) -> None:
-    """Refuse what is wrong, and print what there is to know.
-
-    Raises:
-        PlanError: with file, line and key.
-    """
-    check_runs_folder(plan, document, Path(plan.run_directory))
-    check_probe_folders(plan, document)
-    check_probe_settings(plan, document)
-    print(f"{path}: good. A host that only probes: {', '.join(plan.probes)}.")
-    clock = SystemClock()
-    for lacking in (*probe_warnings(plan, clock), *ship_warnings(plan.ship, clock)):
-        print(f"Warning: {lacking}.")
-    print("\n".join(host.host_lines(broker_folders(plan))))
 
 
 def run_check(
@@ -120,12 +55,12 @@ def _run_check(
     plan: Path, show: bool, scale: str, duration: str, drives: bool, run_dir: Path | None
 ) -> None:
     if run_dir is not None and not drives:
-        raise PlanError("--run-dir: is where --drives keeps what it finds, and goes with it")
+        raise PlanError("--run-dir needs --drives, whose result it stores")
     probe_plan = load_probe_plan(plan)
-    if probe_plan is not None:  # it knows no more of the run
+    if probe_plan is not None:
         for option, value in {"--scale": scale, "--duration": duration}.items():
             if value:
-                raise PlanError(f"{option}: a host that only probes has no load to cut")
+                raise PlanError(f"{option}: the plan of a probe host has no load")
         with _after_plan(probe_plan[0] if show else None):
             if drives:
                 host.check_drives(probe_plan[0], run_dir)
@@ -142,7 +77,7 @@ def _run_check(
 
 @contextlib.contextmanager
 def _without_client_logs() -> Iterator[None]:
-    """Keep what clients log of themselves from the terminal: a message names the cause, once."""
+    """Keep the log lines of clients from the terminal: an error names the cause once."""
     logging.disable(logging.ERROR)
     try:
         yield
@@ -152,7 +87,7 @@ def _without_client_logs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _after_plan(plan: AnyPlan | None) -> Iterator[None]:
-    """Print the plan, if any, and leave stdout to it alone: what is told of it goes to stderr then."""
+    """Print the plan, if given, and send everything else to stderr."""
     if plan is None:
         yield
         return
@@ -162,52 +97,114 @@ def _after_plan(plan: AnyPlan | None) -> Iterator[None]:
 
 
 def _print_summary(plan_file: PlanFile, drives: bool, run_dir: Path | None) -> None:
-    """Print what there is to know of a plan that was not refused."""
+    """Print load, durability, forecast, warnings and the state of this host for a plan that passed the checks."""
     clock = SystemClock()
-    found, name = plan_file.plan, plan_file.document.name
-    where = "a lab broker on this machine" if found.lab else "the cluster that it names"
-    lengths, table = found.phases, profile_table(plan_file)
+    plan, name = plan_file.plan, plan_file.document.name
+    where = "a lab broker on this machine" if plan.lab else "the cluster that it names"
+    lengths, table = plan.phases, profile_table(plan_file)
     print(
-        f"{name}: good. {soak_rate_text(found, table)} against {where}, "
+        f"{name}: good. {soak_rate_text(plan, table)} against {where}, "
         f"warm-up {format_duration(lengths.warm_up)}, soak {format_duration(lengths.soak)}."
     )
-    _print_windows(found)
-    if found.lab is None:
-        promised = durability.level_text(guarantees.read_durability(found, plan_file.document))
-        print(f"Durability: {promised}; `soak audit {name}` says why.")
-        for lacking in (
-            *probe_warnings(found, clock),
-            *leader_warnings(found, connect(found, clock)),
-        ):
-            print(f"Warning: {lacking}.")
-    foreseen = guarantees.forecast_plan(found, table, Path(found.run_directory))
-    print("\n".join(foreseen.lines))
-    beyond = (
-        *foreseen.warnings,
+    _print_windows(plan)
+    if plan.lab is None:
+        level = durability.level_text(guarantees.read_durability(plan, plan_file.document))
+        print(f"Durability: {level}; `soak audit {name}` gives the reasons.")
+        _print_warnings(*probe_warnings(plan, clock), *leader_warnings(plan, connect(plan, clock)))
+    forecast = guarantees.forecast_plan(plan, table, Path(plan.run_directory))
+    print("\n".join(forecast.lines))
+    _print_warnings(
+        *forecast.warnings,
         *limit_warnings(plan_file),
-        *_unused_settings(found),
-        *_no_sinks(found),
+        *_unused_settings(plan),
+        *_no_sinks(plan),
+        *ship_warnings(plan.ship, clock),
     )
-    for warning in (*beyond, *ship_warnings(found.ship, clock)):
-        print(f"Warning: {warning}.")
-    print("\n".join(host.host_lines([] if drives else host.drive_folders(found))))
+    print("\n".join(host.host_lines([] if drives else host.drive_folders(plan))))
     if drives:
-        host.check_drives(found, run_dir)
+        host.check_drives(plan, run_dir)
+
+
+def _print_warnings(*warnings: str) -> None:
+    for warning in warnings:
+        print(f"Warning: {warning}.")
+
+
+def leader_warnings(plan: Plan, broker: LeaderSource) -> list[str]:
+    """Return a warning if some brokers share one latency series; empty if the cluster does not list brokers."""
+    try:
+        leaders = min(broker.broker_count(), plan.topic.total_partitions)
+    except BrokerError:  # Pulsar lists its brokers for superusers alone
+        return []
+    more = leaders - MAX_LEADERS
+    if more <= 0:
+        return []
+    return [
+        (
+            f"latency is recorded separately only for the {MAX_LEADERS} of {leaders} brokers that lead most of the "
+            f"run's partitions; the other {more} share the series {OTHERS_NAME!r}"
+        )
+    ]
+
+
+def ship_warnings(ship: Ship | None, clock: Clock) -> list[str]:
+    """Return a warning if the cluster that records are shipped to does not answer; create no topic.
+
+    Without `ship.bootstrap_servers` that is the measured cluster, which was checked before.
+    """
+    if ship is None or not ship.bootstrap_servers:
+        return []
+    try:
+        SamplesClients(ship, "soakd", clock).ask()
+    except BrokerError as error:
+        return [f"ship: {error}; until it answers, records wait on the disk of this host"]
+    return []
+
+
+def masked_text(plan: AnyPlan) -> str:
+    """Return the plan as YAML with every default; secrets that it contains are masked."""
+    return text.to_yaml(_masked(text.body(plan)))
+
+
+def _masked(value: object, key: str = "") -> object:
+    if isinstance(value, dict):
+        return {name: _masked(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(item, key) for item in value]
+    is_secret = isinstance(value, str) and value and not is_secret_reference(value)
+    return "***" if is_secret and _SECRET_KEY.search(key) else value
+
+
+def check_probe_host(path: Path, plan: ProbePlan, document: Document) -> None:
+    """Check the plan of a probe host, and print the result.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    check_runs_folder(plan, document, Path(plan.run_directory))
+    check_probe_folders(plan, document)
+    check_probe_settings(plan, document)
+    print(f"{path}: good. Probe host with {', '.join(plan.probes)}.")
+    clock = SystemClock()
+    _print_warnings(*probe_warnings(plan, clock), *ship_warnings(plan.ship, clock))
+    print("\n".join(host.host_lines(broker_folders(plan))))
 
 
 def _unused_settings(plan: Plan) -> list[str]:
-    """Return what of the plan will change nothing."""
+    """Return a warning about settings of the plan that have no effect."""
     if not (plan.topic.use_existing and plan.topic.settings):
         return []
     names = ", ".join(plan.topic.settings)
-    return [f"topic.settings ({names}) are not set: a topic that is there keeps its own"]
+    return [f"topic.settings ({names}) have no effect: an existing topic keeps its own settings"]
 
 
 def _no_sinks(plan: Plan) -> list[str]:
-    """Return that nobody will be told, if so: a soak runs while its people sleep."""
+    """Return a warning if the plan has no sinks."""
     if plan.sinks:
         return []
-    return ["sinks is empty: nobody is told of what is found, which stands in the run folder alone"]
+    return [
+        "sinks is empty: findings are only written to the run folder, and no notification is sent"
+    ]
 
 
 def _print_windows(plan: Plan) -> None:

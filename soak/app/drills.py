@@ -130,7 +130,7 @@ class Injected:
         if self.pool is not None:
             self.pool.look(self.clock.wall_ns())
 
-    def lift(self) -> None:
+    def undo(self) -> None:
         self.injection.close()
 
     def end(self, folder: RunFolder) -> None:

@@ -49,133 +49,38 @@ from soak.store.run_folder import (
 )
 from soak.supervisor.run import GaveUpError, Supervisor
 
-_VERDICT_STYLES = {"clean": "bold green", "regressed": "bold red", "inconclusive": "bold yellow"}
-
-
-def read_summary(folder: RunFolder) -> dict[str, Any]:
-    """Return `summary.json`."""
-    body: dict[str, Any] = json.loads(folder.summary.read_text())
-    return body
-
-
-def show_outcome(console: Console, folder: RunFolder) -> None:
-    """Print the outcome, or how to have one; every line stands alone in a log."""
-    if not folder.summary.exists():  # the report was interrupted too
-        _print_line(
-            console, f"there is no report of this run; `soak report {folder.path}` makes it"
-        )
-        return
-    summary = read_summary(folder)
-    verdict = str(summary["verdict"])
-    console.print()
-    console.print(f"verdict: {verdict}", style=_VERDICT_STYLES.get(verdict), highlight=False)
-    _print_line(console, str(summary["headline"]))
-    for found in summary["findings"]:
-        _show_finding(console, found)
-    audit = ", ".join(f"{key} {wording.known(value)}" for key, value in summary["audit"].items())
-    _print_line(console, f"audit: {audit}")
-    coverage = summary["coverage"]
-    _print_line(
-        console,
-        f"coverage: {coverage['seconds']} s, {wording.counted(len(coverage['gaps']), 'gap')}, "
-        f"{coverage['untrusted_seconds']} s untrusted",
-    )
-    _print_line(console, f"report: {folder.report}")
-
-
-def show_checks(console: Console, title: str, rows: list[tuple[str, str, str, bool]]) -> None:
-    """Print what a drill expected against what was found."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for heading in ("", "expected", "found", ""):
-        table.add_column(heading, overflow="fold")
-    for subject, expected, found, is_met in rows:
-        cells = (subject, expected, found, "ok" if is_met else "MISSED")
-        table.add_row(*map(Text, cells))  # what failed may hold brackets, which are no markup
-    console.print(table)
-
-
-def _show_finding(console: Console, found: dict[str, Any]) -> None:
-    labels = dict(found["labels"])
-    source = labels.pop("source", "")
-    series = str(SeriesId(source, found["metric"], tuple(labels.items())))
-    before, after = _number(found["before"]), _number(found["after"])
-    moved = wording.level_text(series, found["kind"], before, after)
-    _print_line(
-        console,
-        f"finding: {wording.title_with_source(series)} {moved} at {found['at']}, "
-        f"cause {found['cause']}, {found['state']}"
-        + wording.not_counted_note(is_about_cluster=found["is_about_cluster"]),
-    )
-    for item in found["evidence"]:
-        _print_line(console, f"  - {item['text'] if isinstance(item, dict) else item}")
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _print_line(console: Console, text: str) -> None:
-    console.print(wording.printable(text), markup=False, highlight=False, soft_wrap=True)
-
-
-# --- The report of a folder whose run may end, or give way to another one, while it is made.
-
-UNFINISHED_STATES = ("beginning", "running")
-
-
-def make_report(run_dir: Path, make: Callable[[Path], int]) -> tuple[int, RunFolder]:
-    """Make a report; return its exit code and whose it is.
-
-    It is made once more where a run has ended meanwhile: who asked for that one's report has found this
-    one under way, and asks no more.
-
-    Raises:
-        SoakError: this is no run folder, or the report cannot be made.
-    """
-    folder = RunFolder(run_dir.resolve())
-    while True:
-        state = read_run(folder).state
-        code = make(folder.path)
-        if read_run(folder).state != state:
-            continue
-        newest = RunFolder(run_dir.resolve())  # where a link such as `current` leads by now
-        if newest == folder or read_run(newest).state in UNFINISHED_STATES:
-            return code, folder
-        folder = newest
-
-
-# --- One run from the plan to the verdict: lab, topic, daemons, live view, report.
-
-LOG = logging.getLogger("soak.cli.session")
+LOG = logging.getLogger(__name__)
 EXIT_INTERRUPTED = 130
 DAEMON_END_TIMEOUT_SECONDS = 60
 LEAD_NS = 7 * SECOND_NS
-"""The first message is due this long after the daemons are started: all of them are ready by then, and most
-of Spark's start, which takes a whole core, is over."""
+"""The first message is due this long after the daemons start: by then all of them are ready, and most of
+Spark's start, which takes a whole core, is over."""
 POLL_NS = SECOND_NS
 REPORT_TIMEOUT_NS = 900 * SECOND_NS
 VERDICT_CODES = (0, 3, 4)
+UNFINISHED_STATES = ("beginning", "running")
+_VERDICT_STYLES = {"clean": "bold green", "regressed": "bold red", "inconclusive": "bold yellow"}
 
 
 class SideTask(Protocol):
-    """What goes on beside a run, in the main thread."""
+    """A task that accompanies a run in the main thread, such as the fault of a drill."""
 
     def poll(self) -> None:
-        """Do what is due; called about once a second while the load lasts."""
+        """Do what is due; called about once a second during the load."""
         ...
 
-    def lift(self) -> None:
-        """Undo what was done to the cluster, as the run is cut short; nothing is done to it any more."""
+    def undo(self) -> None:
+        """Undo every change to the cluster, because the run is stopped early."""
         ...
 
     def end(self, folder: RunFolder) -> None:
-        """Do what is left, once the detector has ended."""
+        """Complete the task after the detector has ended."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartedRun:
-    """A run whose load is about to begin."""
+    """A run whose daemons are started and whose load is about to begin."""
 
     run: Run
     lab: Lab | None
@@ -184,35 +89,49 @@ class StartedRun:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SideTaskFactory:
-    """How what goes on beside a run begins, once the run's daemons are started."""
+    """How to begin a side task, and the extra environment of the daemons that measure."""
 
     begin: Callable[[StartedRun, ExitStack], SideTask]
-    environment: Mapping[str, str]  # of the daemons that measure, beside ours
+    environment: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """How a run went: `code` as the report says it, before any drill is judged."""
+    """The exit code of a run, as its report gives it, and its folder."""
 
     code: int
     folder: RunFolder
-    is_part: bool = False  # of a run over several hosts: it has no report here
+    is_part: bool = False  # of a run over several hosts, which has no report here
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ForegroundRun:
+    """A run that this process supervises; `stack` stops what was started for it."""
+
+    plan_file: PlanFile
+    folder: RunFolder
+    run: Run
+    part: Part
+    view: View
+    stack: ExitStack
+    lab: Lab | None = None
+    side_task: SideTaskFactory | None = None
 
 
 def run_plan(
     plan_file: PlanFile,
     run_dir: Path | None,
     console: Console,
-    company: SideTaskFactory | None = None,
+    side_task: SideTaskFactory | None = None,
     part: Part = WHOLE,
 ) -> FinishedRun:
-    """Run a plan, or this host's part of it, to its end, or to SIGINT or SIGTERM, and report on it.
+    """Run a plan, or the part of this host, until its end or SIGINT or SIGTERM, and report on it.
 
-    Until the load begins an interrupt ends everything at once; from then on it ends the run in order,
-    with a report of what there is; while the report is made it ends that.
+    Before the load begins an interrupt stops everything at once; during the load it ends the run in order and
+    the report is created; during the report it stops the report.
 
     Raises:
-        PlanError: before the first side effect, or when the cluster refuses what the plan asks.
+        PlanError: before the first side effect, or when the cluster rejects a request of the plan.
         SoakError: the lab, a daemon or the report failed.
     """
     clock = SystemClock()
@@ -226,38 +145,64 @@ def run_plan(
         preflight.check_cluster_answers(plan_file)
     folder = preflight.check_run_folder(plan_file, run_dir or runs / f"{run.name}-{run.id}")
     with _claimed_folder(folder, run.name, console) as (view, stack):
-        return _start_run(plan_file, folder, run, view, stack, company, part)
+        lab = _started_lab(plan_file.plan, folder, view, stack)
+        plan = resolve_plan(plan_file.plan, lab, run)
+        write_plan(folder, plan)
+        copy_profile(plan_file, folder)
+        write_run(folder, dataclasses.replace(run, state="beginning"))  # before topics are created
+        check_run_drives(plan, lab, folder, part, "before", view.note)
+        prepare_cluster(plan_file, plan, folder, part, run)
+        check_lead_time(part, clock.wall_ns(), LEAD_NS)
+        start_wall_ns = part.start_wall_ns or clock.wall_ns() + LEAD_NS
+        run = dataclasses.replace(run, start_wall_ns=start_wall_ns)
+        write_run(folder, run)
+        return supervise(
+            ForegroundRun(
+                plan_file=dataclasses.replace(plan_file, plan=plan),
+                folder=folder,
+                run=run,
+                part=part,
+                view=view,
+                stack=stack,
+                lab=lab,
+                side_task=side_task,
+            )
+        )
 
 
 def resume_run(folder: RunFolder, console: Console, only: tuple[str, ...] = ()) -> FinishedRun:
-    """Go on with a run that was cut short, by its own plan and on its own schedule, as `execute` does.
+    """Resume an interrupted run with its own plan and schedule, and follow it as `run_plan` does.
 
     Raises:
-        PlanError: the plan has no such daemon, the run's broker went with it, or `only` is of a whole run.
+        PlanError: the plan has no such daemon, the run used a lab, or `only` was given for a whole run.
         SoakError: another process runs it, it is over, or a daemon or the report failed.
     """
     run, plan_file = read_run(folder), read_plan_file(folder)
     part = resumed_part(run, only)
     part.roles(plan_file)
     if plan_file.plan.lab is not None:
-        raise plan_file.error("lab", "the lab's broker went down with its run: begin a new one")
+        raise plan_file.error("lab", "the lab's broker stopped with its run: start a new run")
     with _claimed_folder(folder, run.name, console) as (view, stack):
         if read_run(folder).state != "running":
-            raise SoakError(f"{folder.path}: run {run.id} does not go on, its state is {run.state}")
+            raise SoakError(f"{folder.path}: run {run.id} cannot be resumed: it is {run.state}")
         topics.check_same_topics(folder, plan_file.plan, connect(plan_file.plan, SystemClock()))
         if part.only != run.only:
             run = dataclasses.replace(run, only=part.only)
             write_run(folder, run)
-        whose = f"{', '.join(part.only)} of " if part.only else ""
-        view.note(f"going on with {whose}run {run.id}")
-        return _run_to_end(plan_file, folder, run, None, view, stack, None, part)
+        daemons = f"{', '.join(part.only)} of " if part.only else ""
+        view.note(f"resuming {daemons}run {run.id}")
+        return supervise(
+            ForegroundRun(
+                plan_file=plan_file, folder=folder, run=run, part=part, view=view, stack=stack
+            )
+        )
 
 
 @contextmanager
 def _claimed_folder(
     folder: RunFolder, name: str, console: Console
 ) -> Iterator[tuple[View, ExitStack]]:
-    """Have a run folder for ourselves, and the terminal for the view; the log goes into the folder."""
+    """Lock a run folder, send the log there, and show the view on the terminal."""
     with ExitStack() as stack:
         stack.enter_context(
             host.full_drive_errors(folder.path, "a run needs its `free_space_floor`")
@@ -275,125 +220,8 @@ def _claimed_folder(
         yield view, stack
 
 
-def _start_run(
-    plan_file: PlanFile,
-    folder: RunFolder,
-    run: Run,
-    view: View,
-    stack: ExitStack,
-    company: SideTaskFactory | None,
-    part: Part,
-) -> FinishedRun:
-    clock = SystemClock()
-    plan = plan_file.plan
-    lab = _started_lab(plan, folder, view, stack)
-    plan = resolve_plan(plan, lab, run)
-    write_plan(folder, plan)
-    copy_profile(plan_file, folder)
-    write_run(folder, dataclasses.replace(run, state="beginning"))  # what is made is known as ours
-    check_run_drives(plan, lab, folder, part, "before", view.note)
-    prepare_cluster(plan_file, plan, folder, part, run)
-    check_lead_time(part, clock.wall_ns(), LEAD_NS)
-    run = dataclasses.replace(run, start_wall_ns=part.start_wall_ns or clock.wall_ns() + LEAD_NS)
-    write_run(folder, run)
-    begun = dataclasses.replace(plan_file, plan=plan)
-    return _run_to_end(begun, folder, run, lab, view, stack, company, part)
-
-
-def _run_to_end(
-    plan_file: PlanFile,
-    folder: RunFolder,
-    run: Run,
-    lab: Lab | None,
-    view: View,
-    stack: ExitStack,
-    company: SideTaskFactory | None,
-    part: Part,
-) -> FinishedRun:
-    """Start the daemons of a run that was begun, and see to its end."""
-    clock, plan = SystemClock(), plan_file.plan
-    # A drill stops daemons on purpose.
-    watch = None if company else stack.enter_context(ChildWatchdog(clock, START_LIMIT_NS))
-    supervisor = Supervisor(
-        folder,
-        clock,
-        roles=part.roles(plan_file),
-        on_death=lambda name, how: view.note(f"{name} died ({how}), started again"),
-        measuring_environment=None if company is None else company.environment,
-        watchdog=watch,
-        load_from_wall_ns=run.start_wall_ns,
-    )
-    stack.callback(remove_metrics_targets, folder.path)
-    stack.callback(supervisor.close)
-    stop = stop_event()
-    supervisor.start()
-    watcher = Watcher(folder, plan, run.id, grid_of(folder, run, clock), clock)
-    beside: SideTask | None = None
-    failure: GaveUpError | None = None
-    state = "ended"
-    try:
-        with _failed_on_error(folder, run):
-            if company is not None:
-                beside = company.begin(StartedRun(run, lab, supervisor.pids), stack)
-            if _watch_until_over(supervisor, watcher, view, stop, clock, beside):
-                state = "interrupted"
-    except GaveUpError as error:
-        failure, state = error, "failed"
-        view.note("giving up; the report will tell what there is")
-        _stop_early(supervisor, beside)
-        _notify_give_up(plan, folder, run, str(error).partition(";")[0])
-    view.note("the load has ended; the detector reads what is left")
-    supervisor.finish()
-    supervisor.close()
-    if beside is not None:
-        beside.end(folder)
-    if state == "ended":
-        check_run_drives(plan, lab, folder, part, "after", view.note)
-    if lab is not None:
-        lab.stop()
-    write_run(folder, dataclasses.replace(run, state=state))
-    _note_kept_topics(folder, lab, view)
-    view.show(watcher.look())
-    if part.only:
-        if failure is not None:
-            raise failure
-        view.note(
-            f"a part of run {run.id}: `soak merge` puts the parts together, then `soak report`"
-        )
-        return FinishedRun(EXIT_INTERRUPTED if state == "interrupted" else 0, folder, is_part=True)
-    view.note("making the report")
-    stop.clear()  # the first interrupt ended the load, the next one ends the report
-    code = _run_report_process(folder, stop)
-    if failure is not None:
-        raise failure
-    return FinishedRun(EXIT_INTERRUPTED if state == "interrupted" else code, folder)
-
-
-def _note_kept_topics(folder: RunFolder, lab: Lab | None, view: View) -> None:
-    if lab is None and read_created_topics(folder).asked:
-        view.note(f"the run's topics stay: `soak clean {folder.path}` deletes them")
-
-
-def _notify_give_up(plan: Plan, folder: RunFolder, run: Run, why: str) -> None:
-    """Have it told to those who are not at this terminal."""
-    try:
-        queue_run_aborted(folder, plan, run, SystemClock(), why)
-    except FindingsError as error:
-        LOG.warning("not_told why=%r error=%s", why, error)
-
-
-@contextmanager
-def _failed_on_error(folder: RunFolder, run: Run) -> Iterator[None]:
-    """Let a run that cannot go on not be taken for one that does."""
-    try:
-        yield
-    except SoakError:
-        write_run(folder, dataclasses.replace(run, state="failed"))
-        raise
-
-
 def _started_lab(plan: Plan, folder: RunFolder, view: View, stack: ExitStack) -> Lab | None:
-    """Start what the plan wants on this machine; the stack stops it."""
+    """Start the lab of a plan, if it has one; the stack stops it."""
     if plan.lab is None:
         return None
     fetch(plan.lab.broker, view.note)
@@ -414,41 +242,159 @@ def _started_lab(plan: Plan, folder: RunFolder, view: View, stack: ExitStack) ->
     return lab
 
 
-def _watch_until_over(
+def supervise(current: ForegroundRun) -> FinishedRun:
+    """Start the daemons of a run, follow it to its end, and report on it.
+
+    Raises:
+        SoakError: the side task, a daemon or the report failed.
+    """
+    clock, folder, view = SystemClock(), current.folder, current.view
+    supervisor = _supervisor(current, clock)
+    current.stack.callback(remove_metrics_targets, folder.path)
+    current.stack.callback(supervisor.close)
+    stop = stop_event()
+    supervisor.start()
+    grid = grid_of(folder, current.run, clock)
+    watcher = Watcher(folder, current.plan_file.plan, current.run.id, grid, clock)
+    state, failure = _follow_load(current, supervisor, watcher, stop, clock)
+    if state == "ended":
+        check_run_drives(
+            current.plan_file.plan, current.lab, folder, current.part, "after", view.note
+        )
+    if current.lab is not None:
+        current.lab.stop()
+    write_run(folder, dataclasses.replace(current.run, state=state))
+    if current.lab is None and read_created_topics(folder).asked:
+        view.note(f"the topics of the run stay: `soak clean {folder.path}` deletes them")
+    view.show(watcher.look())
+    return _conclude(current, state, failure, stop)
+
+
+def _supervisor(current: ForegroundRun, clock: SystemClock) -> Supervisor:
+    view, side_task = current.view, current.side_task
+    # The fault of a drill may stop daemons for longer than a watchdog allows.
+    watchdog = (
+        current.stack.enter_context(ChildWatchdog(clock, START_LIMIT_NS))
+        if side_task is None
+        else None
+    )
+    return Supervisor(
+        current.folder,
+        clock,
+        roles=current.part.roles(current.plan_file),
+        on_death=lambda name, how: view.note(f"{name} died ({how}), restarted"),
+        measuring_environment=None if side_task is None else side_task.environment,
+        watchdog=watchdog,
+        load_from_wall_ns=current.run.start_wall_ns,
+    )
+
+
+def _follow_load(
+    current: ForegroundRun,
+    supervisor: Supervisor,
+    watcher: Watcher,
+    stop: threading.Event,
+    clock: SystemClock,
+) -> tuple[str, GaveUpError | None]:
+    """Follow a run until its daemons have ended; return its final state, and why it was aborted, if so."""
+    side_task: SideTask | None = None
+    failure: GaveUpError | None = None
+    state = "ended"
+    try:
+        with _failed_on_error(current):
+            if current.side_task is not None:
+                started = StartedRun(current.run, current.lab, supervisor.pids)
+                side_task = current.side_task.begin(started, current.stack)
+            if watch_load(supervisor, watcher, current.view, stop, clock, side_task):
+                state = "interrupted"
+    except GaveUpError as error:
+        failure, state = error, "failed"
+        current.view.note("aborting the run; the report covers what was recorded")
+        _stop_early(supervisor, side_task)
+        _queue_abort(current, str(error).partition(";")[0])
+    current.view.note("the load has ended; the detector reads the remaining records")
+    supervisor.finish()
+    supervisor.close()
+    if side_task is not None:
+        side_task.end(current.folder)
+    return state, failure
+
+
+def watch_load(
     supervisor: Supervisor,
     watcher: Watcher,
     view: View,
     stop: threading.Event,
     clock: SystemClock,
-    beside: SideTask | None,
+    side_task: SideTask | None,
 ) -> bool:
-    """Watch over the daemons until the load is over; return True when it was stopped early."""
+    """Watch the daemons until the load is over; return whether it was stopped early."""
     while not stop.is_set():
         if supervisor.poll():
             return False
-        if beside is not None:
-            beside.poll()
+        if side_task is not None:
+            side_task.poll()
         seen = watcher.look()
         view.show(seen)
         if seen.end_k is not None and seen.k > seen.end_k + DAEMON_END_TIMEOUT_SECONDS:
             view.note("a daemon does not end; stopping it")
-            _stop_early(supervisor, beside)
+            _stop_early(supervisor, side_task)
             return False
         stop.wait((POLL_NS - clock.mono_ns() % POLL_NS) / SECOND_NS)
-    view.note("stopping: the report will tell what there is")
-    _stop_early(supervisor, beside)
+    view.note("stopping; the report covers what was recorded")
+    _stop_early(supervisor, side_task)
     return True
 
 
-def _stop_early(supervisor: Supervisor, beside: SideTask | None) -> None:
-    """End the load; first what keeps a daemon waiting is undone, such as a drive that answers nothing."""
-    if beside is not None:
-        beside.lift()
+def _stop_early(supervisor: Supervisor, side_task: SideTask | None) -> None:
+    """End the load; first undo what would block a daemon, such as a drive that hangs."""
+    if side_task is not None:
+        side_task.undo()
     supervisor.stop()
 
 
+def _queue_abort(current: ForegroundRun, why: str) -> None:
+    """Queue a notification for people who are not at this terminal."""
+    try:
+        queue_run_aborted(current.folder, current.plan_file.plan, current.run, SystemClock(), why)
+    except FindingsError as error:
+        LOG.warning("notification_not_queued why=%r error=%s", why, error)
+
+
+@contextmanager
+def _failed_on_error(current: ForegroundRun) -> Iterator[None]:
+    """Mark a run as failed when it cannot continue, so that it does not look like a running one."""
+    try:
+        yield
+    except SoakError:
+        write_run(current.folder, dataclasses.replace(current.run, state="failed"))
+        raise
+
+
+def _conclude(
+    current: ForegroundRun, state: str, failure: GaveUpError | None, stop: threading.Event
+) -> FinishedRun:
+    """Create the report of a whole run, and return how the run finished.
+
+    Raises:
+        SoakError: the run was aborted, or the report failed.
+    """
+    folder, view = current.folder, current.view
+    if current.part.only:
+        if failure is not None:
+            raise failure
+        view.note(f"this is a part of run {current.run.id}: next `soak merge`, then `soak report`")
+        return FinishedRun(EXIT_INTERRUPTED if state == "interrupted" else 0, folder, is_part=True)
+    view.note("creating the report")
+    stop.clear()  # the first interrupt ended the load, the next one ends the report
+    code = _run_report_process(folder, stop)
+    if failure is not None:
+        raise failure
+    return FinishedRun(EXIT_INTERRUPTED if state == "interrupted" else code, folder)
+
+
 def _run_report_process(folder: RunFolder, stop: threading.Event) -> int:
-    """Make the report in a process of its own; return its exit code, which is the verdict.
+    """Create the report in its own process; return its exit code, which is the verdict.
 
     Raises:
         SoakError: it failed, or took too long.
@@ -465,6 +411,87 @@ def _run_report_process(folder: RunFolder, stop: threading.Event) -> int:
     finally:
         children.kill(process)
     if process.returncode not in VERDICT_CODES:
-        again = f"see {log}; `soak report {folder.path}` makes it again"
-        raise SoakError(f"the report failed with exit code {process.returncode}; {again}")
+        retry = f"see {log}; `soak report {folder.path}` tries again"
+        raise SoakError(f"the report failed with exit code {process.returncode}; {retry}")
     return process.returncode
+
+
+def make_report(run_dir: Path, make: Callable[[Path], int]) -> tuple[int, RunFolder]:
+    """Create a report with `make`; return its exit code and the folder of its run.
+
+    It is created again when the run ended meanwhile, or another run ended and `run_dir` now links to it:
+    a caller who asked for that report found this one in progress and left.
+
+    Raises:
+        SoakError: no run folder, or the report cannot be created.
+    """
+    folder = RunFolder(run_dir.resolve())
+    while True:
+        state = read_run(folder).state
+        code = make(folder.path)
+        if read_run(folder).state != state:
+            continue
+        newest = RunFolder(run_dir.resolve())
+        if newest == folder or read_run(newest).state in UNFINISHED_STATES:
+            return code, folder
+        folder = newest
+
+
+def read_summary(folder: RunFolder) -> dict[str, Any]:
+    """Return `summary.json`."""
+    body: dict[str, Any] = json.loads(folder.summary.read_text())
+    return body
+
+
+def show_outcome(console: Console, folder: RunFolder) -> None:
+    """Print verdict, findings, audit and coverage of a run; every line stands alone in a log."""
+    if not folder.summary.exists():  # the report was interrupted too
+        _print_line(console, f"this run has no report; `soak report {folder.path}` creates it")
+        return
+    summary = read_summary(folder)
+    verdict = str(summary["verdict"])
+    console.print()
+    console.print(f"verdict: {verdict}", style=_VERDICT_STYLES.get(verdict), highlight=False)
+    _print_line(console, str(summary["headline"]))
+    for found in summary["findings"]:
+        _print_finding(console, found)
+    audit = ", ".join(f"{key} {wording.known(value)}" for key, value in summary["audit"].items())
+    _print_line(console, f"audit: {audit}")
+    coverage = summary["coverage"]
+    _print_line(
+        console,
+        f"coverage: {coverage['seconds']} s, {wording.counted(len(coverage['gaps']), 'gap')}, "
+        f"{coverage['untrusted_seconds']} s invalid",
+    )
+    _print_line(console, f"report: {folder.report}")
+
+
+def show_checks(console: Console, title: str, rows: list[tuple[str, str, str, bool]]) -> None:
+    """Print a table of what a drill expected and what was found."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for heading in ("", "expected", "found", ""):
+        table.add_column(heading, overflow="fold")
+    for subject, expected, found, is_met in rows:
+        cells = (subject, expected, found, "ok" if is_met else "MISSED")
+        table.add_row(*map(Text, cells))  # not markup: a cell may contain brackets
+    console.print(table)
+
+
+def _print_finding(console: Console, found: dict[str, Any]) -> None:
+    labels = dict(found["labels"])
+    source = labels.pop("source", "")
+    series = str(SeriesId(source, found["metric"], tuple(labels.items())))
+    before, after = (math.nan if found[at] is None else found[at] for at in ("before", "after"))
+    change = wording.level_text(series, found["kind"], before, after)
+    _print_line(
+        console,
+        f"finding: {wording.title_with_source(series)} {change} at {found['at']}, "
+        f"cause {found['cause']}, {found['state']}"
+        + wording.not_counted_note(is_about_cluster=found["is_about_cluster"]),
+    )
+    for item in found["evidence"]:
+        _print_line(console, f"  - {item['text'] if isinstance(item, dict) else item}")
+
+
+def _print_line(console: Console, text: str) -> None:
+    console.print(wording.printable(text), markup=False, highlight=False, soft_wrap=True)

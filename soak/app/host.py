@@ -34,14 +34,18 @@ from soak.sampling.scheduler import ProbeAnswer, ProbeReader
 from soak.store import run_folder
 from soak.store.run_folder import Run, RunFolder, read_run
 
-LOG = logging.getLogger("soak.cli.drives")
+LOG = logging.getLogger(__name__)
 DEFAULT_DRIVE_CHECK_NS = duration_ns("30s")
+READINGS = 3  # a second apart: rates need two, a probe with its own thread one more
+ANSWER_TIMEOUT_SECONDS = 3.0
+PLAIN_WIDTH = 100  # columns where there is no terminal
+_FULL_DRIVE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 Note = Callable[[str], None]
 
 
 def drive_folders(plan: AnyPlan) -> list[str]:
-    """Return the folders before a run began: a lab's brokers will keep their data below that for runs."""
+    """Return the folders whose drives are measured before a run; a lab keeps its data below the run folder."""
     is_lab = isinstance(plan, Plan) and plan.lab is not None
     return [nearest_existing(Path(plan.run_directory))] if is_lab else broker_folders(plan)
 
@@ -54,10 +58,10 @@ def measure_drives(
     say: Note,
     injected: Sequence[Path] = (),
 ) -> list[Measured]:
-    """Measure one drive after the other: side by side they would disturb each other.
+    """Measure one drive after another, because parallel measurements would disturb each other.
 
-    On none is less left than the plan's `free_space_floor`, at which a run may have ended; but drives that
-    are `injected` at these mount points are there to be filled, and may be smaller than that.
+    The measurement leaves the plan's `free_space_floor` free, except on drives that are `injected` at these
+    mount points: those exist to be filled, and may be smaller than the floor.
     """
     clock, host = SystemClock(), host_name()
     floored = replace(
@@ -74,10 +78,10 @@ def measure_drives(
 
 
 def check_drives(plan: AnyPlan, run_dir: Path | None) -> None:
-    """Measure the drives that a plan names, print what was found, and keep it where a run is named.
+    """Measure the drives that a plan names, print the result, and store it if a run is given.
 
     Raises:
-        PlanError: the plan names none.
+        PlanError: the plan names no drive.
     """
     folders = drive_folders(plan)
     if not folders:
@@ -102,7 +106,7 @@ def record_drives(
     say: Note,
     injected: Sequence[Path] = (),
 ) -> None:
-    """Measure, and keep what was found in a run's folder; a drive that cannot be measured ends no run."""
+    """Measure drives and store the result in a run folder; a drive that cannot be measured does not stop a run."""
     run_folder.append_drive_checks(
         folder, measure_drives(plan, folders, moment, length_ns, say, injected)
     )
@@ -112,7 +116,7 @@ def record_drives(
 
 
 def moment_of(run: Run, wall_ns: int) -> Moment:
-    """Return where an instant lies in a run."""
+    """Return whether an instant is before, during or after a run."""
     if run.state == "beginning":
         return "before"
     if run.state != "running":
@@ -121,7 +125,7 @@ def moment_of(run: Run, wall_ns: int) -> Moment:
 
 
 def nearest_existing(path: Path) -> str:
-    """Return the nearest folder at or above a path that is there."""
+    """Return the nearest existing folder at or above a path."""
     found = path.absolute()
     while not found.exists():
         found = found.parent
@@ -129,7 +133,7 @@ def nearest_existing(path: Path) -> str:
 
 
 def drive_line(one: Measured) -> str:
-    """Return what was measured, for a terminal."""
+    """Return a line for a terminal about one measured drive."""
     if one.fsync_p50_seconds is None or one.fsync_p99_seconds is None:
         return f"{one.name}: {one.trouble}"
     rate = (
@@ -144,17 +148,12 @@ def drive_line(one: Measured) -> str:
     return figures if one.state is None else f"{figures}; {one.state.words}"
 
 
-# --- A drive that takes no more, told in a line: what was to be written, which drive it is, what is needed.
-
-_FULL_DRIVE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-
 @contextmanager
 def full_drive_errors(folder: Path, needed: str) -> Iterator[None]:
-    """Tell of what is written below `folder` and not taken; `needed` says how much room there has to be.
+    """Name file, drive and free space when a write below `folder` fails; `needed` says how much is required.
 
     Raises:
-        RunFolderError: instead of the system's error.
+        RunFolderError: in place of the system's error.
     """
     try:
         yield
@@ -171,45 +170,46 @@ def full_drive_errors(folder: Path, needed: str) -> Iterator[None]:
 
 
 def _mount_point(path: Path) -> Path:
-    """Return where the filesystem that holds a path is mounted."""
+    """Return the mount point of the filesystem that contains a path."""
     while not path.is_mount():
         path = path.parent
     return path
 
 
-# --- What `soak check` tells of this machine: how its clock is kept, and how the brokers' drives are set up.
-
-
 def host_lines(
     folders: Sequence[str],
-    kept: Callable[[], Timex] = clock.read_timex,
-    look: Callable[[str], DriveState] = drive_state,
+    read_timex: Callable[[], Timex] = clock.read_timex,
+    read_drive: Callable[[str], DriveState] = drive_state,
 ) -> list[str]:
-    """Return a line each on the clock and on the drives of these folders; nothing is measured."""
+    """Return a line each about the clock and about the drives of these folders, without measuring."""
     return [
-        *_clock_line(kept),
-        *(line for several in group_by_filesystem(folders) for line in _drive_lines(several, look)),
+        _clock_line(read_timex),
+        *(
+            line
+            for directories in group_by_filesystem(folders)
+            for line in _drive_lines(directories, read_drive)
+        ),
     ]
 
 
-def _clock_line(kept: Callable[[], Timex]) -> Iterator[str]:
+def _clock_line(read_timex: Callable[[], Timex]) -> str:
     try:
-        kernel = kept()
+        kernel = read_timex()
     except NotAvailableError as error:
-        yield f"Clock: unknown, {error}."
-        return
+        return f"Clock: unknown, {error}."
     if kernel.is_synchronised:
-        yield f"Clock: kept, off by at most {amount(kernel.maxerror_seconds, 'seconds')}."
-    else:
-        yield (
-            "Warning: nobody keeps this host's clock (chrony, ntpd): latency between hosts and times "
-            "beside other hosts' mean little."
-        )
+        return f"Clock: synchronised, off by at most {amount(kernel.maxerror_seconds, 'seconds')}."
+    return (
+        "Warning: the clock of this host is not synchronised (chrony, ntpd): latencies between hosts are "
+        "unreliable, and times differ from those of other hosts."
+    )
 
 
-def _drive_lines(directories: tuple[str, ...], look: Callable[[str], DriveState]) -> Iterator[str]:
+def _drive_lines(
+    directories: tuple[str, ...], read_drive: Callable[[str], DriveState]
+) -> Iterator[str]:
     try:
-        state = look(directories[0])
+        state = read_drive(directories[0])
     except FileNotFoundError:
         yield f"Drive of {directories[0]}: not on this host."
         return
@@ -221,122 +221,115 @@ def _drive_lines(directories: tuple[str, ...], look: Callable[[str], DriveState]
     yield from (f"Warning: {warning}." for warning in warnings([here]))
 
 
-# --- What this machine can give, for a person: each probe with its numbers, or why it has none.
-
-READINGS = 3  # a second apart: rates need two, and a probe with a thread of its own one more
-PATIENCE_SECONDS = 3.0
-PLAIN_WIDTH = 100  # where there is no terminal
-
-
 @dataclass(slots=True)
 class ProbeReadings:
-    """What one probe gave in all its readings; `trouble` is what it said last."""
+    """The values of all readings of one probe; `error` is that of the last failed reading."""
 
     values: dict[Column, float] = field(default_factory=dict)
-    trouble: Exception | None = None
+    error: Exception | None = None
     is_hanging: bool = True
 
     @property
-    def word(self) -> str:
+    def status(self) -> str:
         """Return one word for the summary."""
         if self.is_hanging:
-            return "hanging"
-        if isinstance(self.trouble, NotAvailableError):
-            return "not here"
-        if self.trouble is not None:
+            return "no answer"
+        if isinstance(self.error, NotAvailableError):
+            return "not available"
+        if self.error is not None:
             return "failed"
-        return "here" if self.values else "silent"
+        return "available" if self.values else "no values"
 
 
 def read_probes(
-    probes: Mapping[str, Probe], clock: Clock, patience_seconds: float = PATIENCE_SECONDS
+    probes: Mapping[str, Probe], clock: Clock, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS
 ) -> dict[str, ProbeReadings]:
-    """Read every probe a few times, each on a thread of its own.
+    """Read every probe a few times, each on its own thread.
 
-    A thread that hangs is left behind: end the process by `os._exit`.
+    A thread may hang and stay: end the process with `os._exit`.
     """
     answers: SimpleQueue[ProbeAnswer] = SimpleQueue()
     turn = threading.Lock()
     readers = {
         name: ProbeReader(name, probe, answers, turn, clock) for name, probe in probes.items()
     }
-    seen = {name: ProbeReadings() for name in readers}
-    out: set[str] = set()
+    readings = {name: ProbeReadings() for name in readers}
+    unanswered: set[str] = set()
     try:
-        _read_rounds(readers, seen, out, answers, clock, patience_seconds)
-    finally:  # an interrupt too must leave no file of a probe behind
+        _read_rounds(readers, readings, unanswered, answers, clock, timeout_seconds)
+    finally:  # an interrupt must not leave files of a probe behind either
         for reader in readers.values():
             reader.close()
-        for name in readers.keys() - out:
+        for name in readers.keys() - unanswered:
             readers[name].wait(1.0)
-    for name, found in seen.items():
-        found.is_hanging = name in out
-    return seen
+    for name, one in readings.items():
+        one.is_hanging = name in unanswered
+    return readings
 
 
 def _read_rounds(
     readers: Mapping[str, ProbeReader],
-    seen: Mapping[str, ProbeReadings],
-    out: set[str],
+    readings: Mapping[str, ProbeReadings],
+    unanswered: set[str],
     answers: SimpleQueue[ProbeAnswer],
     clock: Clock,
-    patience_seconds: float,
+    timeout_seconds: float,
 ) -> None:
-    """Note what each reader answers; `out` holds the names of those that have not."""
+    """Store each reader's answer; `unanswered` has the names of the readers that are still busy."""
     begin_ns = clock.mono_ns()
     for number in range(READINGS):
         clock.sleep_until(begin_ns + number * SECOND_NS)
-        asked = readers.keys() - out
+        asked = readers.keys() - unanswered
         for name in asked:
             readers[name].ask()
-        out |= asked
-        while out & asked:  # what hung before is not waited for again
+        unanswered |= asked
+        while unanswered & asked:  # do not wait again for a reader that hung before
             try:
-                answer = answers.get(timeout=patience_seconds)
+                answer = answers.get(timeout=timeout_seconds)
             except Empty:
                 break
-            out.discard(answer.name)
-            _keep_answer(seen[answer.name], answer)
+            unanswered.discard(answer.name)
+            _store_answer(readings[answer.name], answer)
 
 
-def _keep_answer(seen: ProbeReadings, answer: ProbeAnswer) -> None:
-    """Keep what an answer gave.
+def _store_answer(readings: ProbeReadings, answer: ProbeAnswer) -> None:
+    """Store the values or the error of an answer.
 
     Raises:
         Exception: a bug in the probe.
     """
     if isinstance(answer.result, SoakError):
-        seen.trouble = answer.result
+        readings.error = answer.result
     elif isinstance(answer.result, Exception):
         raise answer.result
     else:
-        seen.values.update(answer.result.samples)
+        readings.values.update(answer.result.samples)
         if answer.result.samples:
-            seen.trouble = None
+            readings.error = None
 
 
-def show_probes(seen: Mapping[str, ProbeReadings], console: Console) -> None:
-    """Print a block a probe, and at the end which of them give something here."""
-    columns = [column for one in seen.values() for column in one.values]
+def print_probes(readings: Mapping[str, ProbeReadings], console: Console) -> None:
+    """Print a block for each probe, and a summary of which are available here."""
+    columns = [column for one in readings.values() for column in one.values]
     widest = max((len(column.metric) for column in columns), default=0)
-    for name, one in seen.items():
+    for name, one in readings.items():
         shared = _shared_labels(one)
         about = f"{name}: {_about(name)}"
         console.print(Text(about, style="bold"))
         if shared:
             console.print(Text(f"  {_labels_text(shared)}", style="dim"), soft_wrap=True)
-        for line in _troubles(one):
+        for line in _problems(one):
             console.print(Padding(Text(line, style="yellow"), (0, 0, 0, 2), expand=False))
         for column, value in one.values.items():
             labels = _labels_text(label for label in column.labels if label not in shared)
             line = f"  {column.metric:<{widest}}  {_number(value):>16}  {column.unit:<8}  {labels}"
             console.print(Text(line.rstrip()), soft_wrap=True)
         console.print()
-    words: dict[str, list[str]] = {"here": []}
-    for name, one in seen.items():
-        words.setdefault(one.word, []).append(name)
-    for word, names in words.items():
-        console.print(Text(f"{word}: {', '.join(names) or 'none'}"))
+    by_status: dict[str, list[str]] = {"available": []}
+    for name, one in readings.items():
+        by_status.setdefault(one.status, []).append(name)
+    for status, names in by_status.items():
+        console.print(Text(f"{status}: {', '.join(names) or 'none'}"))
 
 
 def plain_console() -> Console:
@@ -349,21 +342,21 @@ def _about(name: str) -> str:
     return (plugins.load("probes", name).__doc__ or "").partition("\n")[0]
 
 
-def _troubles(one: ProbeReadings) -> list[str]:
+def _problems(one: ProbeReadings) -> list[str]:
     if one.is_hanging:
-        return ["it has not answered: something that it reads hangs"]
-    if one.trouble is not None:
-        return [f"{one.word}: {one.trouble}"]
-    return [] if one.values else ["nothing to tell within these seconds"]
+        return ["no answer: a file or a server that it reads hangs"]
+    if one.error is not None:
+        return [f"{one.status}: {one.error}"]
+    return [] if one.values else ["no values within these seconds"]
 
 
 def _number(value: float) -> str:
-    """Return six digits of a number, or all that stand before the point."""
+    """Return a number with six significant digits, or all of its integer digits."""
     return f"{value:,.0f}" if abs(value) >= 10**6 else f"{value:,.6g}"
 
 
 def _shared_labels(one: ProbeReadings) -> list[tuple[str, str]]:
-    """Return the labels that all of a probe's numbers have, such as its folder: said once."""
+    """Return the labels that all values of a probe share, such as its folder: they are printed once."""
     every = [column.labels for column in one.values]
     return (
         [label for label in every[0] if all(label in labels for labels in every)] if every else []

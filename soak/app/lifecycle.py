@@ -41,9 +41,19 @@ from soak.store.run_folder import (
 )
 from soak.supervisor import run_end
 
+CLOSED_STATES = ("ended", "interrupted", "failed")
+SERVICE_LEAD_NS = 30 * SECOND_NS
+"""The first message is due this long after a run starts: units start one after another, including Spark."""
+MAX_DRIVE_CHECK_NS = 600 * SECOND_NS
+"""Limit for measuring all drives: systemd stops soak-start@ and soak-finish@ soon after."""
+CLOCK_TIMEOUT_NS = 600 * SECOND_NS
+"""Limit for the clock to be corrected; systemd stops soak-start@ some minutes later."""
+START_SPACE = "to start, a run needs the `free_space_floor` of its plan; to resume, a few KiB"
+CLOSE_SPACE = "to be closed, a run needs a few KiB"
+
 
 def new_run(plan: Plan, part: Part, clock: SystemClock) -> Run:
-    """Return a run with an id, which its topics' names and its folder carry: its own unless it is shared."""
+    """Return a new run; its id, which is part of its topic names and folder, is new unless hosts share it."""
     now = datetime.fromtimestamp(clock.wall_ns() / SECOND_NS, UTC)
     run_id = part.run_id or f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     return Run(
@@ -52,7 +62,7 @@ def new_run(plan: Plan, part: Part, clock: SystemClock) -> Run:
 
 
 def resolve_plan(plan: Plan, lab: Lab | None, run: Run) -> Plan:
-    """Return the plan as the daemons will read it: no name or address left open."""
+    """Return the plan that the daemons read, with every name and address filled in."""
     topic = plan.topic.name or f"soak-{run.id}"
     plan = dataclasses.replace(plan, topic=dataclasses.replace(plan.topic, name=topic))
     if lab is not None:
@@ -85,13 +95,13 @@ def prepare_cluster(
     part: Part,
     run: Run,
 ) -> None:
-    """Have the topics there, and keep what the target promises before the load begins."""
+    """Create the topics, and record durability, forecast and start offsets before the load begins."""
     clock = SystemClock()
     if part.is_first:
         if not plan.topic.use_existing:
-            is_named_by_us = not (plan_file.plan.topic.name or part.run_id)
+            has_own_names = not (plan_file.plan.topic.name or part.run_id)
             broker = connect(plan, clock)
-            topics.make_topics(plan_file, plan, folder, broker, has_own_names=is_named_by_us)
+            topics.create_topics(plan_file, plan, folder, broker, has_own_names=has_own_names)
         guarantees.record_durability(folder, plan, plan_file.document)
         guarantees.record_forecast(folder, plan, profile_table(plan_file))
     else:
@@ -107,7 +117,7 @@ def check_run_drives(
     moment: Moment,
     note: Callable[[str], None],
 ) -> None:
-    """Measure the drives of this host's brokers, if the plan wants it: the host that probes has them."""
+    """Measure the drives of the brokers if the plan asks for it and this host runs the probes."""
     if not plan.drive_check or (part.only and "probe" not in part.only):
         return
     nodes = lab.broker.nodes if lab else ()
@@ -117,29 +127,27 @@ def check_run_drives(
 
 
 def _await_topics(plan: Plan, run: Run, clock: SystemClock) -> None:
-    """Wait until the first host has made the topics.
+    """Wait until the first host has created the topics.
 
     Raises:
-        SoakError: they are not there when the load is due.
+        SoakError: they do not exist when the load is due to begin.
     """
     broker = connect(plan, clock)
     while len(broker.existing(plan.topic.names)) < plan.topic.count:
         if clock.wall_ns() > run.start_wall_ns:
-            raise SoakError(f"no host with conduct has made {plan.topic.names[0]} before the start")
+            raise SoakError(
+                f"the host with conduct did not create {plan.topic.names[0]} before the start"
+            )
         clock.sleep_until(clock.mono_ns() + SECOND_NS // 4)
 
 
-# --- Waits for a clock that a boot set wrong: the daemons read once a boot which second of the run it is.
-
-CLOCK_TIMEOUT_NS = 600 * SECOND_NS
-"""So long somebody may take to set it; soak-start@ is stopped some minutes later."""
-
-
 def await_clock(folder: RunFolder, own: Collection[str], clock: Clock) -> None:
-    """Return once it is later than what these sources of this host recorded of the run last.
+    """Wait until the clock of this host is past the last record of its own sources.
+
+    A boot may set the clock wrong, and the daemons compute the current interval from it once per boot.
 
     Raises:
-        SoakError: it has not become so in ten minutes.
+        SoakError: the clock is still behind after ten minutes.
     """
     recorded_ns = _last_record_ns(folder, own)
     deadline_ns = clock.mono_ns() + CLOCK_TIMEOUT_NS
@@ -148,27 +156,25 @@ def await_clock(folder: RunFolder, own: Collection[str], clock: Clock) -> None:
     while clock.wall_ns() < recorded_ns:
         if clock.mono_ns() >= deadline_ns:
             raise SoakError(
-                f"{folder.path}: the clock of this host says {wording.iso(clock.wall_ns())}, and the run "
-                f"has a record of {wording.iso(recorded_ns)}; nobody set it in {format_duration(CLOCK_TIMEOUT_NS)}"
+                f"{folder.path}: the clock of this host is at {wording.iso(clock.wall_ns())}, behind the last "
+                f"record of the run at {wording.iso(recorded_ns)}, and was not corrected within "
+                f"{format_duration(CLOCK_TIMEOUT_NS)}: set the clock and start again"
             )
         clock.sleep_until(clock.mono_ns() + SECOND_NS)
 
 
 def _last_record_ns(folder: RunFolder, own: Collection[str]) -> int:
-    """Return when the newest record was written, 0 where there is none."""
+    """Return the time of the newest record of these sources; 0 if there is none."""
     there = [name for name in sources(folder.journal) if name in own]
     newest = [found[0].at_ns for name in there if (found := last_record(folder.journal, name))]
     return max(newest, default=0)
 
 
-# --- Which run `soak run --resume` goes on with.
-
-
 def find_interrupted_run(plan: Plan, run_dir: Path | None, run_id: str = "") -> RunFolder:
-    """Return the folder of the plan's run that nobody ended and nobody runs: of many the newest.
+    """Return the folder of the plan's newest interrupted run, which `soak run --resume` resumes.
 
     Raises:
-        PlanError: there is none, or the folder that was named is not such a run.
+        PlanError: there is none, or the given folder is not such a run.
     """
     if run_dir is not None:
         return _check_resumable(plan, RunFolder(run_dir.absolute()))
@@ -179,12 +185,14 @@ def find_interrupted_run(plan: Plan, run_dir: Path | None, run_id: str = "") -> 
         try:
             run = read_run(folder)
         except RunFolderError:
-            continue  # a damaged one is not what is asked for, unless it is named
+            continue  # a damaged folder matters only if it is named
         if _is_interrupted(folder, run) and run.name == plan.name and run_id in ("", run.id):
             found.append((run.start_wall_ns, folder))
     if not found:
         which = f"run {run_id}" if run_id else f"run of the plan {plan.name}"
-        raise PlanError(f"--resume: no {which} below {runs} was cut short; name it with --run-dir")
+        raise PlanError(
+            f"--resume: no interrupted {which} below {runs}; name its folder with --run-dir"
+        )
     return max(found, key=lambda one: one[0])[1]
 
 
@@ -197,11 +205,11 @@ def _check_resumable(plan: Plan, folder: RunFolder) -> RunFolder:
         raise PlanError(f"--run-dir {folder.path} holds run {run.id} of plan {run.name}")
     if run.state != "running":
         raise PlanError(
-            f"--run-dir {folder.path}: run {run.id} does not go on, its state is {run.state}"
+            f"--run-dir {folder.path}: run {run.id} cannot be resumed: it is {run.state}"
         )
     if is_service_run(folder):
         raise PlanError(
-            f"--run-dir {folder.path}: run {run.id} is a service's, and goes on with `systemctl start "
+            f"--run-dir {folder.path}: run {run.id} belongs to systemd; resume it with `systemctl start "
             f"soak@{folder.path.parent.name}.target`"
         )
     return folder
@@ -211,29 +219,18 @@ def _is_interrupted(folder: RunFolder, run: Run) -> bool:
     return run.state == "running" and not is_in_use(folder)
 
 
-# --- A run whose daemons a service manager starts: how it begins, and what is done when it is over.
-
-CLOSED_STATES = ("ended", "interrupted", "failed")
-SERVICE_LEAD_NS = 30 * SECOND_NS
-"""The first message is due so long after the run began: units start one after the other, Spark among them."""
-MAX_DRIVE_CHECK_NS = 600 * SECOND_NS
-"""So long all drives together may be measured: soak-start@ and soak-finish@ are stopped soon after."""
-START_SPACE = "a run begins with its plan's `free_space_floor` there and goes on with a few KiB"
-CLOSE_SPACE = "a few KiB close the run"
-
-
 def start_run(path: Path, home: PlanHome, clock: SystemClock) -> None:
-    """Begin a run, unless one is there that is not over.
+    """Start a run whose daemons systemd starts, or resume the current run of the plan.
 
     Raises:
-        PlanError: before the first side effect, or when the cluster refuses what the plan asks.
-        SoakError: there is no room, the cluster does not answer, or the run that is there cannot go on, as
-            when this host's clock is behind what it recorded.
+        PlanError: before the first side effect, or when the cluster rejects a request of the plan.
+        SoakError: there is no space, the cluster does not answer, or the current run cannot be resumed, for
+            example because the clock of this host is behind its records.
     """
     try:
         with host.full_drive_errors(home.path, START_SPACE):
             _start_or_resume(path, home, clock)
-    except NotNowError as error:  # who began it may be a timer: people are to be told
+    except NotNowError as error:  # a timer may have started it: then people need a message
         raise SoakError(str(error)) from error
 
 
@@ -242,53 +239,55 @@ def _start_or_resume(path: Path, home: PlanHome, clock: SystemClock) -> None:
     with file_lock(home.path / "begin.lock", "this folder of runs"):
         over, folder = home.newest(*CLOSED_STATES), home.newest("running")
         if over is not None and home.wanted.exists():
-            home.want(())  # `soak service finish` closes it, and its report is made
-            print(f"run {read_run(over).id} is over and not yet closed; start again for a new one")
+            home.want(())  # `soak service finish` closes it, and its report is created
+            print(f"run {read_run(over).id} is over and is being closed; start again for a new run")
             return
         if folder is None:
-            home.leave()  # whatever comes of this, no daemon is to start on the run before
+            home.leave()  # even if this fails, no daemon may start on the previous run
             folder = _start_new(preflight.load_plan(path), home, clock)
-            print(f"run {read_run(folder).id} begins in {folder.path}")
+            print(f"run {read_run(folder).id} starts in {folder.path}")
         else:
             plan, run = _read_started_plan(folder), read_run(folder)
             if not has_grid(folder, run):
-                own = [f"{name}@{host_name()}" for name in plan.measuring]  # another's may be ahead
+                own = [
+                    f"{name}@{host_name()}" for name in plan.measuring
+                ]  # clocks of other hosts may be ahead
                 await_clock(folder, own, clock)
             topics.check_same_topics(folder, plan, connect(plan, clock))
-            print(f"run {run.id} goes on in {folder.path}, as its own plan.yaml says")
+            print(f"run {run.id} resumes in {folder.path}, with its own plan.yaml")
         home.want(service_units(_read_started_plan(folder)))
 
 
 def _read_started_plan(folder: RunFolder) -> Plan:
-    """Return the plan of a run that was begun.
+    """Return the plan of a run that was started before.
 
     Raises:
-        SoakError: it is damaged, which is no fault of who starts it: people are to be told.
+        SoakError: it is damaged. Not a PlanError: the caller did not cause it, and people need a message.
     """
     try:
         return read_plan(folder)
     except PlanError as error:
-        raise RunFolderError(f"the run does not go on: {error}") from error
+        raise RunFolderError(f"the run cannot be resumed: {error}") from error
 
 
 def _start_new(plan_file: PlanFile, home: PlanHome, clock: SystemClock) -> RunFolder:
-    """Begin a run, or go on with beginning it: what is on the cluster has its plan on disk before."""
+    """Start a run, or complete a start that was interrupted: its plan is on disk before topics are created."""
     if plan_file.plan.lab is not None:
-        raise plan_file.error("lab", "a lab's broker lives and dies with `soak run`")
+        raise plan_file.error("lab", "only `soak run` can start a lab")
     if plan_file.plan.name != home.path.name:
-        raise plan_file.error("name", f"is not {home.path.name}, by which the units know the plan")
+        raise plan_file.error("name", f"must be {home.path.name}, the instance name of the units")
     measured_ns = plan_file.plan.drive_check * len(broker_folders(plan_file.plan))
     if measured_ns > MAX_DRIVE_CHECK_NS:
         most = format_duration(MAX_DRIVE_CHECK_NS)
-        raise plan_file.error("drive_check", f"takes more than the {most} that the units wait for")
+        raise plan_file.error("drive_check", f"takes longer than {most}, the limit of the units")
     preflight.check_host(plan_file, home.path)
     check_limits(plan_file)
-    half = _partly_started(plan_file.plan, home)
-    preflight.check_cluster(plan_file, half)
-    run = read_run(half) if half else new_run(plan_file.plan, WHOLE, clock)
+    partial = _partly_started(plan_file.plan, home)
+    preflight.check_cluster(plan_file, partial)
+    run = read_run(partial) if partial else new_run(plan_file.plan, WHOLE, clock)
     run = dataclasses.replace(run, state="beginning")
     plan = resolve_plan(plan_file.plan, None, run)
-    folder = half or preflight.check_run_folder(plan_file, home.path / f"{run.name}-{run.id}")
+    folder = partial or preflight.check_run_folder(plan_file, home.path / f"{run.name}-{run.id}")
     folder.logs.mkdir(parents=True, exist_ok=True)
     write_plan(folder, plan)
     copy_profile(plan_file, folder)
@@ -302,35 +301,35 @@ def _start_new(plan_file: PlanFile, home: PlanHome, clock: SystemClock) -> RunFo
 
 
 def _partly_started(plan: Plan, home: PlanHome) -> RunFolder | None:
-    """Return the run that was cut short while it was made, unless the plan has been changed since then."""
+    """Return the run whose start was interrupted, unless the plan has changed since then."""
     folder = home.newest("beginning")
     if folder is None:
         return None
-    would_be = text.dump(resolve_plan(plan, None, read_run(folder)))
-    return folder if would_be == folder.plan.read_text() else None
+    plan_now = text.dump(resolve_plan(plan, None, read_run(folder)))
+    return folder if plan_now == folder.plan.read_text() else None
 
 
 def finish_run(home: PlanHome, stop: threading.Event, clock: SystemClock) -> None:
     """Wait until the current run of a plan is over, and mark it as ended.
 
     Raises:
-        RunFolderError: there is no room for it; another call completes it.
+        RunFolderError: there is no space; another call completes it.
     """
     folder = home.newest("running")
     if folder is None:  # killed after all but the last step was done
         notifier().ready()
         home.leave()
-        print(f"no run goes on in {home.path}")
+        print(f"no run in {home.path} is running")
         return
     if run_end.run(folder, stop, clock):
         close_run(home, folder)
 
 
 def close_run(home: PlanHome, folder: RunFolder) -> None:
-    """Write down that a run is over: its daemons have ended, and none is to start again.
+    """Mark a run as over after its daemons have ended, so that none starts again.
 
     Raises:
-        RunFolderError: there is no room for it; another try goes on with it.
+        RunFolderError: there is no space; another call completes it.
     """
     with host.full_drive_errors(folder.path, CLOSE_SPACE):
         _close_run(home, folder)
@@ -344,24 +343,26 @@ def _close_run(home: PlanHome, folder: RunFolder) -> None:
         check_run_drives(plan, None, folder, WHOLE, "after", print)
     write_run(folder, dataclasses.replace(run, state=state))
     if read_created_topics(folder).asked:
-        print(f"the run's topics stay where they are: `soak clean {folder.path}` deletes them")
+        print(f"the topics of the run stay: `soak clean {folder.path}` deletes them")
     home.leave()
 
 
 def request_stop(folder: RunFolder) -> str:
-    """Ask the conductor of a run to end the load, and return what a person should know.
+    """Ask the conductor of a run to end the load, and return a message for the terminal.
 
     Raises:
         RunFolderError: no run folder, or it cannot be written.
     """
     run = read_run(folder)
     if run.state != "running":
-        return f"run {run.id} does not go on: its state is {run.state}"
+        return f"run {run.id} is not running: it is {run.state}"
     try:
         folder.stop_request.touch()
     except OSError as error:
         raise RunFolderError(f"cannot write {folder.stop_request}: {error.strerror}") from error
-    told = f"run {run.id} ends; its conductor, once it runs, lets what was sent be received first"
+    message = f"run {run.id} ends after every message that was sent is received"
     if not run.only:
-        return told
-    return f"{told}\nhere that is {', '.join(run.only)} alone: stop the run on its other hosts, too"
+        return message
+    return (
+        f"{message}\nthis host runs only {', '.join(run.only)}: stop the run on the other hosts too"
+    )

@@ -426,7 +426,7 @@ def print_readings(plan: Path | None, run_dir: Path | None, directory: Path, clo
     else:
         found = load_any_plan(plan) if plan else read_any_plan(RunFolder(run_dir or Path()))
         configs = found.probes
-    host.show_probes(host.read_probes(daemon.build(configs, clock), clock), host.plain_console())
+    host.print_probes(host.read_probes(daemon.build(configs, clock), clock), host.plain_console())
 
 
 def _default_configs(directory: Path) -> dict[str, Any]:

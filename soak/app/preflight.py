@@ -26,7 +26,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import BrokerError, NotNowError, PlanError, SettingError
 from soak.core.plan import scaling
 from soak.core.plan import text as plan_text
-from soak.core.plan.plan import STREAM_DETECTOR, AnyPlan, Lab, Plan, plugins_without
+from soak.core.plan.plan import STREAM_DETECTOR, AnyPlan, Lab, Plan, Ship, plugins_without
 from soak.core.plan.rates import Point, check_lab_limits, exceeded_limits
 from soak.core.plan.text import Document, PlanFile
 from soak.core.ports import Broker, Clock
@@ -37,219 +37,17 @@ from soak.store.run_folder import RunFolder, read_profile
 from soak.store.run_folder import copy_profile as copy_profile_file
 from soak.supervisor.run import MAX_TRIGGER_NS
 
-
-def check_runs_folder(plan: AnyPlan, document: Document, runs: Path) -> None:
-    """Refuse a folder for runs that takes no files, or has less room than the plan's floor.
-
-    Raises:
-        PlanError: with file, line and key.
-    """
-    nearest = Path(nearest_existing(runs))
-    _check_writable(document, nearest)
-    check_free_space(plan, document, nearest)
-
-
-def check_free_space(plan: AnyPlan, document: Document, folder: Path) -> None:
-    """Refuse a folder with less free space than the plan's floor.
-
-    Raises:
-        NotNowError: with file, line and key.
-    """
-    free, floor = shutil.disk_usage(folder).free, plan.free_space_floor
-    if free < floor:
-        have = format_size(free // 2**20 * 2**20)
-        why = f"{folder} has {have} free, less than the floor of {format_size(floor)}"
-        raise NotNowError(str(document.error(("free_space_floor",), why)))
-
-
-def _check_writable(document: Document, folder: Path) -> None:
-    """Check that a folder takes new files; where only room is lacking, `check_free` tells how much."""
-    try:
-        if not folder.is_dir():
-            raise NotADirectoryError(f"{folder} is not a folder")
-        with tempfile.TemporaryFile(dir=folder) as file:
-            os.write(file.fileno(), b"soakd")
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            return
-        reason = error.strerror or str(error)
-        raise document.error(("run_directory",), f"cannot write in {folder}: {reason}") from error
-
-
-# --- Checks of what a plan says about its load over time: the profile's file, the windows' calendar.
-
-
-def check_load(plan_file: PlanFile) -> None:
-    """Read the profile's file and the windows' cron expressions.
-
-    Raises:
-        PlanError: with file and line, of the table or of the plan.
-    """
-    path = _profile_path(plan_file)
-    if path is not None:
-        try:
-            read_profile(path)
-        except PlanError as error:
-            raise plan_file.document.error(("load", "profile", "file"), str(error)) from error
-    for number, window in enumerate(plan_file.plan.phases.windows):
-        why = cron_error(window)
-        if why:
-            raise plan_file.document.error(("phases", "windows", number, "cron"), why)
-
-
-def copy_profile(plan_file: PlanFile, folder: RunFolder) -> None:
-    """Copy the profile's file, where there is one, into the run folder for the daemons.
-
-    Raises:
-        PlanError: it cannot be read.
-    """
-    path = _profile_path(plan_file)
-    if path is not None:
-        copy_profile_file(path, folder)
-
-
-def profile_table(plan_file: PlanFile) -> tuple[Point, ...]:
-    """Return the rates of the profile's file; none where the plan names no file.
-
-    Raises:
-        PlanError: it cannot be read.
-    """
-    path = _profile_path(plan_file)
-    return read_profile(path) if path is not None else ()
-
-
-def _profile_path(plan_file: PlanFile) -> Path | None:
-    """Return where the profile's file lies: beside the plan, unless it says otherwise."""
-    file = plan_file.plan.load.profile.file
-    return Path(plan_file.document.name).parent / file if file else None
-
-
-# --- Whether a plan asks for more than its limits: `soak check` tells it, and no run begins without --yes.
-
-YES_HINT = ", or begin it all the same by `soak run --yes`"
-"""What else somebody at a terminal may do; a service is asked nothing."""
-
-
-def check_limits(plan_file: PlanFile, *, or_else: str = "") -> None:
-    """Refuse what nobody has said yes to, before anything is asked of the cluster.
-
-    Raises:
-        PlanError: with file, line and key.
-    """
-    for place, why in exceeded_limits(plan_file.plan, profile_table(plan_file)):
-        raise plan_file.document.error(place, why + or_else)
-
-
-def limit_warnings(plan_file: PlanFile) -> list[str]:
-    """Return what will be refused where nobody says yes."""
-    found = exceeded_limits(plan_file.plan, profile_table(plan_file))
-    return [f"{'.'.join(map(str, place))}: {why}{YES_HINT}" for place, why in found]
-
-
-# --- What can be known of a plan's probes, and of where it ships, before anything is read or sent.
-
-
-def check_probe_folders(plan: AnyPlan, document: Document) -> None:
-    """Refuse a probe that needs a folder on the broker's drive, or the broker's log, and names none.
-
-    Raises:
-        PlanError: with file, line and key.
-    """
-    for name in plugins_without(plan, "probes", "directory"):
-        raise document.error(
-            ("probes", name, "directory"),
-            "names no folder on the broker's drive, and this is no lab",
-        )
-    for name in plugins_without(plan, "probes", "log"):
-        if not getattr(plan.probes[name], "more_logs", ()):
-            why = "names no log of the broker, and this is no lab"
-            raise document.error(("probes", name, "log"), why)
-
-
-def check_probe_clusters(plan: Plan, document: Document) -> None:
-    """Refuse a probe that asks clusters of another kind than the plan's, and names none.
-
-    Raises:
-        PlanError: with file, line and key.
-    """
-    for key in ("bootstrap_servers", "admin_url"):
-        if key in plan.broker_config.addresses:
-            continue
-        for name in plugins_without(plan, "probes", key):
-            why = f"names no cluster, and {plan.broker_kind} has no such address"
-            raise document.error(("probes", name, key), why)
-
-
-def probe_warnings(plan: AnyPlan, clock: Clock) -> list[str]:
-    """Have each probe that can ask its sources once, and return what it has to say of them."""
-    said: list[str] = []
-    for name, config in plan.probes.items():
-        look = getattr(plugins.load("probes", name), "preflight", None)
-        said += look(config, clock) if look is not None else []
-    return said
-
-
-def check_probe_settings(plan: AnyPlan, document: Document) -> None:
-    """Have each probe refuse what it knows to be wrong; look at the page's address and the topic's client.
-
-    Raises:
-        PlanError: with file, line and key.
-    """
-    if plan.metrics is not None:
-        _check_metrics_address(plan.metrics.address, document)
-    for name, config in plan.probes.items():
-        check = getattr(plugins.load("probes", name), "check_settings", None)
-        if check is None:
-            continue
-        try:
-            check(config)
-        except SettingError as error:
-            raise document.error(("probes", name, *error.place), str(error)) from error
-        except BrokerError as error:
-            raise document.error(("probes", name), str(error)) from error
-    if plan.ship is None:
-        return
-    if not topics.is_topic_name(plan.ship.topic):
-        why = f"{plan.ship.topic!r} {topics.TOPIC_NAME_RULE}"
-        raise document.error(("ship", "topic"), why)
-    try:
-        client_settings.refuse_secrets_in_addresses(
-            "bootstrap_servers", [plan.ship.bootstrap_servers]
-        )
-    except ValueError as error:
-        why = str(error).removeprefix("bootstrap_servers ")
-        raise document.error(("ship", "bootstrap_servers"), why) from error
-    try:
-        client_settings.refuse_literal_secrets(
-            "client", plan.ship.client, client_settings.LIBRDKAFKA_SECRETS
-        )
-        client_settings.refuse_unknown(
-            "client", plan.ship.client, client_settings.librdkafka_settings()
-        )
-    except SettingError as error:
-        raise document.error(("ship", *error.place), str(error)) from error
-
-
-def _check_metrics_address(address: str, document: Document) -> None:
-    """Refuse a name: what it stands for is asked anew at each start of a daemon, and may not be told."""
-    try:
-        ip_address(address)
-    except ValueError as error:
-        why = "must be an IP address, such as 127.0.0.1 or ::1"
-        raise document.error(("metrics", "address"), why) from error
-
-
-# --- Everything that can be known of a plan before its first side effect.
-
+YES_HINT = "; start it anyway with `soak run --yes`"
+"""An addition to an error for a person at a terminal; a service cannot answer."""
 _SCALE_PATTERN = re.compile(r"[+-]?[\d.]{1,30}(/\d{1,30}|[eE][+-]?\d{1,2})?", re.ASCII)
-"""A number of few digits: those of 1e999999999 would fill any memory."""
+"""A number of few digits: the digits of 1e999999999 would fill the memory."""
 
 
 def load_plan(path: Path) -> PlanFile:
-    """Return the plan; without a broker's address it gets the lab's broker.
+    """Return the plan in a file; a plan without the address of a broker uses the lab.
 
     Raises:
-        PlanError: it cannot be read, or something in it is wrong.
+        PlanError: the file cannot be read, or the plan is wrong.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -263,10 +61,10 @@ def load_plan(path: Path) -> PlanFile:
 
 
 def scaled_plan(plan_file: PlanFile, scale: str, duration: str) -> PlanFile:
-    """Return the plan at a part of its rate and time; "" leaves either as it is.
+    """Return the plan with its rate scaled and its load shortened; "" leaves either unchanged.
 
     Raises:
-        PlanError: an option is no number or duration, or the plan cannot be cut so far.
+        PlanError: an option is not a number or a duration, or the plan cannot be scaled that far.
     """
     plan = plan_file.plan
     if duration:
@@ -285,12 +83,199 @@ def _factor(text: str) -> Fraction:
     try:
         return Fraction(match[0] if match else "")
     except (ValueError, ZeroDivisionError) as error:
-        what = "no number that a plan can be cut by; write 0.01 or 1/100"
-        raise PlanError(f"--scale {text[:40]!r} is {what}") from error
+        raise PlanError(f"--scale {text[:40]!r} is not a number; write 0.01 or 1/100") from error
+
+
+def check_runs_folder(plan: AnyPlan, document: Document, runs: Path) -> None:
+    """Check that the folder for runs can be written and has the free space that the plan requires.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    nearest = Path(nearest_existing(runs))
+    _check_writable(document, nearest)
+    check_free_space(plan, document, nearest)
+
+
+def check_free_space(plan: AnyPlan, document: Document, folder: Path) -> None:
+    """Check that a folder has the free space that the plan requires.
+
+    Raises:
+        NotNowError: with file, line and key.
+    """
+    free, floor = shutil.disk_usage(folder).free, plan.free_space_floor
+    if free < floor:
+        have = format_size(free // 2**20 * 2**20)
+        why = f"{folder} has {have} free, less than the floor of {format_size(floor)}"
+        raise NotNowError(str(document.error(("free_space_floor",), why)))
+
+
+def _check_writable(document: Document, folder: Path) -> None:
+    """Check that files can be created in a folder; lack of space is left to `check_free_space`."""
+    try:
+        if not folder.is_dir():
+            raise NotADirectoryError(f"{folder} is not a folder")
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.write(file.fileno(), b"soakd")
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return
+        reason = error.strerror or str(error)
+        raise document.error(("run_directory",), f"cannot write in {folder}: {reason}") from error
+
+
+def check_load(plan_file: PlanFile) -> None:
+    """Check the file of the load profile and the cron expressions of the windows.
+
+    Raises:
+        PlanError: with file and line of the profile or of the plan.
+    """
+    path = _profile_path(plan_file)
+    if path is not None:
+        try:
+            read_profile(path)
+        except PlanError as error:
+            raise plan_file.document.error(("load", "profile", "file"), str(error)) from error
+    for number, window in enumerate(plan_file.plan.phases.windows):
+        why = cron_error(window)
+        if why:
+            raise plan_file.document.error(("phases", "windows", number, "cron"), why)
+
+
+def copy_profile(plan_file: PlanFile, folder: RunFolder) -> None:
+    """Copy the file of the load profile, if there is one, into the run folder, where the daemons read it.
+
+    Raises:
+        PlanError: the file cannot be read.
+    """
+    path = _profile_path(plan_file)
+    if path is not None:
+        copy_profile_file(path, folder)
+
+
+def profile_table(plan_file: PlanFile) -> tuple[Point, ...]:
+    """Return the rates of the file of the load profile; empty if the plan names no file.
+
+    Raises:
+        PlanError: the file cannot be read.
+    """
+    path = _profile_path(plan_file)
+    return read_profile(path) if path is not None else ()
+
+
+def _profile_path(plan_file: PlanFile) -> Path | None:
+    """Return the path of the load profile, which is relative to the folder of the plan."""
+    file = plan_file.plan.load.profile.file
+    return Path(plan_file.document.name).parent / file if file else None
+
+
+def check_limits(plan_file: PlanFile, *, hint: str = "") -> None:
+    """Check that the load stays within the plan's `limits`; `hint` is added to the error.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    for place, why in exceeded_limits(plan_file.plan, profile_table(plan_file)):
+        raise plan_file.document.error(place, why + hint)
+
+
+def limit_warnings(plan_file: PlanFile) -> list[str]:
+    """Return a warning for each of the plan's `limits` that the load exceeds."""
+    found = exceeded_limits(plan_file.plan, profile_table(plan_file))
+    return [f"{'.'.join(map(str, place))}: {why}{YES_HINT}" for place, why in found]
+
+
+def check_probe_folders(plan: AnyPlan, document: Document) -> None:
+    """Check that each probe of a broker's drive or log names a folder or a log.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    for name in plugins_without(plan, "probes", "directory"):
+        raise document.error(
+            ("probes", name, "directory"),
+            "names no folder on the broker's drive, and the plan has no lab that would set it",
+        )
+    for name in plugins_without(plan, "probes", "log"):
+        if not getattr(plan.probes[name], "more_logs", ()):
+            why = "names no log of the broker, and the plan has no lab that would set it"
+            raise document.error(("probes", name, "log"), why)
+
+
+def check_probe_clusters(plan: Plan, document: Document) -> None:
+    """Check that each probe of another kind of cluster than the plan's names one.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    for key in ("bootstrap_servers", "admin_url"):
+        if key in plan.broker_config.addresses:
+            continue
+        for name in plugins_without(plan, "probes", key):
+            why = f"names no cluster, and {plan.broker_kind} has no such address"
+            raise document.error(("probes", name, key), why)
+
+
+def probe_warnings(plan: AnyPlan, clock: Clock) -> list[str]:
+    """Return the warnings of each probe that can read its sources in advance."""
+    warnings: list[str] = []
+    for name, config in plan.probes.items():
+        preflight = getattr(plugins.load("probes", name), "preflight", None)
+        warnings += preflight(config, clock) if preflight is not None else []
+    return warnings
+
+
+def check_probe_settings(plan: AnyPlan, document: Document) -> None:
+    """Check the settings of the probes, of the metrics page and of shipping.
+
+    Raises:
+        PlanError: with file, line and key.
+    """
+    if plan.metrics is not None:
+        _check_metrics_address(plan.metrics.address, document)
+    for name, config in plan.probes.items():
+        check = getattr(plugins.load("probes", name), "check_settings", None)
+        if check is None:
+            continue
+        try:
+            check(config)
+        except SettingError as error:
+            raise document.error(("probes", name, *error.place), str(error)) from error
+        except BrokerError as error:
+            raise document.error(("probes", name), str(error)) from error
+    if plan.ship is not None:
+        _check_ship_settings(plan.ship, document)
+
+
+def _check_ship_settings(ship: Ship, document: Document) -> None:
+    if not topics.is_topic_name(ship.topic):
+        why = f"{ship.topic!r} {topics.TOPIC_NAME_RULE}"
+        raise document.error(("ship", "topic"), why)
+    try:
+        client_settings.refuse_secrets_in_addresses("bootstrap_servers", [ship.bootstrap_servers])
+    except ValueError as error:
+        why = str(error).removeprefix("bootstrap_servers ")
+        raise document.error(("ship", "bootstrap_servers"), why) from error
+    try:
+        client_settings.refuse_literal_secrets(
+            "client", ship.client, client_settings.LIBRDKAFKA_SECRETS
+        )
+        client_settings.refuse_unknown("client", ship.client, client_settings.librdkafka_settings())
+    except SettingError as error:
+        raise document.error(("ship", *error.place), str(error)) from error
+
+
+def _check_metrics_address(address: str, document: Document) -> None:
+    """Check that the address is not a name, which a daemon might be unable to resolve at its start."""
+    try:
+        ip_address(address)
+    except ValueError as error:
+        why = "must be an IP address, such as 127.0.0.1 or ::1"
+        raise document.error(("metrics", "address"), why) from error
 
 
 def check_host(plan_file: PlanFile, runs: Path) -> None:
-    """Check this machine: the folder for runs, free space, what probes and sinks need.
+    """Check this machine: the folder for runs, free space, and the needs of probes and sinks.
 
     Raises:
         PlanError: with file, line and key.
@@ -299,18 +284,7 @@ def check_host(plan_file: PlanFile, runs: Path) -> None:
     check_load(plan_file)
     check_runs_folder(plan, plan_file.document, runs)
     if plan.lab is None:
-        check_probe_folders(plan, plan_file.document)
-        for directory in broker_folders(
-            plan
-        ):  # the load fills it, and the fsync probe writes there
-            if Path(directory).is_dir():
-                check_free_space(plan, plan_file.document, Path(directory))
-        if plan.drive_check and not broker_folders(plan):
-            raise plan_file.error(
-                "drive_check", "no probe names a folder on a broker's drive, and this is no lab"
-            )
-        for name in plugins_without(plan, "sinks", "host"):
-            raise plan_file.error(f"sinks.{name}.host", "names no server, and this is no lab")
+        _check_without_lab(plan_file)
     wrong = find_bad_cron(plan.alerts)
     if wrong:
         raise plan_file.document.error(("alerts", *wrong[0]), wrong[1])
@@ -319,13 +293,31 @@ def check_host(plan_file: PlanFile, runs: Path) -> None:
     check_probe_settings(plan, plan_file.document)
     if plan.ship and not plan.ship.bootstrap_servers and not _is_kafka(plan):
         raise plan_file.error(
-            "ship.bootstrap_servers", f"names no Kafka cluster, and {plan.broker_kind} is none"
+            "ship.bootstrap_servers", f"names no Kafka cluster, and {plan.broker_kind} is not one"
         )
     _check_detection(plan_file)
 
 
+def _check_without_lab(plan_file: PlanFile) -> None:
+    """Check what a lab would otherwise set: folders, logs and servers that probes and sinks need."""
+    plan = plan_file.plan
+    check_probe_folders(plan, plan_file.document)
+    folders = broker_folders(plan)
+    for folder in folders:  # the load fills their drives, and the fsync probe writes there
+        if Path(folder).is_dir():
+            check_free_space(plan, plan_file.document, Path(folder))
+    if plan.drive_check and not folders:
+        raise plan_file.error(
+            "drive_check", "no probe names a folder on a broker's drive, and the plan has no lab"
+        )
+    for name in plugins_without(plan, "sinks", "host"):
+        raise plan_file.error(
+            f"sinks.{name}.host", "names no mail server, and the plan has no lab that would set it"
+        )
+
+
 def _check_detection(plan_file: PlanFile) -> None:
-    """Check what is refused here alone: a run of an earlier version, which had it, is still read."""
+    """Check what only a new run must satisfy: runs of earlier versions are still read."""
     detection = plan_file.plan.detection
     if detection.trigger > MAX_TRIGGER_NS:
         most = format_duration(MAX_TRIGGER_NS)
@@ -338,7 +330,7 @@ def _check_detection(plan_file: PlanFile) -> None:
 
 
 def check_target(plan_file: PlanFile) -> None:
-    """Check what the plan says of its broker: the lab can be had, and the client knows its settings.
+    """Check the lab and the settings of broker and topic, without asking the cluster.
 
     Raises:
         PlanError: with file, line and key.
@@ -366,15 +358,15 @@ def check_target(plan_file: PlanFile) -> None:
 
 
 def _check_lab(plan_file: PlanFile, lab: Lab) -> None:
-    """Check that the lab's broker is one that the plan speaks to."""
+    """Check that the lab can start the kind of broker that the plan uses."""
     kind, known = plan_file.plan.broker_kind, plugins.names("soak.lab.brokers")
     address = f"broker.{kind}.{next(iter(plan_file.plan.broker_config.addresses))}"
     named = _named_addresses(plan_file)
     if named:
-        unused = f"would stand unused beside the cluster that broker.{kind}.{named[0]} names"
+        unused = f"would not be used: broker.{kind}.{named[0]} names a cluster"
         raise plan_file.error("lab", unused)
     if lab.broker not in known and lab.broker == kind:
-        raise plan_file.error(address, f"names no cluster, and the lab has no {kind}")
+        raise plan_file.error(address, f"names no cluster, and the lab cannot start {kind}")
     if lab.broker not in known:
         hint = plugins.nearest(lab.broker, known)
         raise plan_file.error("lab.broker", f"unknown lab broker {lab.broker!r}{hint}")
@@ -390,7 +382,7 @@ def _check_lab_drive(plan_file: PlanFile, lab: Lab) -> None:
 
 @contextmanager
 def errors_at(plan_file: PlanFile, *place: str) -> Iterator[None]:
-    """Tell what a client refuses with file, line and key; its section of the plan is at `place`."""
+    """Add file, line and key to the errors of a client whose section of the plan is at `place`."""
     try:
         yield
     except SettingError as error:
@@ -399,21 +391,21 @@ def errors_at(plan_file: PlanFile, *place: str) -> Iterator[None]:
         raise plan_file.document.error(place, str(error)) from error
 
 
-def check_cluster(plan_file: PlanFile, half: RunFolder | None = None) -> None:
-    """Check the cluster that the plan names: it answers, and the topic is not somebody else's.
+def check_cluster(plan_file: PlanFile, partial: RunFolder | None = None) -> None:
+    """Check that the cluster of the plan answers, and that the topics do not belong to someone else.
 
-    `half` is the run whose beginning was cut short and goes on: what it made is its own.
+    `partial` is a run whose start was interrupted and is resumed: the topics that it created are its own.
 
     Raises:
         PlanError: with file, line and key.
     """
     check_cluster_answers(plan_file)
     if plan_file.plan.topic.name:
-        check_topics(plan_file, connect(plan_file.plan, SystemClock()), half)
+        check_topics(plan_file, connect(plan_file.plan, SystemClock()), partial)
 
 
 def check_cluster_answers(plan_file: PlanFile) -> None:
-    """Check that the cluster answers: another host makes the topics, or has made them.
+    """Check that the cluster of the plan answers.
 
     Raises:
         PlanError: with file, line and key.
@@ -422,57 +414,57 @@ def check_cluster_answers(plan_file: PlanFile) -> None:
         connect(plan_file.plan, SystemClock()).check()
 
 
-def check_topics(plan_file: PlanFile, broker: Broker, half: RunFolder | None = None) -> None:
-    """Check that the topics which the plan names are there to be used, or that none is, but our own.
+def check_topics(plan_file: PlanFile, broker: Broker, partial: RunFolder | None = None) -> None:
+    """Check that the topics exist if the plan uses existing ones, and otherwise that only own ones do.
 
     Raises:
         PlanError: with file, line and key.
     """
     names, use_existing = plan_file.plan.topic.names, plan_file.plan.topic.use_existing
     with _broker_errors_at_address(plan_file):
-        exists = broker.existing(names)
-        own = own_topics(half, broker, exists) if half and not use_existing else ()
-    missing = [name for name in names if name not in exists]
+        existing = broker.existing(names)
+        own = own_topics(partial, broker, existing) if partial and not use_existing else ()
+    missing = [name for name in names if name not in existing]
     if use_existing and missing:
         raise plan_file.error("topic.use_existing", f"there is no topic {missing[0]!r}")
-    strange = [name for name in exists if name not in own]
-    if strange and not use_existing:
-        raise plan_file.error("topic.name", _foreign_topic_error(strange[0], half))
+    foreign = [name for name in existing if name not in own]
+    if foreign and not use_existing:
+        raise plan_file.error("topic.name", _foreign_topic_error(foreign[0], partial))
 
 
-def _foreign_topic_error(name: str, half: RunFolder | None) -> str:
-    why = why_not_own(half, name) if half else ""
-    if half and why:
+def _foreign_topic_error(name: str, partial: RunFolder | None) -> str:
+    why = why_not_own(partial, name) if partial else ""
+    if partial and why:
         return (
-            f"topic {name} exists, and nothing shows that the run in {half.path} made it ({why}). If it "
-            "is nobody else's, delete it and start again; else take another name, or say "
+            f"topic {name} exists, and nothing shows that the run in {partial.path} created it ({why}). "
+            "If it is in use by no one, delete it and start again; otherwise choose another name or set "
             "`topic.use_existing: true`"
         )
     return (
-        f"topic {name} exists already; soakd writes into no topic that it did not "
-        "make unless `topic.use_existing: true` says so"
+        f"topic {name} exists already; soakd writes to a topic that it did not create only with "
+        "`topic.use_existing: true`"
     )
 
 
 @contextmanager
 def _broker_errors_at_address(plan_file: PlanFile) -> Iterator[None]:
-    """Tell what the cluster says at the key of its address."""
+    """Add file, line and key of the cluster's address to its errors."""
     plan = plan_file.plan
     try:
         yield
     except BrokerError as error:
         key = f"broker.{plan.broker_kind}.{next(iter(plan.broker_config.addresses))}"
-        said = plan_file.error(key, str(error))
+        located = plan_file.error(key, str(error))
         if isinstance(error, SettingError):
-            raise said from error
-        raise NotNowError(str(said)) from error
+            raise located from error
+        raise NotNowError(str(located)) from error
 
 
 def check_run_folder(plan_file: PlanFile, run_dir: Path) -> RunFolder:
-    """Return the folder if a run may begin in it: it is new or empty.
+    """Return the folder of a new run, which must be missing or empty.
 
     Raises:
-        PlanError: there is something in it.
+        PlanError: it is not empty, or cannot be written.
     """
     name = plan_file.document.name
     if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
@@ -487,5 +479,5 @@ def _is_kafka(plan: Plan) -> bool:
 
 
 def _named_addresses(plan_file: PlanFile) -> list[str]:
-    """Return the keys of the broker's section by which the plan names a cluster."""
+    """Return the keys of the broker's section with which the plan names a cluster."""
     return [key for key, value in plan_file.plan.broker_config.addresses.items() if value]

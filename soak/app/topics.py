@@ -15,16 +15,17 @@ from soak.runtime.context import topics_of
 from soak.store.plan_home import is_in_use
 from soak.store.run_folder import RunFolder, read_created_topics, read_run, write_created_topics
 
-LOG = logging.getLogger("soak.cli.topics")
+LOG = logging.getLogger(__name__)
+_TOPICS_PER_CALL = 20
 
 
-def make_topics(
+def create_topics(
     plan_file: PlanFile, plan: Plan, folder: RunFolder, broker: Broker, *, has_own_names: bool
 ) -> None:
-    """Have the topics of a plan there, those that its run has made already included.
+    """Create the topics of a plan; those that its run created before stay.
 
     Raises:
-        PlanError: the cluster refuses.
+        PlanError: the cluster rejects the request.
     """
     noted = read_created_topics(folder)
     mark = noted.mark or secrets.token_hex(8)
@@ -43,11 +44,11 @@ def make_topics(
 
 
 def own_topics(folder: RunFolder, broker: Broker, names: Sequence[str]) -> list[str]:
-    """Return which of these topics are there and were made by the run of a folder.
+    """Return which of these topics exist and were created by the run of a folder.
 
     Raises:
         BrokerError: the cluster did not answer in time.
-        RunFolderError: nobody can tell, as its notes are damaged.
+        RunFolderError: the list of created topics is damaged.
     """
     noted = read_created_topics(folder)
     there = broker.identities([name for name in names if name in noted.asked])
@@ -55,91 +56,94 @@ def own_topics(folder: RunFolder, broker: Broker, names: Sequence[str]) -> list[
 
 
 def why_not_own(folder: RunFolder, name: str) -> str:
-    """Return why a topic that is there is not taken for one of the run's; "" where it never asked for it."""
+    """Return why an existing topic does not count as created by the run; "" if the run never requested it."""
     noted = read_created_topics(folder)
     if name not in noted.asked:
         return ""
     if noted.made.get(name):
-        return "it is another than the one that this run made"
+        return "it is not the topic that this run created"
     if name in noted.made:
-        return "the cluster gives a topic nothing that tells it from a later one of its name"
-    return "this run asked for it, and was never told that it has it"
+        return "the cluster has no identity by which to distinguish a topic from a later one of the same name"
+    return "this run requested it, and the cluster never confirmed it"
 
 
 def check_same_topics(folder: RunFolder, plan: Plan, broker: Broker) -> None:
-    """Check, where the cluster answers, that the topics of a run that goes on are those that it made.
+    """Check, if the cluster answers, that the topics of a resumed run are the ones that it created.
 
     Raises:
-        RunFolderError: one of them is another of the same name.
+        RunFolderError: one of them is another topic of the same name.
     """
     noted = read_created_topics(folder)
     names = [name for name in plan.topic.names if noted.made.get(name)]
-    if not names or folder.stop_request.exists():  # to end, it only reads what it had sent
+    if not names or folder.stop_request.exists():  # then the run only receives what it sent before
         return
     try:
         there = broker.identities(names)
-    except BrokerError as error:  # the daemons wait for a cluster, and so may a run
+    except BrokerError as error:  # the daemons wait for the cluster
         LOG.warning("topics_not_checked why=%r", str(error))
         return
     for name, identity in there.items():
         if not noted.is_own(name, identity):
             raise RunFolderError(
-                f"topic {name} is another than the one that the run in {folder.path} made, and is not "
-                f"written into; after `soak stop {folder.path}` it ends when it goes on"
+                f"topic {name} is not the one that the run in {folder.path} created, and the run does not write "
+                f"to it; `soak stop {folder.path}` ends the run when it is resumed"
             )
-
-
-# --- Which topics of a run may be deleted: those that it made, once nobody writes or reads them any more.
-
-_TOPICS_PER_CALL = 20
 
 
 @dataclass(frozen=True, slots=True)
 class RunTopics:
-    """The topics that a run asked for, by what they are now."""
+    """The topics that a run requested: its own, missing ones, and foreign topics of the same name."""
 
     own: tuple[str, ...]
-    gone: tuple[str, ...]
-    strange: tuple[str, ...]  # of that name, and nothing shows that the run made them
+    missing: tuple[str, ...]
+    foreign: tuple[str, ...]  # nothing shows that the run created them
 
 
 def check_run_is_over(folder: RunFolder) -> None:
-    """Refuse a run whose topics are in use, or may be once more.
+    """Reject a run whose topics are in use, or will be.
 
     Raises:
-        RunFolderError: it goes on or is being begun, or there is none.
+        RunFolderError: the run is not over, is just starting, or there is none.
     """
     run = read_run(folder)
     if run.state == "running":
-        how = f"`soak stop {folder.path}` ends it once it goes on"
+        how = f"`soak stop {folder.path}` ends it as soon as it runs"
         raise RunFolderError(f"run {run.id} is not over, its topics stay: {how}")
     if run.state == "beginning" and is_in_use(folder):
-        raise RunFolderError(f"run {run.id} is being begun, or the next start goes on with it")
+        raise RunFolderError(f"run {run.id} is starting, or the next start resumes it")
 
 
 def find_run_topics(folder: RunFolder, broker: Broker) -> RunTopics:
-    """Return what has become of the topics; raises `BrokerError` when the cluster does not tell."""
+    """Return the topics of a run by whether they still exist and are its own.
+
+    Raises:
+        BrokerError: the cluster does not answer.
+    """
     asked = read_created_topics(folder).asked
-    there = broker.existing(asked)
-    own = own_topics(folder, broker, there)
-    gone = tuple(name for name in asked if name not in there)
-    return RunTopics(tuple(own), gone, tuple(name for name in there if name not in own))
+    existing = broker.existing(asked)
+    own = own_topics(folder, broker, existing)
+    missing = tuple(name for name in asked if name not in existing)
+    return RunTopics(tuple(own), missing, tuple(name for name in existing if name not in own))
 
 
 def describe_topics(found: RunTopics, plan: Plan) -> Iterator[str]:
-    """Give what there is to tell before anything is deleted."""
+    """Give a line for each topic of a run, to read before any is deleted."""
     where = next(iter(plan.broker_config.addresses.values()))
-    if not (found.own or found.gone or found.strange):
-        yield "the run made no topic"
+    if not (found.own or found.missing or found.foreign):
+        yield "the run created no topic"
     for name in found.own:
-        yield f"to delete        {name} at {where}"
-    for name in found.gone:
-        yield f"not there        {name}"
-    for name in found.strange:
-        yield f"left alone       {name}: nothing shows that it is the one that the run made"
+        yield f"to delete     {name} at {where}"
+    for name in found.missing:
+        yield f"missing       {name}"
+    for name in found.foreign:
+        yield f"not deleted   {name}: nothing shows that this run created it"
 
 
 def delete_topics(found: RunTopics, broker: Broker) -> None:
-    """Delete what is the run's own; raises `BrokerError` at the first that the cluster keeps."""
+    """Delete the run's own topics.
+
+    Raises:
+        BrokerError: the cluster did not delete one.
+    """
     for first in range(0, len(found.own), _TOPICS_PER_CALL):
         broker.delete_topics(found.own[first : first + _TOPICS_PER_CALL])

@@ -144,7 +144,7 @@ def alert(
         from soak.app import direct_messages
 
         sinks = direct_messages.load_sinks(plan, run_dir)
-        raise typer.Exit(0 if direct_messages.send_trial(*sinks, SystemClock()) else 1)
+        raise typer.Exit(0 if direct_messages.send_test_message(*sinks, SystemClock()) else 1)
     if (run_dir is None) == (pending is None) or plan is not None:
         raise PlanError("soak alert needs --run-dir DIR, --pending RUNS, or a PLAN and --test")
     from soak.alerting import after_run, daemon

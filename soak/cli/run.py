@@ -89,7 +89,7 @@ def run(
         part = part_of(run_id, start, only)
         plan_file = preflight.scaled_plan(preflight.load_plan(plan), scale, duration)
         if not yes:
-            preflight.check_limits(plan_file, or_else=preflight.YES_HINT)
+            preflight.check_limits(plan_file, hint=preflight.YES_HINT)
         finished = foreground.run_plan(plan_file, run_dir, console, part=part)
     if not finished.is_part:
         foreground.show_outcome(console, finished.folder)

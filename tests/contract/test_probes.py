@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
-from soak.app.host import ProbeReadings, read_probes, show_probes
+from soak.app.host import ProbeReadings, read_probes, print_probes
 from soak.core import plugins
 from soak.core.errors import NotAvailableError, PlanError, ProbeError
 from soak.core.model import Column, Reading
@@ -106,7 +106,7 @@ P99 = Column("fsync_latency_seconds", (("directory", "/d"), ("quantile", "0.99")
 
 def shown(seen: dict[str, ProbeReadings]) -> str:
     text = io.StringIO()
-    show_probes(seen, Console(file=text, width=100, highlight=False))
+    print_probes(seen, Console(file=text, width=100, highlight=False))
     return text.getvalue()
 
 
@@ -123,7 +123,7 @@ def test_each_probe_is_a_block_with_what_it_gave_in_any_of_its_readings() -> Non
         "  disk_write_await_seconds       0.000132304  seconds",
     ]
     assert "  directory=/d quantile=0.99" in text
-    assert text.endswith("here: disk_io, fsync\n")
+    assert text.endswith("available: disk_io, fsync\n")
 
 
 def test_what_gives_nothing_says_why() -> None:
@@ -137,14 +137,14 @@ def test_what_gives_nothing_says_why() -> None:
 
     text = shown(read_probes(probes, FakeClock()))
 
-    assert "  not here: no smartctl\n" in text
+    assert "  not available: no smartctl\n" in text
     assert "  failed: cannot read it\n" in text
-    assert "  nothing to tell within these seconds\n" in text
+    assert "  no values within these seconds\n" in text
     assert text.splitlines()[-4:] == [
-        "here: disk_io",
-        "not here: smart",
+        "available: disk_io",
+        "not available: smart",
         "failed: clock",
-        "silent: pressure",
+        "no values: pressure",
     ]
 
 
@@ -152,11 +152,11 @@ def test_one_that_hangs_is_said_to_hang() -> None:
     """And is not waited for again."""
     hanging = HangingProbe(Reading(()))
 
-    text = shown(read_probes({"host": hanging}, FakeClock(), patience_seconds=0.05))
+    text = shown(read_probes({"host": hanging}, FakeClock(), timeout_seconds=0.05))
     hanging.let_go.set()
 
-    assert "  it has not answered: something that it reads hangs\n" in text
-    assert text.endswith("here: none\nhanging: host\n")
+    assert "  no answer: a file or a server that it reads hangs\n" in text
+    assert text.endswith("available: none\nno answer: host\n")
 
 
 class InterruptedClock(FakeClock):

@@ -122,7 +122,7 @@ def test_a_run_goes_on_after_a_reboot_in_order(machine: Machine, lab_kafka: Runn
     machine.shut_down()
     journal = machine.folder().journal
     before = {path.name.partition("@")[0]: has_ended(path) for path in journal.iterdir()}
-    results = {name: world.show(f"soak-{name}@t.service", "Result") for name in (*DAEMONS, "begin")}
+    results = {name: world.show(f"soak-{name}@t.service", "Result") for name in (*DAEMONS, "start")}
     states = {name: machine.active(name) for name in (*DAEMONS, "report", "owed")}
     is_reported, state = machine.folder().summary.exists(), read_run(machine.folder()).state
     world.cut_power()

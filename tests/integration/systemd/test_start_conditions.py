@@ -20,21 +20,22 @@ STAND_IN = """
 import os
 import sys
 from pathlib import Path
-from soak.app.direct_messages import is_to_be_told
+from soak.app.direct_messages import should_notify
 from soak.service.systemd import notifier
 from soak.service.signals import stop_event
 
-home, command = Path("/var/lib/soak/x"), sys.argv[1]
+home, words = Path("/var/lib/soak/x"), [word for word in sys.argv[1:] if word != "service"]
+command = words[0]
 stop = stop_event()
-if command == "failed":
+if command == "notify-failure":
     result = os.environ.get("MONITOR_SERVICE_RESULT", "nobody knows why")
-    if is_to_be_told(sys.argv[2], os.environ):
+    if should_notify(words[1], os.environ):
         with Path("/var/lib/soak/told").open("a") as file:
-            file.write(sys.argv[2] + ": " + result + "\\n")
+            file.write(words[1] + ": " + result + "\\n")
     sys.exit(0)
 with (home / "started").open("a") as file:
     file.write(command + "\\n")
-if command == "begin":
+if command == "start":
     (home / "daemons").mkdir(exist_ok=True)
     for name in ("conduct", "consume", "probe", "produce", "detect-stream", "alert"):
         (home / "daemons" / name).touch()
@@ -82,7 +83,7 @@ def test_nothing_starts_without_a_run_that_began(world: World) -> None:
     world.run("systemctl", "kill", "-s", "KILL", unit)
     world.until(lambda: told.read_text() != before, "people to be told of it")
 
-    assert refused == {"begin"}
+    assert refused == {"start"}
     assert before == "soak-start@x: exit-code\n"
     assert told.read_text() == before + "soak-alert@x: exit-code\n"
     assert "ependency" in alone or "inactive" in alone

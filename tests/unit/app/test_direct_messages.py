@@ -1,4 +1,4 @@
-"""The alert daemon that dies at each start: it says so itself, once, and again when that comes back."""
+"""Direct messages: test messages, failed units, and an alert daemon that keeps crashing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from soak.app.direct_messages import (
     CRASH_LIMIT,
@@ -18,17 +19,18 @@ from soak.app.direct_messages import (
     send_to_each,
 )
 from soak.app.units import rendered_files
+from soak.cli.daemons import alert
+from soak.cli.main import build
 from soak.cli.service import notify_failure
+from soak.core.errors import PlanError
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS
 from soak.service import restart_backoff
 from tests.support.alert_receiver import Receiver
 from tests.support.fakes import FakeClock
-from tests.support.mail_server import Inbox, served
+from tests.support.mail_server import Inbox, free_port, served
 from tests.support.pages import serving
 from tests.unit.service.test_restart_backoff import environment
-
-# --- People hear of a unit that systemd has given up: nobody looks at a host for weeks.
 
 UNIT = "soak-start@p"
 PLAN = """name: p
@@ -51,23 +53,23 @@ def test_the_message_names_unit_host_and_how() -> None:
     assert "journalctl -u soak-start@p" in told.text
 
 
-def test_without_the_alert_daemon_findings_reach_nobody() -> None:
+def test_a_failed_alert_daemon_means_that_findings_are_not_sent() -> None:
     told = failure_message("p", "soak-alert@p", "h1", {**SAID, "MONITOR_EXIT_STATUS": "2"}, 0)
 
-    assert told.subject == "[soakd] p: findings reach nobody, soak-alert@p failed on h1"
-    assert "what is found meanwhile is kept" in told.text
+    assert told.subject == "[soakd] p: findings are not sent, soak-alert@p failed on h1"
+    assert "Findings are kept" in told.text
     assert "report" not in told.text
 
 
 def test_another_try_is_the_same_message() -> None:
-    """Who has it already sees by its key that it is no second failure."""
+    """A receiver recognises by the key that it is no second failure."""
     assert (
         failure_message("p", UNIT, "h1", SAID, 0).key
         == failure_message("p", UNIT, "h1", SAID, 10**12).key
     )
 
 
-def test_without_a_word_of_systemd_there_is_a_message_all_the_same() -> None:
+def test_a_message_needs_no_details_from_systemd() -> None:
     assert "soak-start@p failed on h1" in failure_message("p", UNIT, "h1", {}, 0).subject
 
 
@@ -84,10 +86,10 @@ def test_it_reaches_the_sinks_of_the_plan(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(inbox.mails) == 1
 
 
-def test_a_sink_that_is_away_has_nobody_told_twice(
+def test_a_sink_that_accepted_the_message_gets_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another call comes five minutes later; another failure is another message."""
+    """A retry goes only to the other sinks; another failure is another message."""
     inbox, away, back = Inbox(), Receiver(500), Receiver()
 
     def code(life: str, webhook: Receiver) -> object:
@@ -110,7 +112,7 @@ def test_a_sink_that_is_away_has_nobody_told_twice(
 
 
 def test_the_message_says_when_it_failed_however_late_it_comes(tmp_path: Path) -> None:
-    path = tmp_path / "told"
+    path = tmp_path / "sent.json"
     send_to_each(
         failure_message("p", UNIT, "h1", SAID, 0),
         {"mail": Away()},
@@ -123,7 +125,7 @@ def test_the_message_says_when_it_failed_however_late_it_comes(tmp_path: Path) -
 
 
 class Away:
-    """A sink that puts off, and keeps who has got it."""
+    """A sink that asks for a retry, and notes the recipients that have the message."""
 
     def send(self, _: Message) -> Outcome:
         return Outcome("retry", "451", "half of them")
@@ -140,10 +142,10 @@ class Away:
         ("soak-alert@p", "", 0),
     ],
 )
-def test_only_what_nobody_knows_is_mailed(
+def test_only_failures_that_nobody_sees_are_mailed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, status: str, mails: int
 ) -> None:
-    """The terminal has said that a run was refused; an alert daemon goes on but for a bad plan."""
+    """A terminal shows a rejected plan; systemd restarts an alert daemon unless its plan is bad."""
     inbox = Inbox()
     for key, value in {**SAID, "MONITOR_EXIT_STATUS": status}.items():
         monkeypatch.setenv(key, value)
@@ -155,8 +157,8 @@ def test_only_what_nobody_knows_is_mailed(
     assert len(inbox.mails) == mails
 
 
-def test_who_cannot_tell_of_himself_is_told_of() -> None:
-    """A run that cannot begin, a report, and who would tell of the other daemons."""
+def test_units_that_cannot_report_their_own_failure_notify_through_systemd() -> None:
+    """The start of a run, its report, and the daemon that watches the other ones."""
     units = {
         place.name: text for place, text in rendered_files().items() if place.suffix == ".service"
     }
@@ -167,13 +169,11 @@ def test_who_cannot_tell_of_himself_is_told_of() -> None:
     assert set(told) == {"soak-alert@.service", "soak-start@.service", "soak-report@.service"}
 
 
-# --- The alert daemon that dies at each start: it says so itself, once, and again when that comes back.
-
 DAY_SECONDS = 86400
 
 
-class Dying:
-    """A service that systemd starts again each time that it died."""
+class Crashing:
+    """A service that systemd restarts after each crash."""
 
     def __init__(self, folder: Path) -> None:
         self.runtime, self.plan = folder / "soak-alert@p", folder / "p.yaml"
@@ -188,63 +188,106 @@ class Dying:
 
 
 @pytest.fixture
-def dying(tmp_path: Path) -> Dying:
-    return Dying(tmp_path)
+def crashing(tmp_path: Path) -> Crashing:
+    return Crashing(tmp_path)
 
 
-def test_it_is_told_once_however_long_it_goes_on(dying: Dying) -> None:
+def test_crashes_are_notified_once(crashing: Crashing) -> None:
     inbox = Inbox()
     with served(inbox) as port:
-        dying.plan.write_text(PLAN.format(port=port))
-        dying.start(CRASH_LIMIT)
+        crashing.plan.write_text(PLAN.format(port=port))
+        crashing.start(CRASH_LIMIT)
         before = len(inbox.mails)
-        dying.start(CRASH_LIMIT)
+        crashing.start(CRASH_LIMIT)
 
     assert (before, len(inbox.mails)) == (0, 1)
-    assert "soak-alert@p dies again and again" in inbox.mails[0][1]["Subject"]
+    assert "soak-alert@p keeps crashing" in inbox.mails[0][1]["Subject"]
 
 
-def test_what_comes_back_another_day_is_told_again(dying: Dying) -> None:
+def test_crashes_of_another_day_are_notified_again(crashing: Crashing) -> None:
     inbox = Inbox()
     with served(inbox) as port:
-        dying.plan.write_text(PLAN.format(port=port))
+        crashing.plan.write_text(PLAN.format(port=port))
         for _ in range(2):
-            dying.start(CRASH_LIMIT + 1)
-            dying.clock.advance(DAY_SECONDS)
+            crashing.start(CRASH_LIMIT + 1)
+            crashing.clock.advance(DAY_SECONDS)
 
     assert len(inbox.mails) == 2
 
 
-def test_a_sink_that_is_away_is_tried_at_the_next_start(dying: Dying) -> None:
-    """And who has it already is not told twice."""
+def test_an_unavailable_sink_is_tried_at_the_next_start(crashing: Crashing) -> None:
+    """A sink that accepted the message does not get it again."""
     inbox, away, back = Inbox(), Receiver(500), Receiver()
     with served(inbox) as port:
         for webhook in (away, back, back):
             with serving(webhook.handler) as url:
-                dying.plan.write_text(PLAN.format(port=port) + f"  webhook: {{url: {url}}}\n")
-                dying.start(CRASH_LIMIT + 1 if webhook is away else 1)
+                crashing.plan.write_text(PLAN.format(port=port) + f"  webhook: {{url: {url}}}\n")
+                crashing.start(CRASH_LIMIT + 1 if webhook is away else 1)
 
     assert (len(inbox.mails), len(away.posts), len(back.posts)) == (1, 1, 1)
 
 
-def test_sinks_that_nobody_can_read_keep_it_from_no_start(
-    dying: Dying, caplog: pytest.LogCaptureFixture
+def test_unreadable_sinks_do_not_prevent_a_start(
+    crashing: Crashing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dying.start(CRASH_LIMIT + 1)
+    crashing.start(CRASH_LIMIT + 1)
 
     assert "sinks_unknown" in caplog.text
 
 
-def test_the_message_says_what_is_told_and_what_is_kept() -> None:
+def test_the_message_about_crashes_says_what_happens_to_findings() -> None:
     told = crash_message("p", "soak-alert@p", "h1", 60 * SECOND_NS)
 
-    assert told.subject == (
-        "[soakd] p: findings reach nobody, soak-alert@p dies again and again on h1"
-    )
+    assert told.subject == ("[soakd] p: findings are not sent, soak-alert@p keeps crashing on h1")
     assert told.text == (
-        "At 1970-01-01 00:01:00Z soak-alert@p on h1 had died at 8 starts in a row; it is tried once "
-        "a minute.\n"
-        "This says nothing about the cluster. The load is measured on; what is found meanwhile is kept, "
-        "and told as soon as the service stays.\n"
-        "What it said last: journalctl -u soak-alert@p -n 50\n"
+        "By 1970-01-01 00:01:00Z soak-alert@p on h1 had crashed at 8 starts in a row; systemd restarts it "
+        "once a minute.\n"
+        "This says nothing about the cluster. The load continues. Findings are kept, and sent as soon as "
+        "the alert daemon stays up.\n"
+        "Its last log lines: journalctl -u soak-alert@p -n 50\n"
     )
+
+
+def send_test(folder: Path, sinks: str) -> tuple[int, str]:
+    path = folder / "plan.yaml"
+    path.write_text(f"name: p\nbroker: {{kafka: {{bootstrap_servers: '127.0.0.1:9'}}}}\n{sinks}")
+    done = CliRunner().invoke(build(["alert"]), ["alert", str(path), "--test"])
+    return done.exit_code, done.output
+
+
+def test_every_sink_gets_a_test_message_that_is_no_finding(tmp_path: Path) -> None:
+    """The cluster is not asked; the alert resolves by itself."""
+    inbox, receiver = Inbox(), Receiver()
+    with served(inbox) as port, serving(receiver.handler) as url:
+        code, output = send_test(
+            tmp_path,
+            f"sinks: {{mail: {{to: [a@example.org], host: 127.0.0.1, port: {port}}}, webhook: {{url: '{url}'}}}}",
+        )
+
+    ((_, mail),), ((_, _, (posted,)),) = inbox.mails, receiver.posts
+    assert code == 0, output
+    assert "nothing was found" in mail["Subject"]
+    assert posted["labels"]["severity"] == "none"
+    assert posted["endsAt"] > posted["startsAt"]
+
+
+def test_a_sink_that_rejects_the_test_message_is_named(tmp_path: Path) -> None:
+    """With its reason, and an exit code for scripts."""
+    with serving(Receiver(500).handler) as url:
+        code, output = send_test(
+            tmp_path,
+            f"sinks: {{mail: {{to: [a@example.org], host: 127.0.0.1, port: {free_port()}}}, "
+            f"webhook: {{url: '{url}'}}}}",
+        )
+
+    assert code == 1
+    assert "mail: retry 127.0.0.1:" in output
+    assert "webhook: retry 500" in output
+
+
+def test_a_test_message_needs_sinks(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("name: shop\nbroker: {kafka: {bootstrap_servers: '127.0.0.1:9'}}\n")
+
+    with pytest.raises(PlanError, match="has no sinks"):
+        alert(plan, None, test=True)

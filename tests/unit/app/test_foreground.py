@@ -1,4 +1,4 @@
-"""A run in the foreground: what goes on beside it, and how it ends when that goes wrong."""
+"""A run in the foreground: its side task, and how the run ends when that fails."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from rich.console import Console
 
 from soak.alerting.heartbeat import read_notices
 from soak.app import foreground
-from soak.app.foreground import SideTask, SideTaskFactory, StartedRun
+from soak.app.foreground import ForegroundRun, SideTask, SideTaskFactory, StartedRun
 from soak.app.live_view import PlainView, View, Watcher
 from soak.app.multi_host import Part
 from soak.core.clock import SystemClock
@@ -50,79 +50,89 @@ def environment_of(pid: int) -> dict[str, str]:
     return found
 
 
+def current_run(
+    folder: RunFolder,
+    run: Run,
+    stack: ExitStack,
+    begin: Callable[[StartedRun, ExitStack], SideTask],
+    only: tuple[str, ...] = (),
+) -> ForegroundRun:
+    """Return a run without daemons."""
+    return ForegroundRun(
+        plan_file=text.load(PLAN.read_text(), str(PLAN)),
+        folder=folder,
+        run=run,
+        part=cast("Part", SimpleNamespace(roles=lambda _: (), only=only)),
+        view=PlainView(Console(file=io.StringIO()), "run"),
+        stack=stack,
+        side_task=SideTaskFactory(begin, {}),
+    )
+
+
 @pytest.mark.usefixtures("as_before")
-def test_a_run_beside_which_something_failed_does_not_stay_running(tmp_path: Path) -> None:
-    """A fault that cannot be put in ends the run as failed, and the error comes out."""
+def test_a_run_whose_side_task_fails_is_marked_as_failed(tmp_path: Path) -> None:
+    """A fault that cannot be injected fails the run, and the error is raised."""
     folder = RunFolder(tmp_path)
     run = Run("r", SystemClock().wall_ns(), "here", {}, "running")
     write_run(folder, run)
-    nobody = cast("Part", SimpleNamespace(roles=lambda _: (), only=()))
-    view = PlainView(Console(file=io.StringIO()), "run")
 
     def begin(_started: StartedRun, _stack: ExitStack) -> SideTask:
         raise LabError("the lab has no relay")
 
-    plan_file = text.load(PLAN.read_text(), str(PLAN))
-    company = SideTaskFactory(begin, {})
     with ExitStack() as stack, pytest.raises(LabError, match="no relay"):
-        foreground._run_to_end(plan_file, folder, run, None, view, stack, company, nobody)
+        foreground.supervise(current_run(folder, run, stack, begin))
 
     assert read_run(folder).state == "failed"
 
 
 @pytest.mark.parametrize("how", ["interrupted", "overdue"])
-def test_a_fault_is_lifted_before_the_daemons_of_a_run_cut_short_are_stopped(how: str) -> None:
-    """Who waits for a drive that answers nothing, or for a network that is cut, cannot end."""
+def test_a_fault_is_undone_before_the_daemons_of_a_stopped_run_end(how: str) -> None:
+    """A daemon that waits for a hanging drive or a broken network cannot end."""
     did: list[str] = []
     stop = threading.Event()
     if how == "interrupted":
         stop.set()
     supervisor = SimpleNamespace(poll=lambda: False, stop=lambda: did.append("stopped"))
-    beside = SimpleNamespace(poll=lambda: None, lift=lambda: did.append("lifted"))
+    task = SimpleNamespace(poll=lambda: None, undo=lambda: did.append("undone"))
     watcher = SimpleNamespace(look=lambda: SimpleNamespace(k=1000, end_k=23))
     view = SimpleNamespace(note=lambda _: None, show=lambda _: None)
 
-    is_interrupted = foreground._watch_until_over(
+    is_interrupted = foreground.watch_load(
         cast("Supervisor", supervisor),
         cast("Watcher", watcher),
         cast("View", view),
         stop,
         SystemClock(),
-        cast("SideTask", beside),
+        cast("SideTask", task),
     )
 
     assert is_interrupted == (how == "interrupted")
-    assert did == ["lifted", "stopped"]
+    assert did == ["undone", "stopped"]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_before")
-def test_that_a_run_is_given_up_is_owed_to_every_sink(tmp_path: Path) -> None:
-    """Its alert daemon is the last to end, and tells it; slow: a run that ends lets what is out come in."""
+def test_an_aborted_run_is_notified_to_every_sink(tmp_path: Path) -> None:
+    """Its alert daemon ends last and sends it; slow, because a run ends only when all messages are received."""
     folder = RunFolder(tmp_path)
     run = Run("r", SystemClock().wall_ns(), "here", {}, "running")
     write_run(folder, run)
-    part = cast("Part", SimpleNamespace(roles=lambda _: (), only=("consume.0",)))
-    view = PlainView(Console(file=io.StringIO()), "run")
 
     def begin(_started: StartedRun, _stack: ExitStack) -> SideTask:
         raise GaveUpError("consume.0 died 6 times in a minute (exit 1); its log ends:\nTraceback")
 
-    plan_file = text.load(PLAN.read_text(), str(PLAN))
     with ExitStack() as stack, pytest.raises(GaveUpError):
-        foreground._run_to_end(
-            plan_file, folder, run, None, view, stack, SideTaskFactory(begin, {}), part
-        )
+        foreground.supervise(current_run(folder, run, stack, begin, ("consume.0",)))
 
-    (told,) = read_notices(folder)
+    (notice,) = read_notices(folder)
     with FindingsStore(folder.findings) as store:
         (row,) = store.due(SystemClock().wall_ns())
-    assert told.why == "consume.0 died 6 times in a minute (exit 1)"
-    assert (row.subject, row.sink) == (told.key, "mail")
+    assert notice.why == "consume.0 died 6 times in a minute (exit 1)"
+    assert (row.subject, row.sink) == (notice.key, "mail")
 
 
-def test_only_daemons_that_measure_get_what_a_fault_needs(tmp_path: Path) -> None:
-    """The detector must not find it in its environment."""
+def test_only_daemons_that_measure_get_the_environment_of_a_fault(tmp_path: Path) -> None:
+    """The detector must not see it."""
     names = {"produce.0": True, "detect-stream": False}
     supervisor = Supervisor(
         RunFolder(tmp_path),

@@ -96,7 +96,7 @@ def test_a_run_that_finds_no_room_to_go_on_says_so(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(Path, "touch", full)
-        with pytest.raises(RunFolderError, match=r"p: No space left .* goes on with a few KiB"):
+        with pytest.raises(RunFolderError, match=r"p: No space left .* to resume, a few KiB"):
             start_run(tmp_path / "p.yaml", home, SystemClock())
     start_run(tmp_path / "p.yaml", home, SystemClock())
 
@@ -109,7 +109,7 @@ def test_a_run_whose_own_plan_is_damaged_is_no_plan_that_was_refused(
     """Nobody has just begun it, so people are to be told: it is a failure."""
     (home.path / "p-r1" / "plan.yaml").write_text("name: [")
 
-    with pytest.raises(RunFolderError, match=r"does not go on: .*plan\.yaml"):
+    with pytest.raises(RunFolderError, match=r"cannot be resumed: .*plan\.yaml"):
         start_run(tmp_path / "p.yaml", home, SystemClock())
 
 

@@ -65,8 +65,8 @@ def test_without_such_a_run_it_says_so(tmp_path: Path) -> None:
     other = run_in(tmp_path, dataclasses.replace(RUN, id="r2", name="else"))
 
     for folder, why in [
-        (None, "was cut short"),
-        (ended.path, "its state is ended"),
+        (None, "no interrupted run"),
+        (ended.path, "it is ended"),
         (other.path, "of plan"),
     ]:
         with pytest.raises(PlanError, match=why):
@@ -94,9 +94,9 @@ def test_a_run_whose_daemons_a_service_manager_starts_is_left_to_it(tmp_path: Pa
     (tmp_path / "shop" / "current").symlink_to(folder.path.name)
     plan = plan_at(tmp_path / "shop")
 
-    with pytest.raises(PlanError, match=r"goes on with `systemctl start soak@shop\.target`"):
+    with pytest.raises(PlanError, match=r"resume it with `systemctl start soak@shop\.target`"):
         find_interrupted_run(plan, folder.path)
-    with pytest.raises(PlanError, match="was cut short"):
+    with pytest.raises(PlanError, match="no interrupted run"):
         find_interrupted_run(plan, None)
 
 
@@ -161,7 +161,7 @@ def test_a_clock_that_nobody_sets_is_told(tmp_path: Path) -> None:
     recorded(folder, "probe@h", START_NS)
     clock = FakeClock(wall_ns=START_NS - 2 * CLOCK_TIMEOUT_NS)
 
-    with pytest.raises(SoakError, match=r"2026-\S+, and the run has a record of 2026-"):
+    with pytest.raises(SoakError, match=r"2026-\S+, behind the last record of the run at 2026-"):
         await_clock(folder, OWN, clock)
 
 
@@ -194,7 +194,7 @@ def test_a_run_that_goes_on_is_asked_to_end(tmp_path: Path) -> None:
         ((), ""),
         (
             ("produce.1", "consume.1"),
-            "here that is produce.1, consume.1 alone: stop the run on its other hosts, too\n",
+            "this host runs only produce.1, consume.1: stop the run on the other hosts too\n",
         ),
     ],
 )

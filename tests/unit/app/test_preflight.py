@@ -49,7 +49,7 @@ def test_a_kept_clock_and_an_untrimmed_drive_are_told() -> None:
     """The bound of the one, the setting of the other and what it leads to."""
     clock, drive, warning = host_lines(["/nowhere/data"], lambda: KEPT, lambda _: STATE)
 
-    assert clock == "Clock: kept, off by at most 23 ms."
+    assert clock == "Clock: synchronised, off by at most 23 ms."
     assert drive == (
         "Drive of /nowhere/data: ext4 on sda; 23% full; fstrim.timer disabled; mounted rw,noatime."
     )
@@ -60,7 +60,7 @@ def test_a_clock_that_nobody_keeps_is_a_warning() -> None:
     """End-to-end latency between hosts would then mean little."""
     (line,) = host_lines([], lambda: replace(KEPT, is_synchronised=False))
 
-    assert line.startswith("Warning: nobody keeps this host's clock")
+    assert line.startswith("Warning: the clock of this host is not synchronised")
 
 
 def test_what_cannot_be_looked_at_is_told_and_refuses_no_plan() -> None:
@@ -86,7 +86,7 @@ phases: {warm_up: 5s, soak: 60s}
 broker: {kafka: {}}
 """
 SETTINGS = "settings: {retention.ms: 20000, segment.ms: 10000}"
-SAID = "topic.settings (retention.ms, segment.ms) are not set: a topic that is there keeps its own"
+SAID = "topic.settings (retention.ms, segment.ms) have no effect: an existing topic keeps its own settings"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,9 @@ def test_settings_that_an_existing_topic_will_not_get_are_told(
 def test_that_nobody_will_be_told_is_said(tmp_path: Path, sinks: str, times: int) -> None:
     said = checked(tmp_path, f"{PLAN}{sinks}\n")
 
-    assert said.count("Warning: sinks is empty: nobody is told of what is found") == times
+    assert (
+        said.count("Warning: sinks is empty: findings are only written to the run folder") == times
+    )
 
 
 @pytest.mark.parametrize("text", [PLAN, "probes: {fsync: {directory: /nowhere/data}}\n"])
@@ -172,8 +174,8 @@ def test_a_cluster_that_takes_no_records_is_told(tmp_path: Path, text: str) -> N
 @pytest.mark.parametrize(
     ("text", "options", "refused"),
     [
-        (HOST, ("--scale", "0.1"), "--scale: a host that only probes has no load to cut"),
-        (HOST, ("--duration", "1min"), "--duration: a host that only probes has no load"),
+        (HOST, ("--scale", "0.1"), "--scale: the plan of a probe host has no load"),
+        (HOST, ("--duration", "1min"), "--duration: the plan of a probe host has no load"),
         (f"{HOST}free_space_floor: 1000TiB\n", (), "plan.yaml:4: free_space_floor: "),
     ],
 )
@@ -200,7 +202,7 @@ def test_an_option_that_would_change_nothing_is_refused(tmp_path: Path, text: st
     refused = CliRunner().invoke(main.build(words), words).exception
 
     assert isinstance(refused, PlanError)
-    assert str(refused) == "--run-dir: is where --drives keeps what it finds, and goes with it"
+    assert str(refused) == "--run-dir needs --drives, whose result it stores"
 
 
 def test_that_a_shell_is_given_no_credentials_is_said_with_where_to_read(
@@ -308,7 +310,7 @@ def test_a_run_beyond_them_is_refused_before_the_cluster_is_asked(tmp_path: Path
     told = str(CliRunner().invoke(main.build(words), words).exception)
 
     assert "p.yaml:4: topic.partitions: 1001 partitions is more than limits.partitions" in told
-    assert "or begin it all the same by `soak run --yes`" in told
+    assert "start it anyway with `soak run --yes`" in told
 
 
 def test_a_service_is_told_of_the_limit_alone(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def run_of(path: Path, state: str = "ended", text: str = THREE) -> RunFolder:
 
 def made(folder: RunFolder, broker: Broker, text: str = THREE) -> None:
     plan_file = plan_text.load(text, "p.yaml")
-    _clean.make_topics(plan_file, plan_file.plan, folder, broker, has_own_names=False)
+    _clean.create_topics(plan_file, plan_file.plan, folder, broker, has_own_names=False)
 
 
 def test_only_what_the_run_made_is_deleted(tmp_path: Path) -> None:
@@ -98,11 +98,11 @@ def test_one_that_is_being_begun_keeps_its_topics(tmp_path: Path) -> None:
     PlanHome(tmp_path).point_to(folder)
     other = run_of(tmp_path / "p-r2", "beginning")
 
-    with pytest.raises(RunFolderError, match="r1 is being begun"):
+    with pytest.raises(RunFolderError, match="r1 is starting"):
         _clean.check_run_is_over(folder)
     with (
         file_lock(other.path / "run.lock", "it"),
-        pytest.raises(RunFolderError, match="r1 is being begun"),
+        pytest.raises(RunFolderError, match="r1 is starting"),
     ):
         _clean.check_run_is_over(other)
     _clean.check_run_is_over(other)
@@ -180,7 +180,7 @@ TWO = PLAN.replace("name: bench", "name: bench, count: 2")
 
 def make(cluster: FakeCluster, folder: RunFolder, text: str = PLAN, *, own: bool = False) -> None:
     plan_file = plan_text.load(text, "p.yaml")
-    topics.make_topics(plan_file, plan_file.plan, folder, _port(cluster), has_own_names=own)
+    topics.create_topics(plan_file, plan_file.plan, folder, _port(cluster), has_own_names=own)
 
 
 def check(cluster: FakeCluster, folder: RunFolder | None, text: str = PLAN) -> None:
@@ -199,7 +199,9 @@ def test_a_topic_that_somebody_else_made_meanwhile_is_not_adopted(tmp_path: Path
         make(cluster, folder)
     cluster.make("bench")
 
-    with pytest.raises(PlanError, match=r"p\.yaml:3: topic\.name: .* was never told .* delete it"):
+    with pytest.raises(
+        PlanError, match=r"p\.yaml:3: topic\.name: .* never confirmed it.*delete it"
+    ):
         check(cluster, folder)
 
 
@@ -227,7 +229,7 @@ def test_one_that_was_made_anew_under_its_name_is_another(tmp_path: Path) -> Non
     make(cluster, folder)
     cluster.make("bench")
 
-    with pytest.raises(PlanError, match="another than the one that this run made"):
+    with pytest.raises(PlanError, match="it is not the topic that this run created"):
         check(cluster, folder)
 
 
@@ -260,7 +262,7 @@ def test_after_a_crash_without_a_mark_only_a_name_of_our_own_is_trusted(
             make(cluster, one, text, own=is_own)
 
     make(cluster, folder, own, own=True)
-    with pytest.raises(PlanError, match="was never told that it has it"):
+    with pytest.raises(PlanError, match="the cluster never confirmed it"):
         check(cluster, named)
 
 
@@ -269,7 +271,7 @@ def test_a_topic_without_identity_is_not_taken_on_its_name_alone(tmp_path: Path)
     cluster, folder = FakeCluster("nothing"), RunFolder(tmp_path)
     make(cluster, folder)
 
-    with pytest.raises(PlanError, match=r"nothing shows that .* from a later one of its name"):
+    with pytest.raises(PlanError, match=r"nothing shows that .* from a later one of the same name"):
         check(cluster, folder)
 
 
@@ -288,7 +290,7 @@ def test_a_run_that_goes_on_writes_into_no_other_topic_of_its_name(tmp_path: Pat
     topics.check_same_topics(folder, plan, _port(cluster))
     cluster.make("bench")
 
-    with pytest.raises(RunFolderError, match=r"bench is another than .*`soak stop"):
+    with pytest.raises(RunFolderError, match=r"bench is not the one that .*`soak stop"):
         topics.check_same_topics(folder, plan, _port(cluster))
     cluster.error = BrokerError("away")
     topics.check_same_topics(folder, plan, _port(cluster))
@@ -314,8 +316,8 @@ def brought_together(plan_file: PlanFile, folder: RunFolder) -> tuple[list[str],
     plan = plan_file.plan
     broker = connect(plan, SystemClock())
     names = plan.topic.names
-    topics.make_topics(plan_file, plan, folder, broker, has_own_names=False)
-    topics.make_topics(plan_file, plan, folder, broker, has_own_names=False)  # nothing is refused
+    topics.create_topics(plan_file, plan, folder, broker, has_own_names=False)
+    topics.create_topics(plan_file, plan, folder, broker, has_own_names=False)  # nothing is refused
     before = topics.own_topics(folder, broker, names)
     broker.delete_topics(names)
     _gone(broker, names[0])
