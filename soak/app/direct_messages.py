@@ -20,9 +20,10 @@ from soak.core.ports import Clock, Message, Sink
 from soak.core.units import SECOND_NS, duration_ns
 from soak.core.wording import day, moment
 from soak.runtime.context import host_name
+from soak.service.files import write_atomically
 from soak.service.restart_backoff import in_a_row
 from soak.service.systemd import notifier
-from soak.store.run_folder import RunFolder, read_plan, write_atomically
+from soak.store.run_folder import RunFolder, read_plan
 
 LOG = logging.getLogger(__name__)
 TEST_RESOLVE_AFTER_NS = 300 * SECOND_NS

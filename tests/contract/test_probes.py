@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
-from soak.app.host import ProbeReadings, read_probes, print_probes
+from soak.app.host import ProbeReadings, print_probes, read_probes
 from soak.core import plugins
 from soak.core.errors import NotAvailableError, PlanError, ProbeError
 from soak.core.model import Column, Reading

@@ -58,11 +58,11 @@ def test_only_what_the_run_made_is_deleted(tmp_path: Path) -> None:
 
     assert [line.split(":")[0].split() for line in told] == [
         ["to", "delete", "t-0", "at", "h"],
-        ["not", "there", "t-2"],
-        ["left", "alone", "t-1"],
+        ["missing", "t-2"],
+        ["not", "deleted", "t-1"],
     ]
     assert sorted(cluster.topics) == ["other", "t-1"]
-    assert _clean.find_run_topics(folder, broker).gone == ("t-0", "t-2")
+    assert _clean.find_run_topics(folder, broker).missing == ("t-0", "t-2")
 
 
 def test_what_the_cluster_keeps_is_told_and_may_be_tried_again(tmp_path: Path) -> None:
