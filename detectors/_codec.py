@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
-from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,11 +15,9 @@ from detectors._block import Block, Book, Pending
 from detectors._spread import Spread
 from detectors._windows import ROWS, Slope
 from soak.core.model import Change, Column
-from soak.core.series import series_name
 
 VERSION = 11
 _MAGIC = b"SKST"
-_STANDING = struct.Struct("<qiiiddd")
 
 
 def pack_header(magic: bytes, version: int, *sizes: int) -> bytes:
@@ -49,9 +46,9 @@ def encode(blocks: dict[str, Block]) -> bytes:
     head = [
         {
             "source": source,
-            "columns": [tuple(column) for column in block.columns],
+            "columns": [column.to_json() for column in block.columns],
             "absent": block.absent,
-            "left": {name: [*map(_packed, changes)] for name, changes in block.left.items()},
+            "left": {name: _rows(changes) for name, changes in block.left.items()},
             "inc": block.epoch,
             "last_k": block.last_k,
             "rows": block.rows,
@@ -61,7 +58,7 @@ def encode(blocks: dict[str, Block]) -> bytes:
             "books": {
                 name: {
                     "pending": dataclasses.astuple(book.pending) if book.pending else None,
-                    "standing": [*map(_packed, book.standing)],
+                    "standing": _rows(book.standing),
                 }
                 for name, book in block.books.items()
             },
@@ -91,7 +88,7 @@ def decode(blob: bytes) -> dict[str, Block]:
     reader = _Reader(blob, at + size)
     blocks = {}
     for head in json.loads(blob[at : at + size]):
-        block = _block.empty(tuple(_column(*fields) for fields in head["columns"]))
+        block = _block.empty(tuple(map(Column.from_json, head["columns"])))
         n, used = len(block.columns), min(head["rows"], ROWS)
         block.absent, block.epoch = head["absent"], head["inc"]
         block.last_k, block.rows = head["last_k"], head["rows"]
@@ -103,13 +100,8 @@ def decode(blob: bytes) -> dict[str, Block]:
         for array in _arrays(block):
             array[:] = reader.take(_little(array), array.size).reshape(array.shape)
         source = head["source"]
-        block.left = {
-            name: _unpacked(series_name(source, name), changes)
-            for name, changes in head["left"].items()
-        }
-        block.books = {
-            name: _book(series_name(source, name), book) for name, book in head["books"].items()
-        }
+        block.left = {name: [*map(Change.from_row, rows)] for name, rows in head["left"].items()}
+        block.books = {name: _book(book) for name, book in head["books"].items()}
         blocks[source] = block
     return blocks
 
@@ -126,31 +118,13 @@ def _little(array: np.ndarray[Any, np.dtype[Any]]) -> str:
     return array.dtype.newbyteorder("<").str
 
 
-def _column(metric: str, labels: list[list[str]], unit: str, lag_seconds: float) -> Column:
-    return Column(metric, tuple((key, value) for key, value in labels), unit, lag_seconds)
+def _rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    return [change.to_row() for change in changes]
 
 
-def _book(series: str, head: dict[str, Any]) -> Book:
+def _book(head: dict[str, Any]) -> Book:
     pending = Pending(*head["pending"]) if head["pending"] else None
-    return Book(pending, _unpacked(series, head["standing"]))
-
-
-def _packed(change: Change) -> str:
-    """Return a confirmed change as text, without its series."""
-    k = change.raised_k
-    first, last = change.interval
-    numbers = k, change.onset_k - k, first - k, last - k
-    raw = _STANDING.pack(*numbers, change.before, change.after, change.confidence)
-    return b64encode(raw).decode()
-
-
-def _unpacked(series: str, texts: Sequence[str]) -> list[Change]:
-    changes = []
-    for text in texts:
-        k, onset, first, last, before, after, confidence = _STANDING.unpack(b64decode(text))
-        span = k + first, k + last
-        changes.append(Change(series, k, k + onset, span, before, after, "confirmed", confidence))
-    return changes
+    return Book(pending, [*map(Change.from_row, head["standing"])])
 
 
 class _Reader:

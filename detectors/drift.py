@@ -130,7 +130,7 @@ class Watch:
         change = _change(series, k, seen, config)
         old = self.standing
         if old is not None and _is_turned(old, change):
-            changes.append(replace(old, state="gone", gone_k=k))
+            changes.append(replace(old, state="gone", resolved_k=k))
             self.standing = None
         if self.standing is None:
             self.standing = change
@@ -150,20 +150,18 @@ class Watch:
         if not is_beyond and (not is_nearer or config.is_worth(change.before, level)):
             return []
         self.standing = None
-        return [replace(change, state="gone", gone_k=k)]
+        return [replace(change, state="gone", resolved_k=k)]
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Watch:
-        """Return what `dataclasses.asdict` described, once through JSON."""
-        return cls(state["crossings"], change_of(state["standing"]))
+        """Return what `to_state` described, once through JSON."""
+        standing = state["standing"]
+        return cls(state["crossings"], standing and Change.from_row(standing))
 
-
-def change_of(state: Mapping[str, Any] | None) -> Change | None:
-    """Return the change that was once `asdict`, through JSON."""
-    if state is None:
-        return None
-    first, last = state["interval"]
-    return Change(**{**state, "interval": (first, last)})
+    def to_state(self) -> dict[str, Any]:
+        """Return the state for JSON."""
+        standing = self.standing and self.standing.to_row()
+        return {"crossings": self.crossings, "standing": standing}
 
 
 def _is_turned(standing: Change, change: Change) -> bool:

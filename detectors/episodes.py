@@ -19,7 +19,7 @@ class _Open:
 
     changes: tuple[Change, ...]
     away: dict[str, Change]
-    gone_k: int | None = None
+    resolved_k: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _settle(by_series: dict[str, _Open], series: str, k: int) -> None:
     episode = by_series.pop(series)
     del episode.away[series]
     if not episode.away:
-        episode.gone_k = k
+        episode.resolved_k = k
 
 
 def _size(change: Change) -> float:
@@ -107,6 +107,8 @@ def _is_between(level: float, first: Change, bounds: Bounds) -> bool:
 
 
 def _told(episode: _Open) -> tuple[Change, ...]:
-    if episode.gone_k is None:
+    if episode.resolved_k is None:
         return episode.changes
-    return tuple(replace(change, state="gone", gone_k=episode.gone_k) for change in episode.changes)
+    return tuple(
+        replace(change, state="gone", resolved_k=episode.resolved_k) for change in episode.changes
+    )

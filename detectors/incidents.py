@@ -52,9 +52,9 @@ class Incident:
         return "warning" if states == {"warning"} else "confirmed"
 
     @property
-    def gone_k(self) -> int | None:
+    def resolved_k(self) -> int | None:
         """Return when the last of its changes went away; None while one is there."""
-        ends = [change.gone_k for change in self.changes if change.gone_k is not None]
+        ends = [change.resolved_k for change in self.changes if change.resolved_k is not None]
         return max(ends, default=None) if self.state == "gone" else None
 
     @property
@@ -174,14 +174,14 @@ def _ends(fall: Change, rise: Change, step_ratio: float) -> bool:
 
     What was left for longer is how the cluster was by then.
     """
-    is_earlier = rise.gone_k is not None and 0 <= fall.onset_k - rise.gone_k <= DIP_SECONDS
+    is_earlier = rise.resolved_k is not None and 0 <= fall.onset_k - rise.resolved_k <= DIP_SECONDS
     is_back = rise.before <= step_ratio * fall.after and fall.after < step_ratio * rise.before
     return is_earlier and is_back and step_ratio * rise.before <= fall.before
 
 
 def _stood(rise: Change, k: int) -> bool:
     """True when a rise was not over yet in second `k`, in which it may have begun to be."""
-    return rise.onset_k < k and (rise.gone_k is None or rise.gone_k >= k)
+    return rise.onset_k < k and (rise.resolved_k is None or rise.resolved_k >= k)
 
 
 def _latest(changes: Iterable[Change]) -> list[Change]:

@@ -132,7 +132,7 @@ def _is_in(change: Change, drifts: Sequence[Change], *, either: bool = False) ->
 def _is_on_tick(step: Change, combs: Sequence[Change]) -> bool:
     for comb in combs:
         period, burst = comb.period_seconds or 0.0, comb.burst_seconds or 0.0
-        last = step.onset_k if comb.gone_k is None else comb.gone_k
+        last = step.onset_k if comb.resolved_k is None else comb.resolved_k
         since = step.onset_k - comb.onset_k
         if period and comb.onset_k - _LATE <= step.onset_k <= last:
             after = (since + _LATE) % period

@@ -343,7 +343,7 @@ class Panel:
             level = unscaled(float(np.median(newest)), logarithmic=bool(block.logarithmic[i]))
             gone = [change for change in book.standing if self._is_back(block, i, change, level)]
             book.standing = [change for change in book.standing if change not in gone]
-            changes += [replace(change, state="gone", gone_k=k) for change in gone]
+            changes += [replace(change, state="gone", resolved_k=k) for change in gone]
         if changes:
             block.close_books()
         return changes

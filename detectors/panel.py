@@ -257,7 +257,7 @@ def _state(source: _Source) -> dict[str, Any]:
         "series": {
             name: {
                 "recent": one.recent.to_state(),
-                "drift": dataclasses.asdict(one.drift),
+                "drift": one.drift.to_state(),
                 "spikes": one.spikes.to_state(),
             }
             for name, one in source.series.items()

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors._recent import MINUTE, Recent
-from detectors.drift import change_of
 from detectors.minimum_effect import Config
 from soak.core.model import Change, Series
 
@@ -322,7 +321,7 @@ class Watch:
         self.standing, self.tick_k = replace(change, raised_k=k), tick_k
         self.crossings.forget(change.onset_k)  # else it would be known when it comes back
         self.calm_rows = round((k - tick_k) / self.spacing)
-        ended = [] if old is None else [replace(old, state="gone", gone_k=k)]
+        ended = [] if old is None else [replace(old, state="gone", resolved_k=k)]
         return [*ended, self.standing]
 
     def _longest_gap(self) -> float:
@@ -397,11 +396,12 @@ class Watch:
         if self.calm_rows * self.spacing < _SILENT_TICKS * change.period_seconds:
             return []
         self.standing, self.bursts = None, []
-        return [replace(change, state="gone", gone_k=k)]
+        return [replace(change, state="gone", resolved_k=k)]
 
     def to_state(self) -> dict[str, Any]:
         """Return the state for JSON."""
-        return {**asdict(self), "crossings": self.crossings.to_state()}
+        standing = self.standing and self.standing.to_row()
+        return {**asdict(self), "standing": standing, "crossings": self.crossings.to_state()}
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Watch:
@@ -416,7 +416,7 @@ class Watch:
             None if now is None else _burst(now),
             state["bar"],
             [_burst(one) for one in state["bursts"]],
-            change_of(state["standing"]),
+            state["standing"] and Change.from_row(state["standing"]),
             state["spacing"],
             Crossings.of(state["crossings"]),
             None if state["hidden"] is None else tuple(state["hidden"]),

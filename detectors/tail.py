@@ -24,7 +24,6 @@ from detectors._memory import Memory
 from detectors._onset import interval, scan
 from detectors._recent import MINUTE, Recent
 from detectors.channels import latency_of
-from detectors.drift import change_of
 from detectors.minimum_effect import Config
 from soak.core.model import Change, Column, Series
 from soak.core.series import SeriesId, parse_series, series_name, source_of
@@ -357,8 +356,8 @@ class Tails:
         """Return the state of the odds' panel, and the rest for JSON."""
         return self._panel.to_bytes(), {
             "learnt": {name: dataclasses.asdict(one) for name, one in self._learnt.items()},
-            "told": [(k, dataclasses.asdict(one)) for (_, k), one in self._told.items()],
-            "held": [dataclasses.asdict(one) for one in self._held],
+            "told": [(k, one.to_row()) for (_, k), one in self._told.items()],
+            "held": [one.to_row() for one in self._held],
             "alone": self._alone,
         }
 
@@ -367,9 +366,9 @@ class Tails:
         self._panel = level_shift.Panel.from_bytes(blob, self._settings)
         self._learnt = {name: Exceedance.of(one) for name, one in state["learnt"].items()}
         self._alone = [(name, raised_k) for name, raised_k in state["alone"]]
-        told = [(k, change_of(one)) for k, one in state["told"]]
-        self._told = {(one.series, k): one for k, one in told if one is not None}
-        self._held = [one for one in map(change_of, state["held"]) if one is not None]
+        told = [(k, Change.from_row(one)) for k, one in state["told"]]
+        self._told = {(one.series, k): one for k, one in told}
+        self._held = [*map(Change.from_row, state["held"])]
 
     def _counted(self, second: Second) -> list[tuple[str, Places]]:
         """Return the latencies whose counts a source tells, and where."""
@@ -402,7 +401,11 @@ class Tails:
         if said.state in _OVER:
             self._told.pop(name, None)
             self._held = [one for one in self._held if _raise_of(one) != _raise_of(said)]
-            return [] if known is None else [replace(known, state=said.state, gone_k=said.gone_k)]
+            return (
+                []
+                if known is None
+                else [replace(known, state=said.state, resolved_k=said.resolved_k)]
+            )
         seen = self._levels(recents, series, source, metric, said.onset_k)
         step = near.beside(series_name(source, metric), said.onset_k)
         if seen is None or step == "told":

@@ -202,7 +202,7 @@ def finding_of(run: str, incident: Incident, before: Finding | None) -> Finding:
         confidence=headline.confidence,
         is_about_cluster=False,
         changes=tuple(name for name in incident.moved if name != headline.series),
-        gone_k=incident.gone_k,
+        resolved_k=incident.resolved_k,
     )
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.types import LongType
 
 from detectors.panel import LAYOUT
-from soak.core.model import Column
+from soak.core.model import Change, Column
 from soak.core.plan.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
@@ -30,7 +30,6 @@ from spark.checkpoint import Headway, await_predecessor, committed, held, is_all
 from spark.journal_source import NAME, JournalSource
 from spark.offsets import newest
 from spark.panel_processor import detect
-from spark.schema import change_of
 from spark.session import build_session
 
 # --- Which layout the state in the detector's checkpoint has: one of another program is not read, but
@@ -133,7 +132,7 @@ class _Stream:
         changes = detect(observed(rows), self.plan.detection.detectors[STREAM_DETECTOR])
 
         def on_batch(frame: DataFrame, batch: int) -> None:
-            found = [change_of(row.asDict()) for row in frame.collect()]  # the one action
+            found = [Change.from_row(row.asDict()) for row in frame.collect()]  # the one action
             for change in found:
                 _LOG.info("change batch=%d %s", batch, change)
             attribution.advance(found)

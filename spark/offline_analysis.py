@@ -189,10 +189,10 @@ def _is_same(finding: Finding, step: Change | Finding) -> bool:
 
 def _is_return(finding: Finding, step: Change) -> bool:
     """True for the step by which a finding went away: it is told with the finding."""
-    if finding.gone_k is None:
+    if finding.resolved_k is None:
         return False
     is_back = (finding.after > finding.before) != (step.after > step.before)
-    return is_back and finding.onset_k < step.onset_k <= finding.gone_k + NEAR_SECONDS
+    return is_back and finding.onset_k < step.onset_k <= finding.resolved_k + NEAR_SECONDS
 
 
 def _lasting(steps: Sequence[Change], timeline: Timeline) -> list[Change]:

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from detectors.level_shift import Config
 from detectors.panel import Panel
 from soak.core.model import Change
-from spark.schema import CHANGES, change_row, columns_of
+from spark.schema import CHANGES, columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,7 +66,7 @@ class PanelProcessor(StatefulProcessor):
         if changes:
             # as objects: pandas would make floats of the seconds of a column that has none in a row
             yield pd.DataFrame(
-                [change_row(str(key[0]), change) for change in changes], dtype=object
+                [{"run": str(key[0]), **change.to_row()} for change in changes], dtype=object
             )
 
     def close(self) -> None:

@@ -189,8 +189,10 @@ def shade(plot: Plot) -> None:
         plot.band(low, high + 1, "interval", "the onset lies in here with 95 % confidence")
         title = f"{page.moment(one.finding.onset_k)}: {one.finding.cause}"
         plot.mark(one.finding.onset_k, "onset", title)
-        if one.finding.gone_k is not None:
-            plot.mark(one.finding.gone_k, "gone", f"{page.moment(one.finding.gone_k)}: resolved")
+        if one.finding.resolved_k is not None:
+            plot.mark(
+                one.finding.resolved_k, "gone", f"{page.moment(one.finding.resolved_k)}: resolved"
+            )
 
 
 def _shade_unmeasured(plot: Plot) -> None:

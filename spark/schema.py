@@ -7,7 +7,7 @@ source in a batch that uses them carries their text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from soak.core.model import Change, Column
+from soak.core.model import Column
 
 NOT_CARRIED = frozenset({"histograms", "acknowledged", "received", "sent_next"})
 """Fields of a record that rows leave out: the audit and the heat map read the journal itself."""
@@ -74,30 +74,11 @@ ARROW_ROWS = pa.schema([pa.field(name, _ARROW[kind], nullable=True) for name, ki
 """As Spark sees `ROWS`: a source that gives batches of this schema spares a conversion a value."""
 
 
-def change_row(run: str, change: Change) -> dict[str, object]:
-    """Return a change as a row of `CHANGES`."""
-    row: dict[str, object] = {"run": run}
-    for name in Change.__slots__:
-        row[name] = getattr(change, name)
-    row["first_k"], row["last_k"] = row.pop("interval")  # type: ignore[misc]  # a pair
-    return row
-
-
-def change_of(row: Mapping[str, Any]) -> Change:
-    """Return the change that a row of `CHANGES` describes."""
-    fields = {name: row[name] for name in Change.__slots__ if name != "interval"}
-    return Change(**fields, interval=(row["first_k"], row["last_k"]))
-
-
 def columns_text(columns: Sequence[Column]) -> str:
-    """Return columns as JSON: a list of [metric, labels, unit, lag in seconds]."""
-    listed = [[c.metric, c.labels, c.unit, c.lag_seconds] for c in columns]
-    return json.dumps(listed, separators=(",", ":"))
+    """Return columns as JSON."""
+    return json.dumps([column.to_json() for column in columns], separators=(",", ":"))
 
 
 def columns_of(text: str) -> tuple[Column, ...]:
-    """Return what `columns_text` wrote."""
-    return tuple(
-        Column(metric, tuple((key, value) for key, value in labels), unit, lag)
-        for metric, labels, unit, lag in json.loads(text)
-    )
+    """Return the columns that `columns_text` described."""
+    return tuple(map(Column.from_json, json.loads(text)))

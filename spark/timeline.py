@@ -25,6 +25,7 @@ from soak.store.audit import audit_run, is_loss_known
 from soak.store.journal.reader import segments, sources
 from soak.store.run_folder import Run, RunFolder, read_phases, read_plan, read_run
 from spark.digest import digest, reduction
+from spark.schema import columns_of, columns_text
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -203,12 +204,11 @@ def digest_row(path: Path, step: int) -> pa.RecordBatch:
         found = digest(path, step)
     except JournalError as error:  # in a worker it would end as Spark's traceback
         return pa.RecordBatch.from_pylist([{"error": f"{path}: {error}"}], schema=ARROW_SCHEMA)
-    columns = [[c.metric, list(c.labels), c.unit, c.lag_seconds] for c in found.columns]
     row = {
         "error": None,
         "source": found.source,
         "seconds": found.seconds.tolist(),
-        "columns": json.dumps(columns),
+        "columns": columns_text(found.columns),
         "k": found.k.tolist(),
         "values": found.values.tolist(),
         "untrusted": json.dumps(found.invalid),
@@ -253,8 +253,7 @@ def _timeline(
             events[kind] += found
         damage += [(source, int(k), place, why) for k, place, why in json.loads(row["damage"])]
         k = np.array(row["k"], dtype=np.int64)
-        for described, values in zip(json.loads(row["columns"]), row["values"], strict=True):
-            column = _column(described)
+        for column, values in zip(columns_of(row["columns"]), row["values"], strict=True):
             name = series_name(source, column.name)
             columns[name] = column
             parts[name].append((k, np.array(values, dtype=np.float64)))
@@ -285,11 +284,6 @@ def _timeline(
 
 def _distinct(seconds: Mapping[str, Sequence[int]]) -> dict[str, Ints]:
     return {name: np.unique(np.array(k, dtype=np.int64)) for name, k in seconds.items()}
-
-
-def _column(described: Sequence[Any]) -> Column:
-    metric, labels, unit, lag = described
-    return Column(metric, tuple((key, value) for key, value in labels), unit, lag)
 
 
 def _joined(parts: Sequence[tuple[Ints, Floats]], column: Column) -> tuple[Ints, Floats]:

@@ -190,7 +190,11 @@ def end_of(change: Change, nearby: Nearby) -> int:
         if one.series == change.series and one.onset_k > change.interval[1]
     ]
     end = min([nearby.soak_end(change.onset_k), *later])
-    return end if change.gone_k is None else min(end, max(change.gone_k, change.interval[1] + 1))
+    return (
+        end
+        if change.resolved_k is None
+        else min(end, max(change.resolved_k, change.interval[1] + 1))
+    )
 
 
 def start_of(change: Change, nearby: Nearby, spacing: int = 1) -> int:

@@ -47,8 +47,8 @@ class Window:
 
 def window_bounds(finding: Finding, *, is_resolved: bool) -> tuple[int, int]:
     """Return the seconds to show: around the onset, or around the return to normal."""
-    if is_resolved and finding.gone_k is not None:
-        end = finding.gone_k + _LEAD_SECONDS
+    if is_resolved and finding.resolved_k is not None:
+        end = finding.resolved_k + _LEAD_SECONDS
         return max(finding.onset_k - _LEAD_SECONDS, end - _MAX_SECONDS), end
     if finding.kind in _SLOW_KINDS:  # it began long before it could be detected
         end = finding.raised_k + _LEAD_SECONDS
@@ -160,11 +160,11 @@ def draw_chart(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
 def _draw_finding(axes: Axes, finding: Finding, window: Window) -> None:
     """Draw the onset with its interval, the levels before and after it, and where it was over."""
     low, high = finding.interval
-    end = int(window.k[-1]) + 1 if finding.gone_k is None else finding.gone_k
+    end = int(window.k[-1]) + 1 if finding.resolved_k is None else finding.resolved_k
     axes.axvspan(low, high + 1, color=_INTERVAL_COLOUR, alpha=0.35, linewidth=0)
     axes.axvline(finding.onset_k, color=_INTERVAL_COLOUR, linewidth=1.0)
-    if finding.gone_k is not None:
-        axes.axvline(finding.gone_k, color=_DELETION_COLOUR, linewidth=1.0, linestyle="--")
+    if finding.resolved_k is not None:
+        axes.axvline(finding.resolved_k, color=_DELETION_COLOUR, linewidth=1.0, linestyle="--")
     spans = ((finding.before, window.k[0], finding.onset_k), (finding.after, finding.onset_k, end))
     for level, first, last in spans:
         axes.hlines(level, first, last, color="black", linewidth=0.9, linestyle=":")

@@ -126,11 +126,11 @@ def _labels(context: MessageContext) -> dict[str, str]:
 def _end_wall_ns(context: MessageContext, now_wall_ns: int) -> int | None:
     if not context.is_resolved:
         return None
-    gone_k = context.finding.gone_k
-    if context.is_withdrawn or gone_k is None:
+    resolved_k = context.finding.resolved_k
+    if context.is_withdrawn or resolved_k is None:
         return now_wall_ns
     # after a clock was set back, the grid of the run lies ahead of it
-    return min(context.start_wall_ns + gone_k * SECOND_NS, now_wall_ns)
+    return min(context.start_wall_ns + resolved_k * SECOND_NS, now_wall_ns)
 
 
 def _headline(context: MessageContext) -> str:
@@ -196,9 +196,9 @@ def _facts(context: MessageContext) -> list[str]:
         ("what", f"{_title(finding)} {wording.change_text(finding)}"),
         ("since", f"{began}, {width}"),
     ]
-    if context.is_resolved and not context.is_withdrawn and finding.gone_k is not None:
-        lasted = wording.span(finding.gone_k - finding.onset_k)
-        end = f"by {context.moment_with_day(finding.gone_k)}, after {lasted}"
+    if context.is_resolved and not context.is_withdrawn and finding.resolved_k is not None:
+        lasted = wording.span(finding.resolved_k - finding.onset_k)
+        end = f"by {context.moment_with_day(finding.resolved_k)}, after {lasted}"
         facts.append(("resolved", f"{end}{_current_level(context, '; now ')}"))
     source = wording.shortened(parse_series(finding.series).source, _MAX_SOURCE_LENGTH)
     facts.append(("source", f"{source}, confidence {finding.confidence:.2%}"))
@@ -317,8 +317,8 @@ def _amount(finding: Finding, value: float) -> str:
 
 def _current_level(context: MessageContext, prefix: str) -> str:
     """Return the level after the finding with a prefix; "" when it is not known."""
-    gone_k = context.finding.gone_k
-    if context.window is None or gone_k is None:
+    resolved_k = context.finding.resolved_k
+    if context.window is None or resolved_k is None:
         return ""
-    level = context.window.level(gone_k - LEVEL_SECONDS, gone_k + LEVEL_SECONDS)
+    level = context.window.level(resolved_k - LEVEL_SECONDS, resolved_k + LEVEL_SECONDS)
     return f"{prefix}{_amount(context.finding, level)}" if math.isfinite(level) else ""

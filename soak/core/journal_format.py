@@ -50,7 +50,7 @@ class DamagedLineError(ValueError):
 
 def columns_line(columns: Sequence[Column]) -> Columns:
     """Return the line for these columns; equal columns have equal ids."""
-    text = json.dumps([_column_json(column) for column in columns], separators=(",", ":"))
+    text = json.dumps([column.to_json() for column in columns], separators=(",", ":"))
     return Columns(hashlib.sha256(text.encode()).hexdigest()[:12], tuple(columns))
 
 
@@ -97,19 +97,10 @@ def _refuse_constant(word: str) -> float:
     raise ValueError(f"{word} is no number of a record")
 
 
-def _column_json(column: Column) -> dict[str, object]:
-    return {
-        "metric": column.metric,
-        "labels": dict(column.labels),
-        "unit": column.unit,
-        "lag_seconds": column.lag_seconds,
-    }
-
-
 def _line_json(line: Line) -> dict[str, object]:
     match line:
         case Columns(id=name, columns=columns):
-            listed = [_column_json(column) for column in columns]
+            listed = [column.to_json() for column in columns]
             return {"t": "c", "version": VERSION, "id": name, "columns": listed}
         case End(epoch=epoch):
             return {"t": "end", "inc": epoch}
@@ -168,16 +159,7 @@ def _parse_columns(body: dict[str, object]) -> Columns:
     listed = body["columns"]
     if not isinstance(listed, list):
         raise DamagedLineError("columns is not a list")
-    columns = tuple(
-        Column(
-            str(item["metric"]),
-            tuple(sorted((str(key), str(value)) for key, value in item["labels"].items())),
-            str(item["unit"]),
-            _finite(float(item["lag_seconds"])),
-        )
-        for item in listed
-    )
-    return Columns(str(body["id"]), columns)
+    return Columns(str(body["id"]), tuple(map(Column.from_json, listed)))
 
 
 def _parse_record(raw: dict[str, object]) -> Record:
@@ -216,12 +198,6 @@ def _plain(found: object) -> dict[str, str | int | float | bool]:
 
 def _is_plain(one: object) -> bool:
     return isinstance(one, str | int) or (isinstance(one, float) and math.isfinite(one))
-
-
-def _finite(number: float) -> float:
-    if not math.isfinite(number):
-        raise ValueError(f"{number} is no number of a record")
-    return number
 
 
 def _integer(value: object) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from soak.core.series import Labels, column_name
 
@@ -32,6 +32,28 @@ class Column(NamedTuple):
     def name(self) -> str:
         """Return the text form, as Prometheus writes it: `metric{label="value"}`."""
         return column_name(self.metric, self.labels)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the column as every file and message holds it."""
+        return {
+            "metric": self.metric,
+            "labels": dict(self.labels),
+            "unit": self.unit,
+            "lag_seconds": self.lag_seconds,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Column:
+        """Return the column that `to_json` described.
+
+        Raises:
+            ValueError, TypeError, LookupError, AttributeError: it is something else.
+        """
+        lag_seconds = float(found["lag_seconds"])
+        if not math.isfinite(lag_seconds):
+            raise ValueError(f"lag_seconds is {lag_seconds}, not a finite number")
+        labels = sorted((str(key), str(value)) for key, value in found["labels"].items())
+        return cls(str(found["metric"]), tuple(labels), str(found["unit"]), lag_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +130,30 @@ class Change:
     state: Literal["warning", "confirmed", "gone", "withdrawn"]  # the last: a warning not confirmed
     confidence: float
     kind: Kind = "step"
-    gone_k: int | None = None  # second in which it was found to be gone
+    resolved_k: int | None = None  # second in which it was found to be gone
     period_seconds: float | None = None  # of spikes: from one to the next
     burst_seconds: float | None = None  # of spikes: how long one lasts
 
     @property
     def direction(self) -> Direction:
         return "up" if self.after > self.before else "down"
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the change as every table, state and message holds it, by the names of the columns."""
+        row = {name: getattr(self, name) for name in self.__slots__ if name != "interval"}
+        row["gone_k"] = row.pop("resolved_k")
+        row["first_k"], row["last_k"] = self.interval
+        return row
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Change:
+        """Return the change that `to_row` described; a level that is missing (SQLite's NULL) is NaN."""
+        names = [name for name in cls.__slots__ if name not in {"interval", "resolved_k"}]
+        fields = {name: row[name] for name in names}
+        for level in ("before", "after"):
+            fields[level] = math.nan if row[level] is None else row[level]
+        interval = row["first_k"], row["last_k"]
+        return cls(**fields, interval=interval, resolved_k=row["gone_k"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +196,7 @@ class Finding:
     is_about_cluster: bool  # upward, in the soak phase, and not the client's fault
     causes: tuple[Explanation, ...] = ()
     changes: tuple[str, ...] = ()
-    gone_k: int | None = None
+    resolved_k: int | None = None
     is_settled: bool = False
 
     @property

@@ -34,7 +34,7 @@ def _finding(page: Page, one: Judged) -> Markup:
     low, high = found.interval
     title = f"{wording.title(found.series)} {wording.change_text(found)}, cause {found.cause}"
     about = "" if found.is_about_cluster else " Not counted against the cluster."
-    gone = "" if found.gone_k is None else f" Resolved at {page.moment(found.gone_k)}."
+    gone = "" if found.resolved_k is None else f" Resolved at {page.moment(found.resolved_k)}."
     text = (
         f"Since {page.moment(found.onset_k)}; with 95 % confidence between {page.moment(low)} and "
         f"{page.moment(high)}. {found.state.capitalize()}; confidence {found.confidence:.2%} that it changed. "

@@ -102,7 +102,7 @@ def _steps(plot: Plot, metric: str) -> None:
     for line, found in enumerate(counted):
         name = parse_series(found.series)
         plot.label(found.onset_k, f"{page.moment(found.onset_k)} {found.cause}", line % _LINES)
-        end_k = soak_end_k if found.gone_k is None else found.gone_k
+        end_k = soak_end_k if found.resolved_k is None else found.resolved_k
         if name.metric == metric:
             title = wording.title(found.series)
             before = f"{title} before: {wording.amount(found.before, name.unit)}"

@@ -44,7 +44,7 @@ class Planted:
             causes=_CAUSES,
             is_settled=True,
         )
-        for finding in (*(replace(one, state="gone", gone_k=k) for one in last), new):
+        for finding in (*(replace(one, state="gone", resolved_k=k) for one in last), new):
             try:
                 with FindingsStore(self.folder.findings) as store:
                     store.save_finding(finding, ["mail"], now_wall_ns)

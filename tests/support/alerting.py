@@ -84,9 +84,9 @@ class AlertWorld:
         self.folder.plan.write_text(yaml.safe_dump({**body, **yaml.safe_load(more)}))
 
     def save(self, state: str, key: str = KEY) -> None:
-        gone_k = 128 if state == "gone" else None
+        resolved_k = 128 if state == "gone" else None
         found = finding(
-            state, key=key, run=RUN, gone_k=gone_k, series=SERIES.replace("@h", "@host")
+            state, key=key, run=RUN, resolved_k=resolved_k, series=SERIES.replace("@h", "@host")
         )
         with FindingsStore(self.folder.findings) as store:
             store.save_finding(found, ["mail"], self.clock.wall_ns())

@@ -18,14 +18,13 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 from detectors.level_shift import Config
 from soak.core.clock import SystemClock
-from soak.core.model import Finding
+from soak.core.model import Change, Finding
 from soak.store.run_folder import RunFolder, read_plan, read_run
 from spark import report
 from spark.attribute import Attribution
 from spark.journal_source import batches, rows
 from spark.offsets import ColumnsIndex, newest, spans
 from spark.panel_processor import PanelProcessor
-from spark.schema import change_of
 from spark.timeline import assemble, digest_rows
 from tests.support.synthetic_run import Shape, write_synthetic_run
 
@@ -52,7 +51,9 @@ def detect(folder: RunFolder) -> None:
     frames = [batch.to_pandas() for batch in batches(rows(folder.path, run, listed))]
     tester = TwsTester(PanelProcessor(Config()))
     answer = tester.testInPandas((run, 0), pd.concat(frames, ignore_index=True))
-    seen = [change_of(dict(zip(answer.columns, row, strict=True))) for row in answer.to_numpy()]
+    seen = [
+        Change.from_row(dict(zip(answer.columns, row, strict=True))) for row in answer.to_numpy()
+    ]
     judge = Attribution(folder, run, read_plan(folder), SystemClock())
     judge.advance(seen)
     judge.conclude()

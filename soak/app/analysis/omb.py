@@ -294,7 +294,7 @@ def rises_json(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str
                 "before": change.before,
                 "after": change.after,
                 "interval": list(change.interval),
-                "until": change.gone_k,
+                "until": change.resolved_k,
                 "cause": one.causes[0].cause,
                 "causes": [
                     {"cause": why.cause, "score": round(why.score, 3)} for why in one.causes
@@ -312,7 +312,7 @@ def rises_text(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str
         yield f"{path}: no rise of latency in {result.seconds.size} samples"
     for one in found:
         change = one.change
-        until = "" if change.gone_k is None else f" until sample {change.gone_k}"
+        until = "" if change.resolved_k is None else f" until sample {change.resolved_k}"
         yield (
             f"{path}: {wording.title(change.series)} {wording.amount(change.before, 'seconds')} to "
             f"{wording.amount(change.after, 'seconds')} from sample {change.onset_k} "
@@ -335,7 +335,9 @@ def _causes(result: Result, change: Change, panel: Nearby) -> list[Explanation]:
             raised_k=series.second_of(result, change.raised_k),
             onset_k=series.second_of(result, change.onset_k),
             interval=(series.second_of(result, first), series.second_of(result, last + 1)),
-            gone_k=None if change.gone_k is None else series.second_of(result, change.gone_k),
+            resolved_k=None
+            if change.resolved_k is None
+            else series.second_of(result, change.resolved_k),
         ),
         panel,
     )

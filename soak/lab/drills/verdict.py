@@ -86,9 +86,9 @@ def notifications(folder: RunFolder) -> Notification:
         row for row in rows if row.kind == "resolved" and row.occurrence == last[row.subject]
     ]
     seconds = {
-        one.key: run.start_wall_ns + one.gone_k * SECOND_NS
+        one.key: run.start_wall_ns + one.resolved_k * SECOND_NS
         for one in findings
-        if one.gone_k is not None
+        if one.resolved_k is not None
     }
     at_wall_ns = _first([(row.subject, row.done_wall_ns) for row in sent])
     return Notification(

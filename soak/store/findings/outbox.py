@@ -115,7 +115,7 @@ def queue_finding_for_added_sinks(
     connection: Connection, finding: Finding, sinks: Sequence[str], since_k: int, now_wall_ns: int
 ) -> None:
     """Queue as `queue_finding` does, but skip a finding that was resolved before second `since_k`."""
-    was_resolved = finding.gone_k is not None and finding.gone_k < since_k
+    was_resolved = finding.resolved_k is not None and finding.resolved_k < since_k
     for sink in sinks:
         if not was_resolved or _of_subject(connection, finding.key, sink):
             queue_finding(connection, finding, [sink], now_wall_ns)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlite3 import Row
 from typing import Literal
 
-from soak.core.model import Change, Evidence, Explanation, Finding
+from soak.core.model import Evidence, Explanation, Finding
 
 NotificationKind = Literal[
     "opened", "corrected", "resolved", "missing", "returned", "aborted", "digest"
@@ -60,41 +60,6 @@ class NotificationContent:
     progress: str
 
 
-def change_row(run: str, change: Change) -> tuple[object, ...]:
-    return (
-        run,
-        change.series,
-        change.raised_k,
-        change.onset_k,
-        *change.interval,
-        change.before,
-        change.after,
-        change.state,
-        change.confidence,
-        change.kind,
-        change.gone_k,
-        change.period_seconds,
-        change.burst_seconds,
-    )
-
-
-def change_of(row: Row) -> Change:
-    return Change(
-        series=row["series"],
-        raised_k=row["raised_k"],
-        onset_k=row["onset_k"],
-        interval=(row["first_k"], row["last_k"]),
-        before=_number(row["before"]),
-        after=_number(row["after"]),
-        state=row["state"],
-        confidence=row["confidence"],
-        kind=row["kind"],
-        gone_k=row["gone_k"],
-        period_seconds=row["period_seconds"],
-        burst_seconds=row["burst_seconds"],
-    )
-
-
 def finding_row(finding: Finding, now_wall_ns: int) -> tuple[object, ...]:
     return (
         finding.key,
@@ -109,7 +74,7 @@ def finding_row(finding: Finding, now_wall_ns: int) -> tuple[object, ...]:
         finding.state,
         finding.confidence,
         int(finding.is_about_cluster),
-        finding.gone_k,
+        finding.resolved_k,
         now_wall_ns,
         int(finding.is_settled),
     )
@@ -131,7 +96,7 @@ def finding_of(row: Row, causes: tuple[Explanation, ...], changes: tuple[str, ..
         is_about_cluster=bool(row["is_about_cluster"]),
         causes=causes,
         changes=changes,
-        gone_k=row["gone_k"],
+        resolved_k=row["gone_k"],
         is_settled=bool(row["is_settled"]),
     )
 

@@ -23,8 +23,6 @@ from soak.store.findings.rows import (
     Notification,
     NotificationContent,
     NotificationKind,
-    change_of,
-    change_row,
     evidence_rows,
     explanations_of,
     finding_of,
@@ -37,7 +35,10 @@ BUSY_SECONDS = 5.0
 MAX_RETRY_WAIT_NS = 900 * SECOND_NS
 """No retry lies further ahead than this; one that does was set before the clock stepped back."""
 
-_CHANGE = "INSERT OR REPLACE INTO changes VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+_CHANGE = (
+    "INSERT OR REPLACE INTO changes VALUES (:run, :series, :raised_k, :onset_k, :first_k, :last_k,"
+    " :before, :after, :state, :confidence, :kind, :gone_k, :period_seconds, :burst_seconds)"
+)
 _CHECKPOINT = "INSERT OR REPLACE INTO checkpoints VALUES (?, ?)"
 _FINDING = "INSERT OR REPLACE INTO findings VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
@@ -89,11 +90,11 @@ class FindingsStore:
                     (run, change.series, change.raised_k),
                 ).fetchone()
                 if stored is None or RANK[change.state] >= RANK[stored["state"]]:
-                    connection.execute(_CHANGE, change_row(run, change))
+                    connection.execute(_CHANGE, {"run": run, **change.to_row()})
 
     def changes(self, run: str) -> list[Change]:
         rows = self._rows("SELECT * FROM changes WHERE run = ? ORDER BY raised_k, series", (run,))
-        return [change_of(row) for row in rows]
+        return [Change.from_row(dict(row)) for row in rows]
 
     def assign(self, run: str, keys: Mapping[tuple[str, int], str]) -> None:
         """Say which finding each change (its series and raise) belongs to; the first word stays."""

@@ -40,7 +40,7 @@ def test_a_mail_that_waits_for_its_server_outlives_the_run_and_its_daemon(world:
     folder = write_synthetic_run(
         world.shared / "lib" / "t" / "t-1", Shape(seconds=130, sinks=sinks)
     )
-    gone = finding("gone", run=RUN, gone_k=128, series=SERIES.replace("@h", "@host"))
+    gone = finding("gone", run=RUN, resolved_k=128, series=SERIES.replace("@h", "@host"))
     with FindingsStore(folder.findings) as store:
         store.save_finding(gone, ["mail"], 0)
     world.run("chown", "-R", "soak:soak", "/var/lib/soak")

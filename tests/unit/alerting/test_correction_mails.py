@@ -152,7 +152,7 @@ def test_an_unsettled_finding_that_went_away_waits_for_its_last_word(tmp_path: P
     """One mail then says that it is over and why it was; at the end of a run nothing waits."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.daemon().poll()
-    gone = finding("gone", run=RUN, key=KEY, series=SERIES.replace("@h", "@host"), gone_k=128)
+    gone = finding("gone", run=RUN, key=KEY, series=SERIES.replace("@h", "@host"), resolved_k=128)
     for one in (replace(gone, causes=CAUSES, is_settled=False), replace(gone, causes=LAST_WORD)):
         with FindingsStore(world.folder.findings) as store:
             store.save_finding(one, ["mail"], world.clock.wall_ns())

@@ -94,7 +94,7 @@ def test_a_confirmed_finding_reads_like_this() -> None:
 
 def test_a_finding_that_went_away_says_when_and_to_what_level() -> None:
     """The level now is that of the seconds around it: of the half minute before, half may be either."""
-    gone = dataclasses.replace(FINDING, state="gone", gone_k=180)
+    gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
     window = dataclasses.replace(
         WINDOW, values={"0.99": np.where(K < 168, 0.06, np.where(K <= 190, 0.0042, 0.03))}
     )
@@ -112,7 +112,7 @@ def test_a_finding_that_went_away_says_when_and_to_what_level() -> None:
 
 def test_a_level_that_is_not_known_is_not_told() -> None:
     """The journals are gone, or nothing was measured: only that it is over."""
-    gone = dataclasses.replace(FINDING, state="gone", gone_k=180)
+    gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
     blank = dataclasses.replace(WINDOW, values={"0.99": np.full(K.size, np.nan)})
 
     for window in (None, blank):
@@ -125,7 +125,7 @@ def test_a_level_that_is_not_known_is_not_told() -> None:
 
 def test_what_is_over_before_it_is_told_says_so() -> None:
     """Nobody is to get up for it; the message that it is over comes right behind."""
-    gone = dataclasses.replace(FINDING, state="gone", gone_k=130)
+    gone = dataclasses.replace(FINDING, state="gone", resolved_k=130)
 
     late = compose(dataclasses.replace(CONTEXT, finding=gone), None, 0)
 
@@ -150,7 +150,7 @@ def test_a_mail_says_where_to_look_first_as_long_as_it_lasts() -> None:
     """What is over needs nobody to get up."""
     last = dataclasses.replace(CONTEXT, advice="see the drive")
     over = dataclasses.replace(
-        last, kind="resolved", finding=dataclasses.replace(FINDING, gone_k=180)
+        last, kind="resolved", finding=dataclasses.replace(FINDING, resolved_k=180)
     )
 
     assert "next step see the drive\nreport    on h1:" in compose(last, None, 0).text
@@ -213,7 +213,7 @@ def test_reasons_and_causes_that_are_left_out_are_counted() -> None:
 def test_what_was_over_on_another_day_has_its_day() -> None:
     """So has an end of the interval across midnight, which is k = 35,200 of this run."""
     finding = dataclasses.replace(
-        FINDING, onset_k=35_198, interval=(35_197, 35_201), state="gone", gone_k=35_300
+        FINDING, onset_k=35_198, interval=(35_197, 35_201), state="gone", resolved_k=35_300
     )
     context = dataclasses.replace(CONTEXT, finding=finding, kind="resolved", window=None)
 
@@ -260,7 +260,7 @@ def test_a_corrected_cause_is_told_with_the_old_one_and_its_evidence() -> None:
 
 def test_the_last_mail_names_the_cause_and_what_was_told_before() -> None:
     """Where nobody had been told of the last word until then."""
-    gone = dataclasses.replace(FINDING, state="gone", gone_k=180)
+    gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
 
     message = compose(
         dataclasses.replace(CONTEXT, finding=gone, kind="resolved", previous_cause="unknown"),
@@ -274,7 +274,9 @@ def test_the_last_mail_names_the_cause_and_what_was_told_before() -> None:
 
 def test_all_that_is_told_of_a_finding_has_the_same_labels() -> None:
     """Whatever is known better by then: an alert is resolved by its labels."""
-    later = dataclasses.replace(FINDING, state="gone", gone_k=200, onset_k=113, causes=CAUSES[1:])
+    later = dataclasses.replace(
+        FINDING, state="gone", resolved_k=200, onset_k=113, causes=CAUSES[1:]
+    )
     gone = dataclasses.replace(CONTEXT, finding=later, kind="resolved")
     now_ns = START_WALL_NS + 240 * SECOND_NS
     first, last = compose(CONTEXT, None, now_ns), compose(gone, None, now_ns)
@@ -298,10 +300,10 @@ def test_a_finding_without_journals_or_cause_still_makes_a_mail() -> None:
     assert message.text.count("\n\n") == 2
 
 
-@pytest.mark.parametrize("gone_k", [None, 180])
+@pytest.mark.parametrize("resolved_k", [None, 180])
 @pytest.mark.parametrize("kind", ["opened", "corrected", "resolved"])
 def test_much_to_say_stays_within_forty_lines_of_78_columns(
-    kind: NotificationKind, gone_k: int | None
+    kind: NotificationKind, resolved_k: int | None
 ) -> None:
     """Ten causes with ten long reasons each and a hundred series are cut, and the rest counted.
 
@@ -317,8 +319,8 @@ def test_much_to_say_stays_within_forty_lines_of_78_columns(
         FINDING,
         series=longest,
         kind="drift",
-        state="confirmed" if gone_k is None else "gone",
-        gone_k=gone_k,
+        state="confirmed" if resolved_k is None else "gone",
+        resolved_k=resolved_k,
         causes=causes,
         changes=series,
     )
@@ -406,7 +408,7 @@ def test_an_unknown_source_is_a_typed_error_and_an_unknown_series_is_nothing(
 
 def test_the_time_shown_after_it_went_away_is_bounded() -> None:
     """A step of eight hours does not make a mail that reads eight hours of journal."""
-    gone = dataclasses.replace(FINDING, state="gone", gone_k=112 + 8 * 3600)
+    gone = dataclasses.replace(FINDING, state="gone", resolved_k=112 + 8 * 3600)
 
     first_k, last_k = window_bounds(gone, is_resolved=True)
 

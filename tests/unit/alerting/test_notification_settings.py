@@ -152,7 +152,7 @@ def test_a_sink_that_was_added_is_told_what_lasts_and_what_comes(tmp_path: Path)
     """The detector knows of `mail` alone, and what has come and gone is news to nobody."""
     two = Two(tmp_path)
     with FindingsStore(two.world.folder.findings) as store:
-        over = finding("gone", key="synthetic-1-7", run=RUN, gone_k=9)
+        over = finding("gone", key="synthetic-1-7", run=RUN, resolved_k=9)
         store.save_finding(over, ["mail"], two.clock.wall_ns())
     two.clock.step_wall((two.run.start_wall_ns - two.clock.wall_ns()) / SECOND_NS + 140)
     daemon = two.daemon()

@@ -146,7 +146,7 @@ def test_a_mail_of_nothing_that_was_saved_is_a_complaint(world: World) -> None:
 
 def test_a_finding_falls_back_in_silence_no_more(world: World) -> None:
     """One that was gone and is confirmed again was written by something older."""
-    gone = finding("gone", key="planted-1", run=RUN.id, gone_k=20)
+    gone = finding("gone", key="planted-1", run=RUN.id, resolved_k=20)
     world.told.planted.saved["planted-1"] = gone
     with FindingsStore(world.folder.findings) as store:
         assert [one.state for one in store.findings(RUN.id)] == ["confirmed"]

@@ -144,18 +144,18 @@ def test_an_incident_is_gone_when_all_of_it_is() -> None:
 def test_an_incident_is_not_gone_while_one_of_it_is_pending() -> None:
     up = change(publish("0.99"), 100)
     pending = replace(change(publish("0.5"), 100), state="warning")
-    (incident,) = group([replace(up, state="gone", gone_k=180), pending])
+    (incident,) = group([replace(up, state="gone", resolved_k=180), pending])
 
-    assert (incident.state, incident.gone_k) == ("confirmed", None)
+    assert (incident.state, incident.resolved_k) == ("confirmed", None)
 
 
 def test_an_incident_is_gone_when_the_last_of_it_went() -> None:
     changes = [change(publish("0.99"), 100), change(END_TO_END, 101)]
     (incident,) = group(
-        replace(one, state="gone", gone_k=k) for one, k in zip(changes, (180, 195), strict=True)
+        replace(one, state="gone", resolved_k=k) for one, k in zip(changes, (180, 195), strict=True)
     )
 
-    assert incident.gone_k == 195
+    assert incident.resolved_k == 195
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def step(k: int, before: float, after: float, series: str = "p99") -> Change:
 def told(*steps: tuple[Change, ...]) -> list[tuple[int, float, float, int | None]]:
     """Return onset, levels and end of the clearest change of each episode."""
     found = [changes[0] for changes in joined(steps, BOUNDS)]
-    return [(one.onset_k, one.before, one.after, one.gone_k) for one in found]
+    return [(one.onset_k, one.before, one.after, one.resolved_k) for one in found]
 
 
 def test_a_rise_that_comes_back_is_one_episode() -> None:

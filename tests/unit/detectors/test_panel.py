@@ -158,7 +158,7 @@ def test_a_step_that_goes_away_is_gone_under_the_same_raise() -> None:
 
     assert (gone.series, gone.raised_k, gone.onset_k) == (up.series, up.raised_k, up.onset_k)
     assert 200 < k <= 230
-    assert gone.gone_k == k
+    assert gone.resolved_k == k
 
 
 def test_both_steps_of_a_stair_are_gone_once_the_level_lies_below_the_first() -> None:

@@ -21,10 +21,12 @@ def change(
     before: float,
     after: float,
     state: Literal["confirmed", "gone"] = "confirmed",
-    gone_k: int | None = None,
+    resolved_k: int | None = None,
 ) -> Change:
     near = (onset_k - 2, onset_k + 2)
-    return Change(SERIES, onset_k + 10, onset_k, near, before, after, state, 0.99, gone_k=gone_k)
+    return Change(
+        SERIES, onset_k + 10, onset_k, near, before, after, state, 0.99, resolved_k=resolved_k
+    )
 
 
 def last_rise(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[Change, bool]:
@@ -63,9 +65,11 @@ def test_the_end_of_a_dip_is_no_news_though_there_was_a_rise_before(seed: int) -
     assert is_called_recovery
 
 
-def is_called_recovery_after_a_fall_to(lowest: float, *others: Change, gone_k: int = 8900) -> bool:
+def is_called_recovery_after_a_fall_to(
+    lowest: float, *others: Change, resolved_k: int = 8900
+) -> bool:
     """Return what a step back to 5 is called; a rise from 1 to 50 was gone, at 5, in a second before."""
-    older = change(100, 1.0, 50.0, state="gone", gone_k=gone_k)
+    older = change(100, 1.0, 50.0, state="gone", resolved_k=resolved_k)
     fall, back = change(9000, 5.0, lowest), change(9120, lowest, 5.0)
     return is_recovery(Incident((back,)), (older, fall, back, *others), RATIO)
 
@@ -82,7 +86,7 @@ def test_a_fall_to_the_foot_of_an_earlier_rise_is_its_end(lowest: float) -> None
 
 def test_what_a_rise_left_behind_for_long_is_how_the_cluster_is() -> None:
     """A fall from there is a dip like any other, though it ends where the rise began."""
-    assert is_called_recovery_after_a_fall_to(1.0, gone_k=200)
+    assert is_called_recovery_after_a_fall_to(1.0, resolved_k=200)
 
 
 @pytest.mark.parametrize("kind", ["spikes", "tail"])

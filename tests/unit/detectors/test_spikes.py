@@ -29,7 +29,7 @@ def test_a_comb_is_told_with_its_period(period: float, rows: int) -> None:
     assert (found.kind, found.onset_k, found.burst_seconds) == ("spikes", 1000, 3.0)
     assert found.period_seconds == pytest.approx(period, abs=0.1)
     assert found.after == pytest.approx(0.035, rel=0.1)
-    assert found.gone_k is None
+    assert found.resolved_k is None
 
 
 def test_a_slow_comb_is_told_though_noise_hides_a_tick() -> None:
@@ -55,8 +55,8 @@ def test_a_comb_that_ends_is_gone() -> None:
     (found,) = detect(series_of(y), Config())
 
     assert found.state == "gone"
-    assert found.gone_k is not None
-    assert 2500 < found.gone_k < 2700
+    assert found.resolved_k is not None
+    assert 2500 < found.resolved_k < 2700
 
 
 def test_a_comb_shows_through_other_bursts_and_missed_ticks() -> None:
@@ -102,7 +102,7 @@ def test_a_comb_shows_in_rows_of_ten_seconds() -> None:
     (found,) = detect(in_rows_of_ten(y), Config())
 
     assert (found.onset_k, found.period_seconds, found.burst_seconds) == (1000, 510.0, 20.0)
-    assert found.gone_k is None
+    assert found.resolved_k is None
 
 
 @pytest.mark.parametrize(("first_k", "unit"), [(100_000, 1.0), (0, 1000.0)])
@@ -194,8 +194,8 @@ def test_bursts_at_random_do_not_keep_a_comb_that_ended() -> None:
     confirmed, gone = watched(y)
 
     assert (confirmed.state, gone.state) == ("confirmed", "gone")
-    assert gone.gone_k is not None
-    assert 2400 < gone.gone_k < 3400
+    assert gone.resolved_k is not None
+    assert 2400 < gone.resolved_k < 3400
 
 
 @pytest.mark.parametrize("period", [30.0, 52.1, 510.0])

@@ -32,7 +32,7 @@ def change(series: str, before: float, after: float, raised_k: int = 280) -> Cha
 
 
 def gone(one: Change) -> Change:
-    return replace(one, state="gone", gone_k=900)
+    return replace(one, state="gone", resolved_k=900)
 
 
 def odds(source: str, raised_k: int = 280) -> Change:

@@ -418,9 +418,9 @@ def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
         for row, at_wall_ns in zip(store.due(10**6), (300, 200), strict=True):
             store.begin_try(row, at_wall_ns, at_wall_ns)
             store.mark_sent(row, at_wall_ns)
-        store.save_finding(replace(finding, state="gone", gone_k=30), ["mail", "webhook"], 400)
+        store.save_finding(replace(finding, state="gone", resolved_k=30), ["mail", "webhook"], 400)
 
-        of_client = replace(finding, key="b", is_about_cluster=False, state="gone", gone_k=40)
+        of_client = replace(finding, key="b", is_about_cluster=False, state="gone", resolved_k=40)
         store.save_finding(of_client, ["mail"], 500)
 
     gone = verdict.notifications(folder)
@@ -431,7 +431,7 @@ def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
         again = verdict.notifications(folder)
         for row in store.due(10**6):
             store.mark_sent(row, 800)
-        store.save_finding(replace(finding, state="gone", gone_k=90), ["mail", "webhook"], 900)
+        store.save_finding(replace(finding, state="gone", resolved_k=90), ["mail", "webhook"], 900)
 
     first, cause = {"a": 200}, {"a": "unknown"}
     assert before == Notification(confirmed=frozenset("a"))

@@ -85,7 +85,7 @@ def test_every_catch_up_read_is_one_finding_until_it_is_over(catch_up: CatchUp) 
 
         assert drain.causes[0].cause == "catch_up_read"
         assert len(found) <= 2
-        assert drain.change.gone_k is None or drain.change.gone_k <= catch_up.end + 2
+        assert drain.change.resolved_k is None or drain.change.resolved_k <= catch_up.end + 2
 
 
 def test_a_quiet_run_has_no_finding() -> None:

@@ -165,13 +165,13 @@ def test_what_is_not_a_confirmed_step_of_the_cluster_does_not_count(
 def test_a_finding_that_went_away_is_still_a_regression(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(fault_k=None))
 
-    assert report.write(found, [finding_of(state="gone", gone_k=150)], None) == 3
+    assert report.write(found, [finding_of(state="gone", resolved_k=150)], None) == 3
 
 
 def test_the_step_by_which_a_finding_went_away_is_no_finding_of_its_own(tmp_path: Path) -> None:
     found = timeline(tmp_path, Shape(lifted_k=175))
 
-    judged = look_back(found, [finding_of(state="gone", gone_k=190)])
+    judged = look_back(found, [finding_of(state="gone", resolved_k=190)])
 
     assert [(one.found, one.finding.state) for one in judged] == [("both", "gone")]
 

@@ -225,10 +225,10 @@ def test_a_step_that_goes_away_updates_its_finding(whole: RunFolder, tmp_path: P
     judge.advance([STEP])
     causes = findings(folder)[0].causes
     grow(whole, folder, 400)
-    judge.advance([replace(STEP, state="gone", gone_k=320)])
+    judge.advance([replace(STEP, state="gone", resolved_k=320)])
     (finding,) = findings(folder)
 
-    assert (finding.state, finding.gone_k, finding.causes) == ("gone", 320, causes)
+    assert (finding.state, finding.resolved_k, finding.causes) == ("gone", 320, causes)
     assert messages(folder) == [("mail", "opened"), ("mail", "resolved")]
 
 
@@ -341,8 +341,8 @@ def test_a_refined_onset_makes_no_second_finding(whole: RunFolder, tmp_path: Pat
 
     assert [finding.key for finding in findings(folder)] == [f"{RUN}-206"]
     assert messages(folder) == [("mail", "opened")]
-    judge.advance([replace(c, state="gone", gone_k=k) for c, k in ((STEP, 280), (LATER, 285))])
-    assert [(finding.state, finding.gone_k) for finding in findings(folder)] == [("gone", 285)]
+    judge.advance([replace(c, state="gone", resolved_k=k) for c, k in ((STEP, 280), (LATER, 285))])
+    assert [(finding.state, finding.resolved_k) for finding in findings(folder)] == [("gone", 285)]
 
 
 def test_a_withdrawn_warning_is_no_finding(whole: RunFolder, tmp_path: Path) -> None:
@@ -362,10 +362,10 @@ def test_what_was_gone_is_back_while_another_of_it_is_up(whole: RunFolder, tmp_p
     folder = begun(whole, tmp_path / "r")
     grow(whole, folder, 300)
     judge = attribution(folder)
-    judge.advance([STEP, replace(STEP, state="gone", gone_k=250)])
+    judge.advance([STEP, replace(STEP, state="gone", resolved_k=250)])
     judge.advance([replace(LATER, raised_k=255)])
 
-    assert [(finding.state, finding.gone_k) for finding in findings(folder)] == [
+    assert [(finding.state, finding.resolved_k) for finding in findings(folder)] == [
         ("confirmed", None)
     ]
     assert messages(folder) == [("mail", "opened")]
@@ -417,7 +417,7 @@ def dipped(onset_k: int, before: float, after: float, **changes: object) -> Chan
         ([dipped(100, 0.010, 0.004), dipped(800, 0.004, 0.011)], [False, True]),
         (
             [
-                dipped(60, 0.004, 0.010, state="gone", gone_k=130),
+                dipped(60, 0.004, 0.010, state="gone", resolved_k=130),
                 dipped(100, 0.010, 0.004),
                 dipped(200, 0.004, 0.011),
             ],

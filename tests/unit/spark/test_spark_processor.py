@@ -17,11 +17,10 @@ from pyspark.sql.types import StructType
 from detectors.level_shift import Config
 from detectors.panel import Panel
 from soak.core.model import Change, Column, Record
-from spark import schema
 from spark.journal_source import batches, rows
 from spark.offsets import ColumnsIndex, newest, spans
 from spark.panel_processor import PanelProcessor
-from spark.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, change_of, columns_of, columns_text
+from spark.schema import ARROW_ROWS, CHANGES, NOT_CARRIED, ROWS, columns_of, columns_text
 from tests.support.synthetic_run import Shape, write_synthetic_run
 
 KEY = ("synthetic-1", 0)
@@ -42,7 +41,9 @@ def frame(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 
 def found(tester: TwsTester, frame: pd.DataFrame) -> list[Change]:
     answer = tester.testInPandas(KEY, frame)
-    return [change_of(dict(zip(answer.columns, row, strict=True))) for row in answer.to_numpy()]
+    return [
+        Change.from_row(dict(zip(answer.columns, row, strict=True))) for row in answer.to_numpy()
+    ]
 
 
 def parts_of(frame: pd.DataFrame, count: int) -> list[pd.DataFrame]:
@@ -93,7 +94,7 @@ def test_a_second_start_with_a_clock_set_back_is_taken_in(frame: pd.DataFrame) -
     (whole,) = parts_of(frame, 1)
     tester = TwsTester(PanelProcessor(Config()))
     found(tester, whole)
-    again = found(tester, whole.assign(epoch=2))
+    again = found(tester, whole.assign(inc=2))
 
     assert any("latency" in c.series and c.state == "confirmed" for c in again)
 
@@ -142,9 +143,9 @@ def test_rows_carry_every_field_of_a_record_but_those_named(frame: pd.DataFrame)
 def test_a_change_survives_its_row() -> None:
     """And Spark's schema has a place for each of its fields."""
     change = Change("a@h|x", 7, 5, (4, 6), 1.0, 2.0, "confirmed", 0.9, "drift")
-    row = schema.change_row("r", change)
+    row = {"run": "r", **change.to_row()}
 
-    assert change_of(row) == change
+    assert Change.from_row(row) == change
     assert sorted(row) == sorted(CHANGES.fieldNames())
 
 

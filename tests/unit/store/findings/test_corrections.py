@@ -182,7 +182,7 @@ def test_what_was_refused_after_the_daemon_died_in_it_may_have_been_heard(
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
     store.mark_refused(row, NOW, "554 no")
-    save(store, replace(LAST, state="gone", gone_k=900) if is_over else LAST)
+    save(store, replace(LAST, state="gone", resolved_k=900) if is_over else LAST)
 
     kind = "resolved" if is_over else "corrected"
     assert tell(store) == [Said(kind, "compaction", was="retention_cliff")]
@@ -198,7 +198,7 @@ def test_a_correction_that_was_refused_after_the_daemon_died_in_it_may_have_been
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
     store.mark_refused(row, NOW, "554 no")
-    save(store, replace(LAST, causes=CLIFF, state="gone", gone_k=900))
+    save(store, replace(LAST, causes=CLIFF, state="gone", resolved_k=900))
 
     assert tell(store) == [Said("resolved", "retention_cliff", was="compaction")]
 
@@ -285,9 +285,9 @@ def test_that_it_went_away_carries_the_last_word(store: FindingsStore) -> None:
     """Of a short step it waits for that, and says what was told before."""
     save(store, FIRST)
     tell(store)
-    save(store, replace(FIRST, state="gone", gone_k=160))
+    save(store, replace(FIRST, state="gone", resolved_k=160))
     early = tell(store)
-    save(store, replace(LAST, state="gone", gone_k=160))
+    save(store, replace(LAST, state="gone", resolved_k=160))
 
     assert early == []
     assert tell(store) == [Said("resolved", "compaction", was="retention_cliff")]
@@ -297,7 +297,7 @@ def test_that_it_went_away_waits_five_minutes_at_most(store: FindingsStore) -> N
     """A detector that died says no last word."""
     save(store, FIRST)
     tell(store)
-    save(store, replace(FIRST, state="gone", gone_k=160))
+    save(store, replace(FIRST, state="gone", resolved_k=160))
 
     assert tell(store, NOW + SETTLE_LIMIT_NS - SECOND_NS) == []
     assert tell(store, NOW + SETTLE_LIMIT_NS) == [Said("resolved", "retention_cliff")]
@@ -309,7 +309,7 @@ def test_a_correction_that_nobody_has_heard_gives_way_to_that_it_went_away(
     """One mail says both; what is the client's is taken back, and says so too."""
     save(store, FIRST)
     tell(store)
-    save(store, LAST, replace(LAST, state="gone", gone_k=900))
+    save(store, LAST, replace(LAST, state="gone", resolved_k=900))
 
     assert tell(store) == [Said("resolved", "compaction", was="retention_cliff")]
 
@@ -326,7 +326,7 @@ def test_what_came_back_before_it_was_told_as_gone_is_corrected(store: FindingsS
     """The last word came while it was thought to be over."""
     save(store, FIRST)
     tell(store)
-    save(store, replace(FIRST, state="gone", gone_k=160), LAST)
+    save(store, replace(FIRST, state="gone", resolved_k=160), LAST)
 
     assert tell(store) == [Said("corrected", "compaction", was="retention_cliff")]
 
@@ -339,7 +339,7 @@ def test_what_lasts_is_said_again_in_its_newest_words(store: FindingsStore) -> N
     while_owed = [(row.kind, store.content(row)) for row in store.unresolved("mail")]
     tell(store)
     after = [(row.kind, store.content(row).previous_cause) for row in store.unresolved("mail")]
-    save(store, replace(LAST, state="gone", gone_k=900))
+    save(store, replace(LAST, state="gone", resolved_k=900))
 
     assert [kind for kind, _ in while_owed] == ["opened"]
     assert after == [("corrected", "retention_cliff")]

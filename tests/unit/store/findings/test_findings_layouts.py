@@ -133,7 +133,7 @@ def test_an_older_file_gets_room_for_new_columns(tmp_path: Path) -> None:
 def test_a_message_sent_before_version_5_is_not_corrected(tmp_path: Path) -> None:
     """The cause that it named is not known any more."""
     with FindingsStore(old_file(tmp_path / "f.db", 4)) as store:
-        corrected = finding(key="run1-136", causes=(CAUSES[1],), state="gone", gone_k=200)
+        corrected = finding(key="run1-136", causes=(CAUSES[1],), state="gone", resolved_k=200)
         store.save_finding(corrected, ["mail"], LATE)
 
         rows = [one for one in store.notifications("run1") if one.subject == "run1-136"]

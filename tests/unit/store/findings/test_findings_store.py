@@ -72,7 +72,7 @@ def test_only_a_warning_can_be_dropped(tmp_path: Path) -> None:
 def test_a_finding_that_is_up_again_takes_back_that_it_is_gone(tmp_path: Path) -> None:
     """As long as it was not told; a warning takes back nothing."""
     with FindingsStore(tmp_path / "f.db") as store:
-        store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
+        store.save_finding(finding("gone", resolved_k=200), ["mail"], NOW)
         store.save_finding(finding("warning"), ["mail"], NOW)
         store.save_finding(finding("confirmed"), ["mail"], NOW)
 
@@ -99,7 +99,7 @@ def test_a_message_is_owed_once_for_each_sink_and_kind(tmp_path: Path) -> None:
     with FindingsStore(tmp_path / "f.db") as store:
         for _ in range(3):
             store.save_finding(finding("confirmed"), ["mail", "hook"], NOW)
-        store.save_finding(finding("gone", gone_k=200), ["mail", "hook"], NOW + 1)
+        store.save_finding(finding("gone", resolved_k=200), ["mail", "hook"], NOW + 1)
 
         kinds = sorted((row.sink, row.kind) for row in store.notifications("run1"))
         assert kinds == [
@@ -131,7 +131,7 @@ def test_a_later_save_without_causes_keeps_the_known_ones(tmp_path: Path) -> Non
     """The stream says that a finding went away without knowing its cause."""
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding("confirmed"), ["mail"], NOW)
-        store.save_finding(finding("gone", causes=(), changes=(), gone_k=200), ["mail"], NOW)
+        store.save_finding(finding("gone", causes=(), changes=(), resolved_k=200), ["mail"], NOW)
 
         (found,) = store.findings("run1")
         assert (found.state, found.causes, len(found.changes)) == ("gone", CAUSES, 1)
@@ -157,7 +157,7 @@ def test_what_turns_out_to_be_the_clients_is_taken_back(tmp_path: Path) -> None:
         store.save_finding(cleared, ["mail"], NOW)
         store.save_finding(cleared, ["mail"], NOW)
         tell(store)
-        store.save_finding(finding("gone", is_about_cluster=False, gone_k=200), ["mail"], NOW)
+        store.save_finding(finding("gone", is_about_cluster=False, resolved_k=200), ["mail"], NOW)
 
         assert words(store) == [("opened", 1, "sent"), ("resolved", 1, "sent")]
 
@@ -180,7 +180,7 @@ def test_a_finding_that_comes_back_is_told_again_and_each_time_in_order(tmp_path
     with FindingsStore(tmp_path / "f.db") as store:
         for _ in range(2):
             store.save_finding(finding("confirmed"), ["mail"], NOW)
-            store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
+            store.save_finding(finding("gone", resolved_k=200), ["mail"], NOW)
             tell(store)
 
         assert words(store) == [
@@ -189,7 +189,7 @@ def test_a_finding_that_comes_back_is_told_again_and_each_time_in_order(tmp_path
         ], "up and gone again between two rounds is no news"
         store.save_finding(finding("confirmed"), ["mail"], NOW)
         tell(store)
-        store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
+        store.save_finding(finding("gone", resolved_k=200), ["mail"], NOW)
         assert words(store)[2:] == [("opened", 2, "sent"), ("resolved", 2, "pending")]
 
 
@@ -201,7 +201,7 @@ def test_what_was_told_and_lasts_is_known_by_sink(tmp_path: Path) -> None:
         for row in store.due(NOW):
             if row.sink == "hook" and row.subject != "run1-3":
                 store.mark_sent(row, NOW)
-        store.save_finding(finding("gone", key="run1-2", gone_k=200), ["hook", "mail"], NOW)
+        store.save_finding(finding("gone", key="run1-2", resolved_k=200), ["hook", "mail"], NOW)
 
         assert [row.subject for row in store.unresolved("hook")] == ["run1-1"]
         assert store.unresolved("mail") == []
@@ -238,7 +238,7 @@ def test_what_was_sent_by_a_clock_ahead_is_not_counted_for_ever(tmp_path: Path) 
 def test_that_it_went_away_is_due_only_after_that_it_came(tmp_path: Path) -> None:
     """While the first mail waits for another try, the follow-up waits too."""
     with FindingsStore(tmp_path / "f.db") as store:
-        store.save_finding(finding("gone", gone_k=200), ["mail"], NOW)
+        store.save_finding(finding("gone", resolved_k=200), ["mail"], NOW)
         (first,) = store.due(NOW)
         assert store.begin_try(first, NOW, NOW + SECOND_NS)
         store.mark_deferred(first, NOW, NOW + 60 * SECOND_NS, "451 try later")
