@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soak.core import wording
+from soak.core.plan.load import process_index
 from soak.core.plan.plan import STREAM_DETECTOR
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS
@@ -151,9 +152,10 @@ def _readers(timeline: Timeline, subscription: int) -> list[str]:
     """Return the sources that read for a subscription; none unless all of its processes are on record."""
     who = timeline.plan.consumers
     index_of = {
-        source: int(source.partition("@")[0].removeprefix("consume."))
+        source: process_index(source)
         for source in timeline.seconds
-        if source.startswith("consume.") and f"{source}|received_messages" in timeline.series
+        if source.startswith("consume.")
+        and series_name(source, "received_messages") in timeline.series
     }
     mine = [source for source, at in index_of.items() if who.subscription_of(at) == subscription]
     return mine if len({index_of[source] for source in mine}) == who.per_subscription else []

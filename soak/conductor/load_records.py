@@ -131,7 +131,9 @@ class Backlog:
     def add(
         self, source: str, record: Record, columns: tuple[Column, ...], *, is_building: bool
     ) -> None:
-        """Add one record, once."""
+        """Add one record, once; that of a consumer that the plan does not have changes nothing."""
+        if source.startswith("consume.") and process_index(source) >= self._consumers.processes:
+            return
         values = load_values(record, columns)
         if record.k < self._build_k:
             if not math.isnan(values.get("lag", math.nan)):

@@ -293,12 +293,20 @@ class Audit:
         self._with_gap: set[SubscriptionPartition] = set()
         self._ended: set[tuple[int, int]] = set()
         self._has_end = False  # a consumer has said its last word
+        self._unplanned = 0
 
     def add(self, record: Record, columns: tuple[Column, ...], subscription: int = 0) -> None:
         """Take one record; the caller gives each (source, epoch, k) once.
 
         `subscription` is the one that a consumer reads for; a producer's records concern them all.
         """
+        if subscription not in self._subscriptions:
+            self._unplanned += sum(
+                last - first + 1
+                for spans in record.received.values()
+                for first, last, _, _ in spans
+            )
+            return
         self._count(record, columns, subscription)
         for name, spans in record.acknowledged.items():
             stream = self._stream(name)
@@ -326,7 +334,7 @@ class Audit:
 
         What it received in that time is unknown, not lost.
         """
-        for partition in partitions:
+        for partition in partitions if subscription in self._subscriptions else ():
             place = subscription, partition
             self._logs[place].open_gap(self._above(place))
             self._with_gap.add(place)
@@ -355,6 +363,7 @@ class Audit:
             "unknown": total["unknown"] + unsure,
             "received_unacked": unacked,
             "missed_sends": self._sums["missed_sends"],
+            **({"received_unplanned": self._unplanned} if self._unplanned else {}),
         }
 
     def by_subscription(

@@ -12,7 +12,7 @@ import numpy as np
 
 from soak.core.errors import RunFolderError
 from soak.core.histogram import decode
-from soak.core.plan.load import Consumers
+from soak.core.plan.load import Consumers, process_index
 from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS
 from soak.omb.histograms import (
@@ -85,7 +85,7 @@ class RunBacklog:
         consumers: dict[int, list[SourceRecord]] = {}
         for one in told:
             if one.source.startswith(_CONSUMER):
-                index = int(one.source.partition("@")[0].removeprefix(_CONSUMER))
+                index = process_index(one.source)
                 consumers.setdefault(self._who.subscription_of(index), []).append(one)
         for at, mine in consumers.items():
             received = self._counts(mine, "received_messages")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from soak.core.audit import Audit
 from soak.core.header import instance_of
+from soak.core.plan.load import process_index
 from soak.core.plan.plan import Plan
 from soak.store.journal.merged import MergedReader, MergedRecord
 from soak.store.journal.reader import sources
@@ -43,7 +44,7 @@ def audit_run(folder: RunFolder, run: Run, plan: Plan) -> Audit:
 
 def _add_received(audit: Audit, found: MergedRecord, plan: Plan) -> None:
     who = plan.consumers
-    index = int(found.source.partition("@")[0].removeprefix(_CONSUMER))
+    index = process_index(found.source)
     subscription = who.subscription_of(index)
     if found.is_after_gap:
         mine = range(who.member_of(index), plan.topic.total_partitions, who.per_subscription)

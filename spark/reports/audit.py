@@ -22,6 +22,7 @@ WORDS = {
     "reread": "read again at the same offset, after a restart of the consumer or a step back in the log",
     "unknown": "of an interval that was not recorded, or unread at the end",
     "received_unacked": "received although the client gave them up",
+    "received_unplanned": "received by consumers that the plan does not have",
     "missed_sends": "due, but later than the backlog allows: skipped",
 }
 

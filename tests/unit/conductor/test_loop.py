@@ -281,6 +281,16 @@ def test_a_cron_expression_that_nobody_understands_is_told() -> None:
     assert "'hourly' is not a cron expression" in cron_error(Window(catch_up=ANY, cron="hourly"))
 
 
+def test_a_consumer_that_the_plan_does_not_have_changes_no_backlog() -> None:
+    columns = (Column("received_messages", (), "messages"), Column("lag_messages", (), "messages"))
+    backlog = Backlog(Consumers(), build_k=1)
+
+    for k in range(2):
+        backlog.add("consume.3@h", Record(k, 1, 0, 0, "", (5.0, 7.0)), columns, is_building=False)
+
+    assert backlog.remaining() == 0.0
+
+
 def _backlog(lefts: NDArray[np.floating[Any]]) -> Backlog:
     backlog = Backlog(Consumers())
     for k, left in enumerate(lefts.tolist()):

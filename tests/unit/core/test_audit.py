@@ -447,3 +447,17 @@ def _missing(counts: Counter[str]) -> int:
 
 def _without_zeros(counts: dict[str, int]) -> dict[str, int]:
     return {key: count for key, count in counts.items() if count}
+
+
+def test_a_consumer_beyond_the_subscriptions_of_the_plan_is_counted_apart() -> None:
+    """The plan has one subscription: the messages of a second one are neither received nor lost."""
+    audit = Audit(subscriptions=1)
+    audit.add(_record(acknowledged={LANE: ((0, 9, 0, 9),)}), ())
+    for subscription in (0, 1):
+        audit.missed(subscription, [0])
+        audit.add(_record(received={LANE: ((0, 9, 0, 9),)}), (), subscription)
+
+    verdict = audit.verdict()
+
+    assert (verdict["received"], verdict["lost"], verdict["received_unplanned"]) == (10, 0, 10)
+    assert len(audit.by_subscription()) == 1

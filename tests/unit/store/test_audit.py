@@ -116,3 +116,17 @@ def test_without_acknowledgements_loss_is_not_known() -> None:
     ):
         assert not is_loss_known(text.load(_plan(kafka=f"{{{settings}}}"), "p").plan)
     assert is_loss_known(text.load(_plan(), "p").plan)
+
+
+def test_a_consumer_that_the_plan_does_not_have_is_shown(tmp_path: Path) -> None:
+    """A journal of a fourth consumer lies in the folder of a run with one."""
+    folder = RunFolder(tmp_path)
+    name = stream_name(instance_of(RUN.id, "produce.0@h"), 1, 0)
+    got: dict[str, tuple[Span, ...]] = {name: ((0, 9, 0, 9),)}
+    _write(folder, "produce.0@h", [_record(0, acknowledged=got), End(1)])
+    for number in (0, 3):
+        _write(folder, f"consume.{number}@h", [_record(0, received=got)])
+
+    verdict = audit_run(folder, RUN, text.load(_plan(), "p").plan).verdict()
+
+    assert (verdict["received"], verdict["lost"], verdict["received_unplanned"]) == (10, 0, 10)
