@@ -20,7 +20,8 @@ from soak.core.phases import LOAD_PHASES, latest_end_k
 from soak.core.plan.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.runtime.context import PhaseFile, grid_of, host_name
+from soak.runtime.context import PhaseFile
+from soak.runtime.grid import grid_of, host_name
 from soak.service.systemd import START_LIMIT_NS
 from soak.store.findings.rows import NotificationKind
 from soak.store.findings.store import FindingsStore

@@ -19,7 +19,7 @@ from soak.core.plan.plan import plugins_without
 from soak.core.ports import Clock, Message, Sink
 from soak.core.units import SECOND_NS, duration_ns
 from soak.core.wording import day, moment
-from soak.runtime.context import host_name
+from soak.runtime.grid import host_name
 from soak.service.files import write_atomically
 from soak.service.restart_backoff import in_a_row
 from soak.service.systemd import notifier

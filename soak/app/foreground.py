@@ -32,7 +32,8 @@ from soak.core.series import SeriesId
 from soak.core.units import SECOND_NS
 from soak.lab.lab import Lab, fetch, start_lab
 from soak.lab.mailbox import render
-from soak.runtime.context import connect, grid_of
+from soak.runtime.context import connect
+from soak.runtime.grid import grid_of
 from soak.service import children
 from soak.service.files import file_lock
 from soak.service.metrics import remove_metrics_targets

@@ -28,7 +28,7 @@ from soak.core.plan.plan import AnyPlan, Plan
 from soak.core.ports import Clock, Probe
 from soak.core.units import SECOND_NS, duration_ns, format_duration, format_size
 from soak.core.wording import amount
-from soak.runtime.context import host_name
+from soak.runtime.grid import host_name
 from soak.sampling.drive_check import DEFAULT_LIMITS, drive_state, group_by_filesystem, measure
 from soak.sampling.scheduler import ProbeAnswer, ProbeReader
 from soak.store import run_folder

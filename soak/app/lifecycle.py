@@ -24,7 +24,8 @@ from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, format_duration
 from soak.lab.lab import Lab
 from soak.load.consumer.start_offsets import store_start_offsets
-from soak.runtime.context import PhaseFile, connect, has_grid, host_name
+from soak.runtime.context import PhaseFile, connect
+from soak.runtime.grid import has_grid, host_name
 from soak.service.files import file_lock
 from soak.service.systemd import notifier
 from soak.store.journal.reader import last_record, sources

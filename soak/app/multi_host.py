@@ -22,7 +22,8 @@ from soak.core.plan.text import Document, PlanFile, parse_yaml
 from soak.core.plugins import nearest
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.runtime.context import RESTART_CODE, host_name
+from soak.runtime.context import RESTART_CODE
+from soak.runtime.grid import host_name
 from soak.sampling import daemon
 from soak.service.files import file_lock, write_atomically
 from soak.service.metrics import remove_metrics_targets

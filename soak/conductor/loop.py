@@ -20,7 +20,8 @@ from soak.core.plan.plan import Plan
 from soak.core.plan.rates import Point, rates_between
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS, format_size
-from soak.runtime.context import PhaseFile, grid_of, open_page
+from soak.runtime.context import PhaseFile, open_page
+from soak.runtime.grid import grid_of
 from soak.service.files import file_lock, write_atomically
 from soak.service.systemd import notifier
 from soak.store.journal.reader import last_record, sources

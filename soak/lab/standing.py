@@ -27,7 +27,7 @@ from soak.core.plan.plan import LabDrive
 from soak.core.units import SECOND_NS
 from soak.lab.drive import block_device
 from soak.lab.files import start_ticks
-from soak.runtime.context import boot_id
+from soak.runtime.grid import boot_id
 from soak.service import children
 from soak.service.files import file_lock, is_locked, lock_holder, user_cache, write_atomically
 

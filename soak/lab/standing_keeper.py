@@ -22,7 +22,7 @@ from soak.lab.files import start_ticks
 from soak.lab.lab import Lab, start_lab
 from soak.lab.ports import Node, Running
 from soak.lab.standing import DriveState, Home, LabRequest, LabState, ProcessState
-from soak.runtime.context import boot_id
+from soak.runtime.grid import boot_id
 from soak.service.files import file_lock, write_atomically
 from soak.service.signals import exit_on_sigterm
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from soak.core.clock import Grid
 from soak.core.phases import Phases, parse_phases
 from soak.core.plan.plan import AnyPlan, Plan, ProbePlan
 from soak.core.ports import Broker, Clock, Topics
-from soak.runtime.grid import anchored_grid, is_anchored
+from soak.runtime.grid import grid_of, host_name
 from soak.runtime.recorder import Journal, Recorder
 from soak.service.metrics import MetricsPage, publish
 from soak.store.journal.writer import BackgroundJournalWriter, JournalWriter
@@ -25,17 +23,6 @@ RESTART_CODE = 75
 
 CLIENT_EVENT = "client"
 """Recorded when a daemon starts: the versions of its broker client, and whether batched calls are used."""
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def host_name() -> str:
-    """Return this host's name as it stands in source names: no character that a path dislikes."""
-    return "".join(c if c.isalnum() or c in "-." else "-" for c in socket.gethostname()) or "host"
-
-
-def boot_id() -> str:
-    return _BOOT_ID.read_text() if _BOOT_ID.exists() else f"{host_name()}-{time.CLOCK_BOOTTIME}"
 
 
 def connect(plan: Plan, clock: Clock) -> Broker:
@@ -48,20 +35,6 @@ def connect(plan: Plan, clock: Clock) -> Broker:
 
 def topics_of(plan: Plan) -> Topics:
     return Topics(plan.topic.names, plan.topic.partitions)
-
-
-def grid_of(folder: RunFolder, run: Run, clock: Clock) -> Grid:
-    """Return the run's seconds on this boot's monotonic clock, the same for all daemons of this host."""
-    return anchored_grid(_anchor(folder), boot_id(), run.start_wall_ns, clock)
-
-
-def has_grid(folder: RunFolder, run: Run) -> bool:
-    """True when `grid_of` asks no wall clock: a daemon of this boot has done so."""
-    return is_anchored(_anchor(folder), boot_id(), run.start_wall_ns)
-
-
-def _anchor(folder: RunFolder) -> Path:
-    return folder.anchors / f"{host_name()}.json"
 
 
 @dataclass(slots=True)

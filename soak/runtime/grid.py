@@ -7,12 +7,45 @@ CLOCK_BOOTTIME, which nobody sets and which a suspend does not stop.
 from __future__ import annotations
 
 import json
+import socket
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 from soak.core.clock import Grid
 from soak.core.ports import Clock
 from soak.service.files import write_atomically
+from soak.store.run_folder import Run, RunFolder
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_name() -> str:
+    """Return this host's name as it stands in source names: no character that a path dislikes."""
+    return "".join(c if c.isalnum() or c in "-." else "-" for c in socket.gethostname()) or "host"
+
+
+def boot_id(path: Path = BOOT_ID) -> str:
+    """Return the kernel's id of this boot; where there is none, a new one each time, as it equals no other."""
+    try:
+        known = path.read_text().strip()
+    except OSError:
+        known = ""
+    return known or str(uuid4())
+
+
+def grid_of(folder: RunFolder, run: Run, clock: Clock) -> Grid:
+    """Return the run's seconds on this boot's monotonic clock, the same for all daemons of this host."""
+    return anchored_grid(_anchor(folder), boot_id(), run.start_wall_ns, clock)
+
+
+def has_grid(folder: RunFolder, run: Run) -> bool:
+    """True when `grid_of` asks no wall clock: a daemon of this boot has done so."""
+    return is_anchored(_anchor(folder), boot_id(), run.start_wall_ns)
+
+
+def _anchor(folder: RunFolder) -> Path:
+    return folder.anchors / f"{host_name()}.json"
 
 
 def anchored_grid(path: Path, boot: str, start_wall_ns: int, clock: Clock) -> Grid:

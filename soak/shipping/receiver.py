@@ -18,7 +18,8 @@ from soak.core.plan.plan import Ship
 from soak.core.ports import Clock
 from soak.core.retry import Backoff
 from soak.core.units import SECOND_NS
-from soak.runtime.context import PhaseFile, grid_of, host_name, open_page
+from soak.runtime.context import PhaseFile, open_page
+from soak.runtime.grid import grid_of, host_name
 from soak.service.files import file_lock, write_atomically
 from soak.service.systemd import Notifier, notifier
 from soak.shipping.announcements import RunAnnouncer

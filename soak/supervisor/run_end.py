@@ -11,7 +11,8 @@ from soak.core.phases import latest_end_k
 from soak.core.plan.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.runtime.context import PhaseFile, grid_of, host_name
+from soak.runtime.context import PhaseFile
+from soak.runtime.grid import grid_of, host_name
 from soak.service.files import is_locked
 from soak.service.systemd import notifier
 from soak.store.journal.reader import has_ended

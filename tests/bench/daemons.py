@@ -20,7 +20,8 @@ from soak.core.plan import text
 from soak.core.plan.plan import Plan, with_plugin_values
 from soak.core.ports import EARLIEST
 from soak.core.units import SECOND_NS
-from soak.runtime.context import connect, host_name, topics_of
+from soak.runtime.context import connect, topics_of
+from soak.runtime.grid import host_name
 from soak.service.files import write_atomically
 from soak.store.journal.reader import last_record, read_source
 from soak.store.run_folder import Run, RunFolder, write_run

@@ -26,7 +26,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import SoakError
 from soak.core.units import SECOND_NS
 from soak.lab.brokers import kafka
-from soak.runtime.context import host_name
+from soak.runtime.grid import host_name
 from soak.service import children
 from soak.service.signals import exit_on_sigterm
 from soak.store.journal.reader import last_record

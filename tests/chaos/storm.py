@@ -21,7 +21,8 @@ from soak.core.clock import Grid, SystemClock
 from soak.core.plan import text
 from soak.core.units import SECOND_NS
 from soak.lab.brokers.kafka import Kafka
-from soak.runtime.context import connect, host_name, topics_of
+from soak.runtime.context import connect, topics_of
+from soak.runtime.grid import host_name
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.reader import last_record, sources
 from soak.store.run_folder import Run, RunFolder, read_run, write_run

@@ -10,7 +10,8 @@ from soak.core.clock import SystemClock
 from soak.core.plan import text
 from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS
-from soak.runtime.context import connect, host_name, topics_of
+from soak.runtime.context import connect, topics_of
+from soak.runtime.grid import host_name
 from soak.store.run_folder import Run, RunFolder, write_run
 from soak.supervisor.run import Supervisor, roles_of
 

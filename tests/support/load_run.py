@@ -13,7 +13,7 @@ from pathlib import Path
 from soak.core.clock import SystemClock
 from soak.core.phases import decision_line
 from soak.core.plan import text
-from soak.runtime.context import host_name
+from soak.runtime.grid import host_name
 from soak.service import children
 from soak.store.audit import audit_run
 from soak.store.journal.reader import read_source, sources

@@ -23,11 +23,11 @@ from soak.runtime.context import (
     RESTART_CODE,
     Context,
     CpuMeter,
-    boot_id,
     connect,
     open_context,
     topics_of,
 )
+from soak.runtime.grid import boot_id
 from soak.service.scheduling import reduce_garbage_collection
 from soak.service.systemd import notifier
 from soak.store.run_folder import rate_table

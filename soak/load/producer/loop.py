@@ -26,11 +26,11 @@ from soak.runtime.context import (
     RESTART_CODE,
     Context,
     CpuMeter,
-    boot_id,
     connect,
     open_context,
     topics_of,
 )
+from soak.runtime.grid import boot_id
 from soak.service.scheduling import (
     RealTimePriority,
     minimise_timer_slack,

@@ -17,7 +17,8 @@ from soak.core.phases import decision_line
 from soak.core.plan.plan import Ship
 from soak.core.units import SECOND_NS
 from soak.lab.ports import Running
-from soak.runtime.context import PhaseFile, host_name
+from soak.runtime.context import PhaseFile
+from soak.runtime.grid import host_name
 from soak.service import children
 from soak.service.files import write_atomically
 from soak.service.systemd import notifier

@@ -20,7 +20,7 @@ from soak.core.plan.plan import Ship
 from soak.core.units import SECOND_NS
 from soak.lab.brokers import kafka
 from soak.lab.ports import Running
-from soak.runtime.context import host_name
+from soak.runtime.grid import host_name
 from soak.service import children
 from soak.shipping import receiver
 from soak.shipping.ingest import Ingest

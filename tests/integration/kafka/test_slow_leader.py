@@ -13,7 +13,7 @@ from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
 from soak.lab.brokers import kafka
 from soak.lab.ports import Target
-from soak.runtime.context import host_name
+from soak.runtime.grid import host_name
 from soak.store.journal.history import History
 from soak.store.run_folder import RunFolder
 from tests.support.faults import inject

@@ -20,7 +20,7 @@ from soak.core.clock import SystemClock
 from soak.core.errors import ProbeError
 from soak.core.model import Column
 from soak.core.units import SECOND_NS
-from soak.runtime.context import host_name
+from soak.runtime.grid import host_name
 from soak.service import children
 from soak.store.journal.reader import last_record, read_source
 from tests.support.node_exporter import (

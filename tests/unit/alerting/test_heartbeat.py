@@ -27,7 +27,7 @@ from soak.core.phases import decision_line
 from soak.core.plan.text import load
 from soak.core.ports import Message, Outcome, Sink
 from soak.core.units import SECOND_NS
-from soak.runtime.context import host_name
+from soak.runtime.grid import host_name
 from soak.store.findings.store import FindingsStore
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import RunFolder, read_run

@@ -33,7 +33,7 @@ from soak.core.plan import text as plan_text
 from soak.core.plan.plan import ProbePlan
 from soak.core.plan.text import PlanFile
 from soak.core.units import SECOND_NS
-from soak.runtime.context import host_name
+from soak.runtime.grid import host_name
 from soak.runtime.recorder import Recorder
 from soak.service import children
 from soak.store import run_folder

@@ -26,7 +26,7 @@ from soak.lab.files import start_ticks
 from soak.lab.lab import Lab
 from soak.lab.standing import Home, LabRequest, LabState, ProcessState
 from soak.lab.standing_keeper import serve
-from soak.runtime.context import boot_id
+from soak.runtime.grid import boot_id
 from soak.service.files import file_lock, user_cache
 from tests.support.sleeping_broker import SleepingBroker
 from tests.unit.lab.test_drive import remains

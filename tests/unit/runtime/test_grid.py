@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from soak.core.clock import Grid, RunClock
+from soak.core.header import boot_of
 from soak.core.units import SECOND_NS
-from soak.runtime.grid import anchored_grid, is_anchored
+from soak.runtime.grid import anchored_grid, boot_id, is_anchored
 from tests.support.fakes import FakeClock
 
 START = 1_790_000_000 * SECOND_NS
@@ -90,3 +91,20 @@ def test_of_another_boot_or_run_it_is_not_known(tmp_path: Path) -> None:
     assert is_anchored(path, "boot", START)
     assert not is_anchored(path, "next boot", START)
     assert not is_anchored(path, "boot", START + 1)
+
+
+@pytest.mark.parametrize("content", [None, "", "\n"])
+def test_an_unknown_boot_equals_no_other(tmp_path: Path, content: str | None) -> None:
+    """Two machines without a boot id must not take each other's monotonic clock for their own."""
+    path = tmp_path / "boot_id"
+    if content is not None:
+        path.write_text(content)
+
+    assert boot_of(boot_id(path)) != boot_of(boot_id(path))
+
+
+def test_a_boot_has_one_id(tmp_path: Path) -> None:
+    path = tmp_path / "boot_id"
+    path.write_text("0f5c\n")
+
+    assert boot_id(path) == boot_id(path) == "0f5c"

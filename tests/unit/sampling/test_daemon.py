@@ -20,7 +20,8 @@ from soak.core.errors import NotAvailableError, PlanError, ProbeError
 from soak.core.model import Column, Reading, Record
 from soak.core.phases import decision_line
 from soak.core.units import SECOND_NS
-from soak.runtime.context import RESTART_CODE, host_name, open_journal
+from soak.runtime.context import RESTART_CODE, open_journal
+from soak.runtime.grid import host_name
 from soak.sampling import daemon
 from soak.sampling.scheduler import Scheduler
 from soak.service import children

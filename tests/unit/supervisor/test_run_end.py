@@ -16,7 +16,7 @@ from soak.core.journal_format import End, encode
 from soak.core.phases import Phase, decision_line, latest_end_k, planned_phases
 from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
-from soak.runtime.context import host_name
+from soak.runtime.grid import host_name
 from soak.service.files import file_lock
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import Run, RunFolder, read_run, write_run
