@@ -1,4 +1,7 @@
-"""Deliver the pending notifications of runs that have ended: a mail server that is down now may return in an hour."""
+"""Deliver the pending notifications of runs that have ended.
+
+A mail server that is down at the end of a run may be back an hour later.
+"""
 
 from __future__ import annotations
 

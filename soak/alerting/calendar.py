@@ -33,7 +33,7 @@ class Calendar:
         return False
 
     def digest_due_ns(self, after_wall_ns: int, wall_ns: int) -> int | None:
-        """Return the last instant at which a digest was due, after one instant and up to another; None if none was."""
+        """Return the last due instant of a digest after one instant and up to another, if any."""
         if self._digest is None:
             return None
         found, now, after = None, _moment(wall_ns), _moment(after_wall_ns)

@@ -109,7 +109,10 @@ def _read_notification_settings(path: Path, plan: Plan) -> AlertingPlan:
 
 
 class AddedSinks:
-    """Queues findings for sinks that the plan did not have when the run began: the detector knows only those."""
+    """Queues findings for sinks that were added to the plan after the run began.
+
+    The detector queues only for those of the plan that the run began with.
+    """
 
     def __init__(self, folder: RunFolder, run: Run, sinks: Sequence[str], clock: Clock) -> None:
         self._folder = folder
@@ -153,7 +156,7 @@ class AlertDaemon:
         alive: Callable[[], None] = lambda: None,
         added: Sequence[str] = (),
     ) -> None:
-        """`alive` is called before each try, as a round may be long; `added` are sinks that the run began without."""
+        """`alive` is called before each try, as a round may be long; `added` are names of added sinks."""
         self._folder = folder
         self._plan = plan
         self._clock = clock

@@ -80,7 +80,7 @@ class Delivery:
         """Send a notification and return the outcome; None when it is not needed any more."""
         now_ns = self._clock.wall_ns()
         with FindingsStore(self._folder.findings) as store:
-            # The next try is stored first: a message that kills this process must not meet the next one at once.
+            # Stored first: a message that kills this process must not meet the next one at once.
             content = store.begin_try(row, now_ns, now_ns + RETRY_BACKOFF.wait_ns(row.attempts + 1))
         if content is None:
             return None
@@ -106,7 +106,7 @@ class Delivery:
             self._last_result = None
 
     def messages(self, rows: Sequence[Notification]) -> list[Message]:
-        """Return the messages of notifications without charts; those whose finding is missing are left out."""
+        """Return messages without charts; a notification whose finding is missing is left out."""
         context = self._run_context()
         found = []
         for row in rows:

@@ -91,7 +91,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Daemons of a run are missing; or, with `why`, the run was aborted. It is kept as JSON of these names."""
+    """Daemons of a run are missing; or, with `why`, the run was aborted. Stored as JSON with these keys."""
 
     key: str
     daemons: tuple[str, ...]  # sources, such as `consume.0@host`, or a daemon without a journal
@@ -174,7 +174,7 @@ class HeartbeatMonitor:
     def _activities(self, now_ns: int) -> dict[str, Activity]:
         """Return the activity of each daemon that should be at work.
 
-        In a run without a service manager only daemons that have recorded count: others may be on other hosts.
+        Without a service manager only daemons that have recorded count: others may be on other hosts.
         """
         k = grid_of(self.folder, self.run, self.clock).k_at(now_ns)
         phases = self._phase_file.poll()

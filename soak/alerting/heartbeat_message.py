@@ -14,10 +14,10 @@ from soak.store.findings.rows import NotificationKind
 _UNIT_NAMES = {DETECT: "detect"}  # the unit has another name
 _GAP = "Nothing can be detected in the time that they do not record."
 _MEANING = {
-    DETECT: "No finding is reported until the detector is back; it then reads what was recorded.",
+    DETECT: "The detector reports nothing until it is back; it then catches up.",
     CONDUCT: "No phase begins or ends until the conductor is back.",
 }
-_MISSING = "The run continues without these daemons: they do nothing, or crash at every start."
+_MISSING = "The run continues without these daemons, which hang or crash at each start."
 _MISSING_REMOTE = (
     "Records of these daemons on other hosts do not arrive any more.",
     "They may wait there to be sent; until then nothing is detected in them.",
@@ -32,7 +32,7 @@ _RESOLVE_AFTER_NS = duration_ns("1d")
 def compose(
     notice: Notice, kind: NotificationKind, run: str, plan: str, now_wall_ns: int
 ) -> Message:
-    """Return the message about a notice; its key keeps the words of older versions, see `message.KEY_WORDS`."""
+    """Return the message about a notice; its key keeps the words of older versions, as in `message`."""
     is_returned = kind == "returned"
     return Message(
         key=f"{notice.key}.{'back' if is_returned else 'missed'}",
@@ -69,11 +69,13 @@ def _end_wall_ns(notice: Notice, kind: NotificationKind) -> int | None:
 def _headline(notice: Notice, kind: NotificationKind) -> str:
     if notice.why:
         return f"run aborted: {notice.why}"
-    what = "records" if notice.is_remote else "heartbeat"
+    daemons = daemon_names(notice)
     if kind == "returned":
-        return f"{what} of {daemon_names(notice)} back after {_length(notice)}"
+        if notice.is_remote:
+            return f"records from {daemons} arrive again after {_length(notice)}"
+        return f"heartbeat of {daemons} is back after {_length(notice)}"
     since = wording.moment(notice.since_wall_ns)
-    return f"no {what} of {daemon_names(notice)} since {since}"
+    return f"no {'records' if notice.is_remote else 'heartbeat'} from {daemons} since {since}"
 
 
 def _length(notice: Notice) -> str:

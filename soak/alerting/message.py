@@ -23,8 +23,8 @@ MAX_SERIES = 4
 KEY_WORDS = {"opened": "confirmed", "resolved": "gone"}
 """What a kind is called in the keys that become Message-IDs: they must not change when a mail is repeated."""
 LEVEL_SECONDS = 10
-"""The level after a finding is the median from this many seconds before its end to as many after it. A finding
-ends when more than half of the last 30 s are back to normal, so their median may be neither level."""
+"""The level after a finding is the median of the seconds around its end, this many on each side: it ends when
+more than half of the last 30 s are back to normal, so that their median may be neither level."""
 _SPARK_COLUMNS = 50
 _MAX_NAME_LENGTH = 40
 _MAX_TITLE_LENGTH = 66  # title and change take two lines at most
@@ -36,9 +36,9 @@ _SAME_ONSET_SECONDS = 60
 class MessageContext:
     """What a message is about: a finding, and the notification of it that is sent.
 
-    An occurrence above 1 is that of a finding that came back. A finding that is resolved and is not about the
-    cluster was a false alarm: the message withdraws it. `previous_cause` is the other cause that readers know,
-    or may know, from earlier messages; several are joined by "or".
+    An occurrence above 1 is that of a finding that came back. A finding that is resolved and is not about
+    the cluster was a false alarm: the message withdraws it. `previous_cause` is the other cause that readers
+    know, or may know, from earlier messages; several are joined by "or".
     """
 
     finding: Finding
@@ -191,10 +191,10 @@ def _facts(context: MessageContext) -> list[str]:
     low, high = finding.interval
     onset_ns = context.start_wall_ns + finding.onset_k * SECOND_NS
     began = f"{wording.day(onset_ns)} {wording.moment(onset_ns)}"
-    width = f"between {context.moment_with_day(low)} and {context.moment_with_day(high)}"
+    width = f"(between {context.moment_with_day(low)} and {context.moment_with_day(high)})"
     facts = [
         ("what", f"{_title(finding)} {wording.change_text(finding)}"),
-        ("since", f"{began}, {width}"),
+        ("since", f"{began} {width}"),
     ]
     if context.is_resolved and not context.is_withdrawn and finding.resolved_k is not None:
         lasted = wording.span(finding.resolved_k - finding.onset_k)

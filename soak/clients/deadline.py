@@ -1,4 +1,7 @@
-"""A deadline for a whole conversation over a socket: a socket timeout restarts with each byte that a slow server sends."""
+"""A deadline for a whole conversation over a socket.
+
+A socket timeout restarts with each byte that a slow server sends.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _POLL_SECONDS = 0.5
 
 
 class Deadline:
-    """Shuts the connection that it is told of down once its seconds are over; use it in a `with` block."""
+    """Shuts a connection down once the deadline has passed; use it in a `with` block."""
 
     def __init__(self, seconds: float = DEADLINE_SECONDS) -> None:
         self.seconds = seconds
@@ -23,7 +26,7 @@ class Deadline:
         self._done = threading.Event()
 
     def __enter__(self) -> Self:
-        # `Thread.start` waits for the thread's own word, which one that finds no memory never gives.
+        # `Thread.start` waits for the thread to report, which never happens when it finds no memory.
         _thread.start_new_thread(self._watch, ())
         return self
 
@@ -36,7 +39,7 @@ class Deadline:
         self._done.set()
 
     def covers(self, connection: socket.socket | None) -> None:
-        """Take this connection for the one to shut down; TLS puts another in the place of the first."""
+        """Set the connection to shut down; TLS replaces the first one by another."""
         self._connection = connection
 
     def _watch(self) -> None:
@@ -45,6 +48,6 @@ class Deadline:
             self.is_over = True
             if self._connection is not None:
                 with contextlib.suppress(OSError):  # not connected any more
-                    # of the class itself: that of an SSLSocket takes the encryption away first
+                    # that of the base class: an SSLSocket would unwrap the encryption first
                     socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
             is_done = self._done.wait(_POLL_SECONDS)

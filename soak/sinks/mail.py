@@ -1,4 +1,8 @@
-"""Notifications by mail: plain text and HTML with an inline chart, over SMTP with STARTTLS or TLS."""
+"""Notifications by mail: plain text and HTML with an inline chart, over SMTP with STARTTLS or TLS.
+
+The Message-ID is made from the key of the message: a mail that is sent twice after a crash has the same one,
+and a follow-up appears below the mail that it refers to.
+"""
 
 from __future__ import annotations
 
@@ -27,65 +31,65 @@ from soak.core.plan.config import STRICT
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS, Duration, duration_ns
 
-PERMANENT = 500  # RFC 5321, 4.2.1: 5yz is a permanent negative reply
-Answers = Mapping[str, tuple[int, str]]  # by recipient: what a server said to it
+_PERMANENT = 500  # RFC 5321, 4.2.1: 5yz is a permanent negative reply
+Replies = Mapping[str, tuple[int, str]]
+"""By recipient: the code and the text of the server's reply."""
 
 
 @dataclass(slots=True)
 class Recipients:
+    """The recipients of one mail, over several tries."""
+
     to: Sequence[str]
     done: list[str] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)  # for good, and why
+    refused: dict[str, str] = field(
+        default_factory=dict
+    )  # the reply to those that were refused for good
 
     @property
-    def left(self) -> list[str]:
+    def remaining(self) -> list[str]:
         return [one for one in self.to if one not in self.done and one not in self.refused]
 
-    def judge(self, answers: Answers) -> Outcome:
-        """Take in a try of all who were left; those that `answers` does not name have got it."""
-        taken = [one for one in self.left if one not in answers]
-        self.done += taken
-        said = {one: f"{code} {text}" for one, (code, text) in answers.items()}
-        self.refused |= {one: said[one] for one, (code, _) in answers.items() if code >= PERMANENT}
-        detail = _summary(self.refused | said, len(self.to))
-        if self.left:
-            return Outcome("retry", detail, self.to_text(), may_have_arrived=bool(taken))
+    def add_try(self, replies: Replies) -> Outcome:
+        """Take in a try with the remaining recipients: those without a reply have got the mail."""
+        accepted = [one for one in self.remaining if one not in replies]
+        self.done += accepted
+        texts = {one: f"{code} {text}" for one, (code, text) in replies.items()}
+        permanent = [one for one, (code, _) in replies.items() if code >= _PERMANENT]
+        self.refused |= {one: texts[one] for one in permanent}
+        detail = _summary(self.refused | texts, len(self.to))
+        if self.remaining:
+            return Outcome("retry", detail, self.to_text(), may_have_arrived=bool(accepted))
         return Outcome("delivered" if self.done else "never", detail)
 
     def to_text(self) -> str:
-        """Return what `read` understands; nothing when there is nothing to tell."""
+        """Return a text for `read_recipients`; empty before the first result."""
         if not self.done and not self.refused:
             return ""
         return json.dumps({"done": self.done, "refused": self.refused})
 
 
 def read_recipients(to: Sequence[str], text: str) -> Recipients:
-    """Return the recipients as an earlier try left them."""
+    """Return the recipients after earlier tries, from the text that `to_text` made."""
     return Recipients(to, **json.loads(text)) if text else Recipients(to)
 
 
-def _summary(said: Mapping[str, str], recipients: int) -> str:
-    """Return what was said to whom; without the whom where all were told the same."""
-    if len(said) == recipients and len(set(said.values())) == 1:
-        return next(iter(said.values()))
-    return "; ".join(f"{one}: {why}" for one, why in said.items())
+def _summary(replies: Mapping[str, str], recipients: int) -> str:
+    """Return the reply to each recipient, or the one reply that all of them got."""
+    if len(replies) == recipients and len(set(replies.values())) == 1:
+        return next(iter(replies.values()))
+    return "; ".join(f"{one}: {text}" for one, text in replies.items())
 
-
-# --- Findings by mail: plain text for a terminal at night, the same as HTML, with the chart in its place.
-# The Message-ID is made from the message's key, so a mail that a crash makes us send twice is recognised
-# as one, and the sequel appears below the mail that it belongs to.
 
 _ADDRESS = re.compile(r"[^@\s<>,;\x00-\x1f]+@[^@\s<>,;\x00-\x1f]+")
-_AUTHENTICATION_ERRORS = frozenset(
-    {530, 534, 535, 538}
-)  # RFC 4954, 6: who we are, not what we send
-_CLOSING = 421  # RFC 5321, 3.8: the server ends the conversation
-_IDS = frozenset({"message-id", "in-reply-to", "references", "content-id"})
+_AUTHENTICATION_ERRORS = frozenset({530, 534, 535, 538})  # RFC 4954, 6
+_CLOSING = 421  # RFC 5321, 3.8: the server closes the connection
+_ID_HEADERS = frozenset({"message-id", "in-reply-to", "references", "content-id"})
 _MAX_TIMEOUT = duration_ns("60s")
 CHART_PIXELS = 640
-"""How wide the chart is shown where there is room; it has more of them, for a dense screen."""
-_TYPE = "font-family:monospace;font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere;max-width:80ch"
-_CONTINUED = re.compile(r"(?<=\S)\n(?: {4}| {10})(?=\S)")  # the indents of items and facts
+"""The width of the chart on a wide screen; the image has more pixels, for a dense screen."""
+_STYLE = "font-family:monospace;font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere;max-width:80ch"
+_CONTINUED = re.compile(r"(?<=\S)\n(?: {4}| {10})(?=\S)")  # indents in `soak.alerting.message`
 
 
 @config_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -95,10 +99,10 @@ class Config:
     host: str = ""  # empty: the lab's mail server
     port: int = 25
     security: Literal["none", "starttls", "tls"] = "none"
-    ca_file: str = ""  # of a certificate that this machine does not trust by itself
+    ca_file: str = ""  # a certificate that this machine does not trust by default
     username: str = ""  # empty: no authentication
-    password: str = ""  # where it is, such as ${credential:soak_smtp}
-    timeout: Duration = 10 * SECOND_NS  # for each answer of the server
+    password: str = ""  # a reference, such as ${credential:soak_smtp}
+    timeout: Duration = 10 * SECOND_NS  # for each reply of the server
 
     def __post_init__(self) -> None:
         if not self.to:
@@ -115,14 +119,14 @@ class Config:
         if self.password and not is_secret_reference(self.password):
             raise ValueError(f"password must not stand in a plan: {SECRET_HELP}")
         if self.username and self.security == "none":
-            raise ValueError("security must be starttls or tls: a password is not sent in the open")
+            raise ValueError("security must be starttls or tls: a password is not sent unencrypted")
 
 
 def build(config: Config) -> MailSink:
     """Return the sink.
 
     Raises:
-        PlanError: no mail server is named and the lab has not filled one in.
+        PlanError: the plan names no mail server, and the run has no lab to provide one.
     """
     if not config.host:
         raise PlanError("sinks.mail.host: names no mail server, and this run has no lab mailbox")
@@ -130,22 +134,22 @@ def build(config: Config) -> MailSink:
 
 
 class _WholeIds(EmailPolicy):
-    """Leaves an identifier in one piece: the policy's own way with a long one is to encode it, as text."""
+    """Never folds an identifier: the default policy would encode a long one as text."""
 
     def fold(self, name: str, value: str) -> str:
-        if name.lower() in _IDS:
+        if name.lower() in _ID_HEADERS:
             return f"{name}: {value}{self.linesep}"
         folded: str = super().fold(name, value)
         return folded
 
     def fold_binary(self, name: str, value: str) -> bytes:
-        if name.lower() in _IDS:
+        if name.lower() in _ID_HEADERS:
             return self.fold(name, value).encode("ascii")
         return super().fold_binary(name, value)
 
 
 def compose(config: Config, message: Message) -> EmailMessage:
-    """Return the mail for a message: the same Message-ID and date whenever it is tried again."""
+    """Return the mail of a message; every try has the same Message-ID and date."""
     mail = EmailMessage(_WholeIds())
     mail["From"] = f"soakd <{config.sender}>"
     mail["To"] = ", ".join(config.to)
@@ -175,13 +179,13 @@ def compose(config: Config, message: Message) -> EmailMessage:
 
 
 def _html(text: str, chart: str) -> str:
-    """Return the text in a type in which columns and bars line up; on a phone lines break, none is cut.
+    """Return the text in a fixed-width font, in which columns line up; a narrow screen wraps lines.
 
-    What was broken at the width of a terminal is whole again, else a phone would break it twice.
+    Lines that were wrapped for a terminal are joined first, or a phone would wrap them twice.
     """
-    whole = _CONTINUED.sub(" ", text)
+    joined = _CONTINUED.sub(" ", text)
     picture = (
-        f'<p><img src="cid:{chart[1:-1]}" alt="the chart" width="{CHART_PIXELS}"'
+        f'<p><img src="cid:{chart[1:-1]}" alt="latency chart" width="{CHART_PIXELS}"'
         ' style="max-width:100%;height:auto"></p>\n'
         if chart
         else ""
@@ -189,105 +193,109 @@ def _html(text: str, chart: str) -> str:
     return (
         '<!DOCTYPE html>\n<html><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"></head><body>\n'
-        f'{picture}<pre style="{_TYPE}">{escape(whole)}</pre>\n</body></html>\n'
+        f'{picture}<pre style="{_STYLE}">{escape(joined)}</pre>\n</body></html>\n'
     )
 
 
 class MailSink:
-    def __init__(self, config: Config, limit_seconds: float = DEADLINE_SECONDS) -> None:
+    def __init__(self, config: Config, deadline_seconds: float = DEADLINE_SECONDS) -> None:
         self._config = config
-        self._limit_seconds = limit_seconds
+        self._deadline_seconds = deadline_seconds
 
     def send(self, message: Message) -> Outcome:
-        """Try once with those who have not got it, for a minute at most once there is a connection."""
+        """Try once with the remaining recipients, for a minute at most once there is a connection."""
         recipients = read_recipients(self._config.to, message.progress)
-        if not recipients.left:  # who had not got it is no recipient any more
-            return recipients.judge({})
+        if not recipients.remaining:  # the others have left the plan
+            return recipients.add_try({})
         mail = compose(self._config, message)
         may_have_arrived = False
-        with Deadline(self._limit_seconds) as limit:
+        with Deadline(self._deadline_seconds) as deadline:
             try:
-                answers = self._answers(mail, recipients.left, limit)
+                replies = self._send(mail, recipients.remaining, deadline)
             except smtplib.SMTPNotSupportedError as error:
                 return Outcome("never", str(error))
             except smtplib.SMTPResponseException as error:
-                # said to our greeting or our name, not to this mail
-                put_off = f"{error.smtp_code} {_text(error.smtp_error)}"
+                # a reply to our greeting or login, not to this mail
+                problem = f"{error.smtp_code} {_text(error.smtp_error)}"
             except (smtplib.SMTPException, OSError, BrokerError) as error:
-                why = f"no end after {limit.seconds:g} s" if limit.is_over else str(error)
-                place = f"{self._config.host}:{self._config.port}"
-                put_off = f"{place}: {why or type(error.__cause__ or error).__name__}"
-                may_have_arrived = isinstance(error, _UnansweredError)
+                why = (
+                    f"not finished after {deadline.seconds:g} s" if deadline.is_over else str(error)
+                )
+                server = f"{self._config.host}:{self._config.port}"
+                problem = f"{server}: {why or type(error.__cause__ or error).__name__}"
+                may_have_arrived = isinstance(error, _NoReplyError)
             else:
-                return recipients.judge(answers)
-        return Outcome("retry", put_off, may_have_arrived=may_have_arrived)
+                return recipients.add_try(replies)
+        return Outcome("retry", problem, may_have_arrived=may_have_arrived)
 
-    def _answers(self, mail: EmailMessage, to: list[str], limit: Deadline) -> Answers:
-        """Return what the server said to those whom it did not take the mail for."""
-        server = _connect(self._config, limit)
+    def _send(self, mail: EmailMessage, to: list[str], deadline: Deadline) -> Replies:
+        """Send a mail and return the replies to the recipients for whom it was not accepted."""
+        server = _connect(self._config, deadline)
         try:
-            answers = server.send_message(mail, self._config.sender, to)
+            replies = server.send_message(mail, self._config.sender, to)
         except smtplib.SMTPRecipientsRefused as error:
-            # nobody has got it; after 421 some were not even asked, or were and are not named
-            answers = dict.fromkeys(to, (_CLOSING, b"closed before the mail")) | error.recipients
+            # after a 421 the library does not name the recipients that it had not sent yet
+            replies = dict.fromkeys(to, (_CLOSING, b"closed before the mail")) | error.recipients
         except smtplib.SMTPResponseException as error:
             if error.smtp_code in _AUTHENTICATION_ERRORS:
                 raise
-            answers = dict.fromkeys(to, (error.smtp_code, _bytes(error.smtp_error)))
+            replies = dict.fromkeys(to, (error.smtp_code, _bytes(error.smtp_error)))
         except OSError as error:
-            if server.is_giving:
-                raise _UnansweredError(str(error)) from error
+            if server.is_sending_data:
+                raise _NoReplyError(str(error)) from error
             raise
         finally:
-            # The message is settled by now: what a server does at QUIT must not make us repeat it.
+            # The mail is settled by now: an error at QUIT must not cause a repeat.
             with suppress(smtplib.SMTPException, OSError):
                 server.quit()
             server.close()
-        return {one: (code, _text(text)) for one, (code, text) in answers.items()}
+        return {one: (code, _text(text)) for one, (code, text) in replies.items()}
 
 
-class _UnansweredError(OSError):
-    """The mail was on its way, and the server has not said whether it took it."""
+class _NoReplyError(OSError):
+    """The connection broke after the mail was sent and before the server replied: it may have accepted it."""
 
 
-class _Limited(smtplib.SMTP):
-    is_giving = False
+class _SmtpClient(smtplib.SMTP):
+    """A client whose whole conversation is under one deadline."""
 
-    def __init__(self, limit: Deadline, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # those of the library
-        self._limit = limit
+    is_sending_data = False
+
+    def __init__(self, deadline: Deadline, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # those of the library
+        self._deadline = deadline
         super().__init__(*args, **kwargs)
 
     def getreply(self) -> tuple[int, bytes]:
-        self._limit.covers(self.sock)
+        self._deadline.covers(self.sock)
         return super().getreply()
 
     def data(self, msg: Any) -> tuple[int, bytes]:  # noqa: ANN401  # as above
-        self.is_giving = True
+        self.is_sending_data = True
         return super().data(msg)
 
 
-class _LimitedTls(_Limited, smtplib.SMTP_SSL):
-    """The same, encrypted from the first byte."""
+class _SmtpTlsClient(_SmtpClient, smtplib.SMTP_SSL):
+    """The same, with TLS from the first byte."""
 
 
-def _connect(config: Config, limit: Deadline) -> _Limited:
-    """Return a connection that may send: encrypted and authenticated where the plan says so."""
-    # The own name is given because the default looks it up in DNS, which may hang for long.
+def _connect(config: Config, deadline: Deadline) -> _SmtpClient:
+    """Return a connection that is ready to send: encrypted and authenticated as the plan says."""
+    # The host name is given because the default looks it up in DNS, which may hang.
     name, seconds = socket.gethostname(), config.timeout / SECOND_NS
-    own = name if name.isascii() else "localhost"  # SMTP has letters for no other
+    own = name if name.isascii() else "localhost"  # EHLO takes only ASCII
     if config.security == "tls":
         context = _tls_context(config)
-        server: _Limited = _LimitedTls(
-            limit, config.host, config.port, own, timeout=seconds, context=context
+        server: _SmtpClient = _SmtpTlsClient(
+            deadline, config.host, config.port, own, timeout=seconds, context=context
         )
     else:
-        server = _Limited(limit, config.host, config.port, own, seconds)
+        server = _SmtpClient(deadline, config.host, config.port, own, seconds)
     try:
         if config.security == "starttls":
             _encrypt(server, _tls_context(config))
         if config.username:
             _log_in(server, config)
-        server.ehlo_or_helo_if_needed()  # later its answer would pass for one to the mail
+        server.ehlo_or_helo_if_needed()  # a later error would be taken for a reply to the mail
     except BaseException:
         server.close()
         raise
@@ -295,7 +303,7 @@ def _connect(config: Config, limit: Deadline) -> _Limited:
 
 
 def _encrypt(server: smtplib.SMTP, context: ssl.SSLContext) -> None:
-    """Go on encrypted, or not at all: a server that offers it no more may be somebody else's."""
+    """Start TLS; without the offer fail, as the connection may be intercepted."""
     server.ehlo_or_helo_if_needed()
     if not server.has_extn("starttls"):
         raise smtplib.SMTPException("the server offers no STARTTLS")
@@ -308,8 +316,8 @@ def _log_in(server: smtplib.SMTP, config: Config) -> None:
         raise smtplib.SMTPException("the server offers no authentication")
     password = resolve_secrets({"password": config.password})["password"]
     if not password.isascii():
-        # the library knows no other, and its error would say where it is not
-        raise BrokerError("password: it holds more than ASCII")
+        # the library takes no other, and its error would quote a part of the password
+        raise BrokerError("password: only ASCII characters are supported")
     server.login(config.username, password)
 
 
@@ -322,9 +330,9 @@ def _message_id(config: Config, key: str) -> str:
     return f"<{quote(key, safe='')}@{quote(domain, safe='.-[]:')}>"
 
 
-def _bytes(answer: bytes | str) -> bytes:
-    return answer.encode() if isinstance(answer, str) else answer
+def _bytes(reply: bytes | str) -> bytes:
+    return reply.encode() if isinstance(reply, str) else reply
 
 
-def _text(answer: bytes | str) -> str:
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+def _text(reply: bytes | str) -> str:
+    return reply.decode(errors="replace") if isinstance(reply, bytes) else reply

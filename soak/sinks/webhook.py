@@ -1,7 +1,7 @@
 """Notifications as alerts for Prometheus Alertmanager: one POST to its API v2 a message.
 
-A finding is one alert: its labels stay the same, so that the word that it went away resolves it there.
-An Alertmanager forgets with its process, so what lasts is posted again and again, as its clients are to do.
+A finding is one alert: its labels stay the same, so that the message that it is resolved ends the alert.
+Alertmanager expects its clients to post open alerts again and again; it loses them when it restarts.
 """
 
 from __future__ import annotations
@@ -28,39 +28,38 @@ ALERTNAME = "SoakFinding"
 _PATH = "/api/v2/alerts"
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _RETRY_STATUS = frozenset({401, 403, 404, 407, 408, 421, 425, 429})
-"""Answers of the 4xx kind that another setting or another time may change."""
+"""Status codes of 4xx that another setting or a later try may change."""
 _MAX_DETAIL = 300
 _MAX_TIMEOUT, _MIN_RESOLVE_TIMEOUT = duration_ns("60s"), duration_ns("5min")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
-    url: str  # of the Alertmanager, such as http://alertmanager:9093
-    token: str = ""  # where a bearer token is, such as ${credential:soak_webhook}
-    ca_file: str = ""  # of a certificate that this machine does not trust by itself
-    labels: dict[str, str] = field(default_factory=dict)  # more, such as {team: streaming}
-    resolve_timeout: Annotated[Duration, FormerName("lasts")] = duration_ns(
-        "15min"
-    )  # an alert that is not posted again for so long ends
+    url: str  # of Alertmanager, such as http://alertmanager:9093
+    token: str = ""  # a reference to a bearer token, such as ${credential:soak_webhook}
+    ca_file: str = ""  # a certificate that this machine does not trust by default
+    labels: dict[str, str] = field(
+        default_factory=dict
+    )  # additional ones, such as {team: streaming}
+    # an alert that is not posted again for this long is resolved
+    resolve_timeout: Annotated[Duration, FormerName("lasts")] = 15 * 60 * SECOND_NS
     timeout: Duration = 10 * SECOND_NS  # for a whole try
 
     def __post_init__(self) -> None:
-        if "@" in self.url:  # a part of a password may be taken for a port, which is told
+        if "@" in self.url:  # a part of a password may be taken for a port, which errors show
             raise ValueError(f"url must hold no secret: use token, and {SECRET_HELP}")
         parts = _parts(self.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError("url must be such as http://alertmanager:9093")
         if parts.query or parts.fragment:
-            raise ValueError(
-                "url must end with its path: what comes after ? or # would not be sent"
-            )
+            raise ValueError("url must end with its path: a query or a fragment would not be sent")
         if self.token and not is_secret_reference(self.token):
             raise ValueError(f"token must not stand in a plan: {SECRET_HELP}")
         if self.token and parts.scheme == "http":
-            raise ValueError("url must begin with https: a token is not sent in the open")
+            raise ValueError("url must begin with https: a token is not sent unencrypted")
         for name in self.labels:
             if not _LABEL.fullmatch(name):
-                raise ValueError(f"labels: {name!r} is no name of a label")
+                raise ValueError(f"labels: {name!r} is not a label name")
         if not 0 < self.timeout <= _MAX_TIMEOUT:
             raise ValueError("timeout must be above 0s and at most 60s")
         if self.resolve_timeout < _MIN_RESOLVE_TIMEOUT:
@@ -72,7 +71,7 @@ def build(config: Config) -> WebhookSink:
 
 
 def alert_of(config: Config, message: Message, now_wall_ns: int) -> dict[str, object]:
-    """Return the alert: what it is about in its labels, what was found in its annotations."""
+    """Return the alert of a message: labels identify the subject, annotations hold the text."""
     begin_ns = message.begin_wall_ns or message.at_wall_ns
     end_ns = (
         now_wall_ns + config.resolve_timeout if message.end_wall_ns is None else message.end_wall_ns
@@ -81,15 +80,15 @@ def alert_of(config: Config, message: Message, now_wall_ns: int) -> dict[str, ob
     return {
         "labels": labels,
         "annotations": {"summary": message.subject, "description": message.text},
-        # By the run's own grid: after a clock was set back it lies ahead, and an Alertmanager refuses
-        # what begins after its end.
+        # The grid of the run lies ahead after a clock was set back; Alertmanager refuses an alert that
+        # starts after its end.
         "startsAt": _moment(min(begin_ns, end_ns, now_wall_ns)),
         "endsAt": _moment(end_ns),
     }
 
 
 class WebhookSink:
-    wants_digests = False  # each would be an alert that fires, for nobody to mend
+    wants_digests = False  # each would be an alert that fires without a reason
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
@@ -100,7 +99,7 @@ class WebhookSink:
         return self.send_again([message])
 
     def send_again(self, messages: Sequence[Message]) -> Outcome:
-        """Post them as one; limited as `send` is."""
+        """Post the messages in one request, within `timeout`."""
         now_ns = self._clock.wall_ns()
         alerts = [alert_of(self._config, message, now_ns) for message in messages]
         try:
@@ -111,10 +110,10 @@ class WebhookSink:
 
 
 def _parts(url: str) -> SplitResult:
-    """Return the parts of an address; raises `ValueError` without repeating it, which may hold a secret."""
+    """Return the parts of a URL; raises `ValueError` that does not quote it, as it may hold a secret."""
     try:
         parts = urlsplit(url)
-        _ = parts.port  # which is looked at only here
+        _ = parts.port  # parsed only here
     except ValueError as error:
         raise ValueError(f"url cannot be read: {error}") from error
     return parts

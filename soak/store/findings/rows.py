@@ -26,7 +26,7 @@ STEPS: dict[NotificationKind, int] = {
 }
 """The order of the kinds within one occurrence of a subject."""
 RANK = {"warning": 0, "confirmed": 1, "gone": 2}
-"""The state of a change never falls back: a batch that is delivered twice changes nothing."""
+"""The state of a change never goes back, so that a batch delivered twice changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def evidence_rows(key: str, causes: Sequence[Explanation]) -> Iterable[tuple[obj
 
 
 def explanations_of(causes: Sequence[Row], evidence: Sequence[Row]) -> tuple[Explanation, ...]:
-    """Return the causes in their order, each with its own evidence; rows are sorted by position."""
+    """Return the causes in their order, each with its evidence; both are sorted by position."""
     return tuple(
         Explanation(
             cause["cause"],

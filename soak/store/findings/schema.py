@@ -31,7 +31,7 @@ _NOTIFICATIONS = """CREATE TABLE notifications (
         cause TEXT NOT NULL,
         PRIMARY KEY (subject, sink, occurrence, step)
     ) WITHOUT ROWID"""
-"""The outbox. `subject` is the key of a finding, a notice or a digest; `step` orders the kinds of an occurrence."""
+"""The outbox. `subject` is the key of a finding, a notice or a digest; `step` orders its kinds."""
 
 _NOTICES = """CREATE TABLE notices (
         key TEXT PRIMARY KEY,

@@ -1,7 +1,7 @@
 """The findings of a run and their notifications in SQLite (WAL); every write is idempotent.
 
-A finding and the messages it calls for are saved in one transaction, so that neither is ever there
-without the other. Open it per use; several processes may.
+A finding and its notifications are saved in one transaction, so that neither exists without the other.
+Open the file for each use; several processes may.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from soak.store.findings.schema import VERSION, bring_up_to_date
 
 BUSY_SECONDS = 5.0
 MAX_RETRY_WAIT_NS = 900 * SECOND_NS
-"""No retry lies further ahead than this; one that does was set before the clock stepped back."""
+"""No retry lies further ahead; one that does was scheduled before the clock stepped back."""
 
 _CHANGE = (
     "INSERT OR REPLACE INTO changes VALUES (:run, :series, :raised_k, :onset_k, :first_k, :last_k,"
@@ -48,7 +48,7 @@ class FindingsStore:
     """Use it in a `with` block, which opens the file (and creates it when it is missing).
 
     Raises:
-        FindingsError: the file is damaged or of a newer version; `FindingsBusyError`: it is locked.
+        FindingsError: the file is damaged or has a newer layout; `FindingsBusyError`: it is locked.
     """
 
     path: Path
@@ -77,7 +77,7 @@ class FindingsStore:
             self._open = None
 
     def record_changes(self, run: str, changes: Sequence[Change]) -> None:
-        """Keep the newest word on each change, by (run, series, raised_k); nothing of a withdrawn one."""
+        """Store the newest state of each change, by (run, series, raised_k); delete a withdrawn one."""
         if not changes:
             return
         with self._transaction() as connection:
@@ -97,7 +97,7 @@ class FindingsStore:
         return [Change.from_row(dict(row)) for row in rows]
 
     def assign(self, run: str, keys: Mapping[tuple[str, int], str]) -> None:
-        """Say which finding each change (its series and raise) belongs to; the first word stays."""
+        """Assign changes (series and raise) to findings; an earlier assignment stays."""
         if not keys:
             return
         with self._transaction() as connection:
@@ -107,26 +107,26 @@ class FindingsStore:
             )
 
     def assigned(self, run: str) -> dict[tuple[str, int], str]:
-        """Return the key of the finding that each change belongs to."""
+        """Return the key of the finding of each change."""
         rows = self._rows("SELECT * FROM members WHERE run = ?", (run,))
         return {(row["series"], row["raised_k"]): row["key"] for row in rows}
 
     def drop_warning(self, key: str) -> None:
-        """Forget a finding that was never confirmed; any other stays."""
+        """Delete a finding that was never confirmed; any other stays."""
         with self._transaction() as connection:
             dropped = connection.execute(
                 "DELETE FROM findings WHERE key = ? AND state = 'warning'", (key,)
             )
             if dropped.rowcount:
                 for table in ("finding_changes", "causes", "evidence"):
-                    connection.execute(f"DELETE FROM {table} WHERE key = ?", (key,))  # noqa: S608  # a name from the line above
+                    connection.execute(f"DELETE FROM {table} WHERE key = ?", (key,))  # noqa: S608  # one of the names above
 
     def save_finding(self, finding: Finding, sinks: Sequence[str], now_wall_ns: int) -> None:
-        """Keep the newest word on a finding and queue what people are to be told, once.
+        """Store the newest state of a finding and queue its notifications, each once.
 
-        Causes and series stay as they are where `finding` has none. A warning never replaces more; that
-        a finding is confirmed after it was gone (another series of it is still up), turns out to be none
-        about the cluster, or has another cause once that is settled, is told to those who heard otherwise.
+        Causes and series stay as they are where `finding` has none, and a warning never replaces a confirmed
+        finding. Sinks that were notified get a correction when the finding is confirmed again after it was
+        resolved, is not about the cluster after all, or has another final cause.
         """
         with self._transaction() as connection:
             stored = connection.execute(
@@ -142,7 +142,7 @@ class FindingsStore:
                 outbox.queue_finding(connection, saved, sinks, now_wall_ns)
 
     def queue_added(self, run: str, sinks: Sequence[str], since_k: int, now_wall_ns: int) -> None:
-        """Queue for sinks that a run did not have before, once, what it found; not what was over by then."""
+        """Queue the findings of a run for added sinks, except those resolved before second `since_k`."""
         with self._transaction() as connection:
             rows = connection.execute("SELECT * FROM findings WHERE run = ?", (run,)).fetchall()
             for finding in [_finding_of_row(connection, row) for row in rows]:
@@ -152,7 +152,7 @@ class FindingsStore:
                     )
 
     def findings(self, run: str) -> list[Finding]:
-        """Return the findings of a run in the order in which they were raised."""
+        """Return the findings of a run in the order of their raises."""
         with self._snapshot() as connection:
             rows = connection.execute(
                 "SELECT * FROM findings WHERE run = ? ORDER BY raised_k, key", (run,)
@@ -164,7 +164,7 @@ class FindingsStore:
             return _load_finding(connection, key)
 
     def due(self, now_wall_ns: int) -> list[Notification]:
-        """Return the notifications to send now, oldest first; each waits for the earlier ones of its subject."""
+        """Return the notifications to send now, oldest first; each waits for earlier ones of its subject."""
         return self._notifications(outbox.DUE, (now_wall_ns, now_wall_ns + MAX_RETRY_WAIT_NS))
 
     def open_notifications(self) -> list[Notification]:
@@ -214,7 +214,7 @@ class FindingsStore:
     ) -> None:
         """Give up a notification that was refused for good; the row stays with its reason.
 
-        `row` is as it was before the try; `may_have_arrived` is True when a reader may have got it in that try.
+        `row` is as it was before the try; `may_have_arrived` is True when a reader may have got it then.
         """
         with self._transaction() as connection:
             if not may_have_arrived:
@@ -295,7 +295,7 @@ class FindingsStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        # IMMEDIATE: waits for its turn at once instead of failing half-way through
+        # IMMEDIATE: takes the write lock at once instead of failing half-way through
         with _typed_errors(self.path), _block(self._connection(), "BEGIN IMMEDIATE") as connection:
             yield connection
 
@@ -311,12 +311,14 @@ class FindingsStore:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a newer layout, create a missing one. Safe when several processes open a new file."""
+    """Create or migrate the tables and refuse a newer layout; several processes may do so at once."""
     connection.row_factory = sqlite3.Row
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > VERSION:
-        raise FindingsError(f"{path} is of version {version}; this program reads up to {VERSION}")
-    # FULL: a finding that was confirmed survives a power cut; there are few writes.
+        raise FindingsError(
+            f"{path} has layout version {version}, this program reads up to {VERSION}: upgrade soakd"
+        )
+    # FULL: a confirmed finding survives a power cut; writes are rare.
     connection.execute("PRAGMA synchronous = FULL")
     if version == VERSION:
         return
@@ -341,20 +343,24 @@ def _typed_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        code = getattr(error, "sqlite_errorcode", 0)  # none where a text is no UTF-8
+        code = getattr(error, "sqlite_errorcode", 0)  # missing when a text is not UTF-8
         if code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
             raise FindingsBusyError(f"{path} is locked by another process: {error}") from error
         raise FindingsError(f"cannot use {path}: {error}") from error
     except (sqlite3.Error, OSError) as error:
         raise FindingsError(f"cannot use {path}: {error}") from error
-    except (ValueError, TypeError, KeyError) as error:  # a page that holds together, of other bytes
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+    ) as error:  # a page that is intact but holds other bytes
         raise FindingsError(f"{path} is damaged: {error}") from error
 
 
 def _withdraw(connection: sqlite3.Connection, run: str, change: Change) -> None:
     for table in ("changes", "members"):
         connection.execute(
-            f"DELETE FROM {table} WHERE run = ? AND series = ? AND raised_k = ?",  # noqa: S608  # a name from the line above
+            f"DELETE FROM {table} WHERE run = ? AND series = ? AND raised_k = ?",  # noqa: S608  # one of the names above
             (run, change.series, change.raised_k),
         )
 

@@ -1,4 +1,4 @@
-"""Mail through a real postfix: the whole road from a finding to a mailbox, its picture looked at."""
+"""Mail through a real postfix: from a finding to a mailbox, with its chart."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def sink_config(server: Postfix, files: tuple[Path, Path]) -> Config:
 
 
 def until(is_true: Callable[[], bool], server: Postfix) -> None:
-    """Wait until postfix has done its part; its log says why it did not."""
+    """Wait until a condition is true; show the log of postfix when it is not."""
     end = time.monotonic() + 120
     while not is_true():
         assert time.monotonic() < end, server.log()[-3000:]
         time.sleep(0.05)
 
 
-def test_a_finding_and_its_sequel_lie_in_every_mailbox_once(tmp_path: Path) -> None:
-    """Over STARTTLS; headers whole, text as it was, and a picture in which there is something."""
+def test_opened_and_resolved_arrive_in_every_mailbox_once(tmp_path: Path) -> None:
+    """Over STARTTLS, with complete headers, text and chart."""
     files = certificate(tmp_path)
     with postfix(files) as server:
         world = AlertWorld(tmp_path, Outcome("retry"), state="gone")
@@ -81,8 +81,7 @@ def _looks_right(mail: EmailMessage) -> None:
     assert len(colours) > 20, "a blank picture has one"
 
 
-def test_a_greylist_puts_off_and_the_mail_comes_once(tmp_path: Path) -> None:
-    """450 on the first contact of each recipient is what greylists do; the next try is taken."""
+def test_a_mail_arrives_once_past_a_greylist(tmp_path: Path) -> None:
     files = certificate(tmp_path)
     with Greylist().serving() as greylist, postfix(files, greylist) as server:
         world = AlertWorld(tmp_path, Outcome("retry"))

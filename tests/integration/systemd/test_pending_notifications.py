@@ -1,4 +1,4 @@
-"""What an ended run still owes, told by its own unit under a real manager, whatever happens to the daemon."""
+"""Pending notifications of an ended run are sent by their own unit under a real systemd."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield found
 
 
-def test_a_mail_that_waits_for_its_server_outlives_the_run_and_its_daemon(world: World) -> None:
-    """Nobody listens at first; the daemon is killed; then each mail comes once, and the unit is done."""
+def test_a_pending_mail_outlives_the_run_and_its_daemon(world: World) -> None:
+    """The server is down at first and the daemon is killed; each mail arrives once, and the unit ends."""
     port = free_port()
     sinks = f"{{mail: {{to: [a@example.org], host: 127.0.0.1, port: {port}}}}}"
     folder = write_synthetic_run(

@@ -1,4 +1,4 @@
-"""The alert daemon: told once, tried again when it makes sense, and nothing owed is forgotten."""
+"""The alert daemon: each message is sent once, retried when that makes sense, and none is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from soak.alerting import daemon
 from soak.alerting.daemon import AlertDaemon
-from soak.alerting.delivery import RETRY_BACKOFF, report_command
+from soak.alerting.delivery import report_command
 from soak.core import plugins
 from soak.core.errors import RunFolderError
 from soak.core.phases import decision_line
@@ -18,7 +18,6 @@ from soak.core.plan.text import load
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS
 from soak.service.files import file_lock
-from soak.store.findings.store import MAX_RETRY_WAIT_NS
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import RunFolder, read_run
 from tests.support.alerting import DELIVERED, NEVER, RETRY, AlertWorld, FakeSink
@@ -26,7 +25,7 @@ from tests.support.fakes import FakeClock
 from tests.support.synthetic_run import Shape, write_synthetic_run
 
 
-def test_a_finding_is_told_once_with_its_chart(tmp_path: Path) -> None:
+def test_a_finding_is_sent_once_with_its_chart(tmp_path: Path) -> None:
     """Later rounds, and another daemon after a restart, send nothing more."""
     world = AlertWorld(tmp_path, DELIVERED)
     world.daemon().poll()
@@ -39,8 +38,8 @@ def test_a_finding_is_told_once_with_its_chart(tmp_path: Path) -> None:
     assert world.states() == [("opened", "sent")]
 
 
-def test_both_mails_go_out_in_order(tmp_path: Path) -> None:
-    """That it went away is told after that it came, and follows it."""
+def test_opened_and_resolved_are_sent_in_order(tmp_path: Path) -> None:
+    """The second message refers to the first."""
     world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
     daemon = world.daemon()
     daemon.poll()
@@ -51,7 +50,7 @@ def test_both_mails_go_out_in_order(tmp_path: Path) -> None:
     assert world.states() == [("opened", "sent"), ("resolved", "sent")]
 
 
-def test_the_second_of_two_findings_names_the_first_that_lasts(tmp_path: Path) -> None:
+def test_the_message_of_a_second_finding_names_the_open_first(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     daemon = world.daemon()
     daemon.poll()
@@ -63,8 +62,8 @@ def test_the_second_of_two_findings_names_the_first_that_lasts(tmp_path: Path) -
     assert "\nalso open p99 end-to-end latency since " in second.text
 
 
-def test_what_is_put_off_is_tried_again_later_and_later(tmp_path: Path) -> None:
-    """The n-th wait is twice the one before; nothing is tried before its time."""
+def test_a_deferred_message_is_retried_after_longer_and_longer_waits(tmp_path: Path) -> None:
+    """Each wait is twice the one before; nothing is tried early."""
     world = AlertWorld(tmp_path, RETRY, RETRY, DELIVERED).without_charts()
     daemon = world.daemon()
     tries = []
@@ -78,16 +77,8 @@ def test_what_is_put_off_is_tried_again_later_and_later(tmp_path: Path) -> None:
     assert world.states() == [("opened", "sent")]
 
 
-def test_waits_grow_to_a_quarter_of_an_hour_and_no_further() -> None:
-    """However often it failed, the next try is at hand."""
-    waits = [RETRY_BACKOFF.wait_ns(attempts + 1) // SECOND_NS for attempts in range(9)]
-
-    assert waits == [5, 10, 20, 40, 80, 160, 320, 640, 900]
-    assert RETRY_BACKOFF.wait_ns(10_000) == MAX_RETRY_WAIT_NS
-
-
-def test_a_flood_is_spread_over_the_hours(tmp_path: Path) -> None:
-    """Two an hour: the rest waits, also for a daemon that was started again."""
+def test_many_messages_are_spread_over_the_hours(tmp_path: Path) -> None:
+    """At two an hour the others wait, also after a restart of the daemon."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.change_plan("alerts: {max_per_hour: 2}")
     for number in range(4):
@@ -102,8 +93,8 @@ def test_a_flood_is_spread_over_the_hours(tmp_path: Path) -> None:
     assert len({message.key for message in world.sink.messages}) == 5
 
 
-def test_nobody_is_told_in_a_maintenance_window(tmp_path: Path) -> None:
-    """What is owed goes out after it; a daemon that ends within it leaves that to the next."""
+def test_nothing_is_sent_in_a_maintenance_window(tmp_path: Path) -> None:
+    """Pending messages are sent after it; a daemon that ends within it leaves them to the next one."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.change_plan("alerts: {maintenance: [{cron: '*/30 * * * *', length: 10min}]}")
     world.clock.advance(1800 - world.clock.wall_ns() / SECOND_NS % 1800 + 300)
@@ -118,8 +109,10 @@ def test_nobody_is_told_in_a_maintenance_window(tmp_path: Path) -> None:
     assert (within, len(world.sink.messages)) == (0, 1)
 
 
-def test_the_last_words_of_a_run_wait_for_no_window(tmp_path: Path) -> None:
-    """After the end of the run no daemon comes that could say them."""
+def test_the_last_messages_of_a_run_do_not_wait_for_a_maintenance_window_to_end(
+    tmp_path: Path,
+) -> None:
+    """No other daemon follows."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.change_plan("alerts: {maintenance: [{cron: '* * * * *', length: 1h}]}")
     world.folder.phases.write_text(decision_line("soak", 0) + decision_line("end", 130))
@@ -131,8 +124,8 @@ def test_the_last_words_of_a_run_wait_for_no_window(tmp_path: Path) -> None:
     assert (within, len(world.sink.messages)) == (0, 1)
 
 
-def test_what_was_refused_for_good_is_given_up_and_kept(tmp_path: Path) -> None:
-    """It stays in the outbox with its reason, and is not tried again."""
+def test_a_message_that_is_refused_for_good_is_not_retried(tmp_path: Path) -> None:
+    """It stays in the outbox as refused."""
     world = AlertWorld(tmp_path, NEVER).without_charts()
     daemon = world.daemon()
     daemon.poll()
@@ -143,8 +136,7 @@ def test_what_was_refused_for_good_is_given_up_and_kept(tmp_path: Path) -> None:
     assert world.states() == [("opened", "refused")]
 
 
-def test_the_farewell_tries_what_was_put_off(tmp_path: Path) -> None:
-    """Nobody comes after it: the wait that is left is not waited for."""
+def test_the_shutdown_tries_deferred_messages_without_waiting(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, RETRY, DELIVERED, state="gone").without_charts()
     daemon = world.daemon()
     daemon.poll()
@@ -153,8 +145,8 @@ def test_the_farewell_tries_what_was_put_off(tmp_path: Path) -> None:
     assert world.states() == [("opened", "sent"), ("resolved", "sent")]
 
 
-def test_the_farewell_ends_when_the_server_stays_away(tmp_path: Path) -> None:
-    """One try of what is left, and the message stays owed."""
+def test_the_shutdown_ends_when_the_server_stays_unavailable(tmp_path: Path) -> None:
+    """It tries once, and the message stays pending."""
     world = AlertWorld(tmp_path, RETRY).without_charts()
     world.daemon().shut_down()
 
@@ -162,8 +154,8 @@ def test_the_farewell_ends_when_the_server_stays_away(tmp_path: Path) -> None:
     assert world.states() == [("opened", "deferred")]
 
 
-def test_the_farewell_is_bounded_in_time(tmp_path: Path) -> None:
-    """A server that takes seconds for each mail cannot hold up the end of a run."""
+def test_the_shutdown_is_bounded_in_time(tmp_path: Path) -> None:
+    """A server that takes seconds for each mail cannot delay the end of a run for long."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.sink = FakeSink(world.clock, DELIVERED, seconds=4.0)
     for number in range(20):
@@ -175,7 +167,7 @@ def test_the_farewell_is_bounded_in_time(tmp_path: Path) -> None:
 
 
 def test_a_crash_after_sending_repeats_the_same_message(tmp_path: Path) -> None:
-    """What was sent but not yet marked goes out again under the same key and stamp."""
+    """A message that was sent but not marked is sent again with the same key and date."""
     world = AlertWorld(tmp_path, DELIVERED)
     daemon = world.daemon()
     send = world.sink.send
@@ -195,8 +187,7 @@ def test_a_crash_after_sending_repeats_the_same_message(tmp_path: Path) -> None:
     assert (first.key, first.at_wall_ns) == (second.key, second.at_wall_ns)
 
 
-def test_a_mail_goes_out_without_its_picture_when_the_journal_is_gone(tmp_path: Path) -> None:
-    """The words matter more."""
+def test_a_message_is_sent_without_its_chart_when_the_journal_is_missing(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, DELIVERED)
     world.folder.journal.rename(world.folder.path / "moved")
     world.daemon().poll()
@@ -204,8 +195,7 @@ def test_a_mail_goes_out_without_its_picture_when_the_journal_is_gone(tmp_path: 
     assert [message.chart_png for message in world.sink.messages] == [None]
 
 
-def test_a_sink_that_left_the_plan_is_given_up(tmp_path: Path) -> None:
-    """The outbox says why."""
+def test_messages_to_a_sink_that_left_the_plan_are_dropped(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     plan = load(world.folder.plan.read_text(), "plan.yaml").plan
     AlertDaemon(world.folder, plan, read_run(world.folder), {}, world.clock).poll()
@@ -213,8 +203,7 @@ def test_a_sink_that_left_the_plan_is_given_up(tmp_path: Path) -> None:
     assert world.states() == [("opened", "refused")]
 
 
-def test_a_run_without_findings_owes_nothing_and_gets_no_file(tmp_path: Path) -> None:
-    """Looking does not create."""
+def test_a_run_without_findings_gets_no_file(tmp_path: Path) -> None:
     folder = write_synthetic_run(tmp_path / "run", Shape(seconds=30, warm_up=5))
     folder.findings.unlink()
     plan = load(folder.plan.read_text(), "plan.yaml").plan
@@ -229,15 +218,13 @@ def _stopped() -> threading.Event:
     return stop
 
 
-def test_the_daemon_ends_at_once_when_told_to(tmp_path: Path) -> None:
-    """With nothing owed, a stop needs no farewell."""
+def test_the_daemon_ends_at_once_when_it_is_stopped(tmp_path: Path) -> None:
     folder = write_synthetic_run(tmp_path / "run", Shape(seconds=30, warm_up=5))
 
     assert daemon.run(folder.path, _stopped(), FakeClock()) == 0
 
 
 def test_two_alert_daemons_never_share_an_outbox(tmp_path: Path) -> None:
-    """Else a mail could be sent by both."""
     folder = write_synthetic_run(tmp_path / "run", Shape(seconds=30, warm_up=5))
     with (
         file_lock(RunFolder(folder.path).path / "alert.lock", "the outbox"),
@@ -246,8 +233,8 @@ def test_two_alert_daemons_never_share_an_outbox(tmp_path: Path) -> None:
         daemon.run(folder.path, _stopped(), FakeClock())
 
 
-def test_a_services_run_is_reported_by_its_unit(tmp_path: Path) -> None:
-    """Files that root makes would end the unit's next report; and a mail names the host that it means."""
+def test_the_report_of_a_service_run_is_made_by_its_unit(tmp_path: Path) -> None:
+    """Files of root would break the next report of the unit; the command names the host to run it on."""
     folder = RunFolder(tmp_path / "p" / "r1")
     folder.path.mkdir(parents=True)
     by_hand = report_command(folder, "h1", "p")
@@ -261,7 +248,6 @@ def test_a_services_run_is_reported_by_its_unit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", plugins.names("soak.sinks"))
 def test_every_sink_has_a_configuration_and_is_built_from_it(name: str) -> None:
-    """The seam that a new sink's file fills."""
     module = plugins.load("soak.sinks", name)
     build: Callable[..., object] = module.build
 

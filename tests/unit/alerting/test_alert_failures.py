@@ -1,4 +1,4 @@
-"""The alert daemon in trouble: what cannot be sent, a file that cannot be used, a clock that jumps."""
+"""The alert daemon in trouble: unusable sinks and files, clocks that jump, and runs that have ended."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def broken(message: Message) -> None:
         raise ValueError("Invalid header value b'Bearer swordfish'")
 
 
-def test_a_message_that_breaks_its_sink_holds_up_no_other(tmp_path: Path) -> None:
-    """It is put off as any other; what the error quotes is told to nobody."""
+def test_an_error_in_a_sink_does_not_block_other_messages(tmp_path: Path) -> None:
+    """The message is deferred, and its stored error does not quote a secret."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.save("confirmed", key=OTHER)
     world.sink = HookedSink(world.sink, broken)  # type: ignore[assignment]  # a sink of another make
@@ -49,8 +49,7 @@ def test_a_message_that_breaks_its_sink_holds_up_no_other(tmp_path: Path) -> Non
     assert "fish" not in first.detail
 
 
-def test_a_sink_that_is_away_keeps_nobody_from_another(tmp_path: Path) -> None:
-    """It is tried once a round, however much it is owed."""
+def test_an_unavailable_sink_is_tried_once_a_round(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, RETRY).without_charts()
     for number in range(5):
         world.save("confirmed", key=f"synthetic-1-{200 + number}")
@@ -59,8 +58,8 @@ def test_a_sink_that_is_away_keeps_nobody_from_another(tmp_path: Path) -> None:
     assert len(world.sink.messages) == 1
 
 
-def test_a_file_that_cannot_be_used_is_a_bad_round(tmp_path: Path) -> None:
-    """Nothing is sent that could not be noted, nothing ends, and all goes on when it is back."""
+def test_nothing_is_sent_while_the_file_cannot_be_used(tmp_path: Path) -> None:
+    """The daemon goes on, and sends once the file is usable."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     daemon = world.daemon()
     whole = world.folder.findings.read_bytes()
@@ -74,8 +73,8 @@ def test_a_file_that_cannot_be_used_is_a_bad_round(tmp_path: Path) -> None:
     assert (within, settled, len(world.sink.messages)) == (0, [0, 0, 1], 1)
 
 
-def test_what_was_sent_is_marked_as_soon_as_it_can_be(tmp_path: Path) -> None:
-    """The drive filled up while the mail went out: that is no reason to send it twice."""
+def test_a_sent_message_is_marked_as_soon_as_the_drive_takes_writes(tmp_path: Path) -> None:
+    """It is not sent twice."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     sink = world.sink
     kept: list[bytes] = []
@@ -95,8 +94,8 @@ def test_what_was_sent_is_marked_as_soon_as_it_can_be(tmp_path: Path) -> None:
     assert world.states() == [("opened", "sent")]
 
 
-def test_a_pause_keeps_to_the_limit_of_the_hour_and_to_waits(tmp_path: Path) -> None:
-    """Somebody comes after it: thirty mails at once are for the end of a run alone."""
+def test_a_pause_keeps_to_the_hourly_limit(tmp_path: Path) -> None:
+    """Only at the end of a run all messages are sent at once."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.change_plan("alerts: {max_per_hour: 2}")
     for number in range(12):
@@ -112,8 +111,8 @@ def test_a_pause_keeps_to_the_limit_of_the_hour_and_to_waits(tmp_path: Path) -> 
     assert (paused, len(world.sink.messages)) == (2, 13)
 
 
-def test_a_clock_that_ran_ahead_mutes_nobody(tmp_path: Path) -> None:
-    """Two messages were sent in an hour that has yet to come."""
+def test_a_clock_that_ran_ahead_does_not_use_up_the_hourly_limit(tmp_path: Path) -> None:
+    """Two messages were sent in an hour that is yet to come."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.change_plan("alerts: {max_per_hour: 2, digest: '0 7 * * *'}")
     world.save("confirmed", key=OTHER)
@@ -131,8 +130,8 @@ def test_a_clock_that_ran_ahead_mutes_nobody(tmp_path: Path) -> None:
     assert "digest" in world.sink.messages[-1].subject
 
 
-def test_what_was_the_clients_is_taken_back(tmp_path: Path) -> None:
-    """People hear that the mail before was a false alarm, below that mail; an alert ends."""
+def test_a_finding_that_is_the_clients_fault_is_withdrawn(tmp_path: Path) -> None:
+    """The message says that it was a false alarm, refers to the first one, and ends the alert."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.daemon().poll()
     cleared = finding(
@@ -148,8 +147,8 @@ def test_what_was_the_clients_is_taken_back(tmp_path: Path) -> None:
     assert (second.follows, second.end_wall_ns) == (first.key, world.clock.wall_ns())
 
 
-def test_a_finding_that_comes_back_says_so(tmp_path: Path) -> None:
-    """Under a Message-ID of its own, below the mail that said it was over."""
+def test_a_finding_that_comes_back_is_reopened(tmp_path: Path) -> None:
+    """Its message has a key of its own and refers to the message that it was resolved."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     for state in ("confirmed", "gone", "confirmed", "gone"):
         world.save(state)
@@ -167,8 +166,8 @@ def test_a_finding_that_comes_back_says_so(tmp_path: Path) -> None:
     assert (again.follows, last.follows) == (over.key, again.key)
 
 
-def test_a_receiver_that_forgets_is_told_again_what_lasts(tmp_path: Path) -> None:
-    """Every two minutes, also in a maintenance window; what went away is not said again."""
+def test_open_findings_are_sent_again_to_a_repeating_sink(tmp_path: Path) -> None:
+    """Every two minutes; resolved findings are not."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     sink = world.sink = FakeRepeatingSink(world.clock, DELIVERED)
     world.save("confirmed", key=OTHER)
@@ -185,8 +184,8 @@ def test_a_receiver_that_forgets_is_told_again_what_lasts(tmp_path: Path) -> Non
     assert len(sink.messages) == 3
 
 
-def test_what_lasts_is_read_once_to_be_said_again(tmp_path: Path) -> None:
-    """Each message names the others: with a hundred of them every reading is a hundred findings."""
+def test_the_findings_are_read_once_for_all_messages_that_are_sent_again(tmp_path: Path) -> None:
+    """Each message names the others, so that reading them for each would be quadratic."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     sink = world.sink = FakeRepeatingSink(world.clock, DELIVERED)
     for number in range(6):
@@ -206,8 +205,8 @@ def test_what_lasts_is_read_once_to_be_said_again(tmp_path: Path) -> None:
     assert all(", and 5\n" in message.text for message in sink.again)
 
 
-def test_what_a_run_owes_after_its_end_is_told_when_the_server_is_back(tmp_path: Path) -> None:
-    """Not while it runs: then its own daemon does."""
+def test_pending_messages_of_an_ended_run_are_sent_when_the_server_is_back(tmp_path: Path) -> None:
+    """While the run goes on, its own daemon does that."""
     world = AlertWorld(tmp_path, RETRY, state="gone").without_charts()
     sink = FakeSink(world.clock, RETRY, RETRY, DELIVERED)
     with ExitStack() as stack:
@@ -226,8 +225,8 @@ def test_what_a_run_owes_after_its_end_is_told_when_the_server_is_back(tmp_path:
     assert len(sink.messages) == 4
 
 
-def test_nobody_tries_for_longer_than_a_day(tmp_path: Path) -> None:
-    """A sink that is never there again keeps no daemon for ever; and one outbox has one daemon."""
+def test_messages_of_an_ended_run_are_tried_for_a_day(tmp_path: Path) -> None:
+    """One outbox is opened by one daemon only."""
     world = AlertWorld(tmp_path, RETRY).without_charts()
     world.end_run()
     with ExitStack() as stack:
@@ -241,7 +240,7 @@ def test_nobody_tries_for_longer_than_a_day(tmp_path: Path) -> None:
         assert not world.after_run(world.sink, stack).poll(), "nor does the next daemon"
 
 
-def test_a_run_that_was_thrown_away_is_owed_nothing(tmp_path: Path) -> None:
+def test_a_deleted_run_has_no_pending_messages(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, RETRY).without_charts()
     world.end_run()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""When people are told nothing, and when a digest is due."""
+"""Maintenance windows and due digests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def at(text: str) -> int:
         ("2026-09-21T03:00:00", False),
     ],
 )
-def test_a_window_holds_from_its_begin_to_its_end(moment: str, *, expected: bool) -> None:
+def test_a_window_lasts_from_its_begin_to_its_end(moment: str, *, expected: bool) -> None:
     assert Calendar(NIGHTLY).is_quiet(at(moment)) == expected
 
 
@@ -42,19 +42,19 @@ def test_a_window_holds_from_its_begin_to_its_end(moment: str, *, expected: bool
         ("2026-09-21T07:00:00", "2026-09-20T12:00:00", None),  # the clock stepped back
     ],
 )
-def test_of_many_digests_that_were_missed_one_is_due(after: str, now: str, due: str | None) -> None:
+def test_one_of_many_missed_digests_is_due(after: str, now: str, due: str | None) -> None:
     """After a week without the daemon there is one mail, not seven."""
     assert Calendar(NIGHTLY).digest_due_ns(at(after), at(now)) == (due and at(due))
 
 
-def test_without_a_word_in_the_plan_nothing_is_quiet_or_due() -> None:
+def test_a_plan_without_alerts_has_no_windows_and_no_digests() -> None:
     calendar = Calendar(Alerts())
 
     assert not calendar.is_quiet(at("2026-09-20T02:00:00"))
     assert calendar.digest_due_ns(0, at("2026-09-20T02:00:00")) is None
 
 
-def test_what_the_calendar_does_not_understand_is_told_with_its_place() -> None:
+def test_a_bad_cron_expression_is_reported_with_its_key() -> None:
     window = Maintenance(cron="0 25 * * *", length=SECOND_NS)
 
     assert find_bad_cron(NIGHTLY) is None

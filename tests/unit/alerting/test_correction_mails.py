@@ -1,4 +1,4 @@
-"""A corrected cause on its way to people: by mail, to an Alertmanager, in the digest, within all limits."""
+"""A corrected cause in mails, in Alertmanager and in the digest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUBJECT = (
 
 
 def correct(world: AlertWorld) -> None:
-    """Save the last word on a cause: another than the first."""
+    """Save another final cause."""
     found = finding(key=KEY, run=RUN, series=SERIES.replace("@h", "@host"), causes=LAST_WORD)
     with FindingsStore(world.folder.findings) as store:
         store.save_finding(found, ["mail"], world.clock.wall_ns())
@@ -39,8 +39,8 @@ def told(world: AlertWorld) -> list[str]:
     return [message.key.removeprefix(RUN) for message in world.sink.messages]
 
 
-def test_a_corrected_cause_is_one_mail_below_the_first(tmp_path: Path) -> None:
-    """With the evidence for it; a second save and a restart of the daemon add none."""
+def test_a_corrected_cause_is_one_mail_that_refers_to_the_first(tmp_path: Path) -> None:
+    """A second save and a restart of the daemon add none."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.daemon().poll()
     for _ in range(2):
@@ -55,7 +55,7 @@ def test_a_corrected_cause_is_one_mail_below_the_first(tmp_path: Path) -> None:
     assert sent["In-Reply-To"] == sent["References"] == "<synthetic-1-130.confirmed@localhost>"
 
 
-def test_a_correction_that_is_put_off_is_the_same_mail_later(tmp_path: Path) -> None:
+def test_a_deferred_correction_is_the_same_mail_later(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.daemon().poll()
     correct(world)
@@ -69,8 +69,7 @@ def test_a_correction_that_is_put_off_is_the_same_mail_later(tmp_path: Path) -> 
     assert world.states() == [("opened", "sent"), ("corrected", "sent")]
 
 
-def test_a_correction_counts_as_any_other_news(tmp_path: Path) -> None:
-    """One an hour: it waits for the next."""
+def test_a_correction_counts_towards_the_hourly_limit(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.change_plan("alerts: {max_per_hour: 1}")
     world.daemon().poll()
@@ -84,7 +83,7 @@ def test_a_correction_counts_as_any_other_news(tmp_path: Path) -> None:
 
 
 def test_a_correction_waits_for_the_end_of_a_maintenance_window(tmp_path: Path) -> None:
-    """It is 14:13:20 when the first mail goes out."""
+    """The first mail is sent at 14:13:20."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.change_plan("alerts: {maintenance: [{cron: '30 14 * * *', length: 10min}]}")
     world.daemon().poll()
@@ -98,8 +97,7 @@ def test_a_correction_waits_for_the_end_of_a_maintenance_window(tmp_path: Path) 
     assert (within, told(world)[1:]) == (["-130.confirmed"], ["-130.corrected"])
 
 
-def test_the_digest_names_the_last_word(tmp_path: Path) -> None:
-    """As the mail does."""
+def test_the_digest_names_the_final_cause(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.change_plan("alerts: {digest: '0 7 * * *'}")
     world.daemon().poll()
@@ -113,8 +111,8 @@ def test_the_digest_names_the_last_word(tmp_path: Path) -> None:
     assert "cause compaction\n      p99 end-to-end latency 4.1 ms -> 61 ms (x15)\n" in digest.text
 
 
-def test_an_alertmanager_has_the_same_alert_with_the_last_word(tmp_path: Path) -> None:
-    """Its labels stay, its words are the new ones, and they are said again as long as it lasts."""
+def test_the_alert_gets_the_corrected_cause(tmp_path: Path) -> None:
+    """Its labels stay, and it is sent again with the new text."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     sink = world.sink = FakeRepeatingSink(world.clock, DELIVERED)
     daemon = world.daemon()
@@ -132,8 +130,8 @@ def test_an_alertmanager_has_the_same_alert_with_the_last_word(tmp_path: Path) -
     assert (again.subject, again.key) == (SUBJECT, sink.messages[1].key)
 
 
-def test_a_first_mail_that_waited_for_its_server_needs_no_correction(tmp_path: Path) -> None:
-    """It names the last word itself."""
+def test_a_first_mail_that_was_delayed_needs_no_correction(tmp_path: Path) -> None:
+    """It names the final cause itself."""
     world = AlertWorld(tmp_path, RETRY, DELIVERED).without_charts()
     world.daemon().poll()
     correct(world)
@@ -148,8 +146,8 @@ def test_a_first_mail_that_waited_for_its_server_needs_no_correction(tmp_path: P
     assert world.states() == [("opened", "sent")]
 
 
-def test_an_unsettled_finding_that_went_away_waits_for_its_last_word(tmp_path: Path) -> None:
-    """One mail then says that it is over and why it was; at the end of a run nothing waits."""
+def test_a_resolved_finding_waits_for_its_final_cause(tmp_path: Path) -> None:
+    """One mail says both."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     world.daemon().poll()
     gone = finding("gone", run=RUN, key=KEY, series=SERIES.replace("@h", "@host"), resolved_k=128)

@@ -1,4 +1,4 @@
-"""From the outbox to a mailbox past servers as they are: each mail there once, as told by its Message-ID."""
+"""From the outbox to mailboxes over different servers: each mail arrives once, by its Message-ID."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDS = {"<synthetic-1-130.confirmed@localhost>", "<synthetic-1-130.gone@localhost
 
 
 class Greylisting(Inbox):
-    """Puts each recipient of each sender off once."""
+    """Defers each recipient once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Greylisting(Inbox):
 
 
 class Slow(Inbox):
-    """Keeps the first mail, and does not come to say so while the client is there."""
+    """Accepts the first mail, and does not reply while the client is connected."""
 
     is_first = True
 
@@ -46,8 +46,8 @@ class Slow(Inbox):
         return answer
 
 
-class Choosy(Inbox):
-    """Knows one of the recipients, and never the other."""
+class OneUnknownRecipient(Inbox):
+    """Knows one of the recipients only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def told(world: AlertWorld, inbox: Inbox, first_limit: float = 60.0) -> dict[str
 
 @pytest.mark.parametrize("inbox", [Inbox, Greylisting, Full])
 def test_every_recipient_gets_each_mail_once(tmp_path: Path, inbox: type[Inbox]) -> None:
-    """At once, from a greylist, from a server without room; over restarts of the daemon."""
+    """Over restarts of the daemon."""
     world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
     ids = told(world, inbox())
 
@@ -92,8 +92,8 @@ def test_every_recipient_gets_each_mail_once(tmp_path: Path, inbox: type[Inbox])
     assert world.states() == [("opened", "sent"), ("resolved", "sent")]
 
 
-def test_a_server_that_answers_too_late_has_one_mail_under_one_id(tmp_path: Path) -> None:
-    """On the wire it may come twice, which no client can know; a mailbox knows by the Message-ID."""
+def test_a_server_that_replies_too_late_has_one_mail_under_one_id(tmp_path: Path) -> None:
+    """It may arrive twice, which no client can know; the Message-ID is the same."""
     world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
     ids = told(world, Slow(), first_limit=1.0)
 
@@ -102,18 +102,16 @@ def test_a_server_that_answers_too_late_has_one_mail_under_one_id(tmp_path: Path
     assert world.states() == [("opened", "sent"), ("resolved", "sent")]
 
 
-def test_a_recipient_that_nobody_knows_costs_the_other_nothing(tmp_path: Path) -> None:
-    """One mail of each to who is known; it counts as sent."""
+def test_an_unknown_recipient_does_not_affect_the_other(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, DELIVERED, state="gone").without_charts()
-    ids = told(world, Choosy())
+    ids = told(world, OneUnknownRecipient())
 
     assert sorted(ids[TO[0]]) == sorted(IDS)
     assert ids[TO[1]] == []
     assert world.states() == [("opened", "sent"), ("resolved", "sent")]
 
 
-def test_a_server_that_refuses_is_asked_once(tmp_path: Path) -> None:
-    """5yz is final: nothing is delivered, and the outbox says so."""
+def test_a_permanent_refusal_is_not_retried(tmp_path: Path) -> None:
     world, inbox = AlertWorld(tmp_path, DELIVERED).without_charts(), Inbox()
     inbox.data_answer = "554 no"
     ids = told(world, inbox)
@@ -122,8 +120,7 @@ def test_a_server_that_refuses_is_asked_once(tmp_path: Path) -> None:
     assert world.states() == [("opened", "refused")]
 
 
-def test_what_waited_for_a_server_that_was_down_comes_once(tmp_path: Path) -> None:
-    """However often it was tried meanwhile."""
+def test_a_mail_that_waited_for_a_server_arrives_once(tmp_path: Path) -> None:
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     config = Config(to=TO, host="127.0.0.1", port=free_port())
     world.sink = MailSink(config)  # type: ignore[assignment]  # the real one

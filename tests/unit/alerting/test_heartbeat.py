@@ -1,4 +1,4 @@
-"""When a daemon is missed, and when it is back: by the clock alone."""
+"""When the heartbeat of a daemon is missing, and when it is back."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ STEP_NS = 5
 
 
 class Beats:
-    """A daemon looked at every five seconds: it gives a sign in some of the stretches, and in others none."""
+    """A daemon that is checked every five seconds, active in some stretches and silent in others."""
 
     def __init__(self, *, is_reported: bool = False) -> None:
         self.second = 0
-        self.pulse = Heartbeat(
+        self.heartbeat = Heartbeat(
             0, 0, 3 * SECOND_NS, is_reported, silent_ns=MISSING_AFTER_NS if is_reported else 0
         )
 
@@ -55,51 +55,51 @@ class Beats:
     def _go_on(self, seconds: int, *, is_alive: bool) -> Beats:
         for _ in range(0, seconds, STEP_NS):
             self.second += STEP_NS
-            sign = self.second if is_alive else self.pulse.activity
-            self.pulse.update(sign, self.second * SECOND_NS, STEP_NS * SECOND_NS)
+            sign = self.second if is_alive else self.heartbeat.activity
+            self.heartbeat.update(sign, self.second * SECOND_NS, STEP_NS * SECOND_NS)
         return self
 
 
-def test_it_is_missing_after_five_minutes_and_since_its_last_sign() -> None:
+def test_a_daemon_is_missing_after_five_minutes_since_its_last_activity() -> None:
     early, late = Beats().alive(60).silent(295), Beats().alive(60).silent(300)
 
-    assert (early.pulse.is_missing, late.pulse.is_missing) == (False, True)
-    assert late.pulse.silent_since_ns == 60 * SECOND_NS
+    assert (early.heartbeat.is_missing, late.heartbeat.is_missing) == (False, True)
+    assert late.heartbeat.silent_since_ns == 60 * SECOND_NS
 
 
 @pytest.mark.parametrize(("dead", "up", "is_missing"), [(25, 10, True), (20, 40, False)])
-def test_one_that_dies_again_and_again_is_missing_when_it_is_dead_for_longer(
+def test_a_daemon_that_keeps_crashing_is_missing_when_it_is_down_for_longer(
     dead: int, up: int, *, is_missing: bool
 ) -> None:
-    """For an hour; one that is up most of the time leaves gaps, and no more."""
+    """For an hour; a daemon that is up most of the time leaves gaps only."""
     beats = Beats().alive(60)
     for _ in range(3600 // (dead + up)):
         beats.silent(dead)
-        found = beats.pulse.is_missing
+        found = beats.heartbeat.is_missing
         beats.alive(up)
 
     assert found is is_missing
 
 
-def test_a_start_has_ten_minutes_which_count_for_nothing_after_it() -> None:
+def test_a_start_may_take_ten_minutes_which_do_not_count_later() -> None:
     started = Beats().silent(590).alive(5)
 
-    assert not started.pulse.is_missing
-    assert not started.silent(295).pulse.is_missing
-    assert started.silent(5).pulse.is_missing
-    assert Beats().silent(600).pulse.is_missing
+    assert not started.heartbeat.is_missing
+    assert not started.silent(295).heartbeat.is_missing
+    assert started.silent(5).heartbeat.is_missing
+    assert Beats().silent(600).heartbeat.is_missing
 
 
-def test_one_that_people_were_told_of_is_back_after_five_minutes_of_signs() -> None:
-    """A moment of life is none, and the time it takes to start changes nothing."""
+def test_a_reported_daemon_is_back_after_five_minutes_of_activity() -> None:
+    """A shorter activity is not enough, and start times do not matter."""
     told = Beats(is_reported=True).silent(1000).alive(100).silent(50).alive(245)
 
-    assert told.pulse.silent_ns > 0
-    assert told.alive(5).pulse.silent_ns == 0
-    assert told.pulse.silent_until_ns == 1150 * SECOND_NS
+    assert told.heartbeat.silent_ns > 0
+    assert told.alive(5).heartbeat.silent_ns == 0
+    assert told.heartbeat.silent_until_ns == 1150 * SECOND_NS
 
 
-# --- A daemon that is missed while its run goes on is told once, and once when it is back; no other silence.
+# --- A daemon that is missed while its run goes on is told once, and once when it is back; no other notice.
 
 STEP = 10  # seconds between two looks: all of them count
 CONSUMER, PRODUCER, PROBE = (
@@ -109,7 +109,7 @@ ALL = (CONSUMER, PRODUCER, PROBE)
 
 
 class World:
-    """A run that goes on, of which the daemons named record; time passes in steps."""
+    """A run that goes on, and whose daemons record as a test says; time passes in steps."""
 
     def __init__(self, path: Path) -> None:
         shape = Shape(seconds=30, warm_up=5, fault_k=None, is_ended=False)
@@ -119,19 +119,19 @@ class World:
         self.decide(("soak", 0), ("drain", 100_000))
         self.clock = FakeClock()
         self.sent: list[Message] = []
-        self.monitor = self.watcher()
+        self.monitor = self.new_monitor()
 
     def decide(self, *decisions: tuple[str, int]) -> None:
         self.folder.phases.write_text("".join(decision_line(*one) for one in decisions))  # type: ignore[arg-type]  # literals
 
     def plan(self, more: dict[str, object]) -> None:
-        """Replace parts of the run's plan."""
+        """Replace keys of the run's plan."""
         body = yaml.safe_load(self.folder.plan.read_text())
         self.folder.plan.write_text(yaml.safe_dump({**body, **more}))
-        self.monitor = self.watcher()
+        self.monitor = self.new_monitor()
 
-    def watcher(self) -> HeartbeatMonitor:
-        """Return what a daemon that is started now looks with."""
+    def new_monitor(self) -> HeartbeatMonitor:
+        """Return the monitor of a daemon that is started now."""
         plan = load(self.folder.plan.read_text(), "plan.yaml").plan
         return HeartbeatMonitor(self.folder, plan, read_run(self.folder), ("mail",), self.clock)
 
@@ -156,8 +156,8 @@ class World:
                 self.write(source)
             self.monitor.poll()
 
-    def told(self) -> list[tuple[str, bool]]:
-        """Return who was missed, and whether they are back."""
+    def reported(self) -> list[tuple[str, bool]]:
+        """Return the daemons that were reported, and whether they are back."""
         found = read_notices(self.folder)
         return [(name, one.until_wall_ns is not None) for one in found for name in one.daemons]
 
@@ -167,62 +167,62 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_one_that_records_no_more_is_missing_after_five_minutes(world: World) -> None:
-    """Since its last record; those that died with it are in the same message."""
+def test_a_daemon_that_stops_recording_is_missing_after_five_minutes(world: World) -> None:
+    """Since its last record; daemons that stopped with it are in the same message."""
     world.go_on(60)
     world.go_on(290, recording=(PROBE,))
-    before = world.told()
+    before = world.reported()
     world.go_on(20, recording=(PROBE,))
 
-    (silence,) = read_notices(world.folder)
+    (notice,) = read_notices(world.folder)
     assert before == []
-    assert silence.daemons == (CONSUMER, PRODUCER)
-    assert silence.since_wall_ns == FakeClock().wall_ns() + 60 * 10**9
+    assert notice.daemons == (CONSUMER, PRODUCER)
+    assert notice.since_wall_ns == FakeClock().wall_ns() + 60 * 10**9
 
 
-def test_it_is_back_when_it_was_heard_for_as_long(world: World) -> None:
-    """A moment of life is none: it may die again. What is told is when it came back."""
+def test_a_daemon_is_back_once_it_was_active_for_as_long(world: World) -> None:
+    """A shorter activity is not enough; the message says when it began."""
     world.go_on(60)
     world.go_on(400, recording=(CONSUMER, PROBE))
     world.go_on(200)
-    between = world.told()
+    between = world.reported()
     world.go_on(120)
 
-    (silence,) = read_notices(world.folder)
+    (notice,) = read_notices(world.folder)
     assert between == [(PRODUCER, False)]
-    assert silence.until_wall_ns == FakeClock().wall_ns() + 460 * 10**9
+    assert notice.until_wall_ns == FakeClock().wall_ns() + 460 * 10**9
 
 
-def test_one_that_ended_on_purpose_is_not_missed(world: World) -> None:
-    """In a pause the daemons end before the one that tells; the last line of their journals says so."""
+def test_a_daemon_that_ended_on_purpose_is_not_missing(world: World) -> None:
+    """In a pause the daemons end before the alert daemon does."""
     world.go_on(60, recording=(*ALL, "probe@b1"))
     for source in (*ALL, "probe@b1"):
         world.write(source, encode(End(1)))
     world.go_on(590, recording=())
     world.clock.advance(86_400)
-    world.monitor = world.watcher()
+    world.monitor = world.new_monitor()
     world.go_on(700)
 
-    assert world.told() == []
+    assert world.reported() == []
 
 
-def test_one_that_does_not_come_back_from_an_orderly_end_is_missing(world: World) -> None:
-    """Restarted by hand, and dead at every start since. Another host may be done for good."""
+def test_a_daemon_that_does_not_return_from_an_orderly_end_is_missing(world: World) -> None:
+    """It crashes at every start since; a daemon of another host may have ended for good."""
     world.go_on(60, recording=(*ALL, "probe@b1"))
     for source in (PROBE, "probe@b1"):
         world.write(source, encode(End(1)))
     world.go_on(890, recording=(CONSUMER, PRODUCER))
-    before = world.told()
+    before = world.reported()
     world.go_on(3600, recording=(CONSUMER, PRODUCER))
 
-    (silence,) = read_notices(world.folder)
+    (notice,) = read_notices(world.folder)
     assert before == []
-    assert silence.daemons == (PROBE,)
-    assert silence.since_wall_ns == FakeClock().wall_ns() + 70 * 10**9
+    assert notice.daemons == (PROBE,)
+    assert notice.since_wall_ns == FakeClock().wall_ns() + 70 * 10**9
 
 
-def test_after_the_last_second_nobody_is_missing(world: World) -> None:
-    """Producers are done when the drain begins, the others at the end."""
+def test_no_daemon_is_missing_after_its_last_second(world: World) -> None:
+    """Producers end when the drain begins, the others at the end."""
     world.plan({"phases": {"warm_up": "5s", "soak": "1h", "drain": "1h"}})
     world.decide(("soak", 0), ("drain", 60))
     world.go_on(60)
@@ -230,135 +230,135 @@ def test_after_the_last_second_nobody_is_missing(world: World) -> None:
     world.decide(("soak", 0), ("drain", 60), ("end", 470))
     world.go_on(400, recording=())
 
-    assert world.told() == []
+    assert world.reported() == []
 
 
-def test_before_the_first_second_nobody_is_missing(world: World) -> None:
-    """Of several hosts one may be ready an hour early."""
+def test_no_daemon_is_missing_before_the_first_second(world: World) -> None:
+    """One of several hosts may be ready an hour early."""
     world.clock.step_wall(-3600)
     world.go_on(700, recording=())
 
-    assert world.told() == []
+    assert world.reported() == []
 
 
 def test_a_start_may_take_ten_minutes(world: World) -> None:
-    """A consumer reads its journal first; what that took counts for nothing afterwards."""
+    """A consumer reads its journal first; that time does not count later."""
     world.go_on(580, recording=(PRODUCER, PROBE))
     world.go_on(100)
     world.go_on(200, recording=(PRODUCER, PROBE))
-    before = world.told()
+    before = world.reported()
     again = World(world.folder.path.parents[1] / "again")
     again.go_on(620, recording=(PRODUCER, PROBE))
 
     assert before == []
-    assert again.told() == [(CONSUMER, False)]
+    assert again.reported() == [(CONSUMER, False)]
 
 
-def test_a_consumer_that_starts_again_may_take_ten_minutes(world: World) -> None:
-    """Late in a run its journal is long. Told, it is back after five minutes, as others are."""
+def test_a_consumer_that_restarts_may_take_ten_minutes(world: World) -> None:
+    """Late in a run its journal is long; once reported, it is back after five minutes like others."""
     world.go_on(60)
     world.go_on(590, recording=(PRODUCER, PROBE))
     world.go_on(700)
-    before = world.told()
+    before = world.reported()
     world.go_on(620, recording=(PRODUCER, PROBE))
-    between = world.told()
+    between = world.reported()
     world.go_on(320)
 
     assert (before, between) == ([], [(CONSUMER, False)])
-    assert world.told() == [(CONSUMER, True)]
+    assert world.reported() == [(CONSUMER, True)]
 
 
-def test_time_in_which_nobody_looked_does_not_count(world: World) -> None:
-    """A machine that stood still, and all its daemons with it."""
+def test_time_in_which_the_monitor_did_not_run_does_not_count(world: World) -> None:
+    """The machine stood still, and all its daemons with it."""
     world.go_on(60)
     for _ in range(10):
         world.clock.advance(3600)
         world.monitor.poll()
         world.go_on(20)
 
-    assert world.told() == []
+    assert world.reported() == []
 
 
-def test_the_next_alert_daemon_tells_nothing_twice_and_the_rest(world: World) -> None:
-    """Killed after it had told that a daemon is missed, and started again."""
+def test_the_next_alert_daemon_continues_without_repeating(world: World) -> None:
+    """It was killed after it had reported a daemon."""
     world.go_on(60)
     world.go_on(320, recording=(CONSUMER, PROBE))
-    world.monitor = world.watcher()
+    world.monitor = world.new_monitor()
     world.go_on(700, recording=(CONSUMER, PROBE))
-    before = world.told()
+    before = world.reported()
     world.go_on(320)
 
     assert before == [(PRODUCER, False)]
-    assert world.told() == [(PRODUCER, True)]
+    assert world.reported() == [(PRODUCER, True)]
 
 
-def test_one_that_came_back_while_nobody_looked_is_back_since_somebody_looks(world: World) -> None:
-    """The alert daemon was away itself."""
+def test_a_daemon_that_returned_unseen_is_back_since_the_monitor_runs_again(world: World) -> None:
+    """The alert daemon was down itself."""
     world.go_on(60)
     world.go_on(320, recording=(CONSUMER, PROBE))
     world.clock.advance(1000)
-    world.monitor = world.watcher()
+    world.monitor = world.new_monitor()
     world.go_on(320)
 
-    (silence,) = read_notices(world.folder)
-    assert silence.until_wall_ns == FakeClock().wall_ns() + (1380 + STEP) * 10**9
+    (notice,) = read_notices(world.folder)
+    assert notice.until_wall_ns == FakeClock().wall_ns() + (1380 + STEP) * 10**9
 
 
-def test_what_comes_from_other_hosts_is_missing_once_it_was_heard(world: World) -> None:
-    """Nobody here knows whether a host is to be there; and its records come over a topic, late."""
+def test_a_daemon_of_another_host_is_missing_only_after_it_was_active(world: World) -> None:
+    """The host may not belong to the run, and its records arrive late."""
     world.write("probe@b1")
     world.go_on(700)
-    before = world.told()
+    before = world.reported()
     world.go_on(8, recording=(*ALL, "probe@b1"))
     world.go_on(340)
-    hardly = world.told()
+    hardly = world.reported()
     world.go_on(40)
 
     assert (before, hardly) == ([], [])
-    assert world.told() == [("probe@b1", False)]
+    assert world.reported() == [("probe@b1", False)]
 
 
-def test_under_a_service_manager_one_that_never_recorded_is_missing(world: World) -> None:
-    """It has no journal; a run by hand may have it on another host."""
+def test_a_service_that_never_recorded_is_missing(world: World) -> None:
+    """In a run by hand it may be on another host."""
     world.plan({"load": {"rate": "400/s", "producers": 2}})
     world.go_on(620)
-    by_hand = world.told()
+    by_hand = world.reported()
     as_service(world.folder)
     world.go_on(620)
 
     assert by_hand == []
-    assert world.told() == [(f"produce.1@{host_name()}", False)]
+    assert world.reported() == [(f"produce.1@{host_name()}", False)]
 
 
-def test_a_detector_that_takes_nothing_in_is_missing(world: World) -> None:
-    """Ten minutes after its last batch, and only while there is something to take in."""
+def test_a_detector_without_batches_is_missing(world: World) -> None:
+    """Ten minutes after its last batch, and only while daemons record."""
     commits = world.folder.checkpoint / "commits"
     commits.mkdir(parents=True)
     world.go_on(20)
     os.utime(commits, ns=(1, 1))
     world.go_on(580)
-    before = world.told()
+    before = world.reported()
     world.go_on(60)
 
     assert before == []
-    assert world.told() == [("detect-stream", False)]
+    assert world.reported() == [("detect-stream", False)]
 
 
 def test_a_conductor_that_decides_nothing_is_missing(world: World) -> None:
-    """The run has begun by the clock, and no daemon knows of a phase. It is back with the first decision."""
+    """It is back with the first decision."""
     world.decide()
     as_service(world.folder)
     world.go_on(320, recording=())
-    before = world.told()
+    before = world.reported()
     world.decide(("soak", 0), ("drain", 100_000))
     world.go_on(320)
 
     assert before == [("conduct", False)]
-    assert world.told() == [("conduct", True)]
+    assert world.reported() == [("conduct", True)]
 
 
-def test_where_it_cannot_be_kept_all_are_given_time_anew(world: World) -> None:
-    """The drive is full: the daemons measure on, and write as soon as there is room."""
+def test_all_limits_start_anew_when_a_notice_cannot_be_stored(world: World) -> None:
+    """The drive is full, which stops the daemons too."""
     world.go_on(60)
     world.folder.findings.unlink()
     world.folder.findings.mkdir()
@@ -368,11 +368,11 @@ def test_where_it_cannot_be_kept_all_are_given_time_anew(world: World) -> None:
     world.go_on(4, recording=())
     world.go_on(400)
 
-    assert world.told() == []
+    assert world.reported() == []
 
 
-def test_journals_that_nobody_can_look_at_end_no_alert_daemon(world: World) -> None:
-    """Out of open files, or a drive that fails: it goes on, and all are given time anew."""
+def test_unreadable_journals_do_not_end_the_alert_daemon(world: World) -> None:
+    """All limits start anew."""
     daemon = world.daemon()
     unreadable = world.folder.journal / PROBE / "000001.jsonl"
     for second in range(0, 1200, STEP):
@@ -388,8 +388,8 @@ def test_journals_that_nobody_can_look_at_end_no_alert_daemon(world: World) -> N
     assert world.sent == []
 
 
-def test_who_is_back_before_anybody_was_told_was_never_away(world: World) -> None:
-    """As in a maintenance window, in which nothing is sent."""
+def test_a_daemon_that_returned_before_it_was_reported_sends_nothing(world: World) -> None:
+    """As in a maintenance window."""
     world.go_on(60)
     world.go_on(320, recording=(CONSUMER, PROBE))
     world.go_on(320)
@@ -399,7 +399,7 @@ def test_who_is_back_before_anybody_was_told_was_never_away(world: World) -> Non
 
 
 MISSED = f"""\
-The run continues without these daemons: they do nothing, or crash at every start.
+The run continues without these daemons, which hang or crash at each start.
 Nothing can be detected in the time that they do not record.
 This says nothing about the cluster.
 
@@ -410,8 +410,8 @@ run       synthetic-1
 """
 
 
-def test_both_words_reach_people_as_one_thread(world: World) -> None:
-    """Subject and text to the letter; the second is the sequel of the first, with the same labels."""
+def test_missing_and_returned_are_one_thread_of_mails(world: World) -> None:
+    """With the same labels."""
     daemon = world.daemon()
     for second in range(0, 760, STEP):
         world.clock.advance(STEP)
@@ -421,17 +421,17 @@ def test_both_words_reach_people_as_one_thread(world: World) -> None:
 
     first, second_ = world.sent
     logs = str(world.folder.logs)
-    assert first.subject == f"[soakd] synthetic: no heartbeat of {PRODUCER} since 14:14:20Z"
+    assert first.subject == f"[soakd] synthetic: no heartbeat from {PRODUCER} since 14:14:20Z"
     assert first.text == MISSED.replace("LOGS", logs)
-    assert second_.subject == f"[soakd] synthetic: heartbeat of {PRODUCER} back after 5 min 40 s"
+    assert second_.subject == f"[soakd] synthetic: heartbeat of {PRODUCER} is back after 5 min 40 s"
     assert "back      at 14:20:00Z, after 5 min 40 s\n" in second_.text
     assert second_.follows == first.key
     assert first.labels == second_.labels
     assert (first.end_wall_ns, second_.end_wall_ns) == (None, first.begin_wall_ns + 340 * 10**9)
 
 
-def test_that_one_is_missing_says_so_when_it_is_back_by_then(world: World) -> None:
-    """The sink was away when it was to be told: nobody is to get up for it."""
+def test_a_late_message_says_that_the_daemon_is_back_by_now(world: World) -> None:
+    """The sink was unavailable."""
     is_away = True
 
     class Flaky:
@@ -450,11 +450,11 @@ def test_that_one_is_missing_says_so_when_it_is_back_by_then(world: World) -> No
     assert first.text.startswith(
         "This is resolved by now, see the next message.\n\nThe run continues without these"
     )
-    assert "back after" in last.subject
+    assert "is back after" in last.subject
     assert "resolved by now" not in last.text
 
 
-AFAR = f"""\
+REMOTE = f"""\
 Records of these daemons on other hosts do not arrive any more.
 They may wait there to be sent; until then nothing is detected in them.
 
@@ -467,8 +467,8 @@ run       synthetic-1
 """
 
 
-def test_that_other_hosts_are_not_heard_is_reported_in_words_of_its_own(world: World) -> None:
-    """The topic's cluster may be away, which is the one under test, and their records wait there: no gap."""
+def test_missing_records_of_other_hosts_have_their_own_text(world: World) -> None:
+    """They may wait there while the cluster of the topic is down: that is no gap."""
     daemon = world.daemon()
     for second in range(0, 860, STEP):
         world.clock.advance(STEP)
@@ -478,10 +478,12 @@ def test_that_other_hosts_are_not_heard_is_reported_in_words_of_its_own(world: W
         daemon.poll()
 
     first, last = world.sent
-    assert first.subject == ("[soakd] synthetic: no records of probe@b1, probe@b2 since 14:14:20Z")
-    assert first.text == AFAR.replace("LOGS", str(world.folder.logs))
+    assert first.subject == (
+        "[soakd] synthetic: no records from probe@b1, probe@b2 since 14:14:20Z"
+    )
+    assert first.text == REMOTE.replace("LOGS", str(world.folder.logs))
     assert last.subject == (
-        "[soakd] synthetic: records of probe@b1, probe@b2 back after 7 min 20 s"
+        "[soakd] synthetic: records from probe@b1, probe@b2 arrive again after 7 min 20 s"
     )
     assert last.text.startswith(
         "Records of these daemons arrive again, with those that waited on their hosts.\n\nmissing "
@@ -489,63 +491,62 @@ def test_that_other_hosts_are_not_heard_is_reported_in_words_of_its_own(world: W
 
 
 @pytest.mark.parametrize("step_seconds", [-7200, 7200])
-def test_a_clock_that_is_set_changes_no_length(world: World, step_seconds: int) -> None:
-    """Set while one was missed: it was away for as long as it was."""
+def test_a_clock_step_does_not_change_the_length(world: World, step_seconds: int) -> None:
     world.go_on(60)
     world.go_on(320, recording=(CONSUMER, PROBE))
     world.clock.step_wall(step_seconds)
     world.go_on(20, recording=(CONSUMER, PROBE))
     world.go_on(320)
 
-    (silence,) = read_notices(world.folder)
-    assert silence.until_wall_ns == silence.since_wall_ns + 340 * 10**9
+    (notice,) = read_notices(world.folder)
+    assert notice.until_wall_ns == notice.since_wall_ns + 340 * 10**9
 
 
-def test_a_host_that_was_asleep_misses_nobody(world: World) -> None:
-    """All stood still; they have the usual time to be heard again."""
+def test_no_daemon_is_missing_after_a_suspend(world: World) -> None:
+    """All have the usual time to become active."""
     world.go_on(60)
     world.clock.suspend(7200)
     world.go_on(280, recording=())
     world.go_on(60)
 
-    assert world.told() == []
+    assert world.reported() == []
 
 
-def test_one_that_died_before_a_sleep_is_missing_since_it_died(world: World) -> None:
-    """What the host slept is no time of silence, but it is time that has passed."""
+def test_a_daemon_that_died_before_a_suspend_is_missing_since_then(world: World) -> None:
+    """The suspended time is not silent time, but it has passed."""
     world.go_on(60)
     world.go_on(100, recording=(CONSUMER, PROBE))
     world.clock.suspend(7200)
     world.go_on(220, recording=(CONSUMER, PROBE))
     world.go_on(320)
 
-    (silence,) = read_notices(world.folder)
-    assert silence.since_wall_ns == FakeClock().wall_ns() + 60 * 10**9
-    assert silence.until_wall_ns == FakeClock().wall_ns() + (380 + 7200) * 10**9
+    (notice,) = read_notices(world.folder)
+    assert notice.since_wall_ns == FakeClock().wall_ns() + 60 * 10**9
+    assert notice.until_wall_ns == FakeClock().wall_ns() + (380 + 7200) * 10**9
 
 
-def test_names_of_others_stay_text_in_their_line() -> None:
-    """A source is called as another host calls itself; a path may hold what is no character."""
-    silence = Notice("k", ("probe@b\n\x1b[2J",), 0, host="h1", logs="/runs/\udce9")
+def test_hostile_names_stay_text_in_their_line() -> None:
+    """A source is named by another host; a path may hold bytes that are no characters."""
+    notice = Notice("k", ("probe@b\n\x1b[2J",), 0, host="h1", logs="/runs/\udce9")
 
-    message = compose(silence, "missing", "run1", "demo", 0)
+    message = compose(notice, "missing", "run1", "demo", 0)
 
     assert message.subject.isprintable()
     assert all(line.isprintable() for line in message.text.splitlines())
     assert message.text.encode()
 
 
-def test_who_is_back_on_another_day_has_its_day() -> None:
+def test_a_return_on_another_day_shows_the_day() -> None:
     since_ns = FakeClock().wall_ns()
-    silence = Notice("k", ("probe@b",), since_ns, since_ns + 36 * 3600 * 10**9, host="h1")
+    notice = Notice("k", ("probe@b",), since_ns, since_ns + 36 * 3600 * 10**9, host="h1")
 
-    text = compose(silence, "returned", "run1", "demo", 0).text
+    text = compose(notice, "returned", "run1", "demo", 0).text
 
     assert "back      at 2026-09-23 02:13:20Z, after 36 h\n" in text
 
 
-def test_where_to_look_is_what_it_was_when_somebody_was_missed(world: World) -> None:
-    """A service's run is told by systemd's journal, also when the next one is the current one by then."""
+def test_the_log_command_is_that_of_the_time_when_the_daemon_went_missing(world: World) -> None:
+    """Another run may be the current one when the message is sent."""
     as_service(world.folder)
     world.decide()
     world.go_on(320, recording=())
@@ -564,17 +565,16 @@ def test_where_to_look_is_what_it_was_when_somebody_was_missed(world: World) -> 
         (DETECT, "", "on h1: journalctl -t soak-detect -n 50"),
     ],
 )
-def test_where_to_look_is_on_the_host_of_the_daemon(daemon: str, logs: str, where: str) -> None:
-    """A broker's host runs one unit alone, `soak-host@`; where it keeps other logs nobody here knows."""
-    silence = Notice("run1-x-1", (daemon,), 0, host="h1", logs=logs)
+def test_the_log_command_names_the_host_of_the_daemon(daemon: str, logs: str, where: str) -> None:
+    """A broker host runs one unit, `soak-host@`; its log folder is not known here."""
+    notice = Notice("run1-x-1", (daemon,), 0, host="h1", logs=logs)
 
-    text = compose(silence, "missing", "run1", "demo", 0).text
+    text = compose(notice, "missing", "run1", "demo", 0).text
 
     assert where in text.splitlines()[-2]
 
 
-def test_that_a_run_was_given_up_reaches_people(world: World) -> None:
-    """`soak run` ends one whose daemon keeps dying; nobody need sit at its terminal. No daemon comes back."""
+def test_an_aborted_run_is_one_message(world: World) -> None:
     plan = load(world.folder.plan.read_text(), "plan.yaml").plan
     sinks = dataclasses.replace(plan, sinks={"mail": None})
     why = "consume.0 died 6 times in a minute (exit 1)"
@@ -589,7 +589,7 @@ def test_that_a_run_was_given_up_reaches_people(world: World) -> None:
     assert f"logs      on host: {world.folder.logs}\n" in message.text
 
 
-def test_the_digest_names_who_is_missing(world: World) -> None:
+def test_the_digest_names_missing_daemons(world: World) -> None:
     world.plan({"alerts": {"digest": "0 7 * * *"}})
     world.go_on(60)
     world.go_on(320, recording=(CONSUMER, PROBE))
@@ -605,7 +605,7 @@ def as_service(folder: RunFolder) -> None:
     PlanHome(folder.path.parent).point_to(folder)
 
 
-def test_it_says_where_each_missed_daemon_says_why() -> None:
+def test_the_message_names_the_log_of_each_missing_daemon() -> None:
     daemons = tuple(
         f"{role}@h" for role in ("conduct", "consume.0", "detect", "probe", "produce.0")
     )
@@ -617,7 +617,7 @@ def test_it_says_where_each_missed_daemon_says_why() -> None:
     ]
 
 
-def test_a_mail_on_very_many_missed_daemons_stays_short() -> None:
+def test_a_message_about_many_missing_daemons_stays_short() -> None:
     missed = Notice("k", tuple(f"produce.{i}@h" for i in range(60)), 10**18, host="h", logs="/l")
     lines = compose(missed, "missing", "r", "p", 10**18).text.splitlines()
 

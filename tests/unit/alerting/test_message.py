@@ -1,4 +1,4 @@
-"""What a mail says, to the letter, and that it fits a terminal whatever was found."""
+"""The text of a message to the letter, its size, and its chart."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CONTEXT = MessageContext(FINDING, "opened", "demo", REPORT, START_WALL_NS, (CHAN
 
 CONFIRMED = """\
 what      p99 end-to-end latency 4.1 ms -> 61 ms (x15)
-since     2026-09-21 14:15:12Z, between 14:15:11Z and 14:15:13Z
+since     2026-09-21 14:15:12Z (between 14:15:11Z and 14:15:13Z)
 source    consume.0@host, confidence 99.90%
 
   ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█████████████████████████
@@ -80,8 +80,8 @@ finding   run1-118
 """
 
 
-def test_a_confirmed_finding_reads_like_this() -> None:
-    """The subject alone tells what, how much, since when and why."""
+def test_an_opened_finding_reads_like_this() -> None:
+    """The subject alone says what, how much, since when and why."""
     message = compose(CONTEXT, None, 7)
 
     assert message.subject == (
@@ -92,8 +92,8 @@ def test_a_confirmed_finding_reads_like_this() -> None:
     assert (message.key, message.follows, message.at_wall_ns) == ("run1-118.confirmed", "", 7)
 
 
-def test_a_finding_that_went_away_says_when_and_to_what_level() -> None:
-    """The level now is that of the seconds around it: of the half minute before, half may be either."""
+def test_a_resolved_finding_says_when_and_the_level_after_it() -> None:
+    """The level is the median around the end: in the half minute before it, half may be either level."""
     gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
     window = dataclasses.replace(
         WINDOW, values={"0.99": np.where(K < 168, 0.06, np.where(K <= 190, 0.0042, 0.03))}
@@ -110,8 +110,8 @@ def test_a_finding_that_went_away_says_when_and_to_what_level() -> None:
     assert (message.key, message.follows) == ("run1-118.gone", "run1-118.confirmed")
 
 
-def test_a_level_that_is_not_known_is_not_told() -> None:
-    """The journals are gone, or nothing was measured: only that it is over."""
+def test_an_unknown_level_after_a_finding_is_left_out() -> None:
+    """The journals are missing, or nothing was measured."""
     gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
     blank = dataclasses.replace(WINDOW, values={"0.99": np.full(K.size, np.nan)})
 
@@ -123,8 +123,7 @@ def test_a_level_that_is_not_known_is_not_told() -> None:
         assert "resolved  by 14:16:20Z, after 1 min 8 s\n" in message.text
 
 
-def test_what_is_over_before_it_is_told_says_so() -> None:
-    """Nobody is to get up for it; the message that it is over comes right behind."""
+def test_a_late_message_says_that_the_finding_is_resolved_by_now() -> None:
     gone = dataclasses.replace(FINDING, state="gone", resolved_k=130)
 
     late = compose(dataclasses.replace(CONTEXT, finding=gone), None, 0)
@@ -132,8 +131,7 @@ def test_what_is_over_before_it_is_told_says_so() -> None:
     assert late.text.startswith("This is resolved by now, see the next message.\n\nwhat ")
 
 
-def test_an_unknown_cause_has_no_score_but_what_else_changed() -> None:
-    """A score of nothing is a number that says nothing."""
+def test_an_unknown_cause_has_no_score_but_lists_what_else_changed() -> None:
     unknown = Explanation("unknown", 0.0, (Evidence("host CPU went from 0.4 to 1."),))
     finding = dataclasses.replace(FINDING, causes=(unknown,))
     bare = dataclasses.replace(FINDING, causes=(Explanation("unknown", 0.0, ()),))
@@ -146,8 +144,7 @@ def test_an_unknown_cause_has_no_score_but_what_else_changed() -> None:
     assert "cause     unknown\n" in texts[1]
 
 
-def test_a_mail_says_where_to_look_first_as_long_as_it_lasts() -> None:
-    """What is over needs nobody to get up."""
+def test_an_open_finding_has_a_next_step_and_a_resolved_one_has_none() -> None:
     last = dataclasses.replace(CONTEXT, advice="see the drive")
     over = dataclasses.replace(
         last, kind="resolved", finding=dataclasses.replace(FINDING, resolved_k=180)
@@ -158,7 +155,7 @@ def test_a_mail_says_where_to_look_first_as_long_as_it_lasts() -> None:
 
 
 def test_hostile_names_and_log_lines_stay_text_in_their_line() -> None:
-    """A control is obeyed by terminals, a line break would be a line of ours; half a character is no mail."""
+    """Terminals obey control characters, and a line break would add a line of ours."""
     evil = "a\x1b[2J\r\nBcc: x\u202e\udc80"
     series = f'probe@h|x_seconds{{topic="{evil}"}}'
     cause = Explanation("network", 0.7, (Evidence(f"log says {evil}"),))
@@ -172,8 +169,7 @@ def test_hostile_names_and_log_lines_stay_text_in_their_line() -> None:
     assert message.text.encode()
 
 
-def test_a_mail_names_what_else_lasts() -> None:
-    """Two findings at once are two mails: each says that it is not all."""
+def test_a_message_names_other_open_findings() -> None:
     older = dataclasses.replace(FINDING, key="run1-60", onset_k=50, causes=())
     newer = dataclasses.replace(FINDING, key="run1-90", onset_k=80, series=PUBLISH)
 
@@ -189,8 +185,7 @@ def test_a_mail_names_what_else_lasts() -> None:
     ) in two
 
 
-def test_what_else_lasts_since_another_day_has_its_day() -> None:
-    """A quarter past two of the day before is no quarter past two."""
+def test_another_finding_since_another_day_shows_the_day() -> None:
     older = dataclasses.replace(FINDING, key="run1-60", onset_k=112 - 86_400)
 
     text = compose(dataclasses.replace(CONTEXT, other_findings=[older]), None, 0).text
@@ -198,8 +193,7 @@ def test_what_else_lasts_since_another_day_has_its_day() -> None:
     assert "also open p99 end-to-end latency since 2026-09-20 14:15:12Z, cause\n" in text
 
 
-def test_reasons_and_causes_that_are_left_out_are_counted() -> None:
-    """Who reads four of ten and two of nine is to know that the report has more."""
+def test_evidence_and_causes_that_are_left_out_are_counted() -> None:
     reasons = tuple(Evidence(f"reason {at}") for at in range(10))
     causes = tuple(Explanation(f"cause_{at}", 0.9, reasons) for at in range(10))
     finding = dataclasses.replace(FINDING, causes=causes)
@@ -210,8 +204,8 @@ def test_reasons_and_causes_that_are_left_out_are_counted() -> None:
     assert "  - cause_2 0.90: reason 0\n  and 7 more\n" in text
 
 
-def test_what_was_over_on_another_day_has_its_day() -> None:
-    """So has an end of the interval across midnight, which is k = 35,200 of this run."""
+def test_an_end_on_another_day_shows_the_day() -> None:
+    """As does an end of the interval across midnight, which is k = 35,200 of this run."""
     finding = dataclasses.replace(
         FINDING, onset_k=35_198, interval=(35_197, 35_201), state="gone", resolved_k=35_300
     )
@@ -219,11 +213,11 @@ def test_what_was_over_on_another_day_has_its_day() -> None:
 
     text = compose(context, None, 0).text
 
-    assert "since     2026-09-21 23:59:58Z, between 23:59:57Z and 2026-09-22 00:00:01Z\n" in text
+    assert "since     2026-09-21 23:59:58Z (between 23:59:57Z and 2026-09-22 00:00:01Z)\n" in text
     assert "resolved  by 2026-09-22 00:01:40Z, after 1 min 42 s\n" in text
 
 
-def test_of_a_name_that_is_too_long_the_end_stays() -> None:
+def test_a_long_name_keeps_its_end() -> None:
     """Paths differ at their end."""
     long = f'probe@h|fsync_latency_seconds{{directory="/{"d" * 60}/node-2/data",quantile="0.99"}}'
     finding = dataclasses.replace(FINDING, changes=(long,))
@@ -243,8 +237,8 @@ Cause corrected: retention_cliff (was noisy_neighbour), from later data.
 """
 
 
-def test_a_corrected_cause_is_told_with_the_old_one_and_its_evidence() -> None:
-    """The rest is the mail that it follows, as it would be written now."""
+def test_a_corrected_cause_is_shown_with_the_previous_one_and_its_evidence() -> None:
+    """The rest is the text of the first message."""
     context = dataclasses.replace(CONTEXT, kind="corrected", previous_cause="noisy_neighbour")
 
     message = compose(context, None, 7)
@@ -258,8 +252,7 @@ def test_a_corrected_cause_is_told_with_the_old_one_and_its_evidence() -> None:
     assert message.end_wall_ns is None
 
 
-def test_the_last_mail_names_the_cause_and_what_was_told_before() -> None:
-    """Where nobody had been told of the last word until then."""
+def test_a_resolved_finding_names_the_cause_and_the_previous_one() -> None:
     gone = dataclasses.replace(FINDING, state="gone", resolved_k=180)
 
     message = compose(
@@ -272,11 +265,9 @@ def test_the_last_mail_names_the_cause_and_what_was_told_before() -> None:
     assert "cause     retention_cliff (score 0.93, was unknown)\n" in message.text
 
 
-def test_all_that_is_told_of_a_finding_has_the_same_labels() -> None:
-    """Whatever is known better by then: an alert is resolved by its labels."""
-    later = dataclasses.replace(
-        FINDING, state="gone", resolved_k=200, onset_k=113, causes=CAUSES[1:]
-    )
+def test_all_messages_about_a_finding_have_the_same_labels() -> None:
+    """An alert is resolved by its labels."""
+    later = dataclasses.replace(FINDING, state="gone", resolved_k=200, onset_k=113, causes=CAUSES[1:])
     gone = dataclasses.replace(CONTEXT, finding=later, kind="resolved")
     now_ns = START_WALL_NS + 240 * SECOND_NS
     first, last = compose(CONTEXT, None, now_ns), compose(gone, None, now_ns)
@@ -289,8 +280,7 @@ def test_all_that_is_told_of_a_finding_has_the_same_labels() -> None:
     assert set_back.end_wall_ns == START_WALL_NS, "it is over by any clock"
 
 
-def test_a_finding_without_journals_or_cause_still_makes_a_mail() -> None:
-    """No window, nothing known: the bare facts go out."""
+def test_a_finding_without_journals_and_cause_makes_a_message() -> None:
     bare = dataclasses.replace(FINDING, causes=(), changes=())
     context = dataclasses.replace(CONTEXT, finding=bare, window=None, changes=())
 
@@ -302,13 +292,10 @@ def test_a_finding_without_journals_or_cause_still_makes_a_mail() -> None:
 
 @pytest.mark.parametrize("resolved_k", [None, 180])
 @pytest.mark.parametrize("kind", ["opened", "corrected", "resolved"])
-def test_much_to_say_stays_within_forty_lines_of_78_columns(
+def test_a_long_message_stays_within_forty_lines_of_78_columns(
     kind: NotificationKind, resolved_k: int | None
 ) -> None:
-    """Ten causes with ten long reasons each and a hundred series are cut, and the rest counted.
-
-    The longest topic of the longest host, over by the time it is told, beside others that last.
-    """
+    """Ten causes with ten long reasons each and a hundred series are cut, and the others counted."""
     reasons = tuple(Evidence("a reason that goes on " * 20) for _ in range(10))
     causes = tuple(Explanation(f"cause_{at}", 0.9, reasons) for at in range(10))
     series = tuple(f'probe@host|some_metric_{at}{{device="{"d" * 90}"}}' for at in range(100))
@@ -344,14 +331,14 @@ def test_much_to_say_stays_within_forty_lines_of_78_columns(
     assert len(message.subject) <= 200
 
 
-def test_the_window_of_a_drift_ends_where_it_could_be_seen() -> None:
-    """It began an hour before: the first minutes of it show nothing."""
+def test_the_window_of_a_drift_ends_where_it_could_be_detected() -> None:
+    """It began an hour before: its first minutes show nothing."""
     drift = dataclasses.replace(FINDING, kind="drift", raised_k=4000)
 
     assert window_bounds(drift, is_resolved=False) == (3220, 4120)
 
 
-def test_what_is_not_acknowledged_is_waited_for_longer_than_can_be_told() -> None:
+def test_the_wait_of_an_unacknowledged_message_may_be_longer_than_measured() -> None:
     waiting = dataclasses.replace(
         FINDING, series="produce.0@h|publish_waiting_seconds", before=0.0, after=5.477
     )
@@ -363,15 +350,14 @@ def test_what_is_not_acknowledged_is_waited_for_longer_than_can_be_told() -> Non
     )
 
 
-def test_of_a_series_that_stepped_twice_the_step_beside_the_finding_is_told() -> None:
+def test_the_step_nearest_to_the_finding_is_shown_of_a_series_that_stepped_twice() -> None:
     before = dataclasses.replace(CHANGE, onset_k=70, after=0.009)
     message = compose(dataclasses.replace(CONTEXT, changes=(before, CHANGE)), None, 7)
 
     assert "3 ms -> 40 ms" in message.text
 
 
-def test_the_window_is_read_from_the_journals_with_its_gaps_and_deletions(tmp_path: Path) -> None:
-    """Quantiles of the headline's own metric; seconds without a record are not there."""
+def test_the_window_has_the_gaps_and_deletions_of_the_journals(tmp_path: Path) -> None:
     shape = Shape(seconds=130, gaps=((CONSUMER, range(60, 64)),))
     folder = write_synthetic_run(tmp_path / "run", shape)
 
@@ -384,8 +370,7 @@ def test_the_window_is_read_from_the_journals_with_its_gaps_and_deletions(tmp_pa
     assert window.level(112, 130) > 10 * float(np.median(window.headline_values[:80]))
 
 
-def test_the_window_of_a_series_that_is_no_quantile_is_that_series(tmp_path: Path) -> None:
-    """A disk's await has no p50 to show beside it."""
+def test_the_window_of_a_series_without_quantiles_is_that_series(tmp_path: Path) -> None:
     folder = write_synthetic_run(tmp_path / "run", Shape(seconds=60))
 
     window = read_window(folder.journal, f'{PROBE}|disk_write_await_seconds{{device="vda"}}', 0, 9)
@@ -398,7 +383,6 @@ def test_the_window_of_a_series_that_is_no_quantile_is_that_series(tmp_path: Pat
 def test_an_unknown_source_is_a_typed_error_and_an_unknown_series_is_nothing(
     tmp_path: Path,
 ) -> None:
-    """A mail without a picture goes out in both cases."""
     folder = write_synthetic_run(tmp_path / "run", Shape(seconds=60))
 
     assert read_window(folder.journal, f"{PROBE}|no_such_metric", 0, 9) is None
@@ -406,8 +390,8 @@ def test_an_unknown_source_is_a_typed_error_and_an_unknown_series_is_nothing(
         read_window(folder.journal, "nobody@host|x", 0, 9)
 
 
-def test_the_time_shown_after_it_went_away_is_bounded() -> None:
-    """A step of eight hours does not make a mail that reads eight hours of journal."""
+def test_the_window_of_a_long_finding_is_bounded() -> None:
+    """A step of eight hours does not read eight hours of journal."""
     gone = dataclasses.replace(FINDING, state="gone", resolved_k=112 + 8 * 3600)
 
     first_k, last_k = window_bounds(gone, is_resolved=True)
@@ -421,16 +405,16 @@ def test_the_time_shown_after_it_went_away_is_bounded() -> None:
     [np.where(K < 112, 0.004, 0.06), np.zeros(K.size), np.full(K.size, np.nan)],
     ids=["a step", "all zero", "nothing measured"],
 )
-def test_a_chart_is_drawn_of_whatever_there_is(values: NDArray[np.float64]) -> None:
-    """A picture of a few tens of kilobytes, also where a log scale has nothing to show."""
+def test_a_chart_is_drawn_of_any_values(values: NDArray[np.float64]) -> None:
+    """At most some tens of kilobytes, also where a log scale has nothing to show."""
     png = draw_chart(FINDING, dataclasses.replace(WINDOW, values={"0.99": values}), START_WALL_NS)
 
     assert png.startswith(b"\x89PNG")
     assert len(png) < 100_000
 
 
-def test_a_second_that_stands_alone_is_drawn() -> None:
-    """A stall in which every other second has an answer is no empty picture: lines join neighbours alone."""
+def test_a_single_second_is_drawn() -> None:
+    """Lines join neighbours only, so that every other second of a stall would not be visible."""
     alone = np.where((K > 112) & (K % 2 == 0), np.nan, 0.004)
     pictures = [
         draw_chart(FINDING, dataclasses.replace(WINDOW, values={"0.99": values}), START_WALL_NS)
@@ -440,30 +424,27 @@ def test_a_second_that_stands_alone_is_drawn() -> None:
     assert pictures[0] != pictures[1]
 
 
-def test_a_title_is_no_formula() -> None:
-    """The names of topics and brokers may hold what the drawing library takes for one."""
+def test_a_title_is_not_a_formula() -> None:
+    """Names of topics may hold what the drawing library takes for one."""
     finding = dataclasses.replace(FINDING, series='consume.0@host|x_seconds{leader="a$_$"}')
 
     assert draw_chart(finding, WINDOW, START_WALL_NS).startswith(b"\x89PNG")
 
 
 def test_lines_break_where_nothing_was_measured() -> None:
-    """A gap of seconds becomes one NaN between its neighbours."""
     k, values = with_breaks(np.array([1, 2, 5, 6]), np.array([1.0, 2.0, 3.0, 4.0]))
 
     assert str(k.tolist()) == "[1.0, 2.0, nan, 5.0, 6.0]"
     assert str(values.tolist()) == "[1.0, 2.0, nan, 3.0, 4.0]"
 
 
-def test_the_start_of_the_run_is_the_zero_of_all_moments() -> None:
-    """All k count whole seconds from it."""
+def test_times_count_from_the_start_of_the_run() -> None:
     later = dataclasses.replace(CONTEXT, start_wall_ns=START_WALL_NS + 60 * SECOND_NS)
 
     assert (CONTEXT.moment(0), later.moment(0)) == ("14:13:20Z", "14:14:20Z")
 
 
-def test_a_window_of_few_seconds_still_makes_a_mail() -> None:
-    """The run had just begun, or most of its seconds are missing."""
+def test_a_window_of_few_seconds_makes_a_message() -> None:
     few = Window(np.arange(110, 114), {"0.99": np.array([0.004, 0.004, 0.06, 0.06])}, "0.99", ())
 
     text = compose(dataclasses.replace(CONTEXT, window=few), None, 0).text

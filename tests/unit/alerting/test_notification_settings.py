@@ -1,4 +1,4 @@
-"""Whom to tell, and when, may change under a run that goes on: by the file of its plan."""
+"""The plan file may change sinks and alerts while a run goes on."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def told_by(tmp_path: Path, text: str) -> Plan:
     return with_notification_settings(path, plan_of(BEGUN))
 
 
-def test_of_a_file_its_sinks_and_alerts_count_and_nothing_else(
+def test_only_sinks_and_alerts_of_the_file_count(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What else is in it may be the next run's, and half written; a line says where they come from."""
+    """The rest may be meant for the next run; a log line says where the settings come from."""
     with caplog.at_level(logging.INFO):
         plan = told_by(tmp_path, MENDED)
 
@@ -76,10 +76,10 @@ def test_of_a_file_its_sinks_and_alerts_count_and_nothing_else(
         ("a: [", "not YAML"),
     ],
 )
-def test_a_file_that_cannot_be_used_changes_nothing(
+def test_an_unusable_file_changes_nothing(
     text: str, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """People are told as when the run began, and a line says why."""
+    """The settings that the run began with stay, and a log line says why."""
     plan = told_by(tmp_path, text)
 
     assert plan == plan_of(BEGUN)
@@ -88,26 +88,22 @@ def test_a_file_that_cannot_be_used_changes_nothing(
     assert why in line
 
 
-def test_a_file_that_is_gone_changes_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert with_notification_settings(tmp_path / "none.yaml", plan_of(BEGUN)) == plan_of(BEGUN)
     assert "cannot read the plan" in caplog.text
     assert with_notification_settings(None, plan_of(BEGUN)) == plan_of(BEGUN)
 
 
-def test_a_sink_that_left_is_told_of_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What it is owed is given up, which somebody may not have meant."""
+def test_a_removed_sink_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its pending messages are dropped, which may not be intended."""
     hook = MENDED.replace("mail: {to: [new@example.org], host: mx.example.org}", "HOOK")
     told_by(tmp_path, hook.replace("HOOK", "webhook: {url: 'http://h:9093'}"))
 
     assert "sink_removed sink=mail pending_messages='dropped'" in caplog.messages
 
 
-def test_a_corrected_address_gets_what_is_owed_after_a_restart(tmp_path: Path) -> None:
-    """The daemon as its unit starts it: the run's own plan names a server that is not there."""
+def test_pending_messages_go_to_a_corrected_address_after_a_restart(tmp_path: Path) -> None:
+    """The plan of the run names a server that does not exist."""
     world = AlertWorld(tmp_path, DELIVERED).without_charts()
     wrong = f"sinks: {{mail: {{to: [old@example.org], host: 127.0.0.1, port: {free_port()}}}}}"
     world.change_plan(wrong)
@@ -125,8 +121,8 @@ def test_a_corrected_address_gets_what_is_owed_after_a_restart(tmp_path: Path) -
     assert world.states() == [("opened", "sent")]
 
 
-class Two:
-    """A run that began with `mail` alone, and an alert daemon that has a second sink beside it."""
+class AddedSinkWorld:
+    """A run that began with `mail` alone, and an alert daemon with a second sink."""
 
     def __init__(self, path: Path) -> None:
         self.world = AlertWorld(path, DELIVERED).without_charts()
@@ -148,9 +144,9 @@ class Two:
         return [message.key.partition(".")[2] for message in self.hook.messages]
 
 
-def test_a_sink_that_was_added_is_told_what_lasts_and_what_comes(tmp_path: Path) -> None:
-    """The detector knows of `mail` alone, and what has come and gone is news to nobody."""
-    two = Two(tmp_path)
+def test_an_added_sink_gets_open_and_later_findings(tmp_path: Path) -> None:
+    """Findings that were resolved before it was added are not sent to it."""
+    two = AddedSinkWorld(tmp_path)
     with FindingsStore(two.world.folder.findings) as store:
         over = finding("gone", key="synthetic-1-7", run=RUN, resolved_k=9)
         store.save_finding(over, ["mail"], two.clock.wall_ns())
@@ -170,8 +166,8 @@ def test_a_sink_that_was_added_is_told_what_lasts_and_what_comes(tmp_path: Path)
     ]
 
 
-def test_the_farewell_tells_an_added_sink_the_last_words_too(tmp_path: Path) -> None:
-    two = Two(tmp_path)
+def test_the_shutdown_sends_to_an_added_sink_too(tmp_path: Path) -> None:
+    two = AddedSinkWorld(tmp_path)
     two.clock.step_wall((two.run.start_wall_ns - two.clock.wall_ns()) / SECOND_NS + 140)
     two.world.folder.phases.write_text(decision_line("soak", 0) + decision_line("end", 130))
     daemon = two.daemon()
@@ -182,7 +178,6 @@ def test_the_farewell_tells_an_added_sink_the_last_words_too(tmp_path: Path) -> 
 
 
 def test_the_units_name_the_file() -> None:
-    """It is the one from which the run began; a restart of the unit alone is enough."""
     root = ROOT / "systemd"
     for name in ("soak-alert@.service", "soak-pending@.service"):
         assert " --sinks-from /etc/soak/%i.yaml\n" in (root / name).read_text()

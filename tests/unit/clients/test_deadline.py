@@ -1,4 +1,4 @@
-"""The limit over a whole conversation with a server."""
+"""The deadline of a conversation with a server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 from soak.clients.deadline import Deadline
 
 
-def test_a_thread_that_finds_no_memory_holds_no_message_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is started and never says so: the message goes out without a limit, and the daemon goes on."""
+def test_a_thread_that_cannot_start_does_not_block_the_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The message is sent without a deadline."""
     for module, name in ((_thread, "start_new_thread"), (threading, "_start_new_thread")):
         monkeypatch.setattr(module, name, lambda *_: 0)
 

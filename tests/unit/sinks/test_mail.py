@@ -1,4 +1,4 @@
-"""Mail against a real SMTP server on loopback: what is delivered, tried again, or given up."""
+"""Mail to a real SMTP server on loopback: delivered, retried, or refused."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ def config(port: int = 25, **other: Any) -> Config:
     return Config(**{**values, **other})
 
 
-def test_a_mail_arrives_whole_with_its_chart() -> None:
-    """Text, picture and the headers that threads and robots go by survive the road."""
+def test_a_mail_arrives_complete_with_its_chart() -> None:
     inbox = Inbox()
     with served(inbox) as port:
         outcome = build(config(port)).send(MESSAGE)
@@ -64,8 +63,7 @@ def test_a_mail_arrives_whole_with_its_chart() -> None:
     assert chart.get_content_disposition() == "inline"
 
 
-def test_a_line_that_was_broken_for_terminals_is_whole_in_html() -> None:
-    """A phone breaks lines where it must; blocks, bars and lines of their own stay."""
+def test_wrapped_lines_are_joined_in_html() -> None:
     text = "what      a\n          b\n\n    ▁▇\n  14:13\n\n  - c\n    d\n  - e\n      f\n"
     _, html = compose(config(), Message("k", "s", text)).iter_parts()
 
@@ -73,15 +71,14 @@ def test_a_line_that_was_broken_for_terminals_is_whole_in_html() -> None:
     assert f">{shown}</pre>" in html.get_content()
 
 
-def test_a_sequel_names_the_mail_it_follows() -> None:
-    """Mail programs show it below the first one."""
+def test_a_follow_up_refers_to_the_first_mail() -> None:
     mail = compose(config(), Message("k.gone", "s", "t", follows="k.confirmed"))
 
     assert mail["In-Reply-To"] == mail["References"] == "<k.confirmed@localhost>"
 
 
-def test_long_identifiers_stay_in_one_piece() -> None:
-    """A mail program compares them letter by letter; the picture is found by one, too."""
+def test_long_identifiers_are_not_folded() -> None:
+    """Mail programs compare them letter by letter."""
     sender = f"soakd@monitoring.{'department-of-streams.' * 4}example.org"
     long = dataclasses.replace(
         MESSAGE, key=f"{'r' * 100}-1.gone", follows=f"{'r' * 100}-1.confirmed"
@@ -98,7 +95,6 @@ def test_long_identifiers_stay_in_one_piece() -> None:
 
 
 def test_a_second_try_is_the_same_mail() -> None:
-    """Equal Message-ID, Date and text: a repeat is recognised as one."""
     first, second = compose(config(), MESSAGE), compose(config(), MESSAGE)
 
     assert [first[name] for name in ("Message-ID", "Date")] == [
@@ -110,8 +106,8 @@ def test_a_second_try_is_the_same_mail() -> None:
     ("answer", "result"),
     [("451 try later", "retry"), ("452 full", "retry"), ("554 no", "never"), ("552 big", "never")],
 )
-def test_the_servers_code_decides_whether_to_try_again(answer: str, result: str) -> None:
-    """4yz is temporary, 5yz is final; the answer is kept as the reason."""
+def test_the_reply_code_decides_whether_to_retry(answer: str, result: str) -> None:
+    """4yz is temporary, 5yz is permanent; the reply is kept as the reason."""
     inbox = Inbox()
     inbox.data_answer = answer
     with served(inbox) as port:
@@ -120,8 +116,7 @@ def test_the_servers_code_decides_whether_to_try_again(answer: str, result: str)
     assert (outcome.result, outcome.detail) == (result, answer)
 
 
-def test_only_those_who_were_put_off_get_the_second_try() -> None:
-    """One recipient is told to wait: the other one does not get the mail twice."""
+def test_only_deferred_recipients_get_the_second_try() -> None:
     inbox = Inbox()
     inbox.rcpt_answers = {"b@example.org": "450 grey list"}
     with served(inbox) as port:
@@ -145,10 +140,10 @@ def test_only_those_who_were_put_off_get_the_second_try() -> None:
         ({"b": 450}, {"b": 450}, ("retry", "b@example.org: 450 no")),
     ],
 )
-def test_who_got_a_mail_is_told_over_all_tries(
+def test_the_result_covers_the_recipients_of_all_tries(
     first: dict[str, int], then: dict[str, int], expected: tuple[str, str]
 ) -> None:
-    """Delivered is what one has got at least; whoever was refused is named at the end."""
+    """A mail is delivered when one recipient has it; refused recipients are named at the end."""
     inbox = Inbox()
 
     def say(answers: dict[str, int]) -> None:
@@ -167,7 +162,7 @@ def test_who_got_a_mail_is_told_over_all_tries(
 
 
 class HangingUp(Inbox):
-    """Takes the mail, or not, and is gone before it says so."""
+    """Accepts the mail, or not, and closes the connection before it replies."""
 
     async def handle_DATA(self, server: Any, session: object, envelope: Any) -> str:  # noqa: N802  # the library's
         answer = await super().handle_DATA(server, session, envelope)
@@ -175,15 +170,14 @@ class HangingUp(Inbox):
         return answer
 
 
-def test_nobody_is_tried_who_is_no_recipient_any_more() -> None:
-    """One had it and the other was owed it: that one has left `to`, and no server is asked."""
+def test_a_recipient_that_left_the_plan_is_not_tried() -> None:
     nowhere = MailSink(config(port=1, to=("a@example.org",)))
     progress = '{"done": ["a@example.org"], "refused": {}}'
 
     assert nowhere.send(Message("k", "s", "t", progress=progress)).result == "delivered"
 
 
-def test_whether_a_server_that_did_not_answer_took_the_mail_nobody_knows() -> None:
+def test_a_mail_without_a_reply_may_have_arrived() -> None:
     inbox = HangingUp()
     with served(inbox) as port:
         outcome = build(config(port)).send(MESSAGE)
@@ -193,8 +187,8 @@ def test_whether_a_server_that_did_not_answer_took_the_mail_nobody_knows() -> No
     assert f"127.0.0.1:{port}: " in outcome.detail
 
 
-def test_a_server_that_closes_in_the_middle_has_given_nobody_the_mail() -> None:
-    """421 to the second recipient: the first one was accepted, and got nothing."""
+def test_a_server_that_closes_before_the_mail_has_delivered_to_no_recipient() -> None:
+    """421 to the second recipient, after the first was accepted."""
     inbox = Inbox()
     with served(inbox) as port:
         sink = build(config(port))
@@ -208,7 +202,7 @@ def test_a_server_that_closes_in_the_middle_has_given_nobody_the_mail() -> None:
 
 
 def test_hostile_names_stay_text() -> None:
-    """A topic may be called anything; a mail program runs what it is given."""
+    """Mail programs run markup."""
     mail = compose(config(), dataclasses.replace(MESSAGE, text="<script>&</script>"))
     html = mail.get_body(("html",))
 
@@ -223,7 +217,7 @@ def own_certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pat
 
 @pytest.fixture
 def secure(own_certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What a plan says of a server that asks for a password over TLS."""
+    """Return the settings of a server that requires TLS and a password."""
     monkeypatch.setenv("SMTP_PASSWORD", "correct horse")
     return {
         "security": "starttls",
@@ -235,7 +229,7 @@ def secure(own_certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) 
 
 @contextmanager
 def closed(inbox: Inbox, files: tuple[Path, Path], **other: Any) -> Iterator[int]:
-    """A server that takes mail over TLS alone, from those who know the password."""
+    """A server that accepts mail only over TLS and after a login."""
 
     def judge(_server: object, _session: object, _envelope: object, _how: str, given: Any) -> Any:
         return AuthResult(
@@ -255,10 +249,9 @@ def closed(inbox: Inbox, files: tuple[Path, Path], **other: Any) -> Iterator[int
         controller.stop()
 
 
-def test_a_server_that_asks_for_tls_and_a_password_gets_both(
+def test_a_server_that_requires_tls_and_a_password_gets_both(
     own_certificate: tuple[Path, Path], secure: dict[str, Any]
 ) -> None:
-    """STARTTLS first, then who we are, then the mail."""
     inbox = Inbox()
     with closed(inbox, own_certificate) as port:
         outcome = build(config(port, **secure)).send(MESSAGE)
@@ -267,10 +260,10 @@ def test_a_server_that_asks_for_tls_and_a_password_gets_both(
     assert len(inbox.mails) == 1
 
 
-def test_a_wrong_password_is_ours_to_mend(
+def test_a_wrong_password_is_retried(
     own_certificate: tuple[Path, Path], secure: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """535 is permanent for the dialogue, not for the mail: it waits; the secret is not in the reason."""
+    """535 is permanent for the connection, not for the mail; the secret is not in the reason."""
     inbox = Inbox()
     with closed(inbox, own_certificate) as port:
         monkeypatch.setenv("SMTP_PASSWORD", "wrong horse")
@@ -283,10 +276,10 @@ def test_a_wrong_password_is_ours_to_mend(
     assert (missing.result, "SMTP_PASSWORD" in missing.detail) == ("retry", True)
 
 
-def test_a_password_that_no_server_could_be_told_is_ours_to_mend(
+def test_a_password_that_cannot_be_sent_is_retried(
     own_certificate: tuple[Path, Path], secure: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mail waits, and the secret is not in the reason."""
+    """The secret is not in the reason."""
     monkeypatch.setenv("SMTP_PASSWORD", "Pferdestärke")
     with closed(Inbox(), own_certificate) as port:
         outcome = build(config(port, **secure)).send(MESSAGE)
@@ -295,10 +288,9 @@ def test_a_password_that_no_server_could_be_told_is_ours_to_mend(
     assert "Pferd" not in outcome.detail
 
 
-def test_a_server_that_nobody_vouches_for_gets_nothing(
+def test_a_server_with_an_untrusted_certificate_gets_nothing(
     own_certificate: tuple[Path, Path], secure: dict[str, Any]
 ) -> None:
-    """Neither the password nor the mail goes to whoever holds some certificate."""
     inbox = Inbox()
     with closed(inbox, own_certificate) as port:
         outcome = build(config(port, **{**secure, "ca_file": ""})).send(MESSAGE)
@@ -309,7 +301,7 @@ def test_a_server_that_nobody_vouches_for_gets_nothing(
 
 
 def test_a_server_that_offers_no_tls_gets_nothing(secure: dict[str, Any]) -> None:
-    """It may be somebody between us and the server who took the offer away."""
+    """The offer may have been removed on the way."""
     inbox = Inbox()
     with served(inbox) as port:
         outcome = build(config(port, **secure)).send(MESSAGE)
@@ -321,7 +313,7 @@ def test_a_server_that_offers_no_tls_gets_nothing(secure: dict[str, Any]) -> Non
 def test_tls_from_the_first_byte(
     own_certificate: tuple[Path, Path], secure: dict[str, Any]
 ) -> None:
-    """Port 465, as RFC 8314 wants it."""
+    """Port 465, see RFC 8314."""
     inbox = Inbox()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*own_certificate)
@@ -337,8 +329,8 @@ def test_tls_from_the_first_byte(
     assert outcome.result == "delivered"
 
 
-def test_a_server_that_greets_with_a_refusal_is_tried_again() -> None:
-    """It is out of service, and says so before it has seen the mail: RFC 5321, 3.1."""
+def test_a_server_that_greets_with_a_refusal_is_retried() -> None:
+    """It has not seen the mail: RFC 5321, 3.1."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         answerer = threading.Thread(target=_refuse, args=(server,))
         answerer.start()
@@ -355,8 +347,7 @@ def _refuse(server: socket.socket) -> None:
         client.recv(100)
 
 
-def test_a_host_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One in other letters than SMTP's is not told."""
+def test_a_host_name_outside_ascii_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "bücher")
     inbox = Inbox()
     with served(inbox) as port:
@@ -365,8 +356,8 @@ def test_a_host_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (outcome.result, len(inbox.mails)) == ("delivered", 1)
 
 
-def test_a_server_that_does_not_like_our_name_is_tried_again() -> None:
-    """It has not seen the mail: a host's name can be mended, a mail that was given up cannot."""
+def test_a_server_that_refuses_our_host_name_is_retried() -> None:
+    """It has not seen the mail."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         answerer = threading.Thread(target=_refuse_name, args=(server,))
         answerer.start()
@@ -385,8 +376,7 @@ def _refuse_name(server: socket.socket) -> None:
             client.sendall(b"550 who is that\r\n" if is_name else b"221 bye\r\n")
 
 
-def test_unknown_recipients_are_given_up_and_named() -> None:
-    """All unknown: never. One of two: delivered, and the other one is named."""
+def test_unknown_recipients_are_refused_and_named() -> None:
     inbox = Inbox()
     with served(inbox) as port:
         inbox.rcpt_answers = {"a@example.org": "550 who"}
@@ -398,8 +388,8 @@ def test_unknown_recipients_are_given_up_and_named() -> None:
     assert all_.result == "never"
 
 
-def test_a_refused_connection_is_tried_again() -> None:
-    """A mail server that is down is a matter of time; the place is in the reason."""
+def test_a_refused_connection_is_retried() -> None:
+    """The reason names the server."""
     port = free_port()
 
     outcome = build(config(port)).send(MESSAGE)
@@ -408,8 +398,7 @@ def test_a_refused_connection_is_tried_again() -> None:
     assert f"127.0.0.1:{port}" in outcome.detail
 
 
-def test_a_server_that_says_nothing_is_tried_again() -> None:
-    """It accepts the connection and hangs: the time-out ends it."""
+def test_a_server_that_does_not_reply_is_retried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         outcome = build(config(port, timeout="100ms")).send(MESSAGE)
@@ -417,8 +406,7 @@ def test_a_server_that_says_nothing_is_tried_again() -> None:
     assert outcome.result == "retry"
 
 
-def test_a_server_that_dribbles_is_cut_off() -> None:
-    """Each byte comes in time, and the whole would take for ever."""
+def test_a_server_that_sends_byte_by_byte_is_cut_off() -> None:
     is_over = threading.Event()
 
     def dribble(server: socket.socket) -> None:
@@ -430,7 +418,7 @@ def test_a_server_that_dribbles_is_cut_off() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         answerer = threading.Thread(target=dribble, args=(server,))
         answerer.start()
-        sink = MailSink(config(server.getsockname()[1]), limit_seconds=0.2)
+        sink = MailSink(config(server.getsockname()[1]), deadline_seconds=0.2)
         outcome = sink.send(MESSAGE)
         is_over.set()
         answerer.join()
@@ -455,12 +443,10 @@ def test_a_server_that_dribbles_is_cut_off() -> None:
     ],
 )
 def test_a_wrong_configuration_is_refused(wrong: dict[str, Any]) -> None:
-    """Before the first finding, not at night."""
     with pytest.raises(ValueError, match=r"to|address|port|timeout|password|security"):
         config(**wrong)
 
 
 def test_a_mail_needs_a_server() -> None:
-    """Without a lab nobody fills in the host."""
     with pytest.raises(PlanError, match="host"):
         build(config(host=""))

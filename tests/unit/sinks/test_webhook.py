@@ -1,4 +1,4 @@
-"""Findings as Alertmanager's alerts: what is posted, what an answer means, and a real Alertmanager."""
+"""Findings as alerts of Alertmanager: the posts, the replies, and a real Alertmanager."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def message(kind: str = "confirmed", begin_ns: int = BEGIN, end_ns: int | None =
 
 
 def test_a_finding_is_an_alert_with_its_own_labels() -> None:
-    """Labels say which finding it is; what may change later is an annotation."""
+    """Labels identify the finding; the text that may change is in the annotations."""
     receiver = Receiver()
     with serving(receiver.handler) as url:
         config = Config(url=f"{url}/prefix/", labels={"team": "x"})
@@ -62,8 +62,8 @@ def test_a_finding_is_an_alert_with_its_own_labels() -> None:
     }
 
 
-def test_what_lasts_is_said_again_in_one_post() -> None:
-    """Each with its own labels, and an end that moves on with the clock."""
+def test_open_findings_are_sent_again_in_one_post() -> None:
+    """Each with its own labels, and an end that moves with the clock."""
     receiver, clock = Receiver(), FakeClock(wall_ns=BEGIN + 3600 * SECOND_NS)
     with serving(receiver.handler) as url:
         sink = WebhookSink(Config(url=url), clock)
@@ -75,8 +75,7 @@ def test_what_lasts_is_said_again_in_one_post() -> None:
     assert isinstance(sink, RepeatingSink)
 
 
-def test_a_finding_that_went_away_ends_its_alert() -> None:
-    """The same labels, and an end: Alertmanager resolves what it knows by its labels."""
+def test_a_resolved_finding_ends_its_alert() -> None:
     config = Config(url="http://127.0.0.1:9093")
     first = alert_of(config, message(), BEGIN)
     last = alert_of(config, message("gone", end_ns=BEGIN + 60 * SECOND_NS), BEGIN)
@@ -87,7 +86,7 @@ def test_a_finding_that_went_away_ends_its_alert() -> None:
 
 @pytest.mark.parametrize("end_ns", [None, BEGIN - 3601 * SECOND_NS])
 def test_an_alert_begins_before_its_end_after_a_clock_was_set_back(end_ns: int | None) -> None:
-    """What an Alertmanager refuses is given up for good."""
+    """Alertmanager refuses any other for good."""
     now_ns = BEGIN - 3600 * SECOND_NS
     alert = alert_of(Config(url="http://127.0.0.1:9093"), message(end_ns=end_ns), now_ns)
     begin, end = (datetime.fromisoformat(str(alert[name])) for name in ("startsAt", "endsAt"))
@@ -100,15 +99,14 @@ def test_an_alert_begins_before_its_end_after_a_clock_was_set_back(end_ns: int |
     [(200, "delivered"), (202, "delivered"), (400, "never"), (422, "never"), (301, "retry")]
     + [(status, "retry") for status in (401, 403, 404, 429, 500, 503)],
 )
-def test_the_answer_decides_whether_to_try_again(status: int, result: str) -> None:
-    """An alert that is refused as such stays refused; who we are, and how busy it is, may change."""
+def test_the_status_code_decides_whether_to_retry(status: int, result: str) -> None:
     with serving(Receiver(status, b'"why\n\nso"').handler) as url:
         outcome = build(Config(url=url)).send(message())
 
     assert (outcome.result, outcome.detail) == (result, f'{status} "why so"')
 
 
-def test_nobody_there_is_tried_again() -> None:
+def test_a_refused_connection_is_retried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -118,7 +116,7 @@ def test_nobody_there_is_tried_again() -> None:
     assert not outcome.may_have_arrived
 
 
-def test_one_that_says_nothing_is_tried_again_and_may_have_heard() -> None:
+def test_a_post_without_a_reply_is_retried_and_may_have_arrived() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         config = Config(url=f"http://127.0.0.1:{port}", timeout="100ms")  # type: ignore[arg-type]  # as a plan writes it
@@ -146,14 +144,13 @@ def test_one_that_says_nothing_is_tried_again_and_may_have_heard() -> None:
     ],
 )
 def test_a_wrong_configuration_is_refused(wrong: dict[str, Any]) -> None:
-    """Before the first finding, not at night; and no secret goes over an open line."""
     with pytest.raises(ValueError, match=r"url|token|labels|timeout"):
         Config(**wrong)
 
 
 @pytest.fixture
 def alertmanager(tmp_path: Path) -> Iterator[str]:
-    """A real Alertmanager that tells nobody."""
+    """A real Alertmanager without receivers."""
     settings = tmp_path / "alertmanager.yml"
     settings.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -175,7 +172,7 @@ def alertmanager(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not ALERTMANAGER, reason="no prometheus-alertmanager here")
-def test_an_alertmanager_shows_a_finding_and_then_knows_that_it_went_away(
+def test_alertmanager_shows_a_finding_until_it_is_resolved(
     alertmanager: str,
 ) -> None:
     """Sent twice it is one alert; its end resolves it, and it may come back."""
@@ -207,8 +204,8 @@ def _alerts(address: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("kept", "is_sendable"), [("swordfish\n\n", True), ("sword\nfish", False)])
-def test_a_token_is_never_in_what_is_said(tmp_path: Path, *, kept: str, is_sendable: bool) -> None:
-    """What no header can hold is refused by name; line breaks at a file's end are no part of it."""
+def test_a_token_is_never_in_an_error(tmp_path: Path, *, kept: str, is_sendable: bool) -> None:
+    """A token that no header can hold is refused by name; line breaks at the end of its file are ignored."""
     file = tmp_path / "token"
     file.write_text(kept)
 

@@ -1,4 +1,4 @@
-"""The last word on a cause, five minutes after the first: told once, where it is another than people know."""
+"""The final cause of a finding: sent once, where it differs from the cause that readers know."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def save(store: FindingsStore, *findings: Finding) -> None:
         store.save_finding(one, ["mail"], NOW)
 
 
-def tell(store: FindingsStore, now_ns: int = NOW) -> list[Said]:
-    """Send whatever is due, and what becomes due by that."""
+def send_due(store: FindingsStore, now_ns: int = NOW) -> list[Said]:
+    """Send the due notifications, and those that become due by that."""
     said = []
     while rows := store.due(now_ns):
         word = store.begin_try(rows[0], now_ns, now_ns)
@@ -58,69 +58,68 @@ def tell(store: FindingsStore, now_ns: int = NOW) -> list[Said]:
 @pytest.mark.parametrize(
     ("first", "last"), [(CLIFF, COMPACTION), (UNKNOWN, CLIFF), (CLIFF, UNKNOWN)]
 )
-def test_another_last_word_is_told_once(
+def test_another_final_cause_is_sent_once(
     store: FindingsStore, first: tuple[Explanation], last: tuple[Explanation]
 ) -> None:
-    """Also where none was known, or none is. Whatever is thought of it later is not told."""
+    """Also where no cause was known, or none is; later changes are not sent."""
     save(store, replace(FIRST, causes=first))
-    before = tell(store)
+    before = send_due(store)
     save(store, replace(LAST, causes=last), replace(LAST, causes=last))
-    after = tell(store)
+    after = send_due(store)
     save(store, replace(LAST, causes=CLIENT))
 
     known, now = first[0].cause, last[0].cause
     assert before == [Said("opened", known)]
     assert after == [Said("corrected", now, was=known)]
-    assert tell(store) == []
+    assert send_due(store) == []
 
 
-def test_the_same_last_word_is_no_news(store: FindingsStore) -> None:
-    """Nor is another one as long as it may not be the last."""
+def test_the_same_final_cause_is_not_sent(store: FindingsStore) -> None:
+    """Neither is another cause that is not final yet."""
     save(store, FIRST)
-    tell(store)
+    send_due(store)
     save(store, replace(LAST, is_settled=False), finding(causes=CLIFF))
 
-    assert tell(store) == []
+    assert send_due(store) == []
 
 
-def test_a_first_mail_that_waited_carries_the_last_word(store: FindingsStore) -> None:
-    """A sink that was away has heard nothing that could be corrected."""
+def test_a_first_message_that_was_delayed_has_the_final_cause(store: FindingsStore) -> None:
+    """Its readers know nothing that could be corrected."""
     save(store, FIRST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
     store.mark_deferred(row, NOW, NOW, "451 later")
     save(store, LAST)
 
-    assert tell(store) == [Said("opened", "compaction")]
+    assert send_due(store) == [Said("opened", "compaction")]
     assert store.open_notifications() == []
 
 
-def test_a_mail_on_its_way_at_the_last_word_is_corrected(store: FindingsStore) -> None:
-    """It was begun before, and is taken after."""
+def test_a_message_in_transit_at_the_final_cause_is_corrected(store: FindingsStore) -> None:
     save(store, FIRST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
     save(store, LAST)
     store.mark_sent(row, NOW)
 
-    assert tell(store) == [Said("corrected", "compaction", was="retention_cliff")]
+    assert send_due(store) == [Said("corrected", "compaction", was="retention_cliff")]
 
 
-def test_whoever_got_the_first_mail_before_others_is_told_too(store: FindingsStore) -> None:
-    """One recipient was put off over the last word: the other one knows the first."""
+def test_a_reader_who_got_the_first_message_early_is_corrected(store: FindingsStore) -> None:
+    """The other recipient was deferred until the final cause was known."""
     save(store, FIRST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
     store.mark_deferred(row, NOW, NOW, "b: 450 later", progress="a has it", may_have_arrived=True)
     save(store, LAST)
 
-    assert tell(store) == [
+    assert send_due(store) == [
         Said("opened", "compaction"),
         Said("corrected", "compaction", was="retention_cliff"),
     ]
 
 
-def test_a_try_that_no_server_answered_may_have_been_heard(store: FindingsStore) -> None:
+def test_a_try_without_a_reply_may_have_arrived(store: FindingsStore) -> None:
     """A mailbox may keep the first of two mails with one Message-ID."""
     save(store, FIRST)
     (row,) = store.due(NOW)
@@ -128,14 +127,13 @@ def test_a_try_that_no_server_answered_may_have_been_heard(store: FindingsStore)
     store.mark_deferred(row, NOW, NOW, "no answer", may_have_arrived=True)
     save(store, LAST)
 
-    assert tell(store) == [
+    assert send_due(store) == [
         Said("opened", "compaction"),
         Said("corrected", "compaction", was="retention_cliff"),
     ]
 
 
-def test_a_later_try_that_nobody_took_told_nobody(store: FindingsStore) -> None:
-    """One recipient has the first; the server was away when another cause was tried on the other one."""
+def test_a_later_try_that_reached_no_reader_does_not_count(store: FindingsStore) -> None:
     save(store, FIRST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
@@ -146,14 +144,14 @@ def test_a_later_try_that_nobody_took_told_nobody(store: FindingsStore) -> None:
     store.mark_deferred(row, NOW, NOW, "away", progress="a has it")
     save(store, replace(LAST, causes=CLIFF))
 
-    assert tell(store) == [Said("opened", "retention_cliff")]
+    assert send_due(store) == [Said("opened", "retention_cliff")]
 
 
-def test_a_correction_that_some_have_got_goes_to_all_once_it_says_another_cause(
+def test_a_correction_that_changes_between_tries_goes_to_all_again(
     store: FindingsStore,
 ) -> None:
     save(store, FIRST)
-    tell(store)
+    send_due(store)
     save(store, LAST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
@@ -173,10 +171,9 @@ def test_a_correction_that_some_have_got_goes_to_all_once_it_says_another_cause(
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-def test_what_was_refused_after_the_daemon_died_in_it_may_have_been_heard(
+def test_a_message_refused_after_a_crash_in_its_first_try_may_have_arrived(
     store: FindingsStore, *, is_over: bool
 ) -> None:
-    """The first mail may have been taken, the second was refused."""
     save(store, FIRST)
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     (row,) = store.due(NOW)
@@ -185,14 +182,14 @@ def test_what_was_refused_after_the_daemon_died_in_it_may_have_been_heard(
     save(store, replace(LAST, state="gone", resolved_k=900) if is_over else LAST)
 
     kind = "resolved" if is_over else "corrected"
-    assert tell(store) == [Said(kind, "compaction", was="retention_cliff")]
+    assert send_due(store) == [Said(kind, "compaction", was="retention_cliff")]
 
 
-def test_a_correction_that_was_refused_after_the_daemon_died_in_it_may_have_been_heard(
+def test_a_correction_refused_after_a_crash_in_its_first_try_may_have_arrived(
     store: FindingsStore,
 ) -> None:
     save(store, FIRST)
-    tell(store)
+    send_due(store)
     save(store, LAST)
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     (row,) = store.due(NOW)
@@ -200,37 +197,36 @@ def test_a_correction_that_was_refused_after_the_daemon_died_in_it_may_have_been
     store.mark_refused(row, NOW, "554 no")
     save(store, replace(LAST, causes=CLIFF, state="gone", resolved_k=900))
 
-    assert tell(store) == [Said("resolved", "retention_cliff", was="compaction")]
+    assert send_due(store) == [Said("resolved", "retention_cliff", was="compaction")]
 
 
-def test_a_daemon_that_died_in_a_try_may_have_been_heard(store: FindingsStore) -> None:
-    """The second mail has the same Message-ID: a mailbox may keep the first one alone."""
+def test_a_try_in_which_the_daemon_crashed_may_have_arrived(store: FindingsStore) -> None:
+    """The second mail has the same Message-ID: a mailbox may keep the first one only."""
     save(store, FIRST)
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     save(store, LAST)
 
-    assert tell(store) == [
+    assert send_due(store) == [
         Said("opened", "compaction"),
         Said("corrected", "compaction", was="retention_cliff"),
     ]
 
 
-def test_two_tries_that_told_two_causes_are_corrected_by_either(store: FindingsStore) -> None:
-    """Its daemon died in the first, the second was taken: nobody knows which of the two a mailbox keeps."""
+def test_two_tries_with_two_causes_are_corrected(store: FindingsStore) -> None:
+    """The daemon crashed in the first: a mailbox may keep either."""
     save(store, LAST)
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     save(store, FIRST)
-    first = tell(store)
+    first = send_due(store)
     save(store, LAST)
 
     assert first == [Said("opened", "retention_cliff")]
-    assert tell(store) == [Said("corrected", "compaction", was="retention_cliff")]
+    assert send_due(store) == [Said("corrected", "compaction", was="retention_cliff")]
 
 
-def test_a_try_that_nobody_took_leaves_what_the_one_before_may_have_told(
+def test_a_try_that_reached_no_reader_keeps_the_cause_of_the_one_before(
     store: FindingsStore,
 ) -> None:
-    """The daemon died in the first, the second was put off, and the third told another cause."""
     save(store, FIRST)
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     (row,) = store.due(NOW)
@@ -238,40 +234,40 @@ def test_a_try_that_nobody_took_leaves_what_the_one_before_may_have_told(
     store.mark_deferred(row, NOW, NOW, "451 later")
     save(store, LAST)
 
-    assert tell(store) == [
+    assert send_due(store) == [
         Said("opened", "compaction"),
         Said("corrected", "compaction", was="retention_cliff"),
     ]
 
 
-def test_a_correction_in_which_the_daemon_died_is_told_even_where_the_first_cause_holds_again(
+def test_a_correction_after_a_crash_is_sent_even_when_the_first_cause_is_true_again(
     store: FindingsStore,
 ) -> None:
-    """It may have been heard, so what it said is what to correct."""
+    """The crashed try may have arrived."""
     save(store, FIRST)
-    tell(store)
+    send_due(store)
     save(store, LAST)
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     save(store, replace(LAST, causes=CLIFF))
 
-    assert tell(store) == [Said("corrected", "retention_cliff", was="compaction")]
+    assert send_due(store) == [Said("corrected", "retention_cliff", was="compaction")]
 
 
-def test_what_readers_may_know_from_two_mails_is_named_once(store: FindingsStore) -> None:
-    """The daemon died in the first mail and in the correction, which said the same."""
+def test_a_cause_that_readers_may_know_from_two_messages_is_named_once(
+    store: FindingsStore,
+) -> None:
     save(store, FIRST)
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     save(store, replace(FIRST, causes=COMPACTION))
-    tell(store)
+    send_due(store)
     save(store, replace(LAST, causes=CLIFF))
     store.begin_try(store.due(NOW)[0], NOW, NOW)
     save(store, LAST)
 
-    assert tell(store) == [Said("corrected", "compaction", was="retention_cliff")]
+    assert send_due(store) == [Said("corrected", "compaction", was="retention_cliff")]
 
 
-def test_a_mail_that_was_refused_for_good_has_no_sequel(store: FindingsStore) -> None:
-    """Nobody has read it."""
+def test_a_refused_message_has_no_correction(store: FindingsStore) -> None:
     save(store, FIRST)
     (row,) = store.due(NOW)
     store.begin_try(row, NOW, NOW)
@@ -281,63 +277,62 @@ def test_a_mail_that_was_refused_for_good_has_no_sequel(store: FindingsStore) ->
     assert store.open_notifications() == []
 
 
-def test_that_it_went_away_carries_the_last_word(store: FindingsStore) -> None:
-    """Of a short step it waits for that, and says what was told before."""
+def test_a_resolved_message_has_the_final_cause(store: FindingsStore) -> None:
+    """It waits for that after a short step, and names the previous cause."""
     save(store, FIRST)
-    tell(store)
+    send_due(store)
     save(store, replace(FIRST, state="gone", resolved_k=160))
-    early = tell(store)
+    early = send_due(store)
     save(store, replace(LAST, state="gone", resolved_k=160))
 
     assert early == []
-    assert tell(store) == [Said("resolved", "compaction", was="retention_cliff")]
+    assert send_due(store) == [Said("resolved", "compaction", was="retention_cliff")]
 
 
-def test_that_it_went_away_waits_five_minutes_at_most(store: FindingsStore) -> None:
-    """A detector that died says no last word."""
+def test_a_resolved_message_waits_five_minutes_at_most(store: FindingsStore) -> None:
+    """A detector that crashed settles nothing."""
     save(store, FIRST)
-    tell(store)
+    send_due(store)
     save(store, replace(FIRST, state="gone", resolved_k=160))
 
-    assert tell(store, NOW + SETTLE_LIMIT_NS - SECOND_NS) == []
-    assert tell(store, NOW + SETTLE_LIMIT_NS) == [Said("resolved", "retention_cliff")]
+    assert send_due(store, NOW + SETTLE_LIMIT_NS - SECOND_NS) == []
+    assert send_due(store, NOW + SETTLE_LIMIT_NS) == [Said("resolved", "retention_cliff")]
 
 
-def test_a_correction_that_nobody_has_heard_gives_way_to_that_it_went_away(
+def test_a_correction_that_was_not_sent_is_replaced_by_resolved(
     store: FindingsStore,
 ) -> None:
-    """One mail says both; what is the client's is taken back, and says so too."""
     save(store, FIRST)
-    tell(store)
+    send_due(store)
     save(store, LAST, replace(LAST, state="gone", resolved_k=900))
 
-    assert tell(store) == [Said("resolved", "compaction", was="retention_cliff")]
+    assert send_due(store) == [Said("resolved", "compaction", was="retention_cliff")]
 
 
-def test_the_clients_fault_is_taken_back_and_not_corrected(store: FindingsStore) -> None:
+def test_a_finding_of_the_client_is_withdrawn_and_not_corrected(store: FindingsStore) -> None:
     save(store, FIRST)
-    tell(store)
+    send_due(store)
     save(store, replace(LAST, causes=CLIENT, is_about_cluster=False))
 
-    assert tell(store) == [Said("resolved", "client", was="retention_cliff")]
+    assert send_due(store) == [Said("resolved", "client", was="retention_cliff")]
 
 
-def test_what_came_back_before_it_was_told_as_gone_is_corrected(store: FindingsStore) -> None:
-    """The last word came while it was thought to be over."""
+def test_a_finding_that_is_open_again_before_resolved_was_sent_is_corrected(
+    store: FindingsStore,
+) -> None:
     save(store, FIRST)
-    tell(store)
+    send_due(store)
     save(store, replace(FIRST, state="gone", resolved_k=160), LAST)
 
-    assert tell(store) == [Said("corrected", "compaction", was="retention_cliff")]
+    assert send_due(store) == [Said("corrected", "compaction", was="retention_cliff")]
 
 
-def test_what_lasts_is_said_again_in_its_newest_words(store: FindingsStore) -> None:
-    """A receiver that forgets is to know the finding all the time, and its cause as it is known now."""
+def test_an_open_finding_is_sent_again_with_its_newest_cause(store: FindingsStore) -> None:
     save(store, FIRST)
-    tell(store)
+    send_due(store)
     save(store, LAST)
     while_owed = [(row.kind, store.content(row)) for row in store.unresolved("mail")]
-    tell(store)
+    send_due(store)
     after = [(row.kind, store.content(row).previous_cause) for row in store.unresolved("mail")]
     save(store, replace(LAST, state="gone", resolved_k=900))
 

@@ -1,4 +1,4 @@
-"""The findings store: idempotent, transactional, and every message owed once."""
+"""The findings store: idempotent, transactional, and each notification queued once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dump(path: Path) -> list[str]:
         return list(connection.iterdump())
 
 
-def test_a_finding_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+def test_a_finding_is_read_as_it_was_saved(tmp_path: Path) -> None:
     """Causes keep their order and their evidence."""
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding(), ["mail"], NOW)
@@ -32,8 +32,8 @@ def test_a_finding_comes_back_as_it_was_saved(tmp_path: Path) -> None:
         assert store.findings("other") == []
 
 
-def test_changes_come_back_and_never_fall_back(tmp_path: Path) -> None:
-    """The newest word counts; a batch delivered again with an older state changes nothing."""
+def test_the_state_of_a_change_never_goes_back(tmp_path: Path) -> None:
+    """A batch that is delivered again with an older state changes nothing."""
     with FindingsStore(tmp_path / "f.db") as store:
         store.record_changes("run1", [change("confirmed", after=0.07)])
         store.record_changes("run1", [change("warning")])
@@ -42,7 +42,6 @@ def test_changes_come_back_and_never_fall_back(tmp_path: Path) -> None:
 
 
 def test_a_withdrawn_change_leaves_nothing(tmp_path: Path) -> None:
-    """Neither itself nor the finding that it belonged to."""
     with FindingsStore(tmp_path / "f.db") as store:
         store.record_changes("run1", [change("warning")])
         store.assign("run1", {(SERIES, 130): "run1-130"})
@@ -51,7 +50,7 @@ def test_a_withdrawn_change_leaves_nothing(tmp_path: Path) -> None:
         assert (store.changes("run1"), store.assigned("run1")) == ([], {})
 
 
-def test_the_first_word_on_where_a_change_belongs_stays(tmp_path: Path) -> None:
+def test_the_first_assignment_of_a_change_stays(tmp_path: Path) -> None:
     with FindingsStore(tmp_path / "f.db") as store:
         store.assign("run1", {(SERIES, 130): "run1-130"})
         store.assign("run1", {(SERIES, 130): "run1-131", (SERIES, 140): "run1-131"})
@@ -69,8 +68,8 @@ def test_only_a_warning_can_be_dropped(tmp_path: Path) -> None:
         assert store.findings("run1") == [finding("confirmed")]
 
 
-def test_a_finding_that_is_up_again_takes_back_that_it_is_gone(tmp_path: Path) -> None:
-    """As long as it was not told; a warning takes back nothing."""
+def test_a_finding_that_is_open_again_cancels_a_resolved_message(tmp_path: Path) -> None:
+    """As long as that was not sent."""
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding("gone", resolved_k=200), ["mail"], NOW)
         store.save_finding(finding("warning"), ["mail"], NOW)
@@ -81,7 +80,7 @@ def test_a_finding_that_is_up_again_takes_back_that_it_is_gone(tmp_path: Path) -
 
 
 def test_saving_everything_twice_changes_nothing(tmp_path: Path) -> None:
-    """The file's whole content is the same after a second delivery of the same batch."""
+    """The content of the whole file stays the same."""
     path = tmp_path / "f.db"
 
     def deliver() -> list[str]:
@@ -94,8 +93,7 @@ def test_saving_everything_twice_changes_nothing(tmp_path: Path) -> None:
     assert deliver() == deliver()
 
 
-def test_a_message_is_owed_once_for_each_sink_and_kind(tmp_path: Path) -> None:
-    """Refining a confirmed finding queues nothing new; going away queues one more."""
+def test_a_notification_is_queued_once_for_each_sink_and_kind(tmp_path: Path) -> None:
     with FindingsStore(tmp_path / "f.db") as store:
         for _ in range(3):
             store.save_finding(finding("confirmed"), ["mail", "hook"], NOW)
@@ -119,8 +117,8 @@ def test_a_message_is_owed_once_for_each_sink_and_kind(tmp_path: Path) -> None:
     ],
     ids=["warning", "not attributed", "not about the cluster"],
 )
-def test_nobody_is_told_of_what_is_not_sure(tmp_path: Path, quiet: Finding) -> None:
-    """A warning, a finding without its cause and one about the client send no mail."""
+def test_an_uncertain_finding_is_not_sent(tmp_path: Path, quiet: Finding) -> None:
+    """A warning, a finding without its cause, and one about the client."""
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(quiet, ["mail"], NOW)
 
@@ -128,7 +126,6 @@ def test_nobody_is_told_of_what_is_not_sure(tmp_path: Path, quiet: Finding) -> N
 
 
 def test_a_later_save_without_causes_keeps_the_known_ones(tmp_path: Path) -> None:
-    """The stream says that a finding went away without knowing its cause."""
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding("confirmed"), ["mail"], NOW)
         store.save_finding(finding("gone", causes=(), changes=(), resolved_k=200), ["mail"], NOW)
@@ -142,28 +139,27 @@ def words(store: FindingsStore) -> list[tuple[str, int, str]]:
     return [(row.kind, row.occurrence, row.state) for row in store.notifications("run1")]
 
 
-def tell(store: FindingsStore) -> None:
-    """Send whatever is due, and what becomes due by that."""
+def send_due(store: FindingsStore) -> None:
+    """Send the due notifications, and those that become due by that."""
     while rows := store.due(NOW):
         store.mark_sent(rows[0], NOW)
 
 
-def test_what_turns_out_to_be_the_clients_is_taken_back(tmp_path: Path) -> None:
-    """From those who heard of it; what went away by then is no news any more."""
+def test_a_sent_finding_that_is_the_clients_is_withdrawn_once(tmp_path: Path) -> None:
     cleared = finding("confirmed", is_about_cluster=False)
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding("confirmed"), ["mail"], NOW)
-        tell(store)
+        send_due(store)
         store.save_finding(cleared, ["mail"], NOW)
         store.save_finding(cleared, ["mail"], NOW)
-        tell(store)
+        send_due(store)
         store.save_finding(finding("gone", is_about_cluster=False, resolved_k=200), ["mail"], NOW)
 
         assert words(store) == [("opened", 1, "sent"), ("resolved", 1, "sent")]
 
 
-def test_what_nobody_has_heard_of_is_taken_back_without_a_word(tmp_path: Path) -> None:
-    """A try that was begun may have been heard."""
+def test_a_finding_that_was_not_tried_is_withdrawn_silently(tmp_path: Path) -> None:
+    """A try that was begun may have arrived."""
     with FindingsStore(tmp_path / "f.db") as store:
         for key in ("run1-130", "run1-140"):
             store.save_finding(finding("confirmed", key=key), ["mail"], NOW)
@@ -175,26 +171,25 @@ def test_what_nobody_has_heard_of_is_taken_back_without_a_word(tmp_path: Path) -
         assert rows == [("run1-130", "opened"), ("run1-130", "resolved")]
 
 
-def test_a_finding_that_comes_back_is_told_again_and_each_time_in_order(tmp_path: Path) -> None:
-    """People believe that it is over: so each turn has a word of its own."""
+def test_a_finding_that_comes_back_starts_another_occurrence(tmp_path: Path) -> None:
+    """Unless it was open and resolved again between two rounds."""
     with FindingsStore(tmp_path / "f.db") as store:
         for _ in range(2):
             store.save_finding(finding("confirmed"), ["mail"], NOW)
             store.save_finding(finding("gone", resolved_k=200), ["mail"], NOW)
-            tell(store)
+            send_due(store)
 
         assert words(store) == [
             ("opened", 1, "sent"),
             ("resolved", 1, "sent"),
         ], "up and gone again between two rounds is no news"
         store.save_finding(finding("confirmed"), ["mail"], NOW)
-        tell(store)
+        send_due(store)
         store.save_finding(finding("gone", resolved_k=200), ["mail"], NOW)
         assert words(store)[2:] == [("opened", 2, "sent"), ("resolved", 2, "pending")]
 
 
-def test_what_was_told_and_lasts_is_known_by_sink(tmp_path: Path) -> None:
-    """Not what is owed still, and not what went away since."""
+def test_unresolved_notifications_are_known_by_sink(tmp_path: Path) -> None:
     with FindingsStore(tmp_path / "f.db") as store:
         for key in ("run1-1", "run1-2", "run1-3"):
             store.save_finding(finding(key=key), ["hook", "mail"], NOW)
@@ -208,7 +203,7 @@ def test_what_was_told_and_lasts_is_known_by_sink(tmp_path: Path) -> None:
 
 
 def test_a_try_is_counted_before_it_is_made(tmp_path: Path) -> None:
-    """A daemon that dies in it does not meet the message again at once; a settled one is not begun."""
+    """A settled notification is not tried."""
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding(), ["mail"], NOW)
         (row,) = store.due(NOW)
@@ -224,8 +219,7 @@ def test_a_try_is_counted_before_it_is_made(tmp_path: Path) -> None:
         assert [sent.attempts for sent in store.notifications("run1")] == [1]
 
 
-def test_what_was_sent_by_a_clock_ahead_is_not_counted_for_ever(tmp_path: Path) -> None:
-    """Else a clock that ran two days ahead would mute us for two days."""
+def test_messages_sent_while_the_clock_ran_ahead_are_not_counted(tmp_path: Path) -> None:
     hour = 3600 * SECOND_NS
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding(), ["mail"], NOW)
@@ -235,8 +229,7 @@ def test_what_was_sent_by_a_clock_ahead_is_not_counted_for_ever(tmp_path: Path) 
         assert store.sent_between("mail", NOW + 47 * hour, NOW + 48 * hour) == 1
 
 
-def test_that_it_went_away_is_due_only_after_that_it_came(tmp_path: Path) -> None:
-    """While the first mail waits for another try, the follow-up waits too."""
+def test_resolved_is_due_only_after_opened(tmp_path: Path) -> None:
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding("gone", resolved_k=200), ["mail"], NOW)
         (first,) = store.due(NOW)
@@ -250,8 +243,7 @@ def test_that_it_went_away_is_due_only_after_that_it_came(tmp_path: Path) -> Non
         assert [row.kind for row in store.due(NOW + 60 * SECOND_NS)] == ["resolved"]
 
 
-def test_a_settled_message_stays_settled(tmp_path: Path) -> None:
-    """Neither a second mark nor a second save makes a sent mail due again."""
+def test_a_settled_notification_stays_settled(tmp_path: Path) -> None:
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding(), ["mail"], NOW)
         (row,) = store.due(NOW)
@@ -265,8 +257,7 @@ def test_a_settled_message_stays_settled(tmp_path: Path) -> None:
         ]
 
 
-def test_a_retry_survives_a_wall_clock_that_steps_back(tmp_path: Path) -> None:
-    """A mail put off until long after now was put off by another clock, and is due."""
+def test_a_retry_is_due_after_the_wall_clock_stepped_back(tmp_path: Path) -> None:
     with FindingsStore(tmp_path / "f.db") as store:
         store.save_finding(finding(), ["mail"], NOW)
         (row,) = store.due(NOW)
@@ -276,7 +267,6 @@ def test_a_retry_survives_a_wall_clock_that_steps_back(tmp_path: Path) -> None:
 
 
 def test_checkpoints_are_overwritten(tmp_path: Path) -> None:
-    """A name holds its last value; an unknown name holds none."""
     with FindingsStore(tmp_path / "f.db") as store:
         store.set_checkpoint("stream", "12")
         store.set_checkpoint("stream", "13")
@@ -285,7 +275,6 @@ def test_checkpoints_are_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_failed_save_leaves_nothing_behind(tmp_path: Path) -> None:
-    """One broken cause in the middle undoes the whole finding."""
     path = tmp_path / "f.db"
     twice = dataclasses.replace(finding(), causes=(CAUSES[0], CAUSES[0]))
     with FindingsStore(path) as store, pytest.raises(FindingsError, match=r"f\.db"):
@@ -297,7 +286,6 @@ def test_a_failed_save_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"not a database, but long enough to look" * 99, None])
 def test_a_damaged_file_is_a_typed_error(tmp_path: Path, damage: bytes | None) -> None:
-    """Overwritten from the start, or with its middle pages gone: no bare SQLite error."""
     path = tmp_path / "f.db"
     with FindingsStore(path) as store:
         store.save_finding(finding(), ["mail"], NOW)
@@ -309,7 +297,6 @@ def test_a_damaged_file_is_a_typed_error(tmp_path: Path, damage: bytes | None) -
 
 
 def test_a_locked_file_is_busy_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller may try again later."""
     path = tmp_path / "f.db"
     with FindingsStore(path):
         pass
@@ -325,7 +312,6 @@ def test_a_locked_file_is_busy_not_damaged(tmp_path: Path, monkeypatch: pytest.M
 def test_a_reader_does_not_wait_for_a_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The live view reads while the stream writes."""
     path = tmp_path / "f.db"
     with FindingsStore(path) as store:
         store.save_finding(finding(), ["mail"], NOW)
