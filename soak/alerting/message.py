@@ -240,7 +240,7 @@ def _cause(context: MessageContext, max_lines: int) -> list[str]:
     notes += [f"was {context.previous_cause}"] if context.previous_cause else []
     known = f"{best.cause} ({', '.join(notes)})" if notes else best.cause
     is_unexplained = best.score <= 0 and best.evidence
-    lines = _fact("cause", f"{known}; what else changed:" if is_unexplained else known)
+    lines = _fact("cause", f"{known}; other changes:" if is_unexplained else known)
     for evidence in best.evidence[:MAX_EVIDENCE]:
         lines += _item(evidence.text, max_lines)
     return lines + _more_line(len(best.evidence) - MAX_EVIDENCE)
