@@ -423,7 +423,7 @@ def test_a_server_that_sends_byte_by_byte_is_cut_off() -> None:
         is_over.set()
         answerer.join()
 
-    assert (outcome.result, "no end after 0.2 s" in outcome.detail) == ("retry", True)
+    assert (outcome.result, "not finished after 0.2 s" in outcome.detail) == ("retry", True)
 
 
 @pytest.mark.parametrize(
