@@ -267,7 +267,9 @@ def test_a_resolved_finding_names_the_cause_and_the_previous_one() -> None:
 
 def test_all_messages_about_a_finding_have_the_same_labels() -> None:
     """An alert is resolved by its labels."""
-    later = dataclasses.replace(FINDING, state="gone", resolved_k=200, onset_k=113, causes=CAUSES[1:])
+    later = dataclasses.replace(
+        FINDING, state="gone", resolved_k=200, onset_k=113, causes=CAUSES[1:]
+    )
     gone = dataclasses.replace(CONTEXT, finding=later, kind="resolved")
     now_ns = START_WALL_NS + 240 * SECOND_NS
     first, last = compose(CONTEXT, None, now_ns), compose(gone, None, now_ns)
