@@ -145,11 +145,11 @@ class DiskIo:
         config: Config,
         clock: Clock,
         *,
-        places: SystemPaths = SystemPaths(),  # noqa: B008  # frozen
+        paths: SystemPaths = SystemPaths(),  # noqa: B008  # frozen
     ) -> None:
         self._config = config
         self._clock = clock
-        self._places = places
+        self._places = paths
         self._device: BlockDevice | None = None
         self._finder = Worker("disk_io", self._find)
         self._next_look_ns = 0

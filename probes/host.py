@@ -128,16 +128,16 @@ class OwnDaemons:
         clock: Clock,
         *,
         pids: Callable[[], Iterable[int]] = psutil.pids,
-        look: Callable[[int, Mapping[int, str]], str] = daemon_name,
+        name: Callable[[int, Mapping[int, str]], str] = daemon_name,
         ask: Callable[[int], Usage | None] = process_usage,
     ) -> None:
         self._clock = clock
         self._pids = pids
-        self._look = look
+        self._name = name
         self._ask = ask
         self._seen_ns: dict[int, int] = {}  # when each process was first seen
         self._names: dict[int, str] = {}
-        self._next_look_ns = 0
+        self._next_scan_ns = 0
         self._deltas: Deltas[int] = Deltas()
 
     def samples(self) -> Samples:
@@ -162,15 +162,15 @@ class OwnDaemons:
 
     def _find(self, now_ns: int) -> None:
         """Scan processes that are new or were a moment ago: a child starts as a copy of its parent."""
-        is_due = now_ns >= self._next_look_ns
+        is_due = now_ns >= self._next_scan_ns
         if is_due:
-            self._next_look_ns = now_ns + SCAN_PERIOD_NS
+            self._next_scan_ns = now_ns + SCAN_PERIOD_NS
         pids = sorted(self._pids())
         self._seen_ns = {pid: self._seen_ns.get(pid, now_ns) for pid in pids}
         self._names = {pid: self._names.get(pid, "") for pid in pids}
         for pid, seen_ns in self._seen_ns.items():
             if is_due or now_ns - seen_ns <= NEW_PROCESS_NS:
-                self._names[pid] = self._look(pid, self._names)
+                self._names[pid] = self._name(pid, self._names)
 
 
 def _columns(metric: str, unit: str, values: Mapping[str, float]) -> Samples:

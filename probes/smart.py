@@ -200,13 +200,13 @@ class Smart:
         config: Config,
         clock: Clock,
         *,
-        places: SystemPaths = SystemPaths(),  # noqa: B008  # frozen
+        paths: SystemPaths = SystemPaths(),  # noqa: B008  # frozen
         tool: Callable[[], Tool] = find_tool,
         health: Callable[[Tool, str], Health] = ask_drive,
     ) -> None:
         self._config = config
         self._clock = clock
-        self._places = places
+        self._places = paths
         self._tool = tool
         self._health = health
         self._worker = Worker("smart", self._work)

@@ -16,12 +16,13 @@ from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingEr
 from soak.core.model import Column, Event, Reading
 from soak.core.plan.config import STRICT
 from soak.core.ports import Clock
+from soak.core.retry import Once
 from soak.core.series import Labels
 from soak.core.units import SECOND_NS
 
 FRESH_NS = 100 * SECOND_NS  # all new lines of a log that was read this recently are fresh
 REPEAT_EVENT_NS = 60 * SECOND_NS
-_PATIENCE_SECONDS = 10.0
+_MAX_SECONDS = 10.0
 
 Samples = list[tuple[Column, float]]
 
@@ -54,11 +55,10 @@ class _Log:
 
     def __init__(self, path: Path, label: str) -> None:
         self.tail = LogTail(path)
-        self.stamps = TimestampReader()
+        self.timestamps = TimestampReader()
         self.labels: Labels = (("log", label),)
         self.read_ns: int | None = None  # wall clock
         self.is_at_end = False
-        self.reported_ns: int | None = None  # when its absence was last reported
 
 
 class BrokerLog:
@@ -70,7 +70,9 @@ class BrokerLog:
         self._prefetch = Prefetch("broker_log", self.poll, clock, self.close_logs)
         self._buffer = ReadingBuffer(clock, "broker_log")
         self._patterns: list[Pattern] = []
-        # of the thread alone
+        # used by the thread only
+        logs = (config.log, *config.more_logs)
+        self._failures = Once(max_messages=len(logs), period_ns=REPEAT_EVENT_NS)
         self._scanner: Scanner | None = None
         self._logs: list[_Log] = []
 
@@ -81,7 +83,7 @@ class BrokerLog:
         begin_ns = self._clock.mono_ns()
         self._prefetch.check()
         busy = self._prefetch.busy_seconds()
-        if busy > _PATIENCE_SECONDS:
+        if busy > _MAX_SECONDS:
             raise ProbeError(f"the log {self._config.log} has not been read for {busy:.0f} s")
         return self.taken(begin_ns)
 
@@ -133,22 +135,22 @@ class BrokerLog:
 
     def _read_log(self, log: _Log, scanner: Scanner, sums: Samples) -> list[Event]:
         """Return the events of one log, and add their counts to `sums`."""
-        piece = log.tail.read()
+        chunk = log.tail.read()
         now_ns = self._clock.wall_ns()
         since_ns = log.read_ns if log.read_ns is not None else now_ns - SECOND_NS
         is_fresh = log.is_at_end and log.read_ns is not None and now_ns - since_ns <= FRESH_NS
         found = []
-        for one in scanner.found(piece.text):
-            at_ns = log.stamps.wall_ns(one.line, now_ns, is_fresh=is_fresh)
+        for match in scanner.found(chunk.text):
+            at_ns = log.timestamps.wall_ns(match.line, now_ns, is_fresh=is_fresh)
             if at_ns is not None:
-                found.append((one, at_ns))
-        log.read_ns, log.is_at_end = now_ns, piece.is_all
+                found.append((match, at_ns))
+        log.read_ns, log.is_at_end = now_ns, chunk.is_all
         sums += self._zeros(log.labels)
-        for one, _ in found:
-            sums += _amounts(one, log.labels)
-        events = [_event(one, at_ns, now_ns, log.labels) for one, at_ns in found]
-        if piece.lost_bytes:
-            fields: dict[str, Value] = {"log": log.labels[0][1], "bytes": piece.lost_bytes}
+        for match, _ in found:
+            sums += _amounts(match, log.labels)
+        events = [_event(match, at_ns, now_ns, log.labels) for match, at_ns in found]
+        if chunk.lost_bytes:
+            fields: dict[str, Value] = {"log": log.labels[0][1], "bytes": chunk.lost_bytes}
             events.append(Event("log_skipped", now_ns, since_ns, fields))
         return events
 
@@ -159,24 +161,22 @@ class BrokerLog:
         return [(column, 0.0) for column in columns]
 
     def _failed(self, log: _Log, reason: str) -> list[Event]:
-        now_ns = self._clock.mono_ns()
-        if log.reported_ns is not None and now_ns - log.reported_ns < REPEAT_EVENT_NS:
+        if not self._failures.is_new(log.labels, self._clock.mono_ns()):
             return []
-        log.reported_ns = now_ns
         at_ns = self._clock.wall_ns()
         fields: dict[str, Value] = {"log": log.labels[0][1], "reason": reason[:500]}
         return [Event("log_failed", at_ns, at_ns - SECOND_NS, fields)]
 
 
-def _event(found: Match, at_ns: int, now_ns: int, labels: Labels) -> Event:
-    fields = {**found.fields, "log": printable(labels[0][1]), "seen_ns": now_ns}
-    return Event(found.pattern.kind, at_ns, at_ns, fields)
+def _event(match: Match, at_ns: int, now_ns: int, labels: Labels) -> Event:
+    fields = {**match.fields, "log": printable(labels[0][1]), "seen_ns": now_ns}
+    return Event(match.pattern.kind, at_ns, at_ns, fields)
 
 
-def _amounts(found: Match, labels: Labels) -> Samples:
+def _amounts(match: Match, labels: Labels) -> Samples:
     """Return what one event adds to the samples."""
-    pattern = found.pattern
-    amount = found.fields.get(pattern.sums, "")
+    pattern = match.pattern
+    amount = match.fields.get(pattern.sums, "")
     is_summed = pattern.metric and not isinstance(amount, str)
     summed = [(_sum_column(pattern, labels), float(amount))] if is_summed else []
     return [(_events_column(pattern, labels), 1.0), *summed]

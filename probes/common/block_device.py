@@ -126,7 +126,7 @@ class SystemPaths:
     numbers: Callable[[str], PathNumbers] = stat_numbers
 
 
-def find_device(directory: str, places: SystemPaths) -> BlockDevice:
+def find_device(directory: str, paths: SystemPaths) -> BlockDevice:
     """Return the device behind a directory; may block if the filesystem hangs.
 
     Raises:
@@ -134,11 +134,11 @@ def find_device(directory: str, places: SystemPaths) -> BlockDevice:
         ProbeError: a file of the kernel cannot be read.
     """
     try:
-        number = _holder(directory, places)
+        number = _holder(directory, paths)
     except OSError as error:
         raise NotAvailableError(f"cannot stat {directory}: {error.strerror}") from error
-    below = sorted(_drives_below(number, places, _LAYERS))
-    drives = [Drive(drive, _capacity_bytes(drive, places.sys)) for drive in below]
+    below = sorted(_drives_below(number, paths, _LAYERS))
+    drives = [Drive(drive, _capacity_bytes(drive, paths.sys)) for drive in below]
     return BlockDevice(number, tuple(drives))
 
 
@@ -147,23 +147,23 @@ def device_name(number: DeviceNumber, sys: Path) -> str:
     return _folder(number, sys).resolve().name
 
 
-def _holder(path: str, places: SystemPaths) -> DeviceNumber:
-    holder = places.numbers(path).holder
+def _holder(path: str, paths: SystemPaths) -> DeviceNumber:
+    holder = paths.numbers(path).holder
     number = (os.major(holder), os.minor(holder))
     if number[0] == 0:  # btrfs, overlay and others without a single device of their own
-        number = _behind_virtual(path, places)
+        number = _behind_virtual(path, paths)
     return number
 
 
-def _behind_virtual(directory: str, places: SystemPaths) -> DeviceNumber:
-    mount = find_mount(directory, places.proc)
+def _behind_virtual(directory: str, paths: SystemPaths) -> DeviceNumber:
+    mount = find_mount(directory, paths.proc)
     upper = mount.option("upperdir") if mount.kind == "overlay" else ""
     try:
         if upper:  # where an overlay writes; often not visible in a container
-            holder = places.numbers(upper).holder
+            holder = paths.numbers(upper).holder
             number = (os.major(holder), os.minor(holder))
         else:
-            device = places.numbers(mount.source).device if mount.source.startswith("/") else 0
+            device = paths.numbers(mount.source).device if mount.source.startswith("/") else 0
             number = (os.major(device), os.minor(device))
     except OSError:
         number = (0, 0)
@@ -172,16 +172,16 @@ def _behind_virtual(directory: str, places: SystemPaths) -> DeviceNumber:
     return number
 
 
-def _drives_below(number: DeviceNumber, places: SystemPaths, layers: int) -> set[DeviceNumber]:
-    below = _below(number, places) if layers else []
+def _drives_below(number: DeviceNumber, paths: SystemPaths, layers: int) -> set[DeviceNumber]:
+    below = _below(number, paths) if layers else []
     if not below:
         return {number}
-    return {drive for each in below for drive in _drives_below(each, places, layers - 1)}
+    return {drive for each in below for drive in _drives_below(each, paths, layers - 1)}
 
 
-def _below(number: DeviceNumber, places: SystemPaths) -> list[DeviceNumber]:
+def _below(number: DeviceNumber, paths: SystemPaths) -> list[DeviceNumber]:
     """Return the devices below: parts of a volume or array, a partition's disk, what holds a loop's file."""
-    folder = _folder(number, places.sys)
+    folder = _folder(number, paths.sys)
     slaves = sorted((folder / "slaves").glob("*"))
     if slaves:
         return [_parse_number(read_kernel_file(slave.resolve() / "dev")) for slave in slaves]
@@ -191,7 +191,7 @@ def _below(number: DeviceNumber, places: SystemPaths) -> list[DeviceNumber]:
     if not backing.exists():
         return []
     try:
-        return [_holder(read_kernel_file(backing).removesuffix("\n"), places)]
+        return [_holder(read_kernel_file(backing).removesuffix("\n"), paths)]
     except (OSError, NotAvailableError):  # the file lies in memory, or was deleted
         return []
 

@@ -22,6 +22,7 @@ from soak.core.errors import NotAvailableError, PlanError, ProbeError, SettingEr
 from soak.core.model import Column, Event, Reading
 from soak.core.plan.config import STRICT, FormerName, Settings
 from soak.core.ports import Clock
+from soak.core.retry import Once
 from soak.core.series import Labels
 from soak.core.units import SECOND_NS, Duration, Size, duration_ns, size_bytes
 
@@ -257,7 +258,7 @@ class Prometheus:
         self._clock = clock
         self._open_source = open_source
         self.targets: list[MetricsTarget] = []
-        self._reported_ns: dict[str, int] = {}
+        self._failures = Once(max_messages=len(config.targets), period_ns=REPEAT_EVENT_NS)
 
     def read(self) -> Reading:
         """Return the samples since the last reading; a target that failed is an event, unless all failed."""
@@ -274,6 +275,7 @@ class Prometheus:
         return self.taken(failures, begin_ns)
 
     def taken(self, failures: dict[str, ProbeError], begin_ns: int) -> Reading:
+        """Return the fetched samples and an event for each failure; `read` without the threads, for tests."""
         if len(failures) == len(self.targets):
             raise ProbeError("; ".join(str(error) for error in failures.values()))
         samples: Samples = []
@@ -287,8 +289,11 @@ class Prometheus:
             if found or target.name in failures:
                 up = float(target.name not in failures)
                 samples.append((Column("up", (("target", target.name),), "ratio"), up))
+        now_ns = self._clock.mono_ns()
         events += [
-            self._failed(name, error) for name, error in failures.items() if self._is_new(name)
+            self._failed(name, error)
+            for name, error in failures.items()
+            if self._failures.is_new(name, now_ns)
         ]
         cost_ns += self._clock.mono_ns() - begin_ns
         return Reading(tuple(samples), tuple(events), cost_ns / SECOND_NS)
@@ -342,14 +347,6 @@ class Prometheus:
             open_source=lambda: self._open_source(target, entries, self._config, self._clock),
             max_seconds=2 * self._config.timeout / SECOND_NS,
         )
-
-    def _is_new(self, name: str) -> bool:
-        now_ns = self._clock.mono_ns()
-        reported_ns = self._reported_ns.get(name)
-        if reported_ns is not None and now_ns - reported_ns < REPEAT_EVENT_NS:
-            return False
-        self._reported_ns[name] = now_ns
-        return True
 
     def _failed(self, name: str, error: ProbeError) -> Event:
         at_ns = self._clock.wall_ns()

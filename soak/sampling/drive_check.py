@@ -37,7 +37,7 @@ _TIMER_LINK = "systemd/system/timers.target.wants/fstrim.timer"
 _TIMER_STAMP = "var/lib/systemd/timers/stamp-fstrim.timer"
 
 
-def read_drive_state(directory: str, places: SystemPaths, root: Path = Path("/")) -> DriveState:
+def read_drive_state(directory: str, paths: SystemPaths, root: Path = Path("/")) -> DriveState:
     """Return how the drive under a directory is set up and how full it is; unknown facts are left empty.
 
     May block if the filesystem hangs.
@@ -46,15 +46,15 @@ def read_drive_state(directory: str, places: SystemPaths, root: Path = Path("/")
         ProbeError: the mount table cannot be read.
         OSError: the directory cannot be read.
     """
-    mount = find_mount(directory, places.proc)
+    mount = find_mount(directory, paths.proc)
     space = os.statvfs(directory)
     try:
-        device: BlockDevice | None = find_device(directory, places)
+        device: BlockDevice | None = find_device(directory, paths)
     except (NotAvailableError, ProbeError):
         device = None
     drives = device.drives if device else ()
-    names = tuple(device_name(drive.number, places.sys) for drive in drives)
-    queues = [places.sys / "block" / name / "queue" for name in names]
+    names = tuple(device_name(drive.number, paths.sys) for drive in drives)
+    queues = [paths.sys / "block" / name / "queue" for name in names]
     discards = [_number(queue / "discard_max_bytes") for queue in queues]
     known = [size for size in discards if size is not None]
     stamp = root / _TIMER_STAMP
@@ -123,20 +123,20 @@ def group_by_filesystem(
     directories: Sequence[str],
     *,
     limit_ns: int = STAT_TIMEOUT_NS,
-    look: Callable[[str], int] = device_of,
+    find: Callable[[str], int] = device_of,
 ) -> list[tuple[str, ...]]:
     """Return the directories by filesystem; one that cannot be read, or not in time, is a group of its own.
 
-    `measure` reports why. `look` replaces the system call in tests.
+    `measure` reports why. `find` replaces the system call in tests.
     """
     devices: dict[str, int] = {}
 
     def work(directory: str, _stop: Stop) -> None:
         with suppress(OSError):
-            devices[directory] = look(directory)
+            devices[directory] = find(directory)
 
     names = list(dict.fromkeys(directories))
-    workers = [Worker("drive-look", partial(work, name)) for name in names]
+    workers = [Worker("drive-stat", partial(work, name)) for name in names]
     for worker in workers:
         worker.check()
     for worker in workers:
@@ -156,19 +156,19 @@ def measure(
     clock: Clock,
     *,
     limits: Limits = DEFAULT_LIMITS,
-    look: Callable[[str], DriveState] = drive_state,
+    read_state: Callable[[str], DriveState] = drive_state,
     sync: Sync = os.fsync,
 ) -> Measured:
     """Measure the drive of these directories for `length_ns`; a failure is described in `trouble`.
 
-    `look` and `sync` replace system calls in tests.
+    `read_state` and `sync` replace system calls in tests.
     """
     plain = Measured(host, directories, moment, clock.wall_ns())
     limit_ns = length_ns + limits.grace_ns
     found: list[Measured] = []
 
     def work(_stop: Stop) -> None:
-        found.append(_measure(plain, length_ns, clock, limits, look, sync))
+        found.append(_measure(plain, length_ns, clock, limits, read_state, sync))
 
     worker = Worker("drive-check", work)
     worker.check()
@@ -185,14 +185,14 @@ def _measure(
     length_ns: int,
     clock: Clock,
     limits: Limits,
-    look: Callable[[str], DriveState],
+    read_state: Callable[[str], DriveState],
     sync: Sync,
 ) -> Measured:
     directory = plain.directories[0]
     writing_ns = min(limits.write_ns, length_ns // 2)
     written = _written_bytes(length_ns - writing_ns, limits)
     try:
-        state = look(directory)
+        state = read_state(directory)
         if state.filesystem in MEMORY_FILESYSTEMS:
             return replace(plain, state=state, trouble="is in memory, where a flush means nothing")
         if state.free_bytes < limits.floor_bytes + written:

@@ -90,13 +90,11 @@ class Machine:
         self.proc.mkdir()
         self.kernel = kernel
         self.boot("before")
-        self.places = SystemPaths(
-            self.proc, sys_tree(tmp_path / "sys", tree), lambda _: on(*number)
-        )
+        self.paths = SystemPaths(self.proc, sys_tree(tmp_path / "sys", tree), lambda _: on(*number))
         self.probe = DiskIo(
             Config(directory="/data"),
             self.clock,
-            places=self.places,
+            paths=self.paths,
         )
 
     def boot(self, moment: str) -> None:
@@ -204,7 +202,7 @@ def test_a_drive_that_is_mounted_later_is_the_one_watched(tmp_path: Path) -> Non
     machine.probe = DiskIo(
         Config(directory="/data"),
         machine.clock,
-        places=SystemPaths(machine.proc, machine.places.sys, lambda _: on(*number[0])),
+        paths=SystemPaths(machine.proc, machine.paths.sys, lambda _: on(*number[0])),
     )
     machine.probe.read()
     number[0] = (8, 2)

@@ -171,7 +171,7 @@ def samples(seconds: list[Second]) -> list[dict[str, float]]:
     daemons = OwnDaemons(
         clock,
         pids=lambda: now,
-        look=lambda pid, _: now[pid][0],
+        name=lambda pid, _: now[pid][0],
         ask=lambda pid: now[pid][1] if pid in now else None,
     )
     found = []

@@ -128,11 +128,11 @@ def probe_of(tmp_path: Path, *answers: Health | Exception) -> Smart:
             raise answer
         return answer
 
-    places = SystemPaths(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: on(9, 127))
+    paths = SystemPaths(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: on(9, 127))
     return Smart(
         Config(directory="/data"),
         FakeClock(),
-        places=places,
+        paths=paths,
         tool=lambda: printing(""),
         health=health,
     )
@@ -184,9 +184,9 @@ def test_a_tool_that_hangs_is_a_failure(tmp_path: Path) -> None:
         let_go.wait()
         return {}
 
-    places = SystemPaths(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: on(9, 127))
+    paths = SystemPaths(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: on(9, 127))
     probe = Smart(
-        Config(directory="/data"), clock, places=places, tool=lambda: printing(""), health=health
+        Config(directory="/data"), clock, paths=paths, tool=lambda: printing(""), health=health
     )
     probe.read()
     assert is_asked.wait(30)
@@ -206,9 +206,9 @@ def test_a_drive_that_is_mounted_there_later_is_asked(tmp_path: Path) -> None:
         asked.append(name)
         return {}
 
-    places = SystemPaths(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: device[0])
+    paths = SystemPaths(sys=sys_tree(tmp_path, "md-raid1"), numbers=lambda _: device[0])
     config = Config(directory="/data")
-    probe = Smart(config, clock, places=places, tool=lambda: printing(""), health=health)
+    probe = Smart(config, clock, paths=paths, tool=lambda: printing(""), health=health)
 
     probe._round(printing(""))
     device[0] = on(259, 0)

@@ -62,7 +62,7 @@ def measured(
         "a",
         clock,
         limits=limits,
-        look=lambda _: state,
+        read_state=lambda _: state,
         sync=lambda file: [sync(file)].clear(),
     )
 
@@ -205,13 +205,13 @@ def test_a_folder_whose_filesystem_hangs_stands_alone() -> None:
     """And holds up the look at no other."""
     let_go = threading.Event()
 
-    def look(directory: str) -> int:
+    def find(directory: str) -> int:
         if directory == "/hangs":
             let_go.wait()
         return 1
 
     found = _drive_state.group_by_filesystem(
-        ["/a", "/hangs", "/b"], limit_ns=SECOND_NS // 10, look=look
+        ["/a", "/hangs", "/b"], limit_ns=SECOND_NS // 10, find=find
     )
     let_go.set()
 
@@ -228,13 +228,13 @@ def test_the_state_is_that_of_mount_and_drive(tmp_path: Path) -> None:
     (sys / "block/sda/queue/discard_max_bytes").write_text("2147450880\n")
     (sys / "block/sda/queue/write_cache").write_text("write back\n")
     (root / "run/systemd/system").mkdir(parents=True)
-    places = SystemPaths(proc, sys, lambda _: on(8, 2))
+    paths = SystemPaths(proc, sys, lambda _: on(8, 2))
 
-    disabled = _drive_state.read_drive_state(str(tmp_path), places, root)
+    disabled = _drive_state.read_drive_state(str(tmp_path), paths, root)
     wants = root / "etc/systemd/system/timers.target.wants"
     wants.mkdir(parents=True)
     (wants / "fstrim.timer").symlink_to("/usr/lib/systemd/system/fstrim.timer")
-    enabled = _drive_state.read_drive_state(str(tmp_path), places, root)
+    enabled = _drive_state.read_drive_state(str(tmp_path), paths, root)
 
     assert (disabled.trim_timer, enabled.trim_timer) == ("disabled", "enabled")
     assert (enabled.filesystem, enabled.options) == ("ext4", "rw,noatime,discard")
