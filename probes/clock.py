@@ -30,7 +30,7 @@ _STA_NANO = 0x2000
 _FREQUENCY_PARTS = 65_536 * 1e6  # `freq` is ppm with a 16-bit fraction
 
 
-class _TimexStruct(ctypes.Structure):
+class TimexStruct(ctypes.Structure):
     """`struct timex`; the fields after `tai` are reserved."""
 
     _fields_ = (
@@ -70,10 +70,10 @@ class Timex:
     frequency_adjustment_ratio: float
 
 
-AdjtimexCall = Callable[[_TimexStruct], int]
+AdjtimexCall = Callable[[TimexStruct], int]
 
 
-def _adjtimex(raw: _TimexStruct) -> int:
+def _adjtimex(raw: TimexStruct) -> int:
     return int(ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(raw)))
 
 
@@ -83,7 +83,7 @@ def read_timex(call: AdjtimexCall = _adjtimex) -> Timex:
     Raises:
         NotAvailableError: the kernel, or a filter of system calls, refuses it.
     """
-    raw = _TimexStruct()
+    raw = TimexStruct()
     try:
         state = call(raw)
     except AttributeError as error:

@@ -325,15 +325,20 @@ def build(config: Config, clock: Clock) -> Fsync:
 
 
 class Fsync:
-    """`sync` replaces the system call in tests."""
+    """A thread flushes; a reading returns the latencies since the last one. Tests replace `proc` and `file`."""
 
     def __init__(
-        self, config: Config, clock: Clock, *, proc: Path = Path("/proc"), sync: Sync | None = None
+        self,
+        config: Config,
+        clock: Clock,
+        *,
+        proc: Path = Path("/proc"),
+        file: FlushFile | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
         self._proc = proc
-        self._file = FlushFile(Path(config.directory), config.flush_settings, sync)
+        self._file = file or FlushFile(Path(config.directory), config.flush_settings)
         self._worker = Worker("fsync", self._work)
         self._timer: CallTimer | None = None
         self._begun_ns = 0  # when the thread was last started
@@ -345,11 +350,16 @@ class Fsync:
         if self._worker.check():
             self._begun_ns = begin_ns
         timer = self._timer
-        samples = self._opening(begin_ns) if timer is None else self._samples(timer)
+        samples = (
+            self._opening(begin_ns)
+            if timer is None
+            else flush_samples(timer, self._config.directory)
+        )
         return Reading(tuple(samples), (), (self._clock.mono_ns() - begin_ns) / SECOND_NS)
 
-    def close(self) -> None:
-        self._worker.close()
+    def close(self, timeout_seconds: float = 1.0) -> None:
+        """Stop the thread, which removes the file; abandon it after the timeout."""
+        self._worker.close(timeout_seconds)
 
     def _opening(self, now_ns: int) -> list[tuple[Column, float]]:
         """Return for how long the file could not be created, once that is longer than a period."""
@@ -357,23 +367,6 @@ class Fsync:
         if age_ns <= self._config.period:
             return []
         return [(Column("fsync_hanging_seconds", (self._label,), "seconds"), age_ns / SECOND_NS)]
-
-    def _samples(self, timer: CallTimer) -> list[tuple[Column, float]]:
-        hanging = timer.hanging_ns() / SECOND_NS
-        samples = [(Column("fsync_hanging_seconds", (self._label,), "seconds"), hanging)]
-        lags_ns = timer.take_lags_ns()
-        if lags_ns:
-            lag = max(lags_ns) / SECOND_NS
-            samples.append((Column("fsync_schedule_lag_seconds", (self._label,), "seconds"), lag))
-        latencies_ns = timer.take_latencies_ns()
-        if latencies_ns:
-            shares = list(_QUANTILES.values())
-            found_ns = np.quantile(latencies_ns, shares, method="inverted_cdf")
-            for quantile, latency_ns in zip(_QUANTILES, found_ns, strict=True):
-                labels = (self._label, ("quantile", quantile))
-                column = Column("fsync_latency_seconds", labels, "seconds")
-                samples.append((column, float(latency_ns) / SECOND_NS))
-        return samples
 
     def _work(self, stop: Stop) -> None:
         """Open, flush on the schedule until stopped, and remove the file: all work that touches the drive."""
@@ -417,6 +410,26 @@ class Fsync:
                 f"{directory} is in memory ({kind}), where a flush means nothing; "
                 "to probe it all the same, set `allow_tmpfs: true`"
             )
+
+
+def flush_samples(timer: CallTimer, directory: str) -> list[tuple[Column, float]]:
+    """Return the samples of the flushes since the last call, and the age of a flush that hangs."""
+    label = ("directory", directory)
+    hanging = timer.hanging_ns() / SECOND_NS
+    samples = [(Column("fsync_hanging_seconds", (label,), "seconds"), hanging)]
+    lags_ns = timer.take_lags_ns()
+    if lags_ns:
+        lag = max(lags_ns) / SECOND_NS
+        samples.append((Column("fsync_schedule_lag_seconds", (label,), "seconds"), lag))
+    latencies_ns = timer.take_latencies_ns()
+    if latencies_ns:
+        shares = list(_QUANTILES.values())
+        found_ns = np.quantile(latencies_ns, shares, method="inverted_cdf")
+        for quantile, latency_ns in zip(_QUANTILES, found_ns, strict=True):
+            labels = (label, ("quantile", quantile))
+            column = Column("fsync_latency_seconds", labels, "seconds")
+            samples.append((column, float(latency_ns) / SECOND_NS))
+    return samples
 
 
 def _reason(error: OSError) -> str:

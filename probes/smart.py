@@ -262,12 +262,12 @@ class Smart:
             raise NotAvailableError("smart.directory is not set: name a folder on the drive")
         tool = self._tool()
         while True:
-            self._round(tool)
+            self.poll(tool)
             if stop.wait(self._config.period / SECOND_NS):
                 return
 
-    def _round(self, tool: Tool) -> None:
-        """Query every drive that is below the folder now: another may have been mounted there."""
+    def poll(self, tool: Tool) -> None:
+        """Query every drive that is below the folder now; tests call it themselves."""
         drives = find_device(self._config.directory, self._places).drives
         self._query_all(tool, [device_name(drive.number, self._places.sys) for drive in drives])
 

@@ -202,13 +202,14 @@ class Prefetch:
         work: Callable[[], None],
         clock: Clock,
         at_end: Callable[[], None] = lambda: None,
+        period_ns: int = SECOND_NS,
     ) -> None:
         self._work = work
         self._at_end = at_end
         self._clock = clock
         self._worker = Worker(name, self._run)
         self._read_ns: int | None = None
-        self._period_ns = SECOND_NS
+        self._period_ns = period_ns  # until two readings have shown theirs
         self._next_ns = 0
         self._begun_ns: int | None = None
 
@@ -220,6 +221,11 @@ class Prefetch:
             self._next_ns = now_ns + self._period_ns - min(AHEAD_NS, self._period_ns // 2)
         self._read_ns = now_ns
         self._worker.check()
+
+    @property
+    def next_ns(self) -> int:
+        """When `work` is due next, on the monotonic clock."""
+        return self._next_ns
 
     def busy_seconds(self) -> float:
         """Return for how long `work` has been running; 0 if it is not."""

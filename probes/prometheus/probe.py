@@ -265,7 +265,7 @@ class Prometheus:
         if not self._config.targets:
             raise NotAvailableError("prometheus.targets is not set: name a page or a server")
         begin_ns = self._clock.mono_ns()
-        self._open()
+        self.open()
         failures: dict[str, ProbeError] = {}
         for target in self.targets:
             try:
@@ -305,7 +305,7 @@ class Prometheus:
         both.
         """
         try:
-            self._open()
+            self.open()
         except NotAvailableError:
             return
         step_ns = BACKFILL_SLICE_SECONDS * SECOND_NS
@@ -326,7 +326,8 @@ class Prometheus:
                         rows.setdefault(at_ns, []).extend(samples)
             yield from sorted(rows.items())
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Create the targets, if that is not done yet; raises `NotAvailableError` for a missing map."""
         if not self.targets:
             self.targets = [self._target(name) for name in self._config.targets]
 

@@ -49,11 +49,11 @@ class Watched:
         self.clock = FakeClock()
         self.answers = Answers(*pages)
         config = Config(targets={"b": Target(url=URL, maps=tuple(maps))})
-        self.probe = Prometheus(config, self.clock, open_source=self._open)
-        self.target = self.probe._target("b")
-        self.probe.targets = [self.target]
+        self.probe = Prometheus(config, self.clock, open_source=self.open_source)
+        self.probe.open()
+        (self.target,) = self.probe.targets
 
-    def _open(self, target: Target, entries: Sequence[object], *_: object) -> MetricsPage:
+    def open_source(self, target: Target, entries: Sequence[object], *_: object) -> MetricsPage:
         names = {name for entry in entries for name in entry.names()}  # type: ignore[attr-defined]  # of a name map
         return MetricsPage(target.url, self.answers, names, self.clock)  # type: ignore[arg-type]  # stands in
 

@@ -62,7 +62,9 @@ def asked(server: str, query: str) -> list[dict[str, object]]:
 
 def target_of(**settings: object) -> MetricsTarget:
     target = Target(**{"maps": ("node_exporter",), **settings})  # type: ignore[arg-type]  # as a plan has it
-    return Prometheus(Config(targets={"n": target}), SystemClock())._target("n")
+    probe = Prometheus(Config(targets={"n": target}), SystemClock())
+    probe.open()
+    return probe.targets[0]
 
 
 def names(samples: list[tuple[Column, float]]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -207,9 +208,11 @@ def test_a_drive_that_is_mounted_later_is_the_one_watched(tmp_path: Path) -> Non
     machine.probe.read()
     number[0] = (8, 2)
     machine.clock.advance(61)
-    machine.probe.read()
-    machine.probe._finder.wait(20.0)
-    found = {column.name for column, _ in machine.probe.read().samples}
+    for _ in range(2000):
+        found = {column.name for column, _ in machine.probe.read().samples}
+        if 'node_disk_io_now{device="sda2"}' in found:
+            break
+        threading.Event().wait(0.01)
 
     assert 'node_disk_io_now{device="sda2"}' in found
     assert not any('device="dm-0"' in name for name in found)

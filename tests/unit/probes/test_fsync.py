@@ -13,8 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.common.polling import Stop, Worker
-from probes.fsync import FILE_NAME, CallTimer, Config, FlushFile, FlushSettings, Fsync, SyncMethod
+from probes.fsync import (
+    FILE_NAME,
+    CallTimer,
+    Config,
+    FlushFile,
+    FlushSettings,
+    Fsync,
+    SyncMethod,
+    flush_samples,
+)
 from soak.core.clock import SystemClock
 from soak.core.errors import NotAvailableError, ProbeError
 from tests.support.fakes import FakeClock
@@ -205,8 +213,6 @@ def test_a_second_probe_in_the_folder_leaves_the_first_its_file(
     assert list(tmp_path.iterdir()) == []
 
 
-# --- The fsync probe: exact latencies through a fake clock, and a thread that may hang.
-
 MS = 1_000_000
 LIMIT_SECONDS = 20.0
 
@@ -336,11 +342,10 @@ def test_every_slot_is_counted_once_from_its_intended_time(
 def test_a_second_becomes_quantiles_and_a_hang_of_zero(tmp_path: Path) -> None:
     """Five flushes a second; the maximum is exact."""
     clock = FakeClock()
-    probe = Fsync(Config(directory=str(tmp_path)), clock)
     meter = metered(clock, 0.001, 0.001, 0.001, 0.001, 0.023)
     serve(meter, clock, 5)
 
-    found = {column.name: value for column, value in probe._samples(meter)}
+    found = {column.name: value for column, value in flush_samples(meter, str(tmp_path))}
 
     where = f'directory="{tmp_path}"'
     assert found == pytest.approx(
@@ -358,12 +363,13 @@ def test_a_second_becomes_quantiles_and_a_hang_of_zero(tmp_path: Path) -> None:
 def test_a_second_in_which_nothing_came_back_has_no_latency(tmp_path: Path) -> None:
     """Only the age of what hangs: missing is not zero."""
     clock = FakeClock()
-    probe = Fsync(Config(directory=str(tmp_path)), clock)
     found: dict[str, float] = {}
 
     def hang() -> None:
         clock.advance(23)
-        found.update({column.metric: value for column, value in probe._samples(meter)})
+        found.update(
+            {column.metric: value for column, value in flush_samples(meter, str(tmp_path))}
+        )
 
     meter = CallTimer(0, 200 * MS, clock, hang)
     meter.serve()
@@ -399,7 +405,9 @@ class Flushes:
 
 
 def probe_of(tmp_path: Path, flushes: Flushes) -> Fsync:
-    return Fsync(anywhere(tmp_path), SystemClock(), sync=flushes)
+    config = anywhere(tmp_path)
+    file = FlushFile(tmp_path, config.flush_settings, flushes)
+    return Fsync(config, SystemClock(), file=file)
 
 
 def anywhere(directory: Path) -> Config:
@@ -435,39 +443,41 @@ def test_a_thread_that_hangs_holds_up_neither_reading_nor_closing(
     assert flushes.hanging.wait(LIMIT_SECONDS)
 
     reading = probe.read()
-    probe._worker.close(timeout_seconds=0.0)
+    probe.close(timeout_seconds=0.0)
 
-    thread = probe._worker._thread
-    assert thread is not None
-    assert (thread.is_alive(), thread.daemon) == (True, True)
+    assert any(thread.name == "fsync" and thread.daemon for thread in threading.enumerate())
     assert "fsync_hanging_seconds" in {column.metric for column, _ in reading.samples}
 
 
 def test_a_drive_that_hangs_from_the_start_shows_its_age(tmp_path: Path, flushes: Flushes) -> None:
     """Before there is a file to flush, too."""
     clock = FakeClock()
-    probe = Fsync(anywhere(tmp_path), clock)
+    config = anywhere(tmp_path)
 
-    def hang() -> None:
-        flushes.go_on.wait(LIMIT_SECONDS)
+    class Hanging(FlushFile):
+        def open(self) -> None:
+            flushes.go_on.wait(LIMIT_SECONDS)
+            raise OSError(errno.EIO, "it hung")
 
-    probe._file.open = hang  # type: ignore[method-assign]  # as a drive would
+    probe = Fsync(config, clock, file=Hanging(tmp_path, config.flush_settings))
     found = []
     for _ in range(3):
         found.append([value for _, value in probe.read().samples])
         clock.advance(0.5)
-    probe._worker.close(timeout_seconds=0.0)
+    probe.close(timeout_seconds=0.0)
 
     assert found == [[], [0.5], [1.0]]
 
 
 def first_error(probe: Fsync) -> Exception:
-    """Return what the probe's thread raises first."""
-    probe.read()
-    probe._worker.wait(LIMIT_SECONDS)
-    with pytest.raises((ProbeError, NotAvailableError)) as caught:
-        probe.read()
-    return caught.value
+    """Return the first error of the probe's thread."""
+    for _ in range(2000):
+        try:
+            probe.read()
+        except (ProbeError, NotAvailableError) as error:
+            return error
+        threading.Event().wait(0.01)
+    raise AssertionError("no error came")
 
 
 def test_memory_is_refused_unless_allowed(tmp_path: Path) -> None:
@@ -518,40 +528,12 @@ def test_a_flush_that_fails_is_raised_from_read(tmp_path: Path) -> None:
             failed.set()
         raise OSError(5, "Input/output error")
 
-    probe = Fsync(anywhere(tmp_path), SystemClock(), sync=sync)
+    config = anywhere(tmp_path)
+    file = FlushFile(tmp_path, config.flush_settings, sync)
+    probe = Fsync(config, SystemClock(), file=file)
     probe.read()
     assert failed.wait(LIMIT_SECONDS)
 
     with pytest.raises(ProbeError, match="Input/output error"):
         probe.read()
     probe.close()
-
-
-def test_a_bug_in_a_thread_is_raised_where_the_reading_is_made() -> None:
-    """Not lost with the thread."""
-
-    def body(_stop: Stop) -> None:
-        raise ZeroDivisionError
-
-    worker = Worker("test", body)
-    assert worker.check()
-    worker.wait(LIMIT_SECONDS)
-
-    with pytest.raises(ZeroDivisionError):
-        worker.check()
-
-
-def test_a_thread_that_ended_is_started_again_but_not_after_closing() -> None:
-    """What was absent may come."""
-    runs: list[int] = []
-    worker = Worker("test", lambda _stop: runs.append(1))
-
-    started = []
-    for _ in range(2):
-        started.append(worker.check())
-        worker.wait(LIMIT_SECONDS)
-    worker.close()
-    started.append(worker.check())
-
-    assert started == [True, True, False]
-    assert len(runs) == 2

@@ -11,8 +11,18 @@ from collections.abc import Iterator, Sequence
 import psutil
 import pytest
 
-from probes import host as own
-from probes.host import Config, Counters, Host, OwnDaemons, Snapshot, Usage, daemon_of, snapshot
+from probes.host import (
+    Config,
+    Counters,
+    Host,
+    OwnDaemons,
+    Snapshot,
+    Usage,
+    daemon_name,
+    daemon_of,
+    process_usage,
+    snapshot,
+)
 from soak.service import children
 from tests.support.fakes import FakeClock
 
@@ -248,7 +258,7 @@ def test_who_begins_a_session_of_its_own_is_no_part_of_its_parent(
         start_new_session=is_apart,
     )
     try:
-        assert own.daemon_name(child.pid, {os.getpid(): "lab"}) == name
+        assert daemon_name(child.pid, {os.getpid(): "lab"}) == name
     finally:
         child.communicate(b"\n", timeout=20)
 
@@ -273,13 +283,13 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def test_this_machine_tells_of_a_daemon_and_of_itself(sleeper: subprocess.Popen[bytes]) -> None:
     """Real processes: found by name, and what they use is there."""
     (child,) = psutil.Process(sleeper.pid).children()
-    found = {sleeper.pid: own.daemon_name(sleeper.pid, {})}
-    used = own.process_usage(sleeper.pid)
+    found = {sleeper.pid: daemon_name(sleeper.pid, {})}
+    used = process_usage(sleeper.pid)
 
     assert found == {sleeper.pid: "produce.3"}
-    assert own.daemon_name(child.pid, found) == "produce.3"
-    assert own.daemon_name(os.getpid(), found) == ""
-    assert own.daemon_name(2**22 + 1, found) == ""
+    assert daemon_name(child.pid, found) == "produce.3"
+    assert daemon_name(os.getpid(), found) == ""
+    assert daemon_name(2**22 + 1, found) == ""
     assert used is not None
     assert used.resident_bytes > 0
-    assert own.process_usage(2**22 + 1) is None
+    assert process_usage(2**22 + 1) is None

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from probes.common.polling import AHEAD_NS, Prefetch, Stop
+from probes.common.polling import AHEAD_NS, Prefetch, Stop, Worker
 from soak.core.clock import SystemClock
 from soak.core.errors import ProbeError
 from soak.core.units import SECOND_NS
@@ -67,21 +67,16 @@ def test_a_wait_for_an_instant_that_is_over_ends_at_once(seconds: float) -> None
     assert told == [False]
 
 
-# --- Work that is done before each reading, on a thread of its own.
-
-PATIENCE_SECONDS = 10.0
-
-
 def test_work_begins_with_the_first_reading_and_ends_with_close() -> None:
     """Nothing is done before."""
     done: queue.Queue[str] = queue.Queue()
-    paced = Prefetch("t", lambda: done.put("once"), SystemClock())
+    prefetch = Prefetch("t", lambda: done.put("once"), SystemClock())
     assert done.empty()
 
-    paced.check()
+    prefetch.check()
 
-    assert done.get(timeout=PATIENCE_SECONDS) == "once"
-    paced.close()
+    assert done.get(timeout=WATCHDOG_SECONDS) == "once"
+    prefetch.close()
 
 
 def test_an_error_is_raised_where_the_reading_is_made_and_the_work_goes_on() -> None:
@@ -93,15 +88,14 @@ def test_an_error_is_raised_where_the_reading_is_made_and_the_work_goes_on() -> 
         rounds.put(0)
         raise ProbeError("not this time")
 
-    paced = Prefetch("t", work, clock)
-    paced._period_ns = SECOND_NS // 100
-    paced.check()
-    rounds.get(timeout=PATIENCE_SECONDS)
-    rounds.get(timeout=PATIENCE_SECONDS)  # it has gone on
+    prefetch = Prefetch("t", work, clock, period_ns=SECOND_NS // 100)
+    prefetch.check()
+    rounds.get(timeout=WATCHDOG_SECONDS)
+    rounds.get(timeout=WATCHDOG_SECONDS)  # it has gone on
 
     with pytest.raises(ProbeError, match="not this time"):
-        paced.check()
-    paced.close()
+        prefetch.check()
+    prefetch.close()
 
 
 def test_a_round_that_does_not_end_shows_its_age() -> None:
@@ -111,26 +105,56 @@ def test_a_round_that_does_not_end_shows_its_age() -> None:
 
     def work() -> None:
         begun.set()
-        ended.wait(PATIENCE_SECONDS)
+        ended.wait(WATCHDOG_SECONDS)
 
-    paced = Prefetch("t", work, clock)
-    paced.check()
-    assert begun.wait(PATIENCE_SECONDS)
+    prefetch = Prefetch("t", work, clock)
+    prefetch.check()
+    assert begun.wait(WATCHDOG_SECONDS)
     clock.advance(23.0)
 
-    assert paced.busy_seconds() == 23.0
+    assert prefetch.busy_seconds() == 23.0
     ended.set()
-    paced.close()
+    prefetch.close()
 
 
 def test_the_next_round_comes_before_the_next_reading() -> None:
     """Half a second before one that is to be expected after as long as the last one."""
     clock = FakeClock(mono_ns=SECOND_NS)
-    paced = Prefetch("t", lambda: None, clock)
-    paced._worker.close()  # no thread
-    paced.check()
+    prefetch = Prefetch("t", lambda: None, clock)
+    prefetch.close()  # no thread
+    prefetch.check()
     clock.advance(15.0)
 
-    paced.check()
+    prefetch.check()
 
-    assert paced._next_ns == clock.mono_ns() + 15 * SECOND_NS - AHEAD_NS
+    assert prefetch.next_ns == clock.mono_ns() + 15 * SECOND_NS - AHEAD_NS
+
+
+def test_a_bug_in_a_thread_is_raised_where_the_reading_is_made() -> None:
+    """Not lost with the thread."""
+
+    def body(_stop: Stop) -> None:
+        raise ZeroDivisionError
+
+    worker = Worker("test", body)
+    assert worker.check()
+    worker.wait(WATCHDOG_SECONDS)
+
+    with pytest.raises(ZeroDivisionError):
+        worker.check()
+
+
+def test_a_thread_that_ended_is_started_again_but_not_after_closing() -> None:
+    """What was absent may come."""
+    runs: list[int] = []
+    worker = Worker("test", lambda _stop: runs.append(1))
+
+    started = []
+    for _ in range(2):
+        started.append(worker.check())
+        worker.wait(WATCHDOG_SECONDS)
+    worker.close()
+    started.append(worker.check())
+
+    assert started == [True, True, False]
+    assert len(runs) == 2

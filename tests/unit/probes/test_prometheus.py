@@ -262,8 +262,8 @@ def test_a_target_that_fails_is_said_while_others_go_on() -> None:
     page = Watched(["node_exporter"], written(0))
     page.clock = clock
     config = Config(targets={name: Target(url=URL, maps=("node_exporter",)) for name in "ab"})
-    probe = Prometheus(config, clock, open_source=page._open)
-    probe.targets = [probe._target("a"), probe._target("b")]
+    probe = Prometheus(config, clock, open_source=page.open_source)
+    probe.open()
     probe.targets[0].fetch()
     error = ProbeError("b does not answer")
 

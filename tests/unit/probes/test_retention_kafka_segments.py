@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.retention_kafka import segments as _kafka_folders
-from probes.retention_kafka.segments import FileSize, Segments
+from probes.retention_kafka.segments import FileSize, Segments, changed_ns, listing, size
 from soak.core.units import SECOND_NS
 from tests.support.fake_folders import FakeFolders
 from tests.support.fakes import FakeClock
@@ -103,8 +102,8 @@ def test_what_is_held_grows_with_the_segment_that_grows() -> None:
         folders.roll(f"/a/t-{at}", 0, 100)
     segments, partitions = Segments(["/a"], clock, folders), [("t", 0), ("t", 1)]
     held = []
-    for size in (100, 2323, 4000):
-        folders.grow("/a/t-1", 0, size)
+    for grown in (100, 2323, 4000):
+        folders.grow("/a/t-1", 0, grown)
         clock.advance(1)
         segments.scan(partitions, LONG_NS)
         held.append(segments.totals["t"].held_bytes)
@@ -208,15 +207,15 @@ def test_folders_are_read_as_kafka_writes_them(tmp_path: Path) -> None:
     os.truncate(tmp_path / f"{23:020d}.index", 10 * 2**20)
     (tmp_path / "partition.metadata").write_text("version: 0\n")
 
-    found = _kafka_folders.listing(str(tmp_path))
+    found = listing(str(tmp_path))
 
     assert found is not None
     assert (found.live, found.waiting[0].bytes) == ({23: 7000}, 5000)
     assert 12_000 <= found.held_bytes < 2**20
-    assert _kafka_folders.changed_ns(str(tmp_path)) == tmp_path.stat().st_mtime_ns
+    assert changed_ns(str(tmp_path)) == tmp_path.stat().st_mtime_ns
     assert 7000 <= found.newest_held_bytes < 2**20
-    assert _kafka_folders.size(str(tmp_path), 23) == FileSize(7000, found.newest_held_bytes)
-    assert _kafka_folders.listing(str(tmp_path / "nowhere")) is None
+    assert size(str(tmp_path), 23) == FileSize(7000, found.newest_held_bytes)
+    assert listing(str(tmp_path / "nowhere")) is None
 
 
 def test_folders_that_we_have_no_rights_to_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +227,6 @@ def test_folders_that_we_have_no_rights_to_are_an_error(monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr(os, "stat", refuse)
         with pytest.raises(PermissionError):
-            _kafka_folders.changed_ns("/data/t-0")
+            changed_ns("/data/t-0")
         with pytest.raises(PermissionError):
-            _kafka_folders.size("/data/t-0", 0)
+            size("/data/t-0", 0)

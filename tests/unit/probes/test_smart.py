@@ -24,7 +24,7 @@ from probes.smart import (
     parse_smartctl,
 )
 from soak.core.errors import NotAvailableError, ProbeError
-from soak.core.model import Event
+from soak.core.model import Column, Event
 from tests.support.fakes import FakeClock
 from tests.support.paths import RECORDED
 from tests.support.sys_tree import on, sys_tree
@@ -138,18 +138,18 @@ def probe_of(tmp_path: Path, *answers: Health | Exception) -> Smart:
     )
 
 
-def settled(probe: Smart) -> None:
-    """Let the thread ask every drive once."""
-    probe._worker.check()
-    probe._worker.close(20.0)
+def samples_of(probe: Smart) -> list[tuple[Column, float]]:
+    """Return the samples of one round of the thread."""
+    before = probe.read().samples
+    probe.close()
+    return [*before, *probe.read().samples]
 
 
 def test_every_drive_of_an_array_is_asked_and_told_once(tmp_path: Path) -> None:
     """What was told is not repeated until it is asked for again: a gap is no value."""
     probe = probe_of(tmp_path, {"smart_wear_ratio": 0.2}, {"smart_wear_ratio": 0.3})
-    settled(probe)
 
-    found = {column.name: value for column, value in probe.read().samples}
+    found = {column.name: value for column, value in samples_of(probe)}
 
     assert found == {
         'smart_wear_ratio{device="nvme0n1"}': 0.2,
@@ -161,18 +161,16 @@ def test_every_drive_of_an_array_is_asked_and_told_once(tmp_path: Path) -> None:
 def test_one_drive_that_tells_nothing_keeps_no_other_from_telling(tmp_path: Path) -> None:
     """A virtual one beside a real one."""
     probe = probe_of(tmp_path, NotAvailableError("virtual"), {"smart_wear_ratio": 0.3})
-    settled(probe)
 
-    assert [value for _, value in probe.read().samples] == [0.3]
+    assert [value for _, value in samples_of(probe)] == [0.3]
 
 
 def test_when_none_tells_anything_the_probe_is_not_available(tmp_path: Path) -> None:
     """The first reason is as good as any."""
     probe = probe_of(tmp_path, NotAvailableError("virtual"), NotAvailableError("too"))
-    settled(probe)
 
     with pytest.raises(NotAvailableError, match="virtual"):
-        probe.read()
+        samples_of(probe)
 
 
 def test_a_tool_that_hangs_is_a_failure(tmp_path: Path) -> None:
@@ -210,20 +208,21 @@ def test_a_drive_that_is_mounted_there_later_is_asked(tmp_path: Path) -> None:
     config = Config(directory="/data")
     probe = Smart(config, clock, paths=paths, tool=lambda: printing(""), health=health)
 
-    probe._round(printing(""))
+    probe.poll(printing(""))
     device[0] = on(259, 0)
-    probe._round(printing(""))
+    probe.poll(printing(""))
 
     assert asked == ["/dev/nvme0n1", "/dev/nvme1n1", "/dev/nvme0n1"]
 
 
 def test_new_media_errors_are_an_event(tmp_path: Path) -> None:
     """Those that were there before are the drive's past."""
-    probe = probe_of(tmp_path)
-    probe.close()
+    counts = [{"smart_media_errors": errors} for errors in (2.0, 2.0, 25.0, 0.0)]
+    probe = probe_of(tmp_path, *(answer for count in counts for answer in (count, {})))
+    probe.close()  # no thread
     events: list[Event] = []
-    for errors in (2.0, 2.0, 25.0, 0.0):
-        probe._results.append(("nvme0n1", {"smart_media_errors": errors}, 0.1))
+    for _ in counts:
+        probe.poll(printing(""))
         events += probe.read().events
 
     assert [event.fields for event in events] == [{"device": "nvme0n1", "errors": 23.0}]

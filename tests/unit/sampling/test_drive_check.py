@@ -21,7 +21,7 @@ from soak.core.cluster.drives import DriveState, Measured, from_json, to_json, w
 from soak.core.errors import PlanError, RunFolderError
 from soak.core.plan import text as plan_text
 from soak.core.units import SECOND_NS
-from soak.sampling import drive_check as _drive_state
+from soak.sampling import drive_check
 from soak.sampling.drive_check import Limits
 from soak.store import run_folder
 from soak.store.run_folder import Run, RunFolder
@@ -55,7 +55,7 @@ def measured(
     limits: Limits = SMALL,
     state: DriveState = ROOMY,
 ) -> Measured:
-    return _drive_state.measure(
+    return drive_check.measure(
         (str(folder),),
         "before",
         length_ns,
@@ -198,7 +198,7 @@ def test_folders_of_one_drive_are_measured_once(tmp_path: Path) -> None:
     for folder in folders[:2]:
         Path(folder).mkdir()
 
-    assert _drive_state.group_by_filesystem(folders) == [tuple(folders[:2]), (folders[2],)]
+    assert drive_check.group_by_filesystem(folders) == [tuple(folders[:2]), (folders[2],)]
 
 
 def test_a_folder_whose_filesystem_hangs_stands_alone() -> None:
@@ -210,7 +210,7 @@ def test_a_folder_whose_filesystem_hangs_stands_alone() -> None:
             let_go.wait()
         return 1
 
-    found = _drive_state.group_by_filesystem(
+    found = drive_check.group_by_filesystem(
         ["/a", "/hangs", "/b"], limit_ns=SECOND_NS // 10, find=find
     )
     let_go.set()
@@ -230,11 +230,11 @@ def test_the_state_is_that_of_mount_and_drive(tmp_path: Path) -> None:
     (root / "run/systemd/system").mkdir(parents=True)
     paths = SystemPaths(proc, sys, lambda _: on(8, 2))
 
-    disabled = _drive_state.read_drive_state(str(tmp_path), paths, root)
+    disabled = drive_check.read_drive_state(str(tmp_path), paths, root)
     wants = root / "etc/systemd/system/timers.target.wants"
     wants.mkdir(parents=True)
     (wants / "fstrim.timer").symlink_to("/usr/lib/systemd/system/fstrim.timer")
-    enabled = _drive_state.read_drive_state(str(tmp_path), paths, root)
+    enabled = drive_check.read_drive_state(str(tmp_path), paths, root)
 
     assert (disabled.trim_timer, enabled.trim_timer) == ("disabled", "enabled")
     assert (enabled.filesystem, enabled.options) == ("ext4", "rw,noatime,discard")
@@ -378,7 +378,7 @@ def test_a_host_that_only_probes_is_checked_without_a_broker(tmp_path: Path) -> 
     shown = CliRunner().invoke(main.build(["check"]), ["check", str(plan), "--show"])
 
     assert (told.exit_code, shown.exit_code) == (0, 0)
-    assert "good. A host that only probes: prometheus, clock." in told.output
+    assert "good. Probe host with prometheus, clock" in told.output
     assert "Warning: the probe prometheus cannot read b: " in told.output
     assert "chrony_period: 16s" in shown.output
 
