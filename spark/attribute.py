@@ -17,7 +17,7 @@ from detectors.attribution import UNKNOWN, attribute, is_so_far
 from detectors.incidents import Incident, group, identity, is_recovery, is_regression
 from detectors.nearby import Nearby, TimedEvent
 from soak.core.model import Change, Explanation, Finding
-from soak.core.phases import Phases
+from soak.core.plan.phases import Phases
 from soak.core.plan.plan import STREAM_DETECTOR, Plan
 from soak.core.ports import Clock
 from soak.core.series import host_of, parse_series

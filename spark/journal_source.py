@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from soak.core.model import Column, Record
-from soak.core.phases import Phases
+from soak.core.plan.phases import Phases
 from soak.store.journal.reader import SourceReader
 from soak.store.run_folder import RunFolder, read_phases
 from spark.offsets import ColumnsIndex, Offset, Span, columns_at, newest, spans

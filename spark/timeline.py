@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from soak.core.errors import JournalError
 from soak.core.model import Column
-from soak.core.phases import Phases, drain_k
+from soak.core.plan.phases import Phases, drain_k
 from soak.core.plan.plan import Plan
 from soak.core.series import series_name
 from soak.core.units import SECOND_NS

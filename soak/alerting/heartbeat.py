@@ -16,7 +16,7 @@ from pathlib import Path
 
 from soak.core.clock import SuspendLog
 from soak.core.errors import FindingsError, RunFolderError
-from soak.core.phases import LOAD_PHASES, latest_end_k
+from soak.core.plan.phases import LOAD_PHASES, latest_end_k
 from soak.core.plan.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS

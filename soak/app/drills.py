@@ -334,8 +334,9 @@ def _needs(found: Drill, plan: Plan) -> str:
 
 def _takes(plan: Plan) -> str:
     """Return how long the phases last; what depends on data counts at its longest, but for a ramp."""
-    from soak.core import phases, wording
-    from soak.core.phases import Phases
+    from soak.core import wording
+    from soak.core.plan import phases
+    from soak.core.plan.phases import Phases
     from soak.core.units import SECOND_NS
 
     load_seconds = phases.drain_k(Phases(), plan.phases)

@@ -17,7 +17,7 @@ from soak.core import wording
 from soak.core.clock import Grid, RunClock
 from soak.core.errors import SoakError
 from soak.core.model import Column, Finding, Record
-from soak.core.phases import Decision, Phases, drain_k
+from soak.core.plan.phases import Decision, Phases, drain_k
 from soak.core.plan.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS

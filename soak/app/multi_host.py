@@ -15,8 +15,8 @@ from soak.app import host
 from soak.app.preflight import check_probe_folders, check_probe_settings
 from soak.core import plugins
 from soak.core.errors import PlanError, RunFolderError, SoakError
-from soak.core.phases import decision_line
 from soak.core.plan import text as plan_text
+from soak.core.plan.phases import decision_line
 from soak.core.plan.plan import AnyPlan, ProbePlan, Ship
 from soak.core.plan.text import Document, PlanFile, parse_yaml
 from soak.core.plugins import nearest

@@ -17,16 +17,17 @@ from apscheduler.triggers.interval import IntervalTrigger
 from soak.conductor.load_records import Backlog
 from soak.core.clock import Grid
 from soak.core.errors import SoakError
-from soak.core.phases import (
+from soak.core.plan.phases import (
+    CatchUp,
     Decision,
     Phases,
+    Window,
     build_seconds,
     decisions_after_build,
     decisions_after_catch_up,
     decisions_after_drain,
     decisions_after_soak,
 )
-from soak.core.plan.phases import CatchUp, Window
 from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS, format_duration, format_size
 from soak.runtime.crontab import cron_trigger

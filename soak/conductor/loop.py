@@ -15,7 +15,7 @@ from soak.conductor.free_space import FreeSpace, watched_folders
 from soak.conductor.load_records import LOAD_SOURCES, Backlog, LoadIntervals, load_values
 from soak.core.clock import Grid, RunClock
 from soak.core.model import Column
-from soak.core.phases import Decision, Phases, planned_phases
+from soak.core.plan.phases import Decision, Phases, planned_phases
 from soak.core.plan.plan import Plan
 from soak.core.plan.rates import Point, rates_between
 from soak.core.ports import Clock

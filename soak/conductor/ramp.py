@@ -13,8 +13,7 @@ from math import floor, log10
 from statistics import median
 
 from soak.conductor.load_records import LoadInterval
-from soak.core.phases import Decision, decisions_from_soak
-from soak.core.plan.phases import Ramp
+from soak.core.plan.phases import Decision, Ramp, decisions_from_soak
 from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS, format_duration, format_rate, nearest_rate, rate_per_second
 

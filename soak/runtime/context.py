@@ -9,7 +9,7 @@ from pathlib import Path
 
 from soak.core import plugins
 from soak.core.clock import Grid
-from soak.core.phases import Phases, parse_phases
+from soak.core.plan.phases import Phases, parse_phases
 from soak.core.plan.plan import AnyPlan, Plan, ProbePlan
 from soak.core.ports import Broker, Clock, Topics
 from soak.runtime.grid import grid_of, host_name

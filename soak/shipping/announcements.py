@@ -8,7 +8,7 @@ from typing import Protocol
 
 from soak.core.clock import Grid
 from soak.core.errors import BrokerError
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.core.ports import Clock
 from soak.core.retry import Backoff, Once, Retry
 from soak.core.units import SECOND_NS

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from soak.core.errors import RunFolderError
-from soak.core.phases import Phases
+from soak.core.plan.phases import Phases
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from soak.core.cluster.drives import Measured, from_json, to_json
 from soak.core.errors import PlanError, RunFolderError
-from soak.core.phases import Phases, parse_phases
 from soak.core.plan import text as plan_text
+from soak.core.plan.phases import Phases, parse_phases
 from soak.core.plan.plan import AnyPlan, Plan
 from soak.core.plan.rates import Point, parse_rate_table
 from soak.core.plan.text import PlanFile

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, field
 
 from soak.core.clock import RunClock
-from soak.core.phases import latest_end_k
+from soak.core.plan.phases import latest_end_k
 from soak.core.plan.plan import Plan
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS

@@ -15,8 +15,8 @@ from hdrh.histogram import HdrHistogram
 from soak.core import header, histogram
 from soak.core.clock import SystemClock
 from soak.core.errors import SoakError
-from soak.core.phases import decision_line
 from soak.core.plan import text
+from soak.core.plan.phases import decision_line
 from soak.core.plan.plan import Plan, with_plugin_values
 from soak.core.ports import EARLIEST
 from soak.core.units import SECOND_NS

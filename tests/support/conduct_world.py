@@ -10,8 +10,8 @@ from soak.conductor.loop import Conductor, append_decisions, write_planned
 from soak.core.clock import Grid
 from soak.core.journal_format import columns_line
 from soak.core.model import Column, Record
-from soak.core.phases import LOAD_PHASES, Phases, parse_phases, planned_phases
 from soak.core.plan import text as plan_text
+from soak.core.plan.phases import LOAD_PHASES, Phases, parse_phases, planned_phases
 from soak.core.plan.plan import Plan
 from soak.core.plan.rates import rates_between
 from soak.runtime.recorder import quantile_column

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from soak.core.clock import SystemClock
-from soak.core.phases import decision_line
 from soak.core.plan import text
+from soak.core.plan.phases import decision_line
 from soak.runtime.grid import host_name
 from soak.service import children
 from soak.store.audit import audit_run

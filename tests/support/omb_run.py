@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from soak.core.histogram import Histogram
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Column, Record
-from soak.core.phases import decision_line
 from soak.core.plan import text
+from soak.core.plan.phases import decision_line
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import Run, RunFolder, write_run
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from soak.core.model import Column, Event
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.core.units import SECOND_NS
 from soak.service import children
 from soak.store.journal.reader import SourceReader, read_source, sources

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from soak.core.phases import decision_line, parse_phases
 from soak.core.plan import text as plan_text
+from soak.core.plan.phases import decision_line, parse_phases
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import RunFolder, read_run, write_run
 from spark.timeline import Timeline, assemble, digest_rows

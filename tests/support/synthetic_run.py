@@ -18,8 +18,8 @@ from soak.core.header import instance_of, stream_name
 from soak.core.histogram import THRESHOLDS_SECONDS, Histogram
 from soak.core.journal_format import Columns, End, columns_line, encode
 from soak.core.model import Column, Event, Record
-from soak.core.phases import decision_line
 from soak.core.plan import text
+from soak.core.plan.phases import decision_line
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import Run, RunFolder, write_run
 

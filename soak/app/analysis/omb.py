@@ -23,7 +23,7 @@ from soak.app.live_view import clock_text
 from soak.core import wording
 from soak.core.errors import PlanError, RunFolderError
 from soak.core.model import Change, Explanation, Series
-from soak.core.phases import Phases
+from soak.core.plan.phases import Phases
 from soak.omb import plan_import, result_file
 from soak.omb import result as series
 from soak.omb.histograms import SourceRecord

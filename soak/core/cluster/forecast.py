@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from soak.core.phases import drain_k, planned_phases
 from soak.core.plan.load import Keys
+from soak.core.plan.phases import drain_k, planned_phases
 from soak.core.plan.plan import Plan
 from soak.core.plan.rates import Point, rates_between
 from soak.core.units import SECOND_NS

@@ -1,17 +1,29 @@
-"""The phases of a plan: warm-up, ramp, soak with its windows, cool-down, drain."""
+"""The phases of a run: their lengths in the plan, the conductor's decisions, and what the plan implies of these."""
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as config_dataclass
 
 from soak.core.plan.config import STRICT, FormerName, check_between
-from soak.core.units import SECOND_NS, Duration, Rate, Size, duration_ns, rate_per_second
+from soak.core.units import (
+    SECOND_NS,
+    Duration,
+    Rate,
+    Size,
+    duration_ns,
+    format_rate,
+    rate_per_second,
+)
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Ramp:
     """The search for the highest sustained rate: grow until the cluster no longer follows, then bisect."""
 
@@ -35,7 +47,7 @@ class Ramp:
             raise ValueError("step must be whole seconds, at least 5s")
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class CatchUp:
     """Consumers pause until a backlog has grown, then read it while producers keep their rate."""
 
@@ -54,7 +66,7 @@ class CatchUp:
             raise ValueError("drain_limit must be at least 10s")
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class Window:
     """A catch-up that comes again during the soak: every so often from its start, or by the calendar."""
 
@@ -69,7 +81,7 @@ class Window:
             raise ValueError("every must be at least 30s")
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@config_dataclass(frozen=True, kw_only=True, config=STRICT)
 class PhaseLengths:
     warm_up: Duration = duration_ns("60s")  # in the data, marked, and not judged
     ramp: Ramp | None = None  # between warm-up and soak
@@ -86,3 +98,226 @@ class PhaseLengths:
                 raise ValueError(f"{key} must be whole seconds")
         if self.soak < 20 * SECOND_NS:
             raise ValueError("soak must be at least 20s: there is no level to judge before")
+
+
+Phase = Literal["warm-up", "ramp", "soak", "catch-up", "cool-down", "drain", "end"]
+Part = Literal["", "build", "drain", "rest"]
+"""A catch-up builds a backlog and then drains it; a ramp rests after a rate that was too high."""
+
+LOAD_PHASES: frozenset[str] = frozenset({"warm-up", "ramp", "soak", "catch-up", "cool-down"})
+"""Phases in which the producers send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """From second `from_k` on it is this phase. `reason` is for people, `fields` for the report.
+
+    `rate` is what all producers together send from then on; None leaves it to the plan.
+    """
+
+    phase: Phase
+    from_k: int
+    reason: str = "planned"
+    part: Part = ""
+    rate: Fraction | None = None
+    fields: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    def to_line(self) -> str:
+        body: dict[str, Any] = {"phase": self.phase, "from_k": self.from_k, "reason": self.reason}
+        if self.part:
+            body["part"] = self.part
+        if self.rate is not None:
+            body["rate"] = format_rate(self.rate)
+        if self.fields:
+            body["fields"] = dict(self.fields)
+        return json.dumps(body) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Decisions in ascending order of their first second; the seconds before the first have no phase."""
+
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def from_k(self) -> tuple[int, ...]:
+        return tuple(one.from_k for one in self.decisions)
+
+    @property
+    def names(self) -> tuple[Phase, ...]:
+        return tuple(one.phase for one in self.decisions)
+
+    @property
+    def end_k(self) -> int | None:
+        return self.first_k("end")
+
+    def at(self, k: int) -> str:
+        """Return the phase of second k, or "" where none is known."""
+        found = self.decision_at(k)
+        return "" if found is None else found.phase
+
+    def decision_at(self, k: int) -> Decision | None:
+        """Return what holds in second k, or None where nothing is known."""
+        index = bisect_right(self.decisions, k, key=_from_k) - 1
+        return self.decisions[index] if index >= 0 else None
+
+    def is_building(self, k: int) -> bool:
+        """True in the seconds in which consumers pause, so that a backlog grows."""
+        found = self.decision_at(k)
+        return found is not None and (found.phase, found.part) == ("catch-up", "build")
+
+    def first_k(self, name: Phase) -> int | None:
+        """Return the first second of a phase, or None while it is not decided."""
+        return next((one.from_k for one in self.decisions if one.phase == name), None)
+
+    def after(self, k: int) -> tuple[Decision, ...]:
+        """Return the decisions that take effect after second k."""
+        return self.decisions[bisect_right(self.decisions, k, key=_from_k) :]
+
+    def held(self, end_k: int) -> list[tuple[Decision, int]]:
+        """Return what held for a second at least before `end_k`, each with the first second after it."""
+        edges = [*self.from_k[1:], end_k]
+        found = [(one, min(edge, end_k)) for one, edge in zip(self.decisions, edges, strict=False)]
+        return [(one, edge) for one, edge in found if one.from_k < edge]
+
+    def spans(self, name: Phase, end_k: int) -> list[tuple[int, int]]:
+        """Return first second and first second after it of every stretch of a phase before `end_k`."""
+        return [(one.from_k, edge) for one, edge in self.held(end_k) if one.phase == name]
+
+    def outcome(self, held: Decision, edge_k: int) -> Mapping[str, str | int | float]:
+        """Return what a ramp's step or a drain that ended before second `edge_k` came to, or nothing.
+
+        It stands in the line that follows.
+        """
+        following = self.decision_at(edge_k)
+        if following is None or following is held:
+            return {}
+        return following.fields if held.phase == "ramp" or held.part == "drain" else {}
+
+
+def decision_line(name: Phase, from_k: int, reason: str = "planned") -> str:
+    """Return one decision of a plain phase as a line."""
+    return Decision(name, from_k, reason).to_line()
+
+
+def apply_decisions(known: Sequence[Decision], later: Sequence[Decision]) -> tuple[Decision, ...]:
+    """Return what holds once `later` is decided: each of them ends what was to come from its `from_k` on."""
+    kept = list(known)
+    for decision in later:
+        while kept and kept[-1].from_k >= decision.from_k:
+            kept.pop()
+        kept.append(decision)
+    return tuple(kept)
+
+
+def parse_phases(text: str, known: Phases | None = None) -> Phases:
+    """Return the decisions of a file that may be growing: a torn last line is not there yet.
+
+    A later line overrules earlier ones from its `from_k` on (a run that is stopped early). `known` is what
+    stood before `text`.
+
+    Raises:
+        ValueError: a whole line is of a phase or rate that this program does not know.
+    """
+    found = []
+    for line in text.split("\n")[:-1]:
+        try:
+            body = json.loads(line)
+        except ValueError:  # torn by a crash, and written on behind it
+            continue
+        found.append(_decision(body))
+    return Phases(apply_decisions(() if known is None else known.decisions, found))
+
+
+def _decision(body: Mapping[str, Any]) -> Decision:
+    if body["phase"] not in get_args(Phase):
+        raise ValueError(f"unknown phase {body['phase']!r}")
+    rate = body.get("rate")
+    return Decision(
+        phase=body["phase"],
+        from_k=int(body["from_k"]),
+        reason=str(body.get("reason", "")),
+        part=body.get("part", ""),
+        rate=None if rate is None else rate_per_second(rate),
+        fields=body.get("fields", {}),
+    )
+
+
+def _from_k(decision: Decision) -> int:
+    return decision.from_k
+
+
+def planned_phases(lengths: PhaseLengths) -> Phases:
+    """Return what is known before the first second: all up to a ramp, or else all but the end.
+
+    How long a ramp lasts depends on what it finds, and the drain decides the end.
+    """
+    warm_up = lengths.warm_up // SECOND_NS
+    first = (Decision("warm-up", 0),) if warm_up else ()
+    if lengths.ramp is None:
+        return Phases((*first, *decisions_from_soak(lengths, warm_up)))
+    reason = "the first rate of the ramp"
+    return Phases((*first, Decision("ramp", warm_up, reason, rate=lengths.ramp.start)))
+
+
+def decisions_from_soak(
+    lengths: PhaseLengths, soak_k: int, reason: str = "planned", rate: Fraction | None = None
+) -> tuple[Decision, ...]:
+    """Return the soak from second `soak_k` on and all that follows it."""
+    soak = Decision("soak", soak_k, reason, rate=rate)
+    return (soak, *decisions_after_soak(lengths, soak_k + lengths.soak // SECOND_NS))
+
+
+def decisions_after_soak(lengths: PhaseLengths, end_k: int) -> tuple[Decision, ...]:
+    """Return what follows a soak that ends before second `end_k`."""
+    if lengths.catch_up is None:
+        return decisions_after_catch_up(lengths, end_k)
+    build = Decision("catch-up", end_k, part="build")
+    settled_k, following = decisions_after_build(
+        lengths.catch_up, end_k + build_seconds(lengths.catch_up)
+    )
+    return (build, *following, *decisions_after_catch_up(lengths, settled_k))
+
+
+def decisions_after_build(catch_up: CatchUp, drain_k: int) -> tuple[int, tuple[Decision, ...]]:
+    """Return draining at its longest, what settles after it, and the first second after that."""
+    drain = Decision("catch-up", drain_k, part="drain")
+    settled_k, settle = decisions_after_drain(catch_up, drain_k + catch_up.drain_limit // SECOND_NS)
+    return settled_k, (drain, *settle)
+
+
+def decisions_after_drain(
+    catch_up: CatchUp, settle_k: int, reason: str = "planned"
+) -> tuple[int, tuple[Decision, ...]]:
+    """Return the cool-down that follows a drained backlog, and the first second after it."""
+    seconds = catch_up.settle // SECOND_NS
+    return settle_k + seconds, (Decision("cool-down", settle_k, reason),) if seconds else ()
+
+
+def decisions_after_catch_up(lengths: PhaseLengths, end_k: int) -> tuple[Decision, ...]:
+    """Return the last phases: cool-down, then the drain."""
+    cool_down = lengths.cool_down // SECOND_NS
+    first = (Decision("cool-down", end_k),) if cool_down else ()
+    return (*first, Decision("drain", end_k + cool_down))
+
+
+def build_seconds(catch_up: CatchUp) -> int:
+    """Return how long a backlog may grow: to its age; one that has none, as long as it may drain."""
+    return (catch_up.backlog_age or catch_up.drain_limit) // SECOND_NS
+
+
+def drain_k(phases: Phases, lengths: PhaseLengths) -> int:
+    """Return the second from which on nothing is sent, as far as it is foreseen: a ramp counts as over."""
+    known = phases if phases.names else planned_phases(lengths)
+    decided = known.first_k("drain")
+    if decided is None:
+        decided = known.end_k
+    if decided is None:
+        decided = decisions_from_soak(lengths, known.from_k[-1])[-1].from_k
+    return decided
+
+
+def latest_end_k(phases: Phases, lengths: PhaseLengths, backlog_ns: int) -> int:
+    """Return the second by which a run should have ended; a ramp counts as if its current step were its last."""
+    open_ns = lengths.ramp.step + backlog_ns if lengths.ramp else 0
+    return drain_k(phases, lengths) + (lengths.drain + open_ns) // SECOND_NS

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Protocol
 
 from soak.core.errors import PlanError
-from soak.core.phases import Phases, decisions_from_soak
 from soak.core.plan.load import Load, Profile
+from soak.core.plan.phases import Phases, decisions_from_soak
 from soak.core.plan.plan import Plan
 from soak.core.plan.text import KeyPath, PlanFile
 from soak.core.units import SECOND_NS, format_rate, format_size, nearest_rate, planned_rate

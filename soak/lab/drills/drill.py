@@ -15,11 +15,11 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from soak.core import phases as phase_plan
 from soak.core import plugins
 from soak.core.errors import PlanError
-from soak.core.phases import Phases
+from soak.core.plan import phases as phase_plan
 from soak.core.plan.config import STRICT, check_between
+from soak.core.plan.phases import Phases
 from soak.core.plan.plan import Lab, Plan
 from soak.core.plan.text import Document, KeyPath, PlanFile, parse_yaml, validated
 from soak.core.units import SECOND_NS, Duration, format_duration

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soak.core import header
-from soak.core.phases import LOAD_PHASES, Phases
+from soak.core.plan.phases import LOAD_PHASES, Phases
 from soak.core.ports import Clock, Producer, WakeUp
 from soak.core.schedule import NEVER_NS
 from soak.core.units import SECOND_NS

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soak.core.clock import Grid
-from soak.core.phases import Phases
 from soak.core.plan.load import Load
+from soak.core.plan.phases import Phases
 from soak.core.plan.rates import Point, rates_between
 from soak.core.schedule import Schedule
 from soak.core.units import SECOND_NS

@@ -13,8 +13,8 @@ import pytest
 
 from soak.conductor.loop import AHEAD_SECONDS, append_decisions
 from soak.core.clock import SystemClock
-from soak.core.phases import Decision, Phases, parse_phases
 from soak.core.plan import text as plan_text
+from soak.core.plan.phases import Decision, Phases, parse_phases
 from soak.core.plan.plan import with_plugin_values
 from soak.core.ports import Topics
 from soak.lab.ports import Running

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from soak.core.clock import Grid, SystemClock
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.core.plan.plan import Ship
 from soak.core.units import SECOND_NS
 from soak.lab.ports import Running

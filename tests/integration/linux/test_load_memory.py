@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from soak.core import header
-from soak.core.phases import decision_line
 from soak.core.plan import text
+from soak.core.plan.phases import decision_line
 from soak.core.ports import EARLIEST, Acks, Batch, Outgoing, Topics
 from soak.core.units import SECOND_NS
 from soak.load.consumer.interval import ConsumerInterval

@@ -13,7 +13,7 @@ from soak.alerting.daemon import AlertDaemon
 from soak.alerting.delivery import report_command
 from soak.core import plugins
 from soak.core.errors import RunFolderError
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.core.plan.text import load
 from soak.core.ports import Message, Outcome
 from soak.core.units import SECOND_NS

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from soak.alerting.delivery import RESEND_PERIOD_NS
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.core.ports import Message
 from soak.core.units import SECOND_NS
 from soak.service.files import file_lock

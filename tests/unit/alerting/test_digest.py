@@ -9,7 +9,7 @@ from pathlib import Path
 
 from soak.alerting.after_run import AfterRunDelivery
 from soak.alerting.message import COLUMNS
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.core.ports import Message
 from soak.sinks import webhook
 from soak.store.findings.store import FindingsStore

@@ -23,7 +23,7 @@ from soak.alerting.heartbeat import (
 from soak.alerting.heartbeat_message import compose
 from soak.core.errors import FindingsError
 from soak.core.journal_format import End, encode
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.core.plan.text import load
 from soak.core.ports import Message, Outcome, Sink
 from soak.core.units import SECOND_NS

@@ -10,8 +10,8 @@ import pytest
 
 from soak.alerting import daemon
 from soak.alerting.daemon import AlertDaemon, with_notification_settings
-from soak.core.phases import decision_line
 from soak.core.plan import text as plan_text
+from soak.core.plan.phases import decision_line
 from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS
 from soak.store.findings.outbox import SETTLE_LIMIT_NS

@@ -16,7 +16,7 @@ from soak.app.lifecycle import close_run, start_run
 from soak.core.clock import SystemClock
 from soak.core.errors import RunFolderError
 from soak.core.journal_format import End, encode
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.runtime.grid import host_name
 from soak.store.plan_home import PlanHome
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run, write_run

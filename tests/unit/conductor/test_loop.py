@@ -17,9 +17,8 @@ from soak.conductor.load_records import Backlog
 from soak.conductor.loop import append_decisions, run, write_planned
 from soak.core.clock import Grid
 from soak.core.model import Column, Record
-from soak.core.phases import Decision, Phases, parse_phases, planned_phases
 from soak.core.plan.load import Consumers
-from soak.core.plan.phases import CatchUp, Window
+from soak.core.plan.phases import CatchUp, Decision, Phases, Window, parse_phases, planned_phases
 from soak.core.units import SECOND_NS
 from soak.store.run_folder import Run, RunFolder, write_run
 from tests.support.conduct_world import BROKER, World, plan_of

@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 from soak.conductor import ramp
 from soak.conductor.load_records import LoadInterval
 from soak.conductor.ramp import Bounds, Outcome, judge_rate, next_rate
-from soak.core.phases import Decision, Phases, apply_decisions, parse_phases, planned_phases
 from soak.core.plan import text as plan_text
-from soak.core.plan.phases import Ramp
+from soak.core.plan.phases import (
+    Decision,
+    Phases,
+    Ramp,
+    apply_decisions,
+    parse_phases,
+    planned_phases,
+)
 from soak.core.plan.plan import Plan
 from soak.core.units import SECOND_NS, rate_per_second
 

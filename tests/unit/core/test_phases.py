@@ -9,15 +9,17 @@ import pytest
 
 from detectors.level_shift import Config, Panel
 from soak.core.model import Change
-from soak.core.phases import (
+from soak.core.plan.phases import (
+    CatchUp,
     Decision,
+    PhaseLengths,
     Phases,
+    Ramp,
     decisions_from_soak,
     drain_k,
     parse_phases,
     planned_phases,
 )
-from soak.core.plan.phases import CatchUp, PhaseLengths, Ramp
 from soak.core.units import SECOND_NS
 from soak.core.wording import iso
 from soak.runtime.context import PhaseFile

@@ -9,8 +9,8 @@ import pytest
 
 from soak.core.clock import Grid
 from soak.core.errors import PlanError
-from soak.core.phases import Decision, Phases
 from soak.core.plan.load import Load, Profile, Step
+from soak.core.plan.phases import Decision, Phases
 from soak.core.plan.rates import (
     Point,
     Sine,

@@ -10,8 +10,8 @@ import pytest
 from soak.conductor.loop import is_drained
 from soak.core import header
 from soak.core.model import Record
-from soak.core.phases import Phase, decision_line, parse_phases, planned_phases
 from soak.core.plan import text as plan_text
+from soak.core.plan.phases import Phase, decision_line, parse_phases, planned_phases
 from soak.core.ports import EARLIEST, FAILED_OFFSET, UNKNOWN_OFFSET, Batch, Topics
 from soak.core.units import SECOND_NS
 from soak.load.consumer.interval import ConsumerInterval

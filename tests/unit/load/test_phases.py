@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from soak.core.phases import Decision
 from soak.core.plan import text
 from soak.core.plan.load import Consumers
+from soak.core.plan.phases import Decision
 from soak.core.ports import EARLIEST, Batch
 from soak.core.units import SECOND_NS
 from soak.load.consumer.interval import ConsumerInterval

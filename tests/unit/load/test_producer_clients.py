@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from soak.core import header
-from soak.core.phases import decision_line
 from soak.core.plan import text as plan_text
+from soak.core.plan.phases import decision_line
 from soak.core.ports import Outgoing
 from soak.core.units import SECOND_NS
 from soak.load.leaders import Leaders

@@ -19,7 +19,7 @@ from soak.core import plugins
 from soak.core.errors import PlanError, RunFolderError, SoakError
 from soak.core.histogram import HIGHEST_US, Histogram
 from soak.core.model import Column, Record
-from soak.core.phases import Decision, decision_line
+from soak.core.plan.phases import Decision, decision_line
 from soak.core.units import SECOND_NS
 from soak.omb import result, result_file, run_result
 from soak.omb.histograms import HistogramCells, MergedHistogram, RecordReader, SourceRecord

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from soak.cli import main
 from soak.core.errors import NotAvailableError, PlanError, ProbeError
 from soak.core.model import Column, Reading, Record
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.core.units import SECOND_NS
 from soak.runtime.context import RESTART_CODE, open_journal
 from soak.runtime.grid import host_name

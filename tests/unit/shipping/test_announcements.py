@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from soak.core.clock import Grid
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.core.units import SECOND_NS
 from soak.runtime.context import PhaseFile
 from soak.service.files import write_atomically

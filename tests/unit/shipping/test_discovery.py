@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.core.units import SECOND_NS
 from soak.service.files import write_atomically
 from soak.service.systemd import notifier

@@ -10,7 +10,7 @@ import pytest
 
 from soak.core.journal_format import columns_line, encode
 from soak.core.model import Record
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.shipping.ingest import IDLE_NS, Ingest
 from soak.store.journal.reader import (
     SourceReader,

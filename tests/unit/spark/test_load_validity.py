@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from soak.core.model import Column
-from soak.core.phases import decision_line, parse_phases
+from soak.core.plan.phases import decision_line, parse_phases
 from spark import report
 from spark.coverage import coverage
 from spark.digest import load_digest

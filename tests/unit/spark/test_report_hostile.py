@@ -10,7 +10,7 @@ import pytest
 
 from soak.core.clock import Grid
 from soak.core.model import Column, Event, Evidence, Explanation
-from soak.core.phases import Decision
+from soak.core.plan.phases import Decision
 from soak.core.units import SECOND_NS
 from soak.runtime.recorder import Recorder
 from soak.store.journal.writer import JournalWriter

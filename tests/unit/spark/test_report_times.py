@@ -13,8 +13,8 @@ from soak.brokers.kafka import batch_calls
 from soak.brokers.kafka.batch_calls import BatchProducer
 from soak.clients.kafka_log import ClientLog
 from soak.core.clock import SystemClock
-from soak.core.phases import decision_line, planned_phases
 from soak.core.plan import text
+from soak.core.plan.phases import decision_line, planned_phases
 from soak.core.ports import FAILED_OFFSET, Acks, Outgoing, Topics, WakeUp
 from soak.core.units import SECOND_NS
 from soak.load.leaders import Leaders

@@ -14,7 +14,7 @@ import pytest
 from soak.core.errors import JournalError
 from soak.core.journal_format import Columns, decode, encode
 from soak.core.model import Record
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.core.units import SECOND_NS
 from soak.store.findings.store import FindingsStore
 from spark import report

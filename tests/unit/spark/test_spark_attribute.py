@@ -10,8 +10,8 @@ import pytest
 
 from detectors.incidents import group
 from soak.core.model import Change, Finding
-from soak.core.phases import decision_line
 from soak.core.plan import text
+from soak.core.plan.phases import decision_line
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.history import MAX_WINDOW_SECONDS
 from soak.store.run_folder import RunFolder, read_phases

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from soak.core.clock import SystemClock
-from soak.core.phases import decision_line
 from soak.core.plan import text
+from soak.core.plan.phases import decision_line
 from soak.core.ports import Clock
 from soak.lab.ports import Running
 from soak.runtime.context import connect, topics_of

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from soak.core.clock import SystemClock
-from soak.core.phases import decision_line
+from soak.core.plan.phases import decision_line
 from soak.core.units import SECOND_NS
 from soak.service.systemd import ChildWatchdog
 from soak.store.run_folder import RunFolder

@@ -13,8 +13,8 @@ import pytest
 from soak.app.lifecycle import close_run
 from soak.cli.service import finish
 from soak.core.journal_format import End, encode
-from soak.core.phases import Phase, decision_line, latest_end_k, planned_phases
 from soak.core.plan import text as plan_text
+from soak.core.plan.phases import Phase, decision_line, latest_end_k, planned_phases
 from soak.core.units import SECOND_NS
 from soak.runtime.grid import host_name
 from soak.service.files import file_lock
