@@ -155,7 +155,7 @@ def ship_warnings(ship: Ship | None, clock: Clock) -> list[str]:
     if ship is None or not ship.bootstrap_servers:
         return []
     try:
-        SamplesClients(ship, "soakd", clock).ask()
+        SamplesClients(ship, "soakd", clock).check_connection()
     except BrokerError as error:
         return [f"ship: {error}; until it answers, records wait on the disk of this host"]
     return []

@@ -72,12 +72,12 @@ def receive(
     from soak.service.signals import stop_event
     from soak.shipping.receiver import run
 
-    def tell(records: int) -> None:
+    def report(records: int) -> None:
         from soak.core.wording import counted
 
         print(f"{counted(records, 'record')} received")
 
-    raise typer.Exit(run(run_dir, stop_event(), SystemClock(), is_once=once, tell=tell))
+    raise typer.Exit(run(run_dir, stop_event(), SystemClock(), is_once=once, report=report))
 
 
 def ship(

@@ -1,4 +1,4 @@
-"""Announce a run on the samples topic, listen for announcements, and follow the announced run until it ends."""
+"""Announce a run on the samples topic, listen for announcements, and follow the announced run to its end."""
 
 from __future__ import annotations
 
@@ -17,23 +17,28 @@ from soak.service.files import write_atomically
 from soak.store.run_announcements import ANNOUNCE_PERIOD_NS, Announcement
 from soak.store.run_folder import Run, RunFolder
 
-# --- Says every few seconds which run goes on here, so that hosts which only probe join it and end with it.
+LOG = logging.getLogger(__name__)
+REOPEN_NS = 60 * SECOND_NS
+"""A topic without announcements is opened again: the client does not report that a topic was deleted."""
+OPEN_BACKOFF = Backoff(max_ns=30 * SECOND_NS)
+MAX_OTHER_PLANS = 20  # that are logged: a topic may serve a fleet
+ABANDONED_NS = 3600 * SECOND_NS
 
 
 class AnnouncementTarget(Protocol):
-    """What says it; see `Announcer`."""
+    """Where announcements go; see `AnnouncementWriter`."""
 
-    def say(self, announcement: Announcement) -> None: ...
+    def send(self, announcement: Announcement) -> None: ...
     def close(self) -> None: ...
 
 
 class RunAnnouncer:
-    """Call `poll` as often as you like."""
+    """Announces a run every few seconds, so that probe hosts join it and end with it."""
 
     def __init__(
-        self, voice: AnnouncementTarget, run: Run, phase_file: PhaseFile, grid: Grid, clock: Clock
+        self, target: AnnouncementTarget, run: Run, phase_file: PhaseFile, grid: Grid, clock: Clock
     ) -> None:
-        self._voice = voice
+        self._target = target
         self._run = run
         self._phase_file = phase_file
         self._grid = grid
@@ -41,18 +46,18 @@ class RunAnnouncer:
         self._due_ns = clock.mono_ns()
 
     def poll(self) -> None:
-        """Say it when it is time to."""
+        """Send an announcement if one is due."""
         now_ns = self._clock.mono_ns()
         if now_ns >= self._due_ns:
             self._due_ns = now_ns + ANNOUNCE_PERIOD_NS
-            self._voice.say(self._now())
+            self._target.send(self._announcement())
 
     def close(self) -> None:
-        """Say it a last time: whoever ends the run has decided by now."""
-        self._voice.say(self._now())
-        self._voice.close()
+        """Send a last announcement: by now the end of the run is decided."""
+        self._target.send(self._announcement())
+        self._target.close()
 
-    def _now(self) -> Announcement:
+    def _announcement(self) -> Announcement:
         end_k = self._phase_file.poll().end_k
         k = self._grid.k_at(self._clock.mono_ns())
         is_over = end_k is not None and k >= end_k
@@ -60,98 +65,84 @@ class RunAnnouncer:
         return Announcement(run.name, run.id, run.start_wall_ns, end_k, is_over, now_ns)
 
 
-# --- Listens for a plan's runs: opens the topic when it can, and anew when nothing is said for a minute.
-# The client does not tell that a topic was deleted, and after an outage it would begin with what is old.
-
-LOG = logging.getLogger("soak.shipping.announcements")
-SILENCE_NS = 60 * SECOND_NS
-OPEN_BACKOFF = Backoff(SECOND_NS, 30 * SECOND_NS)
-MAX_OTHER_PLANS = 20  # plans that are told of: a topic may serve a fleet
-
-
 class AnnouncementSource(Protocol):
-    """Where runs are announced; see `AnnouncedRuns`."""
+    """Where announcements come from; see `AnnouncementReader`."""
 
     def open(self) -> None: ...
-    def take(self, timeout_seconds: float) -> list[Announcement]: ...
+    def poll(self, timeout_seconds: float) -> list[Announcement]: ...
     def close(self) -> None: ...
 
 
 class AnnouncementListener:
-    """Call `hear` over and over."""
+    """Returns the announcements of one plan, and reconnects after a failure or a minute of silence."""
 
-    def __init__(self, runs: AnnouncementSource, plan: str, clock: Clock) -> None:
-        self._runs = runs
+    def __init__(self, source: AnnouncementSource, plan: str, clock: Clock) -> None:
+        self._source = source
         self._plan = plan
         self._clock = clock
         self._retry = Retry(OPEN_BACKOFF)
+        self._failures = Once()
         self._heard_ns = 0
-        self._errors = Once()
-        self._others: set[str] = set()
+        self._other_plans: set[str] = set()
         self.is_open = False
 
-    def hear(self, timeout_seconds: float) -> list[Announcement]:
-        """Return what was said of this plan; at once, and nothing, while the cluster does not answer."""
+    def poll(self, timeout_seconds: float) -> list[Announcement]:
+        """Return the new announcements of the plan; none, at once, while the cluster does not answer."""
         now_ns = self._clock.mono_ns()
-        if self.is_open and now_ns - self._heard_ns >= SILENCE_NS:
-            self.is_open, self._retry.due_ns = False, now_ns
-        if not self.is_open and not (self._retry.is_due(now_ns) and self._opened()):
+        if self.is_open and now_ns - self._heard_ns >= REOPEN_NS:
+            self.is_open = False
+        if not self.is_open and not (self._retry.is_due(now_ns) and self._open()):
             return []
-        every = self._runs.take(timeout_seconds)
+        every = self._source.poll(timeout_seconds)
         found = [one for one in every if one.plan == self._plan]
-        self._tell_others({one.plan for one in every} - {self._plan})
+        self._log_other_plans({one.plan for one in every} - {self._plan})
         if found:
             self._heard_ns = self._clock.mono_ns()
         return found
 
     def close(self) -> None:
-        self._runs.close()
+        self._source.close()
 
-    def _tell_others(self, plans: set[str]) -> None:
-        """Say once whose runs are not meant: a name may be misspelt."""
-        for plan in sorted(plans - self._others)[: MAX_OTHER_PLANS - len(self._others)]:
+    def _log_other_plans(self, plans: set[str]) -> None:
+        """Log each other plan once: the name of a plan may be misspelt."""
+        for plan in sorted(plans - self._other_plans)[: MAX_OTHER_PLANS - len(self._other_plans)]:
             LOG.info("other_plan_announced plan=%.100s waiting_for=%s", plan, self._plan)
-            self._others.add(plan)
+            self._other_plans.add(plan)
 
-    def _opened(self) -> bool:
+    def _open(self) -> bool:
         try:
-            self._runs.open()
+            self._source.open()
         except BrokerError as error:
-            if self._errors.is_new(str(error)):
-                LOG.warning("runs_not_heard error=%s", error)
+            if self._failures.is_new(str(error)):
+                LOG.warning("announcements_not_read error=%s", error)
             self._retry.note_failure(self._clock.mono_ns())
             return False
-        self.is_open = True
         self._retry.note_success()
-        self._errors.clear()
-        self._heard_ns = self._clock.mono_ns()
+        self._failures.clear()
+        self.is_open, self._heard_ns = True, self._clock.mono_ns()
         return True
 
 
-# --- Ends what a host that only probes records when the run that it joined is over, by what is said of
-# that run.
-# It is over by its plan's end, when a newer run of the plan goes on, or when nothing was said of it for
-# an hour
-# in which the topic could be read: nobody receives it, and when somebody does again, it is joined again.
-
-ABANDONED_NS = 3600 * SECOND_NS
-
-
 class RunFollower:
-    """Call `poll` about once a second; the end goes into `phases.jsonl`, which the probe daemon reads."""
+    """Ends the recording of a probe host when the run that it joined is over.
+
+    The run is over at the end of its plan, when a newer run of the plan goes on, or when the topic could be
+    read for an hour without an announcement of it: then no receiver takes the records. A host joins it again
+    when it is announced again. The end goes into `phases.jsonl`, which the probe daemon reads.
+    """
 
     def __init__(
         self,
         folder: RunFolder,
         run: Run,
-        listening: AnnouncementListener,
+        listener: AnnouncementListener,
         may_join: Callable[[Announcement], bool],
         grid: Grid,
         clock: Clock,
     ) -> None:
         self._folder = folder
         self._run = run
-        self._listening = listening
+        self._listener = listener
         self._may_join = may_join
         self._grid = grid
         self._clock = clock
@@ -159,20 +150,23 @@ class RunFollower:
         self._heard_ns = clock.mono_ns()
 
     def poll(self) -> None:
-        """Take in what was said since the last call; waits for nothing but a cluster that is away."""
-        found = self._listening.hear(0.0)
+        """Process the announcements since the last call; call it about once a second.
+
+        Opening the topic may wait for a cluster that does not answer; nothing else waits.
+        """
+        found = self._listener.poll(0.0)
         now_ns = self._clock.mono_ns()
-        if not self._listening.is_open:  # then silence tells nothing
+        if not self._listener.is_open:  # silence means nothing while the topic cannot be read
             self._heard_ns = now_ns
         for one in found:
-            self._take(one, now_ns)
+            self._process(one, now_ns)
         if now_ns - self._heard_ns >= ABANDONED_NS:
-            self._leave("nobody has received it for an hour")
+            self._end_now("not announced for an hour")
 
     def close(self) -> None:
-        self._listening.close()
+        self._listener.close()
 
-    def _take(self, one: Announcement, now_ns: int) -> None:
+    def _process(self, one: Announcement, now_ns: int) -> None:
         run = self._run
         if one.run_id == run.id:
             if one.start_wall_ns == run.start_wall_ns:
@@ -180,29 +174,29 @@ class RunFollower:
                 self._follow(one)
         elif (
             one.order > (run.start_wall_ns, run.id)
-            and one.goes_on(self._clock.wall_ns())
+            and one.is_ongoing(self._clock.wall_ns())
             and self._may_join(one)
         ):
-            self._leave(f"run {one.run_id} of the same plan goes on, which is newer")
+            self._end_now(f"run {one.run_id} of the same plan is newer")
 
     def _follow(self, one: Announcement) -> None:
         if one.is_over:
-            self._leave("it is over")
+            self._end_now("it is over")
         elif one.end_k is not None:
             self._end_at(one.end_k, "announced")
 
-    def _leave(self, why: str) -> None:
-        self._end_at(max(0, self._grid.k_at(self._clock.mono_ns())), why)
+    def _end_now(self, reason: str) -> None:
+        self._end_at(max(0, self._grid.k_at(self._clock.mono_ns())), reason)
 
-    def _end_at(self, k: int, why: str) -> None:
-        """Write the end, unless it is past: what cannot be written is tried with the next word."""
+    def _end_at(self, k: int, reason: str) -> None:
+        """Write the end, unless it is past; the next announcement repeats a write that failed."""
         is_past = self._end_k is not None and self._end_k <= self._grid.k_at(self._clock.mono_ns())
         if is_past or k == self._end_k:
             return
         try:
-            write_atomically(self._folder.phases, decision_line("end", k, why))
+            write_atomically(self._folder.phases, decision_line("end", k, reason))
         except OSError as error:
             LOG.warning("end_not_written error=%s", error)
             return
-        LOG.info("run_ends_here run=%s k=%d why=%s", self._run.id, k, why)
+        LOG.info("run_ends_here run=%s k=%d reason=%s", self._run.id, k, reason)
         self._end_k = k

@@ -13,80 +13,77 @@ from soak.core.errors import RunFolderError
 from soak.core.plan.phases import Phases
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
-from soak.runtime.context import PhaseFile
 from soak.service.systemd import Notifier
 from soak.shipping.announcements import AnnouncementListener
 from soak.store.run_announcements import ANNOUNCE_PERIOD_NS, Announcement
-from soak.store.run_folder import Run, RunFolder, read_run
+from soak.store.run_folder import Run, RunFolder, read_phases, read_run
 
-LOG = logging.getLogger("soak.shipping.discovery")
+LOG = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 GATHER_NS = ANNOUNCE_PERIOD_NS + 2 * SECOND_NS
-"""So long after the first word of a run every other one that goes on has been announced, too."""
+"""This long after the first announcement of a run, every other ongoing run has been announced too."""
 MAX_CLOCK_SKEW_NS = 2 * SECOND_NS
 
 
 def wait_for_run(
-    listening: AnnouncementListener,
+    listener: AnnouncementListener,
     may_join: Callable[[Announcement], bool],
     stop: threading.Event,
     manager: Notifier,
     clock: Clock,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Announcement | None:
-    """Return what was last said of the newest run that goes on, or None when told to stop."""
-    heard: dict[str, Announcement] = {}
+    """Return the last announcement of the newest ongoing run that this host may join; None after `stop`."""
+    ongoing: dict[str, Announcement] = {}
     known: set[str] = set()
     decide_ns = 0
     while not stop.is_set():
         manager.alive()
         meanwhile()
-        for one in listening.hear(POLL_SECONDS):
+        for one in listener.poll(POLL_SECONDS):
             can_join = may_join(one)
             if one.run_id not in known:
                 known.add(one.run_id)
-                _log_oddities(one, clock, can_join=can_join)
-            if can_join and one.goes_on(clock.wall_ns()):
+                _log_problems(one, clock, can_join=can_join)
+            if can_join and one.is_ongoing(clock.wall_ns()):
                 decide_ns = decide_ns or clock.mono_ns() + GATHER_NS
-                heard[one.run_id] = one
+                ongoing[one.run_id] = one
             else:
-                heard.pop(one.run_id, None)
-        if heard and clock.mono_ns() >= decide_ns:
-            return _newest(heard)
-        if not heard:
+                ongoing.pop(one.run_id, None)
+        if ongoing and clock.mono_ns() >= decide_ns:
+            return _newest(ongoing)
+        if not ongoing:
             decide_ns = 0
-        if not listening.is_open:
+        if not listener.is_open:
             clock.sleep_until(clock.mono_ns() + int(POLL_SECONDS * SECOND_NS))
     return None
 
 
-def _newest(heard: dict[str, Announcement]) -> Announcement:
-    newest = max(heard.values(), key=lambda one: one.order)
-    if len(heard) > 1:
-        LOG.warning("many_runs_of_one_plan runs=%s joined=%s", sorted(heard), newest.run_id)
+def _newest(ongoing: dict[str, Announcement]) -> Announcement:
+    newest = max(ongoing.values(), key=lambda one: one.order)
+    if len(ongoing) > 1:
+        LOG.warning("many_runs_of_one_plan runs=%s joined=%s", sorted(ongoing), newest.run_id)
     return newest
 
 
-def _log_oddities(one: Announcement, clock: Clock, *, can_join: bool) -> None:
+def _log_problems(one: Announcement, clock: Clock, *, can_join: bool) -> None:
     if not can_join:
         LOG.error("run_not_joined run=%s: its folder here holds another run of that id", one.run_id)
-    skew_ns = clock.wall_ns() - one.said_wall_ns
+    skew_ns = clock.wall_ns() - one.sent_wall_ns
     if abs(skew_ns) > MAX_CLOCK_SKEW_NS:
         LOG.error(
-            "clocks_differ run=%s seconds=%.1f: what is recorded here is that much off its seconds",
+            "clocks_differ run=%s seconds=%.1f: the records of this host are shifted by that much",
             one.run_id,
             skew_ns / SECOND_NS,
         )
 
 
-# --- The runs that a host which only probes has joined: a folder each, in one home, with a bound on all
-# of them.
-# Such a folder has a `phases.jsonl` from the beginning; one that was made by `--run-id` never has.
-
-
 @dataclass(frozen=True, slots=True)
 class JoinedRuns:
-    """Folders by their run's start, those of one plan."""
+    """The runs of one plan that a probe host has joined: a folder each in `home`, with a bound on all.
+
+    The folder of a joined run has a `phases.jsonl` from the beginning; that of `--run-id` never has one.
+    """
 
     home: Path
     plan: str
@@ -95,7 +92,7 @@ class JoinedRuns:
         return RunFolder(self.home / f"{self.plan}-{run_id}")
 
     def joined(self) -> list[tuple[RunFolder, Run]]:
-        """Return what was joined here, the newest last; what cannot be read is left out."""
+        """Return the joined runs, the newest last; unreadable folders are left out."""
         found = []
         for path in self.home.glob(f"{self.plan}-*/phases.jsonl"):
             folder = RunFolder(path.parent)
@@ -105,7 +102,7 @@ class JoinedRuns:
         return sorted(found, key=lambda each: (each[1].start_wall_ns, each[1].id))
 
     def unfinished(self, now_wall_ns: int) -> Run | None:
-        """Return the newest run where it was cut short, as by a reboot, and its end is not past."""
+        """Return the newest run if it was interrupted, as by a reboot, and its end is not past."""
         for folder, run in self.joined()[-1:]:
             end_k = _readable_phases(folder).end_k
             k = (now_wall_ns - run.start_wall_ns) // SECOND_NS
@@ -114,7 +111,7 @@ class JoinedRuns:
         return None
 
     def may_join(self, one: Announcement) -> bool:
-        """False where a folder holds another run of that id: two starts would be two grids of seconds."""
+        """False where the folder holds another run of that id: with another start, intervals differ."""
         folder = self.folder_of(one.run_id)
         if not folder.run_json.exists():
             return True
@@ -122,7 +119,7 @@ class JoinedRuns:
         return run is not None and (run.id, run.start_wall_ns) == (one.run_id, one.start_wall_ns)
 
     def trim(self, limit_bytes: int, keep: str) -> None:
-        """Remove the oldest folders, sent or not, until the rest fit the limit; never that of run `keep`."""
+        """Remove the oldest folders, shipped or not, until the others fit the limit; never that of `keep`."""
         others = [(folder, run) for folder, run in self.joined() if run.id != keep]
         sizes = [_size(folder.path) for folder, _ in others]
         total = sum(sizes)
@@ -144,7 +141,7 @@ def _readable_run(folder: RunFolder) -> Run | None:
 
 def _readable_phases(folder: RunFolder) -> Phases:
     try:
-        return PhaseFile(folder.phases).poll()
+        return read_phases(folder.phases)
     except RunFolderError as error:
         LOG.warning("phases_not_read error=%s", error)
         return Phases()

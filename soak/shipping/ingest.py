@@ -1,4 +1,4 @@
-"""Write journal lines from other hosts into a run's journal: validated, in order, each record once."""
+"""Write journal lines from other hosts into the journal of a run: validated, in order, each record once."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from soak.store.journal.writer import DRIVE_ERRORS, JournalWriter
 from soak.store.run_folder import RunFolder, read_run, read_sender_id
 from soak.store.samples_topic import ShippedLine
 
-LOG = logging.getLogger("soak.shipping.ingest")
+LOG = logging.getLogger(__name__)
 MAX_SOURCES = 10_000
-MAX_AHEAD_SECONDS = 7200  # of this host's clock: who reads a run has room for each second of it
-MAX_COLUMNS_LINES = 8  # columns lines of a source held, the newest
-IDLE_NS = 60 * SECOND_NS  # then a source's files are closed
-_SAME_HOST_NAME = "two hosts are called alike"
+MAX_AHEAD_SECONDS = 7200  # of this host's clock: readers of a run allocate room for each interval
+MAX_COLUMNS_LINES = 8  # of a source, the newest
+IDLE_NS = 60 * SECOND_NS  # then the files of a source are closed
+_SAME_HOST_NAME = "two hosts have the same name"
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}@[A-Za-z0-9.-]{1,100}")
 
 
 @dataclass(slots=True)
 class _Source:
-    """One source as far as it was written here."""
+    """The state of one source of another host."""
 
-    last: tuple[int, int] = (-1, -1)  # incarnation and second of the newest record
-    sender: str = ""  # whose records these are, as far as this process took any
-    since_k: int = 0  # the first of them
+    last: tuple[int, int] = (-1, -1)  # epoch and interval of the newest record
+    sender: str = ""  # of the newest records, as far as this process wrote any
+    since_k: int = 0  # the first interval from that sender
     columns: dict[str, Columns] = field(default_factory=dict)  # by id, the newest last
     writer: JournalWriter | None = None
     written_id: str = ""  # of the newest columns line that the writer has
@@ -44,7 +44,7 @@ class _Source:
 
 
 class Ingest:
-    """Writes lines of other hosts' sources; what is here already, or belongs to this host, is left out."""
+    """Writes the lines of other hosts; skips records that are here already and those of this host."""
 
     def __init__(self, folder: RunFolder, clock: Clock, host: str) -> None:
         self._folder = folder
@@ -54,76 +54,75 @@ class Ingest:
         self._own_sender = ""
         self._phase_file = PhaseFile(folder.phases)
         self._sources: dict[str, _Source] = {}
-        self._waiting: deque[ShippedLine] = deque()  # of the batch in hand
-        self._errors = Once()
-        self._has_lost = False  # what a disk did not take until the end
+        self._pending: deque[ShippedLine] = deque()
+        self._failures = Once()
+        self._has_lost = False  # a writer was closed before the drive took all of its lines
         self.records = 0
         self.refused = 0
 
     @property
     def is_behind(self) -> bool:
-        """True while lines wait in memory because the disk does not take them."""
+        """True while lines wait in memory because the drive does not take them."""
         writers = (source.writer for source in self._sources.values())
-        waits = any(writer.is_behind for writer in writers if writer)
-        return bool(self._waiting) or waits or self._has_lost
+        is_waiting = any(writer.is_behind for writer in writers if writer)
+        return bool(self._pending) or is_waiting or self._has_lost
 
-    def take(self, lines: Sequence[ShippedLine]) -> None:
-        """Write these lines, after what waits; look at `is_behind`."""
-        self._waiting += lines
+    def write(self, lines: Sequence[ShippedLine]) -> None:
+        """Write these lines after the pending ones; if the drive is full, `is_behind` is true."""
+        self._pending += lines
         try:
-            while self._waiting:
-                self._take(self._waiting[0])
-                self._waiting.popleft()
+            while self._pending:
+                self._process(self._pending[0])
+                self._pending.popleft()
         except OSError as error:
             if error.errno not in DRIVE_ERRORS:
                 raise
-            if self._errors.is_new(str(error)):
-                LOG.warning(
-                    "journal_not_opened waiting_lines=%d error=%s", len(self._waiting), error
-                )
+            if self._failures.is_new(str(error)):
+                pending = len(self._pending)
+                LOG.warning("journal_not_opened waiting_lines=%d error=%s", pending, error)
         else:
-            self._errors.clear()
-        self._look_after_writers()
+            self._failures.clear()
+        self._retry_or_close_writers()
 
     def close(self) -> None:
         for source in self._sources.values():
             self._close(source)
 
     def samples(self) -> list[tuple[Column, float]]:
-        """Return what the page for Prometheus shows."""
+        """Return the values of the Prometheus page."""
         return [
             (Column("receive_records_total", (), "records"), float(self.records)),
             (Column("receive_refused_lines_total", (), "lines"), float(self.refused)),
             (Column("receive_sources", (), "sources"), float(len(self._sources))),
         ]
 
-    def _take(self, line: ShippedLine) -> None:
-        if line.source.endswith(f"@{self._host}"):  # this host's own: its journal is the truth
-            if line.sender not in ("", self._own()):
+    def _process(self, line: ShippedLine) -> None:
+        if line.source.endswith(f"@{self._host}"):  # the journal of this host has it already
+            if line.sender not in ("", self._own_sender_id()):
                 self._refuse(line, _SAME_HOST_NAME)
             return
         source = self._sources.get(line.source)
         if source is None and (
             not _SOURCE.fullmatch(line.source) or len(self._sources) >= MAX_SOURCES
         ):
-            self._refuse(line, "no name of a source")
+            self._refuse(line, "not the name of a source")
             return
         try:
             found = decode(line.raw)
         except (DamagedLineError, JournalError) as error:
             self._refuse(line, str(error))
             return
-        source = source or self._begun(line.source)
+        source = source or self._restored(line.source)
         if isinstance(found, Columns):
-            self._columns(line.source, source, found)
+            self._process_columns(line.source, source, found)
         elif isinstance(found, End):
-            self._end(line.source, source, found.epoch)
+            self._process_end(line.source, source, found.epoch)
         else:
-            self._record(line, source, found)
+            self._process_record(line, source, found)
 
-    def _columns(self, name: str, source: _Source, columns: Columns) -> None:
-        """Write columns when they come, not with their first record: the place on the topic moves on."""
-        if columns.id == next(reversed(source.columns), ""):  # they are repeated now and then
+    def _process_columns(self, name: str, source: _Source, columns: Columns) -> None:
+        """Write columns at once, not with their first record: the offset on the topic moves past them."""
+        if columns.id == next(reversed(source.columns), ""):  # the sender repeats them
             return
         self._write_columns(name, source, columns)
         source.columns.pop(columns.id, None)
@@ -131,39 +130,43 @@ class Ingest:
         if len(source.columns) > MAX_COLUMNS_LINES:
             del source.columns[next(iter(source.columns))]
 
-    def _record(self, line: ShippedLine, source: _Source, record: Record) -> None:
+    def _process_record(self, line: ShippedLine, source: _Source, record: Record) -> None:
+        is_other_sender = source.sender != "" and line.sender not in ("", source.sender)
         if (record.epoch, record.k) <= source.last:
-            if _is_from_another_host(line, source, record):
+            # A repeated record is not newer than the last one; after a change of the sender, it is older
+            # than the first record of the present sender.
+            if record.k > source.last[1] or (is_other_sender and record.k >= source.since_k):
                 self._refuse(line, _SAME_HOST_NAME)
             return
-        columns = source.columns.get(record.columns_id)
-        if columns is None or len(columns.columns) != len(record.values):
-            self._refuse(line, f"no columns line {record.columns_id}")
-            return
-        if (
-            record.epoch == source.last[0]
-            and source.sender
-            and line.sender not in ("", source.sender)
-        ):
-            self._refuse(line, _SAME_HOST_NAME)
-            return
-        own_k = (self._clock.wall_ns() - self._start_wall_ns) // SECOND_NS
-        if not 0 <= record.k <= own_k + MAX_AHEAD_SECONDS:
-            self._refuse(line, f"its second {record.k} is none of the run by now: a clock is wrong")
+        reason = self._reason_to_refuse(source, record, is_other_sender=is_other_sender)
+        if reason:
+            self._refuse(line, reason)
             return
         end_k = self._phase_file.poll().end_k
-        if end_k is not None and record.k >= end_k:  # it goes on, and the run does not
-            self._end(line.source, source, source.last[0])
+        if end_k is not None and record.k >= end_k:  # the source goes on after the end of the run
+            self._process_end(line.source, source, source.last[0])
             return
         if source.writer is None or record.columns_id != source.written_id:
-            self._write_columns(line.source, source, columns)
+            self._write_columns(line.source, source, source.columns[record.columns_id])
         self._writer(line.source, source).copy(record)
         source.last = (record.epoch, record.k)
         if line.sender and line.sender != source.sender:
             source.sender, source.since_k = line.sender, record.k
         self.records += 1
 
-    def _end(self, name: str, source: _Source, epoch: int) -> None:
+    def _reason_to_refuse(self, source: _Source, record: Record, *, is_other_sender: bool) -> str:
+        """Return why a new record cannot be written; "" if it can."""
+        columns = source.columns.get(record.columns_id)
+        if columns is None or len(columns.columns) != len(record.values):
+            return f"no columns line {record.columns_id}"
+        if record.epoch == source.last[0] and is_other_sender:
+            return _SAME_HOST_NAME
+        own_k = (self._clock.wall_ns() - self._start_wall_ns) // SECOND_NS
+        if not 0 <= record.k <= own_k + MAX_AHEAD_SECONDS:
+            return f"its interval {record.k} is not within the run so far: check the clocks of both hosts"
+        return ""
+
+    def _process_end(self, name: str, source: _Source, epoch: int) -> None:
         if epoch > source.ended_epoch and epoch == source.last[0]:
             self._writer(name, source).copy(End(epoch))
             source.ended_epoch = epoch
@@ -172,8 +175,8 @@ class Ingest:
         self._writer(name, source).copy(columns)
         source.written_id = columns.id
 
-    def _begun(self, name: str) -> _Source:
-        """Return a source as an earlier process left it here."""
+    def _restored(self, name: str) -> _Source:
+        """Return the state of a source from its journal here, as an earlier process left it."""
         source = _Source()
         journal = self._folder.journal
         if segments(journal / name):
@@ -187,15 +190,15 @@ class Ingest:
         return self._sources.setdefault(name, source)
 
     def _writer(self, name: str, source: _Source) -> JournalWriter:
-        """Return what writes a source; it has the source's lock, once there is something to write."""
+        """Return the writer of a source, which is opened, and takes the lock, with the first line."""
         if source.writer is None:
             source.writer = JournalWriter(self._folder.journal / name, self._clock).open()
             source.written_id = ""
         source.written_ns = self._clock.mono_ns()
         return source.writer
 
-    def _look_after_writers(self) -> None:
-        """Try again what the disk did not take; close what has been idle: a source holds descriptors."""
+    def _retry_or_close_writers(self) -> None:
+        """Retry lines that the drive did not take; close idle writers, which hold descriptors."""
         now_ns = self._clock.mono_ns()
         for source in self._sources.values():
             if source.writer is not None and source.writer.is_behind:
@@ -209,22 +212,14 @@ class Ingest:
             self._has_lost |= source.writer.is_behind
             source.writer = None
 
-    def _own(self) -> str:
-        if not self._own_sender:  # it may begin to ship after us
+    def _own_sender_id(self) -> str:
+        if not self._own_sender:  # this host may begin to ship later
             self._own_sender = read_sender_id(self._folder)
         return self._own_sender
 
-    def _refuse(self, line: ShippedLine, why: str) -> None:
+    def _refuse(self, line: ShippedLine, reason: str) -> None:
         self.refused += 1
         if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
-            LOG.warning("line_refused n=%d source=%.100r why=%s", self.refused, line.source, why)
-
-
-def _is_from_another_host(line: ShippedLine, source: _Source, record: Record) -> bool:
-    """Return whether a record that looks like one of the past cannot be: a second one of that name sent it.
-
-    What is sent twice is of no later second than the newest; where another folder than the newest one
-    sent it, of none since that one began.
-    """
-    is_other = source.sender != "" and line.sender not in ("", source.sender)
-    return record.k > source.last[1] or (is_other and record.k >= source.since_k)
+            LOG.warning(
+                "line_refused n=%d source=%.100r reason=%s", self.refused, line.source, reason
+            )

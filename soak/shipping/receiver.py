@@ -1,6 +1,6 @@
 """The receiving daemon: write the records that other hosts shipped into the journal of the run.
 
-It says meanwhile which run that is, so that hosts which only probe can join it.
+Meanwhile it announces the run, so that probe hosts can join it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from soak.store.run_announcements import AnnouncementWriter
 from soak.store.run_folder import Run, RunFolder, read_plan, read_run
 from soak.store.samples_topic import SamplesReader, ShippedLine
 
-LOG = logging.getLogger("soak.shipping.receiver")
-BATCH = 1000
+LOG = logging.getLogger(__name__)
+MAX_LINES = 1000  # of one poll
 POLL_SECONDS = 0.5
-KEEP_NS = 5 * SECOND_NS
-SILENCE_NS = 60 * SECOND_NS
-OPEN_BACKOFF = Backoff(SECOND_NS, 30 * SECOND_NS)
+STORE_PERIOD_NS = 5 * SECOND_NS
+REOPEN_NS = 60 * SECOND_NS
+"""A silent topic is opened again: the client does not report that a topic was deleted."""
+OPEN_BACKOFF = Backoff(max_ns=30 * SECOND_NS)
 
 
 class LineSource(Protocol):
@@ -43,7 +44,7 @@ class LineSource(Protocol):
 
     def open(self) -> None: ...
     def ends(self, partitions: Iterable[int]) -> dict[int, int]: ...
-    def take(self, limit: int, timeout_seconds: float) -> list[ShippedLine]: ...
+    def poll(self, limit: int, timeout_seconds: float) -> list[ShippedLine]: ...
 
 
 def run(
@@ -52,14 +53,14 @@ def run(
     clock: Clock,
     *,
     is_once: bool = False,
-    tell: Callable[[int], None] = lambda _: None,
+    report: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Take what comes until `stop`, or with `is_once` what is there now; return the exit code.
+    """Receive until `stop`, or with `is_once` what the topic holds now; return the exit code.
 
-    With `is_once`, `tell` gets how many records were taken.
+    With `is_once`, `report` gets the number of received records.
 
     Raises:
-        SoakError: no run folder, or another process receives into it.
+        SoakError: this is no run folder, or another process receives into it.
         BrokerError: with `is_once`, the cluster does not answer.
     """
     folder = RunFolder(run_dir)
@@ -70,82 +71,79 @@ def run(
     page = open_page(folder, plan, known, "receive", clock)
     manager = notifier()
     with file_lock(folder.path / "receive.lock", "the receiving of this run"):
-        intake = Ingest(folder, clock, host_name())
-        offsets = OffsetFile(folder.path / "receive.json", plan.ship.topic, clock)
-        reader = SamplesReader(plan.ship, known.id, known.start_wall_ns, offsets.kept(), clock)
+        ingest = Ingest(folder, clock, host_name())
+        stored = OffsetFile(folder.path / "receive.json", plan.ship.topic, clock)
+        reader = SamplesReader(plan.ship, known.id, known.start_wall_ns, stored.read(), clock)
         manager.ready()
         try:
             if is_once:
                 reader.open()
-                receive_available(reader, intake, stop, plan.ship.timeout, clock)
+                receive_available(reader, ingest, stop, plan.ship.timeout, clock)
             else:
-                announcing = _announcing(folder, plan.ship, known, clock)
-                for _ in receive_until_stop(reader, intake, stop, manager, clock):
-                    announcing.poll()
-                    if not intake.is_behind:
-                        offsets.keep(reader.offsets)
-                    page.show([*intake.samples(), *_skipped(reader)])
-                announcing.close()
+                announcer = _announcer(folder, plan.ship, known, clock)
+                for _ in receive_until_stop(reader, ingest, stop, manager, clock):
+                    announcer.poll()
+                    if not ingest.is_behind:
+                        stored.update(reader.offsets)
+                    page.show([*ingest.samples(), *_skipped(reader)])
+                announcer.close()
         finally:
             manager.stopping()
-            intake.close()
+            ingest.close()
             reader.close()
-        if intake.is_behind:
-            LOG.error("lines_not_written: they are read again by the next process")
+        if ingest.is_behind:
+            LOG.error("lines_not_written: the next process reads them again")
             return 1
-        offsets.keep_now(reader.offsets)
+        stored.write(reader.offsets)
     if is_once:
-        tell(intake.records)
+        report(ingest.records)
     return 0
 
 
-def _announcing(folder: RunFolder, ship: Ship, run: Run, clock: Clock) -> RunAnnouncer:
-    grid, voice = grid_of(folder, run, clock), AnnouncementWriter(ship, clock)
-    return RunAnnouncer(voice, run, PhaseFile(folder.phases), grid, clock)
+def _announcer(folder: RunFolder, ship: Ship, run: Run, clock: Clock) -> RunAnnouncer:
+    grid, target = grid_of(folder, run, clock), AnnouncementWriter(ship, clock)
+    return RunAnnouncer(target, run, PhaseFile(folder.phases), grid, clock)
 
 
 def receive_until_stop(
-    reader: LineSource, intake: Ingest, stop: threading.Event, manager: Notifier, clock: Clock
+    reader: LineSource, ingest: Ingest, stop: threading.Event, manager: Notifier, clock: Clock
 ) -> Iterator[None]:
-    """Take what comes until told to stop, and yield after each look.
-
-    The client does not say that a topic was deleted, so after a minute of silence it is opened anew.
-    """
-    is_open = _open_until_stop(reader, stop, manager)
+    """Write the lines that arrive until `stop`, and yield after each poll."""
+    is_open = _open(reader, stop, manager)
     heard, heard_ns = dict(reader.offsets), clock.mono_ns()
     while is_open and not stop.is_set():
         manager.alive()
-        _receive_batch(reader, intake, stop)
+        _receive(reader, ingest, stop)
         yield
         if reader.offsets != heard:
             heard, heard_ns = dict(reader.offsets), clock.mono_ns()
-        elif clock.mono_ns() - heard_ns >= SILENCE_NS:
-            is_open = _open_until_stop(reader, stop, manager)
+        elif clock.mono_ns() - heard_ns >= REOPEN_NS:
+            is_open = _open(reader, stop, manager)
             heard, heard_ns = dict(reader.offsets), clock.mono_ns()
 
 
-def _receive_batch(reader: LineSource, intake: Ingest, stop: threading.Event) -> None:
-    """Write what has come; while the disk takes nothing, lines wait on the topic."""
-    if intake.is_behind:
+def _receive(reader: LineSource, ingest: Ingest, stop: threading.Event) -> None:
+    """Write the lines of one poll; while the disk is full, further lines stay on the topic."""
+    if ingest.is_behind:
         stop.wait(POLL_SECONDS)
-        intake.take(())
+        ingest.write(())
     else:
-        intake.take(reader.take(BATCH, POLL_SECONDS))
+        ingest.write(reader.poll(MAX_LINES, POLL_SECONDS))
 
 
 def _skipped(reader: SamplesReader) -> list[tuple[Column, float]]:
     return [(Column("receive_skipped_offsets_total", (), "messages"), float(reader.skipped))]
 
 
-def _open_until_stop(reader: LineSource, stop: threading.Event, manager: Notifier) -> bool:
-    """Try until the cluster answers; False when told to stop before."""
+def _open(reader: LineSource, stop: threading.Event, manager: Notifier) -> bool:
+    """Try until the cluster answers; return False when `stop` comes first."""
     failures = 0
     while not stop.is_set():
         manager.alive()
         try:
             reader.open()
         except BrokerError as error:
-            LOG.warning("receiving_put_off error=%s", error)
+            LOG.warning("receiving_delayed error=%s", error)
             manager.alive()
             failures += 1
             stop.wait(OPEN_BACKOFF.wait_ns(failures) / SECOND_NS)
@@ -155,58 +153,55 @@ def _open_until_stop(reader: LineSource, stop: threading.Event, manager: Notifie
 
 
 def receive_available(
-    reader: LineSource, intake: Ingest, stop: threading.Event, patience_ns: int, clock: Clock
+    reader: LineSource, ingest: Ingest, stop: threading.Event, patience_ns: int, clock: Clock
 ) -> None:
-    """Take what was there at the beginning, or until nothing has come for so long.
+    """Write the lines that the topic holds now; give up when none has come for `patience_ns`.
 
-    The last offset need not be that of a message (a transaction's end has one, too), and retention may
-    be faster than we are.
+    The last offset need not be that of a message: it may end a transaction, and retention may delete faster
+    than this process reads.
     """
     ends = reader.ends(reader.offsets)
     limit_ns = clock.mono_ns() + patience_ns
     while not stop.is_set() and any(reader.offsets[at] < end for at, end in ends.items()):
         before = dict(reader.offsets)
-        _receive_batch(reader, intake, stop)
+        _receive(reader, ingest, stop)
         if reader.offsets != before:
             limit_ns = clock.mono_ns() + patience_ns
         elif clock.mono_ns() >= limit_ns:
-            LOG.warning("nothing_comes_any_more offsets=%s ends=%s", before, ends)
+            LOG.warning("no_more_lines offsets=%s ends=%s", before, ends)
             return
 
 
 class OffsetFile:
-    """Keeps from where on the topic is to be read: what was kept lies before what is on this disk."""
+    """Stores from which offsets the next process reads: all lines before them are on this drive."""
 
     def __init__(self, path: Path, topic: str, clock: Clock) -> None:
         self._path = path
         self._topic = topic
         self._clock = clock
         self._noted: dict[int, int] = {}
-        self._kept_ns = clock.mono_ns()
+        self._stored_ns = clock.mono_ns()
 
-    def kept(self) -> dict[int, int]:
-        """Return the offsets of an earlier process, by partition; none when there are none to be read."""
+    def read(self) -> dict[int, int]:
+        """Return the stored offsets by partition; none where the file is missing or damaged."""
         try:
             found = json.loads(self._path.read_text())
             return {int(at): int(offset) for at, offset in found[self._topic].items()}
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             return {}
 
-    def keep(self, offsets: dict[int, int]) -> None:
-        """Every few seconds keep what was noted the last time: by now the drive has those lines."""
-        if self._clock.mono_ns() - self._kept_ns >= KEEP_NS:
-            self._write(self._noted)
+    def update(self, offsets: dict[int, int]) -> None:
+        """Every few seconds store the offsets of the time before: by now their lines are on the drive."""
+        if self._clock.mono_ns() - self._stored_ns >= STORE_PERIOD_NS:
+            self.write(self._noted)
             self._noted = dict(offsets)
-            self._kept_ns = self._clock.mono_ns()
+            self._stored_ns = self._clock.mono_ns()
 
-    def keep_now(self, offsets: dict[int, int]) -> None:
-        """Keep the last ones, when the journals are closed."""
-        self._write(dict(offsets))
-
-    def _write(self, offsets: dict[int, int]) -> None:
-        if not offsets or offsets == self.kept():
+    def write(self, offsets: dict[int, int]) -> None:
+        """Store these offsets at once: the journals are closed."""
+        if not offsets or offsets == self.read():
             return
         try:
             write_atomically(self._path, json.dumps({self._topic: offsets}) + "\n")
-        except OSError as error:  # what came since is read again after a restart, and written once
-            LOG.warning("offsets_not_kept error=%s", error)
+        except OSError as error:  # the next process reads the newer lines again and skips them
+            LOG.warning("offsets_not_stored error=%s", error)

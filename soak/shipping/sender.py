@@ -1,4 +1,8 @@
-"""The shipping daemon: send the journal lines of this host to the samples topic, from a stored position on."""
+"""The shipping daemon: send the journal lines of this host to the samples topic, from a stored position on.
+
+The journal is the buffer. While the cluster is unreachable, lines wait on disk, and no probe waits for this
+process. A position is stored only after the cluster has taken all lines before it.
+"""
 
 from __future__ import annotations
 
@@ -27,51 +31,18 @@ from soak.store.run_announcements import AnnouncementReader
 from soak.store.run_folder import Run, RunFolder, ensure_sender_id, read_any_plan, read_run
 from soak.store.samples_topic import SamplesWriter, ShippedLine
 
-# --- The columns line that a source's next records refer to, sent again now and then.
-# A file begins with one, once an hour: without this, whoever comes when the topic has lost it could read
-# nothing of the source until the next.
-
-REPEAT_NS = 60 * SECOND_NS
-_MARK = b'{"t":"c"'
-
-
-class RepeatedColumns:
-    """Remembers the newest columns line of each source, and when one went last."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._begin_ns = clock.mono_ns()
-        self._newest: dict[str, bytes] = {}
-        self._sent_ns: dict[str, int] = {}
-
-    def due(self, source: str, path: Path, offset: int) -> list[ShippedLine]:
-        """Return the line that is to go before what a file has from `offset` on, if it is time for it."""
-        sent_ns = self._sent_ns.get(source, self._begin_ns)
-        if offset == 0 or self._clock.mono_ns() - sent_ns < REPEAT_NS:
-            return []
-        if source not in self._newest:  # an earlier process sent it
-            self.note(ShippedLine(source, raw.rstrip(b"\n")) for raw in lines(path, 0, offset))
-        return [ShippedLine(source, self._newest[source])] if source in self._newest else []
-
-    def note(self, sent: Iterable[ShippedLine]) -> None:
-        """Remember what went."""
-        for line in sent:
-            if line.raw.startswith(_MARK):
-                self._newest[line.source] = line.raw
-                self._sent_ns[line.source] = self._clock.mono_ns()
-
-
-# --- The shipping daemon: sends the lines of this host's journals to a Kafka topic, from a kept position on.
-# The journal is the buffer: while the cluster is away lines wait on disk, and nothing that samples waits for
-# this process. A position is kept only when the cluster has taken what lies before it.
-
-LOG = logging.getLogger("soak.shipping.sender")
-ROUND_SECONDS = 1.0
-SLICE_SECONDS = 5.0  # of a wait
+LOG = logging.getLogger(__name__)
+PERIOD_SECONDS = 1.0
+SLICE_SECONDS = 5.0  # of a wait: the watchdog is answered in between
 BATCH_BYTES = 2 * 2**20
-KEEP_NS = 5 * SECOND_NS  # a position is kept this often; what was sent after it is sent again
-SEND_BACKOFF = Backoff(SECOND_NS, 30 * SECOND_NS)
+STORE_PERIOD_NS = 5 * SECOND_NS  # lines that were sent after the stored position are sent again
+SEND_BACKOFF = Backoff(max_ns=30 * SECOND_NS)
 FINAL_SEND_NS = 10 * SECOND_NS
+REPEAT_NS = 60 * SECOND_NS
+_COLUMNS_PREFIX = b'{"t":"c"'
+
+Position = tuple[str, int]
+"""Name of a file and an offset in it."""
 
 
 class LineTarget(Protocol):
@@ -84,12 +55,12 @@ class LineTarget(Protocol):
 
 
 def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_following: bool = False) -> int:
-    """Ship until `stop`, then what is left, within bounds; return the exit code.
+    """Ship until `stop`, then the remaining lines within bounds; return the exit code.
 
-    With `is_following` the host joined its run as one that was announced, and hears here of its end.
+    With `is_following` the host has joined an announced run, and ends its recording with that run.
 
     Raises:
-        SoakError: no run folder, or another process ships it.
+        SoakError: this is no run folder, or another process ships it.
     """
     folder = RunFolder(run_dir)
     plan, known = read_any_plan(folder), read_run(folder)
@@ -103,32 +74,32 @@ def run(run_dir: Path, stop: threading.Event, clock: Clock, *, is_following: boo
         target = SamplesWriter(plan.ship, known.id, known.start_wall_ns, clock, sender)
         shipper = Shipper(folder, target, clock, host_name())
         buffer = plan.ship.buffer if isinstance(plan, ProbePlan) else None
-        following = _follower(folder, plan.ship, known, clock) if is_following else None
+        follower = _follower(folder, plan.ship, known, clock) if is_following else None
         wait_seconds = 0.0
         manager.ready()
-        while not _waited_until_stop(stop, wait_seconds, manager):
-            wait_seconds = shipper.round()
-            if following is not None:
-                following.poll()
+        while not _wait_for_stop(stop, wait_seconds, manager):
+            wait_seconds = shipper.send_batch()
+            if follower is not None:
+                follower.poll()
             if buffer is not None:
                 shipper.trim(buffer)
             page.show(shipper.samples())
         manager.stopping()
         shipper.finish(clock.mono_ns() + FINAL_SEND_NS)
         target.close()
-        if following is not None:
-            following.close()
+        if follower is not None:
+            follower.close()
     return 0
 
 
 def _follower(folder: RunFolder, ship: Ship, run: Run, clock: Clock) -> RunFollower:
-    listening = AnnouncementListener(AnnouncementReader(ship, clock), run.name, clock)
+    listener = AnnouncementListener(AnnouncementReader(ship, clock), run.name, clock)
     may_join = JoinedRuns(folder.path.parent, run.name).may_join
-    return RunFollower(folder, run, listening, may_join, grid_of(folder, run, clock), clock)
+    return RunFollower(folder, run, listener, may_join, grid_of(folder, run, clock), clock)
 
 
-def _waited_until_stop(stop: threading.Event, wait_seconds: float, manager: Notifier) -> bool:
-    """Wait, and return whether it was told to stop; the watchdog does not wait."""
+def _wait_for_stop(stop: threading.Event, wait_seconds: float, manager: Notifier) -> bool:
+    """Wait, answering the watchdog; return whether `stop` is set."""
     manager.alive()
     while wait_seconds > SLICE_SECONDS and not stop.wait(SLICE_SECONDS):
         manager.alive()
@@ -137,55 +108,69 @@ def _waited_until_stop(stop: threading.Event, wait_seconds: float, manager: Noti
 
 
 class Shipper:
-    """One round after the other over the journals of this host."""
+    """Sends the journals of this host, one batch after the other."""
 
-    def __init__(self, folder: RunFolder, target: LineTarget, clock: Clock, host: str) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        target: LineTarget,
+        clock: Clock,
+        host: str,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> None:
         self._folder = folder
         self._target = target
         self._clock = clock
         self._host = host
+        self._batch_bytes = batch_bytes
         self._path = folder.path / "ship.json"
-        self._places: dict[str, tuple[str, int]] | None = None  # file and offset, by source
-        self._columns = RepeatedColumns(clock)
-        self._kept_ns = 0
-        self._kept_text = ""
+        self._read_positions: dict[str, Position] | None = None  # by source
+        self._columns = _RepeatedColumns(clock)
+        self._stored_ns = 0
+        self._stored_text = ""
         self._retry = Retry(SEND_BACKOFF)
-        self._errors = Once()
+        self._failures = Once()
         self.sent_lines = 0
         self.dropped_bytes = 0
 
-    def round(self) -> float:
-        """Send a batch; return how long to wait before the next."""
-        batch, places = self._batch()
+    def send_batch(self) -> float:
+        """Send the next lines of all sources; return how many seconds to wait before the next batch."""
+        batch, positions = self._next_batch()
         if not batch:
-            self._keep()
-            return ROUND_SECONDS
+            self._store()
+            return PERIOD_SECONDS
         try:
             self._target.send(batch)
         except BrokerError as error:
-            return self._put_off(str(error))
+            if self._failures.is_new(str(error)):
+                waiting = self.waiting_bytes()
+                LOG.warning("shipping_delayed waiting_bytes=%d error=%s", waiting, error)
+            return self._retry.note_failure(self._clock.mono_ns()) / SECOND_NS
         if self._retry.is_failing:
-            LOG.info("shipping_again waiting_bytes=%d", self.waiting_bytes())
+            LOG.info("shipping_resumed waiting_bytes=%d", self.waiting_bytes())
         self._retry.note_success()
-        self._errors.clear()
+        self._failures.clear()
         self.sent_lines += len(batch)
         self._columns.note(batch)
-        self._known().update(places)
-        self._keep_now_and_then()
-        is_more = sum(len(line.raw) for line in batch) >= BATCH_BYTES
-        return 0.0 if is_more else ROUND_SECONDS
+        self._positions().update(positions)
+        if self._clock.mono_ns() - self._stored_ns >= STORE_PERIOD_NS:
+            self._store()
+        is_more = sum(len(line.raw) for line in batch) >= self._batch_bytes
+        return 0.0 if is_more else PERIOD_SECONDS
 
     def finish(self, until_ns: int) -> None:
-        """Send what is left, once more from the start of each batch that fails, until then."""
-        while self._clock.mono_ns() < until_ns and self._batch()[0] and not self._failed_round():
-            pass
-        self._keep()
+        """Send the remaining lines until a batch fails or the time is over, and store the position."""
+        while self._clock.mono_ns() < until_ns and self._next_batch()[0]:
+            self.send_batch()
+            if self._retry.is_failing:
+                break
+        self._store()
 
     def trim(self, limit_bytes: int) -> None:
-        """Delete the oldest files beyond so many bytes, whether they were sent or not; never the newest.
+        """Delete the oldest files beyond the limit, sent or not; never the newest of a source.
 
-        Those of one source go in their order, whatever a clock that was set made of their times: behind
-        a gap nothing would be found again.
+        The files of one source are deleted in order of their numbers, whatever a clock that was set did to
+        their times: no reader gets past a gap in the numbers.
         """
         files = [
             [(path.stat(), path) for path in segments(self._folder.journal / source)]
@@ -200,11 +185,11 @@ class Shipper:
                 total -= status.st_size
 
     def waiting_bytes(self) -> int:
-        """Return how much is on disk and was not taken yet."""
-        return _unsent_bytes(self._folder, self._sources(), self._known())
+        """Return the size of the lines on disk that the cluster has not taken yet."""
+        return _unsent_bytes(self._folder, self._sources(), self._positions())
 
     def samples(self) -> list[tuple[Column, float]]:
-        """Return what the page for Prometheus shows."""
+        """Return the values of the Prometheus page."""
         return [
             (Column("ship_sent_lines_total", (), "lines"), float(self.sent_lines)),
             (Column("ship_waiting_bytes", (), "bytes"), float(self.waiting_bytes())),
@@ -212,98 +197,111 @@ class Shipper:
             (Column("ship_too_large_lines_total", (), "lines"), float(self._target.too_large)),
         ]
 
-    def _failed_round(self) -> bool:
-        self.round()
-        return self._retry.is_failing
-
     def _sources(self) -> list[str]:
-        """Return the sources of this host: what came from another is not ours to send."""
         return _own_sources(self._folder, self._host)
 
-    def _batch(self) -> tuple[list[ShippedLine], dict[str, tuple[str, int]]]:
-        """Return the next lines of every source and where each will stand then."""
+    def _next_batch(self) -> tuple[list[ShippedLine], dict[str, Position]]:
+        """Return the next lines of every source, and the position of each after them."""
         batch: list[ShippedLine] = []
-        places: dict[str, tuple[str, int]] = {}
-        left = BATCH_BYTES
+        positions: dict[str, Position] = {}
+        room = self._batch_bytes
         for source in self._sources():
-            place = self._known().get(source, ("", 0))
-            for path in _files_from(self._folder.journal / source, place[0]):
-                if left <= 0:
+            position = self._positions().get(source, ("", 0))
+            for path in _files_from(self._folder.journal / source, position[0]):
+                if room <= 0:
                     break
-                begin = place[1] if path.name == place[0] else 0
-                text, is_more = _complete_lines(path, begin, left)
-                left -= len(text)
-                place = (path.name, begin + len(text))
+                begin = position[1] if path.name == position[0] else 0
+                text, is_more = _complete_lines(path, begin, room)
+                room -= len(text)
+                position = (path.name, begin + len(text))
                 if text:
                     batch += self._columns.due(source, path, begin)
                 batch += [ShippedLine(source, raw) for raw in text.split(b"\n")[:-1]]
                 if is_more:
                     break
-            places[source] = place
-        return batch, places
+            positions[source] = position
+        return batch, positions
 
-    def _known(self) -> dict[str, tuple[str, int]]:
-        if self._places is None:
-            self._places = _stored_positions(self._path)
-        return self._places
-
-    def _put_off(self, why: str) -> float:
-        if self._errors.is_new(why):
-            LOG.warning("shipping_put_off waiting_bytes=%d error=%s", self.waiting_bytes(), why)
-        return self._retry.note_failure(self._clock.mono_ns()) / SECOND_NS
+    def _positions(self) -> dict[str, Position]:
+        if self._read_positions is None:
+            self._read_positions = _stored_positions(self._path)
+        return self._read_positions
 
     def _note_dropped(self, path: Path, size: int) -> None:
         source = path.parent.name
-        name, offset = self._known().get(source, ("", 0))
+        name, offset = self._positions().get(source, ("", 0))
         lost = size - offset if path.name == name else size * (path.name > name)
         if lost:
             LOG.error("journal_dropped_unsent source=%s file=%s bytes=%d", source, path.name, lost)
             self.dropped_bytes += lost
 
-    def _keep_now_and_then(self) -> None:
-        if self._clock.mono_ns() - self._kept_ns >= KEEP_NS:
-            self._keep()
-
-    def _keep(self) -> None:
-        self._kept_ns = self._clock.mono_ns()
-        text = json.dumps(self._known()) + "\n"
-        if text == self._kept_text:
+    def _store(self) -> None:
+        self._stored_ns = self._clock.mono_ns()
+        text = json.dumps(self._positions()) + "\n"
+        if text == self._stored_text:
             return
         try:
             write_atomically(self._path, text)
-        except OSError as error:  # what was sent since is sent again after a restart
-            LOG.warning("position_not_kept error=%s", error)
+        except OSError as error:  # after a restart, lines since the last position are sent again
+            LOG.warning("position_not_stored error=%s", error)
         else:
-            self._kept_text = text
+            self._stored_text = text
+
+
+class _RepeatedColumns:
+    """Repeats the newest columns line of each source every minute.
+
+    A file begins with one, once an hour. Retention may delete it from the topic, and without it no reader
+    that comes later understands the records.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begin_ns = clock.mono_ns()
+        self._newest: dict[str, bytes] = {}
+        self._sent_ns: dict[str, int] = {}
+
+    def due(self, source: str, path: Path, offset: int) -> list[ShippedLine]:
+        """Return the line to repeat before the lines of a file from `offset` on, if it is due."""
+        sent_ns = self._sent_ns.get(source, self._begin_ns)
+        if offset == 0 or self._clock.mono_ns() - sent_ns < REPEAT_NS:
+            return []
+        if source not in self._newest:  # an earlier process sent it
+            self.note(ShippedLine(source, raw.rstrip(b"\n")) for raw in lines(path, 0, offset))
+        return [ShippedLine(source, self._newest[source])] if source in self._newest else []
+
+    def note(self, sent: Iterable[ShippedLine]) -> None:
+        """Remember the columns lines among those that were sent."""
+        for line in sent:
+            if line.raw.startswith(_COLUMNS_PREFIX):
+                self._newest[line.source] = line.raw
+                self._sent_ns[line.source] = self._clock.mono_ns()
 
 
 def has_unsent(folder: RunFolder, host: str) -> bool:
-    """True where an earlier process left something that the cluster has not taken."""
-    return (
-        _unsent_bytes(
-            folder, _own_sources(folder, host), _stored_positions(folder.path / "ship.json")
-        )
-        > 0
-    )
+    """True where an earlier process left lines that the cluster has not taken."""
+    positions = _stored_positions(folder.path / "ship.json")
+    return _unsent_bytes(folder, _own_sources(folder, host), positions) > 0
 
 
 def _own_sources(folder: RunFolder, host: str) -> list[str]:
+    """Return the sources of this host: those of other hosts were received, and are not sent on."""
     return [source for source in sources(folder.journal) if source.endswith(f"@{host}")]
 
 
 def _unsent_bytes(
-    folder: RunFolder, names: Iterable[str], places: Mapping[str, tuple[str, int]]
+    folder: RunFolder, names: Iterable[str], positions: Mapping[str, Position]
 ) -> int:
     total = 0
     for source in names:
-        name, offset = places.get(source, ("", 0))
+        name, offset = positions.get(source, ("", 0))
         for path in _files_from(folder.journal / source, name):
             total += path.stat().st_size - (offset if path.name == name else 0)
     return total
 
 
 def _files_from(folder: Path, name: str) -> list[Path]:
-    """Return a source's files from a known one on: by their numbers, as a run of weeks has hundreds."""
+    """Return the files of a source from a known one on, without listing a folder of hundreds of files."""
     known = folder / name
     if not name or not known.exists():  # deleted to make room
         return [path for path in segments(folder) if path.name >= name]
@@ -315,9 +313,9 @@ def _files_from(folder: Path, name: str) -> list[Path]:
 
 
 def _complete_lines(path: Path, begin: int, limit: int) -> tuple[bytes, bool]:
-    """Return what is complete from an offset on, and whether some of it may be left for the next time.
+    """Return the complete lines from an offset on, and whether there may be more of them.
 
-    A line longer than the limit is read whole. A torn line at the end of a file is not one.
+    A line longer than the limit is read whole. A torn line at the end of a file is left out.
     """
     with path.open("rb") as file:
         file.seek(begin)
@@ -328,8 +326,8 @@ def _complete_lines(path: Path, begin: int, limit: int) -> tuple[bytes, bool]:
     return whole, bool(whole) and len(text) >= limit
 
 
-def _stored_positions(path: Path) -> dict[str, tuple[str, int]]:
-    """Return the positions of an earlier process; none when there are none that can be read."""
+def _stored_positions(path: Path) -> dict[str, Position]:
+    """Return the positions of an earlier process; none where the file is missing or damaged."""
     try:
         found = json.loads(path.read_text())
         return {str(source): (str(name), int(at)) for source, (name, at) in found.items()}

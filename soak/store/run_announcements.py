@@ -23,66 +23,68 @@ from soak.core.retry import Once
 from soak.core.units import SECOND_NS
 from soak.store.samples_topic import MAX_MESSAGE_BYTES, SamplesClients
 
-LOG = logging.getLogger("soak.store.run_announcements")
+LOG = logging.getLogger(__name__)
 ANNOUNCE_PERIOD_NS = 5 * SECOND_NS
 JOIN_AHEAD_NS = 60 * SECOND_NS
-"""A run is joined when its first second is no further off: one of tomorrow ends none of today."""
+"""A run is joined at most this long before its first interval: a run of tomorrow must end none of today."""
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-"""An id becomes a part of topics' names and of a folder's."""
+"""An id becomes a part of topic names and of a folder name."""
 ANNOUNCEMENT_PARTITION = 0  # every topic has it
 ANNOUNCEMENT_HEADER = "announces"  # its value is the name of the plan
 MAX_ANNOUNCEMENTS = 1000
 _LAST_FLUSH_SECONDS = 2.0
-_ANNOUNCEMENT_PRODUCER = {"linger.ms": "0", "acks": "1"}  # it is said again soon
-_ANNOUNCEMENT_CONSUMER = {
+_PRODUCER = {"linger.ms": "0", "acks": "1"}  # a lost announcement is soon followed by another
+_CONSUMER = {
     "group.id": "soak-samples",  # never joined: the partition is assigned
     "enable.auto.commit": "false",
     "auto.offset.reset": "latest",
     "fetch.max.bytes": str(MAX_MESSAGE_BYTES),
     "queued.max.messages.kbytes": str(MAX_MESSAGE_BYTES // 1024),
 }
+_KEY_ON_TOPIC = {"sent_wall_ns": "said_wall_ns"}
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """One word of one run; its order among others is that of their starts."""
+    """The state of a run at one moment; runs are ordered by their start."""
 
     plan: str
     run_id: str
     start_wall_ns: int
     end_k: int | None  # None while it is not decided
     is_over: bool
-    said_wall_ns: int  # by the clock of who says it
+    sent_wall_ns: int  # by the clock of the sender
 
     @property
     def order(self) -> tuple[int, str]:
-        """Return what the newer of two runs has more of, the same on every host."""
+        """Return the sort key of a run: larger for the newer one, and the same on every host."""
         return self.start_wall_ns, self.run_id
 
-    def goes_on(self, now_wall_ns: int) -> bool:
-        """True from a minute before the first second to the last one, by the clock of who asks."""
+    def is_ongoing(self, now_wall_ns: int) -> bool:
+        """True from a minute before the first interval to the last one, by the clock of the caller."""
         k = (now_wall_ns - self.start_wall_ns) // SECOND_NS
         is_before_end = self.end_k is None or k < self.end_k
-        return (
-            not self.is_over and is_before_end and now_wall_ns >= self.start_wall_ns - JOIN_AHEAD_NS
-        )
+        has_begun = now_wall_ns >= self.start_wall_ns - JOIN_AHEAD_NS
+        return not self.is_over and is_before_end and has_begun
 
-    def to_text(self) -> str:
-        return json.dumps(asdict(self))
+    def to_json(self) -> str:
+        """Return the text that `parse_announcement` reads."""
+        return json.dumps({_KEY_ON_TOPIC.get(key, key): one for key, one in asdict(self).items()})
 
 
 def parse_announcement(text: bytes) -> Announcement:
-    """Return what was said; keys that this program does not know are left out.
+    """Return the announcement in a message; keys of later versions are ignored.
 
     Raises:
-        ValueError: it is no announcement, or one of a later form.
+        ValueError: it is none.
     """
     body = json.loads(text)
     try:
-        found = Announcement(**{key: body[key] for key in Announcement.__slots__})
+        fields = {key: body[_KEY_ON_TOPIC.get(key, key)] for key in Announcement.__slots__}
     except (TypeError, LookupError) as error:
         raise ValueError(f"no announcement: {error}") from error
-    numbers = (found.start_wall_ns, found.said_wall_ns, 0 if found.end_k is None else found.end_k)
+    found = Announcement(**fields)
+    numbers = (found.start_wall_ns, found.sent_wall_ns, 0 if found.end_k is None else found.end_k)
     is_typed = (
         all(isinstance(one, str) for one in (found.plan, found.run_id))
         and all(type(one) is int for one in numbers)
@@ -94,7 +96,7 @@ def parse_announcement(text: bytes) -> Announcement:
 
 
 class AnnouncementReader:
-    """Hears what is said from now on."""
+    """Reads the announcements that are sent from now on."""
 
     def __init__(self, ship: Ship, clock: Clock) -> None:
         self._ship = ship
@@ -103,18 +105,18 @@ class AnnouncementReader:
         self._refused = 0
 
     def open(self) -> None:
-        """Begin to listen, anew if need be.
+        """Start at the end of the partition, with a new client.
 
         Raises:
             BrokerError: the cluster does not answer.
         """
         self.close()
         self._clients.ensure_topic()
-        self._client = self._clients.made(confluent_kafka.Consumer, _ANNOUNCEMENT_CONSUMER)
+        self._client = self._clients.create(confluent_kafka.Consumer, _CONSUMER)
         self._client.assign([TopicPartition(self._ship.topic, ANNOUNCEMENT_PARTITION, OFFSET_END)])
 
-    def take(self, timeout_seconds: float) -> list[Announcement]:
-        """Return what was said since; while the cluster is away, nothing."""
+    def poll(self, timeout_seconds: float) -> list[Announcement]:
+        """Return the announcements since the last call; none while the cluster is unreachable."""
         found = []
         for message in self._client.consume(MAX_ANNOUNCEMENTS, timeout_seconds):
             if message.error() is None and ANNOUNCEMENT_HEADER in dict(message.headers() or ()):
@@ -136,50 +138,49 @@ class AnnouncementReader:
 
 
 class AnnouncementWriter:
-    """Says it and goes on at once; what the cluster does not take is said anew the next time."""
+    """Sends announcements without waiting; the next one replaces any that the cluster does not take."""
 
     def __init__(self, ship: Ship, clock: Clock) -> None:
         self._ship = ship
         self._clients = SamplesClients(ship, "soakd-announces", clock)
         self._client: Any = None
-        self._errors = Once()
+        self._failures = Once()
 
-    def say(self, announcement: Announcement) -> None:
-        """Send one; the topic must be there."""
+    def send(self, announcement: Announcement) -> None:
+        """Send one announcement; the topic must exist."""
         try:
             if self._client is None:
                 timeout = {"message.timeout.ms": str(self._ship.timeout // 10**6)}
-                self._client = self._clients.made(
-                    confluent_kafka.Producer, {**_ANNOUNCEMENT_PRODUCER, **timeout}
-                )
+                settings = {**_PRODUCER, **timeout}
+                self._client = self._clients.create(confluent_kafka.Producer, settings)
             self._client.produce(
                 self._ship.topic,
-                announcement.to_text().encode(),
+                announcement.to_json().encode(),
                 announcement.plan,
                 partition=ANNOUNCEMENT_PARTITION,
                 headers={ANNOUNCEMENT_HEADER: announcement.plan.encode()},
-                on_delivery=self._note,
+                on_delivery=self._note_delivery,
             )
             self._client.poll(0)
         except (KafkaException, BufferError) as error:
-            self._tell(error_text(error))
+            self._log_failure(error_text(error))
         except BrokerError as error:
-            self._tell(str(error))
+            self._log_failure(str(error))
 
     def close(self) -> None:
-        """Wait a moment for what is out, and give up the rest."""
+        """Wait shortly for the last announcement, then drop it."""
         if self._client is not None:
             self._client.flush(min(_LAST_FLUSH_SECONDS, self._ship.timeout / SECOND_NS))
             self._client.purge()
             self._client.poll(0)
             self._client = None
 
-    def _note(self, error: KafkaError | None, _message: object) -> None:
-        self._tell("" if error is None else self._clients.cause.or_else(error.str()))
+    def _note_delivery(self, error: KafkaError | None, _message: object) -> None:
+        if error is None:
+            self._failures.clear()
+        else:
+            self._log_failure(self._clients.cause.or_else(error.str()))
 
-    def _tell(self, why: str) -> None:
-        """Say each kind of trouble once, until it is over."""
-        if not why:
-            self._errors.clear()
-        elif self._errors.is_new(why):
-            LOG.warning("run_not_announced topic=%s error=%s", self._ship.topic, why)
+    def _log_failure(self, reason: str) -> None:
+        if self._failures.is_new(reason):
+            LOG.warning("run_not_announced topic=%s error=%s", self._ship.topic, reason)

@@ -81,15 +81,15 @@ class Main:
 
     def _receive(self) -> None:
         run, clock = self.run, self.clock
-        intake = Ingest(self.folder, clock, "main")
+        ingest = Ingest(self.folder, clock, "main")
         reader = SamplesReader(self._ship, run.id, run.start_wall_ns, {}, clock)
         grid = Grid.anchored(run.start_wall_ns, clock)
         voice = AnnouncementWriter(self._ship, clock)
         announcing = RunAnnouncer(voice, run, PhaseFile(self.folder.phases), grid, clock)
-        for _ in receive_until_stop(reader, intake, self._stop, notifier({}), clock):
+        for _ in receive_until_stop(reader, ingest, self._stop, notifier({}), clock):
             announcing.poll()
         announcing.close()
-        intake.close()
+        ingest.close()
         reader.close()
 
 
@@ -210,11 +210,11 @@ def test_who_receives_announces_its_run_until_it_is_told_to_stop(
     heard: list[Announcement] = []
 
     def has_heard(condition: Callable[[], bool]) -> bool:
-        heard.extend(runs.take(0.5))
+        heard.extend(runs.poll(0.5))
         return bool(heard) and condition()
 
     runs.open()
-    runs.take(3.0)  # its place is the end of now
+    runs.poll(3.0)  # its place is the end of now
     daemon = threading.Thread(target=receiver.run, args=(folder.path, stop, clock))
     daemon.start()
     until(lambda: has_heard(lambda: True), "a word")

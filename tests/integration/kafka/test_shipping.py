@@ -54,27 +54,27 @@ def test_nothing_is_lost_while_the_cluster_is_away(broker: Running, tmp_path: Pa
     clock, ship = SystemClock(), ship_to(broker, "soak.samples")
     host, writer = Host(here, SOURCE), SamplesWriter(ship, "r1", START_NS, SystemClock())
     shipper = Shipper(here, writer, clock, "b")
-    reader, intake = (
+    reader, ingest = (
         SamplesReader(ship, "r1", START_NS, {}, SystemClock()),
         Ingest(there, clock, "a"),
     )
 
     host.write(23)
-    shipper.round()
+    shipper.send_batch()
     reader.open()
     broker.stop()
     host.write(23)
-    away = shipper.round()
+    away = shipper.send_batch()
     behind = shipper.waiting_bytes()
     broker.restart()
     host.write(23)
     host.close(is_end=True)
     deadline_ns = clock.mono_ns() + LIMIT_NS
     while len(records_or_none(there)) < 69 and clock.mono_ns() < deadline_ns:
-        shipper.round()
-        intake.take(reader.take(1000, 0.5))
+        shipper.send_batch()
+        ingest.write(reader.poll(1000, 0.5))
     reader.close()
-    intake.close()
+    ingest.close()
     writer.close()
 
     assert behind > 0
@@ -96,20 +96,22 @@ def test_a_topic_of_many_runs_gives_each_its_own(broker: Running, tmp_path: Path
         host.write(23)
         for _ in range(2):  # a second shipper that knows of no position
             writer = SamplesWriter(ship, folder.path.name, START_NS, SystemClock())
-            Shipper(folder, writer, SystemClock(), f"host{at}").round()
+            Shipper(folder, writer, SystemClock(), f"host{at}").send_batch()
             (folder.path / "ship.json").unlink()
     there.plan.write_text(
         "name: x\nbroker: {kafka: {bootstrap_servers: 'h:9'}}\n"
         f"ship: {{bootstrap_servers: '{ship.bootstrap_servers}', topic: fleet}}\n"
     )
 
-    told: list[int] = []
+    received: list[int] = []
     codes = [
-        receiver.run(there.path, threading.Event(), SystemClock(), is_once=True, tell=told.append)
+        receiver.run(
+            there.path, threading.Event(), SystemClock(), is_once=True, report=received.append
+        )
         for _ in range(2)
     ]
 
-    assert (codes, told) == ([0, 0], [23, 0])
+    assert (codes, received) == ([0, 0], [23, 0])
     assert sources(there.journal) == ["probe@host0"]
     assert records(there, "probe@host0") == records(hosts[0], "probe@host0")
 
@@ -125,7 +127,7 @@ def test_a_line_that_the_cluster_refuses_for_good_holds_up_no_other(broker: Runn
     ends = reader.ends(reader.offsets)
     found: list[ShippedLine] = []
     while any(reader.offsets[at] < end for at, end in ends.items()):
-        found += reader.take(10, 0.5)
+        found += reader.poll(10, 0.5)
     reader.close()
     writer.close()
 
@@ -154,7 +156,7 @@ def test_a_topic_with_a_small_limit_takes_all_lines_that_fit(broker: Running) ->
     reader.open()
     found: list[ShippedLine] = []
     while reader.offsets != reader.ends(reader.offsets):
-        found += reader.take(1000, 0.5)
+        found += reader.poll(1000, 0.5)
     reader.close()
 
     assert writer.too_large == 1
@@ -178,7 +180,7 @@ def test_a_place_that_the_topic_has_no_more_moves_to_its_oldest(
     reader.open()
     found: list[ShippedLine] = []
     while reader.offsets != reader.ends(reader.offsets):
-        found += reader.take(1000, 0.5)
+        found += reader.poll(1000, 0.5)
     reader.close()
 
     assert [line.raw for line in found] == [b"%d" % at for at in range(10, 23)]
@@ -212,7 +214,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(broker: Running) 
     ends = reader.ends(reader.offsets)
     found: list[ShippedLine] = []
     while any(reader.offsets[at] < end for at, end in ends.items()):
-        found += reader.take(1000, 0.5)
+        found += reader.poll(1000, 0.5)
     reader.close()
 
     assert [line.raw for line in found] == [b"%d" % at for at in range(23)]
@@ -252,16 +254,16 @@ def test_a_host_that_only_probes_ships_what_it_records(broker: Running, tmp_path
         process.terminate()
         process.wait(60)
 
-    reader, intake = (
+    reader, ingest = (
         SamplesReader(ship, "r1", START_NS, {}, SystemClock()),
         Ingest(there, SystemClock(), "a"),
     )
     reader.open()
     ends = reader.ends(reader.offsets)
     while any(reader.offsets[at] < end for at, end in ends.items()):
-        intake.take(reader.take(1000, 0.5))
+        ingest.write(reader.poll(1000, 0.5))
     reader.close()
-    intake.close()
+    ingest.close()
     assert process.returncode == 0
     assert records(there, source) == records(folder, source)
     assert b'"t":"end"' in b"".join(

@@ -1,10 +1,9 @@
-"""What is said of a run on the topic: whole or refused, and when it is a run that one can join."""
+"""Announcements of a run: their form, when they are sent, and when a probe host ends with its run."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -22,16 +21,17 @@ from soak.shipping.announcements import (
 )
 from soak.store.run_announcements import Announcement, parse_announcement
 from soak.store.run_folder import Run, RunFolder
+from tests.support.announced_runs import START_NS, FakeAnnouncements, announcement
 from tests.support.fakes import FakeClock
-from tests.support.spoken_runs import START_NS, SpokenRuns, word
 
 
-def test_what_is_said_comes_back() -> None:
-    """A key of a later program is no reason to refuse the rest."""
-    said = word(end_k=23)
+def test_an_announcement_survives_the_topic() -> None:
+    """Keys of later versions are ignored, and the keys of earlier ones are still the same."""
+    sent = announcement(end_k=23)
+    body = json.loads(sent.to_json())
 
-    assert parse_announcement(said.to_text().encode()) == said
-    assert parse_announcement(json.dumps({**asdict(said), "colour": "red"}).encode()) == said
+    assert parse_announcement(json.dumps({**body, "colour": "red"}).encode()) == sent
+    assert list(body) == ["plan", "run_id", "start_wall_ns", "end_k", "is_over", "said_wall_ns"]
 
 
 @pytest.mark.parametrize(
@@ -48,23 +48,23 @@ def test_what_is_said_comes_back() -> None:
         {"is_over": 1},
     ],
 )
-def test_what_is_of_no_such_form_is_refused(changed: dict[str, object]) -> None:
-    """Anybody may write to a topic, and an id becomes a folder's name."""
-    text = json.dumps({**asdict(word()), **changed}).encode()
+def test_a_message_of_another_form_is_refused(changed: dict[str, object]) -> None:
+    """Anybody may write to a topic, and an id becomes the name of a folder."""
+    text = json.dumps({**json.loads(announcement().to_json()), **changed}).encode()
 
     with pytest.raises(ValueError, match="no announcement"):
         parse_announcement(text)
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"23", b"{}", b"\xff", b'{"plan": "x"'])
-def test_what_is_no_announcement_is_refused(text: bytes) -> None:
-    """As a line of a journal, or a half of one."""
+def test_other_messages_are_refused(text: bytes) -> None:
+    """Such as a line of a journal, or a part of one."""
     with pytest.raises(ValueError, match=r"\w"):
         parse_announcement(text)
 
 
 @pytest.mark.parametrize(
-    ("start_k", "end_k", "is_over", "goes_on"),
+    ("start_k", "end_k", "is_over", "is_ongoing"),
     [
         (0, None, False, True),
         (-23, 24, False, True),
@@ -74,28 +74,25 @@ def test_what_is_no_announcement_is_refused(text: bytes) -> None:
         (61, None, False, False),
     ],
 )
-def test_a_run_goes_on_from_a_minute_before_it_to_its_end(
-    start_k: int, end_k: int | None, *, is_over: bool, goes_on: bool
+def test_a_run_is_ongoing_from_a_minute_before_its_start_to_its_end(
+    start_k: int, end_k: int | None, *, is_over: bool, is_ongoing: bool
 ) -> None:
-    """One that is planned for tomorrow must end none of today."""
-    said = word(start_k=start_k, end_k=end_k, is_over=is_over)
+    """A run of tomorrow must end none of today."""
+    sent = announcement(start_k=start_k, end_k=end_k, is_over=is_over)
 
-    assert said.goes_on(START_NS) is goes_on
-    assert said.order == (START_NS + start_k * SECOND_NS, "r1")
-
-
-# --- What the host that receives says of its run, and how often.
+    assert sent.is_ongoing(START_NS) is is_ongoing
+    assert sent.order == (START_NS + start_k * SECOND_NS, "r1")
 
 
-class Heard:
-    """Keeps what was said."""
+class SentAnnouncements:
+    """Keeps the announcements that were sent."""
 
     def __init__(self) -> None:
-        self.words: list[Announcement] = []
+        self.sent: list[Announcement] = []
         self.is_closed = False
 
-    def say(self, announcement: Announcement) -> None:
-        self.words.append(announcement)
+    def send(self, announcement: Announcement) -> None:
+        self.sent.append(announcement)
 
     def close(self) -> None:
         self.is_closed = True
@@ -104,42 +101,40 @@ class Heard:
 def test_a_run_is_announced_every_five_seconds_with_its_end_and_when_it_is_over(
     tmp_path: Path,
 ) -> None:
-    """A host that comes later hears it soon; one that is in the run hears where it ends."""
-    clock, heard, phases = FakeClock(), Heard(), tmp_path / "phases.jsonl"
+    """A host that comes later joins soon, and one that has joined learns the end."""
+    clock, target, phases = FakeClock(), SentAnnouncements(), tmp_path / "phases.jsonl"
     run = Run("r1", START_NS, "a", {}, "running", "x")
     grid = Grid.anchored(START_NS, clock)
-    announcing = RunAnnouncer(heard, run, PhaseFile(phases), grid, clock)
+    announcer = RunAnnouncer(target, run, PhaseFile(phases), grid, clock)
 
     for second in range(13):
         if second == 7:
             write_atomically(phases, decision_line("soak", 0) + decision_line("end", 12))
-        announcing.poll()
+        announcer.poll()
         clock.advance(1)
-    announcing.close()
+    announcer.close()
 
-    assert heard.words == [
-        word(said_k=0),
-        word(said_k=5),
-        word(said_k=10, end_k=12),
-        word(said_k=13, end_k=12, is_over=True),
+    assert target.sent == [
+        announcement(sent_k=0),
+        announcement(sent_k=5),
+        announcement(sent_k=10, end_k=12),
+        announcement(sent_k=13, end_k=12, is_over=True),
     ]
-    assert heard.is_closed
+    assert target.is_closed
 
 
-# --- A host in a run that was announced: when it ends there, and that it does not when it should not.
-
-LOST_S = ABANDONED_NS // SECOND_NS
+ABANDONED_S = ABANDONED_NS // SECOND_NS
 
 
-class Host:
-    """Listens once a second, in run r1 that began with the clock."""
+class ProbeHost:
+    """Polls once a second, in run r1 that began with the clock."""
 
-    def __init__(self, path: Path, said: Callable[[int], list[Announcement]]) -> None:
+    def __init__(self, path: Path, sent: Callable[[int], list[Announcement]]) -> None:
         self.clock = FakeClock()
-        self.runs = SpokenRuns(self.clock, said)
+        self.runs = FakeAnnouncements(self.clock, sent)
         self.folder = RunFolder(path)
         self.refused: set[str] = set()
-        self._following = RunFollower(
+        self._follower = RunFollower(
             self.folder,
             Run("r1", START_NS, "b", {}, "running", "x"),
             AnnouncementListener(self.runs, "x", self.clock),
@@ -150,96 +145,100 @@ class Host:
 
     def wait(self, seconds: int) -> None:
         for _ in range(seconds):
-            self._following.poll()
+            self._follower.poll()
             self.clock.advance(1)
 
-    def listen(self, seconds: int) -> int | None:
-        """Return the second in which the run ends here, as far as is known by then."""
+    def end_after(self, seconds: int) -> int | None:
+        """Return the end of the run that this host knows after so many seconds."""
         self.wait(seconds)
         return PhaseFile(self.folder.phases).poll().end_k
 
 
-def often(*words: Announcement) -> Callable[[int], list[Announcement]]:
-    return lambda second: list(words) if second % 5 == 0 else []
+def every_five(*sent: Announcement) -> Callable[[int], list[Announcement]]:
+    return lambda second: list(sent) if second % 5 == 0 else []
 
 
-def test_it_ends_where_the_run_does(tmp_path: Path) -> None:
-    """In the same second as every daemon of the run."""
-    assert Host(tmp_path, often(word(end_k=100))).listen(23) == 100
+def test_a_host_ends_with_its_run(tmp_path: Path) -> None:
+    """In the same interval as every daemon of the run."""
+    assert ProbeHost(tmp_path, every_five(announcement(end_k=100))).end_after(23) == 100
 
 
-def test_an_end_that_is_decided_anew_holds(tmp_path: Path) -> None:
-    """Sooner by `soak stop`, or later where a backlog has to drain: the last word counts."""
+def test_the_last_announced_end_counts(tmp_path: Path) -> None:
+    """`soak stop` makes it earlier, and a backlog that has to drain makes it later."""
 
-    def said(second: int) -> list[Announcement]:
-        return [word(end_k=100 if second < 10 else 60 if second < 20 else 300)]
+    def sent(second: int) -> list[Announcement]:
+        return [announcement(end_k=100 if second < 10 else 60 if second < 20 else 300)]
 
-    host = Host(tmp_path, said)
+    host = ProbeHost(tmp_path, sent)
 
-    assert [host.listen(10), host.listen(10), host.listen(10)] == [100, 60, 300]
+    assert [host.end_after(10), host.end_after(10), host.end_after(10)] == [100, 60, 300]
 
 
-def test_a_run_that_is_over_ends_now_whatever_this_clock_says(tmp_path: Path) -> None:
-    """A clock that is behind would record for hours what nobody takes."""
-    host = Host(tmp_path, lambda second: [word(end_k=1000, is_over=second >= 20)])
+def test_a_run_that_is_over_ends_now_although_this_clock_is_behind(tmp_path: Path) -> None:
+    """Otherwise it would record for hours without a receiver."""
+    host = ProbeHost(tmp_path, lambda second: [announcement(end_k=1000, is_over=second >= 20)])
 
-    assert host.listen(30) == 21
+    assert host.end_after(30) == 21
 
 
 def test_a_newer_run_of_the_plan_ends_the_older(tmp_path: Path) -> None:
-    """As of a run whose host died: nobody ever says that it is over."""
-    host = Host(
-        tmp_path, lambda second: [word(end_k=1000), *([word("r2", start_k=40)] * (second > 20))]
+    """The host of a run may die, and then no announcement says that it is over."""
+    host = ProbeHost(
+        tmp_path,
+        lambda second: [
+            announcement(end_k=1000),
+            *([announcement("r2", start_k=40)] * (second > 20)),
+        ],
     )
 
-    assert host.listen(30) == 22
+    assert host.end_after(30) == 22
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        word("r0", start_k=-60),  # older
-        word("r2", start_k=7200),  # of later
-        word("r2", start_k=5, is_over=True),
-        word("r2", start_k=5, plan="y"),
-        word("mine", start_k=5),  # whose folder here is another run's
-        word("r1", start_k=5),  # an id that two runs have
+        announcement("r0", start_k=-60),  # older
+        announcement("r2", start_k=7200),  # not yet
+        announcement("r2", start_k=5, is_over=True),
+        announcement("r2", start_k=5, plan="y"),
+        announcement("mine", start_k=5),  # its folder here is that of another run
+        announcement("r1", start_k=5),  # two runs with one id
     ],
 )
 def test_no_other_run_ends_it(tmp_path: Path, other: Announcement) -> None:
-    """Only one that this host would join instead."""
-    host = Host(tmp_path, often(word(), other))
+    """Only a run that this host would join instead."""
+    host = ProbeHost(tmp_path, every_five(announcement(), other))
     host.refused.add("mine")
 
-    assert host.listen(60) is None
+    assert host.end_after(60) is None
 
 
-def test_a_run_of_which_nothing_is_said_is_left_after_an_hour(tmp_path: Path) -> None:
-    """A pause or a reboot over there is shorter; who died for good is not waited for."""
-    host = Host(tmp_path, lambda second: [word()] if second < 23 else [])
+def test_a_run_without_announcements_is_left_after_an_hour(tmp_path: Path) -> None:
+    """A pause or a reboot of the other host is shorter."""
+    host = ProbeHost(tmp_path, lambda second: [announcement()] if second < 23 else [])
 
-    assert host.listen(LOST_S) is None
-    assert host.listen(60) == 23 + LOST_S
+    assert host.end_after(ABANDONED_S) is None
+    assert host.end_after(60) == 23 + ABANDONED_S
 
 
-def test_no_run_is_left_because_the_cluster_is_away(tmp_path: Path) -> None:
-    """Records wait on the disk; silence tells something only where one can hear."""
-    host = Host(tmp_path, lambda second: [word()] if second < 23 else [])
-    host.listen(60)
+def test_a_run_is_not_left_while_the_cluster_is_unreachable(tmp_path: Path) -> None:
+    """Records wait on disk, and silence means nothing while the topic cannot be read."""
+    host = ProbeHost(tmp_path, lambda second: [announcement()] if second < 23 else [])
+    host.end_after(60)
     host.runs.is_away = True
 
-    assert host.listen(3 * LOST_S) is None
+    assert host.end_after(3 * ABANDONED_S) is None
     host.runs.is_away = False
-    assert host.listen(LOST_S) is None
-    assert host.listen(60) is not None
+    assert host.end_after(ABANDONED_S) is None
+    assert host.end_after(60) is not None
 
 
-def test_an_end_that_the_disk_does_not_take_is_written_with_the_next_word(tmp_path: Path) -> None:
-    """Nothing else ends this host's part."""
-    host = Host(tmp_path / "b", often(word(end_k=100)))
+def test_an_end_that_was_not_written_is_written_with_the_next_announcement(tmp_path: Path) -> None:
+    """Nothing else ends the recording of this host."""
+    host = ProbeHost(tmp_path / "b", every_five(announcement(end_k=100)))
     host.folder.path.write_text("")  # no folder, so nothing can be written into it
 
     host.wait(10)
     host.folder.path.unlink()
 
-    assert host.listen(10) == 100
+    assert host.end_after(10) == 100

@@ -51,10 +51,10 @@ def sent(
 def taken(folder: RunFolder, *batches: list[ShippedLine]) -> Ingest:
     """Give each batch to a receiver of its own, as after so many restarts."""
     for batch in batches:
-        intake = Ingest(folder, FakeClock(), "a")
-        intake.take(batch)
-        intake.close()
-    return intake
+        ingest = Ingest(folder, FakeClock(), "a")
+        ingest.write(batch)
+        ingest.close()
+    return ingest
 
 
 def ended_epoch(folder: RunFolder) -> int:
@@ -85,9 +85,9 @@ def test_what_this_host_recorded_itself_is_not_taken(tmp_path: Path) -> None:
     """Its journal is the truth, and another process writes it."""
     _, lines = sent(tmp_path, 3)
     here = folder_of(tmp_path / "here")
-    intake = Ingest(here, FakeClock(), "b")
+    ingest = Ingest(here, FakeClock(), "b")
 
-    intake.take(lines)
+    ingest.write(lines)
 
     assert sources(here.journal) == []
 
@@ -108,9 +108,9 @@ def test_what_is_no_line_of_a_journal_is_refused_and_counted(
     """Nothing is written, least of all outside of the journal."""
     here = folder_of(tmp_path / "here")
 
-    intake = taken(here, [line])
+    ingest = taken(here, [line])
 
-    assert intake.refused == 1
+    assert ingest.refused == 1
     assert sources(here.journal) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here"]
 
@@ -123,9 +123,9 @@ def test_a_second_that_no_clock_has_reached_is_refused(tmp_path: Path) -> None:
         for one in (columns_line([A]), record(-1), record(5), record(10**9), record(6))
     ]
 
-    intake = taken(here, lines)
+    ingest = taken(here, lines)
 
-    assert intake.refused == 2
+    assert ingest.refused == 2
     assert [one.k for one, _ in read_source(here.journal, SOURCE)] == [5, 6]
 
 
@@ -176,21 +176,21 @@ def test_of_two_hosts_that_are_called_alike_one_is_taken_and_the_other_told(tmp_
     here = folder_of(tmp_path / "here")
 
     turns = [line for pair in zip(first, alike, strict=True) for line in pair]
-    intake = taken(here, turns)
+    ingest = taken(here, turns)
 
     assert [record.k for record, _ in read_source(here.journal, SOURCE)] == list(range(23))
-    assert intake.refused == 23
+    assert ingest.refused == 23
 
 
 def test_a_host_that_is_called_as_this_one_is_told(tmp_path: Path) -> None:
     """Its lines cannot be taken; our own, which come back over the topic, are no news."""
     here = folder_of(tmp_path / "here")
     lines = lines_of(folder_with(tmp_path / "also-b", 23, 1), "also b")
-    intake = Ingest(here, FakeClock(), "b")
+    ingest = Ingest(here, FakeClock(), "b")
 
-    intake.take([ShippedLine(SOURCE, lines[0].raw, ensure_sender_id(here)), *lines[:5]])
+    ingest.write([ShippedLine(SOURCE, lines[0].raw, ensure_sender_id(here)), *lines[:5]])
 
-    assert intake.refused == 5
+    assert ingest.refused == 5
 
 
 def test_a_folder_that_was_made_anew_is_another_life(tmp_path: Path) -> None:
@@ -200,12 +200,12 @@ def test_a_folder_that_was_made_anew_is_another_life(tmp_path: Path) -> None:
     after = lines_of(folder_with(tmp_path / "after", 23, 11), "after")
     forgetful = lines_of(folder_with(tmp_path / "forgetful", 46, 1), "forgetful")
 
-    intake = taken(here, [*before, *after, *before, *forgetful])
+    ingest = taken(here, [*before, *after, *before, *forgetful])
 
     last = last_record(here.journal, SOURCE)
     assert last is not None
     assert (last[0].epoch, last[0].k) == (11, 22)
-    assert intake.refused == 10 + 46
+    assert ingest.refused == 10 + 46
 
 
 def test_lines_wait_in_order_while_the_disk_is_full(
@@ -214,19 +214,19 @@ def test_lines_wait_in_order_while_the_disk_is_full(
     """No file can be created in the journal for a while; no line is lost, none is counted twice."""
     there, lines = sent(tmp_path, 23)
     here = folder_of(tmp_path / "here")
-    intake = Ingest(here, FakeClock(), "a")
+    ingest = Ingest(here, FakeClock(), "a")
 
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as full:
         full.setattr(os, "mkdir", refuse)
-        intake.take(lines)
-    was_behind = intake.is_behind
-    intake.take(())
+        ingest.write(lines)
+    was_behind = ingest.is_behind
+    ingest.write(())
 
-    assert (was_behind, intake.is_behind, intake.records) == (True, False, 23)
-    intake.close()
+    assert (was_behind, ingest.is_behind, ingest.records) == (True, False, 23)
+    ingest.close()
     assert records(here, SOURCE) == records(there, SOURCE)
 
 
@@ -238,15 +238,15 @@ def test_a_source_that_is_idle_holds_no_descriptor(tmp_path: Path) -> None:
     """It is opened again when it goes on, and nothing is lost between."""
     there, lines = sent(tmp_path, 23)
     here, clock = folder_of(tmp_path / "here"), FakeClock()
-    intake = Ingest(here, clock, "a")
+    ingest = Ingest(here, clock, "a")
     before = open_files()
 
-    intake.take(lines[:10])
+    ingest.write(lines[:10])
     clock.advance_ns(IDLE_NS)
-    intake.take(())
+    ingest.write(())
     idle = open_files()
-    intake.take(lines[10:])
-    intake.close()
+    ingest.write(lines[10:])
+    ingest.close()
 
     assert idle == before
     assert records(here, SOURCE) == records(there, SOURCE)
