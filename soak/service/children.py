@@ -18,8 +18,8 @@ from pathlib import Path
 
 from soak.service import death_signal as child
 
-LOG = logging.getLogger("soak.service.children")
-_KILL_TIMEOUT_SECONDS = 10.0
+LOG = logging.getLogger(__name__)
+KILL_TIMEOUT_SECONDS = 10.0
 
 
 def spawn(
@@ -30,16 +30,16 @@ def spawn(
     cwd: Path | None = None,
     death_signal: signal.Signals = signal.SIGKILL,
 ) -> subprocess.Popen[bytes]:
-    """Start a program whose output is appended to `log_path`; it gets `death_signal` when we die.
+    """Start a program whose output is appended to `log_path`; it gets `death_signal` when this process dies.
 
-    Without a path it writes where we do.
+    Without a path it inherits the output of this process.
 
-    Call it from the main thread: the kernel sends the signal when the *thread* that started the
-    child ends. A program that cannot be started ends at once with the reason in its log.
+    Call it from the main thread: the kernel sends the signal when the *thread* that started the child ends. A
+    program that cannot be started exits at once with the reason in its log.
 
     Raises:
         RuntimeError: called from another thread.
-        OSError: the log cannot be opened, or `cwd` is not there.
+        OSError: the log cannot be opened, or `cwd` does not exist.
     """
     command = with_death_signal(argv, death_signal)
     with nullcontext() if log_path is None else log_path.open("ab", buffering=0) as log:
@@ -57,31 +57,31 @@ def spawn(
 def with_death_signal(
     argv: Sequence[str], death_signal: signal.Signals = signal.SIGKILL
 ) -> list[str]:
-    """Return the command of a program that gets `death_signal` when the thread that starts it ends.
+    """Return the command line of a program that gets `death_signal` when the thread that starts it ends.
 
     Raises:
         RuntimeError: called from another thread than the main one.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("children are started from the main thread: they die with their thread")
+        raise RuntimeError("start children from the main thread: they die with the thread")
     wrapper = [sys.executable, "-I", "-S", child.__file__, str(int(death_signal)), str(os.getpid())]
     return [*wrapper, *argv]
 
 
 def set_niceness(process: subprocess.Popen[bytes], niceness: int) -> None:
-    """Let a child, and what it will start, run when others leave the processor free, or below 0 before them.
+    """Set the niceness of a child and of the processes that it will start.
 
     The kernel groups processes by session and shares the processor between groups first (sched(7),
-    autogroup), so the niceness of a session of its own must be set for its group too.
+    autogroup), so the group of the child gets it too.
     """
-    # it has ended, this kernel has no groups, or that is not ours to say
+    # The child has ended, the kernel has no groups, or this user may not.
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
         Path(f"/proc/{process.pid}/autogroup").write_text(str(niceness))
 
 
 def restore_priority(process: subprocess.Popen[bytes]) -> None:
-    """Let a child, and all that it has started, run as others do, as far as this user may."""
+    """Give a child and the processes that it started the usual priority, as far as this user may."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{process.pid}/autogroup").write_text("0")
     with contextlib.suppress(OSError):  # only root may
@@ -89,7 +89,7 @@ def restore_priority(process: subprocess.Popen[bytes]) -> None:
 
 
 def stop(process: subprocess.Popen[bytes], grace_seconds: float) -> int:
-    """Ask a child to end, kill its whole session if it does not; return its exit status."""
+    """Send a child SIGTERM, kill its session if it does not end in time, and return its exit status."""
     if process.poll() is None:
         ask_to_stop(process)
         try:
@@ -105,11 +105,11 @@ def ask_to_stop(process: subprocess.Popen[bytes]) -> None:
     _signal(process, signal.SIGCONT)  # a stopped process keeps its SIGTERM pending
 
 
-def kill(process: subprocess.Popen[bytes]) -> int:
-    """Kill a child and what it started in its session; return its exit status.
+def kill(process: subprocess.Popen[bytes], timeout_seconds: float = KILL_TIMEOUT_SECONDS) -> int:
+    """Kill a child and the processes of its session; return its exit status.
 
-    One that hangs in the kernel, as at a drive that does not answer, ends when that lets go: it is left to
-    itself, and its status is what it will be.
+    A process that hangs in the kernel, as on a drive that does not answer, ends when the kernel call returns:
+    it is not waited for, and the status returned is the one that it will have.
     """
     if process.poll() is None:
         try:
@@ -117,14 +117,14 @@ def kill(process: subprocess.Popen[bytes]) -> int:
         except ProcessLookupError:  # not yet the leader of its session
             process.kill()
     try:
-        return process.wait(_KILL_TIMEOUT_SECONDS)
+        return process.wait(timeout_seconds)
     except subprocess.TimeoutExpired:
         LOG.warning("child_hangs pid=%d", process.pid)
         return -signal.SIGKILL
 
 
 def log_tail(log_path: Path, lines: int = 20, limit_bytes: int = 16_384) -> str:
-    """Return the last lines of a log for an error message; empty when there is none."""
+    """Return the last lines of a log for an error message; empty where there is no log."""
     try:
         with log_path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)

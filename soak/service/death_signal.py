@@ -18,8 +18,8 @@ def main(arguments: list[str]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0) != 0:
         sys.exit(f"cannot ask for a parent-death signal: {os.strerror(ctypes.get_errno())}")
-    if os.getppid() != int(parent):  # it died before the request, so no signal will come
-        sys.exit("the parent is gone already")
+    if os.getppid() != int(parent):  # it died before the request: no signal will come
+        sys.exit("the parent has died already")
     try:
         os.execvp(program[0], program)  # noqa: S606 - a list, and no shell is wanted
     except OSError as error:

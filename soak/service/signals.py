@@ -15,12 +15,12 @@ from soak.core.units import SECOND_NS
 
 
 def stop_event() -> threading.Event:
-    """Install the handlers, from the main thread, and return the event that is set right after a signal."""
+    """Return an event that is set right after SIGTERM or SIGINT; call it from the main thread."""
     stop = threading.Event()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
-        # `set` takes the event's lock, which the interrupted thread may hold in its `wait`: from the
-        # handler itself it would wait for itself. This call takes no lock.
+        # `set` takes the lock of the event, which the interrupted thread may hold in its `wait`: the handler
+        # would wait for its own thread. This call takes no lock.
         _thread.start_new_thread(stop.set, ())
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -29,13 +29,13 @@ def stop_event() -> threading.Event:
 
 
 def exit_on_sigterm(*, with_hangup: bool = False) -> None:
-    """Have SIGTERM raise `SystemExit`, from the main thread, so that what was begun is cleaned up.
+    """Let SIGTERM raise `SystemExit`, so that `finally` blocks run; call it from the main thread.
 
-    With the end of the terminal too, where somebody waits there for it to be done.
+    With `with_hangup` the end of the terminal does the same, unless `nohup` started the program.
     """
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        sys.exit(128 + number)  # as a shell tells of a command that a signal ended
+        sys.exit(128 + number)  # as a shell reports a command that a signal ended
 
     signal.signal(signal.SIGTERM, on_signal)
     is_kept_by_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -43,23 +43,20 @@ def exit_on_sigterm(*, with_hangup: bool = False) -> None:
         signal.signal(signal.SIGHUP, on_signal)
 
 
-# --- A bell that others ring: who sleeps wakes when something has come, not when he looks again.
-
-
 class WakeupFd:
-    """An eventfd(2). Make it early: `select` takes no descriptor above 1023."""
+    """An eventfd(2) that other threads write to wake this one. Create it early: `select` takes no fd above 1023."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def wait(self, mono_ns: int) -> None:
-        """Return at the first ring since the last call, or at this instant."""
+        """Return when another thread wakes this one, or has since the last call, at the latest at `mono_ns`."""
         wait_ns = max(0, mono_ns - self._clock.mono_ns())
-        rung, _, _ = select((self.fd,), (), (), wait_ns / SECOND_NS)
-        if rung:
+        is_woken, _, _ = select((self.fd,), (), (), wait_ns / SECOND_NS)
+        if is_woken:
             os.eventfd_read(self.fd)
 
     def close(self) -> None:
-        """Only when nobody rings it any more: the descriptor's number may become another file's."""
+        """Close it once no thread writes to it any more: the number may be reused for another file."""
         os.close(self.fd)

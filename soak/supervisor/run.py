@@ -240,7 +240,7 @@ class Supervisor:
         return process
 
     def _kill_hanging(self, watchdog: ChildWatchdog) -> None:
-        watchdog.take()
+        watchdog.receive()
         running = {pid: self._children[name] for name, pid in self.pids().items()}
         limits_ns = {pid: child.role.silence_ns for pid, child in running.items()}
         for pid in watchdog.hanging(limits_ns):

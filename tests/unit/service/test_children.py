@@ -1,4 +1,4 @@
-"""Processes that a run starts, and how much of the processor they get."""
+"""Child processes: their priority, how they are stopped, and that none outlives its parent."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from soak.service import children, death_signal
 from tests.support.paths import ROOT
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may take niceness back")
-def test_a_child_that_stood_back_runs_as_others_again(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may lower a niceness")
+def test_the_priority_of_a_child_can_be_restored(tmp_path: Path) -> None:
+    """Its scheduling group gets the usual niceness too."""
     process = children.spawn(["sleep", "600"], log_path=tmp_path / "log")
     try:
         children.set_niceness(process, 19)
-        stood_back = os.getpriority(os.PRIO_PROCESS, process.pid)
+        lowered = os.getpriority(os.PRIO_PROCESS, process.pid)
         children.restore_priority(process)
         restored = os.getpriority(os.PRIO_PROCESS, process.pid)
         group = Path(f"/proc/{process.pid}/autogroup")
@@ -30,27 +31,26 @@ def test_a_child_that_stood_back_runs_as_others_again(tmp_path: Path) -> None:
     finally:
         children.kill(process)
 
-    assert (stood_back, restored) == (19, 0)
+    assert (lowered, restored) == (19, 0)
     assert shared.split()[-1] == "0"
 
 
-def test_a_child_that_hangs_in_the_kernel_is_left_behind(
+def test_a_child_that_hangs_in_the_kernel_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that reads from a drive that does not answer: no signal ends it, and the run goes on."""
+    """No signal ends a read from a drive that does not answer, and the run goes on."""
     process = children.spawn(["sleep", "600"], log_path=tmp_path / "log")
-    with monkeypatch.context() as deaf:
-        deaf.setattr(os, "killpg", lambda *_: None)
-        deaf.setattr(children, "_KILL_TIMEOUT_SECONDS", 0.01)
-        status = children.kill(process)
+    with monkeypatch.context() as ignoring:
+        ignoring.setattr(os, "killpg", lambda *_: None)
+        status = children.kill(process, timeout_seconds=0.01)
         is_alive = process.poll() is None
     children.kill(process)
 
     assert (status, is_alive) == (-9, True)
 
 
-def test_no_daemon_of_a_test_outlives_a_pytest_that_is_killed() -> None:
-    """`timeout 60 pytest` ends no fixture: a detector would be left with a whole JVM, for weeks."""
+def test_no_daemon_of_a_test_outlives_a_killed_pytest() -> None:
+    """`timeout 60 pytest` runs no fixture to its end: a detector with its JVM would stay for weeks."""
     left = []
     for path in (ROOT / "tests").rglob("*.py"):
         source = path.read_text()
@@ -66,8 +66,6 @@ def test_no_daemon_of_a_test_outlives_a_pytest_that_is_killed() -> None:
 
     assert left == []
 
-
-# --- Children end with their parent, whatever it dies of.
 
 PARENT = """
 import sys
@@ -85,7 +83,7 @@ def has_ended(descriptor: int, within_seconds: float = 20.0) -> bool:
     return bool(readable)
 
 
-def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_a_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
     """SIGKILL leaves the parent no time for anything; the kernel ends the child."""
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path / "log")],
@@ -104,8 +102,8 @@ def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-def test_a_child_whose_parent_died_before_it_began_ends_at_once() -> None:
-    """Between fork and the request to the kernel the parent may be gone: no signal would come."""
+def test_a_child_whose_parent_died_early_exits_at_once() -> None:
+    """The parent may die between fork and the request to the kernel: no signal would come."""
     not_our_parent = str(os.getpid() + 1)
 
     done = subprocess.run(
@@ -116,11 +114,11 @@ def test_a_child_whose_parent_died_before_it_began_ends_at_once() -> None:
         timeout=20,
     )
 
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "the parent is gone already\n")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "the parent has died already\n")
 
 
-def test_a_program_that_is_not_there_is_named_in_the_log(tmp_path: Path) -> None:
-    """The caller sees a status and finds the reason where the output goes."""
+def test_a_program_that_does_not_exist_is_named_in_the_log(tmp_path: Path) -> None:
+    """The caller sees an exit status and finds the reason in the log."""
     process = children.spawn(["/no/such/program"], log_path=tmp_path / "log")
 
     status = process.wait(20)
@@ -131,7 +129,7 @@ def test_a_program_that_is_not_there_is_named_in_the_log(tmp_path: Path) -> None
 
 
 def test_output_is_appended_and_input_is_empty(tmp_path: Path) -> None:
-    """A second child does not wipe what the first one said, and nothing waits for a terminal."""
+    """A second child does not overwrite the output of the first one, and none waits for a terminal."""
     log = tmp_path / "log"
     for word in ("one", "two"):
         children.spawn(["sh", "-c", f"cat; echo {word}; echo {word} >&2"], log_path=log).wait(20)
@@ -149,16 +147,16 @@ def test_a_child_leads_a_session_of_its_own(tmp_path: Path) -> None:
         children.kill(process)
 
 
-def test_a_stopped_child_is_ended_in_order(tmp_path: Path) -> None:
-    """SIGTERM alone would stay pending until somebody continued it."""
+def test_a_stopped_child_gets_sigterm(tmp_path: Path) -> None:
+    """SIGTERM alone would stay pending until the child is continued."""
     process = children.spawn(["sleep", "600"], log_path=tmp_path / "log")
     os.kill(process.pid, signal.SIGSTOP)
 
     assert children.stop(process, grace_seconds=20) == -signal.SIGTERM
 
 
-def test_a_child_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
-    """The grace has passed; its whole session goes."""
+def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    """Its whole session is killed after the grace period."""
     fifo = tmp_path / "ready"
     os.mkfifo(fifo)
     script = f"trap '' TERM; echo > {fifo}; while :; do sleep 600; done"
@@ -189,7 +187,7 @@ def test_a_child_is_refused_outside_the_main_thread(tmp_path: Path) -> None:
 def test_the_tail_of_a_log_is_its_last_lines(
     lines: int, expected: str | None, tmp_path: Path
 ) -> None:
-    """For messages; a log that is not there is empty."""
+    """For error messages; a log that does not exist is empty."""
     log = tmp_path / "log"
     whole = "\n".join(f"line {number}" for number in range(10))
     log.write_text(whole + "\n")

@@ -1,4 +1,4 @@
-"""The page of a daemon for Prometheus: its newest numbers by their names, and where the page is."""
+"""The Prometheus page of a daemon: its values, its address, and its server."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from soak.core.model import Column
 from soak.core.plan.plan import Metrics
-from soak.service import metrics_server
 from soak.service.metrics import MetricsPage, publish
+from soak.service.metrics_server import serve
 from tests.support.fakes import FakeClock
 
 LABELS = {"run": "r1", "plan": "x", "daemon": "probe"}
@@ -37,8 +37,8 @@ def text_of(page: MetricsPage) -> str:
     return generate_latest(registry).decode()
 
 
-def test_the_newest_numbers_stand_on_the_page_by_name_and_labels() -> None:
-    """One family a metric, also when its columns do not lie together; nothing measured is no line."""
+def test_the_newest_values_are_on_the_page_by_name_and_labels() -> None:
+    """One family a metric, also when its columns are not adjacent; unmeasured values have no line."""
     page = page_of((P50, 0.0023), (LINES, 23.0), (P99, 0.5), (Column("gone"), math.nan))
 
     families = {family.name: family for family in text_string_to_metric_families(text_of(page))}
@@ -56,16 +56,16 @@ def test_the_newest_numbers_stand_on_the_page_by_name_and_labels() -> None:
     assert "gone" not in families
 
 
-def test_before_the_first_record_the_page_says_who_it_is() -> None:
-    """And gives no time of a record that is not there."""
+def test_before_the_first_record_the_page_has_only_its_labels() -> None:
+    """And no time of a record."""
     text = text_of(MetricsPage(FakeClock(), LABELS))
 
     assert 'soak_daemon_info{daemon="probe",plan="x",run="r1"} 1.0' in text
     assert "soak_last_record" not in text
 
 
-def test_a_page_is_served_and_prometheus_finds_it_by_its_file(tmp_path: Path) -> None:
-    """A free port, written down as file_sd_configs read it."""
+def test_a_page_is_served_and_found_by_its_file(tmp_path: Path) -> None:
+    """At a free port, written in the format of file_sd_configs."""
     publish(page_of((P50, 0.0023)), tmp_path, Metrics(), ("conduct", "probe"), "probe")
 
     (found,) = json.loads((tmp_path / "metrics" / "probe.json").read_text())
@@ -77,25 +77,23 @@ def test_a_page_is_served_and_prometheus_finds_it_by_its_file(tmp_path: Path) ->
     assert "process_resident_memory_bytes" in text
 
 
-def test_who_connects_and_asks_nothing_is_not_waited_for_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_client_that_sends_no_request_is_disconnected(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Over weeks each would hold a thread and a descriptor."""
-    monkeypatch.setattr(metrics_server._Silent, "timeout", 0.05)
-    publish(page_of(), tmp_path, Metrics(), ("probe",), "probe")
-    (found,) = json.loads((tmp_path / "metrics" / "probe.json").read_text())
-    host, _, port = found["targets"][0].rpartition(":")
+    """Over weeks each one would hold a thread and a descriptor."""
+    port, end = serve(page_of(), "127.0.0.1", 0, client_timeout_seconds=0.05)
 
-    with socket.create_connection((host, int(port)), timeout=30) as caller:
-        assert caller.recv(1) == b""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        assert client.recv(1) == b""
 
+    end()
     assert capsys.readouterr().err == ""
 
 
-def test_a_port_that_is_taken_costs_the_page_alone(
+def test_a_port_in_use_costs_only_the_page(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The i-th daemon has the i-th port; the daemon goes on without."""
+    """The i-th daemon has the i-th port; the daemon goes on without a page."""
     publish(page_of(), tmp_path, Metrics(), ("a",), "a")
     (found,) = json.loads((tmp_path / "metrics" / "a.json").read_text())
     port = int(found["targets"][0].rpartition(":")[2])
@@ -106,15 +104,15 @@ def test_a_port_that_is_taken_costs_the_page_alone(
     assert not (tmp_path / "metrics" / "b.json").exists()
 
 
-def test_without_a_word_in_the_plan_nothing_is_served(tmp_path: Path) -> None:
+def test_without_metrics_in_the_plan_nothing_is_served(tmp_path: Path) -> None:
     """No port, no thread, no file."""
     publish(page_of(), tmp_path, None, ("a",), "a")
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_served_is_free_again_once_it_ends(tmp_path: Path) -> None:
-    """A daemon that begins anew in its process serves its new page, not the one from before."""
+def test_the_port_is_free_once_serving_ends(tmp_path: Path) -> None:
+    """A daemon that starts again in its process serves its new page."""
     end = publish(page_of((P50, 0.5)), tmp_path, Metrics(), ("a",), "a")
     (found,) = json.loads((tmp_path / "metrics" / "a.json").read_text())
     address = found["targets"][0]
@@ -130,8 +128,8 @@ def test_what_was_served_is_free_again_once_it_ends(tmp_path: Path) -> None:
     assert 'quantile="0.5"} 0.0023' in text
 
 
-def test_nobody_is_asked_for_our_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resolver that is down must not hold up a start."""
+def test_no_name_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver that is down must not delay a start."""
 
     def dead_resolver(*_: object) -> str:
         raise AssertionError("the DNS was asked")
@@ -144,8 +142,8 @@ def test_nobody_is_asked_for_our_name(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "metrics" / "a.json").exists()
 
 
-def test_no_name_of_a_scrape_s_own_is_on_the_page() -> None:
-    """A server gives `up` to each scrape: what a probe says of its targets would fire alerts on it."""
+def test_reserved_names_get_a_prefix() -> None:
+    """Prometheus adds `up` to each scrape: that of a fetched page would fire alerts on this one."""
     target = (("target", "broker1"),)
     text = text_of(page_of((Column("up", target, "bool"), 0.0)))
 

@@ -1,3 +1,5 @@
+"""Real-time priority of a thread that must wake on time."""
+
 from __future__ import annotations
 
 import os
@@ -9,8 +11,8 @@ import pytest
 from soak.service.scheduling import MAX_BUSY_RATIO, RESUME_BUSY_RATIO, RealTimePriority
 
 
-def _in_a_thread(body: Callable[[], None]) -> None:
-    """The priority is a thread's own: the test runner keeps its."""
+def in_a_thread(body: Callable[[], None]) -> None:
+    """Run a body in a thread of its own, so that the test runner keeps its priority."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -26,20 +28,22 @@ def _in_a_thread(body: Callable[[], None]) -> None:
         raise failed[0]
 
 
-def _policy() -> int:
+def policy() -> int:
     return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
 
 
-def test_a_thread_goes_first_and_gives_way_while_it_is_busy() -> None:
+def test_a_thread_gives_up_its_priority_while_it_is_busy() -> None:
+    """Between both limits nothing changes."""
+
     def body() -> None:
         priority = RealTimePriority()
-        if not priority.is_first:
+        if not priority.is_real_time:
             pytest.skip("real-time priority is for root, or where the user's limit allows it")
-        policies = [_policy()]
+        policies = [policy()]
         between = (MAX_BUSY_RATIO + RESUME_BUSY_RATIO) / 2
         for busy in (between, 0.95, between, 0.1):
             priority.adapt(busy)
-            policies.append(_policy())
+            policies.append(policy())
         assert policies == [
             os.SCHED_RR,
             os.SCHED_RR,
@@ -48,21 +52,26 @@ def test_a_thread_goes_first_and_gives_way_while_it_is_busy() -> None:
             os.SCHED_RR,
         ]
 
-    _in_a_thread(body)
+    in_a_thread(body)
 
 
-def test_threads_that_it_starts_are_as_others() -> None:
+def test_threads_that_it_starts_have_the_usual_priority() -> None:
+    """As the threads of a client library."""
     found: list[int] = []
 
     def body() -> None:
         RealTimePriority()
-        _in_a_thread(lambda: found.append(_policy()))
+        in_a_thread(lambda: found.append(policy()))
 
-    _in_a_thread(body)
+    in_a_thread(body)
     assert found == [os.SCHED_OTHER]
 
 
-def test_who_may_not_goes_on_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_permission_the_priority_stays_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The daemon goes on."""
+
     def refuse(*_: object) -> None:
         raise PermissionError
 
@@ -70,4 +79,4 @@ def test_who_may_not_goes_on_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
     priority = RealTimePriority()
     priority.adapt(0.1)
 
-    assert not priority.is_first
+    assert not priority.is_real_time

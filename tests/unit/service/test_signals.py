@@ -1,3 +1,5 @@
+"""Signals: an orderly exit, and the event that every wait of a daemon checks."""
+
 from __future__ import annotations
 
 import signal
@@ -11,8 +13,8 @@ import pytest
 from soak.service.signals import exit_on_sigterm
 
 
-def test_a_folder_for_a_while_is_gone_after_sigterm() -> None:
-    """By default the signal ends the process at once, and what it wrote stays."""
+def test_a_temporary_folder_is_removed_after_sigterm() -> None:
+    """By default the signal ends the process at once, and its files stay."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         exit_on_sigterm()
@@ -34,8 +36,8 @@ print(stop.wait(20))
 """
 
 
-def test_a_signal_in_the_middle_of_a_wait_ends_it() -> None:
-    """Whatever the main thread holds just then, the handler returns and the event is set."""
+def test_a_signal_during_a_wait_ends_it() -> None:
+    """Whatever lock the main thread holds, the handler returns and the event is set."""
     done = subprocess.run(
         [sys.executable, "-c", _SIGNALLED_IN_A_WAIT],
         capture_output=True,
