@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a command imports what it needs when it is called
     from soak.lab.drills.drill import Drill
     from soak.lab.drills.injection import FaultLog, Injection
     from soak.lab.drills.result import Result
-    from soak.lab.drills.verdict import DrivePool, Moments
+    from soak.lab.drills.verdict import DrivePool
     from soak.store.run_folder import RunFolder
 
 DRILLS = Path(__file__).resolve().parents[2] / "configs" / "drills"
@@ -128,7 +128,7 @@ class Injected:
     def poll(self) -> None:
         self.injection.poll()
         if self.pool is not None:
-            self.pool.look(self.clock.wall_ns())
+            self.pool.sample(self.clock.wall_ns())
 
     def undo(self) -> None:
         self.injection.close()
@@ -173,7 +173,7 @@ def _judge(
     from soak.lab.drills import verdict
 
     summary = foreground.read_summary(ended.folder)
-    moments = _moments(ended.folder, put_in, found.expect.event)
+    moments = verdict.read_moments(ended.folder, put_in.injection, put_in.pool, found.expect.event)
     checks = verdict.judge(found.expect, summary, moments)
     foreground.show_checks(
         console,
@@ -181,7 +181,7 @@ def _judge(
         [(one.subject, one.expected, one.found, one.is_met) for one in checks],
     )
     result = drill_result.stamped(
-        drill_result.judged_result(found, seed, summary, moments, checks),
+        drill_result.make_result(found, seed, summary, moments, checks),
         broker_of(found),
         form,
         drill_result.current_origin(put_in.clock.wall_ns()),
@@ -190,25 +190,6 @@ def _judge(
     console.print()
     console.print(outcome_table([drill_result.table_row(result)], console.width))
     return result
-
-
-def _moments(folder: RunFolder, put_in: Injected, event: str) -> Moments:
-    from soak.lab.drills import verdict
-    from soak.lab.drills.verdict import Moments
-
-    injection, told = put_in.injection, verdict.notifications(folder)
-    return Moments(
-        injection.onset_wall_ns,
-        injection.lifted_wall_ns,
-        told.at_wall_ns,
-        told.gone_wall_ns,
-        told.cause,
-        events_wall_ns=verdict.event_times(folder, event) if event else (),
-        disordered=verdict.records_out_of_order(folder) if event else 0,
-        pool=put_in.pool,
-        failure=injection.failure,
-        in_run=told.confirmed,
-    )
 
 
 def broker_of(found: Drill) -> str:

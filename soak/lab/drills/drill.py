@@ -10,45 +10,61 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from soak.core import plugins
 from soak.core.errors import PlanError
-from soak.core.plan import phases as phase_plan
-from soak.core.plan.config import STRICT, check_between
-from soak.core.plan.phases import Phases
+from soak.core.plan.config import STRICT, FormerName, check_between
+from soak.core.plan.phases import Phases, drain_k
 from soak.core.plan.plan import Lab, Plan
 from soak.core.plan.text import Document, KeyPath, PlanFile, parse_yaml, validated
 from soak.core.units import SECOND_NS, Duration, format_duration
 from soak.lab.faults.registry import all_faults, find_fault
 
 _CAUSES = "detectors.causes"
+_BROKER_KEYS = ("node", "onto")
+"""Keys of faults that name a broker by its place from 1; 0 means none in particular, if it is the default."""
+
 _NO_FILE = Document("", None, {})
-_FORM_LETTERS = 12
+_FINGERPRINT_LETTERS = 12
+JITTER_SECONDS = 15
+_RETENTION_MS, _RETENTION_MIB = "retention.ms", "retentionSizeInMB"  # of Kafka, and of Pulsar
+_FORMER_KEYS = {"resolved_within": "gone_within", "until_lifted": "lasts"}
 
 
 NOTHING = "nothing"
-"""The cause that is expected of a quiet run: no confirmed finding about the cluster."""
+"""The expected cause of a quiet run: no confirmed finding about the cluster."""
 
 UNKNOWN, CLIENT = "unknown", "client"
-"""Who names the first blames nobody; the second is held against no cluster."""
+"""Causes that do not blame the cluster: the first blames nothing, the second our own daemons."""
+
+State = Literal["confirmed", "resolved"]
+
+
+def state_word(state: str) -> str:
+    """Return the state of a finding as a drill names it; `summary.json` has `gone` for `resolved`."""
+    return "resolved" if state == "gone" else state
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Expectation:
+    """What must be found; 0 and "" are not judged, except for `lost` and `duplicated`."""
+
     cause: str
-    state: Literal["confirmed", "gone"] = "confirmed"
-    onset_within: Duration = 5 * SECOND_NS  # of the moment it was first felt, before or after it
-    alert_within: Duration = 0  # of that moment, until people are told; 0s: not judged
-    gone_within: Duration = 0  # of the lifting, until it is noticed to be gone; 0s: not judged
-    lasts: bool = True  # until it is lifted: what is gone before is not gone in time
-    pool_within: float = 0.0  # of the drive's pool, by what was written at the onset; 0: not judged
-    metric: str = ""  # that must have stepped too; empty: not judged
-    outcome: str = ""  # that a phase must have come to, such as `never drains`; empty: not judged
-    event: str = ""  # kind of one that must be told, as soon as the onset; empty: not judged
+    state: Annotated[State, BeforeValidator(state_word)] = "confirmed"
+    onset_within: Duration = 5 * SECOND_NS  # of the onset of the fault, before or after it
+    alert_within: Duration = 0  # of the onset of the fault, until people are notified
+    # Of the lifting, until the finding is resolved.
+    resolved_within: Annotated[Duration, FormerName("gone_within")] = 0
+    # Whether the finding must not be resolved before the lifting.
+    until_lifted: Annotated[bool, FormerName("lasts")] = True
+    pool_within: float = 0.0  # share of the drive's pool: bytes written at the onset
+    metric: str = ""  # that must have stepped too
+    outcome: str = ""  # of a phase, such as `never drains`
+    event: str = ""  # kind of an event that must come within `onset_within` of the fault
     lost: int = 0
     duplicated: int = 0
 
@@ -58,7 +74,7 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Cell:
-    """Where the size of the drill's step stands, in a table of those of several drills."""
+    """The place of the drill's step in a table of the steps of several drills."""
 
     table: str
     row: str
@@ -70,41 +86,41 @@ class _File:
     plan: str
     fault: dict[str, Any]
     expect: Expectation
-    begin: Duration = 0  # from the start of the run, its warm-up included; 0s: before the load
+    begin: Duration = 0  # from the start of the run, including its warm-up; 0s: before the load
     length: Duration = 0  # 0s: to the end of the run
     description: str = dataclasses.field(default="")
-    given: tuple[dict[str, Any], ...] = ()  # faults that are how the cluster is: all the time
+    given: tuple[dict[str, Any], ...] = ()  # faults that are active during the whole run
     cell: Cell | None = None
 
     def __post_init__(self) -> None:
         if self.begin < 0 or self.length < 0:
             raise ValueError("begin and length must not be below 0s")
-        if self.expect.gone_within and not self.length:
-            raise ValueError("expect.gone_within needs a length: nothing goes that is never lifted")
+        if self.expect.resolved_within and not self.length:
+            raise ValueError("expect.resolved_within needs a length: the fault is never lifted")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Drill:
-    """A drill file as loaded; `plan` is a path that exists."""
+    """A drill file as loaded; the file `plan` exists."""
 
     name: str
     description: str
     plan: Path
     fault_kind: str
-    fault: Any  # the fault's own Config
+    fault: Any  # its configuration
     expect: Expectation
     begin_ns: int = 0
     length_ns: int = 0
     cell: Cell | None = None
-    given: tuple[tuple[str, Any], ...] = ()  # kinds and Configs of what is there before the load
+    given: tuple[tuple[str, Any], ...] = ()  # kinds and configurations
     document: Document = dataclasses.field(default=_NO_FILE, repr=False, compare=False)
 
 
 def load(path: Path) -> Drill:
-    """Return the drill of a file; its plan is looked for beside it.
+    """Return the drill in a file; its plan is relative to it.
 
     Raises:
-        PlanError: with file, line and key of the first fault.
+        PlanError: with file, line and key of the first error.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -125,20 +141,27 @@ def load(path: Path) -> Drill:
 
 
 def fingerprint(drill: Drill) -> str:
-    """Return a short digest of what a drill and its plan say; runs of two forms are no runs of one drill."""
+    """Return a short digest of a drill and its plan; results with another one are of a different drill.
+
+    Keys that were renamed count under their former names, so that earlier results stay comparable.
+    """
     own = {key: value for key, value in drill.document.value.items() if key != "description"}
+    own["expect"] = {
+        _FORMER_KEYS.get(key, key): "gone" if value == "resolved" else value
+        for key, value in own["expect"].items()
+    }
     plan = parse_yaml(drill.plan.read_text(encoding="utf-8"), str(drill.plan)).value
     text = json.dumps([own, plan], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:_FORM_LETTERS]
+    return hashlib.sha256(text.encode()).hexdigest()[:_FINGERPRINT_LETTERS]
 
 
 def declaration(drill: Drill, *, at_wall_ns: int) -> dict[str, object]:
-    """Return the first line of the fault log: what is done to the run, in full."""
+    """Return the first line of the fault log: the faults with their full configurations."""
     return {
         "drill": drill.name,
         "fault": drill.fault_kind,
-        "config": _written(drill.fault),
-        "given": [{"fault": kind, "config": _written(config)} for kind, config in drill.given],
+        "config": _as_json(drill.fault),
+        "given": [{"fault": kind, "config": _as_json(config)} for kind, config in drill.given],
         "at_wall_ns": at_wall_ns,
     }
 
@@ -150,7 +173,7 @@ def _check_cause(cause: str, document: Document) -> None:
         raise document.error(("expect", "cause"), f"unknown cause{hint}")
 
 
-def _written(config: Any) -> object:  # noqa: ANN401  # a fault's own
+def _as_json(config: Any) -> object:  # noqa: ANN401  # a fault's own
     return TypeAdapter(type(config)).dump_python(config, mode="json")
 
 
@@ -163,36 +186,31 @@ def _fault(section: dict[str, Any], document: Document, place: KeyPath) -> tuple
     return kind, validated(known[kind].config, rest, document, place)
 
 
-# --- Whether a drill fits its plan, told with file, line and key before anything is started for it.
-
-_BROKERS = ("node", "onto")
-"""Keys of faults that name a broker by its place from 1; where 0 is the default it means no certain one."""
-
-
 def check_fit(found: Drill, plan_file: PlanFile) -> None:
-    """Refuse a drill for which its plan's lab or its length is not made.
+    """Refuse a drill that its plan's lab or length does not allow.
 
     Raises:
-        PlanError: with file, line and key: of the plan where that has no lab, else of the drill.
+        PlanError: with file, line and key, of the plan if it has no lab, else of the drill.
     """
     lab = plan_file.plan.lab
     if lab is None:
         raise plan_file.error(
-            "lab", f"is missing: the drill {found.name} does harm to no cluster but a lab's own"
+            "lab",
+            f"is missing: the drill {found.name} injects its fault only into a lab's own cluster",
         )
     faults: list[tuple[KeyPath, str, Any]] = [(("fault",), found.fault_kind, found.fault)]
     faults += [(("given", at), kind, config) for at, (kind, config) in enumerate(found.given)]
     for place, kind, config in faults:
         _check_fault(found, place, kind, config, lab)
-    _check_sole(found, faults)
+    _check_exclusive(found, faults)
     _check_pool(found, lab)
     _check_begin(found, plan_file)
 
 
 def _check_fault(found: Drill, place: KeyPath, kind: str, config: Any, lab: Lab) -> None:  # noqa: ANN401  # its own
-    """Refuse a fault whose brokers, drive or network the lab does not have."""
+    """Refuse a fault whose broker, drive or relay the lab does not have."""
     usual = type(config)()
-    for key in _BROKERS:
+    for key in _BROKER_KEYS:
         number = getattr(config, key, None)
         if number is not None and not min(1, getattr(usual, key)) <= number <= lab.nodes:
             raise found.document.error(
@@ -204,8 +222,8 @@ def _check_fault(found: Drill, place: KeyPath, kind: str, config: Any, lab: Lab)
         raise found.document.error((*place, "kind"), lack)
 
 
-def _check_sole(found: Drill, faults: Sequence[tuple[KeyPath, str, Any]]) -> None:
-    """Refuse two faults that set the same: what one does the other would undo."""
+def _check_exclusive(found: Drill, faults: Sequence[tuple[KeyPath, str, Any]]) -> None:
+    """Refuse two faults that change the same setting, because one would undo the other."""
     set_by: dict[tuple[str, int], str] = {}
     for place, kind, config in faults:
         key = find_fault(kind).exclusive_setting(config)
@@ -217,20 +235,20 @@ def _check_sole(found: Drill, faults: Sequence[tuple[KeyPath, str, Any]]) -> Non
 
 
 def _check_pool(found: Drill, lab: Lab) -> None:
-    """Refuse to judge by the pool of a drive that is not there."""
+    """Refuse `pool_within` without an injected drive."""
     number = getattr(found.fault, "node", 0)
     is_there = lab.drive is not None and number in lab.drive.brokers
     if found.expect.pool_within and not is_there:
         raise found.document.error(
             ("expect", "pool_within"),
-            "is of the injected drive under the fault's `node`: name it in `lab.drive` of the plan",
+            "needs an injected drive for the fault's `node`: name it in `lab.drive` of the plan",
         )
 
 
 def _check_begin(found: Drill, plan_file: PlanFile) -> None:
-    """Refuse a fault that begins when the load is over; how long a ramp takes is not known."""
+    """Refuse a fault that begins after the load; the length of a ramp is unknown."""
     phases = plan_file.plan.phases
-    end_ns = phase_plan.drain_k(Phases(), phases) * SECOND_NS
+    end_ns = drain_k(Phases(), phases) * SECOND_NS
     if phases.ramp is None and found.begin_ns >= end_ns:
         raise found.document.error(
             ("begin",),
@@ -239,49 +257,36 @@ def _check_begin(found: Drill, plan_file: PlanFile) -> None:
         )
 
 
-# --- Moves a drill's fault by some seconds, as a seed says, so that no two runs of it are alike.
-# A fault that begins at a second begins later. One that is there before the load is felt from a limit on: the
-# retention of the plan's topic, or the fault's own `after`; then that limit is moved.
-
-JITTER_SECONDS = 15
-_TIME, _SIZE = "retention.ms", "retentionSizeInMB"
-"""Kafka's limit, and Pulsar's."""
-
-
 def shifted(found: Drill, plan: Plan, seed: int) -> tuple[Drill, Plan]:
-    """Have the fault felt at most `JITTER_SECONDS` later, and end the soak as much later.
+    """Return a drill whose fault has its effect up to `JITTER_SECONDS` later, and a plan with a longer soak.
 
-    What follows has its time so. Seed 0 moves nothing, and a drill that has no such limit stays what it is.
+    A fault with a `begin` begins later. One that is injected before the load has its effect after a limit:
+    its own `after`, or the retention of the plan's topic, and that limit is raised. Seed 0 changes nothing,
+    nor does any seed if the drill has none of these.
     """
     if not seed:
         return found, plan
     later_ns = int(random.Random(seed).uniform(0, JITTER_SECONDS) * SECOND_NS)
-    later = found, plan
+    length_ns = found.length_ns and found.length_ns + later_ns
     if found.begin_ns:
-        later = replace(found, begin_ns=found.begin_ns + later_ns), plan
+        found = replace(found, begin_ns=found.begin_ns + later_ns)
     elif getattr(found.fault, "after", 0):
         fault = replace(found.fault, after=found.fault.after + later_ns)
-        later = replace(_lifted_later(found, later_ns), fault=fault), plan
-    elif {_TIME, _SIZE} & plan.topic.settings.keys():
-        later = _lifted_later(found, later_ns), _kept_longer(plan, later_ns)
+        found = replace(found, length_ns=length_ns, fault=fault)
+    elif {_RETENTION_MS, _RETENTION_MIB} & plan.topic.settings.keys():
+        found, plan = replace(found, length_ns=length_ns), _with_longer_retention(plan, later_ns)
     else:
-        return later
+        return found, plan
     soak_ns = plan.phases.soak + math.ceil(later_ns / SECOND_NS) * SECOND_NS
-    drill, changed = later
-    return drill, replace(changed, phases=replace(plan.phases, soak=soak_ns))
+    return found, replace(plan, phases=replace(plan.phases, soak=soak_ns))
 
 
-def _lifted_later(found: Drill, later_ns: int) -> Drill:
-    """Return a drill whose fault, there from the start of the run, is lifted later, if it is at all."""
-    return replace(found, length_ns=found.length_ns + later_ns) if found.length_ns else found
-
-
-def _kept_longer(plan: Plan, later_ns: int) -> Plan:
-    """Return a plan whose topic keeps what is sent for so much longer."""
+def _with_longer_retention(plan: Plan, later_ns: int) -> Plan:
+    """Return a plan whose topic keeps messages for this much longer."""
     settings = dict(plan.topic.settings)
-    if _TIME in settings:
-        settings[_TIME] = str(int(settings[_TIME]) + later_ns // 10**6)
+    if _RETENTION_MS in settings:
+        settings[_RETENTION_MS] = str(int(settings[_RETENTION_MS]) + later_ns // 10**6)
     else:
         sent = float(plan.load.rate) * plan.load.mean_size * later_ns / SECOND_NS
-        settings[_SIZE] = str(int(settings[_SIZE]) + math.ceil(sent / 2**20))
+        settings[_RETENTION_MIB] = str(int(settings[_RETENTION_MIB]) + math.ceil(sent / 2**20))
     return replace(plan, topic=replace(plan.topic, settings=settings))

@@ -27,7 +27,7 @@ class FaultLog:
         self._limit_lines = limit_lines
 
     def record(self, line: Mapping[str, object]) -> None:
-        """Append one line; the last one that fits says that there were more."""
+        """Append one line; beyond the limit one line says that the log is truncated."""
         if self._lines >= self._limit_lines:
             return
         self._lines += 1
@@ -36,7 +36,7 @@ class FaultLog:
         self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
     def publish(self, path: Path) -> None:
-        """Give the file its name. To be called when no detector of this run is alive any more.
+        """Give the file its name; call this only when the detectors of the run have ended.
 
         Raises:
             LabError: the name is taken, or the file cannot be written there.
@@ -44,18 +44,18 @@ class FaultLog:
         try:
             os.fsync(self._file.fileno())
             if path.exists():
-                raise LabError(f"{path} exists already; nothing was overwritten")
+                raise LabError(f"{path} exists already; it was not overwritten")
             if not self._link(path):
                 self._copy(path)
         except OSError as error:
             raise LabError(f"cannot write {path}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Forget what was not published."""
+        """Discard the log if it was not published."""
         self._file.close()
 
     def _link(self, path: Path) -> bool:
-        """Link the nameless file in, as open(2) shows under O_TMPFILE; False if it cannot be."""
+        """Link the nameless file as open(2) describes under O_TMPFILE; return False if that fails."""
         folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
         try:
             # Only with a folder descriptor does Python call linkat, which follows /proc's link.
@@ -74,7 +74,7 @@ class FaultLog:
         return True
 
     def _copy(self, path: Path) -> None:
-        """Do the same where the filesystem knows no nameless files (NFS, old overlays)."""
+        """Copy it on filesystems without nameless files (NFS, old overlays)."""
         draft = path.with_name(f".{path.name}.part")
         self._file.seek(0)
         with draft.open("wb") as target:
@@ -82,12 +82,12 @@ class FaultLog:
         draft.replace(path)
 
 
-# --- A drill's fault in its run: not yet, at work, lifted; and what is given from before the load to its end.
-# From the main thread, which may start brokers.
-
-
 class Injection:
-    """Call `poll` about once a second, and `close` when the run is over, whatever happened."""
+    """The fault of a drill in its run, and the faults that are active from before the load to the end.
+
+    Call `poll` about once a second, and `close` when the run is over for any reason; from the main thread,
+    because brokers may be started.
+    """
 
     def __init__(
         self,
@@ -107,29 +107,29 @@ class Injection:
 
     @property
     def onset_wall_ns(self) -> int | None:
-        """Return when the fault was first felt; None as long as it was not."""
+        """Return when the fault first had its effect; None before that."""
         return None if self._active is None else self._active.onset_wall_ns
 
     def poll(self) -> None:
-        """Inject or lift what is due.
+        """Inject or lift the fault if it is time.
 
         Raises:
-            LabError: the lab lacks what the fault needs, or the machine refused it.
+            LabError: the lab lacks something that the fault needs, or the machine refused it.
         """
         if self.lifted_wall_ns is not None:
             return
         for kind, config in self._drill.given[len(self._given) :]:
-            self._given.append(self._injected(kind, config))
+            self._given.append(self._inject(kind, config))
         begin_ns, length_ns = self._drill.begin_ns, self._drill.length_ns
         now_ns = self._target.clock.wall_ns() - self._start_wall_ns
         if self._active is None:
             if not begin_ns or now_ns >= begin_ns:
-                self._active = self._injected(self._drill.fault_kind, self._drill.fault)
+                self._active = self._inject(self._drill.fault_kind, self._drill.fault)
         elif length_ns and now_ns >= begin_ns + length_ns:
             self.lift()
 
     def lift(self) -> None:
-        """Undo it; may be called twice. What could not be undone is told by `failure` and ends no run."""
+        """Undo the fault; may be called twice. An error is kept in `failure`, and the run goes on."""
         if self.lifted_wall_ns is not None:
             return
         self.lifted_wall_ns = self._target.clock.wall_ns()
@@ -139,15 +139,15 @@ class Injection:
         self._target.record({"at_wall_ns": self.lifted_wall_ns, "lifted": not self.failure})
 
     def close(self) -> None:
-        """Undo the fault, what outlasts it and all that was given; may be called twice."""
-        with contextlib.ExitStack() as steps:  # one that fails keeps none back
+        """Undo the fault, effects that outlast it, and all other faults; may be called twice."""
+        with contextlib.ExitStack() as steps:  # an error in one step does not skip the others
             for given in self._given:
                 steps.callback(self._undo, given.close)
             if self._active is not None:
                 steps.callback(self._undo, self._active.close)
             steps.callback(self.lift)
 
-    def _injected(self, kind: str, config: Any) -> Active:  # noqa: ANN401  # a fault's own
+    def _inject(self, kind: str, config: Any) -> Active:  # noqa: ANN401  # of any fault
         try:
             return self._find(kind).inject(self._target, config)
         except FAULT_ERRORS as error:

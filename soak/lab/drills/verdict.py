@@ -15,21 +15,33 @@ from soak.core import wording
 from soak.core.model import Record
 from soak.core.series import parse_series
 from soak.core.units import SECOND_NS, format_duration
-from soak.lab.drills.drill import CLIENT, NOTHING, UNKNOWN, Expectation
+from soak.lab.drills.drill import CLIENT, NOTHING, UNKNOWN, Expectation, state_word
+from soak.lab.drills.injection import Injection
 from soak.lab.drive.folder import DriveStatus
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.reader import read_source, sources
 from soak.store.run_folder import RunFolder, read_run
 
+EARLY_NS, LATE_NS = 5 * SECOND_NS, 30 * SECOND_NS
+"""A finding belongs to the fault if it begins at most this long before its onset and after its lifting."""
+
+_STEAL_METRIC = "host_cpu_steal_ratio"
+
+SummaryFinding = Mapping[str, Any]
+"""A finding as `summary.json` has it."""
+
 
 class DriveCounters(Protocol):
-    """The part of a drive that is asked; see `soak.lab.drive.drive.Drive`."""
+    """The part of `soak.lab.drive.drive.Drive` that the pool of erased pages needs."""
 
     def status(self) -> DriveStatus: ...
 
 
 class DrivePool:
-    """Call `look` about once a second: between two looks the drive is taken to be written evenly."""
+    """The bytes written to a drive since its pool of erased pages was set, by the wall clock.
+
+    Call `sample` about once a second; between two samples the rate of writes is taken as constant.
+    """
 
     def __init__(self, drive: DriveCounters) -> None:
         self._drive = drive
@@ -38,45 +50,82 @@ class DrivePool:
 
     @property
     def allowed_bytes(self) -> int | None:
-        """Return what could be written before a write waited; None as long as none did."""
-        said = self._drive.status()
-        if said.aged_written_bytes is None or said.starved_written_bytes is None:
+        """Return how much was written before a write first waited; None before that."""
+        status = self._drive.status()
+        if status.aged_written_bytes is None or status.starved_written_bytes is None:
             return None
-        return said.starved_written_bytes - said.aged_written_bytes
+        return status.starved_written_bytes - status.aged_written_bytes
 
-    def look(self, at_wall_ns: int) -> None:
-        said = self._drive.status()
-        if said.aged_written_bytes is not None:
+    def sample(self, at_wall_ns: int) -> None:
+        status = self._drive.status()
+        if status.aged_written_bytes is not None:
             self._wall_ns.append(at_wall_ns)
-            self._written_bytes.append(said.written_bytes - said.aged_written_bytes)
+            self._written_bytes.append(status.written_bytes - status.aged_written_bytes)
 
     def written_bytes(self, at_wall_ns: int) -> float | None:
-        """Return what had been written by then; None before the first look and after the last."""
+        """Return how much had been written by then; None before the first sample and after the last."""
         if not self._wall_ns or not self._wall_ns[0] <= at_wall_ns <= self._wall_ns[-1]:
             return None
         return float(np.interp(at_wall_ns, self._wall_ns, self._written_bytes))
 
 
-# --- What the run of a drill wrote down: who was told of which finding, its events, the order of its records.
+@dataclass(frozen=True, slots=True)
+class Notifications:
+    """When people were notified of findings, by the keys of the findings."""
+
+    sent_wall_ns: Mapping[str, int] = field(default_factory=dict)  # of the first message
+    cause: Mapping[str, str] = field(default_factory=dict)  # in the first message
+    resolved_wall_ns: Mapping[str, int] = field(default_factory=dict)  # of the last resolution
 
 
 @dataclass(frozen=True, slots=True)
-class Notification:
-    """What people were told, by finding."""
+class Moments:
+    """What a drill and its run recorded beside `summary.json`."""
 
-    at_wall_ns: Mapping[str, int] = field(default_factory=dict)  # first
-    cause: Mapping[str, str] = field(default_factory=dict)  # by that first message
-    gone_wall_ns: Mapping[str, int] = field(default_factory=dict)  # when it was noticed, for good
-    confirmed: frozenset[str] = frozenset()  # in the run, whoever was told
+    onset_wall_ns: int | None = None
+    lifted_wall_ns: int | None = None
+    notifications: Notifications = Notifications()
+    confirmed_in_run: Container[str] | None = None  # keys of findings; None: unknown
+    events_wall_ns: Sequence[int] = ()  # beginnings of events of the expected kind
+    records_out_of_order: int = 0
+    pool: DrivePool | None = None
+    failure: str = ""  # why the fault could not be undone
 
 
-def notifications(folder: RunFolder) -> Notification:
-    """Return what people were told in a run.
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the verdict on a drill, as text for a table."""
 
-    Nobody is told that something is gone that was not held against the cluster: then the second counts.
+    subject: str
+    expected: str
+    found: str
+    is_met: bool
+
+
+def read_moments(
+    folder: RunFolder, injection: Injection, pool: DrivePool | None, event: str
+) -> Moments:
+    """Return what a finished run recorded; `event` is the kind of event that is expected, or ""."""
+    sent, confirmed = read_notifications(folder)
+    return Moments(
+        injection.onset_wall_ns,
+        injection.lifted_wall_ns,
+        sent,
+        confirmed,
+        events_wall_ns=event_times(folder, event) if event else (),
+        records_out_of_order=count_records_out_of_order(folder) if event else 0,
+        pool=pool,
+        failure=injection.failure,
+    )
+
+
+def read_notifications(folder: RunFolder) -> tuple[Notifications, frozenset[str]]:
+    """Return the notifications of a run, and the keys of the findings that were confirmed in it.
+
+    No message is sent when a finding that is not about the cluster resolves: then the second counts.
     """
-    if not folder.findings.exists():  # the detector never ran; to look would make one
-        return Notification()
+    if not folder.findings.exists():  # the detector never ran; opening the store would create it
+        return Notifications(), frozenset()
     run = read_run(folder)
     with FindingsStore(folder.findings) as store:
         rows, findings = store.notifications(run.id), store.findings(run.id)
@@ -90,359 +139,159 @@ def notifications(folder: RunFolder) -> Notification:
         for one in findings
         if one.resolved_k is not None
     }
-    at_wall_ns = _first([(row.subject, row.done_wall_ns) for row in sent])
-    return Notification(
-        at_wall_ns,
-        {row.subject: row.cause for row in sent if row.done_wall_ns == at_wall_ns.get(row.subject)},
-        seconds | _first([(row.subject, row.created_wall_ns) for row in resolved]),
-        frozenset(one.key for one in findings if one.state != "warning"),
-    )
+    first = _earliest([(row.subject, row.done_wall_ns) for row in sent])
+    return Notifications(
+        first,
+        {row.subject: row.cause for row in sent if row.done_wall_ns == first.get(row.subject)},
+        seconds | _earliest([(row.subject, row.created_wall_ns) for row in resolved]),
+    ), frozenset(one.key for one in findings if one.state != "warning")
 
 
 def event_times(folder: RunFolder, kind: str) -> list[int]:
-    """Return when the events of a kind began, at the earliest, in ns of the wall clock.
+    """Return when the events of a kind began, in ns of the wall clock.
 
-    That is by the run's own count of seconds, whatever became of the clock itself.
+    The times follow the run's own count of seconds, which a step of the clock does not change.
     """
     return [
         event.since_ns
-        for records in _by_source(folder)
+        for records in _records_by_source(folder)
         for record in records
         for event in record.events
         if event.kind == kind
     ]
 
 
-def records_out_of_order(folder: RunFolder) -> int:
-    """Return how many records were written after one of the same second or a later one."""
+def count_records_out_of_order(folder: RunFolder) -> int:
+    """Return how many records follow one of the same second or a later one."""
     return sum(
-        later.k <= record.k for records in _by_source(folder) for record, later in pairwise(records)
+        later.k <= record.k
+        for records in _records_by_source(folder)
+        for record, later in pairwise(records)
     )
 
 
-def _by_source(folder: RunFolder) -> Iterator[Iterator[Record]]:
+def _records_by_source(folder: RunFolder) -> Iterator[Iterator[Record]]:
     for source in sources(folder.journal):
         yield (record for record, _ in read_source(folder.journal, source))
 
 
-def _first(moments: Sequence[tuple[str, int | None]]) -> dict[str, int]:
-    """Return the earliest moment of each key: one sink is enough."""
+def _earliest(times: Sequence[tuple[str, int | None]]) -> dict[str, int]:
+    """Return the earliest time of each key: one sink is enough."""
     found: dict[str, int] = {}
-    for key, at_wall_ns in moments:
+    for key, at_wall_ns in times:
         if at_wall_ns is not None:
             found[key] = min(at_wall_ns, found.get(key, at_wall_ns))
     return found
 
 
-# --- The verdict on a run that a drill was put into: what its fault was, against what was found.
-# The findings are those of `summary.json`; who was told of them, and what the drive took, is known beside it.
-
-EARLY_NS, LATE_NS = 5 * SECOND_NS, 30 * SECOND_NS
-"""A finding is the fault's when it begins at most so long before it was felt and after it was lifted."""
-
-_STOLEN = "host_cpu_steal_ratio"
-
-
 @dataclass(frozen=True, slots=True)
-class Moments:
-    """When a drill's fault was felt and lifted, and when people were told of findings, by their keys."""
+class FaultFindings:
+    """The findings of a run that count, by what they mean for the drill.
 
-    onset_wall_ns: int | None = None
-    lifted_wall_ns: int | None = None
-    told_wall_ns: Mapping[str, int] = field(default_factory=dict)  # first sent
-    gone_wall_ns: Mapping[str, int] = field(default_factory=dict)  # noticed to be gone
-    told_cause: Mapping[str, str] = field(default_factory=dict)  # by what was first sent
-    events_wall_ns: Sequence[int] = ()  # of the kind that is expected, at the earliest
-    disordered: int = 0  # records after one of the same second or a later one
-    pool: DrivePool | None = None
-    failure: str = ""  # what kept the fault from being undone
-    in_run: Container[str] | None = None  # keys of what was confirmed in the run; None: not known
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the verdict on a drill, as text for a table."""
-
-    subject: str
-    expected: str
-    found: str
-    is_met: bool
-
-
-def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> list[Check]:
-    """Compare a run's `summary.json` with what the drill must bring out; passed when all are met."""
-    findings: Sequence[Mapping[str, Any]] = summary.get("findings", [])
-    audit = summary.get("audit", {})
-    counts = [
-        _count("lost", expect.lost, audit.get("lost")),
-        _count("duplicated", expect.duplicated, audit.get("duplicated")),
-        *_outcome(expect, summary),
-        *_event(expect, moments),
-    ]
-    if moments.failure:
-        counts.append(Check("lifted", "undone", moments.failure, is_met=False))
-    if expect.cause == NOTHING:
-        felt = "felt" if moments.onset_wall_ns is not None else "never felt"
-        return [Check("fault", "felt", felt, felt == "felt"), _quiet(findings, "cause"), *counts]
-    about = relevant(expect, findings, moments)
-    own = of_fault(about, moments)
-    found = None if wrong(expect, own, moments) else nearest(expect, own, moments.onset_wall_ns)
-    causes = ", ".join(sorted({str(one.get("cause")) for one in own})) or "no finding"
-    state = str(found.get("state")) if found else "no finding"
-    key = str(found.get("key")) if found else ""
-    told, gone = moments.told_wall_ns.get(key), moments.gone_wall_ns.get(key)
-    return [
-        Check("cause", expect.cause, causes, found is not None),
-        Check("state", expect.state, state, state == expect.state),
-        _quiet(before_fault(about, moments), "before"),
-        _onset(expect, found, moments.onset_wall_ns),
-        *_soon("told", expect.alert_within, moments.onset_wall_ns, told),
-        *_soon("gone", expect.gone_within, moments.lifted_wall_ns, gone, early=not expect.lasts),
-        *_pool(expect, found, moments.pool),
-        *_metric(expect, found),
-        *counts,
-    ]
-
-
-def relevant(
-    expect: Expectation, findings: Sequence[Mapping[str, Any]], moments: Moments
-) -> list[Mapping[str, Any]]:
-    """Return those that count: confirmed ones about the cluster, or that blame what did it, or the client.
-
-    What only the report found or confirmed, looking back, was not detected: it counts where nothing may be.
-    Where nothing was done the client may be blamed, as it may for CPU that a hypervisor took. A step back
-    down is `unknown` and about nobody, so that cause alone is not enough.
+    `wrong` are those of the fault that name another cause. Findings that the lifting brings about, such as a
+    broker that starts again, are not wrong, unless the fault was so short that its own may still begin.
     """
 
-    def counts(one: Mapping[str, Any]) -> bool:
-        cause = one.get("cause")
-        if one.get("is_about_cluster") or cause == expect.cause != UNKNOWN:
-            return True
-        return cause == CLIENT and expect.cause != NOTHING and not _is_stolen(one)
-
-    def was_seen(one: Mapping[str, Any]) -> bool:
-        known = moments.in_run
-        return expect.cause == NOTHING or known is None or one.get("key") in known
-
-    return [
-        one for one in findings if one.get("state") != "warning" and counts(one) and was_seen(one)
-    ]
+    relevant: Sequence[SummaryFinding]
+    of_fault: Sequence[SummaryFinding]  # began near the fault; without one: all relevant ones
+    wrong: Sequence[SummaryFinding]
+    before: Sequence[SummaryFinding]  # false alarms: about the cluster, and before the fault
+    after: Sequence[SummaryFinding]  # about the cluster, after the lifting, with another cause
+    match: SummaryFinding | None  # the nearest of the expected cause; None if there are wrong ones
+    shown: SummaryFinding | None  # a wrong one, else the expected one, else another of the fault
 
 
-def wrong(
-    expect: Expectation, findings: Sequence[Mapping[str, Any]], moments: Moments
-) -> list[Mapping[str, Any]]:
-    """Return those of a fault's that blame another cause, the client too, or the cluster for the client's.
-
-    What comes of the lifting, as when a broker is started again, is no blame for the fault, unless that was
-    so short that its own findings may still begin.
-    """
-    begin_ns, end_ns = moments.onset_wall_ns, moments.lifted_wall_ns
-    if begin_ns is None:
-        return []
-    length_ns = math.inf if end_ns is None else max(LATE_NS, end_ns - begin_ns)
+def classify(
+    expect: Expectation, findings: Sequence[SummaryFinding], moments: Moments
+) -> FaultFindings:
+    """Sort the findings of `summary.json` by what they mean for the drill."""
+    onset_ns, lifted_ns = moments.onset_wall_ns, moments.lifted_wall_ns
+    relevant = [one for one in findings if _is_relevant(expect, one, moments)]
+    length_ns = None if onset_ns is None or lifted_ns is None else lifted_ns - onset_ns
+    of_fault = relevant
+    if expect.cause != NOTHING:
+        late_ns = math.inf if length_ns is None else length_ns + LATE_NS
+        of_fault = _near(relevant, onset_ns, late_ns)
     harmless = {expect.cause} if expect.cause == CLIENT else {expect.cause, UNKNOWN}
-    return [
-        one for one in _between(findings, begin_ns, length_ns) if one.get("cause") not in harmless
+    during_ns = math.inf if length_ns is None else max(LATE_NS, length_ns)
+    wrong = [
+        one for one in _near(of_fault, onset_ns, during_ns) if one.get("cause") not in harmless
     ]
+    expected = nearest([one for one in of_fault if one.get("cause") == expect.cause], onset_ns)
+    about_cluster = [one for one in relevant if one.get("is_about_cluster")]
+    return FaultFindings(
+        relevant=relevant,
+        of_fault=of_fault,
+        wrong=wrong,
+        before=[
+            one
+            for one in about_cluster
+            if _offset_ns(one, onset_ns) < -EARLY_NS and not _is_cpu_steal(one)
+        ],
+        after=[
+            one
+            for one in about_cluster
+            if one.get("cause") != expect.cause
+            and one not in wrong
+            and _offset_ns(one, lifted_ns) > 0
+        ],
+        match=None if wrong else expected,
+        shown=nearest(wrong, onset_ns) or expected or nearest(of_fault, onset_ns),
+    )
 
 
-def of_fault(findings: Sequence[Mapping[str, Any]], moments: Moments) -> list[Mapping[str, Any]]:
-    """Return the findings that began while the fault was at work, or shortly before or after."""
-    begin_ns, end_ns = moments.onset_wall_ns, moments.lifted_wall_ns
-    if begin_ns is None:
-        return []
-    length_ns = math.inf if end_ns is None else end_ns - begin_ns + LATE_NS
-    return _between(findings, begin_ns, length_ns)
+def _is_relevant(expect: Expectation, one: SummaryFinding, moments: Moments) -> bool:
+    """Return whether a finding counts: a confirmed one that blames the cluster, its cause, or the client.
 
-
-def before_fault(
-    findings: Sequence[Mapping[str, Any]], moments: Moments
-) -> list[Mapping[str, Any]]:
-    """Return the findings about the cluster that began before the fault could be felt: false alarms.
-
-    CPU that a hypervisor took is none: it was so.
+    A finding that only the report's offline analysis found was not detected in the run: it counts only where
+    nothing may be found. Where nothing was injected the client may be blamed, and so may CPU steal. A step
+    back down is `unknown` and not about the cluster, so that cause alone is not enough.
     """
-    begin_ns = moments.onset_wall_ns
-    if begin_ns is None:
-        return []
-
-    def is_early(one: Mapping[str, Any]) -> bool:
-        away = _away_seconds(one, begin_ns)
-        return away is not None and away * SECOND_NS < -EARLY_NS
-
-    return [
-        one
-        for one in findings
-        if one.get("is_about_cluster") and is_early(one) and not _is_stolen(one)
-    ]
+    cause, in_run = one.get("cause"), moments.confirmed_in_run
+    if one.get("state") == "warning":
+        return False
+    if expect.cause != NOTHING and in_run is not None and one.get("key") not in in_run:
+        return False
+    if one.get("is_about_cluster") or cause == expect.cause != UNKNOWN:
+        return True
+    return cause == CLIENT and expect.cause != NOTHING and not _is_cpu_steal(one)
 
 
-def after_lifting(
-    expect: Expectation, findings: Sequence[Mapping[str, Any]], moments: Moments
-) -> list[Mapping[str, Any]]:
-    """Return the findings about the cluster that began after the fault was lifted, and are not the fault's.
-
-    Those that blame something else for the fault itself are told by `wrong`.
-    """
-    if moments.lifted_wall_ns is None:
-        return []
-    told = [id(one) for one in wrong(expect, findings, moments)]
-
-    def is_late(one: Mapping[str, Any]) -> bool:
-        at = at_wall_ns(one)
-        return at is not None and moments.lifted_wall_ns is not None and at > moments.lifted_wall_ns
-
-    return [
-        one
-        for one in findings
-        if one.get("is_about_cluster")
-        and one.get("cause") != expect.cause
-        and id(one) not in told
-        and is_late(one)
-    ]
-
-
-def _is_stolen(one: Mapping[str, Any]) -> bool:
-    """True for a finding explained by CPU that a hypervisor took: no drill does that, and it was so."""
+def _is_cpu_steal(one: SummaryFinding) -> bool:
+    """Return whether a finding is explained by CPU steal, which no drill causes: then it is true."""
     cause = one.get("cause")
     return any(
         evidence.get("cause") == cause
-        and parse_series(str(evidence.get("numbers", {}).get("series", ""))).metric == _STOLEN
+        and parse_series(str(evidence.get("numbers", {}).get("series", ""))).metric == _STEAL_METRIC
         for evidence in one.get("evidence", ())
     )
 
 
-def _between(
-    findings: Sequence[Mapping[str, Any]], begin_ns: int, length_ns: float
-) -> list[Mapping[str, Any]]:
-    """Return those that began so long after a moment at most, or shortly before it."""
-
-    def is_near(one: Mapping[str, Any]) -> bool:
-        away = _away_seconds(one, begin_ns)
-        return away is not None and -EARLY_NS <= away * SECOND_NS <= length_ns
-
-    return [one for one in findings if is_near(one)]
+def _near(
+    findings: Sequence[SummaryFinding], onset_ns: int | None, length_ns: float
+) -> list[SummaryFinding]:
+    """Return the findings that began at most `length_ns` after the onset, or shortly before it."""
+    return [one for one in findings if -EARLY_NS <= _offset_ns(one, onset_ns) <= length_ns]
 
 
-def nearest(
-    expect: Expectation, findings: Sequence[Mapping[str, Any]], onset_wall_ns: int | None
-) -> Mapping[str, Any] | None:
-    """Return the finding of the expected cause whose onset lies nearest to the fault's."""
-    named = [one for one in findings if one.get("cause") == expect.cause]
-    return closest(named, onset_wall_ns)
+def nearest(findings: Sequence[SummaryFinding], onset_ns: int | None) -> SummaryFinding | None:
+    """Return the finding that began nearest to the onset."""
 
-
-def closest(
-    findings: Sequence[Mapping[str, Any]], onset_wall_ns: int | None
-) -> Mapping[str, Any] | None:
-    """Return the finding whose onset lies nearest to the fault's, whatever its cause."""
-
-    def distance(one: Mapping[str, Any]) -> float:
-        away = None if onset_wall_ns is None else _away_seconds(one, onset_wall_ns)
-        return math.inf if away is None else abs(away)
+    def distance(one: SummaryFinding) -> float:
+        offset_ns = _offset_ns(one, onset_ns)
+        return math.inf if math.isnan(offset_ns) else abs(offset_ns)
 
     return min(findings, key=distance, default=None)
 
 
-def _onset(
-    expect: Expectation, found: Mapping[str, Any] | None, onset_wall_ns: int | None
-) -> Check:
-    expected = f"within {format_duration(expect.onset_within)} of the fault"
-    if onset_wall_ns is None:
-        return Check("onset", expected, "the fault was never felt", is_met=False)
-    away = None if found is None else _away_seconds(found, onset_wall_ns)
-    if away is None:
-        return Check("onset", expected, "no onset", is_met=False)
-    text = f"{abs(away):.1f} s {'after' if away >= 0 else 'before'} it"
-    return Check("onset", expected, text, abs(away) * SECOND_NS <= expect.onset_within)
+def _offset_ns(one: SummaryFinding, wall_ns: int | None) -> float:
+    """Return how long after a moment a finding began; NaN if either is unknown."""
+    at_ns = began_wall_ns(one)
+    return math.nan if at_ns is None or wall_ns is None else at_ns - wall_ns
 
 
-def _soon(
-    subject: str, within_ns: int, since_ns: int | None, at_ns: int | None, *, early: bool = True
-) -> list[Check]:
-    """Return a line about something that must follow soon, where that is judged; may it be `early`?"""
-    if not within_ns:
-        return []
-    expected = f"within {format_duration(within_ns)}"
-    if since_ns is None or at_ns is None:
-        return [Check(subject, expected, "never", is_met=False)]
-    after_ns = at_ns - since_ns
-    is_met = after_ns <= within_ns and (early or after_ns >= 0)
-    return [Check(subject, expected, f"after {after_ns / SECOND_NS:.1f} s", is_met)]
-
-
-def _pool(
-    expect: Expectation, found: Mapping[str, Any] | None, pool: DrivePool | None
-) -> list[Check]:
-    """Return a line about what was written when the finding began; none where that is not judged."""
-    if not expect.pool_within:
-        return []
-    expected = f"within {expect.pool_within:.0%} of the pool"
-    at = None if found is None else at_wall_ns(found)
-    written = None if pool is None or at is None else pool.written_bytes(at)
-    if pool is None or pool.allowed_bytes is None or written is None:
-        return [Check("written", expected, "not known", is_met=False)]
-    amounts = (wording.amount(each, "bytes") for each in (written, pool.allowed_bytes))
-    is_met = abs(written / pool.allowed_bytes - 1.0) <= expect.pool_within
-    return [Check("written", expected, " of ".join(amounts), is_met)]
-
-
-def _metric(expect: Expectation, found: Mapping[str, Any] | None) -> list[Check]:
-    """Return a line about what stepped with the finding; none where that is not judged."""
-    if not expect.metric:
-        return []
-    also = () if found is None else found.get("also", ())
-    metrics = {parse_series(series).metric for series in also}
-    if found is not None:
-        metrics.add(str(found.get("metric")))
-    text = ", ".join(sorted(metrics)) or "no finding"
-    return [Check("stepped", expect.metric, text, expect.metric in metrics)]
-
-
-def _outcome(expect: Expectation, summary: Mapping[str, Any]) -> list[Check]:
-    """Return a line about what the phases came to; none where that is not judged."""
-    if not expect.outcome:
-        return []
-    outcomes = [one.get("outcome", {}).get("outcome") for one in summary.get("phases", ())]
-    text = ", ".join(str(one) for one in outcomes if one) or "none"
-    return [Check("outcome", expect.outcome, text, expect.outcome in outcomes)]
-
-
-def _event(expect: Expectation, moments: Moments) -> list[Check]:
-    """Return lines about the event that must be told, and about the records; none where not judged."""
-    if not expect.event:
-        return []
-    since_ns, told_ns = moments.onset_wall_ns, moments.events_wall_ns
-    away_ns = min((abs(at - since_ns) for at in told_ns), default=None) if since_ns else None
-    text = "never" if away_ns is None else f"{away_ns / SECOND_NS:.1f} s from it"
-    expected = f"{expect.event} within {format_duration(expect.onset_within)} of the fault"
-    is_met = away_ns is not None and away_ns <= expect.onset_within
-    order = f"{moments.disordered} out of order" if moments.disordered else "in order"
-    return [
-        Check("event", expected, text, is_met),
-        Check("records", "in order", order, not moments.disordered),
-    ]
-
-
-def _quiet(findings: Sequence[Mapping[str, Any]], subject: str) -> Check:
-    loud = [
-        str(one.get("cause"))
-        for one in findings
-        if one.get("is_about_cluster") and one.get("state") != "warning"
-    ]
-    found = ", ".join(sorted(loud)) or "no finding"
-    return Check(subject, "no finding about the cluster", found, not loud)
-
-
-def _count(subject: str, expected: int, found: object) -> Check:
-    return Check(
-        subject, str(expected), "unknown" if found is None else str(found), found == expected
-    )
-
-
-def at_wall_ns(finding: Mapping[str, Any]) -> int | None:
-    """Return when a finding began; None when it says no time."""
+def began_wall_ns(finding: SummaryFinding) -> int | None:
+    """Return when a finding began; None if it has no time."""
     try:
         at = dt.datetime.fromisoformat(str(finding.get("at")))
     except ValueError:
@@ -452,7 +301,144 @@ def at_wall_ns(finding: Mapping[str, Any]) -> int | None:
     return round(at.timestamp() * SECOND_NS)
 
 
-def _away_seconds(finding: Mapping[str, Any], onset_wall_ns: int) -> float | None:
-    """Return the finding's onset minus the fault's; None when the finding says no time."""
-    at = at_wall_ns(finding)
-    return None if at is None else (at - onset_wall_ns) / SECOND_NS
+def judge(expect: Expectation, summary: Mapping[str, Any], moments: Moments) -> list[Check]:
+    """Compare a run's `summary.json` with what the drill expects; it is passed if all checks are met."""
+    audit = summary.get("audit", {})
+    checks = [
+        _count("lost", expect.lost, audit.get("lost")),
+        _count("duplicated", expect.duplicated, audit.get("duplicated")),
+        *_outcome(expect, summary),
+        *_event(expect, moments),
+    ]
+    if moments.failure:
+        checks.append(Check("lifted", "undone", moments.failure, is_met=False))
+    findings: Sequence[SummaryFinding] = summary.get("findings", [])
+    if expect.cause == NOTHING:
+        effect = "seen" if moments.onset_wall_ns is not None else "never seen"
+        return [
+            Check("fault", "seen", effect, effect == "seen"),
+            _no_findings("cause", findings),
+            *checks,
+        ]
+    return [*_judge_fault(expect, classify(expect, findings, moments), moments), *checks]
+
+
+def _judge_fault(expect: Expectation, findings: FaultFindings, moments: Moments) -> list[Check]:
+    match = findings.match or {}
+    causes = ", ".join(sorted({str(one.get("cause")) for one in findings.of_fault}))
+    state = state_word(str(match.get("state", "no finding")))
+    key, sent = str(match.get("key", "")), moments.notifications
+    return [
+        Check("cause", expect.cause, causes or "no finding", bool(match)),
+        Check("state", expect.state, state, state == expect.state),
+        _no_findings("before", findings.before),
+        _onset(expect, match, moments.onset_wall_ns),
+        *_in_time(
+            "notified", expect.alert_within, moments.onset_wall_ns, sent.sent_wall_ns.get(key)
+        ),
+        *_in_time(
+            "resolved",
+            expect.resolved_within,
+            moments.lifted_wall_ns,
+            sent.resolved_wall_ns.get(key),
+            may_be_early=not expect.until_lifted,
+        ),
+        *_pool(expect, match, moments.pool),
+        *_metric(expect, match),
+    ]
+
+
+def _onset(expect: Expectation, match: SummaryFinding, onset_wall_ns: int | None) -> Check:
+    expected = f"within {format_duration(expect.onset_within)} of the fault"
+    offset_ns = _offset_ns(match, onset_wall_ns)
+    if math.isnan(offset_ns):
+        found = "no onset" if onset_wall_ns is not None else "the fault had no effect"
+        return Check("onset", expected, found, is_met=False)
+    found = f"{abs(offset_ns) / SECOND_NS:.1f} s {'after' if offset_ns >= 0 else 'before'} it"
+    return Check("onset", expected, found, abs(offset_ns) <= expect.onset_within)
+
+
+def _in_time(
+    subject: str,
+    within_ns: int,
+    since_ns: int | None,
+    at_ns: int | None,
+    *,
+    may_be_early: bool = True,
+) -> list[Check]:
+    """Return a check of something that must follow within a time; none if that is not judged."""
+    if not within_ns:
+        return []
+    expected = f"within {format_duration(within_ns)}"
+    if since_ns is None or at_ns is None:
+        return [Check(subject, expected, "never", is_met=False)]
+    after_ns = at_ns - since_ns
+    is_met = after_ns <= within_ns and (may_be_early or after_ns >= 0)
+    return [Check(subject, expected, f"after {after_ns / SECOND_NS:.1f} s", is_met)]
+
+
+def _pool(expect: Expectation, match: SummaryFinding, pool: DrivePool | None) -> list[Check]:
+    """Return a check of the bytes written when the finding began; none if that is not judged."""
+    if not expect.pool_within:
+        return []
+    expected = f"within {expect.pool_within:.0%} of the pool"
+    at_ns = began_wall_ns(match)
+    written = None if pool is None or at_ns is None else pool.written_bytes(at_ns)
+    if pool is None or pool.allowed_bytes is None or written is None:
+        return [Check("written", expected, "unknown", is_met=False)]
+    amounts = (wording.amount(each, "bytes") for each in (written, pool.allowed_bytes))
+    is_met = abs(written / pool.allowed_bytes - 1.0) <= expect.pool_within
+    return [Check("written", expected, " of ".join(amounts), is_met)]
+
+
+def _metric(expect: Expectation, match: SummaryFinding) -> list[Check]:
+    """Return a check of the metrics that changed with the finding; none if that is not judged."""
+    if not expect.metric:
+        return []
+    metrics = {parse_series(series).metric for series in match.get("also", ())}
+    if match:
+        metrics.add(str(match.get("metric")))
+    found = ", ".join(sorted(metrics)) or "no finding"
+    return [Check("stepped", expect.metric, found, expect.metric in metrics)]
+
+
+def _outcome(expect: Expectation, summary: Mapping[str, Any]) -> list[Check]:
+    """Return a check of the outcomes of the phases; none if that is not judged."""
+    if not expect.outcome:
+        return []
+    outcomes = [one.get("outcome", {}).get("outcome") for one in summary.get("phases", ())]
+    found = ", ".join(str(one) for one in outcomes if one) or "none"
+    return [Check("outcome", expect.outcome, found, expect.outcome in outcomes)]
+
+
+def _event(expect: Expectation, moments: Moments) -> list[Check]:
+    """Return checks of the expected event and the order of the records; none if that is not judged."""
+    if not expect.event:
+        return []
+    since_ns, times = moments.onset_wall_ns, moments.events_wall_ns
+    away_ns = min((abs(at - since_ns) for at in times), default=None) if since_ns else None
+    found = "never" if away_ns is None else f"{away_ns / SECOND_NS:.1f} s from it"
+    expected = f"{expect.event} within {format_duration(expect.onset_within)} of the fault"
+    is_met = away_ns is not None and away_ns <= expect.onset_within
+    count = moments.records_out_of_order
+    order = f"{count} out of order" if count else "in order"
+    return [
+        Check("event", expected, found, is_met),
+        Check("records", "in order", order, not count),
+    ]
+
+
+def _no_findings(subject: str, findings: Sequence[SummaryFinding]) -> Check:
+    causes = [
+        str(one.get("cause"))
+        for one in findings
+        if one.get("is_about_cluster") and one.get("state") != "warning"
+    ]
+    found = ", ".join(sorted(causes)) or "no finding"
+    return Check(subject, "no finding about the cluster", found, not causes)
+
+
+def _count(subject: str, expected: int, found: object) -> Check:
+    return Check(
+        subject, str(expected), "unknown" if found is None else str(found), found == expected
+    )

@@ -12,6 +12,7 @@ from soak.app import drills, preflight
 from soak.core import plugins
 from soak.core.errors import PlanError
 from soak.core.plan import text as plan_text
+from soak.core.plan.config import FormerNameWarning
 from soak.core.plan.load import SizeShare
 from soak.core.plan.plan import Lab, Plan
 from soak.core.units import SECOND_NS
@@ -158,9 +159,9 @@ def test_every_drill_that_ships_names_a_known_fault(path: Path) -> None:
     found = drill.load(path)
     plan = plan_text.load(found.plan.read_text(), str(found.plan)).plan
     judged_until_ns = plan.phases.warm_up + plan.phases.soak
-    needed_ns = found.begin_ns + found.length_ns + found.expect.gone_within
+    needed_ns = found.begin_ns + found.length_ns + found.expect.resolved_within
 
-    assert type(found.fault).__name__ == "Config"
+    assert type(found.fault) is find_fault(found.fault_kind).config
     assert found.expect.cause in (*plugins.names("detectors.causes"), drill.NOTHING)
     assert found.expect.cause == drill.NOTHING or needed_ns <= judged_until_ns
 
@@ -173,8 +174,13 @@ def test_every_fault_that_is_to_be_found_is_also_to_be_told_and_to_go(path: Path
     is_told = expect.cause != drill.CLIENT
 
     assert expect.cause == drill.NOTHING or (
-        (expect.state, bool(expect.gone_within), bool(expect.alert_within), bool(found.length_ns))
-        == ("gone", True, is_told, True)
+        (
+            expect.state,
+            bool(expect.resolved_within),
+            bool(expect.alert_within),
+            bool(found.length_ns),
+        )
+        == ("resolved", True, is_told, True)
     )
 
 
@@ -195,7 +201,7 @@ def test_the_declaration_says_what_is_injected_as_people_write_it(tmp_path: Path
         ("begin: -1s", "begin"),
         ("length: -1s", "length"),
         ("expect: {cause: x, pool_within: .inf}", "pool_within: must lie between 0 and 1"),
-        ("expect: {cause: x, gone_within: 1s}", "needs a length: nothing goes that is never"),
+        ("expect: {cause: x, resolved_within: 1s}", "needs a length: the fault is never lifted"),
     ],
 )
 def test_times_that_cannot_be_are_refused(line: str, message: str, tmp_path: Path) -> None:
@@ -307,7 +313,7 @@ def test_a_pool_is_judged_of_an_injected_drive_alone(fault: str, tmp_path: Path)
     said = refusal(tmp_path, PLAN.replace("LAB", drives), f"fault: {{{fault}}}", expect)
 
     is_there = fault.endswith("node: 2")
-    expected = f"{tmp_path}/mine.yaml:3: expect.pool_within: is of the injected drive"
+    expected = f"{tmp_path}/mine.yaml:3: expect.pool_within: needs an injected drive"
     assert said == "" if is_there else said.startswith(expected)
 
 
@@ -427,3 +433,20 @@ def test_no_seed_moves_nothing() -> None:
 
     assert drill.shifted(found, plan, 0) == (found, plan)
     assert drill.shifted(found, endless, 1) == (found, endless)
+
+
+def test_former_keys_of_an_expectation_are_read_with_a_warning(tmp_path: Path) -> None:
+    """`gone` is the former name of the state `resolved`; the fingerprint stays the same."""
+    (tmp_path / "plan.yaml").write_text("name: p\n")
+    current = "expect: {cause: nothing, state: resolved, resolved_within: 1min, until_lifted: false}"
+    former = "expect: {cause: nothing, state: gone, gone_within: 1min, lasts: false}"
+    head = "plan: plan.yaml\nlength: 1min\nfault: {kind: quiet}\n"
+    (tmp_path / "current.yaml").write_text(f"{head}{current}\n")
+    (tmp_path / "former.yaml").write_text(f"{head}{former}\n")
+
+    with pytest.warns(FormerNameWarning, match="is now called"):
+        found = drill.load(tmp_path / "former.yaml")
+
+    expected = drill.load(tmp_path / "current.yaml")
+    assert found.expect == expected.expect
+    assert drill.fingerprint(found) == drill.fingerprint(expected)

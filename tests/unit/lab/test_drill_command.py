@@ -79,7 +79,9 @@ def test_what_could_not_be_undone_is_told_on_every_way_out(
 @pytest.mark.parametrize("drills", [1, 2])
 def test_a_narrow_terminal_has_a_line_for_each_part_of_an_outcome(drills: int) -> None:
     """No word is broken, and what is not there takes no line."""
-    found = replace(ONE, drill="drive_gc", cause="drive_gc", told_seconds=21.0, why="it [red]rose")
+    found = replace(
+        ONE, drill="drive_gc", cause="drive_gc", notified_seconds=21.0, why="it [red]rose"
+    )
     console = Console(width=80, file=StringIO())
     console.print(_lab_drill.outcome_table([result.table_row(found)] * drills, console.width))
 
@@ -88,7 +90,7 @@ def test_a_narrow_terminal_has_a_line_for_each_part_of_an_outcome(drills: int) -
         "drill     drive_gc",
         "injected  quiet",
         "found     drive_gc",
-        "when      told 21 s after the fault",
+        "when      notified 21 s after the fault",
         "why       it [red]rose",
         "verdict   ok",
     ]
@@ -127,8 +129,8 @@ def test_an_interrupt_leaves_what_came_out_so_far(
 
 def test_nothing_is_before_its_own_moment() -> None:
     """Neither once it is rounded."""
-    found = replace(ONE, onset_seconds=-0.04, told_seconds=-0.3, gone_seconds=-1.2)
+    found = replace(ONE, onset_seconds=-0.04, notified_seconds=-0.3, resolved_seconds=-1.2)
 
     assert result.table_row(found)[3] == (
-        "onset 0.0 s after the fault, told 0 s after the fault, gone 1 s before its end"
+        "onset 0.0 s after the fault, notified 0 s after the fault, resolved 1 s before its end"
     )

@@ -49,3 +49,18 @@ def test_a_checkout_that_was_changed_is_marked_but_not_for_its_docs(tmp_path: Pa
     with_code = result.current_origin(AT_NS, tmp_path).revision
 
     assert (with_results, with_code) == (plain, f"{plain}-dirty")
+
+
+def test_a_result_of_an_earlier_version_is_read() -> None:
+    """Its keys had other names."""
+    line = (
+        '{"drill":"d","seed":1,"fault":"quiet","expected":"nothing","cause":"unknown","is_passed":false,'
+        '"missed":["told","gone","onset"],"told_seconds":21.5,"gone_seconds":18.0,'
+        '"untrusted_seconds":3,"told_cause":"drive_gc"}'
+    )
+
+    found = result.parse_result(line)
+
+    assert found.missed == ["notified", "resolved", "onset"]
+    assert (found.notified_seconds, found.resolved_seconds) == (21.5, 18.0)
+    assert (found.invalid_seconds, found.notified_cause) == (3, "drive_gc")

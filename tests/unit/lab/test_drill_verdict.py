@@ -13,7 +13,7 @@ from soak.core.model import Change, Column, Event, Explanation, Finding, Record
 from soak.core.units import SECOND_NS
 from soak.lab.drills import verdict
 from soak.lab.drills.drill import Expectation
-from soak.lab.drills.verdict import Check, DrivePool, Moments, Notification
+from soak.lab.drills.verdict import Check, DrivePool, Moments, Notifications
 from soak.lab.drive.folder import DriveStatus
 from soak.store.findings.store import FindingsStore
 from soak.store.journal.writer import JournalWriter
@@ -137,7 +137,7 @@ def test_cpu_that_the_hypervisor_took_before_the_fault_was_so_and_is_no_false_al
     run["findings"].append({**run["findings"][0], **early})
 
     assert failing(run) == missed
-    assert bool(verdict.before_fault(run["findings"], Moments(FIRST_NS))) == bool(missed)
+    assert bool(verdict.classify(EXPECT, run["findings"], Moments(FIRST_NS)).before) == bool(missed)
 
 
 def test_the_client_may_be_blamed_for_cpu_that_the_hypervisor_took() -> None:
@@ -217,7 +217,7 @@ def test_what_was_written_at_the_onset_is_held_against_the_pool() -> None:
     pool = DrivePool(drive)
     for second in range(20):
         drive.written_bytes = 100 * second
-        pool.look(FIRST_NS + (second - 10) * SECOND_NS)
+        pool.sample(FIRST_NS + (second - 10) * SECOND_NS)
 
     def found(within: float) -> Check:
         expect = Expectation(cause="retention_cliff", pool_within=within)
@@ -247,22 +247,25 @@ def test_a_summary_without_anything_fails_and_does_not_break() -> None:
 def test_when_people_are_told_and_when_it_is_gone_are_judged_where_a_limit_is_named() -> None:
     """Of the fault's onset, and of its lifting; never is not soon."""
     expect = Expectation(
-        cause="retention_cliff", alert_within=30 * SECOND_NS, gone_within=60 * SECOND_NS
+        cause="retention_cliff", alert_within=30 * SECOND_NS, resolved_within=60 * SECOND_NS
     )
     run = summary(finding={"key": "a"})
     in_time = Moments(
         onset_wall_ns=FIRST_NS,
         lifted_wall_ns=FIRST_NS + 40 * SECOND_NS,
-        told_wall_ns={"a": FIRST_NS + 30 * SECOND_NS},
-        gone_wall_ns={"a": FIRST_NS + 101 * SECOND_NS},
+        notifications=Notifications(
+            {"a": FIRST_NS + 30 * SECOND_NS}, {}, {"a": FIRST_NS + 101 * SECOND_NS}
+        ),
     )
 
     found = {check.subject: check for check in verdict.judge(expect, run, in_time)}
     never = verdict.judge(expect, run, Moments(onset_wall_ns=FIRST_NS))
 
-    assert (found["told"].found, found["told"].is_met) == ("after 30.0 s", True)
-    assert (found["gone"].found, found["gone"].is_met) == ("after 61.0 s", False)
-    assert [check.found for check in never if check.subject in ("told", "gone")] == ["never"] * 2
+    assert (found["notified"].found, found["notified"].is_met) == ("after 30.0 s", True)
+    assert (found["resolved"].found, found["resolved"].is_met) == ("after 61.0 s", False)
+    assert [check.found for check in never if check.subject in ("notified", "resolved")] == [
+        "never"
+    ] * 2
 
 
 def test_what_is_gone_before_the_fault_was_lifted_is_not_gone_in_time() -> None:
@@ -270,15 +273,19 @@ def test_what_is_gone_before_the_fault_was_lifted_is_not_gone_in_time() -> None:
     limit = 60 * SECOND_NS
     run = summary(finding={"key": "a", "state": "gone"})
     moments = Moments(
-        FIRST_NS, FIRST_NS + 40 * SECOND_NS, gone_wall_ns={"a": FIRST_NS + 30 * SECOND_NS}
+        FIRST_NS,
+        FIRST_NS + 40 * SECOND_NS,
+        Notifications(resolved_wall_ns={"a": FIRST_NS + 30 * SECOND_NS}),
     )
 
-    def gone(*, lasts: bool) -> tuple[str, bool]:
-        expect = Expectation(cause="retention_cliff", gone_within=limit, lasts=lasts)
-        return lines(expect, run, moments)["gone"]
+    def resolved(*, until_lifted: bool) -> tuple[str, bool]:
+        expect = Expectation(
+            cause="retention_cliff", resolved_within=limit, until_lifted=until_lifted
+        )
+        return lines(expect, run, moments)["resolved"]
 
-    assert gone(lasts=True) == ("after -10.0 s", False)
-    assert gone(lasts=False) == ("after -10.0 s", True)
+    assert resolved(until_lifted=True) == ("after -10.0 s", False)
+    assert resolved(until_lifted=False) == ("after -10.0 s", True)
 
 
 def test_a_quiet_run_has_no_finding_about_the_cluster() -> None:
@@ -335,19 +342,22 @@ def test_what_a_phase_came_to_is_judged_where_it_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "found"),
+    ("notified", "found"),
     [((-60, 4), ("4.0 s from it", True)), ((6,), ("6.0 s from it", False)), ((), ("never", False))],
 )
 def test_an_event_that_must_be_told_counts_near_the_fault(
-    told: tuple[int, ...], found: tuple[str, bool]
+    notified: tuple[int, ...], found: tuple[str, bool]
 ) -> None:
     """The nearest one; a fault that was never felt has none."""
     expect = Expectation(cause="nothing", event="clock_step")
-    events = [FIRST_NS + at * SECOND_NS for at in told]
+    events = [FIRST_NS + at * SECOND_NS for at in notified]
 
     assert lines(expect, {}, Moments(FIRST_NS, events_wall_ns=events))["event"] == found
     assert lines(expect, {}, Moments(FIRST_NS))["records"] == ("in order", True)
-    assert lines(expect, {}, Moments(disordered=2))["records"] == ("2 out of order", False)
+    assert lines(expect, {}, Moments(records_out_of_order=2))["records"] == (
+        "2 out of order",
+        False,
+    )
     assert lines(expect, {}, Moments(None, events_wall_ns=events))["event"] == ("never", False)
 
 
@@ -380,10 +390,10 @@ def test_records_that_come_after_a_later_one_are_counted(tmp_path: Path) -> None
     """In each source by itself."""
     folder = RunFolder(tmp_path)
     write(folder, "consume.0@here", (7, ""), (8, ""), (9, ""))
-    before = verdict.records_out_of_order(folder)
+    before = verdict.count_records_out_of_order(folder)
     write(folder, "produce.0@here", (3, ""), (2, ""), (5, ""), (4, ""))
 
-    assert (before, verdict.records_out_of_order(folder)) == (0, 2)
+    assert (before, verdict.count_records_out_of_order(folder)) == (0, 2)
 
 
 def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
@@ -414,7 +424,7 @@ def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
     )
     with FindingsStore(folder.findings) as store:
         store.save_finding(finding, ["mail", "webhook"], 100)
-        before = verdict.notifications(folder)
+        before = verdict.read_notifications(folder)
         for row, at_wall_ns in zip(store.due(10**6), (300, 200), strict=True):
             store.begin_try(row, at_wall_ns, at_wall_ns)
             store.mark_sent(row, at_wall_ns)
@@ -423,21 +433,21 @@ def test_told_is_when_the_first_message_was_sent_and_gone_when_it_was_noticed(
         of_client = replace(finding, key="b", is_about_cluster=False, state="gone", resolved_k=40)
         store.save_finding(of_client, ["mail"], 500)
 
-    gone = verdict.notifications(folder)
+    resolved = verdict.read_notifications(folder)
     with FindingsStore(folder.findings) as store:
         for row in store.due(10**6):
             store.mark_sent(row, 600)
         store.save_finding(finding, ["mail", "webhook"], 700)
-        again = verdict.notifications(folder)
+        again = verdict.read_notifications(folder)
         for row in store.due(10**6):
             store.mark_sent(row, 800)
         store.save_finding(replace(finding, state="gone", resolved_k=90), ["mail", "webhook"], 900)
 
     first, cause = {"a": 200}, {"a": "unknown"}
-    assert before == Notification(confirmed=frozenset("a"))
+    assert before == (Notifications(), frozenset("a"))
     both = frozenset("ab")
-    assert gone == Notification(first, cause, {"a": 400, "b": 40 * SECOND_NS}, both)
-    assert again == Notification(first, cause, {"b": 40 * SECOND_NS}, both)
-    assert verdict.notifications(folder) == Notification(
-        first, cause, {"a": 900, "b": 40 * SECOND_NS}, both
-    )
+    seconds = {"b": 40 * SECOND_NS}
+    assert resolved == (Notifications(first, cause, {"a": 400, **seconds}), both)
+    assert again == (Notifications(first, cause, seconds), both)
+    last = Notifications(first, cause, {"a": 900, **seconds})
+    assert verdict.read_notifications(folder) == (last, both)

@@ -11,8 +11,8 @@ import pytest
 from soak.core.errors import LabError
 from soak.lab.drills import matrix, result
 from soak.lab.drills.drill import Cell, Drill, Expectation
-from soak.lab.drills.result import NONE, Result
-from soak.lab.drills.verdict import Check, Moments
+from soak.lab.drills.result import NO_FINDING, Result
+from soak.lab.drills.verdict import Check, Moments, Notifications
 
 ONE = Result(
     drill="drive_gc",
@@ -22,8 +22,8 @@ ONE = Result(
     cause="drive_gc",
     is_passed=True,
     onset_seconds=1.0,
-    told_seconds=20.0,
-    gone_seconds=40.0,
+    notified_seconds=20.0,
+    resolved_seconds=40.0,
 )
 SECOND_NS = 10**9
 
@@ -52,7 +52,7 @@ def test_a_state_file_gives_back_what_was_written(tmp_path: Path) -> None:
     assert matrix.read_results(path) == [ONE]
 
     path.write_text(result.format_result(ONE) + "{}\n")
-    with pytest.raises(LabError, match="state:2: no result"):
+    with pytest.raises(LabError, match="state:2: not a result"):
         matrix.read_results(path)
 
 
@@ -74,25 +74,27 @@ def test_a_last_line_that_a_kill_has_cut_is_made_anew(tmp_path: Path) -> None:
 
 def test_a_run_that_proved_nothing_is_kept_and_run_again() -> None:
     """It counts for nothing in the tables but is told there."""
-    lost = replace(ONE, seed=2, cause=NONE, is_passed=False, is_judged=False)
+    lost = replace(ONE, seed=2, cause=NO_FINDING, is_passed=False, is_judged=False)
 
     text = matrix.tables([ONE, lost, lost], {})
 
     assert matrix.remaining_runs({"drive_gc": 2}, [ONE, lost]) == [("drive_gc", 2)]
     assert "Detected: 1 of 1." in text
-    assert "Runs that failed or were not judged, and count for nothing: drive_gc 2." in text
+    assert "Runs that failed or were not read as a whole, and do not count: drive_gc 2." in text
 
 
 def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
     """Runs in which nothing may be found stand apart, and what has no name from what has one."""
     runs = [
         replace(ONE, broker="pulsar"),
-        replace(ONE, seed=2, cause="unknown", false_alarms=0, late_alarms=0, told_cause="drive_gc"),
+        replace(
+            ONE, seed=2, cause="unknown", false_alarms=0, late_alarms=0, notified_cause="drive_gc"
+        ),
         replace(
             ONE,
             seed=3,
             cause="network",
-            missed=["told"],
+            missed=["notified"],
             extra=2,
             false_alarms=1,
             late_alarms=1,
@@ -100,14 +102,14 @@ def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
         replace(
             ONE,
             seed=4,
-            cause=NONE,
-            missed=["onset", "told", "gone"],
+            cause=NO_FINDING,
+            missed=["onset", "notified", "resolved"],
             onset_seconds=None,
-            told_seconds=None,
-            gone_seconds=None,
+            notified_seconds=None,
+            resolved_seconds=None,
         ),
-        replace(ONE, seed=5, gone_seconds=None),  # it is never lifted
-        replace(ONE, drill="quiet", fault="quiet", expected="nothing", cause=NONE),
+        replace(ONE, seed=5, resolved_seconds=None),  # it is never lifted
+        replace(ONE, drill="quiet", fault="quiet", expected="nothing", cause=NO_FINDING),
         replace(ONE, drill="limit", expected="nothing", cause="network", is_passed=False),
         replace(ONE, drill="hang", fault="hang", expected="unknown", cause="unknown"),
     ]
@@ -115,25 +117,25 @@ def test_the_tables_count_right_wrong_unknown_and_missed() -> None:
     text = matrix.tables(runs, {})
 
     assert "Detected: 5 of 6." in text
-    assert "Of these cause right: 2 of 4, `unknown` instead: 1 of 4; " in text
-    assert "of what has no name left `unknown`: 1 of 1. " in text
+    assert "Of these, cause right: 2 of 4, `unknown` instead: 1 of 4; " in text
+    assert "`unknown` where no cause is known: 1 of 1. " in text
     assert "\n- cause wrong, at most 5%: 1 of 6, DOES NOT HOLD\n" in text
     assert "may be found, at least 100%: 1 of 2, DOES NOT HOLD\n" in text
     assert "\n- onset in time, at least 95%: 3 of 3, holds\n" in text
-    assert "\n- told in time, at least 95%: 3 of 3, holds\n" in text
-    assert "\n- gone in time, at least 90%: 2 of 2, holds\n" in text
+    assert "\n- notified in time, at least 95%: 3 of 3, holds\n" in text
+    assert "\n- resolved in time, at least 90%: 2 of 2, holds\n" in text
     # Of the rest it is not known.
-    assert "Named by the first message as by the last word: 0 of 1 " in text
+    assert "Same cause in the first message as in the report: 0 of 1 " in text
     assert "\n- an alarm before the fault, at most 0%: 1 of 2, DOES NOT HOLD\n" in text
-    assert "With a finding of another cause that begins after the lifting: 1 of 2." in text
-    assert "Others about the cluster, wherever they begin: 2.\n" in text
+    assert "Runs with a finding of another cause after the lifting: 1 of 2." in text
+    assert "Other findings about the cluster at any time: 2.\n" in text
     assert "| drive_gc | pulsar | drive_gc | drive_gc | 5 | 5 | 4 |" in text
     assert "| 1 (1 to 1) | 20 (20 to 20) | 40 (40 to 40) | - |" in text
 
 
 def test_what_was_left_out_by_hand_is_told_counts_for_nothing_and_is_run_again() -> None:
     """It stays in the state file, with why."""
-    out = replace(ONE, seed=2, cause=NONE, is_passed=False, left_out="mended since")
+    out = replace(ONE, seed=2, cause=NO_FINDING, is_passed=False, left_out="mended since")
 
     text = matrix.tables([ONE, out], {})
 
@@ -149,7 +151,7 @@ def test_runs_of_a_drill_that_says_something_else_by_now_are_told_and_count() ->
     text = matrix.tables(runs, {"drive_gc": "b"})
 
     assert "Detected: 3 of 3." in text
-    assert "\n\nOf an earlier form of the drill or its plan: drive_gc 1.\n" in text
+    assert "\n\nMade before the drill or its plan was changed: drive_gc 1.\n" in text
 
 
 def test_times_and_step_are_of_the_runs_that_were_named_right() -> None:
@@ -163,7 +165,7 @@ def test_times_and_step_are_of_the_runs_that_were_named_right() -> None:
 
 def test_the_time_in_the_middle_of_two_lies_between_them() -> None:
     """Two runs are what most drills have."""
-    text = matrix.tables([ONE, replace(ONE, seed=2, told_seconds=30.0)], {})
+    text = matrix.tables([ONE, replace(ONE, seed=2, notified_seconds=30.0)], {})
 
     assert "| 25 (20 to 30) |" in text
 
@@ -258,17 +260,17 @@ def test_a_result_is_made_of_the_finding_nearest_to_the_fault() -> None:
         {"key": "w", "cause": "unknown", "state": "warning", "is_about_cluster": True},
     ]
     drill = Drill("d", "", Path("p"), "drive_gc", None, Expectation(cause="drive_gc"))
-    moments = Moments(at_ns, None, {"near": at_ns + 9 * SECOND_NS}, {})
+    moments = Moments(at_ns, None, Notifications({"near": at_ns + 9 * SECOND_NS}))
     checks = [Check("cause", "drive_gc", "network", is_met=False)]
 
-    found = result.judged_result(drill, 3, {"findings": findings}, moments, checks)
+    found = result.make_result(drill, 3, {"findings": findings}, moments, checks)
 
-    assert (found.cause, found.onset_seconds, found.told_seconds) == ("network", 3.0, 9.0)
+    assert (found.cause, found.onset_seconds, found.notified_seconds) == ("network", 3.0, 9.0)
     assert (found.is_passed, found.missed, found.why) == (False, ["cause"], "it rose")
     assert found.series == 'publish_latency_seconds{quantile="0.5"}'
     assert result.table_row(found)[2:4] == (
         "network: p50 publish latency 1 ms -> 2 ms (x2)",
-        "onset 3.0 s after the fault, told 9 s after the fault",
+        "onset 3.0 s after the fault, notified 9 s after the fault",
     )
     assert result.parse_result(result.format_result(found)) == found
 
@@ -282,7 +284,7 @@ def test_a_result_shows_the_wrong_name_before_the_right_one() -> None:
     moments = Moments(1_800_000_000 * SECOND_NS)
 
     def cause(*findings: object) -> str:
-        return result.judged_result(drill, 1, {"findings": findings}, moments, []).cause
+        return result.make_result(drill, 1, {"findings": findings}, moments, []).cause
 
     assert cause(right, other) == "drive_gc"
     assert cause(right, {**other, "cause": "network"}) == "network"
@@ -295,8 +297,8 @@ def test_what_the_report_alone_found_was_not_detected() -> None:
 
     def is_detected(cause: str, *in_run: str) -> bool:
         finding = {**back, "cause": cause, "at": "2027-01-15T08:00:01Z"}
-        moments = Moments(1_800_000_000 * SECOND_NS, in_run=in_run)
-        return result.judged_result(drill, 1, {"findings": [finding]}, moments, []).is_detected
+        moments = Moments(1_800_000_000 * SECOND_NS, confirmed_in_run=in_run)
+        return result.make_result(drill, 1, {"findings": [finding]}, moments, []).is_detected
 
     assert not any(is_detected(cause, "a") for cause in ("drive_gc", "unknown", "network"))
     assert is_detected("drive_gc", "a", "b")
@@ -306,13 +308,15 @@ def test_a_result_keeps_the_name_that_people_were_told_first() -> None:
     """The last word may be another."""
     drill = Drill("d", "", Path("p"), "drive_gc", None, Expectation(cause="drive_gc"))
     finding = {"key": "a", "cause": "drive_gc", "state": "gone", "is_about_cluster": True}
-    moments = Moments(1_800_000_000 * SECOND_NS, told_cause={"a": "slow_drive"})
+    moments = Moments(
+        1_800_000_000 * SECOND_NS, notifications=Notifications(cause={"a": "slow_drive"})
+    )
 
-    found = result.judged_result(
+    found = result.make_result(
         drill, 1, {"findings": [{**finding, "at": "2027-01-15T08:00:01Z"}]}, moments, []
     )
 
-    assert (found.cause, found.told_cause) == ("drive_gc", "slow_drive")
+    assert (found.cause, found.notified_cause) == ("drive_gc", "slow_drive")
 
 
 @pytest.mark.parametrize(
@@ -328,7 +332,7 @@ def test_a_wrong_name_or_an_early_alarm_counts_however_little_was_read(at: str, 
 
     def is_judged(one: object) -> bool:
         summary = {"findings": [one], "coverage": coverage}
-        return result.judged_result(drill, 1, summary, moments, []).is_judged
+        return result.make_result(drill, 1, summary, moments, []).is_judged
 
     assert (is_judged(finding), is_judged(right)) == (True, False)
 
@@ -345,9 +349,9 @@ def test_an_alarm_before_the_fault_does_not_make_it_found() -> None:
     }
     drill = Drill("d", "", Path("p"), "drive_gc", None, Expectation(cause="drive_gc"))
 
-    found = result.judged_result(drill, 1, {"findings": [early]}, Moments(at_ns), [])
+    found = result.make_result(drill, 1, {"findings": [early]}, Moments(at_ns), [])
 
-    assert (found.cause, found.is_detected, found.extra) == (NONE, False, 1)
+    assert (found.cause, found.is_detected, found.extra) == (NO_FINDING, False, 1)
     assert found.false_alarms == 1
 
 
@@ -366,7 +370,7 @@ def test_an_alarm_of_something_else_after_the_lifting_is_counted() -> None:
     drill = Drill("d", "", Path("p"), "drive_gc", None, Expectation(cause="drive_gc"))
     moments = Moments(at_ns, at_ns + 60 * SECOND_NS)
 
-    found = result.judged_result(drill, 1, {"findings": findings}, moments, [])
+    found = result.make_result(drill, 1, {"findings": findings}, moments, [])
 
     assert (found.cause, found.late_alarms, found.false_alarms) == ("drive_gc", 2, 0)
 
@@ -385,7 +389,7 @@ def test_a_quiet_run_of_which_little_was_seen_proves_nothing(
 ) -> None:
     drill = Drill("d", "", Path("p"), "quiet", None, Expectation(cause="nothing"))
 
-    found = result.judged_result(drill, 1, {"findings": [], "coverage": coverage}, Moments(0), [])
+    found = result.make_result(drill, 1, {"findings": [], "coverage": coverage}, Moments(0), [])
 
     assert (found.is_judged, found.is_passed) == (is_judged, is_judged)
 
@@ -396,7 +400,7 @@ def test_a_false_alarm_counts_however_little_was_seen(gap: dict[str, str]) -> No
     finding = {"cause": "unknown", "state": "gone", "is_about_cluster": True}
     coverage = {"seconds": 200, "ratio": 0.5, "untrusted_seconds": 100, "gaps": [gap]}
 
-    found = result.judged_result(
+    found = result.make_result(
         drill, 1, {"findings": [finding], "coverage": coverage}, Moments(0), []
     )
 
@@ -409,7 +413,7 @@ def test_a_run_whose_detector_never_wrote_proves_nothing() -> None:
     gap = {"source": "detector", "why": "never wrote"}
     summary = {"findings": [], "coverage": {"gaps": [gap], "untrusted_seconds": 4}}
 
-    found = result.judged_result(drill, 1, summary, Moments(), [])
+    found = result.make_result(drill, 1, summary, Moments(), [])
 
     assert (found.is_judged, found.is_passed) == (False, False)
     assert result.table_row(found)[-1].startswith("INCONCLUSIVE")

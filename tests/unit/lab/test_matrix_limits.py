@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from soak.lab.drills.matrix import is_kept, limits
-from soak.lab.drills.result import NONE, Result
+from soak.lab.drills.result import NO_FINDING, Result
 
 ONE = Result(
     drill="d", seed=1, fault="drive_gc", expected="drive_gc", cause="drive_gc", is_passed=True
 )
-MISSED, WRONG, UNNAMED = (replace(ONE, cause=cause) for cause in (NONE, "network", "unknown"))
+MISSED, WRONG, UNNAMED = (replace(ONE, cause=cause) for cause in (NO_FINDING, "network", "unknown"))
 CLIENT = replace(ONE, cause="client")
 OF_CLIENT = replace(ONE, fault="client_pause", expected="client", cause="client")
-QUIET = replace(ONE, fault="quiet", expected="nothing", cause=NONE)
+QUIET = replace(ONE, fault="quiet", expected="nothing", cause=NO_FINDING)
 LOUD = replace(QUIET, cause="network", is_passed=False)
-SOON = replace(ONE, onset_seconds=1.0, told_seconds=20.0, gone_seconds=20.0)
-LATE = {name: replace(SOON, missed=[name]) for name in ("onset", "told", "gone")}
+SOON = replace(ONE, onset_seconds=1.0, notified_seconds=20.0, resolved_seconds=20.0)
+LATE = {name: replace(SOON, missed=[name]) for name in ("onset", "notified", "resolved")}
 NAMELESS = replace(ONE, fault="drive_hang", expected="unknown", cause="unknown")
-LOST = replace(ONE, cause=NONE, is_judged=False)
+LOST = replace(ONE, cause=NO_FINDING, is_judged=False)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ LOST = replace(ONE, cause=NONE, is_judged=False)
         [ONE, OF_CLIENT],
         [ONE] * 19 + [replace(OF_CLIENT, cause="unknown")],
         [SOON] * 19 + [LATE["onset"]],
-        [SOON] * 19 + [LATE["told"]],
-        [SOON] * 9 + [LATE["gone"]],
+        [SOON] * 19 + [LATE["notified"]],
+        [SOON] * 9 + [LATE["resolved"]],
         [replace(ONE, false_alarms=0)],
         [ONE, QUIET],
         [ONE, LOST],
@@ -59,8 +59,8 @@ def test_a_matrix_may_miss_as_much_as_the_limits_say(runs: list[Result]) -> None
         [ONE] * 8 + [UNNAMED],
         [ONE] * 8 + [UNNAMED] + [NAMELESS] * 9,
         [SOON] * 18 + [LATE["onset"]],
-        [SOON] * 18 + [LATE["told"]],
-        [SOON] * 8 + [LATE["gone"]],
+        [SOON] * 18 + [LATE["notified"]],
+        [SOON] * 8 + [LATE["resolved"]],
         [ONE] * 99 + [replace(ONE, false_alarms=1)],
         [ONE, replace(QUIET, is_passed=False)],
         [ONE, QUIET, LOUD],
@@ -80,7 +80,7 @@ def test_a_fault_is_not_found_where_the_client_is_blamed_unless_it_is_to_blame()
 
     assert told[:3] == [
         "detected, at least 95%: 1 of 2, DOES NOT HOLD",
-        "cause right, of what has a name, at least 90%: 1 of 1, holds",
+        "cause right, where it is known, at least 90%: 1 of 1, holds",
         "cause wrong, at most 5%: 1 of 2, DOES NOT HOLD",
     ]
 
@@ -91,11 +91,11 @@ def test_each_limit_says_whether_it_holds() -> None:
 
     assert told == [
         "detected, at least 95%: 1 of 2, DOES NOT HOLD",
-        "cause right, of what has a name, at least 90%: 1 of 1, holds",
+        "cause right, where it is known, at least 90%: 1 of 1, holds",
         "cause wrong, at most 5%: 0 of 2, holds",
         "onset in time, at least 95%: 0 of 0, no run",
-        "told in time, at least 95%: 0 of 0, no run",
-        "gone in time, at least 90%: 0 of 0, no run",
+        "notified in time, at least 95%: 0 of 0, no run",
+        "resolved in time, at least 90%: 0 of 0, no run",
         "an alarm before the fault, at most 0%: 0 of 0, no run",
-        "as it should be where nothing may be found, at least 100%: 0 of 0, no run",
+        "passed where nothing may be found, at least 100%: 0 of 0, no run",
     ]
