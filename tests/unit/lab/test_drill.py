@@ -438,7 +438,9 @@ def test_no_seed_moves_nothing() -> None:
 def test_former_keys_of_an_expectation_are_read_with_a_warning(tmp_path: Path) -> None:
     """`gone` is the former name of the state `resolved`; the fingerprint stays the same."""
     (tmp_path / "plan.yaml").write_text("name: p\n")
-    current = "expect: {cause: nothing, state: resolved, resolved_within: 1min, until_lifted: false}"
+    current = (
+        "expect: {cause: nothing, state: resolved, resolved_within: 1min, until_lifted: false}"
+    )
     former = "expect: {cause: nothing, state: gone, gone_within: 1min, lasts: false}"
     head = "plan: plan.yaml\nlength: 1min\nfault: {kind: quiet}\n"
     (tmp_path / "current.yaml").write_text(f"{head}{current}\n")
