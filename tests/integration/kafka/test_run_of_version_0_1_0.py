@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicCollection
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from soak.core.units import SECOND_NS
 from soak.lab.ports import Running
