@@ -18,11 +18,24 @@ from soak.core.series import SeriesId, parse_series
 from soak.core.units import SECOND_NS
 from soak.store.journal.history import History
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 DELETION_EVENT = "retention_deletion"
 _QUANTILES = ("0.5", "0.99", "0.999")
 _LEAD_SECONDS = 120
 _MAX_SECONDS = 900
 _SLOW_KINDS = frozenset({"drift", "spikes"})
+# the palette of Okabe and Ito, which colour-blind readers can distinguish
+_STYLE = {"0.5": ("p50", "#56b4e9"), "0.99": ("p99", "#0072b2"), "0.999": ("p99.9", "#d55e00")}
+_PLAIN = ("", "#0072b2")
+_DELETION_COLOUR, _INTERVAL_COLOUR = "#7a7a7a", "#e69f00"
+_TICKS = (10, 30, 60, 120, 300)  # seconds between two labels
+_MAX_TICKS = 6
+_MAX_TITLE_LENGTH = 66
+_MIN_LOG_DECADES = 0.3  # below it a log scale may have no label
+_SUBS = ((0.6, tuple(range(1, 10))), (2.5, (1, 2, 5)), (math.inf, (1,)))
+"""Up to a number of decades: the multiples of a power of ten that have a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +106,10 @@ def _is_of_family(column: Column, name: SeriesId) -> bool:
     return column.metric == name.metric and same == wanted
 
 
-# --- The picture in a mail: latency around the onset, small enough for a phone, with nothing to fetch.
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-# Okabe and Ito's palette, told apart by all eyes: blue, orange, vermilion
-_STYLE = {"0.5": ("p50", "#56b4e9"), "0.99": ("p99", "#0072b2"), "0.999": ("p99.9", "#d55e00")}
-_PLAIN = ("", "#0072b2")
-_DELETION_COLOUR, _INTERVAL_COLOUR = "#7a7a7a", "#e69f00"
-_TICKS = (10, 30, 60, 120, 300)  # seconds between two labels
-_MAX_TICKS = 6
-_MAX_TITLE_LENGTH = 66
-_MIN_LOG_DECADES = 0.3  # of a scale of logarithms, on which a label is sure then
-_SUBS = ((0.6, tuple(range(1, 10))), (2.5, (1, 2, 5)), (math.inf, (1,)))
-"""Up to how many decades which multiples of a power of ten have a label."""
-
-
 def draw_chart(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
-    """Return a PNG of 960 x 540 pixels, of which a phone's width can be read."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  # 0.5 s, 60 MB
-    from matplotlib.figure import Figure  # noqa: PLC0415  # that most runs never need
+    """Return a PNG of 960 x 540 pixels that is readable on a phone."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  # 0.5 s and 60 MB
+    from matplotlib.figure import Figure  # noqa: PLC0415  # which most runs never need
 
     figure = Figure(figsize=(4.8, 2.7), dpi=200, layout="constrained")
     FigureCanvasAgg(figure)
@@ -123,7 +119,7 @@ def draw_chart(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
         label, colour = _STYLE.get(quantile, _PLAIN)
         width = 1.3 if quantile == window.headline else 0.7
         k, shown = with_breaks(window.k, values)
-        # a line shows no second that stands alone between two in which nothing came
+        # dots, because a line does not show a single second between two gaps
         axes.plot(k, shown, ".-", color=colour, linewidth=width, markersize=2, label=label)
     if window.deletions_k:
         ticks = np.array(window.deletions_k)
@@ -147,7 +143,7 @@ def draw_chart(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
             fontsize=8,
             ncols=4,
             loc="upper left",
-            bbox_to_anchor=(0.0, -0.12),  # not beside the title, which may be long
+            bbox_to_anchor=(0.0, -0.12),  # below the axes: the title may be long
             frameon=False,
             handlelength=1.2,
             columnspacing=1.0,
@@ -158,7 +154,7 @@ def draw_chart(finding: Finding, window: Window, start_wall_ns: int) -> bytes:
 
 
 def _draw_finding(axes: Axes, finding: Finding, window: Window) -> None:
-    """Draw the onset with its interval, the levels before and after it, and where it was over."""
+    """Draw the onset with its interval, the levels before and after it, and the end."""
     low, high = finding.interval
     end = int(window.k[-1]) + 1 if finding.resolved_k is None else finding.resolved_k
     axes.axvspan(low, high + 1, color=_INTERVAL_COLOUR, alpha=0.35, linewidth=0)

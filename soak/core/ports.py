@@ -335,30 +335,28 @@ class Probe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A finding ready for people, built once and rendered by each sink."""
+    """A message about a finding, the run or its daemons, ready to be rendered by a sink."""
 
-    key: str  # stable per finding and kind, becomes the Message-ID
+    key: str  # the same for every try; becomes the Message-ID
     subject: str
     text: str
     chart_png: bytes | None = None
-    follows: str = ""  # key of the message that this one is the sequel of
-    at_wall_ns: int = 0  # when it was written; a repeat carries the same stamp
-    labels: Mapping[str, str] = field(default_factory=dict)  # which finding it is, ever the same
-    begin_wall_ns: int = 0  # when what it tells of began
-    end_wall_ns: int | None = None  # and when it was over; None while it lasts
-    progress: str = ""  # what earlier tries left to know, see `Outcome`
+    follows: str = ""  # key of the message that this one refers to
+    at_wall_ns: int = 0  # when it was queued; the same for every try
+    labels: Mapping[str, str] = field(default_factory=dict)  # identify the subject and never change
+    begin_wall_ns: int = 0  # when the subject began
+    end_wall_ns: int | None = None  # when the subject ended; None while it is open
+    progress: str = ""  # as returned by the last try, see `Outcome`
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a message: `retry` means temporary, `never` means permanent."""
+    """The result of a try: `retry` is a temporary failure, `never` a permanent one."""
 
     result: Literal["delivered", "retry", "never"]
     detail: str = ""
-    progress: str = ""  # what the next try is to know, such as who has got it; empty: nothing new
-    may_have_arrived: bool = (
-        False  # somebody has got it, or may have, though it was not delivered to all
-    )
+    progress: str = ""  # for the next try, such as which recipients have it; empty: unchanged
+    may_have_arrived: bool = False  # a recipient has it, or may have, though not all of them
 
 
 class Sink(Protocol):
@@ -367,15 +365,15 @@ class Sink(Protocol):
 
 @runtime_checkable
 class DigestOptionalSink(Sink, Protocol):
-    """A sink that says whether a digest is of any use to its receiver; all others get it."""
+    """A sink that may refuse digests; all other sinks get them."""
 
     wants_digests: bool
 
 
 @runtime_checkable
 class RepeatingSink(Sink, Protocol):
-    """A sink whose receiver forgets what is not said again every few minutes."""
+    """A sink whose receiver expects open findings to be sent again every few minutes."""
 
     def send_again(self, messages: Sequence[Message]) -> Outcome:
-        """Say all that was told before and lasts."""
+        """Send the messages about all open findings again."""
         ...

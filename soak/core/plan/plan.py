@@ -100,7 +100,7 @@ class Ship:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Maintenance:
-    """A window in which nobody is told anything; what is owed by then goes out after it."""
+    """A window in which no message is sent; pending messages wait for its end."""
 
     cron: str  # when it begins, in UTC
     length: Duration
@@ -112,7 +112,7 @@ class Maintenance:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Alerts:
-    # Messages on findings to each sink; more of them wait.
+    # Messages to each sink; the others wait.
     max_per_hour: Annotated[int, FormerName("most_per_hour")] = 20
     digest: str = ""  # when, as cron in UTC; empty: none
     maintenance: tuple[Maintenance, ...] = ()
@@ -123,7 +123,7 @@ class Alerts:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AlertingPlan:
-    """The part of a plan that says whom to tell, and when: it may change while a run goes on."""
+    """The part of a plan that may change while a run goes on: where notifications go, and when."""
 
     name: str  # of the plan
     sinks: PluginConfigs = field(default_factory=dict)

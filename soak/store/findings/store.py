@@ -52,12 +52,13 @@ class FindingsStore:
     """
 
     path: Path
+    busy_seconds: float = BUSY_SECONDS  # how long to wait for the lock of another process
     _open: sqlite3.Connection | None = field(default=None, init=False, repr=False)
 
     def __enter__(self) -> Self:
         with _typed_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+            connection = sqlite3.connect(self.path, timeout=self.busy_seconds, isolation_level=None)
             try:
                 _prepare(connection, self.path)
             except BaseException:

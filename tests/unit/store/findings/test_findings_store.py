@@ -11,7 +11,6 @@ import pytest
 from soak.core.errors import FindingsBusyError, FindingsError
 from soak.core.model import Finding
 from soak.core.units import SECOND_NS
-from soak.store.findings import store as module
 from soak.store.findings.rows import NotificationContent
 from soak.store.findings.store import MAX_RETRY_WAIT_NS, FindingsStore
 from tests.support.findings import CAUSES, NOW, SERIES, change, finding
@@ -296,29 +295,25 @@ def test_a_damaged_file_is_a_typed_error(tmp_path: Path, damage: bytes | None) -
         store.findings("run1")
 
 
-def test_a_locked_file_is_busy_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_file_is_busy_not_damaged(tmp_path: Path) -> None:
     path = tmp_path / "f.db"
     with FindingsStore(path):
         pass
-    monkeypatch.setattr(module, "BUSY_SECONDS", 0.0)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
-    with FindingsStore(path) as store, pytest.raises(FindingsBusyError):
+    with FindingsStore(path, busy_seconds=0.0) as store, pytest.raises(FindingsBusyError):
         store.set_checkpoint("stream", "1")
     other.close()
 
 
-def test_a_reader_does_not_wait_for_a_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path) -> None:
     path = tmp_path / "f.db"
     with FindingsStore(path) as store:
         store.save_finding(finding(), ["mail"], NOW)
-    monkeypatch.setattr(module, "BUSY_SECONDS", 0.0)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
-    with FindingsStore(path) as store:
+    with FindingsStore(path, busy_seconds=0.0) as store:
         assert store.findings("run1") == [finding()]
     other.close()
