@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from soak.alerting.daemon import AlertDaemon
 from soak.alerting.heartbeat import Notice
 from soak.core.ports import Message, Outcome
+from soak.store.findings.rows import NotificationKind
 from soak.store.findings.store import FindingsStore
 from soak.store.run_folder import read_plan, read_run
 from tests.support.alerting import DELIVERED, NEVER, RETRY, AlertWorld
@@ -57,7 +58,7 @@ def happen(world: AlertWorld, event: str) -> None:
         world.clock.advance(DAY_SECONDS)
     else:
         notice = Notice("synthetic-1-probe", ("probe@h",), world.clock.wall_ns(), host="h")
-        kind = "missing" if event == "missing" else "returned"
+        kind: NotificationKind = "missing" if event == "missing" else "returned"
         with FindingsStore(world.folder.findings) as store:
             store.save_notice(notice.key, notice.to_text(), kind, ["mail"], 0)
 
