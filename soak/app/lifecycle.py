@@ -238,13 +238,13 @@ def start_run(path: Path, home: PlanHome, clock: SystemClock) -> None:
 def _start_or_resume(path: Path, home: PlanHome, clock: SystemClock) -> None:
     home.path.mkdir(parents=True, exist_ok=True)
     with file_lock(home.path / "begin.lock", "this folder of runs"):
-        over, folder = home.newest(*CLOSED_STATES), home.newest("running")
-        if over is not None and home.wanted.exists():
-            home.want(())  # `soak service finish` closes it, and its report is created
+        over, folder = home.current_in(*CLOSED_STATES), home.current_in("running")
+        if over is not None and home.daemons_folder.exists():
+            home.set_daemons(())  # `soak service finish` closes it, and its report is created
             print(f"run {read_run(over).id} is over and is being closed; start again for a new run")
             return
         if folder is None:
-            home.leave()  # even if this fails, no daemon may start on the previous run
+            home.remove_daemons()  # even if this fails, no daemon may start on the previous run
             folder = _start_new(preflight.load_plan(path), home, clock)
             print(f"run {read_run(folder).id} starts in {folder.path}")
         else:
@@ -256,7 +256,7 @@ def _start_or_resume(path: Path, home: PlanHome, clock: SystemClock) -> None:
                 await_clock(folder, own, clock)
             topics.check_same_topics(folder, plan, connect(plan, clock))
             print(f"run {run.id} resumes in {folder.path}, with its own plan.yaml")
-        home.want(service_units(_read_started_plan(folder)))
+        home.set_daemons(service_units(_read_started_plan(folder)))
 
 
 def _read_started_plan(folder: RunFolder) -> Plan:
@@ -293,7 +293,7 @@ def _start_new(plan_file: PlanFile, home: PlanHome, clock: SystemClock) -> RunFo
     write_plan(folder, plan)
     copy_profile(plan_file, folder)
     write_run(folder, run)
-    home.point_to(folder)
+    home.set_current(folder)
     check_run_drives(plan, None, folder, WHOLE, "before", print)
     prepare_cluster(plan_file, plan, folder, WHOLE, run)
     start_wall_ns = clock.wall_ns() + SERVICE_LEAD_NS
@@ -303,7 +303,7 @@ def _start_new(plan_file: PlanFile, home: PlanHome, clock: SystemClock) -> RunFo
 
 def _partly_started(plan: Plan, home: PlanHome) -> RunFolder | None:
     """Return the run whose start was interrupted, unless the plan has changed since then."""
-    folder = home.newest("beginning")
+    folder = home.current_in("beginning")
     if folder is None:
         return None
     plan_now = text.dump(resolve_plan(plan, None, read_run(folder)))
@@ -316,10 +316,10 @@ def finish_run(home: PlanHome, stop: threading.Event, clock: SystemClock) -> Non
     Raises:
         RunFolderError: there is no space; another call completes it.
     """
-    folder = home.newest("running")
+    folder = home.current_in("running")
     if folder is None:  # killed after all but the last step was done
         notifier().ready()
-        home.leave()
+        home.remove_daemons()
         print(f"no run in {home.path} is running")
         return
     if run_end.run(folder, stop, clock):
@@ -345,7 +345,7 @@ def _close_run(home: PlanHome, folder: RunFolder) -> None:
     write_run(folder, dataclasses.replace(run, state=state))
     if read_created_topics(folder).asked:
         print(f"the topics of the run stay: `soak clean {folder.path}` deletes them")
-    home.leave()
+    home.remove_daemons()
 
 
 def request_stop(folder: RunFolder) -> str:

@@ -287,7 +287,7 @@ def run_announced(
             return 0
         runs.trim(ship.buffer, keep=run.id)
         folder = runs.folder_of(run.id)
-        PlanHome(runs.home).point_to(folder)  # where a Prometheus finds the page
+        PlanHome(runs.home).set_current(folder)  # where a Prometheus finds the page
         notifier().status(f"run {run.id}")
         return probe_into(
             folder,

@@ -17,13 +17,13 @@ _ACKS = {"acks", "request.required.acks"}
 
 
 def audit_run(folder: RunFolder, run: Run, plan: Plan) -> Audit:
-    """Return the audit of all that has been recorded.
+    """Return the audit of all records of a run.
 
     Raises:
         JournalError: a journal was written by a newer version.
     """
     names = sources(folder.journal)
-    # Of one second, acknowledgements come first: what they tell of offsets is met by what was received.
+    # Within an interval, acknowledgements come first: they name the offsets of the received messages.
     producers = [name for name in names if name.startswith(_PRODUCER)]
     consumers = [name for name in names if name.startswith(_CONSUMER)]
     audit = Audit(plan.consumers.subscriptions)
@@ -43,23 +43,23 @@ def audit_run(folder: RunFolder, run: Run, plan: Plan) -> Audit:
 
 
 def _add_received(audit: Audit, found: MergedRecord, plan: Plan) -> None:
-    who = plan.consumers
+    consumers = plan.consumers
     index = process_index(found.source)
-    subscription = who.subscription_of(index)
+    subscription = consumers.subscription_of(index)
     if found.is_after_gap:
-        mine = range(who.member_of(index), plan.topic.total_partitions, who.per_subscription)
-        audit.missed(subscription, mine)
+        first, step = consumers.member_of(index), consumers.per_subscription
+        audit.missed(subscription, range(first, plan.topic.total_partitions, step))
     audit.add(found.record, found.columns, subscription)
 
 
 def is_loss_known(plan: Plan) -> bool:
-    """Return False where the client is told to wait for no acknowledgement: loss cannot be seen then."""
-    said = [str(value) for name, value in _producer_settings(plan).items() if name in _ACKS]
-    return not said or said[-1] != "0"  # of one setting's two names the client takes the last
+    """Return False with acks=0: without acknowledgements, loss cannot be detected."""
+    acks = [str(value) for name, value in _producer_settings(plan).items() if name in _ACKS]
+    return not acks or acks[-1] != "0"  # the client uses the last of the two names of a setting
 
 
 def is_order_guaranteed(plan: Plan) -> bool:
-    """Return whether an idempotent producer sees to it that each message comes once and in order."""
+    """Return True where an idempotent producer guarantees that each message arrives once and in order."""
     return str(_producer_settings(plan).get("enable.idempotence")).lower() == "true"
 
 

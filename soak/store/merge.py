@@ -15,49 +15,53 @@ from soak.store.run_folder import RunFolder, read_run
 
 
 def merge_run_folder(into: RunFolder, part: RunFolder) -> list[str]:
-    """Copy the sources and drive checks that `into` lacks; return their names. Once more changes nothing.
+    """Copy the sources and drive checks that `into` lacks, and return their names; repeating it changes nothing.
 
-    A conductor's own view stays where it is: the phases of a run are those of its first host.
+    Phases are not copied: those of a run are decided on its first host.
 
     Raises:
-        RunFolderError: they belong to different runs, the part is not over, a source differs, or one
-            cannot be copied.
+        RunFolderError: the folders are of different runs, the part is not over, a source differs, or cannot
+            be copied.
     """
     ours, theirs = read_run(into), read_run(part)
     if ours.id != theirs.id or ours.start_wall_ns != theirs.start_wall_ns:
-        raise RunFolderError(f"{part.path} is of run {theirs.id}, not of {ours.id} and its start")
+        raise RunFolderError(
+            f"{part.path} is of run {theirs.id}, not of {ours.id}, or has another start: name the folder of "
+            "another host of this run"
+        )
     if theirs.state == "running":
         raise RunFolderError(
-            f"{part.path} is not over: its run.json says running. Its own host ends it by `soak stop`, "
-            "after a kill by `soak run PLAN --resume` and then that, a `soak probe` by SIGTERM; copy it again"
+            f"{part.path} is not over: the state in its run.json is running. End it on its own host and copy "
+            "it again: with `soak stop` (after a kill, `soak run PLAN --resume` first), a `soak probe` with "
+            "SIGTERM"
         )
-    brought = []
+    copied = []
     with file_lock(into.path / "collect.lock", "the collecting of this run"):
-        into.journal.mkdir(exist_ok=True)  # a first host may measure nothing itself
+        into.journal.mkdir(exist_ok=True)  # the first host may have no source of its own
         for source in sources(part.journal):
             if _is_there(into, part, source):
                 continue
             _copy(into, part, source)
-            brought.append(source)
-        brought += _copy_drives(into, part)
-    return brought
+            copied.append(source)
+        copied += _copy_drives(into, part)
+    return copied
 
 
 def _copy_drives(into: RunFolder, part: RunFolder) -> list[str]:
-    """Copy what the other host measured of its drives; it may have measured again since the last time."""
-    brought = []
+    """Copy the drive checks of the other host; it may have added some since the last time."""
+    copied = []
     for path in sorted(part.drives.glob("*.json")):
         text, target = path.read_text(), into.drives / path.name
         if not target.exists() or target.read_text() != text:
             write_atomically(target, text)
-            brought.append(f"drives/{path.name}")
-    return brought
+            copied.append(f"drives/{path.name}")
+    return copied
 
 
 def _copy(into: RunFolder, part: RunFolder, source: str) -> None:
-    """Copy a source, whole or not at all."""
+    """Copy a source completely or not at all."""
     draft = into.path / f".{source}.part"
-    shutil.rmtree(draft, ignore_errors=True)  # of a copy that was cut short
+    shutil.rmtree(draft, ignore_errors=True)  # of an interrupted copy
     try:
         shutil.copytree(part.journal / source, draft)
         draft.rename(into.journal / source)
@@ -68,10 +72,10 @@ def _copy(into: RunFolder, part: RunFolder, source: str) -> None:
 
 
 def _is_there(into: RunFolder, part: RunFolder, source: str) -> bool:
-    """Return whether a source was brought before.
+    """Return True if the source is there already.
 
     Raises:
-        RunFolderError: there is another one of that name: two hosts are called alike.
+        RunFolderError: there is another source of that name: two hosts have the same name.
     """
     if not (into.journal / source).exists():
         return False
@@ -82,7 +86,7 @@ def _is_there(into: RunFolder, part: RunFolder, source: str) -> bool:
     )
     if not is_same:
         raise RunFolderError(
-            f"{source} is in both folders and differs: did it come over a topic, or are two hosts "
-            "called alike?"
+            f"{source} is in both folders and differs: either it was shipped over a topic, or two hosts "
+            "have the same name"
         )
     return True

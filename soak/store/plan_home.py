@@ -1,7 +1,7 @@
-"""The folder of one plan's runs under a service manager: the current run, and the daemons that it wants.
+"""The folder of one plan's runs under a service manager.
 
-`current` is the run that goes on, or the last one; `daemons/` has an empty file for each daemon that it
-wants, so that a unit's condition can ask without starting anything.
+`current` links to the present run, or the last one. `daemons/` has an empty file for each daemon of that run, so
+that the condition of a unit can check it without starting a process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from soak.store.run_folder import RunFolder, read_run
 
 @dataclass(frozen=True, slots=True)
 class PlanHome:
-    """Paths, and which run is the current one."""
+    """The paths of the folder, and its current run."""
 
     path: Path
 
@@ -29,58 +29,58 @@ class PlanHome:
         return self.path / "current"
 
     @property
-    def wanted(self) -> Path:
+    def daemons_folder(self) -> Path:
         return self.path / "daemons"
 
-    def newest(self, *states: str) -> RunFolder | None:
-        """Return the current run, where there is one and its state is one of these.
+    def current_in(self, *states: str) -> RunFolder | None:
+        """Return the current run if its state is one of these.
 
         Raises:
-            RunFolderError: the run's own description is damaged.
+            RunFolderError: its `run.json` is damaged.
         """
         if not self.current.is_dir():
             return None
         folder = RunFolder(self.current.resolve())
         return folder if read_run(folder).state in states else None
 
-    def point_to(self, folder: RunFolder) -> None:
+    def set_current(self, folder: RunFolder) -> None:
         """Make this run the current one."""
         draft = self.path / f".current.{os.getpid()}"
         draft.unlink(missing_ok=True)
         draft.symlink_to(folder.path.name)
         draft.replace(self.current)
 
-    def want(self, daemons: Iterable[str]) -> None:
-        """Say which daemons the current run wants: these and no others."""
-        self.leave()
-        self.wanted.mkdir()
+    def set_daemons(self, daemons: Iterable[str]) -> None:
+        """Set the daemons of the current run."""
+        self.remove_daemons()
+        self.daemons_folder.mkdir()
         for name in daemons:
-            (self.wanted / name).touch()
+            (self.daemons_folder / name).touch()
 
-    def leave(self) -> None:
-        """Want no daemon any more: the run is over, or another one is to come.
+    def remove_daemons(self) -> None:
+        """Remove all daemons: the run is over, or another one begins.
 
         Raises:
-            RunFolderError: the drive does not let go of them.
+            RunFolderError: their files cannot be removed.
         """
-        if not self.wanted.exists():
+        if not self.daemons_folder.exists():
             return
         try:
-            shutil.rmtree(self.wanted)
+            shutil.rmtree(self.daemons_folder)
         except OSError as error:
-            raise RunFolderError(f"cannot remove {self.wanted}: {error}") from error
+            raise RunFolderError(f"cannot remove {self.daemons_folder}: {error}") from error
 
 
 def is_service_run(folder: RunFolder) -> bool:
-    """True for the current run of a plan whose daemons a service manager starts."""
+    """True for the current run of a plan whose daemons are started by a service manager."""
     return PlanHome(folder.path.parent).current.resolve() == folder.path.resolve()
 
 
 def is_in_use(folder: RunFolder) -> bool:
-    """True for a run that is a service manager's, or that `soak run` has in hand."""
+    """True for a run that belongs to a service manager, or that a `soak run` process runs."""
     return is_service_run(folder) or is_locked(folder.path / "run.lock")
 
 
 def service_units(plan: Plan) -> tuple[str, ...]:
-    """Return the daemons of a plan, those of many processes once: each is one unit."""
+    """Return the units of a plan: its daemons, those with several processes once."""
     return tuple(dict.fromkeys(name.partition(".")[0] for name in plan.daemons))

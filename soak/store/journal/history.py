@@ -1,7 +1,7 @@
 """Read a window of intervals of all sources, touching only the files and blocks that hold them.
 
-Reads only what it needs: files are told apart by their first and last second, and the place of a second
-in a file is found by bisection, as a file ascends in k.
+Intervals ascend within a file, so its first and last one say whether it is needed, and bisection finds where
+an interval begins.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from soak.store.journal.reader import (
 MAX_WINDOW_SECONDS = 7200
 """Longest window, so that memory stays bounded: some 20 MB at 300 columns."""
 
-_BLOCK_BYTES = 131_072  # some twenty lines: bisection ends here, the rest is decoded
+_BLOCK_BYTES = 131_072  # some twenty lines: bisection ends here, and the lines are decoded
 _EVENTS = b'"e":['
-_SKIPPED = "_above_messages"  # the histogram's counts: for the report, not for detectors
+_SKIPPED = "_above_messages"  # counts of a histogram, for the report and not for detectors
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSeconds:
-    """One source: `k` ascending, shape (n,); `values` of shape (n, columns), NaN where not measured."""
+    """The intervals of one source: `k` ascending, shape (n,); `values` of shape (n, columns), NaN if unmeasured."""
 
     columns: tuple[Column, ...]
     k: NDArray[np.int64]
@@ -47,7 +47,7 @@ class SourceSeconds:
 
 @dataclass(frozen=True)
 class Window:
-    """Seconds k0 <= k < k1 of every source that has any there; `events` are (k, source, event) by k."""
+    """Intervals k0 <= k < k1 of every source that has some; `events` are (k, source, event) in order of k."""
 
     k0: int
     k1: int
@@ -56,7 +56,7 @@ class Window:
 
     @cached_property
     def columns(self) -> dict[str, Column]:
-        """Return series id ("source|name") to its column."""
+        """Return the columns by series name."""
         return {
             series_name(source, column.name): column
             for source, seconds in self.sources.items()
@@ -64,19 +64,19 @@ class Window:
         }
 
     @cached_property
-    def _places(self) -> dict[str, tuple[SourceSeconds, int]]:
-        """Return series id to where its values are; a thousand topics have thousands of series."""
-        places: dict[str, tuple[SourceSeconds, int]] = {}
+    def _index(self) -> dict[str, tuple[SourceSeconds, int]]:
+        """Return an index of the series by name: a thousand topics have thousands of series."""
+        index: dict[str, tuple[SourceSeconds, int]] = {}
         for source, seconds in self.sources.items():
             for at, column in enumerate(seconds.columns):
-                places.setdefault(series_name(source, column.name), (seconds, at))
-        return places
+                index.setdefault(series_name(source, column.name), (seconds, at))
+        return index
 
     def series(self, name: str) -> Series:
-        """Return the measured seconds of one series id; empty when it has none here."""
-        if name not in self._places:
+        """Return the measured intervals of one series; empty where it has none here."""
+        if name not in self._index:
             return Series(name, np.empty(0, np.int64), np.empty(0))
-        seconds, at = self._places[name]
+        seconds, at = self._index[name]
         values = seconds.values[:, at]
         is_measured = np.isfinite(values)
         return Series(name, seconds.k[is_measured], values[is_measured])
@@ -84,7 +84,7 @@ class Window:
 
 @dataclass(slots=True)
 class History:
-    """Reads windows of one run's journals; remembers where whole files begin and end."""
+    """Reads windows from the journals of a run; remembers the first and last interval of complete files."""
 
     journal: Path
     block_bytes: int = _BLOCK_BYTES
@@ -92,12 +92,12 @@ class History:
     _counted: dict[Path, Counter[str]] = field(default_factory=dict)  # one entry a file
 
     def latest_k(self, source: str) -> int | None:
-        """Return the last second on record, or None when there is none yet."""
+        """Return the last recorded interval of a source, or None where there is none yet."""
         found = last_record(self.journal, source)
         return None if found is None else found[0].k
 
     def window(self, k0: int, k1: int) -> Window:
-        """Return the seconds k0 <= k < k1.
+        """Return the intervals k0 <= k < k1.
 
         Raises:
             ValueError: the window is longer than `MOST_SECONDS`.
@@ -116,14 +116,14 @@ class History:
         return Window(k0, k1, found, tuple(events))
 
     def latest(self) -> dict[str, int]:
-        """Return the last second on record of every source that has one."""
+        """Return the last recorded interval of every source that has one."""
         found = {source: self.latest_k(source) for source in sources(self.journal)}
         return {source: k for source, k in found.items() if k is not None}
 
     def earlier_events(self, k: int) -> dict[str, int]:
-        """Return how many events of each kind all records before second `k` tell.
+        """Return the numbers of events by kind in all records before interval `k`.
 
-        Looks at every line once: about a second for a day of three sources, the first time.
+        The first call reads every line: about a second for a day of three sources.
         """
         counted: Counter[str] = Counter()
         for source in sources(self.journal):
@@ -144,7 +144,7 @@ class History:
     def _records(
         self, source: str, k0: int, k1: int
     ) -> Iterator[tuple[int, tuple[Record, tuple[Column, ...]]]]:
-        """Give (k, record and columns); a second told twice comes last from the newest file."""
+        """Yield (k, record and columns); of an interval in two files, the newest record comes last."""
         folder = self.journal / source
         reader = SourceReader(folder)
         files = segments(folder)
@@ -176,18 +176,18 @@ class History:
 
 
 def _source_seconds(found: list[tuple[Record, tuple[Column, ...]]]) -> SourceSeconds:
-    places: dict[Column, int] = {}
+    index: dict[Column, int] = {}
     kept: dict[tuple[Column, ...], tuple[list[int], list[int]]] = {}
     for _, columns in found:
         if columns not in kept:
             at = [i for i, one in enumerate(columns) if not one.metric.endswith(_SKIPPED)]
-            kept[columns] = (at, [places.setdefault(columns[i], len(places)) for i in at])
-    values = np.full((len(found), len(places)), np.nan)
+            kept[columns] = (at, [index.setdefault(columns[i], len(index)) for i in at])
+    values = np.full((len(found), len(index)), np.nan)
     for row, (record, columns) in enumerate(found):
         source_at, target_at = kept[columns]
         values[row, target_at] = np.array(record.values)[source_at]
     return SourceSeconds(
-        tuple(places),
+        tuple(index),
         np.array([record.k for record, _ in found], dtype=np.int64),
         values,
         np.array([record.is_valid for record, _ in found], dtype=np.bool_),
@@ -204,14 +204,14 @@ def _events_in(path: Path, end: int, k: int) -> Counter[str]:
 
 
 def _read_head(reader: SourceReader, path: Path, end: int) -> None:
-    """Let the reader know the columns that the file begins with."""
+    """Make the reader read the columns line at the beginning of a file."""
     first = next(lines(path, 0, min(end, _BLOCK_BYTES)), b"")
     for _ in reader.read(path, 0, len(first)):
         pass
 
 
 def position_of_interval(folder: Path, k: int) -> tuple[Path, int] | None:
-    """Return a file of a source and where in it a line starts, at or before the records of second `k`.
+    """Return a file of a source and the offset of a line at or before the records of interval `k`.
 
     None while the source has written nothing.
     """
@@ -225,8 +225,8 @@ def position_of_interval(folder: Path, k: int) -> tuple[Path, int] | None:
 
 
 def _position_of(path: Path, k: int, end: int, block: int) -> int:
-    """Return the start of a line at or before the first record of second `k` or later."""
-    low, high = 0, end  # every line that starts before `low` is of an earlier second
+    """Return the offset of a line at or before the first record of interval `k` or later."""
+    low, high = 0, end  # every line that starts before `low` is of an earlier interval
     while high - low > block:
         middle = (low + high) // 2
         found = next(_interval_positions(path, middle, high, is_line_start=False), None)
@@ -240,14 +240,14 @@ def _position_of(path: Path, k: int, end: int, block: int) -> int:
 def _interval_positions(
     path: Path, begin: int, end: int, *, is_line_start: bool = True
 ) -> Iterator[tuple[int, int]]:
-    """Give (place, k) of the records whose lines start in [begin, end)."""
+    """Yield (offset, interval) of the records whose lines start in [begin, end)."""
     with path.open("rb") as file:
         file.seek(begin)
         if not is_line_start:
             begin += len(file.readline())
         while begin < end:
             raw = file.readline()
-            if not raw:  # cut off by a power loss
+            if not raw:  # truncated by a power loss
                 return
             k = _k_of(raw)
             if k is not None:

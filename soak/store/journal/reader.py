@@ -17,7 +17,7 @@ LAST_BLOCK_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A line that could not be read: a gap with its place."""
+    """A line that could not be read, with its place: a gap."""
 
     path: Path
     offset: int
@@ -26,10 +26,10 @@ class Damage:
 
 @dataclass(slots=True)
 class SourceReader:
-    """Reads one source from a place on: remembers columns lines, skips and keeps damage.
+    """Reads one source from any offset on; remembers its columns lines and collects its damage.
 
-    `inc_k` of records already given are remembered by the caller where that matters: identity is
-    (source, epoch, k), and reading twice changes nothing.
+    It returns a record as often as the journal has it. A record is identified by (source, epoch, interval):
+    callers skip repeated ones where that matters.
     """
 
     folder: Path
@@ -38,7 +38,7 @@ class SourceReader:
     ended_epoch: int = -1
 
     def read(self, path: Path, begin: int, end: int) -> Iterator[tuple[Record, tuple[Column, ...]]]:
-        """Give the records whose lines lie in [begin, end) of one file, which ends at a newline."""
+        """Yield the records whose lines are in [begin, end) of one file; `end` is behind a newline."""
         offset = begin
         for raw in lines(path, begin, end):
             found = self._line(path, offset, raw)
@@ -72,7 +72,7 @@ class SourceReader:
         return record, columns
 
     def _find_columns(self, name: str) -> tuple[Column, ...] | None:
-        """Look through the whole source: a reader may have begun in the middle."""
+        """Search the whole source for a columns line: a reader may have begun in the middle."""
         for path in reversed(segments(self.folder)):  # each file begins with the columns in use
             for raw in lines(path, 0, complete_size(path)):
                 if b'"t":"c"' not in raw[:200]:
@@ -98,14 +98,14 @@ def segments(folder: Path) -> list[Path]:
 
 
 def sources(journal: Path) -> list[str]:
-    """Return the names of all sources that have written, sorted."""
+    """Return the names of all sources of a journal, sorted."""
     if not journal.is_dir():
         return []
     return sorted(path.name for path in journal.iterdir() if path.is_dir())
 
 
 def complete_size(path: Path) -> int:
-    """Return the bytes of a file up to and with its last newline: what is safe to read."""
+    """Return the size of a file up to and including its last newline: behind it, a line may be incomplete."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         while size > 0:
@@ -119,7 +119,7 @@ def complete_size(path: Path) -> int:
 
 
 def lines(path: Path, begin: int, end: int) -> Iterator[bytes]:
-    """Give the raw lines in [begin, end), in chunks of bounded size."""
+    """Yield the raw lines in [begin, end); reads in chunks of bounded size."""
     with path.open("rb") as file:
         file.seek(begin)
         rest = b""
@@ -137,10 +137,10 @@ def lines(path: Path, begin: int, end: int) -> Iterator[bytes]:
 def read_source(
     journal: Path, source: str, reader: SourceReader | None = None
 ) -> Iterator[tuple[Record, tuple[Column, ...]]]:
-    """Give all records of a source, each (epoch, k) once, in the order written.
+    """Yield all records of a source in the order written, each (epoch, interval) once.
 
     Raises:
-        JournalError: the journal was written by a newer version, or there is no such source.
+        JournalError: the journal was written by a newer version, or has no such source.
     """
     folder = journal / source
     if not folder.is_dir():
@@ -155,7 +155,7 @@ def read_source(
 
 
 def last_record(journal: Path, source: str) -> tuple[Record, tuple[Column, ...]] | None:
-    """Return the newest record, reading from the end of the newest file no more than it takes."""
+    """Return the newest record of a source; reads only the end of its newest file."""
     for path in reversed(segments(journal / source)):
         end, window = complete_size(path), LAST_BLOCK_BYTES
         while end:
@@ -169,8 +169,8 @@ def last_record(journal: Path, source: str) -> tuple[Record, tuple[Column, ...]]
 
 
 def columns_after_last_record(journal: Path, source: str) -> list[Columns]:
-    """Return the columns lines that were written after the newest record: what the next may refer to."""
-    behind: list[Columns] = []
+    """Return the columns lines behind the newest record, which the next record may refer to."""
+    found_columns: list[Columns] = []
     for path in reversed(segments(journal / source)):
         end, window = complete_size(path), LAST_BLOCK_BYTES
         found = _decoded(path, max(0, end - window), end)
@@ -178,14 +178,15 @@ def columns_after_last_record(journal: Path, source: str) -> list[Columns]:
             window *= 8
             found = _decoded(path, max(0, end - window), end)
         newest = max((at for at, line in enumerate(found) if isinstance(line, Record)), default=-1)
-        behind = [line for line in found[newest + 1 :] if isinstance(line, Columns)] + behind
+        columns = [line for line in found[newest + 1 :] if isinstance(line, Columns)]
+        found_columns = columns + found_columns
         if newest >= 0:
             break
-    return behind
+    return found_columns
 
 
 def _decoded(path: Path, begin: int, end: int) -> list[Line]:
-    """Return the lines in [begin, end) that can be read; the first may be the rest of one."""
+    """Return the readable lines in [begin, end), of which the first may be incomplete."""
     found: list[Line] = []
     for raw in lines(path, begin, end):
         with suppress(DamagedLineError):
@@ -199,7 +200,7 @@ _END_LINE_BYTES = 4096
 
 
 def has_ended(source: Path) -> bool:
-    """True when the newest file of a source closes with the line that says so."""
+    """True when the newest file of a source ends with an end line: the source was closed on purpose."""
     files = segments(source)
     if not files:
         return False

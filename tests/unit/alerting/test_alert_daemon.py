@@ -238,7 +238,7 @@ def test_the_report_of_a_service_run_is_made_by_its_unit(tmp_path: Path) -> None
     folder = RunFolder(tmp_path / "p" / "r1")
     folder.path.mkdir(parents=True)
     by_hand = report_command(folder, "h1", "p")
-    PlanHome(tmp_path / "p").point_to(folder)
+    PlanHome(tmp_path / "p").set_current(folder)
 
     assert by_hand == f"on h1: soak report {folder.path}"
     assert report_command(folder, "h1", "p") == (

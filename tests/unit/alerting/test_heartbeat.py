@@ -602,7 +602,7 @@ def test_the_digest_names_missing_daemons(world: World) -> None:
 
 def as_service(folder: RunFolder) -> None:
     """Make it the current run of a plan's home."""
-    PlanHome(folder.path.parent).point_to(folder)
+    PlanHome(folder.path.parent).set_current(folder)
 
 
 def test_the_message_names_the_log_of_each_missing_daemon() -> None:

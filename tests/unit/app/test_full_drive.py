@@ -40,7 +40,7 @@ def home(tmp_path: Path) -> PlanHome:
     folder.spark.mkdir()
     (folder.spark / "progress.json").write_text('{"is_running": false}')
     write_run(folder, Run("r1", 0, "h", {}, "running", "p"))
-    found.point_to(folder)
+    found.set_current(folder)
     return found
 
 
@@ -100,7 +100,7 @@ def test_a_run_that_finds_no_room_to_go_on_says_so(
             start_run(tmp_path / "p.yaml", home, SystemClock())
     start_run(tmp_path / "p.yaml", home, SystemClock())
 
-    assert "produce" in {path.name for path in home.wanted.iterdir()}
+    assert "produce" in {path.name for path in home.daemons_folder.iterdir()}
 
 
 def test_a_run_whose_own_plan_is_damaged_is_no_plan_that_was_refused(

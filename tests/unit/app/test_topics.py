@@ -95,7 +95,7 @@ def test_a_run_that_is_not_over_keeps_its_topics(tmp_path: Path) -> None:
 def test_one_that_is_being_begun_keeps_its_topics(tmp_path: Path) -> None:
     """Under systemd the next start goes on with it; in a terminal nobody does, once its process is gone."""
     folder = run_of(tmp_path / "p-r1", "beginning")
-    PlanHome(tmp_path).point_to(folder)
+    PlanHome(tmp_path).set_current(folder)
     other = run_of(tmp_path / "p-r2", "beginning")
 
     with pytest.raises(RunFolderError, match="r1 is starting"):
@@ -371,13 +371,13 @@ def test_a_start_after_a_refused_one_leaves_a_strangers_topic_alone(
     home = PlanHome(tmp_path / "p")
     with pytest.raises(PlanError, match=r"cannot create topic"):
         start_run(path, home, SystemClock())
-    half = home.newest("beginning")
+    half = home.current_in("beginning")
     assert half is not None
     connect(read_plan(half), SystemClock()).create_topics(Topics((name,), 1), 1, {})
 
     with pytest.raises(PlanError, match=rf"topic {name} exists, and nothing shows that"):
         start_run(path, home, SystemClock())
-    assert home.newest("beginning") == half
+    assert home.current_in("beginning") == half
 
 
 @pytest.mark.broker
@@ -394,13 +394,13 @@ def test_a_run_does_not_go_on_in_a_topic_that_was_made_anew(
     words = ["run", str(folder.plan), "--resume", "--run-dir", str(folder.path)]
     command = [sys.executable, "-m", "soak.cli.main", *words]
     resumed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    home.point_to(folder)
+    home.set_current(folder)
 
     assert resumed.returncode == 1
     assert f"topic {name} is another than" in resumed.stderr
     with pytest.raises(RunFolderError, match=rf"topic {name} is another than"):
         start_run(tmp_path / "nowhere.yaml", home, SystemClock())
-    assert not home.wanted.exists()
+    assert not home.daemons_folder.exists()
 
 
 def test_a_run_that_was_begun_before_there_were_notes_goes_on(tmp_path: Path) -> None:

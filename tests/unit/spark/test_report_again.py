@@ -25,7 +25,7 @@ class Reports:
         folder = RunFolder(self.home.path / run_id)
         folder.path.mkdir()
         write_run(folder, dataclasses.replace(RUN, id=run_id, state=state))
-        self.home.point_to(folder)
+        self.home.set_current(folder)
 
     def end(self) -> None:
         folder = RunFolder(self.home.current.resolve())

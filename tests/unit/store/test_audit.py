@@ -1,4 +1,4 @@
-"""A run's audit from its journals: in order of time, by subscription, of all of a source's clients."""
+"""The audit of a run from its journals: by subscription, over gaps, for all clients of a source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _write(folder: RunFolder, source: str, *files: Lines) -> None:
 
 
 def test_each_consumer_reads_for_its_subscription(tmp_path: Path) -> None:
-    """Four processes, two to a subscription; the last one missed 23 of its partition's messages."""
+    """Four processes, two for each subscription; the last one misses 23 messages of its partition."""
     folder = RunFolder(tmp_path)
     plan = text.load(_plan("consumers: {subscriptions: 2, per_subscription: 2}\n"), "p").plan
     streams = [stream_name(instance_of(RUN.id, "produce.0@h"), 1, at) for at in (0, 1)]
@@ -52,7 +52,7 @@ def test_each_consumer_reads_for_its_subscription(tmp_path: Path) -> None:
 
 
 def test_a_source_ends_for_all_of_its_clients(tmp_path: Path) -> None:
-    """Its first life was killed, so that what arrived unacknowledged is unknown; the second one ended."""
+    """Its first epoch was killed, so its unacknowledged messages are unknown; the second one ended."""
     folder = RunFolder(tmp_path)
     plan = text.load(_plan("load: {clients_per_producer: 3}\n"), "p").plan
     _write(folder, "produce.0@h", [_record(0)], [_record(1, 2), End(2)])
@@ -69,7 +69,7 @@ def test_a_source_ends_for_all_of_its_clients(tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_of_a_consumer_is_no_loss(tmp_path: Path) -> None:
-    """Of the 100 messages of second 1 nobody can tell; the 23 of second 3 are lost."""
+    """The 100 messages of interval 1 are unknown; the 23 of interval 3 are lost."""
     folder = RunFolder(tmp_path)
     name = stream_name(instance_of(RUN.id, "produce.0@h"), 1, 0)
     sent: tuple[Span, ...] = ((0, 499, 0, 499),)
@@ -90,8 +90,8 @@ def test_a_damaged_record_of_a_consumer_is_no_loss(tmp_path: Path) -> None:
     assert (verdict["received"], verdict["unknown"], verdict["lost"]) == (377, 100, 23)
 
 
-def test_a_producer_with_a_missing_record_may_have_had_more_acknowledged(tmp_path: Path) -> None:
-    """It ended on purpose, but what arrived and is on no record of it is unknown."""
+def test_messages_of_a_missing_record_are_unknown(tmp_path: Path) -> None:
+    """The producer ended on purpose, but no record has the acknowledgements of its received messages."""
     folder = RunFolder(tmp_path)
     name = stream_name(instance_of(RUN.id, "produce.0@h"), 1, 0)
     whole: tuple[Span, ...] = ((0, 9, 0, 9),)
@@ -108,6 +108,7 @@ def test_a_producer_with_a_missing_record_may_have_had_more_acknowledged(tmp_pat
 
 
 def test_without_acknowledgements_loss_is_not_known() -> None:
+    """Whichever name of the setting the plan uses."""
     for settings in (
         'producer: {acks: "0"}',
         'producer: {request.required.acks: "0"}',

@@ -1,4 +1,4 @@
-"""A run folder of another user: what may not be written there is a message, and no traceback."""
+"""A run folder: its plan, and errors that say which file cannot be written."""
 
 from __future__ import annotations
 
@@ -11,35 +11,44 @@ import pytest
 
 from soak.core.cluster.drives import Measured
 from soak.core.errors import RunFolderError
-from soak.service.files import file_lock, is_locked
-from soak.store import run_folder
-from soak.store.run_folder import RunFolder
+from soak.core.plan import text as plan_text
+from soak.store.run_folder import RunFolder, append_drive_checks, write_plan
+
+WITH_SECRETS = """
+name: p
+broker: {kafka: {bootstrap_servers: 'h:9', common: {sasl.password: '${credential:soak_sasl}'}}}
+sinks: {webhook: {url: 'https://a', token: '${credential:soak_token}'}}
+"""
 
 
-@pytest.fixture
-def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """Return a folder in which the system opens nothing; root could not be kept out of a real one."""
+def test_the_plan_of_a_run_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group may read it: it names the credentials, and does not contain them."""
+    (tmp_path / "soak_sasl").write_text("hush")
+    (tmp_path / "soak_token").write_text("hush")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    folder = RunFolder(tmp_path)
+    before = os.umask(0o022)
+    try:
+        write_plan(folder, plan_text.load(WITH_SECRETS, "p").plan)
+    finally:
+        os.umask(before)
+    text = folder.plan.read_text()
+
+    assert folder.plan.stat().st_mode & 0o777 == 0o640
+    assert "hush" not in text
+    assert "${credential:soak_sasl}" in text
+    assert "${credential:soak_token}" in text
+
+
+def test_a_drive_check_that_cannot_be_written_names_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run folder may belong to another user."""
 
     def refuse(*_: object) -> NoReturn:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(os, "open", refuse)
-    return RunFolder(tmp_path)
 
-
-def test_a_lock_that_is_not_ours_to_take_is_told(other: RunFolder) -> None:
-    with (
-        pytest.raises(RunFolderError, match=r"^cannot write /.*/run\.lock: permission denied$"),
-        file_lock(other.path / "run.lock", "this run folder"),
-    ):
-        pytest.fail("it was taken")
-
-
-def test_a_lock_that_is_not_ours_to_ask_for_is_told(other: RunFolder) -> None:
-    with pytest.raises(RunFolderError, match=r"^cannot write /.*/run\.lock: permission denied$"):
-        is_locked(other.path / "run.lock")
-
-
-def test_a_drive_check_that_may_not_be_kept_is_told(other: RunFolder) -> None:
     with pytest.raises(RunFolderError, match=r"^cannot write /.*/b\.json: permission denied$"):
-        run_folder.append_drive_checks(other, [Measured("b", ("/data",), "before", 0)])
+        append_drive_checks(RunFolder(tmp_path), [Measured("b", ("/data",), "before", 0)])

@@ -164,14 +164,14 @@ def test_a_killed_finish_is_followed_by_one_that_does_the_rest(
     folder = RunFolder(home.path / "p-r1")
     folder.path.mkdir(parents=True)
     write_run(folder, Run("r1", 0, "h", {}, "ended", "p"))
-    home.point_to(folder)
-    home.want(["conduct"])
+    home.set_current(folder)
+    home.set_daemons(["conduct"])
     monkeypatch.setenv("NOTIFY_SOCKET", str(manager.getsockname()))
 
     finish(home.path)
 
     assert manager.recv(100) == b"READY=1"
-    assert not home.wanted.exists()
+    assert not home.daemons_folder.exists()
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,11 @@ def test_a_closed_run_says_how_it_ended(
     folder.plan.write_text(PLAN)
     folder.phases.write_text(decision_line(decided, 3))
     write_run(folder, Run("r1", 0, "h", {}, "running", "p"))
-    home.want(["conduct"])
+    home.set_daemons(["conduct"])
     if asked:
         (folder.path / asked).touch()
 
     close_run(home, folder)
 
     assert read_run(folder).state == state
-    assert not home.wanted.exists()
+    assert not home.daemons_folder.exists()

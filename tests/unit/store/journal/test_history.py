@@ -1,4 +1,4 @@
-"""Windows of the journals, against reading everything and choosing."""
+"""Windows of the journals, compared with reading everything and filtering."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def write(journal: Path, ks: list[int], epoch: int = 1, segment: int = 0) -> Pat
     return path
 
 
-def test_a_window_holds_the_measured_seconds_of_detector_series(tmp_path: Path) -> None:
-    """Counts above thresholds are left out; NaN is no measurement; trust and events come along."""
+def test_a_window_holds_the_measured_intervals_of_detector_series(tmp_path: Path) -> None:
+    """Without histogram counts and NaN values, with validity and events."""
     event = Event("retention_deletion", 3, 2, {"topic": "t"})
     with_validity = {"validity": {"reason": "cpu"}, "events": (event,)}
     writer = JournalWriter(tmp_path / "produce.0@h", FakeClock()).open()
@@ -62,8 +62,8 @@ def test_a_window_holds_the_measured_seconds_of_detector_series(tmp_path: Path) 
     assert window.events == ((3, "produce.0@h", event),)
 
 
-def test_a_series_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    """A cause channel that this cluster lacks is no error."""
+def test_an_unknown_series_is_empty(tmp_path: Path) -> None:
+    """A channel of a cause that this cluster lacks is no error."""
     write(tmp_path, [1, 2])
     window = History(tmp_path).window(0, 10)
 
@@ -71,8 +71,8 @@ def test_a_series_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert window.series("produce.0@h|fsync_latency_seconds").k.size == 0
 
 
-def test_a_name_is_made_a_few_times_however_many_series_there_are() -> None:
-    """A thousand topics have thousands: to look through all of them for each took seconds a look."""
+def test_each_series_name_is_formatted_a_few_times() -> None:
+    """A thousand topics have thousands of series: searching all of them for each took seconds."""
     made = []
 
     class Metric(str):
@@ -99,14 +99,14 @@ def test_a_name_is_made_a_few_times_however_many_series_there_are() -> None:
     k0=st.integers(0, 400),
     length=st.integers(0, 300),
 )
-def test_any_window_is_what_reading_everything_gives(
+def test_any_window_is_that_of_reading_everything(
     tmp_path_factory: pytest.TempPathFactory,
     gaps: list[int],
     cuts: set[int],
     k0: int,
     length: int,
 ) -> None:
-    """Bisection over files and bytes against the plain way."""
+    """Bisection over files and bytes."""
     journal = tmp_path_factory.mktemp("journal")
     ks = np.cumsum(gaps).tolist()
     edges = [0, *sorted(cut for cut in cuts if cut < len(ks)), len(ks)]
@@ -119,15 +119,15 @@ def test_any_window_is_what_reading_everything_gives(
     assert found == plain
 
 
-def test_a_second_told_by_two_incarnations_is_taken_from_the_newer(tmp_path: Path) -> None:
-    """A daemon restarted within the second it was killed in."""
+def test_an_interval_of_two_epochs_is_that_of_the_newer(tmp_path: Path) -> None:
+    """A daemon was restarted within the interval in which it was killed."""
     write(tmp_path, [1, 2, 3], epoch=1, segment=0)
     write(tmp_path, [3, 4], epoch=2, segment=1)
 
     assert History(tmp_path).window(0, 9).series(P99).k.tolist() == [1, 2, 3, 4]
 
 
-def test_the_newest_second_is_known_as_the_file_grows(tmp_path: Path) -> None:
+def test_the_last_interval_follows_a_growing_file(tmp_path: Path) -> None:
     """A torn line does not count."""
     reader = History(tmp_path)
     before = reader.latest_k("produce.0@h")
