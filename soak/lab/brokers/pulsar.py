@@ -7,14 +7,14 @@ import os
 import re
 import shutil
 import subprocess
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from soak.clients.pulsar_admin import connect_admin
 from soak.core.clock import SystemClock
-from soak.core.errors import LabError
+from soak.core.errors import BrokerError, LabError
 from soak.core.units import SECOND_NS
 from soak.lab.broker_setup import check_settings, free_ports, logging_xml, properties, run_tool
 from soak.lab.jars import cache
@@ -445,13 +445,10 @@ class Pulsar:
 
 def serves_topics(admin_url: str, token: str) -> bool:
     """Return whether the default namespace is served."""
-    request = urllib.request.Request(f"{admin_url}/admin/v2/namespaces/public")  # noqa: S310  # loopback
-    if token:
-        request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=_ASK_SECONDS) as answer:  # noqa: S310  # as above
-            return "public/default" in json.load(answer)
-    except (OSError, ValueError):  # not listening, or not ready
+        admin = connect_admin(admin_url, _ASK_SECONDS, token, {})
+        return "public/default" in admin.get("/admin/v2/namespaces/public")
+    except BrokerError:  # not listening, or not ready
         return False
 
 

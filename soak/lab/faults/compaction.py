@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import urllib.request
 from collections.abc import Mapping
 
 import pulsar
@@ -86,16 +84,14 @@ def _inject_compaction(target: Target, config: CompactionConfig) -> ThreadedFaul
 
 
 def _compact_every(period_ns: int, bookie: str, target: Target, active: ThreadedFault) -> None:
-    request = urllib.request.Request(  # noqa: S310  # loopback
-        f"{bookie}/api/v1/bookie/gc",
-        json.dumps({"forceMajor": True, "forceMinor": True}).encode(),
-        {"Content-Type": "application/json"},
-        method="PUT",
-    )
+    admin = connect_admin(bookie, _REQUEST_SECONDS, "", {})
     while True:
         at_wall_ns = target.clock.wall_ns()
-        with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS):  # noqa: S310  # as above
-            active.note_onset(at_wall_ns)
+        try:
+            admin.put("/api/v1/bookie/gc", {"forceMajor": True, "forceMinor": True})
+        except BrokerError as error:
+            raise LabError(f"the bookie does not compact: {error}") from error
+        active.note_onset(at_wall_ns)
         target.record({"at_wall_ns": at_wall_ns, "compaction": True})
         if active.wait_for_lift(period_ns):
             return
