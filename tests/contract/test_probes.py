@@ -1,4 +1,4 @@
-"""Every probe, by listing the package: a new file is under test the moment it exists."""
+"""Every probe, by listing the package: a new one is under test as soon as it exists."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def module(request: pytest.FixtureRequest) -> ModuleType:
     return plugins.load("probes", request.param)
 
 
-def test_the_probes_of_the_first_release_are_there() -> None:
-    """A plan names them by their files."""
+def test_the_probes_of_the_first_release_exist() -> None:
+    """A plan names them by their modules."""
     assert {"disk_io", "fsync", "host", "pressure", "retention_kafka"} <= set(NAMES)
 
 
-def test_a_probe_says_where_its_numbers_come_from(module: ModuleType) -> None:
-    """Source, overhead and caveats stand in the docstring."""
+def test_a_probe_documents_source_overhead_and_caveats(module: ModuleType) -> None:
+    """In its docstring."""
     text = module.__doc__ or ""
 
     assert all(f"\n{word}" in text for word in ("Source: ", "Overhead: ", "Caveats: "))
 
 
 def test_a_probe_needs_no_settings_and_does_nothing_until_it_is_read(module: ModuleType) -> None:
-    """Constructors only store: no thread, no clock, no file; and it can be closed at once."""
+    """Constructors only store: no thread, no clock, no file."""
     before = threading.active_count()
 
     probe = module.build(module.Config(), FakeClock())
@@ -59,7 +59,7 @@ def test_an_unknown_key_is_refused_with_file_and_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_defaults_survive_the_resolved_plan(name: str) -> None:
-    """What is written out loads as the same configuration."""
+    """The written plan loads as the same configuration."""
     plan = plan_text.load(f"name: x\nbroker: {{kafka: {{}}}}\nprobes: {{{name}: {{}}}}\n", "a").plan
 
     again = plan_text.load(plan_text.dump(plan), "b").plan
@@ -96,8 +96,6 @@ def test_settings_out_of_bounds_are_refused(section: str, message: str) -> None:
         plan_text.load(f"name: x\nbroker: {{kafka: {{}}}}\nprobes: {{{section}}}\n", "plan.yaml")
 
 
-# --- What `soak probe --once` says of each probe: its numbers, or in a person's words why it has none.
-
 DEVICE = (("device", "vda"),)
 AWAIT = Column("disk_write_await_seconds", DEVICE, "seconds")
 BYTES = Column("disk_capacity_bytes", DEVICE, "bytes")
@@ -110,8 +108,8 @@ def shown(seen: dict[str, ProbeReadings]) -> str:
     return text.getvalue()
 
 
-def test_each_probe_is_a_block_with_what_it_gave_in_any_of_its_readings() -> None:
-    """Labels that all share stand above; the names of real probes say what they are."""
+def test_each_probe_is_a_block_with_its_values() -> None:
+    """Of any reading; labels that all values share are in the heading."""
     first, later = Reading(((BYTES, 2.74877906944e11),)), Reading(((AWAIT, 0.000132304),))
     flush = FakeProbe(Reading(((P99, 0.0023),)))
 
@@ -126,8 +124,8 @@ def test_each_probe_is_a_block_with_what_it_gave_in_any_of_its_readings() -> Non
     assert text.endswith("available: disk_io, fsync\n")
 
 
-def test_what_gives_nothing_says_why() -> None:
-    """Absent, failed and silent are different things."""
+def test_a_probe_without_values_has_a_reason() -> None:
+    """Unavailable, failed and empty are different."""
     probes = {
         "smart": FakeProbe(NotAvailableError("no smartctl")),
         "clock": FakeProbe(ProbeError("cannot read it")),
@@ -148,8 +146,8 @@ def test_what_gives_nothing_says_why() -> None:
     ]
 
 
-def test_one_that_hangs_is_said_to_hang() -> None:
-    """And is not waited for again."""
+def test_a_hanging_probe_is_reported_as_such() -> None:
+    """It is not waited for again."""
     hanging = HangingProbe(Reading(()))
 
     text = shown(read_probes({"host": hanging}, FakeClock(), timeout_seconds=0.05))
@@ -168,8 +166,8 @@ class InterruptedClock(FakeClock):
             raise KeyboardInterrupt
 
 
-def test_an_interrupt_closes_the_probes_too() -> None:
-    """One of them has a file on the drive that is looked at."""
+def test_an_interrupt_closes_the_probes() -> None:
+    """One of them has a file on the measured drive."""
     probe = FakeProbe(Reading(()))
 
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""How the admin interface is asked: sent on to the broker that has the topic, cut off, refused."""
+"""Requests to the admin interface: redirected to the owner of the topic, cut off, refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.certificate import certificate
 from tests.support.pages import serving
 
 Asked = tuple[str, str, bytes, str | None]
-"""Method, path, body and authorization of a question."""
+"""Method, path, body and authorization of a request."""
 Answer = tuple[int, dict[str, str], bytes]
 
 
@@ -24,7 +24,7 @@ Answer = tuple[int, dict[str, str], bytes]
 def web(
     answer_to: Callable[[Asked], Answer], context: ssl.SSLContext | None = None
 ) -> Iterator[str]:
-    """Answer on loopback as the function says; yields the address."""
+    """Answer on loopback by the function; yields the address."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -52,8 +52,8 @@ def admin_at(url: str) -> Admin:
 
 @pytest.mark.parametrize("status", [307, 308])
 @pytest.mark.parametrize("method", ["get", "put", "post"])
-def test_a_question_goes_on_to_the_broker_that_has_the_topic(method: str, status: int) -> None:
-    """With the same method, body and authorization, which the library does for none but GET."""
+def test_a_redirect_to_the_owner_of_the_topic_is_followed(method: str, status: int) -> None:
+    """With the same method, body and authorization."""
     asked: list[Asked] = []
 
     def owner(one: Asked) -> Answer:
@@ -72,7 +72,7 @@ def test_a_question_goes_on_to_the_broker_that_has_the_topic(method: str, status
     assert found == (7 if method == "get" else None)
 
 
-def test_a_circle_of_brokers_that_send_each_other_on_ends() -> None:
+def test_redirects_in_a_circle_end() -> None:
     with (
         web(lambda one: (307, {"Location": one[1]}, b"")) as here,
         pytest.raises(RefusedError, match="HTTP 307"),
@@ -110,8 +110,8 @@ def test_a_redirect_to_another_protocol_is_refused() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 500])
-def test_an_answer_that_is_cut_off_is_an_error_of_the_broker(status: int) -> None:
-    """Within its body, whether that was an answer or a refusal."""
+def test_an_incomplete_answer_is_an_error(status: int) -> None:
+    """Whether it is an answer or a refusal."""
     with (
         web(lambda _: (status, {"Content-Length": "100"}, b"half")) as here,
         pytest.raises(BrokerError),
@@ -119,8 +119,8 @@ def test_an_answer_that_is_cut_off_is_an_error_of_the_broker(status: int) -> Non
         admin_at(here).get("/admin/v2/x")
 
 
-def test_many_questions_go_over_one_connection() -> None:
-    """With TLS each would be a handshake."""
+def test_many_requests_use_one_connection() -> None:
+    """With TLS each connection costs a handshake."""
     connections: set[object] = set()
 
     class Page(BaseHTTPRequestHandler):
@@ -144,32 +144,32 @@ def test_many_questions_go_over_one_connection() -> None:
     assert len(connections) == 1
 
 
-def test_of_many_questions_each_is_answered_where_connections_are_not_kept() -> None:
+def test_many_requests_are_answered_by_a_server_that_keeps_no_connection() -> None:
     with web(lambda one: (200, {}, one[1].encode())) as here:
         found = list(admin_at(here).get_each(["/1", "/2"]))
 
     assert found == ["/1", "/2"]
 
 
-def test_of_many_questions_one_is_sent_on_and_one_is_refused() -> None:
-    """As they are when they are asked one by one."""
+def test_one_of_many_requests_is_redirected_and_one_is_refused() -> None:
+    """As if they were sent one by one."""
     answers = {"/sent-on": (307, {"Location": "/here"}, b""), "/here": (200, {}, b"7")}
 
     with web(lambda one: answers.get(one[1], (403, {}, b"no"))) as here:
-        told = admin_at(here).get_each(["/sent-on", "/refused"])
-        first = next(told)
+        found = admin_at(here).get_each(["/sent-on", "/refused"])
+        first = next(found)
         with pytest.raises(RefusedError, match="HTTP 403"):
-            next(told)
+            next(found)
 
     assert first == 7
 
 
-def test_many_questions_to_nobody_are_an_error_of_the_broker() -> None:
+def test_many_requests_without_a_server_are_an_error() -> None:
     for address in ("http://127.0.0.1:1", "http://a:b"):
         with pytest.raises(BrokerError, match=f"the Pulsar admin interface at {address}"):
             list(admin_at(address).get_each(["/admin/v2/x"]))
 
 
-def test_an_address_that_is_none_is_an_error_of_the_broker() -> None:
+def test_an_invalid_address_is_an_error() -> None:
     with pytest.raises(BrokerError, match="the Pulsar admin interface at http://a:b"):
         admin_at("http://a:b").get("/admin/v2/x")

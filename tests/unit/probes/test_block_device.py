@@ -37,7 +37,7 @@ def mounted(
 
 
 def test_btrfs_is_found_by_the_source_of_its_mount(tmp_path: Path) -> None:
-    """Its st_dev has major 0; the mount point has a blank, which the kernel escapes."""
+    """Its st_dev has major 0; the mount point contains a blank, which the kernel escapes."""
     directory = "/srv/kafka logs/topic-0"
     volume = PathNumbers(holder=5, device=os.makedev(254, 0))
 
@@ -47,7 +47,7 @@ def test_btrfs_is_found_by_the_source_of_its_mount(tmp_path: Path) -> None:
 
 
 def test_overlay_is_found_by_its_upper_folder(tmp_path: Path) -> None:
-    """That is where a container's writes go."""
+    """A container writes to the upper folder."""
     merged = "/var/lib/docker/overlay2/a1/merged"
     upper = "/var/lib/docker/overlay2/a1/diff"
 
@@ -69,10 +69,10 @@ def test_overlay_is_found_by_its_upper_folder(tmp_path: Path) -> None:
         ("loop", (7, 1), [(7, 1)]),  # an image that was deleted
     ],
 )
-def test_the_drives_are_what_lies_at_the_bottom(
+def test_drives_are_the_devices_at_the_bottom(
     tmp_path: Path, tree: str, number: tuple[int, int], drives: list[tuple[int, int]]
 ) -> None:
-    """Through partitions, volumes, encryption, arrays and loop devices, however many there are."""
+    """Through any number of partitions, volumes, encryption, arrays and loop devices."""
     devices = {"/data": on(*number), "/var/lib/images/kafka data.img": on(254, 1)}
 
     found = mounted(tmp_path, "/data", devices, tree)
@@ -82,8 +82,8 @@ def test_the_drives_are_what_lies_at_the_bottom(
     assert all(drive.capacity_bytes > 0 for drive in found.drives)
 
 
-def test_an_image_on_a_filesystem_without_a_device_is_the_bottom_itself(tmp_path: Path) -> None:
-    """Such as one that FUSE serves: its source is a device of characters, not of blocks."""
+def test_an_image_on_a_filesystem_without_a_device_is_its_own_drive(tmp_path: Path) -> None:
+    """Such as one served by FUSE, whose source is a character device."""
     image = "/run/user/image"
     devices = {"/data": on(7, 2), image: on(0, 52), "/dev/fuse": PathNumbers(holder=6, device=0)}
 
@@ -104,15 +104,15 @@ def test_an_image_on_a_filesystem_without_a_device_is_the_bottom_itself(tmp_path
 def test_without_a_block_device_the_message_names_the_filesystem(
     tmp_path: Path, directory: str, kind: str
 ) -> None:
-    """Memory, pools, networks and containers: absent, not failed."""
+    """Memory, pools, networks and containers are not available, which is no failure."""
     with pytest.raises(NotAvailableError, match=rf"{directory} \({kind}\)"):
         mounted(tmp_path, directory, {directory: on(0, 23)})
 
 
 @settings(max_examples=300)
 @given(at=st.integers(0, len(MOUNTS) - 1), junk=st.text(max_size=8))
-def test_a_damaged_mount_table_never_crashes(at: int, junk: str) -> None:
-    """The kernel's numbers of a mount may be any; a line that it would not write is an error."""
+def test_a_damaged_mount_table_is_parsed_or_an_error(at: int, junk: str) -> None:
+    """A line that the kernel would not write is an error."""
     try:
         found = block_device.parse_mounts(MOUNTS[:at] + junk + MOUNTS[at + len(junk) :])
     except ProbeError:
@@ -131,7 +131,7 @@ def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_damaged_device_folder_is_an_error_or_no_device(
     volume: Path, size: str, number: str
 ) -> None:
-    """A size that is no number must not pass for a capacity."""
+    """A size that is not a number must not be taken for a capacity."""
     sda = volume / "devices/pci0000:00/0000:00:1f.2/block/sda"
     (sda / "size").write_bytes(size.encode(errors="replace"))
     (sda / "sda2/dev").write_bytes(number.encode(errors="replace"))

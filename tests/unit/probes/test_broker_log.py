@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from probes.broker_log import probe as broker_log
 from probes.broker_log.probe import BrokerLog, Config
 from probes.broker_log.tail import MAX_BEHIND_BYTES, MAX_LINE_BYTES, LogTail
+from probes.broker_log.timestamps import TimestampReader
 from probes.common.polling import MAX_EVENTS
 from soak.core.errors import NotAvailableError, ProbeError
 from soak.core.model import Event, Reading
@@ -36,7 +36,7 @@ def line(offset: int) -> str:
 
 
 class Followed:
-    """The probe on one log, without its thread: a look is a round and a reading one second later."""
+    """The probe on one log, without its thread; `poll` is a round and a reading one second later."""
 
     def __init__(self, folder: Path, name: str = "broker.log") -> None:
         self.path = folder / name
@@ -63,8 +63,8 @@ def followed(tmp_path: Path) -> Followed:
     return Followed(tmp_path)
 
 
-def test_an_event_has_the_logs_own_time_and_ours(followed: Followed) -> None:
-    """To the millisecond; ours is when we saw it."""
+def test_an_event_has_the_time_of_the_log_and_of_the_reading(followed: Followed) -> None:
+    """Both to the millisecond."""
     followed.write(line(23))
 
     reading = followed.poll()
@@ -84,8 +84,8 @@ def test_an_event_has_the_logs_own_time_and_ours(followed: Followed) -> None:
     )
 
 
-def test_kinds_are_counted_each_second_and_none_is_zero(followed: Followed) -> None:
-    """So that a detector sees a series."""
+def test_kinds_of_events_are_counted_and_zero_is_a_value(followed: Followed) -> None:
+    """A detector needs a series without gaps."""
     followed.write(line(1) + line(2))
 
     counts = {
@@ -98,7 +98,7 @@ def test_kinds_are_counted_each_second_and_none_is_zero(followed: Followed) -> N
     assert counts["gc_pause"] == 0.0
 
 
-def test_pauses_are_added_up_each_second(followed: Followed) -> None:
+def test_pauses_are_summed_each_second(followed: Followed) -> None:
     """In seconds."""
     followed.write((RECORDED / "gc-z-21.log").read_bytes())
 
@@ -108,8 +108,8 @@ def test_pauses_are_added_up_each_second(followed: Followed) -> None:
     assert found["jvm_gc_pause_seconds"] == pytest.approx(0.025 / 1000)
 
 
-def test_what_was_there_before_is_not_told(tmp_path: Path) -> None:
-    """The log of last week is no event of today."""
+def test_lines_from_before_the_start_are_no_events(tmp_path: Path) -> None:
+    """The probe starts at the end of the log."""
     (tmp_path / "broker.log").write_text(line(1))
     followed = Followed(tmp_path)
     followed.write(line(2))
@@ -117,8 +117,8 @@ def test_what_was_there_before_is_not_told(tmp_path: Path) -> None:
     assert followed.offsets() == [2]
 
 
-def test_a_line_is_told_when_its_end_has_come(followed: Followed) -> None:
-    """Half a line is none."""
+def test_an_incomplete_line_is_no_event_until_it_ends(followed: Followed) -> None:
+    """Half a line is not matched."""
     followed.write(line(23)[:-20])
     assert followed.offsets() == []
 
@@ -128,7 +128,7 @@ def test_a_line_is_told_when_its_end_has_come(followed: Followed) -> None:
 
 
 def test_rotation_by_rename_loses_nothing(followed: Followed) -> None:
-    """What was written to the old file after our last look, and to the new one before the next."""
+    """Lines at the end of the old file and at the beginning of the new one are read."""
     followed.write(line(1))
     followed.path.rename(followed.path.with_suffix(".1"))
     assert followed.offsets() == [1]  # there is no new one yet
@@ -144,7 +144,7 @@ def test_rotation_by_rename_loses_nothing(followed: Followed) -> None:
 def test_rotation_to_a_log_that_cannot_be_read_yet_loses_nothing(
     followed: Followed, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As between the making of the new file and the change of its owner."""
+    """Such as between the creation of the new file and the change of its owner."""
     followed.write(line(1))
     followed.path.rename(followed.path.with_suffix(".1"))
     with monkeypatch.context() as patched:
@@ -165,10 +165,10 @@ def _refused(*_given: object) -> int:
     raise PermissionError(13, "Permission denied")
 
 
-def test_lines_that_come_between_the_last_look_and_the_rename_are_read(
+def test_lines_written_right_before_a_rename_are_read(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old file is read once more when the new one is there."""
+    """The old file is read once more when the new one exists."""
     real_open = os.open
 
     def opened(path: Path, flags: int) -> int:
@@ -183,8 +183,8 @@ def test_lines_that_come_between_the_last_look_and_the_rename_are_read(
     assert followed.offsets() == [23, 24]
 
 
-def test_copy_and_truncate_is_seen(followed: Followed) -> None:
-    """Also when the file has grown beyond where we were before we look again."""
+def test_copy_and_truncate_is_recognised(followed: Followed) -> None:
+    """Also if the file has grown beyond the last position by the next read."""
     followed.write(line(1))
     followed.poll()
     os.truncate(followed.path, 0)
@@ -197,8 +197,8 @@ def test_copy_and_truncate_is_seen(followed: Followed) -> None:
     assert followed.offsets() == [3, 4, 5]
 
 
-def test_a_log_that_is_not_there_fails_and_is_followed_once_it_is(tmp_path: Path) -> None:
-    """A broker may start after us; then its log is read from the beginning."""
+def test_a_missing_log_is_a_failure_and_is_read_once_it_appears(tmp_path: Path) -> None:
+    """A broker may start later; its log is then read from the beginning."""
     probe = BrokerLog(Config(log=str(tmp_path / "late.log")), FakeClock())
     with pytest.raises(ProbeError, match=r"late\.log: No such file"):
         probe.poll()
@@ -209,8 +209,8 @@ def test_a_log_that_is_not_there_fails_and_is_followed_once_it_is(tmp_path: Path
     assert [event.fields["offset"] for event in probe.taken(0).events] == [23]
 
 
-def test_a_log_that_is_not_there_takes_nothing_from_the_others(followed: Followed) -> None:
-    """It is said once a minute."""
+def test_a_missing_log_does_not_affect_the_others(followed: Followed) -> None:
+    """It is reported once a minute."""
     logs = Config(log=str(followed.path), more_logs=(str(followed.path.with_name("gc.log")),))
     followed.probe = BrokerLog(logs, followed.clock)
     kinds = [[event.kind for event in followed.poll().events]]
@@ -220,8 +220,8 @@ def test_a_log_that_is_not_there_takes_nothing_from_the_others(followed: Followe
     assert kinds == [["log_failed"], ["segment_roll"]]
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    """A pipe would block, a device never ends."""
+def test_a_path_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
+    """A pipe would block, and a device never ends."""
     os.mkfifo(tmp_path / "pipe")
 
     for name in (str(tmp_path / "pipe"), str(tmp_path), "/dev/zero"):
@@ -229,8 +229,8 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             LogTail(Path(name)).read()
 
 
-def test_a_huge_line_is_passed_over(tmp_path: Path) -> None:
-    """Its memory is bounded; the line after it is read."""
+def test_a_huge_line_is_skipped(tmp_path: Path) -> None:
+    """Memory is bounded; the next line is read."""
     path = tmp_path / "log"
     path.touch()
     tail = LogTail(path)
@@ -248,8 +248,8 @@ def test_a_huge_line_is_passed_over(tmp_path: Path) -> None:
     assert len(second.text) == MAX_LINE_BYTES + 1 + len(line(23))
 
 
-def test_a_log_that_outruns_us_is_read_on_from_near_its_end(followed: Followed) -> None:
-    """And how much was not looked at is an event."""
+def test_a_log_that_grows_too_fast_is_read_on_near_its_end(followed: Followed) -> None:
+    """An event has the number of skipped bytes."""
     followed.write(b"")
     with followed.path.open("ab") as file:
         file.truncate(2 * MAX_BEHIND_BYTES)  # a hole, no disk
@@ -262,8 +262,8 @@ def test_a_log_that_outruns_us_is_read_on_from_near_its_end(followed: Followed) 
     assert next(e for e in events if e.kind == "log_skipped").fields["bytes"] > MAX_BEHIND_BYTES  # type: ignore[operator]  # a number
 
 
-def test_a_flood_is_counted_and_not_told(followed: Followed) -> None:
-    """A thousand events a reading are told."""
+def test_a_flood_of_events_is_counted_but_not_recorded(followed: Followed) -> None:
+    """At most a thousand events a reading are recorded."""
     followed.write("".join(line(at) for at in range(MAX_EVENTS + 23)))
 
     reading = followed.poll()
@@ -274,15 +274,15 @@ def test_a_flood_is_counted_and_not_told(followed: Followed) -> None:
     assert found['broker_log_events{kind="segment_roll",log="broker.log"}'] == MAX_EVENTS + 23
 
 
-def test_a_line_without_a_stamp_belongs_to_the_one_before(followed: Followed) -> None:
-    """An exception may quote anything."""
+def test_a_line_without_a_timestamp_is_no_event(followed: Followed) -> None:
+    """It continues the previous line: an exception may quote anything."""
     followed.write("java.io.IOException: Deleted log /d/t-0/00000000000000000000.log.deleted\n")
 
     assert followed.poll().events == ()
 
 
-def test_what_a_client_wrote_into_the_log_steers_no_terminal(followed: Followed) -> None:
-    """Text that others wrote is bounded and escaped."""
+def test_foreign_text_in_an_event_is_bounded_and_escaped(followed: Followed) -> None:
+    """It cannot control a terminal."""
     name = "\x1b\u202e" + "x" * 500
     followed.write(f"[2026-09-22 00:53:20,250] INFO [{name}] Created new ledger 23 (M)\n")
 
@@ -294,8 +294,8 @@ def test_what_a_client_wrote_into_the_log_steers_no_terminal(followed: Followed)
     assert len(topic) == 200
 
 
-def test_a_log_of_another_zone_is_put_right_by_its_fresh_lines(followed: Followed) -> None:
-    """Whole quarters of an hour away: India writes 06:23."""
+def test_the_time_zone_of_a_log_follows_from_its_fresh_lines(followed: Followed) -> None:
+    """Whole quarters of an hour: India writes 06:23."""
     followed.write(line(1).replace("00:53:20", "06:23:20"))
 
     (event,) = followed.poll().events
@@ -303,7 +303,53 @@ def test_a_log_of_another_zone_is_put_right_by_its_fresh_lines(followed: Followe
     assert event.at_ns == wall_ns("2026-09-22T00:53:20.250+00:00")
 
 
-def test_without_a_log_there_is_nothing_to_follow() -> None:
-    """Said once."""
+def test_without_a_log_the_probe_is_not_available() -> None:
+    """The reason is reported once."""
     with pytest.raises(NotAvailableError, match=r"broker_log\.log is not set"):
-        broker_log.build(Config(), FakeClock()).read()
+        BrokerLog(Config(), FakeClock()).read()
+
+
+@pytest.mark.parametrize(
+    ("stamp", "meant"),
+    [
+        ("[2026-09-22 00:53:20,250] INFO", "2026-09-22T00:53:20.250+00:00"),
+        ("2026-09-22T08:53:20,250+0800 [main] INFO", "2026-09-22T00:53:20.250+00:00"),
+        ("[2026-09-22T00:53:20.250+0000][0.048s][info]", "2026-09-22T00:53:20.250+00:00"),
+        ("INFO  2026-09-22 00:53:20,250 [shard 0:main]", "2026-09-22T00:53:20.250+00:00"),
+        ("WARN  2026-09-22 00:53:20,250 [shard 0]", "2026-09-22T00:53:20.250+00:00"),
+        ("2026-09-22T00:53:20.250000000Z stdout F [x]", "2026-09-22T00:53:20.250+00:00"),
+    ],
+)
+def test_timestamps_of_every_format_are_read(stamp: str, meant: str) -> None:
+    """log4j of Kafka and Pulsar, the JVM, Redpanda, a container runtime."""
+    now_ns = wall_ns("2026-09-22T00:53:21+00:00")
+
+    assert TimestampReader().wall_ns(stamp, now_ns, is_fresh=True) == wall_ns(meant)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "at x.y",
+        "[2026-13-45 00:00:00,000] x",
+        "[9999-99-99",
+        "[9999-12-31 23:59:59,000] x",
+        "  2026-09-22 00:53:20,250",
+    ],
+)
+def test_other_text_is_no_timestamp(text: str) -> None:
+    """Such as a month 13."""
+    assert TimestampReader().wall_ns(text, 0, is_fresh=True) is None
+
+
+def test_an_uptime_is_placed_by_the_line_that_was_read_soonest() -> None:
+    """Until a smaller uptime shows that the process was restarted."""
+    stamps, begin = TimestampReader(), 1_790_000_000 * SECOND_NS
+    first = stamps.wall_ns("[10.000s][info][gc] x", begin + 11 * SECOND_NS, is_fresh=True)
+    second = stamps.wall_ns("[12.500s][info][gc] x", begin + int(12.6 * SECOND_NS), is_fresh=True)
+    anew = stamps.wall_ns("[500ms][info][gc] x", begin + 60 * SECOND_NS, is_fresh=True)
+
+    assert first == begin + 11 * SECOND_NS
+    assert second == begin + int(12.6 * SECOND_NS)
+    assert anew == begin + 60 * SECOND_NS

@@ -25,13 +25,13 @@ def events_of(log: str) -> list[tuple[str, dict[str, object]]]:
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in log_patterns.FOLDER.glob("*.toml")))
-def test_a_file_of_patterns_loads(name: str) -> None:
-    """Every file beside the others is under test the moment it exists."""
+def test_every_pattern_file_loads(name: str) -> None:
+    """Found by listing the folder."""
     assert log_patterns.load([name])
 
 
-def test_kafka_4_tells_of_rolls_deletions_unlinks_and_leaders() -> None:
-    """Each with its partition and offset; the quoted line in an exception is one without a stamp."""
+def test_kafka_4_logs_rolls_deletions_unlinks_and_leaders() -> None:
+    """Each with partition and offset; a quoted line in an exception has no timestamp."""
     found = events_of("kafka-4.3.1")
 
     assert found[0] == (
@@ -63,8 +63,8 @@ def test_kafka_4_tells_of_rolls_deletions_unlinks_and_leaders() -> None:
     assert found[-3][1] == {"broker": 1, "topic": "soak-x", "partition": 1, "epoch": 1, "leader": 2}
 
 
-def test_kafka_2_spells_it_otherwise() -> None:
-    """The same kinds of events."""
+def test_the_other_spelling_of_kafka_2_is_matched() -> None:
+    """It leads to the same kinds of events."""
     assert [kind for kind, _ in events_of("kafka-2.8")] == [
         "segment_roll",
         "log_start_moved",
@@ -73,8 +73,8 @@ def test_kafka_2_spells_it_otherwise() -> None:
     ]
 
 
-def test_pulsar_tells_of_ledgers_and_bundles() -> None:
-    """The broker trims, the bookie frees."""
+def test_pulsar_logs_ledgers_and_bundles() -> None:
+    """The broker trims, the bookie frees space."""
     found = events_of("pulsar-4.2.4")
 
     assert [kind for kind, _ in found] == [
@@ -88,8 +88,8 @@ def test_pulsar_tells_of_ledgers_and_bundles() -> None:
     assert found[1][1]["bytes"] == 54411
 
 
-def test_redpanda_says_removing() -> None:
-    """Of a segment: the log file counts, not its indices."""
+def test_redpanda_logs_removed_segments() -> None:
+    """The log file of a segment counts, not its indices."""
     assert events_of("redpanda-24") == [
         ("leader_change", {"topic": "soak", "partition": 0, "term": 2}),
         ("segment_roll", {"topic": "soak", "partition": 0, "offset": 2300, "term": 2}),
@@ -122,8 +122,8 @@ def test_redpanda_says_removing() -> None:
         ),
     ],
 )
-def test_a_jvm_tells_of_its_pauses(log: str, first: dict[str, object]) -> None:
-    """Where a pause begins there is no event, and where it ends there is one."""
+def test_a_jvm_logs_its_pauses(log: str, first: dict[str, object]) -> None:
+    """The event is the end of a pause, not its start."""
     pauses = [fields for kind, fields in events_of(log) if kind == "gc_pause"]
 
     assert pauses[0] == pytest.approx(first)
@@ -136,8 +136,8 @@ def found_in(line: str) -> list[tuple[str, dict[str, object]]]:
     return [(found.pattern.kind, dict(found.fields)) for found in scan.found(f"{line}\n".encode())]
 
 
-def test_a_generation_of_zgc_is_told_of_too() -> None:
-    """Since JDK 21 a letter says which generation is collected."""
+def test_generations_of_zgc_are_matched() -> None:
+    """Since JDK 21 a letter names the collected generation."""
     line = "[2026-11-21T18:00:00.000+0000][info][gc,phases] GC(3) y: Pause Mark End 0.012ms"
 
     assert found_in(line) == [
@@ -158,8 +158,8 @@ def test_a_generation_of_zgc_is_told_of_too() -> None:
         ),
     ],
 )
-def test_deletions_of_followers_and_of_tiered_topics_are_told(why: str, reason: str) -> None:
-    """A follower learns from its leader where the log starts; a tiered topic has a limit for this drive."""
+def test_deletions_on_followers_and_of_tiered_topics_are_matched(why: str, reason: str) -> None:
+    """A follower learns the log start from its leader; a tiered topic has a local limit."""
     place = "INFO [UnifiedLog partition=soak-x-3, dir=/data]"
     ((kind, fields),) = found_in(f"[2026-11-21 18:32:57,027] {place} Deleting {why}")
 
@@ -168,7 +168,7 @@ def test_deletions_of_followers_and_of_tiered_topics_are_told(why: str, reason: 
 
 
 def test_a_thread_that_waits_for_memory_is_an_event() -> None:
-    """ZGC stalls whom it does not pause."""
+    """ZGC stalls a thread where other collectors pause all."""
     assert events_of("gc-z-21")[-1] == (
         "gc_stall",
         {"thread": "main", "pause_seconds": pytest.approx(0.012345)},
@@ -176,8 +176,8 @@ def test_a_thread_that_waits_for_memory_is_an_event() -> None:
 
 
 @given(st.lists(st.binary(max_size=80), max_size=20))
-def test_any_bytes_in_a_log_are_read_without_a_crash(lines: list[bytes]) -> None:
-    """Whatever is in it, after the words of every pattern."""
+def test_any_bytes_in_a_log_are_scanned_without_an_error(lines: list[bytes]) -> None:
+    """Also after the words of each pattern."""
     patterns = log_patterns.load(["kafka", "pulsar", "redpanda", "jvm_gc"])
     text = b"".join(
         one.words.encode() + junk + b"\n" for one, junk in zip(patterns, lines, strict=False)
@@ -191,8 +191,8 @@ def test_any_bytes_in_a_log_are_read_without_a_crash(lines: list[bytes]) -> None
 @pytest.mark.parametrize(
     "words", ["partition=", "GC(0) Pause ", 'Removing "/', "[", "Deleted log /"]
 )
-def test_a_line_made_to_keep_an_expression_busy_is_soon_done(words: str) -> None:
-    """Expressions see a bounded piece of a line: a thousand such lines take no minute."""
+def test_a_hostile_line_does_not_keep_an_expression_busy(words: str) -> None:
+    """Expressions see a bounded part of a line."""
     patterns = log_patterns.load(["kafka", "pulsar", "redpanda", "jvm_gc"])
     ends = [one.words for one in patterns]
     text = "".join(f"{words * 300} {end} {words * 300}\n" for end in ends for _ in range(5))
@@ -200,8 +200,8 @@ def test_a_line_made_to_keep_an_expression_busy_is_soon_done(words: str) -> None
     assert len(list(Scanner(patterns).found(text.encode()))) <= len(ends) * 5
 
 
-def test_patterns_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
-    """A misspelt name, an expression that is none, a factor without its group."""
+def test_invalid_patterns_are_refused(tmp_path: Path) -> None:
+    """A misspelt name, an invalid expression, a factor without its group."""
     with pytest.raises(SettingError, match="did you mean 'kafka'"):
         probe.check_settings(Config(patterns=("kafak",)))
     own = tmp_path / "own.toml"

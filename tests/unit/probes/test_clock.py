@@ -1,4 +1,4 @@
-"""The clock probe: the kernel's and chronyd's word, and steps that no other daemon tells of."""
+"""The clock probe: the state of the kernel and of chronyd, and steps that are too small for the recorder."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def readings(kernel: Timex = KEPT, chrony: Callable[[], str] = without_chrony) -
     return {column.name: value for column, value in probe.read().samples}
 
 
-def test_the_kernel_tells_with_the_names_of_node_exporter() -> None:
-    """Without chronyd its maximum error is the bound, and the label says whose it is."""
+def test_kernel_state_has_the_metric_names_of_node_exporter() -> None:
+    """Without chronyd the kernel's maximum error is the bound, and the label says so."""
     assert readings() == {
         "node_timex_sync_status": 1.0,
         "node_timex_offset_seconds": -0.000123,
@@ -73,15 +73,15 @@ def test_the_kernel_tells_with_the_names_of_node_exporter() -> None:
     }
 
 
-def test_a_clock_that_nobody_keeps_has_no_bound() -> None:
-    """The kernel's number would then be one of no meaning."""
+def test_a_clock_that_is_not_synchronised_has_no_bound() -> None:
+    """The kernel's number means nothing then."""
     found = readings(Timex(False, 0.0, 16.0, 16.0, 1.0))  # as the kernel gives it
 
     assert found["node_timex_sync_status"] == 0.0
     assert not any(name.startswith("clock_offset_bound") for name in found)
 
 
-def test_chronyd_gives_the_tighter_bound() -> None:
+def test_the_bound_of_chronyd_is_preferred() -> None:
     """Offset, root dispersion and half the root delay."""
     found = readings(chrony=lambda: TRACKING)
 
@@ -92,13 +92,13 @@ def test_chronyd_gives_the_tighter_bound() -> None:
 
 
 @pytest.mark.parametrize("answer", [NO_SOURCE, ITSELF])
-def test_a_chronyd_without_a_source_leaves_it_to_the_kernel(answer: str) -> None:
-    """It answers, but bounds nothing: least of all with the 0 of one that serves its own clock."""
+def test_without_a_source_of_chronyd_the_bound_is_the_kernels(answer: str) -> None:
+    """Also if chronyd serves its own clock, which it calls exact."""
     assert parse_chrony_bound(answer) is None
 
 
-def test_the_kernel_s_units_become_seconds() -> None:
-    """Offsets are in ns where STA_NANO is set, else in us; frequencies are ppm with a 16-bit fraction."""
+def test_kernel_units_become_seconds() -> None:
+    """Offsets are in ns if STA_NANO is set, else in us; frequencies are ppm with a 16-bit fraction."""
 
     def call(raw: TimexStruct) -> int:
         raw.offset, raw.freq, raw.maxerror, raw.status = -1234, 65_536 * 25, 5000, 0x2000
@@ -107,20 +107,20 @@ def test_the_kernel_s_units_become_seconds() -> None:
     assert read_timex(call) == Timex(True, -1.234e-6, 0.005, 0.0, 1.000025)  # as above
 
 
-def test_an_unkept_clock_is_told_by_the_kernel_s_answer() -> None:
+def test_the_kernels_answer_says_whether_the_clock_is_synchronised() -> None:
     """TIME_ERROR is no failure of the call."""
     assert not read_timex(lambda _: 5).is_synchronised
 
 
 def test_a_refused_call_is_not_available() -> None:
-    """A container's filter of system calls may."""
+    """A container's filter of system calls may refuse it."""
     ctypes.set_errno(1)
 
     with pytest.raises(NotAvailableError, match="adjtimex is refused: Operation not permitted"):
         read_timex(lambda _: -1)
 
 
-def test_this_machine_s_kernel_answers() -> None:
+def test_the_kernel_of_this_host_answers() -> None:
     """The layout of the structure is right: all values are plausible."""
     found = read_timex()
 
@@ -143,16 +143,16 @@ def steps(*jumps: float) -> list[Event]:
     return found
 
 
-def test_a_small_step_is_told_once_with_its_size() -> None:
-    """Between hosts it is a step in latency; the bound of the event is the second in which it was."""
+def test_a_small_step_is_one_event_with_its_size() -> None:
+    """Its interval is the second in which it happened."""
     (event,) = steps(0.0, 0.23, 0.0)
 
     assert (event.kind, event.fields) == ("clock_step", {"seconds": 0.23})
     assert event.at_ns - event.since_ns == 1.23 * SECOND_NS
 
 
-def test_a_clock_that_nobody_keeps_any_more_is_told_once() -> None:
-    """And once that somebody does again; how it was at the beginning is no event."""
+def test_lost_and_regained_synchronisation_are_one_event_each() -> None:
+    """The state at the start is no event."""
     fake = FakeClock()
     lost = replace(KEPT, is_synchronised=False, maxerror_seconds=16.0)
     words = iter([lost, KEPT, KEPT, lost, lost, KEPT])
@@ -169,8 +169,8 @@ def test_a_clock_that_nobody_keeps_any_more_is_told_once() -> None:
     assert found[1].at_ns - found[1].since_ns == SECOND_NS
 
 
-def test_what_every_daemon_tells_is_not_told_twice() -> None:
-    """The recorder's own bound is where ours ends."""
+def test_steps_that_the_recorder_reports_are_not_reported_twice() -> None:
+    """The recorder's lower bound is this probe's upper one."""
     assert LARGEST_STEP_NS == recorder.CLOCK_STEP_NS
     assert steps(-0.51, 0.0005, 3600.0) == []
 
@@ -186,8 +186,8 @@ class InterruptedClock(FakeClock):
         return super().wall_ns()
 
 
-def test_an_interrupted_look_is_no_step() -> None:
-    """Nor is the next one after it."""
+def test_an_interrupted_reading_of_the_clocks_is_no_step() -> None:
+    """Nor is the next one."""
     fake = InterruptedClock()
     probe = ClockProbe(Config(), fake, kernel=lambda: KEPT, chrony=without_chrony)
     found: list[Event] = []
@@ -200,10 +200,10 @@ def test_an_interrupted_look_is_no_step() -> None:
     assert found == []
 
 
-def test_an_answer_that_is_no_text_is_none_of_chronyc(
+def test_output_that_is_not_text_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is an error of this question, and ends no thread."""
+    """It does not end the thread."""
     tool = tmp_path / "chronyc"
     tool.write_bytes(b"#!/bin/sh\nprintf '\\377\\n'\n")
     tool.chmod(0o700)
@@ -216,8 +216,8 @@ def test_an_answer_that_is_no_text_is_none_of_chronyc(
 @settings(max_examples=200)
 @given(at=st.integers(0, len(TRACKING) - 1), junk=st.text(max_size=6))
 @example(at=116, junk="-")  # a root delay below zero
-def test_a_damaged_answer_of_chronyc_never_crashes(at: int, junk: str) -> None:
-    """An error, no bound, or one that is a number."""
+def test_damaged_output_of_chronyc_is_an_error_or_a_number(at: int, junk: str) -> None:
+    """Or no bound."""
     try:
         found = parse_chrony_bound(TRACKING[:at] + junk + TRACKING[at + len(junk) :])
     except ProbeError:
@@ -227,7 +227,7 @@ def test_a_damaged_answer_of_chronyc_never_crashes(at: int, junk: str) -> None:
 
 
 @given(cut=st.integers(0, len(TRACKING) - 1))
-def test_a_cut_answer_of_chronyc_is_an_error(cut: int) -> None:
-    """A torn number must not pass for another."""
+def test_cut_output_of_chronyc_is_an_error(cut: int) -> None:
+    """A cut number must not be taken for another."""
     with pytest.raises(ProbeError):
         parse_chrony_bound(TRACKING[:cut])

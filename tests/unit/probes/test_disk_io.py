@@ -116,10 +116,10 @@ class Machine:
         ("linux-6.18", BASE | DISCARDS | FLUSHES),
     ],
 )
-def test_each_kernel_format_gives_its_exact_rates_and_no_more(
+def test_each_kernel_format_has_its_exact_rates(
     tmp_path: Path, kernel: str, expected: dict[str, float]
 ) -> None:
-    """Two seconds lie between the recorded readings; what the kernel does not count is absent."""
+    """Two seconds lie between the recorded readings; counters that the kernel lacks are absent."""
     machine = Machine(tmp_path, kernel)
     machine.read()
     machine.clock.advance(2)
@@ -128,8 +128,8 @@ def test_each_kernel_format_gives_its_exact_rates_and_no_more(
     assert machine.read() == pytest.approx(expected | since_boot(kernel), rel=1e-12)
 
 
-def test_a_volume_keeps_its_own_counters_and_takes_flushes_from_its_drive(tmp_path: Path) -> None:
-    """The kernel counts flushes for whole drives only, so a partition's own always read 0."""
+def test_a_volume_has_its_own_counters_and_the_flushes_of_its_drive(tmp_path: Path) -> None:
+    """The kernel counts flushes for whole drives only."""
     machine = Machine(tmp_path, "linux-6.18", (254, 0))
     machine.probe.read()
     machine.clock.advance(2)
@@ -142,13 +142,13 @@ def test_a_volume_keeps_its_own_counters_and_takes_flushes_from_its_drive(tmp_pa
     assert found['disk_turnover_ratio{device="sda"}'] == 8192 / CAPACITY_SECTORS
 
 
-def test_the_first_reading_gives_no_rates(tmp_path: Path) -> None:
+def test_the_first_reading_has_no_rates(tmp_path: Path) -> None:
     """There is nothing to compare with yet."""
     assert set(Machine(tmp_path, "linux-6.18").read()) == LEVELS
 
 
 def test_a_counter_that_falls_is_missing_and_not_negative(tmp_path: Path) -> None:
-    """A wrap or a device made anew must not look like a rate; the next second is right again."""
+    """A wrap or a re-created device must not look like a rate; the next second is right again."""
     machine = Machine(tmp_path, "linux-6.18")
     machine.boot("after")
     machine.read()
@@ -164,8 +164,8 @@ def test_a_counter_that_falls_is_missing_and_not_negative(tmp_path: Path) -> Non
     assert again == pytest.approx(BASE | DISCARDS | FLUSHES | since_boot("linux-6.18"))
 
 
-def test_turn_over_grows_with_what_is_written(tmp_path: Path) -> None:
-    """It counts from the start of the probe and survives a reset of the counters."""
+def test_drive_writes_grow_with_the_written_bytes(tmp_path: Path) -> None:
+    """They count from the start of the probe and survive a reset of the counters."""
     machine = Machine(tmp_path, "linux-6.18")
     found = []
     for moment in ("before", "after", "before", "after"):
@@ -177,7 +177,7 @@ def test_turn_over_grows_with_what_is_written(tmp_path: Path) -> None:
 
 
 def test_without_requests_there_is_no_latency(tmp_path: Path) -> None:
-    """An idle drive has no await; zero would look like a perfect one."""
+    """An idle drive has no await; zero would look perfect."""
     machine = Machine(tmp_path, "linux-6.18")
     machine.read()
     machine.clock.advance(1)
@@ -188,7 +188,7 @@ def test_without_requests_there_is_no_latency(tmp_path: Path) -> None:
     assert idle["node_disk_io_time_seconds"] == 0.0
 
 
-def test_two_readings_at_one_instant_give_no_rates(tmp_path: Path) -> None:
+def test_two_readings_at_one_instant_have_no_rates(tmp_path: Path) -> None:
     """Nothing is divided by zero."""
     machine = Machine(tmp_path, "linux-6.18")
     machine.read()
@@ -196,8 +196,8 @@ def test_two_readings_at_one_instant_give_no_rates(tmp_path: Path) -> None:
     assert set(machine.read()) == LEVELS
 
 
-def test_a_drive_that_is_mounted_later_is_the_one_watched(tmp_path: Path) -> None:
-    """Looked for once a minute, beside the readings; its counters begin with its first reading."""
+def test_a_drive_that_is_mounted_later_is_measured(tmp_path: Path) -> None:
+    """The device is looked up once a minute; its counters start with its first reading."""
     machine = Machine(tmp_path, "linux-6.18", (254, 0))
     number = [(254, 0)]
     machine.probe = DiskIo(
@@ -219,7 +219,7 @@ def test_a_drive_that_is_mounted_later_is_the_one_watched(tmp_path: Path) -> Non
     assert not any("await" in name for name in found)
 
 
-def test_a_directory_that_is_not_there_is_not_available(tmp_path: Path) -> None:
+def test_a_missing_directory_is_not_available(tmp_path: Path) -> None:
     """The message names it."""
     probe = DiskIo(Config(directory=str(tmp_path / "nowhere")), FakeClock())
 
@@ -227,8 +227,8 @@ def test_a_directory_that_is_not_there_is_not_available(tmp_path: Path) -> None:
         probe.read()
 
 
-def test_an_array_gives_flushes_and_turn_over_of_each_drive(tmp_path: Path) -> None:
-    """Its own counters are the ones of its level; wear belongs to the drives."""
+def test_an_array_has_flushes_and_writes_of_each_drive(tmp_path: Path) -> None:
+    """Its own counters are those of its level; wear belongs to the drives."""
     machine = Machine(tmp_path, "linux-6.18", (9, 127), "md-raid1")
     machine.show(ARRAY_BEFORE)
     machine.read()
@@ -251,7 +251,7 @@ def test_a_device_without_a_line_is_not_available() -> None:
 
 
 def test_newer_kernels_may_add_fields_at_the_end() -> None:
-    """They are passed over."""
+    """They are ignored."""
     longer = TEXT.replace(" 7421 458\n", " 7421 458 23 42\n")
 
     assert disk_io.find_line(longer, SDA) == disk_io.find_line(TEXT, SDA)
@@ -260,7 +260,7 @@ def test_newer_kernels_may_add_fields_at_the_end() -> None:
 @settings(max_examples=300)
 @given(cut=st.integers(0, len(TEXT)))
 def test_a_cut_text_is_an_error_or_the_same_number(cut: int) -> None:
-    """A torn last number must not pass for a smaller one."""
+    """A cut last number must not be taken for a smaller one."""
     whole = disk_io.find_line(TEXT, SDA)
     try:
         found = disk_io.find_line(TEXT[:cut], SDA)
@@ -272,8 +272,8 @@ def test_a_cut_text_is_an_error_or_the_same_number(cut: int) -> None:
 
 @settings(max_examples=300)
 @given(at=st.integers(0, len(TEXT) - 1), junk=st.text(max_size=8))
-def test_a_damaged_text_never_crashes(at: int, junk: str) -> None:
-    """Whatever stands there: a line of whole numbers, or one of our errors."""
+def test_damaged_text_is_parsed_or_an_error(at: int, junk: str) -> None:
+    """A line of whole numbers, or one of our errors."""
     try:
         found = disk_io.find_line(TEXT[:at] + junk + TEXT[at + len(junk) :], SDA)
     except SoakError:
@@ -286,7 +286,7 @@ def test_a_damaged_text_never_crashes(at: int, junk: str) -> None:
     counters=st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 2**64)), max_size=8),
     steps=st.lists(st.integers(0, 3), min_size=8, max_size=8),
 )
-def test_no_history_of_counters_gives_a_negative_rate(
+def test_no_history_of_counters_has_a_negative_rate(
     counters: list[dict[str, int]], steps: list[int]
 ) -> None:
     """Counters may vanish, come back, fall, and be read twice at once."""

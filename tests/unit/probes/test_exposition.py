@@ -1,4 +1,4 @@
-"""Reading the wanted lines of a metrics page: against a slow reader, on whole pages and on damaged ones."""
+"""Reading the wanted lines of a metrics page: against a slow reader, on complete pages and on damaged ones."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ MAP_OF = {
     "kminion": "kminion",
 }
 DAMAGED_PAGES = 1000
-GARBAGE = (
-    b'xZ_ \t\x00\xff\xc3{}",=\\\n#'  # no digit: a number that became another one cannot be told
-)
+GARBAGE = b'xZ_ \t\x00\xff\xc3{}",=\\\n#'  # no digit: a number that became another one cannot be recognised
 
 
 def names_of(page: str) -> set[str]:
@@ -36,7 +34,7 @@ def names_of(page: str) -> set[str]:
 
 @pytest.mark.parametrize("page", MAP_OF)
 def test_a_page_reads_as_the_slow_reader_reads_it(page: str) -> None:
-    """Every wanted series, its labels and its value; nothing of it is damaged."""
+    """Every wanted series, its labels and its value; nothing is damaged."""
     text = recorded(page)
 
     found = ExpositionParser(names_of(page)).parse(text)
@@ -47,7 +45,7 @@ def test_a_page_reads_as_the_slow_reader_reads_it(page: str) -> None:
 
 @pytest.mark.parametrize("page", MAP_OF)
 def test_a_page_reads_as_the_python_client_reads_it(page: str) -> None:
-    """Which adds `_total` to what the page calls a counter."""
+    """It adds `_total` to what the page calls a counter."""
     names = names_of(page)
     theirs: Series = {}
     for family in text_string_to_metric_families(recorded(page).decode()):
@@ -94,15 +92,15 @@ def test_labels_are_read_with_spaces_escapes_and_a_comma_at_the_end() -> None:
     ],
 )
 def test_a_line_that_cannot_be_read_makes_its_metric_damaged(line: str) -> None:
-    """The part that is left is not given for the whole."""
+    """The rest must not be taken for the whole."""
     found = ExpositionParser(["a", "ab"]).parse(f"ab 23\n# HELP a\n{line}\n".encode())
 
     assert found.damaged == {"a"}
     assert found.series == {"ab": {(): 23.0}}
 
 
-def test_a_series_that_stands_there_twice_is_damaged_unless_it_says_the_same() -> None:
-    """Which of the two is right cannot be told."""
+def test_a_series_with_two_values_is_damaged() -> None:
+    """Which of them is right is unknown."""
     found = ExpositionParser(["a", "b"]).parse(b"a 1\na 2\nb 1\nb 1.0\n")
 
     assert found.damaged == {"a"}
@@ -111,28 +109,28 @@ def test_a_series_that_stands_there_twice_is_damaged_unless_it_says_the_same() -
 @pytest.mark.parametrize(
     "text", [b"", b"a 1", b"a 1\na 12", b"a 1\n23 4\n", b"<html>\n", b"a 1\n\xff\n"]
 )
-def test_a_page_that_is_cut_or_none_is_an_error(text: bytes) -> None:
-    """A number without the end of its line may have lost its last digits."""
+def test_a_page_that_is_cut_or_of_another_format_is_an_error(text: bytes) -> None:
+    """A number without the end of its line may have lost digits."""
     with pytest.raises(ProbeError):
         ExpositionParser(["a"]).parse(text)
 
 
-def test_more_series_than_a_map_can_mean_are_an_error() -> None:
-    """The memory is bounded."""
+def test_too_many_series_are_an_error() -> None:
+    """Memory is bounded."""
     text = b"".join(b'a{x="%d"} 1\n' % at for at in range(24))
 
     with pytest.raises(ProbeError, match="more than 23 wanted series: raise max_series"):
         ExpositionParser(["a"], 23).parse(text)
 
 
-def test_a_page_of_three_thousand_partitions_is_read_without_being_told() -> None:
-    """Fifteen lines of a Pulsar broker's page for each are wanted."""
+def test_a_page_of_three_thousand_partitions_is_read_with_the_defaults() -> None:
+    """Fifteen lines of a Pulsar broker's page are wanted for each."""
     assert MAX_SERIES >= 3_000 * 15
 
 
 @given(st.sets(st.text("ab_", min_size=1, max_size=5), min_size=1, max_size=30), st.data())
-def test_names_are_told_apart_however_they_begin(names: set[str], data: st.DataObject) -> None:
-    """The expression made of what names have in common finds what a list of them finds."""
+def test_names_with_common_prefixes_are_distinguished(names: set[str], data: st.DataObject) -> None:
+    """The expression finds the same lines as a list of names."""
     there = data.draw(st.lists(st.text("ab_", min_size=1, max_size=6), max_size=30, unique=True))
     text = "".join(f"{name} 23\n" for name in there).encode() or b"\n"
 
@@ -160,8 +158,8 @@ def damaged(text: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(DAMAGED_PAGES, marks=pytest.mark.slow)])
-def test_damaged_pages_give_an_error_or_a_part_and_never_a_wrong_number(count: int) -> None:
-    """After two whole readings comes a damaged one; what it gives is what the whole page would have given."""
+def test_a_damaged_page_is_an_error_or_a_part_but_never_a_wrong_number(count: int) -> None:
+    """It is read after two complete pages."""
     chance = random.Random(23)
     pages = [page for page in MAP_OF if page != "kafka_jmx_attributes"]
     watched = {page: Watched([MAP_OF[page]], recorded(page)) for page in pages}
@@ -190,7 +188,7 @@ def test_damaged_pages_give_an_error_or_a_part_and_never_a_wrong_number(count: i
 
 @pytest.mark.parametrize("count", [20, pytest.param(DAMAGED_PAGES, marks=pytest.mark.slow)])
 def test_damaged_pages_read_as_the_slow_reader_reads_them(count: int) -> None:
-    """What is damaged, and what is not."""
+    """Both agree on what is damaged."""
     chance = random.Random(46)
     pages = list(MAP_OF)
     for number in range(count):
@@ -206,7 +204,7 @@ def test_damaged_pages_read_as_the_slow_reader_reads_them(count: int) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_an_error_or_what_the_slow_reader_makes_of_them(text: bytes) -> None:
+def test_any_bytes_are_an_error_or_read_as_by_the_slow_reader(text: bytes) -> None:
     """Whatever a server sends."""
     try:
         found = ExpositionParser(["a", "ab", "a_total"]).parse(b"a" + text + b"\n")

@@ -1,4 +1,4 @@
-"""The file that the fsync probe flushes: bounded, alone in its names, and gone at the end."""
+"""The fsync probe: its file, exact latencies through a fake clock, and a thread that may hang."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def way(
     )
 
 
-def test_an_appended_file_grows_to_its_limit_and_begins_anew(tmp_path: Path) -> None:
-    """Never more than told, however long it goes on; the change of files lies between two flushes."""
+def test_an_appended_file_grows_to_its_limit_and_starts_again(tmp_path: Path) -> None:
+    """It is replaced between two flushes."""
     file = FlushFile(tmp_path, way(is_appending=True), sync=lambda _: None)
     file.open()
     sizes = []
@@ -55,8 +55,8 @@ def test_an_appended_file_grows_to_its_limit_and_begins_anew(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_sync_flushes_the_folder_after_a_new_name(tmp_path: Path) -> None:
-    """As at a roll of segments: a folder in which nothing changed would flush in no time."""
+def test_a_directory_sync_renames_the_file_before_each_flush(tmp_path: Path) -> None:
+    """A folder without changes would flush in no time."""
     seen = []
 
     def sync(descriptor: int) -> None:
@@ -77,8 +77,8 @@ def test_a_directory_sync_flushes_the_folder_after_a_new_name(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_probe_left_is_replaced(tmp_path: Path) -> None:
-    """Both of its names, so that nothing stays and nothing adds up."""
+def test_files_left_by_a_killed_probe_are_replaced(tmp_path: Path) -> None:
+    """Under both names."""
     for name in (FILE_NAME, f"{FILE_NAME}.moved"):
         (tmp_path / name).write_bytes(b"x" * 5000)
 
@@ -93,7 +93,7 @@ def test_what_a_killed_probe_left_is_replaced(tmp_path: Path) -> None:
 
 
 def test_below_the_floor_of_free_space_nothing_is_written(tmp_path: Path) -> None:
-    """The broker needs the rest more than we do."""
+    """The broker needs the space."""
     file = FlushFile(tmp_path, way(floor_bytes=2**62), sync=lambda _: pytest.fail("flushed"))
     file.open()
     with pytest.raises(OSError, match="free_space_floor"):
@@ -104,8 +104,8 @@ def test_below_the_floor_of_free_space_nothing_is_written(tmp_path: Path) -> Non
     assert size == 0
 
 
-def test_it_goes_where_the_folder_is_now(tmp_path: Path) -> None:
-    """A drive mounted over it after the start, or a folder that is made anew: never the old one."""
+def test_it_follows_a_folder_that_is_replaced(tmp_path: Path) -> None:
+    """A drive mounted over it, or a folder that is created again."""
     folder, aside = tmp_path / "data", tmp_path / "aside"
     folder.mkdir()
     file = FlushFile(folder, way(is_appending=True), sync=lambda _: None)
@@ -126,8 +126,8 @@ def test_it_goes_where_the_folder_is_now(tmp_path: Path) -> None:
     assert [*aside.iterdir(), *folder.iterdir()] == []
 
 
-def test_a_file_that_could_not_be_renewed_is_tried_again(tmp_path: Path) -> None:
-    """Something of this name is in the way, and goes."""
+def test_a_file_that_cannot_be_renewed_is_tried_again(tmp_path: Path) -> None:
+    """Something else has its name for a while."""
     file = FlushFile(tmp_path, way(is_appending=True), sync=lambda _: None)
     file.open()
     for _ in range(23):
@@ -148,8 +148,8 @@ def test_a_file_that_could_not_be_renewed_is_tried_again(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
-def test_nothing_is_held_open_on_a_filesystem_that_is_broken(tmp_path: Path, code: int) -> None:
-    """Who is to check it or to mount it anew could not unmount it; afterwards the probe goes on."""
+def test_nothing_is_kept_open_on_a_broken_filesystem(tmp_path: Path, code: int) -> None:
+    """It could not be unmounted; the probe goes on afterwards."""
     is_broken = True
 
     def sync(_: int) -> None:
@@ -176,8 +176,8 @@ def test_nothing_is_held_open_on_a_filesystem_that_is_broken(tmp_path: Path, cod
 
 
 @pytest.mark.parametrize("sync", ["fsync", "directory"])
-def test_a_file_that_somebody_removed_is_made_again(tmp_path: Path, sync: SyncMethod) -> None:
-    """A cleaner, or an administrator: at most one flush fails."""
+def test_a_removed_file_is_created_again(tmp_path: Path, sync: SyncMethod) -> None:
+    """At most one flush fails."""
     file = FlushFile(tmp_path, way(sync), sync=lambda _: None)
     file.open()
     file.flush()
@@ -193,10 +193,8 @@ def test_a_file_that_somebody_removed_is_made_again(tmp_path: Path, sync: SyncMe
 
 
 @pytest.mark.parametrize("sync", ["fsync", "directory"])
-def test_a_second_probe_in_the_folder_leaves_the_first_its_file(
-    tmp_path: Path, sync: SyncMethod
-) -> None:
-    """As `soak probe --once` with the plan of a probe that runs."""
+def test_a_second_probe_in_the_folder_uses_another_file(tmp_path: Path, sync: SyncMethod) -> None:
+    """Such as `soak probe --once` during a run."""
     first, second = (FlushFile(tmp_path, way(sync), sync=lambda _: None) for _ in range(2))
     first.open()
     first.flush()
@@ -240,7 +238,7 @@ def test_a_flush_of_23_ms_reads_23_ms() -> None:
 
 
 def test_a_stall_counts_for_every_slot_that_it_delays() -> None:
-    """A call of 0.5 s hides two slots: the next call serves both, each from its own intended time."""
+    """The call after one of 0.5 s serves two slots, each from its own intended time."""
     clock = FakeClock()
     meter = metered(clock, 0.5, 0.01)
     serve(meter, clock, 2)
@@ -250,7 +248,7 @@ def test_a_stall_counts_for_every_slot_that_it_delays() -> None:
 
 
 def test_nothing_is_served_before_it_is_due() -> None:
-    """A wake-up that comes early does no call."""
+    """An early wake-up makes no call."""
     clock = FakeClock(mono_ns=1)
     meter = CallTimer(2, 200 * MS, clock, lambda: pytest.fail("called"))
 
@@ -259,8 +257,8 @@ def test_nothing_is_served_before_it_is_due() -> None:
     assert meter.next_due_ns == 2
 
 
-def test_a_hanging_call_shows_its_age_until_it_is_back() -> None:
-    """Age counts from the intended time; within one period a call is not called hanging."""
+def test_a_hanging_call_shows_its_age_until_it_returns() -> None:
+    """The age counts from the intended time; a call within its period does not hang."""
     clock = FakeClock()
     ages = []
 
@@ -277,8 +275,8 @@ def test_a_hanging_call_shows_its_age_until_it_is_back() -> None:
     assert meter.hanging_ns() == 0
 
 
-def test_what_hangs_between_two_calls_shows_its_age() -> None:
-    """As where a drive stops while a new file is made; the slots that it delays are counted after it."""
+def test_work_that_hangs_between_two_calls_shows_its_age() -> None:
+    """Such as the creation of a new file; the slots that it delays are counted after it."""
     clock = FakeClock()
     ages = []
 
@@ -296,8 +294,8 @@ def test_what_hangs_between_two_calls_shows_its_age() -> None:
     assert meter.take_latencies_ns() == [400 * MS, 200 * MS, 0]
 
 
-def test_a_call_that_fails_is_no_latency() -> None:
-    """Its slots are gone, and the schedule goes on."""
+def test_a_failed_call_has_no_latency() -> None:
+    """Its slots are dropped, and the schedule goes on."""
     clock = FakeClock()
 
     def fail() -> None:
@@ -318,7 +316,7 @@ def test_a_call_that_fails_is_no_latency() -> None:
 def test_every_slot_is_counted_once_from_its_intended_time(
     durations: list[int], period: int
 ) -> None:
-    """The slow twin: each slot is served by the first call that begins when it is due or later."""
+    """The slow twin: each slot is served by the first call that starts when it is due or later."""
     clock = FakeClock()
     lasting = iter(durations)
     calls = []
@@ -339,8 +337,8 @@ def test_every_slot_is_counted_once_from_its_intended_time(
     assert meter.take_latencies_ns() == expected
 
 
-def test_a_second_becomes_quantiles_and_a_hang_of_zero(tmp_path: Path) -> None:
-    """Five flushes a second; the maximum is exact."""
+def test_a_second_becomes_quantiles(tmp_path: Path) -> None:
+    """The maximum of five flushes is exact."""
     clock = FakeClock()
     meter = metered(clock, 0.001, 0.001, 0.001, 0.001, 0.023)
     serve(meter, clock, 5)
@@ -360,8 +358,8 @@ def test_a_second_becomes_quantiles_and_a_hang_of_zero(tmp_path: Path) -> None:
     )
 
 
-def test_a_second_in_which_nothing_came_back_has_no_latency(tmp_path: Path) -> None:
-    """Only the age of what hangs: missing is not zero."""
+def test_a_second_without_a_completed_flush_has_no_latency(tmp_path: Path) -> None:
+    """Only the age of the hanging call: missing is not zero."""
     clock = FakeClock()
     found: dict[str, float] = {}
 
@@ -385,7 +383,7 @@ def flushes() -> Iterator[Flushes]:
 
 
 class Flushes:
-    """A system call that counts, and hangs from the `hang_at`-th call on until told to go on."""
+    """A system call that counts, and hangs from the `hang_at`-th call on until `go_on` is set."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -416,9 +414,7 @@ def anywhere(directory: Path) -> Config:
     return Config(directory=where, period=10 * MS, allow_tmpfs=True, free_space_floor=0)
 
 
-def test_the_thread_flushes_one_small_file_and_takes_it_away(
-    tmp_path: Path, flushes: Flushes
-) -> None:
+def test_the_thread_flushes_one_small_file_and_removes_it(tmp_path: Path, flushes: Flushes) -> None:
     """The file never grows beyond its payload."""
     probe = probe_of(tmp_path, flushes)
     probe.read()
@@ -433,10 +429,10 @@ def test_the_thread_flushes_one_small_file_and_takes_it_away(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_thread_that_hangs_holds_up_neither_reading_nor_closing(
+def test_a_hanging_thread_blocks_neither_reading_nor_closing(
     tmp_path: Path, flushes: Flushes
 ) -> None:
-    """It is a daemon thread, left behind."""
+    """It is a daemon thread and is abandoned."""
     flushes.hang_at = 1
     probe = probe_of(tmp_path, flushes)
     probe.read()
@@ -450,7 +446,7 @@ def test_a_thread_that_hangs_holds_up_neither_reading_nor_closing(
 
 
 def test_a_drive_that_hangs_from_the_start_shows_its_age(tmp_path: Path, flushes: Flushes) -> None:
-    """Before there is a file to flush, too."""
+    """Also before the file exists."""
     clock = FakeClock()
     config = anywhere(tmp_path)
 
@@ -494,7 +490,7 @@ def test_memory_is_refused_unless_allowed(tmp_path: Path) -> None:
 
 
 def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path, flushes: Flushes) -> None:
-    """Else who may write in the folder chooses what is overwritten."""
+    """It would let others choose which file is overwritten."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / FILE_NAME).symlink_to(victim)
@@ -507,8 +503,8 @@ def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path, flushes: Fl
     assert list(tmp_path.iterdir()) == [victim]
 
 
-def test_a_folder_that_is_not_ours_is_an_error_of_the_reading(tmp_path: Path) -> None:
-    """The daemon goes on, and asks again: the folder may come."""
+def test_a_file_that_cannot_be_created_is_an_error_of_the_reading(tmp_path: Path) -> None:
+    """The daemon goes on and tries again."""
     (tmp_path / FILE_NAME).mkdir()
 
     error = first_error(Fsync(anywhere(tmp_path), SystemClock()))
@@ -517,8 +513,8 @@ def test_a_folder_that_is_not_ours_is_an_error_of_the_reading(tmp_path: Path) ->
     assert str(error).startswith(f"cannot keep a file in {tmp_path}: ")
 
 
-def test_a_flush_that_fails_is_raised_from_read(tmp_path: Path) -> None:
-    """An error in the thread belongs to the one who reads; the thread goes on."""
+def test_a_failed_flush_is_raised_from_read(tmp_path: Path) -> None:
+    """The thread goes on."""
     failed = threading.Event()
     calls = []
 

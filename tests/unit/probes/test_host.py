@@ -1,4 +1,4 @@
-"""The host probe: two snapshots in, exact shares and rates out."""
+"""The host probe: two snapshots in, exact ratios and rates out; and the resources of our own daemons."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def network(reading: dict[str, float]) -> dict[str, float]:
     return {name.removeprefix(stem): at for name, at in reading.items() if name.startswith(stem)}
 
 
-def test_shares_are_of_all_cores_and_rates_are_a_second() -> None:
-    """Two cores for two seconds are four seconds of CPU; steal counts as busy, waiting for IO as idle."""
+def test_ratios_are_of_all_cores_and_rates_are_per_second() -> None:
+    """Two cores in two seconds have four seconds of CPU; steal counts as busy, waiting for IO as idle."""
     eth = {key: value + TRAFFIC.get(key, 0.0) for key, value in ETH.items()}
     first, second = readings(BEFORE, grown(GROWN), interfaces=({"eth0": ETH}, {"eth0": eth}))
 
@@ -99,16 +99,16 @@ def test_shares_are_of_all_cores_and_rates_are_a_second() -> None:
     )
 
 
-def test_a_mode_that_goes_backwards_leaves_the_shares_out() -> None:
-    """The kernel's iowait does that; a share of a wrong sum would be a wrong share."""
+def test_there_are_no_ratios_if_a_mode_goes_backwards() -> None:
+    """The kernel's iowait may, and the sum would be wrong."""
     _, second = readings(BEFORE, grown(GROWN | {"iowait": -0.01}))
 
     assert not any(metric.startswith("host_cpu") and metric.endswith("ratio") for metric in second)
 
 
 @pytest.mark.parametrize("is_there_first", [False, True])
-def test_a_container_that_comes_or_goes_is_no_traffic(*, is_there_first: bool) -> None:
-    """Its interface takes its counters along: the rates are those of what was there both times."""
+def test_an_interface_that_comes_or_goes_is_no_traffic(*, is_there_first: bool) -> None:
+    """Rates cover the interfaces of both readings."""
     eth = {key: value + TRAFFIC.get(key, 0.0) for key, value in ETH.items()}
     both, one = ({"eth0": ETH, "veth1": VETH}, {"eth0": eth})
     if not is_there_first:
@@ -124,8 +124,8 @@ def test_a_container_that_comes_or_goes_is_no_traffic(*, is_there_first: bool) -
     }
 
 
-def test_a_counter_that_wraps_takes_its_sum_along() -> None:
-    """What the other interfaces had is not what the host had."""
+def test_a_counter_that_wraps_has_no_sum() -> None:
+    """The sum over the other interfaces is not that of the host."""
     eth = {**ETH, "received": 5.0}
     nics = ({"eth0": ETH, "eth1": ETH}, {"eth0": eth, "eth1": ETH})
 
@@ -134,17 +134,14 @@ def test_a_counter_that_wraps_takes_its_sum_along() -> None:
     assert network(second) == {"sent_bytes": 0.0, "errors": 0.0, "drops": 0.0}
 
 
-def test_this_machine_answers() -> None:
-    """Psutil has every field that we take."""
+def test_this_host_answers() -> None:
+    """Psutil has every field that is used."""
     found = snapshot()
 
     assert set(found.counters) == set(BEFORE)
     assert all(set(by) == set(ETH) for by in found.interfaces.values())
     assert all(math.isfinite(value) and value >= 0 for value in found.counters.values())
     assert found.memory_available_bytes > 0
-
-
-# --- What our own daemons use: known by their command lines, each with what it started.
 
 
 @pytest.mark.parametrize(
@@ -166,7 +163,7 @@ def test_this_machine_answers() -> None:
     ],
 )
 def test_a_daemon_is_known_by_its_command_line(command: str, name: str) -> None:
-    """The name is the one that its journal has."""
+    """The name is that of its journal."""
     assert daemon_of(command.split()) == name
 
 
@@ -175,7 +172,7 @@ Second = dict[int, tuple[str, Usage]]
 
 
 def samples(seconds: list[Second]) -> list[dict[str, float]]:
-    """Return what is told in each second."""
+    """Return the samples of each second."""
     clock = FakeClock()
     now: Second = {}
     daemons = OwnDaemons(
@@ -197,8 +194,8 @@ def cores(found: list[dict[str, float]], daemon: str) -> list[float | None]:
     return [second.get(f'host_daemon_cpu_cores{{daemon="{daemon}"}}') for second in found]
 
 
-def test_a_daemon_counts_with_what_it_started() -> None:
-    """Two processes: cores and bytes add up; CPU from the second look on."""
+def test_a_daemon_includes_its_children() -> None:
+    """Cores and bytes are summed; CPU from the second reading on."""
     name = "detect-stream"
     first, second = samples(
         [
@@ -214,8 +211,8 @@ def test_a_daemon_counts_with_what_it_started() -> None:
     }
 
 
-def test_a_process_that_is_new_is_found_at_once_and_brings_no_past_with_it() -> None:
-    """What it used before it was seen was not used in this second."""
+def test_a_new_process_is_found_at_once_and_starts_at_zero() -> None:
+    """CPU used before it was found is not counted."""
     old = ("probe", Usage(1.0, 10))
     found = samples(
         [
@@ -229,7 +226,8 @@ def test_a_process_that_is_new_is_found_at_once_and_brings_no_past_with_it() -> 
     assert cores(found, "probe")[-2:] == [0.0, 0.0]
 
 
-def test_a_process_that_is_gone_is_left_out() -> None:
+def test_a_process_that_has_ended_is_left_out() -> None:
+    """Its resources are no longer counted."""
     found = samples(
         [{7: ("probe", Usage(1.0, 10)), 8: ("alert", Usage(1.0, 10))}]
         + [{7: ("probe", Usage(1.0, 10))}] * 2
@@ -238,8 +236,8 @@ def test_a_process_that_is_gone_is_left_out() -> None:
     assert cores(found, "alert") == [None] * 3
 
 
-def test_a_child_that_began_as_its_parent_s_image_is_looked_at_again() -> None:
-    """A shell becomes the daemon that it starts; much later the number may be another's."""
+def test_a_new_child_is_scanned_again() -> None:
+    """It starts as a copy of its parent; much later its process id may be reused."""
     before, after = ("", Usage(1.0, 10)), ("alert", Usage(1.0, 10))
     found = samples([{8: before}] * 3 + [{8: after}] * 2 + [{8: ("", Usage(1.0, 10))}] * 30)
 
@@ -248,10 +246,10 @@ def test_a_child_that_began_as_its_parent_s_image_is_looked_at_again() -> None:
 
 
 @pytest.mark.parametrize(("is_apart", "name"), [(False, "lab"), (True, "")])
-def test_who_begins_a_session_of_its_own_is_no_part_of_its_parent(
+def test_the_leader_of_a_session_does_not_count_for_its_parent(
     *, is_apart: bool, name: str
 ) -> None:
-    """A lab's broker is started by ours, and is what we measure."""
+    """A lab's broker is started by us and is what we measure."""
     child = subprocess.Popen(
         children.with_death_signal([sys.executable, "-c", "input()"]),
         stdin=subprocess.PIPE,
@@ -280,8 +278,8 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.communicate(b"\n", timeout=20)
 
 
-def test_this_machine_tells_of_a_daemon_and_of_itself(sleeper: subprocess.Popen[bytes]) -> None:
-    """Real processes: found by name, and what they use is there."""
+def test_real_processes_are_found_by_name(sleeper: subprocess.Popen[bytes]) -> None:
+    """With the resources that they use."""
     (child,) = psutil.Process(sleeper.pid).children()
     found = {sleeper.pid: daemon_name(sleeper.pid, {})}
     used = process_usage(sleeper.pid)

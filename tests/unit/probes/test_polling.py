@@ -1,4 +1,4 @@
-"""What tells a thread to end: who waits is woken, and whoever waits afterwards does not."""
+"""Polling threads: how they are stopped, when they work, and where their errors are raised."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ def ended(*threads: threading.Thread) -> bool:
     return not any(thread.is_alive() for thread in threads)
 
 
-def waiter(stop: Stop, seconds: float, told: list[bool]) -> threading.Thread:
-    thread = threading.Thread(target=lambda: told.append(stop.wait(seconds)), daemon=True)
+def waiter(stop: Stop, seconds: float, results: list[bool]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: results.append(stop.wait(seconds)), daemon=True)
     thread.start()
     return thread
 
 
-def test_all_who_wait_are_woken() -> None:
-    """Each of them is told, and none keeps it from the next."""
-    stop, told = Stop(), list[bool]()
-    waiting = [waiter(stop, threading.TIMEOUT_MAX, told) for _ in range(3)]
+def test_all_waiting_threads_are_woken() -> None:
+    """Each of them is results, and none keeps it from the next."""
+    stop, results = Stop(), list[bool]()
+    waiting = [waiter(stop, threading.TIMEOUT_MAX, results) for _ in range(3)]
 
     stop.set()
 
     assert ended(*waiting)
-    assert told == [True] * 3
+    assert results == [True] * 3
 
 
-def test_who_waits_after_it_was_set_goes_on_at_once_and_again() -> None:
-    stop, told = Stop(), list[bool]()
+def test_a_wait_after_the_stop_returns_at_once() -> None:
+    """Each time."""
+    stop, results = Stop(), list[bool]()
     stop.set()
 
-    assert ended(*(waiter(stop, threading.TIMEOUT_MAX, told) for _ in range(2)))
-    assert told == [True] * 2
+    assert ended(*(waiter(stop, threading.TIMEOUT_MAX, results) for _ in range(2)))
+    assert results == [True] * 2
 
 
 def test_it_may_be_set_twice() -> None:
@@ -59,16 +60,16 @@ def test_it_may_be_set_twice() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -0.0, -1e-9, -1.0, -23.0, -math.inf])
-def test_a_wait_for_an_instant_that_is_over_ends_at_once(seconds: float) -> None:
-    """Who is late asks for less than nothing."""
-    stop, told = Stop(), list[bool]()
+def test_a_wait_for_a_past_instant_ends_at_once(seconds: float) -> None:
+    """Its time limit is negative."""
+    stop, results = Stop(), list[bool]()
 
-    assert ended(waiter(stop, seconds, told))
-    assert told == [False]
+    assert ended(waiter(stop, seconds, results))
+    assert results == [False]
 
 
-def test_work_begins_with_the_first_reading_and_ends_with_close() -> None:
-    """Nothing is done before."""
+def test_work_starts_with_the_first_reading() -> None:
+    """Nothing runs before."""
     done: queue.Queue[str] = queue.Queue()
     prefetch = Prefetch("t", lambda: done.put("once"), SystemClock())
     assert done.empty()
@@ -79,8 +80,8 @@ def test_work_begins_with_the_first_reading_and_ends_with_close() -> None:
     prefetch.close()
 
 
-def test_an_error_is_raised_where_the_reading_is_made_and_the_work_goes_on() -> None:
-    """The next round may do better."""
+def test_an_error_is_raised_by_the_reading_and_the_work_goes_on() -> None:
+    """The next round may succeed."""
     clock = SystemClock()
     rounds: queue.Queue[int] = queue.Queue()
 
@@ -99,7 +100,7 @@ def test_an_error_is_raised_where_the_reading_is_made_and_the_work_goes_on() -> 
 
 
 def test_a_round_that_does_not_end_shows_its_age() -> None:
-    """Who reads says so, and is not held up."""
+    """The reading is not blocked."""
     clock = FakeClock()
     begun, ended = threading.Event(), threading.Event()
 
@@ -118,7 +119,7 @@ def test_a_round_that_does_not_end_shows_its_age() -> None:
 
 
 def test_the_next_round_comes_before_the_next_reading() -> None:
-    """Half a second before one that is to be expected after as long as the last one."""
+    """Half a second before the next reading, which is expected after the same period."""
     clock = FakeClock(mono_ns=SECOND_NS)
     prefetch = Prefetch("t", lambda: None, clock)
     prefetch.close()  # no thread
@@ -130,8 +131,8 @@ def test_the_next_round_comes_before_the_next_reading() -> None:
     assert prefetch.next_ns == clock.mono_ns() + 15 * SECOND_NS - AHEAD_NS
 
 
-def test_a_bug_in_a_thread_is_raised_where_the_reading_is_made() -> None:
-    """Not lost with the thread."""
+def test_an_unexpected_error_in_a_thread_is_raised_by_the_reading() -> None:
+    """It is not lost with the thread."""
 
     def body(_stop: Stop) -> None:
         raise ZeroDivisionError
@@ -144,8 +145,8 @@ def test_a_bug_in_a_thread_is_raised_where_the_reading_is_made() -> None:
         worker.check()
 
 
-def test_a_thread_that_ended_is_started_again_but_not_after_closing() -> None:
-    """What was absent may come."""
+def test_a_thread_that_has_ended_is_started_again_until_it_is_closed() -> None:
+    """Something that was missing may have appeared."""
     runs: list[int] = []
     worker = Worker("test", lambda _stop: runs.append(1))
 

@@ -1,4 +1,4 @@
-"""The pressure probe against recorded kernels."""
+"""The pressure probe on recorded kernels."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def readings(tmp_path: Path, kernel: str) -> tuple[dict[str, float], dict[str, f
         ("linux-6.18", WITHOUT_IRQ | {"node_pressure_irq_stalled_seconds": 0.00115}),
     ],
 )
-def test_each_kernel_gives_seconds_of_waiting_a_second(
+def test_each_kernel_has_its_ratios_of_waiting(
     tmp_path: Path, kernel: str, expected: dict[str, float]
 ) -> None:
-    """Irq comes with newer kernels, and the cpu's `full` line means nothing."""
+    """Irq exists in newer kernels, and the `full` line of cpu means nothing."""
     first, second = readings(tmp_path, kernel)
 
     assert first == {}
@@ -55,7 +55,7 @@ def test_each_kernel_gives_seconds_of_waiting_a_second(
 
 
 def test_a_kernel_without_pressure_is_not_available() -> None:
-    """Said once, not counted as a failure."""
+    """Reported once, and not counted as a failure."""
     probe = Pressure(Config(), FakeClock(), proc=RECORDED / "linux-3.10/before")
 
     with pytest.raises(NotAvailableError, match="no pressure information"):
@@ -63,8 +63,8 @@ def test_a_kernel_without_pressure_is_not_available() -> None:
 
 
 @given(cut=st.integers(0, len(TEXT) - 1))
-def test_a_cut_text_is_an_error_or_a_part_of_the_truth(cut: int) -> None:
-    """A torn total must not pass for a smaller one."""
+def test_a_cut_text_is_an_error_or_correct(cut: int) -> None:
+    """A cut total must not be taken for a smaller one."""
     try:
         found = parse(TEXT[:cut])
     except ProbeError:

@@ -1,4 +1,4 @@
-"""The probe `prometheus` on pages: names, rates, resets, sums, quantiles, and what is missing."""
+"""The probe `prometheus` on pages: names, rates, resets, sums, quantiles, and missing metrics."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def written(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_a_map_of_names_loads_and_says_what_it_is_of(name: str) -> None:
-    """Every file beside the others is under test the moment it exists."""
+def test_every_name_map_loads_and_describes_itself(name: str) -> None:
+    """Found by listing the folder."""
     entries = name_map.load([name])
 
     assert entries
@@ -56,24 +56,24 @@ def test_a_map_of_names_loads_and_says_what_it_is_of(name: str) -> None:
         ("kminion", ["kminion"]),
     ],
 )
-def test_a_recorded_page_has_all_that_its_map_expects(page: str, maps: list[str]) -> None:
-    """So nothing is said to be missing."""
+def test_a_recorded_page_has_all_metrics_that_its_map_expects(page: str, maps: list[str]) -> None:
+    """Nothing is reported as missing."""
     reading = Watched(maps, recorded(page)).look()
 
     assert reading.events == ()
     assert len(reading.samples) >= 5
 
 
-def test_a_counter_becomes_a_rate_at_the_second_look() -> None:
-    """A level is there at once."""
+def test_a_counter_becomes_a_rate_at_the_second_reading() -> None:
+    """A level is returned at once."""
     watched = Watched(["node_exporter"], written(1000), written(1230))
 
     assert watched.values() == {"node_load1": 2.5}
     assert watched.values() == {"node_load1": 2.5, 'node_disk_written_bytes{device="vda"}': 230.0}
 
 
-def test_no_rate_is_given_across_a_restart() -> None:
-    """A counter that begins anew has grown by nobody knows how much; the look after it is right again."""
+def test_there_is_no_rate_across_a_restart() -> None:
+    """The growth of a reset counter is unknown; the next reading is right again."""
     watched = Watched(["node_exporter"], written(1000), written(23), written(46))
     watched.values()
 
@@ -91,8 +91,8 @@ def test_a_counter_is_found_with_and_without_total(spelling: str) -> None:
     assert watched.values() == {'node_disk_written_bytes{device="vda"}': 23.0}
 
 
-def test_both_spellings_on_one_page_are_not_added_up() -> None:
-    """The first of the map is taken."""
+def test_two_spellings_on_one_page_are_not_summed() -> None:
+    """The first of the map is used."""
     both = b"redpanda_cpu_busy_seconds_total 1\nredpanda_cpu_busy_seconds 1\n"
     later = b"redpanda_cpu_busy_seconds_total 3\nredpanda_cpu_busy_seconds 3\n"
     watched = Watched(["redpanda_public"], both, later)
@@ -101,8 +101,8 @@ def test_both_spellings_on_one_page_are_not_added_up() -> None:
     assert watched.values() == {"redpanda_cpu_busy_seconds": 2.0}
 
 
-def test_what_consumers_got_is_counted_once() -> None:
-    """A Pulsar broker that shows consumers, too, gives their numbers beside those of their subscription."""
+def test_consumed_messages_are_counted_once() -> None:
+    """A Pulsar broker with metrics of consumers repeats those of their subscription."""
     page = (
         b'pulsar_out_messages_total{topic="t",subscription="s"} %d\n'
         b'pulsar_out_messages_total{topic="t",subscription="s",consumer_name="c",consumer_id="0"} %d\n'
@@ -113,7 +113,7 @@ def test_what_consumers_got_is_counted_once() -> None:
     assert watched.values() == {"pulsar_out_messages": 23.0}
 
 
-def test_what_kafka_deletes_is_the_rise_of_its_log_starts() -> None:
+def test_deletions_in_kafka_are_the_growth_of_its_log_starts() -> None:
     """Its page has no counter of deletions."""
     page = b'kafka_log_log_logstartoffset{topic="t",partition="%d"} %d\n'
     watched = Watched(["kafka_jmx"], page % (0, 5) + page % (1, 7), page % (0, 28) + page % (1, 7))
@@ -122,16 +122,16 @@ def test_what_kafka_deletes_is_the_rise_of_its_log_starts() -> None:
     assert watched.values() == {"kafka_log_log_logstartoffset": 23.0}
 
 
-def test_how_idle_kafkas_threads_are_is_that_of_the_last_minute_alone() -> None:
-    """The mean since the broker's start would not move while they get busy."""
+def test_the_idle_ratio_of_kafkas_threads_is_that_of_the_last_minute() -> None:
+    """The mean since the start would hardly change when they get busy."""
     name = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_ratio"
 
     assert Watched(["kafka_jmx"], recorded("kafka_jmx_attributes")).values()[name] == 0.97
     assert name not in Watched(["kafka_jmx"], recorded("kafka_jmx_example")).values()
 
 
-def test_shards_are_added_up_and_the_class_is_kept() -> None:
-    """Starvation of `raft` over two shards: 0.25 s and 0.5 s in a second."""
+def test_shards_are_summed_and_the_class_is_kept() -> None:
+    """Starvation of `raft` on two shards: 0.25 s and 0.5 s in a second."""
     before = recorded("redpanda_internal")
     after = before.replace(b"} 1.250000\n", b"} 1.500000\n").replace(
         b"} 0.750000\n", b"} 1.250000\n"
@@ -146,8 +146,8 @@ def test_shards_are_added_up_and_the_class_is_kept() -> None:
     assert found['vectorized_io_queue_starvation_time_sec{class="default"}'] == 0.0
 
 
-def test_a_sum_is_not_given_while_its_series_change() -> None:
-    """A shard whose line is lost must not look like one that rests."""
+def test_there_is_no_sum_while_its_series_change() -> None:
+    """A shard with a missing line must not look idle."""
     before = recorded("redpanda_internal")
     line = next(one for one in before.splitlines(keepends=True) if b'ioshard="1"' in one)
     watched = Watched(["redpanda_internal"], before, before.replace(line, b""), before, before)
@@ -159,8 +159,8 @@ def test_a_sum_is_not_given_while_its_series_change() -> None:
     assert watched.values()[name] == 0.0
 
 
-def test_quantiles_come_from_what_a_histogram_grew_by() -> None:
-    """1,000 requests more: half below 1.023 ms, 99 % below 2.047 ms."""
+def test_quantiles_come_from_the_growth_of_a_histogram() -> None:
+    """1,000 more requests: half below 1.023 ms, 99 % below 2.047 ms."""
     after = recorded("redpanda_internal")
     before = (
         after.replace(b"} 500\n", b"} 0\n")
@@ -186,7 +186,7 @@ def test_a_histogram_that_did_not_grow_has_no_quantile() -> None:
 
 
 def test_pulsars_buckets_are_of_a_window_and_not_cumulative() -> None:
-    """The load's 2,485 writes: both of the broker's families of buckets give the same quantile."""
+    """Both families of buckets lead to the same quantile of the load's 2,485 writes."""
     watched = Watched(["pulsar"], recorded("pulsar-4.2.4"))
 
     reading = watched.look()
@@ -199,8 +199,8 @@ def test_pulsars_buckets_are_of_a_window_and_not_cumulative() -> None:
     assert found[managed] == pytest.approx(found[storage])
 
 
-def test_a_bookies_quantiles_are_those_of_success_and_its_mean_is_called_a_floor() -> None:
-    """The page's sums leave out what is below a millisecond: 9 calls of 1.3 ms add up to 9."""
+def test_a_bookies_quantiles_are_of_success_and_its_mean_is_a_lower_bound() -> None:
+    """Sums count whole milliseconds: 9 calls of 1.3 ms add up to 9."""
     before = recorded("bookie-4.17.3")
     after = before.replace(
         b'JOURNAL_SYNC_count{success="true", journalIndex="0"} 6611',
@@ -217,7 +217,7 @@ def test_a_bookies_quantiles_are_those_of_success_and_its_mean_is_called_a_floor
     assert "bookkeeper_server_ADD_ENTRY_REQUEST_floor_seconds" not in found  # none came
 
 
-def test_the_brokers_own_number_is_taken_and_not_those_of_its_topics() -> None:
+def test_the_metric_of_the_broker_is_used_and_not_those_of_its_topics() -> None:
     """Kafka has both under one name."""
     before = recorded("kafka_jmx_example")
     after = before.replace(b"7168000.0", b"7191000.0")
@@ -232,8 +232,8 @@ def test_the_brokers_own_number_is_taken_and_not_those_of_its_topics() -> None:
     assert found[f'{name}{{quantile="0.99",request="Produce"}}'] == 0.023
 
 
-def test_two_sets_of_rules_give_the_same_numbers() -> None:
-    """What a team calls its numbers does not change ours; one of them has no idle time of the last minute."""
+def test_two_sets_of_exporter_rules_lead_to_the_same_metrics() -> None:
+    """One of them lacks the idle time of the last minute."""
     example = Watched(["kafka_jmx"], recorded("kafka_jmx_example"))
     attributes = Watched(["kafka_jmx"], recorded("kafka_jmx_attributes"))
     example.values(), attributes.values()
@@ -243,8 +243,8 @@ def test_two_sets_of_rules_give_the_same_numbers() -> None:
     assert len(known) >= 10
 
 
-def test_what_a_page_lacks_is_said_once() -> None:
-    """With the names under which we would have it."""
+def test_missing_metrics_are_reported_once() -> None:
+    """Under the names of the map."""
     lines = recorded("node_exporter-1.5.0").splitlines(keepends=True)
     less = b"".join(line for line in lines if b"node_load1" not in line)
     watched = Watched(["node_exporter"], less)
@@ -256,8 +256,8 @@ def test_what_a_page_lacks_is_said_once() -> None:
     ]
 
 
-def test_a_target_that_fails_is_said_while_others_go_on() -> None:
-    """Its own column says so each second, an event once a minute."""
+def test_a_failed_target_is_reported_while_others_go_on() -> None:
+    """By its column each second, and by an event once a minute."""
     clock = FakeClock()
     page = Watched(["node_exporter"], written(0))
     page.clock = clock
@@ -282,7 +282,7 @@ def test_a_target_that_fails_is_said_while_others_go_on() -> None:
     assert second.events == ()
 
 
-def test_when_every_target_fails_the_reading_fails() -> None:
+def test_if_every_target_fails_the_reading_fails() -> None:
     """The daemon counts it."""
     watched = Watched(["node_exporter"], ProbeError("no answer"))
 
@@ -290,8 +290,8 @@ def test_when_every_target_fails_the_reading_fails() -> None:
         watched.look()
 
 
-def test_without_a_target_there_is_nothing_to_read() -> None:
-    """Said once."""
+def test_without_a_target_the_probe_is_not_available() -> None:
+    """The reason is reported once."""
     with pytest.raises(NotAvailableError, match="name a page or a server"):
         prometheus.build(Config(), FakeClock()).read()
 
@@ -309,7 +309,7 @@ def test_without_a_target_there_is_nothing_to_read() -> None:
         ("{url: 'http://h/m', maps: [jvm], backfill: 8d}", "backfill: must lie between"),
     ],
 )
-def test_a_target_that_cannot_be_is_refused(target: str, message: str) -> None:
+def test_an_invalid_target_is_refused(target: str, message: str) -> None:
     """With file and line."""
     text = (
         f"name: x\nbroker: {{kafka: {{}}}}\nprobes:\n  prometheus:\n    targets: {{b: {target}}}\n"
@@ -327,10 +327,10 @@ def test_a_target_that_cannot_be_is_refused(target: str, message: str) -> None:
         ({"maps": ("kafka_jxm",)}, "maps", "did you mean 'kafka_jmx'"),
     ],
 )
-def test_secrets_misspelt_settings_and_maps_are_refused(
+def test_secrets_unknown_settings_and_unknown_maps_are_refused(
     settings: dict[str, object], place: str, message: str
 ) -> None:
-    """At the place where they stand."""
+    """At the key that holds them."""
     target = Target(**{"url": URL, "maps": ("jvm",), **settings})  # type: ignore[arg-type]  # as a plan has it
 
     with pytest.raises(SettingError, match=message) as caught:
@@ -355,7 +355,7 @@ def test_secrets_misspelt_settings_and_maps_are_refused(
     ],
 )
 def test_a_damaged_map_is_refused_with_its_file(tmp_path: Path, text: str, message: str) -> None:
-    """A user's own map is a file too."""
+    """A map of the user is a file, too."""
     path = tmp_path / "own.toml"
     path.write_text(text)
 
@@ -363,8 +363,8 @@ def test_a_damaged_map_is_refused_with_its_file(tmp_path: Path, text: str, messa
         name_map.load([str(path)])
 
 
-def test_of_earlier_seconds_nothing_is_known_without_a_server_or_its_map() -> None:
-    """A page knows only what is now; what is wrong is said by the readings."""
+def test_there_is_no_backfill_without_a_server_or_its_map() -> None:
+    """A page has no history; the readings report what is wrong."""
     targets = {"page": Target(url=URL, maps=("jvm",))}
     lost = {"map": Target(url=URL, kind="server", maps=("no-such.toml",))}
 
@@ -372,8 +372,8 @@ def test_of_earlier_seconds_nothing_is_known_without_a_server_or_its_map() -> No
         assert list(prometheus.build(Config(targets=found), FakeClock()).backfill(0, 10**11)) == []
 
 
-def test_the_check_of_a_plan_asks_every_target_once() -> None:
-    """What a page lacks, and who does not answer, is told before the run."""
+def test_preflight_asks_every_target_once() -> None:
+    """Missing metrics and targets that do not answer are reported before the run."""
     text = (
         recorded("kminion").replace(b"kminion_kafka_broker_log_dir_size_total_bytes", b"x").decode()
     )
@@ -394,7 +394,7 @@ def test_the_check_of_a_plan_asks_every_target_once() -> None:
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=10), st.floats(0.001, 0.999))
 def test_a_quantile_lies_in_the_bucket_that_holds_its_rank(counts: list[int], at: float) -> None:
-    """The estimate against the definition, for buckets that end at 1, 2, 3 and so on."""
+    """Against the definition, for buckets that end at 1, 2, 3 and so on."""
     ends = [float(end) for end in range(1, len(counts) + 1)]
     up_to = cumulative_counts(
         {**dict(zip(ends, map(float, counts), strict=True)), float("inf"): 0.0}
@@ -412,6 +412,6 @@ def test_a_quantile_lies_in_the_bucket_that_holds_its_rank(counts: list[int], at
 
 
 @pytest.mark.parametrize("counts", [{}, {1.0: 5.0}, {1.0: 5.0, 2.0: 3.0, float("inf"): 5.0}])
-def test_counts_that_are_no_histogram_give_nothing(counts: dict[float, float]) -> None:
+def test_counts_that_are_no_histogram_have_no_quantiles(counts: dict[float, float]) -> None:
     """No infinite bucket, or counts that fall."""
     assert bucket_quantiles(counts, [0.5]) == []

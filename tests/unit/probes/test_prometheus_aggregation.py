@@ -1,4 +1,4 @@
-"""What a series did since the last look, against the definition: whatever its points are."""
+"""Growth of series and aggregates over them, against their definitions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ def slow_step(before: Point | None, new: list[Point]) -> Step:
 
 
 @given(st.lists(st.lists(VALUES, max_size=5), max_size=6))
-def test_growth_is_what_all_points_since_the_last_look_rose_by(looks: list[list[float]]) -> None:
-    """Of several points in one answer too, as of a server: one fall among them, and it is not known."""
+def test_growth_is_the_rise_over_all_points_since_the_last_reading(
+    looks: list[list[float]],
+) -> None:
+    """With one fall among them it is unknown."""
     walk = SeriesTracker()
     before: Point | None = None
     at_ns = 0
@@ -54,13 +56,13 @@ def test_growth_is_what_all_points_since_the_last_look_rose_by(looks: list[list[
 def test_a_counter_that_fell_within_one_answer_has_no_growth(
     values: tuple[float, ...], growth: float | None
 ) -> None:
-    """It began anew: what it had before is lost, and its last point may well be above its first."""
+    """It was reset, and its last point may be above its first."""
     points = [Point(value, at * SECOND_NS) for at, value in enumerate(values)]
 
     assert SeriesTracker().take({"a": {LABELS: points}}) == {"a": {LABELS: Step(9.0, growth, 3.0)}}
 
 
-def test_points_that_an_answer_repeats_are_passed_over() -> None:
+def test_repeated_points_are_ignored() -> None:
     """A server is asked for some seconds again."""
     walk = SeriesTracker()
     old, new = Point(3.0, SECOND_NS), Point(26.0, 2 * SECOND_NS)
@@ -73,16 +75,13 @@ def test_points_that_an_answer_repeats_are_passed_over() -> None:
     assert again == {}
 
 
-# --- What many series of a page come to as one number, by itself.
-
-
 def gauges(**values: float) -> dict[Labels, Step]:
     return {(("t", name),): Step(value, None, 0.0) for name, value in values.items()}
 
 
 @pytest.mark.parametrize("values", [(math.inf, -math.inf), (1e308, 1e308)])
-def test_numbers_that_have_no_sum_give_none(values: tuple[float, float]) -> None:
-    """A page may hold them; it costs this metric, and not all that the probe reads."""
+def test_values_without_a_sum_have_no_aggregate(values: tuple[float, float]) -> None:
+    """This affects one metric only."""
     entry = Entry(name="a", spellings=["a"], kind="gauge", unit="bytes")
     series = gauges(**{str(at): value for at, value in enumerate(values)})
 
@@ -90,10 +89,10 @@ def test_numbers_that_have_no_sum_give_none(values: tuple[float, float]) -> None
 
 
 @given(st.lists(st.lists(st.sampled_from("wxyz"), unique=True), max_size=12))
-def test_a_sum_is_that_of_this_reading_over_the_series_of_the_one_before(
+def test_a_sum_needs_the_same_series_as_the_previous_reading(
     pages: list[list[str]],
 ) -> None:
-    """Whatever comes, goes, or stands in another order; a page that has none of them is passed over."""
+    """Series may come, go and change their order; a page without any of them is skipped."""
     folds = Aggregator([Entry(name="a", spellings=["a"], kind="gauge", unit="bytes")], ())
     before: set[str] = set()
 
@@ -106,8 +105,8 @@ def test_a_sum_is_that_of_this_reading_over_the_series_of_the_one_before(
         before = set(page) or before
 
 
-def test_a_sum_over_fewer_series_is_not_given_after_more_groups_came_than_are_remembered() -> None:
-    """Groups that are gone are forgotten, and not those that the page has had all the time."""
+def test_the_series_of_a_present_group_are_not_forgotten() -> None:
+    """Only groups that have gone are, when there are too many."""
     entries = [
         Entry(name="all", spellings=["a"], kind="gauge", unit="bytes"),
         Entry(name="each", spellings=["b"], kind="gauge", unit="bytes", labels=["t"]),
@@ -123,8 +122,8 @@ def test_a_sum_over_fewer_series_is_not_given_after_more_groups_came_than_are_re
     assert [column.metric for column, _ in found] == ["each", "each"]
 
 
-def test_groups_that_are_gone_are_forgotten_when_they_are_too_many() -> None:
-    """Labels come and go for days: what was gone for longest is as new when it is back with less."""
+def test_absent_groups_are_forgotten_if_there_are_too_many() -> None:
+    """One that was absent longest is new when it comes back with fewer series."""
     entry = Entry(name="a", spellings=["a"], kind="gauge", unit="bytes", labels=["t"])
     folds = Aggregator([entry], (), max_groups=3)
 
@@ -139,8 +138,8 @@ def test_groups_that_are_gone_are_forgotten_when_they_are_too_many() -> None:
     assert [column.labels for column, _ in back] == [(("t", "w"),)]
 
 
-def test_a_name_that_becomes_damaged_while_the_page_keeps_its_series_makes_no_sample() -> None:
-    """As when a series stands there twice, with two values: which of them holds nobody knows."""
+def test_a_name_that_becomes_damaged_has_no_sample() -> None:
+    """Such as one with a series that appears with two values."""
     folds = Aggregator([Entry(name="a", spellings=["a"], kind="gauge", unit="bytes")], ())
     page: Steps = {"a": gauges(p=1, q=2)}
 
@@ -150,8 +149,8 @@ def test_a_name_that_becomes_damaged_while_the_page_keeps_its_series_makes_no_sa
     assert found == [whole, [], whole]
 
 
-def test_series_that_stand_in_another_order_keep_their_values() -> None:
-    """Of each name the page may list them anew at every reading."""
+def test_series_in_another_order_keep_their_values() -> None:
+    """A page may list them in a new order at every reading."""
     folds = Aggregator(
         [Entry(name="a", spellings=["a"], kind="gauge", unit="bytes", labels=["t"])], ()
     )
@@ -162,8 +161,8 @@ def test_series_that_stand_in_another_order_keep_their_values() -> None:
     assert {dict(column.labels)["t"]: value for column, value in found} == {"p": 1, "q": 2}
 
 
-def test_a_reading_without_anything_new_leaves_what_was_worked_out() -> None:
-    """A server is asked more often than it scrapes: the columns are those of the scrape before."""
+def test_a_reading_without_new_points_keeps_the_groups() -> None:
+    """A server is asked more often than it scrapes."""
     folds = Aggregator([Entry(name="a", spellings=["a"], kind="gauge", unit="bytes")], ())
     page: Steps = {"a": gauges(p=1)}
     ((before, _),) = folds.samples(page, frozenset())
@@ -175,8 +174,8 @@ def test_a_reading_without_anything_new_leaves_what_was_worked_out() -> None:
     assert after is before
 
 
-def test_a_mean_whose_sum_and_count_lie_in_two_groups_is_none() -> None:
-    """`success` of the one and no `success` of the other: it costs this metric, and not all targets'."""
+def test_a_mean_needs_sum_and_count_in_one_group() -> None:
+    """This affects one metric only."""
     entry = Entry(name="a", spellings=["a"], kind="mean", unit="seconds", labels=["t"])
     folds = Aggregator([entry], ())
     page: Steps = {

@@ -1,4 +1,4 @@
-"""What is asked of a Prometheus server, and what is made of its answers; no server."""
+"""Requests to a Prometheus server and its answers, without a server."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.fakes import FakeClock
 URL = "http://127.0.0.1:9090"
 
 
-class Road:
-    """Gives one answer after another, and keeps what was asked."""
+class Answers:
+    """Returns one answer after another, and keeps the requests."""
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
@@ -33,10 +33,10 @@ class Road:
         """Nothing is held."""
 
 
-def server(road: Road, clock: FakeClock) -> MetricsServer:
+def server(http: Answers, clock: FakeClock) -> MetricsServer:
     return MetricsServer(
         URL,
-        road,  # type: ignore[arg-type]  # stands in
+        http,  # type: ignore[arg-type]  # stands in
         {"b_total", "a"},
         clock,
         selector='job="kafka"',
@@ -49,20 +49,16 @@ def matrix(*series: tuple[dict[str, str], list[list[Any]]]) -> dict[str, Any]:
 
 
 def test_the_scraped_points_are_asked_for_since_the_newest_one() -> None:
-    """At first of the time to look back; then ten seconds more than has passed.
-
-    A scrape has the time of its begin and is there at its end: that of a slow exporter comes when newer
-    ones of others are known.
-    """
+    """First of a minute, then ten seconds more than have passed: a scrape has the time of its start."""
     clock = FakeClock(wall_ns=1000 * SECOND_NS)
-    road = Road(matrix(({"__name__": "a"}, [[990.5, "1"], [995.5, "2"]])), matrix())
+    http = Answers(matrix(({"__name__": "a"}, [[990.5, "1"], [995.5, "2"]])), matrix())
 
-    asker = server(road, clock)
+    asker = server(http, clock)
     asker.fetch()
     clock.advance(5.0)
     asker.fetch()
 
-    assert road.asked == [
+    assert http.asked == [
         {"query": '{__name__=~"a|b_total",job="kafka"}[60000ms]', "time": "1000.000"},
         {"query": '{__name__=~"a|b_total",job="kafka"}[19500ms]', "time": "1005.000"},
     ]
@@ -70,11 +66,11 @@ def test_the_scraped_points_are_asked_for_since_the_newest_one() -> None:
 
 def test_points_keep_their_own_times_and_labels() -> None:
     """In order of time."""
-    road = Road(
+    http = Answers(
         matrix(({"__name__": "a", "job": "x", "instance": "h:1"}, [[2.5, "NaN"], [1.5, "23"]]))
     )
 
-    found = server(road, FakeClock()).fetch()
+    found = server(http, FakeClock()).fetch()
 
     (points,) = found.points["a"].values()
     assert list(found.points["a"]) == [(("instance", "h:1"), ("job", "x"))]
@@ -103,7 +99,7 @@ def test_points_keep_their_own_times_and_labels() -> None:
         b"[" * 100_000,
     ],
 )
-def test_an_answer_that_is_none_is_an_error(answer: object) -> None:
-    """Whatever listens at that port."""
+def test_any_other_answer_is_an_error(answer: object) -> None:
+    """Whatever listens on that port."""
     with pytest.raises(ProbeError):
-        server(Road(answer), FakeClock()).fetch()
+        server(Answers(answer), FakeClock()).fetch()

@@ -1,4 +1,4 @@
-"""Retention: every move of a log start becomes one event with offsets, bytes and a bounded interval."""
+"""Retention in Kafka: each change of a log start is one event with offsets, bytes and an interval."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.support.fakes import FakeClock
 from tests.support.retention_watch import SEGMENT, SEGMENT_BYTES, TOPIC, Watch, deletions, values
 
 
-def test_the_first_poll_only_starts_the_watch() -> None:
-    """Where a log begins then says nothing of when it got there."""
+def test_the_first_poll_has_no_changes() -> None:
+    """The log start at that time says nothing about when it moved there."""
     watch = Watch()
     watch.delete(7)
 
@@ -38,7 +38,7 @@ def test_the_first_poll_only_starts_the_watch() -> None:
 
 
 def test_twenty_three_deletions_are_twenty_three_events() -> None:
-    """One segment a second, each with its offsets and its bytes, none twice."""
+    """One segment a second, each with its offsets and bytes."""
     watch = Watch()
     watch.poll()
     events: list[Event] = []
@@ -55,8 +55,8 @@ def test_twenty_three_deletions_are_twenty_three_events() -> None:
     assert list(totals.values()) == [23, 23 * SEGMENT, 23 * SEGMENT_BYTES]
 
 
-def test_twenty_three_segments_at_once_are_one_event_worth_twenty_three() -> None:
-    """What lies between two polls cannot be told apart in time."""
+def test_twenty_three_segments_at_once_are_one_event_over_all() -> None:
+    """Changes between two polls cannot be separated."""
     watch = Watch()
     watch.poll()
     watch.delete(23)
@@ -74,7 +74,7 @@ def test_twenty_three_segments_at_once_are_one_event_worth_twenty_three() -> Non
     }
 
 
-def test_an_event_lies_between_the_previous_question_and_this_answer() -> None:
+def test_an_event_lies_between_the_previous_request_and_this_answer() -> None:
     """The interval holds the deletion for certain, however slow the broker is."""
     watch = Watch()
     start_ns = watch.clock.wall_ns()
@@ -89,7 +89,7 @@ def test_an_event_lies_between_the_previous_question_and_this_answer() -> None:
 
 
 def test_each_partition_has_its_own_event() -> None:
-    """Two partitions that move in one poll are two deletions."""
+    """Two partitions that change in one poll are two deletions."""
     watch = Watch(partitions=3)
     watch.poll()
     watch.delete(1, partition=0)
@@ -102,16 +102,16 @@ def test_each_partition_has_its_own_event() -> None:
     assert values(reading)["retention_deleted_messages"] == 3 * SEGMENT
 
 
-def test_what_is_held_is_what_the_folders_hold() -> None:
-    """Bytes really on disk, all partitions of a topic together."""
+def test_held_bytes_are_the_bytes_of_the_folders() -> None:
+    """Occupied on disk, over all partitions of a topic."""
     watch = Watch(partitions=2)
     watch.delete(23)
 
     assert values(watch.poll())["retention_held_bytes"] == (200 - 23) * SEGMENT_BYTES
 
 
-def test_without_the_folder_sizes_are_left_out_and_never_zero() -> None:
-    """A broker on another host: offsets only."""
+def test_without_a_folder_there_are_no_sizes() -> None:
+    """A broker on another host: offsets only, and no zeros."""
     watch = Watch(directory=None)
     watch.poll()
     watch.delete()
@@ -126,7 +126,7 @@ def test_without_the_folder_sizes_are_left_out_and_never_zero() -> None:
     }
 
 
-def test_a_second_without_a_poll_counts_nothing_and_shows_the_age() -> None:
+def test_a_second_without_a_poll_has_no_counts_but_an_age() -> None:
     """While the broker stalls, no deletion seen is not no deletion."""
     watch = Watch()
     watch.poll()
@@ -137,8 +137,8 @@ def test_a_second_without_a_poll_counts_nothing_and_shows_the_age() -> None:
     assert found == {"retention_poll_age_seconds": 23.0}
 
 
-def test_a_log_start_that_falls_is_told_and_is_no_deletion() -> None:
-    """The topic was made anew, or a broker lost its disk."""
+def test_a_log_start_that_falls_is_an_event_but_no_deletion() -> None:
+    """The topic was created again, or a broker lost its disk."""
     watch = Watch()
     watch.delete(5)
     watch.poll()
@@ -151,7 +151,7 @@ def test_a_log_start_that_falls_is_told_and_is_no_deletion() -> None:
 
 
 def test_a_segment_that_waits_to_be_unlinked_counts_once() -> None:
-    """Kafka renames first, so the same segment is seen before, while and after."""
+    """Kafka renames first, so the same segment is read before, meanwhile and after."""
     watch = Watch()
     watch.poll()
     watch.cluster.starts[0] = SEGMENT
@@ -164,8 +164,8 @@ def test_a_segment_that_waits_to_be_unlinked_counts_once() -> None:
     assert [event.fields["bytes"] for event in (*first, *second)] == [SEGMENT_BYTES] * 2
 
 
-def test_a_segment_appears_is_renamed_and_is_unlinked_at_three_times() -> None:
-    """Each is an event of its own; the last tells how long the file waited."""
+def test_creation_rename_and_unlink_of_a_segment_are_three_events() -> None:
+    """The last one has the time between rename and unlink."""
     watch = Watch()
     start_ns = watch.clock.wall_ns()
     watch.poll()
@@ -196,8 +196,8 @@ def test_a_segment_appears_is_renamed_and_is_unlinked_at_three_times() -> None:
     assert values(unlinked)["retention_waiting_bytes"] == 0
 
 
-def test_the_disk_effect_comes_later_and_the_columns_say_so() -> None:
-    """Kafka unlinks a minute after the offset moved, unless told otherwise."""
+def test_columns_have_the_lag_of_the_effect_on_disk() -> None:
+    """Kafka unlinks a minute after the log start moved, by default."""
     watch = Watch()
 
     lags = {column.metric: column.lag_seconds for column, _ in watch.poll().samples}
@@ -207,7 +207,7 @@ def test_the_disk_effect_comes_later_and_the_columns_say_so() -> None:
 
 
 def test_without_a_broker_or_a_topic_it_is_not_available() -> None:
-    """A plan that names none has nothing to poll."""
+    """There is nothing to poll."""
     probe = RetentionKafka(Config(), FakeClock())
     probe.read()
     probe.loop.wait(20.0)
@@ -216,8 +216,8 @@ def test_without_a_broker_or_a_topic_it_is_not_available() -> None:
         probe.read()
 
 
-def test_a_secret_is_read_from_where_the_plan_says_when_the_client_is_made() -> None:
-    """What the plan holds is a reference, and one that leads nowhere is told by its setting."""
+def test_a_secret_is_read_when_the_client_is_created() -> None:
+    """The plan holds a reference; a wrong one is an error that names the setting."""
     config = Config(bootstrap_servers="b:9", client={"sasl.password": "${env:SOAK_NO_SUCH}"})
 
     with pytest.raises(ProbeError, match=r"sasl\.password: .* no environment variable SOAK_NO"):
@@ -228,9 +228,7 @@ def test_a_secret_is_read_from_where_the_plan_says_when_the_client_is_made() -> 
     ("client", "expected"),
     [("{}", {"security.protocol": "SSL"}), ("{client.id: own}", {"client.id": "own"})],
 )
-def test_it_reaches_the_cluster_as_the_brokers_own_clients_do(
-    client: str, expected: dict[str, str]
-) -> None:
+def test_it_uses_the_settings_of_the_brokers_clients(client: str, expected: dict[str, str]) -> None:
     """Unless it has settings of its own."""
     text = (
         "name: x\nbroker: {kafka: {bootstrap_servers: 'b:9', common: {security.protocol: SSL}}}\n"
@@ -247,8 +245,8 @@ def test_it_reaches_the_cluster_as_the_brokers_own_clients_do(
 
 
 @given(starts=st.lists(st.integers(0, 50), min_size=1, max_size=30))
-def test_moves_add_up_to_where_the_log_starts(starts: list[int]) -> None:
-    """Whatever the order: first start plus all moves is the last one, and intervals never overlap."""
+def test_changes_add_up_to_the_log_start(starts: list[int]) -> None:
+    """First start plus all changes is the last one, and intervals never overlap."""
     log_starts, moves = LogStarts(), []
     for second, start in enumerate(starts):
         moves += log_starts.update({("t", 0): start}, lambda _: {}, second * 10, second * 10 + 1)
@@ -262,11 +260,8 @@ def test_the_client_is_loaded_only_when_it_is_used() -> None:
     assert "confluent_kafka" not in vars(retention_kafka)
 
 
-# --- Retention on many partitions and through troubles: who is asked when, and what one that fails costs.
-
-
-def test_a_poll_that_fails_is_covered_by_the_next() -> None:
-    """Nothing is lost, and the interval says that it was longer."""
+def test_a_failed_poll_is_covered_by_the_next() -> None:
+    """Nothing is lost, and the interval is longer."""
     watch = Watch()
     start_ns = watch.clock.wall_ns()
     watch.poll()
@@ -284,7 +279,7 @@ def test_a_poll_that_fails_is_covered_by_the_next() -> None:
 
 
 def test_files_are_followed_while_the_cluster_does_not_answer() -> None:
-    """What the disk does then matters most; how old the last answer is shows all the same."""
+    """The age of the last answer is still recorded."""
     watch = Watch()
     watch.poll()
     watch.folders.rename(watch.path(0), 0)
@@ -301,8 +296,8 @@ def test_files_are_followed_while_the_cluster_does_not_answer() -> None:
     assert values(reading)["retention_poll_age_seconds"] == 85
 
 
-def test_a_reading_fails_when_nothing_could_be_had() -> None:
-    """No number of such a second is one that was measured."""
+def test_a_reading_without_any_result_fails() -> None:
+    """None of its values would be measured."""
     watch = Watch(directory=None)
     watch.poll()
     watch.probe.loop.buffer.failed(ProbeError("cannot list offsets: timed out"))
@@ -311,8 +306,8 @@ def test_a_reading_fails_when_nothing_could_be_had() -> None:
         watch.probe.loop.buffer.take(watch.clock.mono_ns())
 
 
-def test_an_offset_of_a_leader_that_has_just_died_is_none() -> None:
-    """The client gives a number below 0 and no error: neither a log start that fell nor then a deletion."""
+def test_the_offset_of_a_dead_leader_is_ignored() -> None:
+    """The client returns a negative number and no error."""
     futures = {("t", at): Future[ListOffsetsResultInfo]() for at in range(2)}
     for future, offset in zip(futures.values(), (-1001, 23), strict=True):
         future.set_result(ListOffsetsResultInfo(offset, -1, -1))
@@ -324,8 +319,8 @@ def test_an_offset_of_a_leader_that_has_just_died_is_none() -> None:
     ]
 
 
-def test_partitions_of_which_a_segment_was_renamed_are_asked_out_of_turn() -> None:
-    """Of ten thousand partitions the offsets would else be a minute late."""
+def test_partitions_with_a_renamed_segment_are_polled_out_of_turn() -> None:
+    """With ten thousand partitions their offsets would be a minute late."""
     watch = Watch(partitions=5, partitions_per_poll=2)
     for _ in range(2):
         watch.poll()
@@ -336,8 +331,8 @@ def test_partitions_of_which_a_segment_was_renamed_are_asked_out_of_turn() -> No
     assert watch.cluster.asked[1:] == [[0, 1], [4, 2, 3]]
 
 
-def test_many_partitions_take_turns() -> None:
-    """Each poll asks a bounded number; all get their turn, and all are asked before the first."""
+def test_many_partitions_are_polled_in_turn() -> None:
+    """A bounded number in each poll, all of them in the first."""
     watch = Watch(partitions=5, partitions_per_poll=2)
 
     for _ in range(6):
@@ -346,21 +341,21 @@ def test_many_partitions_take_turns() -> None:
     assert watch.cluster.asked == [[0, 1, 2, 3, 4], [0, 1], [2, 3], [4, 0], [1, 2], [3, 4]]
 
 
-def test_what_a_broker_deletes_in_one_go_is_told_within_two_polls_of_its_first_sign() -> None:
-    """Of a thousand partitions each would else be told in its own turn, seconds apart."""
+def test_deletions_in_one_go_are_reported_within_two_polls() -> None:
+    """In turn, a thousand partitions would be reported seconds apart."""
     watch = Watch(partitions=1000, partitions_per_poll=200, directory=None)
     for _ in range(3):
         watch.poll()
     for at in range(1000):
         watch.delete(partition=at)
 
-    told = [values(watch.poll())["retention_deletions"] for _ in range(3)]
+    deletions = [values(watch.poll())["retention_deletions"] for _ in range(3)]
 
-    assert told == [200, 800, 0]
+    assert deletions == [200, 800, 0]
 
 
-def test_deletions_that_go_on_have_all_asked_every_other_time_at_most() -> None:
-    """Ten thousand partitions cost a hundred milliseconds each time that all are asked."""
+def test_all_partitions_are_polled_every_other_time_at_most() -> None:
+    """Ten thousand partitions cost a hundred milliseconds each time."""
     watch = Watch(partitions=5, partitions_per_poll=2, directory=None)
     watch.poll()
     for _ in range(6):
@@ -371,8 +366,8 @@ def test_deletions_that_go_on_have_all_asked_every_other_time_at_most() -> None:
     assert [len(asked) for asked in watch.cluster.asked] == [5, 2, 5, 2, 5, 2, 5]
 
 
-def test_a_partition_without_a_leader_costs_itself_alone() -> None:
-    """The others are told of meanwhile; its own next answer covers the time between, and the age shows it."""
+def test_a_partition_without_a_leader_does_not_affect_the_others() -> None:
+    """Its next answer covers the time in between, and the age is recorded."""
     watch = Watch(partitions=3)
     start_ns = watch.clock.wall_ns()
     watch.poll()
@@ -390,8 +385,8 @@ def test_a_partition_without_a_leader_costs_itself_alone() -> None:
     assert (event.fields["partition"], event.since_ns) == (1, start_ns)
 
 
-def test_trouble_that_stays_is_told_once_a_minute_and_hides_no_reading() -> None:
-    """A reading that failed each second would never hand over what was seen."""
+def test_a_lasting_failure_is_reported_once_a_minute() -> None:
+    """Readings do not fail because of it, so their values are kept."""
     watch = Watch(partitions=3)
     watch.poll()
     watch.cluster.leaderless = {1}
@@ -403,8 +398,8 @@ def test_trouble_that_stays_is_told_once_a_minute_and_hides_no_reading() -> None
     assert said == ["retention_failed"] * 2
 
 
-def test_partitions_that_are_known_will_do_where_the_cluster_cannot_list_them() -> None:
-    """It is not asked for them again each second, and offsets come all the same."""
+def test_known_partitions_are_polled_if_they_cannot_be_listed() -> None:
+    """The list is not requested again each second."""
     watch = Watch()
     watch.poll()
     watch.cluster.list_error = ProbeError("cannot list topics: timed out")
@@ -418,8 +413,8 @@ def test_partitions_that_are_known_will_do_where_the_cluster_cannot_list_them() 
     assert watch.cluster.listed == 2
 
 
-def test_events_are_bounded_and_those_beyond_are_counted() -> None:
-    """Ten thousand partitions may move at once; the sums stay exact."""
+def test_events_are_bounded_and_further_ones_counted() -> None:
+    """Ten thousand partitions may change at once; the sums stay exact."""
     watch = Watch(partitions=MAX_EVENTS + 23, partitions_per_poll=5000, directory=None)
     watch.poll()
     for at in range(MAX_EVENTS + 23):
@@ -432,8 +427,8 @@ def test_events_are_bounded_and_those_beyond_are_counted() -> None:
     assert values(reading)["retention_deletions"] == MAX_EVENTS + 23
 
 
-def test_folders_that_cannot_be_read_cost_the_sizes_only() -> None:
-    """The offsets are worth having without them; the error is told."""
+def test_unreadable_folders_affect_sizes_only() -> None:
+    """Offsets are recorded, and the error is reported."""
     watch = Watch()
     watch.poll()
     watch.delete()
@@ -446,8 +441,8 @@ def test_folders_that_cannot_be_read_cost_the_sizes_only() -> None:
     assert "Input/output error" in str(reading.events[-1].fields["reason"])
 
 
-def test_a_directory_without_the_partitions_is_told() -> None:
-    """A wrong path would else mean a day without sizes, and not a word; the offsets are told all the same."""
+def test_a_directory_without_the_partitions_is_reported() -> None:
+    """A wrong path would otherwise mean a day without sizes."""
     watch = Watch(directory="/elsewhere")
     watch.poll()
 
@@ -459,7 +454,7 @@ def test_a_directory_without_the_partitions_is_told() -> None:
     assert values(reading)["retention_deletions"] == 0
 
 
-def test_a_directory_that_cannot_be_listed_is_told_before_the_run(tmp_path: Path) -> None:
+def test_an_unreadable_directory_is_reported_before_the_run(tmp_path: Path) -> None:
     """By `soak check`."""
     config = Config(directory=f"{tmp_path}, {tmp_path}/nowhere")
 

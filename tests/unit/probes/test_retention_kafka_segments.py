@@ -1,4 +1,4 @@
-"""Segments: every file that appears, is renamed or is unlinked is told once, and in time, for little work."""
+"""Segments: each creation, rename and unlink of a file is one event, in time and at little cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TickingClock(FakeClock):
         return super().mono_ns()
 
 
-def test_a_folder_in_which_nothing_happened_is_not_listed_again() -> None:
+def test_an_unchanged_folder_is_not_listed_again() -> None:
     """Ten thousand folders cost two calls each."""
     clock = FakeClock()
     folders = FakeFolders(clock)
@@ -43,8 +43,8 @@ def test_a_folder_in_which_nothing_happened_is_not_listed_again() -> None:
     assert folders.listed == 1
 
 
-def test_a_change_in_the_tick_of_the_last_look_is_not_missed() -> None:
-    """The kernel stamps files with a clock of milliseconds: the folder's time may stay as it was."""
+def test_a_change_in_the_clock_tick_of_the_last_reading_is_not_missed() -> None:
+    """The mtime of the folder may stay the same."""
     clock = FakeClock()
     folders = FakeFolders(clock, tick_ns=10**7)
     folders.roll("/a/t-0", 0, 100)
@@ -58,8 +58,8 @@ def test_a_change_in_the_tick_of_the_last_look_is_not_missed() -> None:
     assert event.fields["base_offset"] == 23
 
 
-def test_the_segment_that_grows_is_as_large_as_it_was_when_it_was_closed() -> None:
-    """Its bytes are those of the whole file, though the folder showed no growth."""
+def test_a_closed_segment_has_its_final_size() -> None:
+    """Although the folder's mtime did not change as it grew."""
     clock = FakeClock()
     folders = FakeFolders(clock)
     folders.roll("/a/t-0", 0, 100)
@@ -73,8 +73,8 @@ def test_the_segment_that_grows_is_as_large_as_it_was_when_it_was_closed() -> No
     assert segments.sizes(("t", 0)) == {0: 2323}
 
 
-def test_a_file_that_is_renamed_while_its_folder_is_listed_is_told_once() -> None:
-    """It may be seen under neither of its names, as if it had been renamed and unlinked at once."""
+def test_a_file_that_is_renamed_while_listed_is_one_event() -> None:
+    """It may be listed under neither name, as if it had been renamed and unlinked."""
     clock = FakeClock()
     folders = FakeFolders(clock)
     for base in (0, 23):
@@ -94,8 +94,8 @@ def test_a_file_that_is_renamed_while_its_folder_is_listed_is_told_once() -> Non
     assert events[1].fields["lag_seconds"] == 2.0
 
 
-def test_what_is_held_grows_with_the_segment_that_grows() -> None:
-    """And not by its whole length when it is closed at last."""
+def test_held_bytes_grow_with_the_active_segment() -> None:
+    """And not by its whole length when it is closed."""
     clock = FakeClock()
     folders = FakeFolders(clock)
     for at in range(2):
@@ -114,8 +114,8 @@ def test_what_is_held_grows_with_the_segment_that_grows() -> None:
     assert [*held, segments.totals["t"].held_bytes] == [200, 2423, 4100, 4107]
 
 
-def test_folders_for_which_there_is_no_time_come_next() -> None:
-    """Each look is bounded; a change is told when its folder's turn comes, with the time that it had."""
+def test_folders_that_do_not_fit_in_a_scan_come_next() -> None:
+    """Scans are bounded; a change has its own time, whenever it is read."""
     clock = TickingClock()
     folders = FakeFolders(clock)
     partitions = [("t", at) for at in range(6)]
@@ -136,7 +136,7 @@ def test_folders_for_which_there_is_no_time_come_next() -> None:
     assert found[2][0].at_ns == seen_ns
 
 
-def test_a_folder_that_is_gone_is_held_no_more() -> None:
+def test_a_deleted_folder_no_longer_counts() -> None:
     """Its topic was deleted, which is no retention."""
     clock = FakeClock()
     folders = FakeFolders(clock)
@@ -163,14 +163,14 @@ def test_a_partition_is_found_in_any_of_the_brokers_folders() -> None:
 
 
 @given(steps=st.lists(st.sampled_from(["roll", "rename", "unlink", "look"]), max_size=60))
-def test_each_file_is_told_once_whatever_lies_between_two_looks(steps: list[str]) -> None:
-    """Rolled, renamed and unlinked in any order, also several at once; and bytes add up."""
+def test_each_file_has_one_event_of_each_kind(steps: list[str]) -> None:
+    """Rolled, renamed and unlinked in any order, also several at once; bytes add up."""
     clock = FakeClock()
     folders = FakeFolders(clock)
     folders.roll("/a/t-0", 0, 1)
     segments = Segments(["/a"], clock, folders)
     clock.advance(1)
-    told = Counter[tuple[str, object]]()
+    counts = Counter[tuple[str, object]]()
     live, waiting, unlinked, following = [0], list[int](), list[int](), 1
     segments.scan([("t", 0)], LONG_NS)
     seen = {0}
@@ -188,19 +188,19 @@ def test_each_file_is_told_once_whatever_lies_between_two_looks(steps: list[str]
             folders.unlink("/a/t-0", unlinked[-1])
         elif step == "look":
             for event in segments.scan([("t", 0)], LONG_NS):
-                told[event.kind, event.fields["base_offset"]] += 1
+                counts[event.kind, event.fields["base_offset"]] += 1
                 assert event.since_ns <= event.at_ns <= clock.wall_ns()
             seen.update(live, waiting)
 
-    assert set(told.values()) <= {1}
+    assert set(counts.values()) <= {1}
     known = {base for base in unlinked if base in seen}
-    assert {base for kind, base in told if kind == "segment_unlinked"} == known
+    assert {base for kind, base in counts if kind == "segment_unlinked"} == known
     assert segments.totals["t"].held_bytes == sum(base + 1 for base in (*live, *waiting))
     assert segments.totals["t"].waiting_bytes == sum(base + 1 for base in waiting)
 
 
 def test_folders_are_read_as_kafka_writes_them(tmp_path: Path) -> None:
-    """Log files by base offset, those waiting to go apart; a sparse index counts what it occupies."""
+    """Log files by base offset, deleted ones apart; a sparse index counts what it occupies."""
     (tmp_path / f"{0:020d}.log.deleted").write_bytes(b"x" * 5000)
     (tmp_path / f"{23:020d}.log").write_bytes(b"x" * 7000)
     (tmp_path / f"{23:020d}.index").touch()
@@ -218,8 +218,8 @@ def test_folders_are_read_as_kafka_writes_them(tmp_path: Path) -> None:
     assert listing(str(tmp_path / "nowhere")) is None
 
 
-def test_folders_that_we_have_no_rights_to_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka's are often readable by its own user alone: that is said, and is no folder of others."""
+def test_folders_without_read_permission_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's are often readable by its own user only."""
 
     def refuse(path: str) -> os.stat_result:
         raise PermissionError(13, "Permission denied", path)

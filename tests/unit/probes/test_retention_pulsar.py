@@ -1,4 +1,4 @@
-"""Retention in Pulsar: each trim is one event with its ledgers, and space that is really freed is another."""
+"""Retention in Pulsar: each trim is one event with its ledgers, and freed space is another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.pages import pages
 from tests.support.pulsar_watch import BOOKIE, PAGE, STATS, TOPIC, FakeCluster, Watch, stats, values
 
 
-def test_the_first_poll_only_starts_the_watch() -> None:
+def test_the_first_poll_has_no_changes() -> None:
     """What is there then says nothing of when it came."""
     found = Watch().poll()
 
@@ -34,7 +34,7 @@ def test_the_first_poll_only_starts_the_watch() -> None:
 
 
 def test_twenty_three_trims_are_twenty_three_events() -> None:
-    """One ledger each, with its number, entries and bytes, none twice."""
+    """One ledger each, with id, entries and bytes."""
     watch = Watch()
     watch.poll()
     events: list[Event] = []
@@ -61,7 +61,7 @@ def test_twenty_three_trims_are_twenty_three_events() -> None:
     assert total == 23 * 2**20
 
 
-def test_a_trim_lies_between_the_previous_question_and_this_answer() -> None:
+def test_a_trim_lies_between_the_previous_request_and_this_answer() -> None:
     """The interval holds it for certain, however slow the cluster is."""
     watch = Watch()
     start_ns = watch.clock.wall_ns()
@@ -73,8 +73,8 @@ def test_a_trim_lies_between_the_previous_question_and_this_answer() -> None:
     assert (event.since_ns - start_ns, event.at_ns - start_ns) == (0, 3 * SECOND_NS // 2)
 
 
-def test_a_new_ledger_is_told() -> None:
-    """Each roll is an event of its own, so that a comb of them can be recognised."""
+def test_a_new_ledger_is_an_event() -> None:
+    """So that periodic rolls can be recognised."""
     watch = Watch(partitions=2)
     watch.poll()
     watch.cluster.roll(partition=1)
@@ -85,8 +85,8 @@ def test_a_new_ledger_is_told() -> None:
     assert event.fields == {"topic": TOPIC, "partition": 1, "ledger": 17}
 
 
-def test_bytes_of_a_ledger_that_was_open_when_last_seen_are_not_known() -> None:
-    """They are left out, of the event and of the sum: never too small a number."""
+def test_bytes_of_a_ledger_that_was_open_at_the_last_poll_are_unknown() -> None:
+    """They are left out of the event and of the sum."""
     watch = Watch()
     watch.poll()
     watch.cluster.roll()
@@ -100,8 +100,8 @@ def test_bytes_of_a_ledger_that_was_open_when_last_seen_are_not_known() -> None:
     assert "retention_deleted_bytes" not in values(reading)
 
 
-def test_a_poll_that_fails_is_covered_by_the_next() -> None:
-    """Nothing is lost, and the interval says that it was longer; meanwhile the last answer grows old."""
+def test_a_failed_poll_is_covered_by_the_next() -> None:
+    """Nothing is lost, and the interval is longer."""
     watch = Watch()
     start_ns = watch.clock.wall_ns()
     watch.poll()
@@ -117,8 +117,8 @@ def test_a_poll_that_fails_is_covered_by_the_next() -> None:
 
 
 @pytest.mark.parametrize("how", ["halved", "silent"])
-def test_a_partition_that_is_handed_over_costs_itself_alone(how: str) -> None:
-    """It is told in part or not at all; the others are followed, and what is held is not a part."""
+def test_a_partition_that_changes_its_broker_does_not_affect_the_others(how: str) -> None:
+    """Held bytes are left out rather than those of a part."""
     watch = Watch(partitions=3)
     watch.poll()
     for at in (0, 1):
@@ -134,8 +134,8 @@ def test_a_partition_that_is_handed_over_costs_itself_alone(how: str) -> None:
     assert [event.fields["partition"] for event in after.events] == [1]
 
 
-def test_a_topic_that_does_not_answer_costs_itself_alone() -> None:
-    """Those after it are asked, until a round has taken as long as one answer may; then come the bookies."""
+def test_a_topic_that_does_not_answer_does_not_affect_the_others() -> None:
+    """Until the timeout of one answer has passed; then the bookies are polled."""
     topics = tuple(f"t-{number}" for number in range(7))
     clock = FakeClock()
     probe = RetentionPulsar(Config(topics=topics, timeout=10 * SECOND_NS), clock)
@@ -160,8 +160,8 @@ def test_a_topic_that_does_not_answer_costs_itself_alone() -> None:
     assert "bookie_ACTIVE_LEDGER_TOTAL" in values(found)
 
 
-def test_many_ledgers_are_asked_for_less_often() -> None:
-    """Each costs a line of JSON: with 7,500 of them once in three seconds."""
+def test_many_ledgers_are_polled_less_often() -> None:
+    """7,500 of them once in three seconds."""
     watch = Watch()
     watch.cluster.ids[0] = list(range(7_500))
 
@@ -171,8 +171,8 @@ def test_many_ledgers_are_asked_for_less_often() -> None:
     assert watch.cluster.asked == 2
 
 
-def test_ledgers_that_begin_anew_are_told_and_are_no_trim() -> None:
-    """The topic was made anew on another cluster."""
+def test_ledgers_that_start_again_are_an_event_but_no_trim() -> None:
+    """The topic was created again on another cluster."""
     watch = Watch()
     watch.cluster.ids[0] = [50, 51]
     watch.poll()
@@ -185,10 +185,10 @@ def test_ledgers_that_begin_anew_are_told_and_are_no_trim() -> None:
 
 
 @pytest.mark.parametrize(("added", "kinds"), [(0, []), (5, ["retention_deletion"])])
-def test_an_empty_ledger_that_is_gone_was_trimmed_if_its_broker_has_filled_it_since(
+def test_a_vanished_empty_ledger_was_trimmed_if_it_had_been_filled(
     added: int, kinds: list[str]
 ) -> None:
-    """A broker that takes the partition over, and counts anew, leaves an empty one out of its list."""
+    """A broker that takes over a partition leaves an empty ledger out of its list."""
     ledgers = Ledgers()
     ledgers.update(("t", 0), LedgerList((Ledger(23, 0, 0, is_open=True),), 4), 0, 1)
 
@@ -197,8 +197,8 @@ def test_an_empty_ledger_that_is_gone_was_trimmed_if_its_broker_has_filled_it_si
     assert [event.kind for event in moved.events] == ["ledger_created", *kinds]
 
 
-def test_an_answer_as_pulsar_gives_it() -> None:
-    """The open ledger's numbers stand beside the list, in which they are zero."""
+def test_a_recorded_answer_is_parsed() -> None:
+    """The numbers of the open ledger are outside the list, in which they are zero."""
     first, _, last = parse_internal_stats(STATS).ledgers
 
     assert first == Ledger(61, 200, 212_000)
@@ -206,7 +206,7 @@ def test_an_answer_as_pulsar_gives_it() -> None:
 
 
 def test_a_ledger_that_is_being_closed_has_no_numbers_yet() -> None:
-    """Between two ledgers the list says 0 of the one before, which is not what it holds."""
+    """The list has 0 for it, which is not what it holds."""
     *_, last = parse_internal_stats({**STATS, "state": "ClosingLedger"}).ledgers
 
     assert last == Ledger(207, 0, 0, is_open=True)
@@ -223,7 +223,7 @@ def test_a_ledger_that_is_being_closed_has_no_numbers_yet() -> None:
         st.lists(st.dictionaries(st.text(), st.none())),
     ),
 )
-def test_a_damaged_answer_is_an_error_or_a_right_number(key: str, value: object) -> None:
+def test_a_damaged_answer_is_an_error_or_correct(key: str, value: object) -> None:
     """Whatever one of its parts is."""
     try:
         found = parse_internal_stats({**STATS, key: value})
@@ -236,8 +236,8 @@ def test_a_damaged_answer_is_an_error_or_a_right_number(key: str, value: object)
 
 @settings(max_examples=50)
 @given(counts=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30))
-def test_every_ledger_goes_once(counts: list[tuple[int, int]]) -> None:
-    """Whatever rolls and trims lie between two polls, closed ones add up to what is gone."""
+def test_every_ledger_is_trimmed_once(counts: list[tuple[int, int]]) -> None:
+    """Whatever lies between two polls, closed ledgers add up to the trimmed ones."""
     ledgers, ids, following, gone, unknown = Ledgers(), [0], 1, 0, 0
     ledgers.update(("t", 0), LedgerList((Ledger(0, 10, 23, is_open=True),)), 0, 0)
     for second, (rolls, trims) in enumerate(counts, 1):
@@ -255,7 +255,7 @@ def test_every_ledger_goes_once(counts: list[tuple[int, int]]) -> None:
 
 
 def test_without_a_cluster_or_a_topic_it_is_not_available() -> None:
-    """A plan that names none has nothing to poll."""
+    """There is nothing to poll."""
     probe = RetentionPulsar(Config(), FakeClock())
     probe.read()
     probe.loop.wait(20.0)
@@ -264,14 +264,14 @@ def test_without_a_cluster_or_a_topic_it_is_not_available() -> None:
         probe.read()
 
 
-def test_a_token_stands_nowhere_in_a_plan() -> None:
-    """It is named by where it is, as for the broker's own client."""
+def test_a_token_in_a_plan_is_refused() -> None:
+    """It must be a reference, as for the broker's client."""
     with pytest.raises(SettingError, match="a secret must not stand in a plan"):
         check_settings(Config(client={"token": "eyJ"}))
 
 
-def test_it_reaches_the_cluster_as_the_brokers_own_clients_do() -> None:
-    """Addresses, namespace and client come from the plan's broker, unless the probe has its own."""
+def test_it_uses_the_settings_of_the_brokers_clients() -> None:
+    """Unless it has settings of its own."""
     text = (
         "name: x\nbroker: {pulsar: {service_url: 'pulsar://b:1', admin_url: 'http://b:2', bookie_urls: "
         "'http://c:3', namespace: a/b, client: {tls_trust_certs_file_path: /ca}}}\n"
@@ -293,10 +293,10 @@ def cluster_at() -> Callable[[str], PulsarCluster]:
     return lambda url: PulsarCluster(url, [f"{url}/metrics"], "a/b", {}, 10)
 
 
-def test_questions_go_to_the_pages_that_pulsar_and_its_bookies_have(
+def test_requests_use_the_paths_of_pulsar_and_its_bookies(
     cluster_at: Callable[[str], PulsarCluster],
 ) -> None:
-    """Partitions by their number, and a page as it is."""
+    """Partitions by number, and a page as it is."""
     path = "/admin/v2/persistent/a/b/t/partitioned-internalStats"
     answer = json.dumps({"partitions": {"persistent://a/b/t-partition-23": STATS}})
     with pages({path: answer, "/metrics": PAGE}) as url:
@@ -313,7 +313,7 @@ def test_questions_go_to_the_pages_that_pulsar_and_its_bookies_have(
 @pytest.mark.parametrize(
     "answer", ["", "[]", '{"partitions": 5}', '{"partitions": {"x": {}}}', 500]
 )
-def test_an_answer_that_is_none_is_an_error(
+def test_any_other_answer_is_an_error(
     cluster_at: Callable[[str], PulsarCluster], answer: str | int
 ) -> None:
     """Never an empty cluster."""
@@ -322,11 +322,8 @@ def test_an_answer_that_is_none_is_an_error(
         cluster_at(url).ledgers("t")
 
 
-# --- Space that a bookie really freed: an event of its own, and none that a page's gaps would invent.
-
-
-def test_freed_space_is_an_event_of_its_own_with_the_time_since_the_trim() -> None:
-    """Seconds to hours later, by deletion or by compaction of the bookie's files."""
+def test_freed_space_is_an_event_with_the_time_since_the_trim() -> None:
+    """Seconds to hours later, by deletion or by compaction."""
     watch = Watch()
     watch.poll()
     watch.cluster.trim()
@@ -348,8 +345,8 @@ def test_freed_space_is_an_event_of_its_own_with_the_time_since_the_trim() -> No
     assert values(reading)["bookie_ACTIVE_LEDGER_TOTAL"] == 8
 
 
-def test_what_compactions_freed_is_told_also_when_it_is_nothing() -> None:
-    """Only then is it known that a bookie's own work did not make its drive busy."""
+def test_space_freed_by_compaction_may_be_zero() -> None:
+    """Only then is it known that a bookie's compaction did not load its drive."""
     watch = Watch()
     watch.poll()
     watch.cluster.deleted_bytes = 23
@@ -361,7 +358,7 @@ def test_what_compactions_freed_is_told_also_when_it_is_nothing() -> None:
     assert [values(reading)[name] for reading in (deleted, compacted)] == [0, 7]
 
 
-def test_space_that_no_trim_of_ours_came_before_has_no_lag() -> None:
+def test_space_freed_without_a_trim_of_ours_has_no_lag() -> None:
     """Others use the bookie as well."""
     watch = Watch()
     watch.poll()
@@ -372,8 +369,8 @@ def test_space_that_no_trim_of_ours_came_before_has_no_lag() -> None:
     assert (event.fields["by"], "lag_seconds" in event.fields) == ("deletion", False)
 
 
-def test_a_bookie_that_starts_anew_frees_nothing() -> None:
-    """Its counters fall to zero: no negative number, and none invented."""
+def test_a_restarted_bookie_frees_nothing() -> None:
+    """Its counters fall to zero."""
     watch = Watch()
     watch.cluster.deleted_bytes = 2**30
     watch.poll()
@@ -385,8 +382,8 @@ def test_a_bookie_that_starts_anew_frees_nothing() -> None:
     assert values(reading)["retention_reclaimed_bytes"] == 0
 
 
-def test_a_page_without_the_line_of_a_folder_frees_nothing_when_it_is_back() -> None:
-    """Of two folders that freed 5 and 7 GB before; and what they hold does not fall either."""
+def test_a_line_that_is_back_on_the_page_frees_nothing() -> None:
+    """The levels of the other folders do not fall either."""
     line = 'bookie_{}{{ledgerDir="/{}"}} {}\n'
     lines = [
         line.format(name, folder, size)
@@ -407,7 +404,7 @@ def test_a_page_without_the_line_of_a_folder_frees_nothing_when_it_is_back() -> 
     assert held == [12e9, None, None, 12e9]
 
 
-def test_a_counter_without_an_end_frees_nothing() -> None:
+def test_an_infinite_counter_frees_nothing() -> None:
     """A page may say that it is infinite."""
     line = b'bookie_RECLAIMED_DELETION_SPACE_BYTES{ledgerDir="/a"} %s\n'
     watch = Watch()
@@ -417,8 +414,8 @@ def test_a_counter_without_an_end_frees_nothing() -> None:
         assert watch.poll().events == ()
 
 
-def test_a_bookie_that_does_not_answer_costs_its_own_numbers_only() -> None:
-    """Ledgers are followed all the same, and the error is told."""
+def test_a_bookie_that_does_not_answer_affects_its_own_metrics_only() -> None:
+    """Ledgers are followed, and the error is reported."""
     watch = Watch()
     watch.poll()
     watch.cluster.trim()
@@ -437,7 +434,7 @@ def test_a_bookie_that_does_not_answer_costs_its_own_numbers_only() -> None:
     text=st.binary(max_size=30).filter(lambda b: b"\n" not in b),
 )
 def test_a_damaged_page_never_frees_space(line: int, text: bytes) -> None:
-    """A line that is not what it was gives an error or is left out, and no event of its own."""
+    """A changed line is an error or is left out."""
     watch = Watch()
     watch.poll()
     lines = watch.cluster.page(BOOKIE).splitlines(keepends=True)

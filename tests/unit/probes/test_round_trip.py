@@ -1,4 +1,4 @@
-"""Round trips to brokers: a longer way, a broker that stands still, and one connection that is late."""
+"""Round trips to brokers: a longer path, a broker that stalls, and one connection that is late."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _until_failed(probe: RoundTrip) -> None:
         probe.read()
 
 
-def test_one_late_answer_is_held_against_the_first_of_its_instant() -> None:
-    """All late alike is no lone delay; the shortest of the second stays what it is."""
+def test_a_late_answer_is_compared_with_the_first_of_its_instant() -> None:
+    """If all are late alike there is no lone delay."""
     answers = RoundTrips()
     for instant, seconds in ((1, 0.25), (1, 0.25), (2, 0.5), (2, 2.5), (2, 0.5)):
         answers.add(instant, seconds)
@@ -68,7 +68,7 @@ def test_one_late_answer_is_held_against_the_first_of_its_instant() -> None:
 
 
 def test_an_answer_may_come_many_instants_later() -> None:
-    """What it is held against is kept meanwhile, but not for ever."""
+    """The first answer of its instant is kept for a bounded time."""
     answers = RoundTrips()
     answers.add(0, 0.1)
     for instant in range(1, 5000):
@@ -79,8 +79,8 @@ def test_an_answer_may_come_many_instants_later() -> None:
     assert len(answers.first_seconds) < 2000
 
 
-def test_a_broker_is_asked_for_its_versions_and_nothing_else(broker: Broker) -> None:
-    """As the protocol has it: key 18, version 0."""
+def test_a_broker_is_asked_for_its_versions_only(broker: Broker) -> None:
+    """In Kafka's protocol: key 18, version 0."""
     target = f"127.0.0.1:{broker.server_address[1]}"
     config = Config(bootstrap_servers=target, period=SECOND_NS // 100, connections=1)
     probe = RoundTrip(config, SystemClock())
@@ -101,8 +101,8 @@ def test_a_broker_is_asked_for_its_versions_and_nothing_else(broker: Broker) -> 
     assert {dict(column.labels)["target"] for column, _ in reading.samples} == {target}
 
 
-def test_a_server_that_is_not_there_is_a_failure() -> None:
-    """Told with its address."""
+def test_a_missing_server_is_a_failure() -> None:
+    """With its address."""
     probe = RoundTrip(
         Config(bootstrap_servers="127.0.0.1:1", period=SECOND_NS // 100), SystemClock()
     )
@@ -123,16 +123,14 @@ def test_a_server_that_is_not_there_is_a_failure() -> None:
         ("[::1]", ("::1", 9092)),
     ],
 )
-def test_a_server_is_named_as_the_brokers_client_takes_it(
-    server: str, place: tuple[str, int]
-) -> None:
+def test_addresses_are_read_as_by_the_brokers_client(server: str, place: tuple[str, int]) -> None:
     """With or without a protocol and a port."""
     assert parse_address(server) == place
 
 
 @pytest.mark.parametrize("answer", [b"\xff\xff\xff\xff", b"HTTP/1.1 400\r\n"])
-def test_what_does_not_answer_as_kafka_is_a_failure(broker: Broker, answer: bytes) -> None:
-    """Nobody waits for, or holds, the gigabyte that it announces."""
+def test_an_answer_of_another_protocol_is_a_failure(broker: Broker, answer: bytes) -> None:
+    """The gigabyte that it announces is not read."""
     broker.answer = answer
     target = f"127.0.0.1:{broker.server_address[1]}"
     probe = RoundTrip(Config(bootstrap_servers=target, period=SECOND_NS // 100), SystemClock())
@@ -143,7 +141,7 @@ def test_what_does_not_answer_as_kafka_is_a_failure(broker: Broker, answer: byte
         probe.close()
 
 
-def test_an_address_that_is_none_costs_itself_alone(broker: Broker) -> None:
+def test_an_invalid_address_does_not_affect_the_others(broker: Broker) -> None:
     """The others are asked."""
     target = f"127.0.0.1:{broker.server_address[1]}"
     config = Config(bootstrap_servers=f"b:no-port,{target}", period=SECOND_NS // 100)
@@ -159,8 +157,8 @@ def test_an_address_that_is_none_costs_itself_alone(broker: Broker) -> None:
     assert found == {target}
 
 
-def test_a_server_that_says_nothing_is_told_as_that() -> None:
-    """A connection is made, and no answer comes."""
+def test_a_server_that_does_not_answer_is_a_failure() -> None:
+    """The connection is made, but no answer comes."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = f"127.0.0.1:{silent.getsockname()[1]}"
         config = Config(bootstrap_servers=target, period=SECOND_NS // 100, timeout=SECOND_NS // 50)
@@ -176,9 +174,9 @@ def test_a_server_that_says_nothing_is_told_as_that() -> None:
         Config(),
         Config(bootstrap_servers="b:9092", client={"security.protocol": "SASL_SSL"}),
     ],
-    ids=["nobody", "a login"],
+    ids=["no server", "a login"],
 )
-def test_what_cannot_be_asked_in_plain_text_is_not_available(config: Config) -> None:
-    """It is no failure."""
+def test_brokers_with_tls_or_sasl_are_not_available(config: Config) -> None:
+    """This is no failure."""
     with pytest.raises(NotAvailableError, match="needs bootstrap_servers without TLS and SASL"):
         RoundTrip(config, FakeClock()).read()

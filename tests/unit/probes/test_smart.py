@@ -1,4 +1,4 @@
-"""The smart probe: what drives say of themselves, and that nothing is said of those that do not."""
+"""The smart probe: the health that drives report, and no values for drives that report none."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def recorded(name: str) -> Mapping[str, object]:
     return dict(json.loads((SMART / f"{name}.json").read_text()))
 
 
-def test_both_tools_say_the_same_of_one_nvme_drive() -> None:
-    """One counts in kelvin; only smartctl judges the whole."""
+def test_both_tools_agree_on_one_nvme_drive() -> None:
+    """One counts in kelvin; only smartctl has an overall verdict."""
     assert parse_smartctl(recorded("smartctl-7.3-nvme")) == {"smart_passed": 1.0, **NVME}
     assert parse_nvme(recorded("nvme-2.3")) == NVME
 
 
-def test_of_a_sata_drive_only_what_all_makers_mean_alike_is_taken() -> None:
-    """Its raw temperature is three numbers in one, its sectors written are of any size."""
+def test_of_a_sata_drive_only_comparable_attributes_are_read() -> None:
+    """Its raw temperature is three numbers in one, its written sectors have any size."""
     assert parse_smartctl(recorded("smartctl-7.4-sata")) == {
         "smart_passed": 1.0,
         "smart_wear_ratio": 0.04,
@@ -62,7 +62,7 @@ def test_of_a_sata_drive_only_what_all_makers_mean_alike_is_taken() -> None:
     }
 
 
-def test_a_new_drive_has_worn_nothing() -> None:
+def test_a_new_drive_has_a_wear_of_zero() -> None:
     """Zero is a value, not a missing one."""
     assert parse_smartctl({"nvme_smart_health_information_log": {"percentage_used": 0}}) == {
         "smart_wear_ratio": 0.0
@@ -75,7 +75,7 @@ def printing(text: str, code: int = 0) -> Tool:
     return Tool((sys.executable, "-c", program), parse_smartctl)
 
 
-def test_a_failing_drive_s_exit_code_is_no_failure_of_the_tool() -> None:
+def test_the_exit_code_for_a_failing_drive_is_no_failure_of_the_tool() -> None:
     """The upper bits of smartctl's code are about the drive."""
     found = ask_drive(printing((SMART / "smartctl-7.4-sata.json").read_text(), 64), "/dev/sda")
 
@@ -83,15 +83,15 @@ def test_a_failing_drive_s_exit_code_is_no_failure_of_the_tool() -> None:
 
 
 def test_a_drive_that_may_not_be_opened_is_not_available() -> None:
-    """Said in the tool's own words; nobody is asked for a password."""
+    """With the tool's own message."""
     tool = printing((SMART / "smartctl-7.3-refused.json").read_text(), 2)
 
     with pytest.raises(NotAvailableError, match=r"/dev/sda: .*Permission denied"):
         ask_drive(tool, "/dev/sda")
 
 
-def test_a_tool_that_adds_its_options_is_cut_short() -> None:
-    """As nvme does."""
+def test_the_usage_text_of_a_tool_is_left_out() -> None:
+    """Nvme prints it after an error."""
     tool = printing("/dev/vda: Operation not permitted\nUsage: nvme smart-log <device>\n", 1)
 
     with pytest.raises(NotAvailableError) as caught:
@@ -102,14 +102,14 @@ def test_a_tool_that_adds_its_options_is_cut_short() -> None:
     )
 
 
-def test_an_answer_that_is_no_json_is_an_error() -> None:
-    """An old smartctl knows no --json."""
+def test_output_that_is_not_json_is_an_error() -> None:
+    """An old smartctl has no --json."""
     with pytest.raises(ProbeError, match="printed no JSON about /dev/sda"):
         ask_drive(printing("smartctl 6.6"), "/dev/sda")
 
 
 def test_without_a_tool_it_is_not_available() -> None:
-    """Said once; smartctl is the better of the two."""
+    """Smartctl is preferred if both are installed."""
     with pytest.raises(NotAvailableError, match="neither smartctl nor nvme is installed"):
         find_tool(lambda _name, path: None)  # noqa: ARG005  # called by this name
 
@@ -145,8 +145,8 @@ def samples_of(probe: Smart) -> list[tuple[Column, float]]:
     return [*before, *probe.read().samples]
 
 
-def test_every_drive_of_an_array_is_asked_and_told_once(tmp_path: Path) -> None:
-    """What was told is not repeated until it is asked for again: a gap is no value."""
+def test_every_drive_of_an_array_is_read_once(tmp_path: Path) -> None:
+    """A result is not repeated until the next query."""
     probe = probe_of(tmp_path, {"smart_wear_ratio": 0.2}, {"smart_wear_ratio": 0.3})
 
     found = {column.name: value for column, value in samples_of(probe)}
@@ -158,15 +158,15 @@ def test_every_drive_of_an_array_is_asked_and_told_once(tmp_path: Path) -> None:
     assert probe.read().samples == ()
 
 
-def test_one_drive_that_tells_nothing_keeps_no_other_from_telling(tmp_path: Path) -> None:
-    """A virtual one beside a real one."""
+def test_a_drive_without_data_does_not_affect_the_others(tmp_path: Path) -> None:
+    """A virtual one and a real one."""
     probe = probe_of(tmp_path, NotAvailableError("virtual"), {"smart_wear_ratio": 0.3})
 
     assert [value for _, value in samples_of(probe)] == [0.3]
 
 
-def test_when_none_tells_anything_the_probe_is_not_available(tmp_path: Path) -> None:
-    """The first reason is as good as any."""
+def test_if_no_drive_has_data_the_probe_is_not_available(tmp_path: Path) -> None:
+    """With the first reason."""
     probe = probe_of(tmp_path, NotAvailableError("virtual"), NotAvailableError("too"))
 
     with pytest.raises(NotAvailableError, match="virtual"):
@@ -174,7 +174,7 @@ def test_when_none_tells_anything_the_probe_is_not_available(tmp_path: Path) -> 
 
 
 def test_a_tool_that_hangs_is_a_failure(tmp_path: Path) -> None:
-    """In the kernel, where its own time limit cannot end it: silence would look like no news."""
+    """It hangs in the kernel, where its own time limit cannot end it."""
     clock, is_asked, let_go = FakeClock(), threading.Event(), threading.Event()
 
     def health(_tool: Tool, _device: str) -> Health:
@@ -196,8 +196,8 @@ def test_a_tool_that_hangs_is_a_failure(tmp_path: Path) -> None:
     probe.close()
 
 
-def test_a_drive_that_is_mounted_there_later_is_asked(tmp_path: Path) -> None:
-    """The look at what lies below the folder is made before each round."""
+def test_a_drive_that_is_mounted_later_is_read(tmp_path: Path) -> None:
+    """The drives below the folder are looked up in each round."""
     device, asked, clock = [on(9, 127)], [], FakeClock()
 
     def health(_tool: Tool, name: str) -> Health:
@@ -216,7 +216,7 @@ def test_a_drive_that_is_mounted_there_later_is_asked(tmp_path: Path) -> None:
 
 
 def test_new_media_errors_are_an_event(tmp_path: Path) -> None:
-    """Those that were there before are the drive's past."""
+    """Those at the start are not new."""
     counts = [{"smart_media_errors": errors} for errors in (2.0, 2.0, 25.0, 0.0)]
     probe = probe_of(tmp_path, *(answer for count in counts for answer in (count, {})))
     probe.close()  # no thread
@@ -230,7 +230,7 @@ def test_new_media_errors_are_an_event(tmp_path: Path) -> None:
 
 @settings(max_examples=150)
 @given(at=st.integers(0, len(TEXT) - 1), junk=st.text(max_size=8))
-def test_a_damaged_answer_never_crashes(at: int, junk: str) -> None:
+def test_damaged_output_is_read_or_left_out(at: int, junk: str) -> None:
     """What cannot be read is left out."""
     try:
         body = json.loads(TEXT[:at] + junk + TEXT[at + len(junk) :])
@@ -250,6 +250,6 @@ def test_a_damaged_answer_never_crashes(at: int, junk: str) -> None:
         ),
     )
 )
-def test_values_that_are_no_plain_numbers_are_left_out(body: dict[str, object]) -> None:
-    """Text, booleans, infinities and what lies below zero."""
+def test_values_that_are_not_plain_numbers_are_left_out(body: dict[str, object]) -> None:
+    """Text, booleans, infinities and negative numbers."""
     assert all(0 <= value < float("inf") for value in parse_smartctl(body).values())

@@ -1,4 +1,4 @@
-"""A probe daemon that starts late records first what a source with a memory has of the seconds before."""
+"""A probe daemon that starts late first records the seconds that a source with a history still has."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def recorded(folder: Path, to: OpenJournal) -> list[tuple[int, dict[str, float]]
 
 
 def test_seconds_before_a_late_start_are_recorded_in_order(tmp_path: Path) -> None:
-    """Of two sources together; a second of which nothing is remembered stays a gap."""
+    """Two sources are merged; seconds that none has stay a gap."""
     clock = FakeClock(wall_ns=START_NS + 23 * SECOND_NS)
     to = journaling(tmp_path, clock)
     probes = {"a": Remembering(A, clock), "b": Remembering(B, clock), "c": FakeProbe(Reading(()))}
@@ -72,7 +72,7 @@ def test_seconds_before_a_late_start_are_recorded_in_order(tmp_path: Path) -> No
     assert recorded(tmp_path, to) == [(k, {"a": float(k), "b": float(k)}) for k in range(0, 23, 2)]
 
 
-def test_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
+def test_only_missing_seconds_are_requested(tmp_path: Path) -> None:
     """From the second after the last one in the journal."""
     clock = FakeClock(wall_ns=START_NS + 100 * SECOND_NS)
     to = journaling(tmp_path, clock)
@@ -84,8 +84,8 @@ def test_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
     assert [k for k, _ in recorded(tmp_path, to)] == [90, 92, 94, 96, 98]
 
 
-def test_a_start_in_time_asks_nobody(tmp_path: Path) -> None:
-    """The question would take longer than what it gives."""
+def test_a_start_in_time_requests_nothing(tmp_path: Path) -> None:
+    """The query would take longer than the gap."""
     clock = FakeClock(wall_ns=START_NS + (MIN_SECONDS - 1) * SECOND_NS)
     to = journaling(tmp_path, clock)
     probe = Remembering(A, clock)
@@ -107,10 +107,10 @@ class Hanging(Remembering):
         self.let_go.wait()
 
 
-def test_a_server_that_hangs_holds_up_the_start_for_a_while_and_then_its_probe_alone(
+def test_a_hanging_server_delays_the_start_by_the_timeout_only(
     tmp_path: Path,
 ) -> None:
-    """What has come is recorded, of the other source too; its probe fails until the server answers."""
+    """The other source is recorded; the probe of the server fails until it answers."""
     clock = FakeClock(wall_ns=START_NS + 23 * SECOND_NS)
     to = journaling(tmp_path, clock)
     probes = {"a": Hanging(A, clock), "b": Remembering(B, clock)}
@@ -124,8 +124,8 @@ def test_a_server_that_hangs_holds_up_the_start_for_a_while_and_then_its_probe_a
     Hanging.let_go.set()
 
 
-def test_a_source_that_is_slow_is_given_up_in_time(tmp_path: Path) -> None:
-    """What has not come by then stays a gap, however much there is of it."""
+def test_a_slow_source_is_abandoned_in_time(tmp_path: Path) -> None:
+    """The remaining seconds stay a gap."""
     clock = FakeClock(wall_ns=START_NS + 3000 * SECOND_NS)
     to = journaling(tmp_path, clock)
     slow = Remembering(A, clock, seconds_each=0.01)

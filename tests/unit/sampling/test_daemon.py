@@ -1,4 +1,4 @@
-"""The probe daemon on a fake clock: one record a second, stable columns, troubles told and bounded."""
+"""The probe daemon on a fake clock: one record a second, stable columns, bounded failures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def recorded(folder: RunFolder) -> tuple[list[Record], list[tuple[Column, ...]],
 
 
 def test_it_records_every_second_until_the_end_phase(tmp_path: Path) -> None:
-    """Records of whole seconds, then the line that says it ended on purpose."""
+    """Records of whole seconds, then the line that ends the source."""
     clock = FakeClock()
     folder = run_folder(tmp_path, clock.wall_ns(), 23)
 
@@ -67,8 +67,8 @@ def test_it_records_every_second_until_the_end_phase(tmp_path: Path) -> None:
     assert all(later[: len(earlier)] == earlier for earlier, later in pairwise(columns))
 
 
-def test_a_folder_that_was_made_anew_begins_above_the_lives_before(tmp_path: Path) -> None:
-    """Or the host that has the records of those takes the new ones for old; a restart is one more."""
+def test_a_new_folder_starts_above_the_epochs_before(tmp_path: Path) -> None:
+    """A host with the old records would take the new ones for old."""
     clock = FakeClock()
     start_ns = clock.wall_ns() - 23 * SECOND_NS
     run_folder(tmp_path, start_ns, 30)
@@ -91,8 +91,8 @@ class SlowClock(FakeClock):
             self.advance(2.5)
 
 
-def test_seconds_that_were_missed_are_a_gap_and_the_lag_is_told(tmp_path: Path) -> None:
-    """Nothing is made up afterwards."""
+def test_missed_seconds_are_a_gap_and_the_lag_is_recorded(tmp_path: Path) -> None:
+    """They are not made up for."""
     clock = SlowClock()
     folder = run_folder(tmp_path, clock.wall_ns(), 10)
     daemon.run(tmp_path, threading.Event(), clock)
@@ -113,8 +113,8 @@ class SleepyClock(FakeClock):
             self.suspend(60)
 
 
-def test_after_a_suspend_a_new_incarnation_is_asked_for(tmp_path: Path) -> None:
-    """The journal is left open-ended: the source goes on."""
+def test_after_a_suspend_the_daemon_asks_for_a_restart(tmp_path: Path) -> None:
+    """The source is left open."""
     clock = SleepyClock()
     folder = run_folder(tmp_path, clock.wall_ns(), 10)
 
@@ -125,10 +125,10 @@ def test_after_a_suspend_a_new_incarnation_is_asked_for(tmp_path: Path) -> None:
     assert [event.kind for event in records[-1].events] == ["suspend"]
 
 
-def test_a_daemon_that_begins_anew_in_its_process_serves_its_page_again(
+def test_a_daemon_that_restarts_in_its_process_serves_its_page_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after a suspend: the port is free by then."""
+    """The port is free by then."""
     caplog.set_level(logging.INFO)
     clock = FakeClock()
     folder = run_folder(tmp_path, clock.wall_ns(), 46)
@@ -144,7 +144,7 @@ def test_a_daemon_that_begins_anew_in_its_process_serves_its_page_again(
 
 
 def test_a_stop_ends_the_source_on_purpose(tmp_path: Path) -> None:
-    """Told to stop before the first second is over: no record, but an end."""
+    """A stop within the first second: no record, but an end."""
     clock = FakeClock()
     folder = run_folder(tmp_path, clock.wall_ns(), 10)
     stop = threading.Event()
@@ -156,8 +156,8 @@ def test_a_stop_ends_the_source_on_purpose(tmp_path: Path) -> None:
     assert (code, len(records), ended_epoch) == (0, 0, 1)
 
 
-def test_a_bug_ends_the_daemon_but_not_the_source(tmp_path: Path) -> None:
-    """Exit 1 with what was recorded kept; the source is left open, so that a restart goes on with it."""
+def test_an_unexpected_error_ends_the_daemon_but_not_the_source(tmp_path: Path) -> None:
+    """Exit 1; a restart continues the source."""
     clock = FakeClock()
     folder = run_folder(tmp_path, clock.wall_ns(), 10)
     folder.phases.write_text('{"phase": "siesta", "from_k": 0}\n')
@@ -169,10 +169,10 @@ def test_a_bug_ends_the_daemon_but_not_the_source(tmp_path: Path) -> None:
     assert not any('"t":"end"' in text for text in lines)
 
 
-def test_while_a_probe_hangs_the_watchdog_is_answered_and_every_second_recorded(
+def test_while_a_probe_hangs_every_second_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """23 seconds of a reading that never comes: 23 records with its lag, and a beat in each."""
+    """23 seconds of a hanging reading are 23 records with its lag, and the watchdog is fed."""
     clock, hanging = FakeClock(), HangingProbe(Reading(()))
     folder = run_folder(tmp_path / "run", clock.wall_ns(), 23)
     beats: list[bytes] = []
@@ -203,7 +203,7 @@ def test_while_a_probe_hangs_the_watchdog_is_answered_and_every_second_recorded(
 
 @pytest.mark.slow
 def test_the_command_records_until_it_is_terminated(tmp_path: Path) -> None:
-    """A process of its own on the real clock: SIGTERM ends the source on purpose, exit 0."""
+    """A real process on the real clock: SIGTERM ends the source, exit 0."""
     folder = run_folder(tmp_path, time.time_ns(), 100)
     command = [sys.executable, "-m", "soak.cli.main", "probe", "--run-dir", str(tmp_path)]
     deadline = time.monotonic() + 60
@@ -222,8 +222,8 @@ def test_the_command_records_until_it_is_terminated(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_once_prints_what_this_machine_can_give(tmp_path: Path) -> None:
-    """A block a probe, each with its numbers or the reason why it has none."""
+def test_once_prints_the_values_of_this_host(tmp_path: Path) -> None:
+    """A block for each probe, with its values or the reason why it has none."""
     done = subprocess.run(
         [sys.executable, "-m", "soak.cli.main", "probe", "--once", "--directory", str(tmp_path)],
         capture_output=True,
@@ -239,8 +239,8 @@ def test_once_prints_what_this_machine_can_give(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["plan.yaml"], ["plan.yaml", "--once"]])
-def test_a_directory_that_nobody_would_look_at_is_refused(words: list[str]) -> None:
-    """A plan and a run name the folders of their probes; without --once nothing is looked at alone."""
+def test_a_directory_without_once_is_refused(words: list[str]) -> None:
+    """A plan names the folders of its probes."""
     called = ["probe", *words, "--directory", "/data"]
 
     refused = CliRunner().invoke(main.build(called), called).exception

@@ -68,7 +68,7 @@ def measured(
 
 
 def test_each_flush_is_timed_alone_and_at_a_steady_pace(tmp_path: Path) -> None:
-    """Half of 10 s at 100 a second; every fiftieth takes 23 ms, and none waits for the one before."""
+    """Half of 10 s at 100 a second; every fiftieth takes 23 ms and delays none."""
     clock = FakeClock()
     count = 0
 
@@ -84,8 +84,8 @@ def test_each_flush_is_timed_alone_and_at_a_steady_pace(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_throughput_is_what_was_written_and_flushed(tmp_path: Path) -> None:
-    """16 MiB in one flush of 0.1 s; it never writes more than told."""
+def test_throughput_counts_flushed_bytes(tmp_path: Path) -> None:
+    """16 MiB in one flush of 0.1 s; no more than the limit is written."""
     clock = FakeClock()
 
     found = measured(tmp_path, clock, lambda _: clock.advance(0.1))
@@ -93,8 +93,8 @@ def test_throughput_is_what_was_written_and_flushed(tmp_path: Path) -> None:
     assert found.write_bytes_per_second == 2**24 / 0.1
 
 
-def test_a_drive_that_fails_is_trouble_and_no_error(tmp_path: Path) -> None:
-    """A run goes on without the figure."""
+def test_a_failing_drive_is_reported_and_no_error(tmp_path: Path) -> None:
+    """A run goes on without the figures."""
 
     def sync(_file: int) -> None:
         raise OSError(5, "Input/output error")
@@ -115,17 +115,17 @@ def test_a_drive_that_fails_is_trouble_and_no_error(tmp_path: Path) -> None:
         (replace(ROOMY, filesystem="tmpfs"), "is in memory, where a flush means nothing"),
     ],
 )
-def test_a_drive_that_is_nearly_full_or_none_is_left_alone(
+def test_a_nearly_full_or_virtual_drive_is_not_written_to(
     tmp_path: Path, state: DriveState, trouble: str
 ) -> None:
-    """Nothing is written; its state is told."""
+    """Its state is reported."""
     found = measured(tmp_path, FakeClock(), lambda _: pytest.fail("flushed"), state=state)
 
     assert (found.state, found.trouble) == (state, trouble)
 
 
-def test_what_an_hour_of_flushes_writes_counts(tmp_path: Path) -> None:
-    """100 a second of 4 KiB each are 1.4 GiB, then 16 MiB: so much must be there above what stays free."""
+def test_the_bytes_of_an_hour_of_flushes_must_fit(tmp_path: Path) -> None:
+    """100 a second of 4 KiB are 1.4 GiB, plus 16 MiB, above the space that must stay free."""
     state = replace(STATE, free_bytes=2**30)
 
     found = measured(
@@ -136,14 +136,16 @@ def test_what_an_hour_of_flushes_writes_counts(tmp_path: Path) -> None:
         state=state,
     )
 
-    told = "not measured: 1024MiB are free, but the check would write 1421MiB and must leave 64MiB"
-    assert found.trouble == told
+    output = (
+        "not measured: 1024MiB are free, but the check would write 1421MiB and must leave 64MiB"
+    )
+    assert found.trouble == output
 
 
-def test_no_drive_is_measured_below_the_plan_s_floor(
+def test_no_drive_is_measured_below_the_plans_floor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that ended because a broker's drive was nearly full is measured after it, too."""
+    """Also after a run that ended because a drive was nearly full."""
     floors: list[int] = []
 
     def measure(*_: object, limits: Limits) -> Measured:
@@ -162,7 +164,7 @@ def test_no_drive_is_measured_below_the_plan_s_floor(
 def test_a_drive_that_a_lab_injects_may_be_smaller_than_the_floor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are 1 GiB when a plan says nothing. A broker beside it, on the host's own drive, is held to it."""
+    """Both are 1 GiB by default; a broker on the host's own drive keeps the floor."""
     floors: list[int] = []
 
     def measure(*_: object, limits: Limits) -> Measured:
@@ -179,8 +181,8 @@ def test_a_drive_that_a_lab_injects_may_be_smaller_than_the_floor(
     assert floors == [2**26, 2**30]
 
 
-def test_a_drive_that_hangs_is_told_in_time(tmp_path: Path) -> None:
-    """The thread is left behind."""
+def test_a_hanging_drive_is_reported_in_time(tmp_path: Path) -> None:
+    """The thread is abandoned."""
     go_on = threading.Event()
     limits = Limits(grace_ns=SECOND_NS // 100)
 
@@ -193,7 +195,7 @@ def test_a_drive_that_hangs_is_told_in_time(tmp_path: Path) -> None:
 
 
 def test_folders_of_one_drive_are_measured_once(tmp_path: Path) -> None:
-    """Three nodes of a lab; what is not there stands alone, and tells so when it is measured."""
+    """Three nodes of a lab; a missing folder is a group of its own."""
     folders = [str(tmp_path / name) for name in ("a", "b", "gone")]
     for folder in folders[:2]:
         Path(folder).mkdir()
@@ -201,8 +203,8 @@ def test_folders_of_one_drive_are_measured_once(tmp_path: Path) -> None:
     assert drive_check.group_by_filesystem(folders) == [tuple(folders[:2]), (folders[2],)]
 
 
-def test_a_folder_whose_filesystem_hangs_stands_alone() -> None:
-    """And holds up the look at no other."""
+def test_a_folder_on_a_hanging_filesystem_is_a_group_of_its_own() -> None:
+    """It does not delay the others."""
     let_go = threading.Event()
 
     def find(directory: str) -> int:
@@ -219,7 +221,7 @@ def test_a_folder_whose_filesystem_hangs_stands_alone() -> None:
 
 
 def test_the_state_is_that_of_mount_and_drive(tmp_path: Path) -> None:
-    """Its options, who trims it, and how full it is."""
+    """Options, trimming, and how full it is."""
     proc, root = tmp_path / "proc", tmp_path / "root"
     (proc / "self").mkdir(parents=True)
     (proc / "self/mountinfo").write_text("27 1 8:2 / / rw,noatime - ext4 /dev/sda2 rw,discard\n")
@@ -244,14 +246,14 @@ def test_the_state_is_that_of_mount_and_drive(tmp_path: Path) -> None:
     assert 0 <= enabled.fill_ratio <= 1
 
 
-def test_drives_alike_are_no_warning() -> None:
+def test_similar_drives_are_no_warning() -> None:
     """Up to a factor of two."""
     other = replace(GOOD, host="b", fsync_p50_seconds=0.002, fsync_p99_seconds=0.001)
 
     assert warnings([GOOD, other]) == []
 
 
-def test_drives_that_differ_by_more_than_a_factor_of_two_are_told() -> None:
+def test_drives_that_differ_by_more_than_a_factor_of_two_are_reported() -> None:
     """By figure, with the names of both; moments are not mixed."""
     slow = replace(GOOD, host="b", fsync_p99_seconds=0.006, write_bytes_per_second=4e8)
     later = replace(GOOD, host="c", moment="after", fsync_p99_seconds=0.1)
@@ -262,15 +264,15 @@ def test_drives_that_differ_by_more_than_a_factor_of_two_are_told() -> None:
     ]
 
 
-def test_a_drive_that_was_measured_twice_is_not_held_against_itself() -> None:
-    """`soak check --drives` may be called again; the last look counts."""
+def test_a_drive_that_was_measured_twice_is_not_compared_with_itself() -> None:
+    """The last measurement counts."""
     slow = replace(GOOD, fsync_p50_seconds=0.005)
 
     assert warnings([slow, GOOD]) == []
 
 
-def test_a_drive_that_became_slower_is_told() -> None:
-    """The load has worn it: it is not the one that was measured before."""
+def test_a_drive_that_became_slower_is_reported() -> None:
+    """The load has worn it."""
     after = replace(GOOD, moment="after", at_wall_ns=1, fsync_p99_seconds=0.0046)
 
     assert warnings([GOOD, after]) == [
@@ -278,8 +280,8 @@ def test_a_drive_that_became_slower_is_told() -> None:
     ]
 
 
-def test_a_flash_drive_that_nobody_trims_is_told() -> None:
-    """Unless it is mounted with discard, cannot be trimmed at all, or nobody can tell."""
+def test_a_flash_drive_without_trim_is_reported() -> None:
+    """Unless it is mounted with discard, cannot be trimmed, or it is unknown."""
     untrimmed = replace(STATE, trim_timer="disabled")
     states = [
         untrimmed,
@@ -288,12 +290,12 @@ def test_a_flash_drive_that_nobody_trims_is_told() -> None:
         replace(STATE, trim_timer="unknown"),
     ]
 
-    told = [warnings([replace(GOOD, state=state)]) for state in states]
+    output = [warnings([replace(GOOD, state=state)]) for state in states]
 
-    assert ["is never trimmed" in " ".join(several) for several in told] == [True] + [False] * 3
+    assert ["is never trimmed" in " ".join(several) for several in output] == [True] + [False] * 3
 
 
-def test_a_full_drive_and_trouble_are_told() -> None:
+def test_a_full_drive_and_failures_are_reported() -> None:
     """Whatever else is known of it."""
     found = replace(GOOD, state=replace(STATE, free_bytes=50), trouble="is in memory")
 
@@ -304,15 +306,15 @@ def test_a_full_drive_and_trouble_are_told() -> None:
     values=st.lists(st.one_of(st.none(), st.floats(0, 1e12)), min_size=3, max_size=3),
     count=st.integers(0, 3),
 )
-def test_any_figures_are_compared_without_a_crash(values: list[float | None], count: int) -> None:
+def test_any_figures_are_compared_without_an_error(values: list[float | None], count: int) -> None:
     """None, zero, and none at all."""
     several = [replace(GOOD, host=str(at), fsync_p99_seconds=values[at]) for at in range(count)]
 
     assert all(isinstance(text, str) for text in warnings(several))
 
 
-def test_what_was_measured_survives_being_written(tmp_path: Path) -> None:
-    """A file a host, added to by each check; in order of time."""
+def test_measurements_are_written_and_read_back(tmp_path: Path) -> None:
+    """One file a host, extended by each check; in order of time."""
     folder = RunFolder(tmp_path)
     other = replace(GOOD, host="b", at_wall_ns=1, state=None, trouble="hangs")
     after = replace(GOOD, moment="after", at_wall_ns=2)
@@ -326,7 +328,7 @@ def test_what_was_measured_survives_being_written(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_an_error_with_its_name(tmp_path: Path) -> None:
-    """Not taken for nothing measured."""
+    """It is not taken for no measurement."""
     folder = RunFolder(tmp_path)
     folder.drives.mkdir()
     (folder.drives / "a.json").write_text('{"drives": [{"host": "a"}]}')
@@ -357,8 +359,8 @@ def test_the_drives_are_those_that_the_probes_name() -> None:
     assert broker_folders(plan) == ["/a", "/b"]
 
 
-def test_a_host_that_only_probes_can_measure_its_own(tmp_path: Path) -> None:
-    """Its plan knows no broker; what is wrong with a drive is told, and nothing fails."""
+def test_a_probe_host_can_measure_its_own_drives(tmp_path: Path) -> None:
+    """Its plan has no broker; a failing drive is reported."""
     plan = tmp_path / "host.yaml"
     plan.write_text(f"name: x\nprobes: {{fsync: {{directory: {tmp_path / 'gone'}}}}}\n")
 
@@ -368,23 +370,23 @@ def test_a_host_that_only_probes_can_measure_its_own(tmp_path: Path) -> None:
     assert "gone: cannot be measured" in result.output
 
 
-def test_a_host_that_only_probes_is_checked_without_a_broker(tmp_path: Path) -> None:
-    """What its probes would not get is told before they begin; `--show` prints every default."""
+def test_a_probe_host_is_checked_without_a_broker(tmp_path: Path) -> None:
+    """Missing metrics are reported; `--show` prints every default."""
     plan = tmp_path / "host.yaml"
     target = "{b: {url: 'http://127.0.0.1:1/metrics', maps: [jvm]}}"
     plan.write_text(f"name: x\nprobes: {{prometheus: {{targets: {target}}}, clock: {{}}}}\n")
 
-    told = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
+    output = CliRunner().invoke(main.build(["check"]), ["check", str(plan)])
     shown = CliRunner().invoke(main.build(["check"]), ["check", str(plan), "--show"])
 
-    assert (told.exit_code, shown.exit_code) == (0, 0)
-    assert "good. Probe host with prometheus, clock" in told.output
-    assert "Warning: the probe prometheus cannot read b: " in told.output
+    assert (output.exit_code, shown.exit_code) == (0, 0)
+    assert "good. Probe host with prometheus, clock" in output.output
+    assert "Warning: the probe prometheus cannot read b: " in output.output
     assert "chrony_period: 16s" in shown.output
 
 
 def test_a_plan_without_a_folder_cannot_be_checked() -> None:
-    """Exit 2, and what is missing."""
+    """Exit 2, with what is missing."""
     plan = plan_text.load("name: x\nbroker: {kafka: {}}\n", "p").plan
 
     with pytest.raises(PlanError, match="no probe of the plan names a folder"):

@@ -1,4 +1,4 @@
-"""The panel of probes on a fake clock: stable columns, periods, what hangs, troubles told and bounded."""
+"""The scheduler of probes on a fake clock: stable columns, periods, hanging probes, bounded failures."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def patient(probes: dict[str, FakeProbe], clock: FakeClock, **sampling: Sampling
     return Scheduler(probes, clock, sampling, patience_seconds=PATIENT)
 
 
-def test_columns_grow_at_the_end_and_a_silent_one_is_missing() -> None:
-    """The order of a record's values never changes; NaN says that nothing was measured."""
+def test_columns_grow_at_the_end_and_missing_values_are_nan() -> None:
+    """The order of a record's values never changes."""
     clock = FakeClock()
     probe = FakeProbe(reading(A), reading(B), reading(A, B))
     found = rounds(patient({"x": probe}, clock), clock, 3)
@@ -58,8 +58,8 @@ def test_columns_grow_at_the_end_and_a_silent_one_is_missing() -> None:
     assert found[2][0]["b_seconds"] == 23.0
 
 
-def test_each_probe_is_told_of_success_cost_and_lag() -> None:
-    """The daemon adds them; a probe says what it cost, threads included."""
+def test_success_cost_and_lag_of_each_probe_are_recorded() -> None:
+    """A probe reports its cost, threads included."""
     clock = FakeClock()
     ((row, _),) = rounds(patient({"x": FakeProbe(reading(A))}, clock), clock, 1)
 
@@ -68,8 +68,8 @@ def test_each_probe_is_told_of_success_cost_and_lag() -> None:
     assert row['probe_lag_seconds{probe="x"}'] == 0.0
 
 
-def test_a_failing_probe_is_counted_told_once_a_minute_and_stops_no_other() -> None:
-    """130 failures: three events, each with the failures since the last."""
+def test_a_failing_probe_is_reported_once_a_minute() -> None:
+    """130 failures are three events, each with the failures since the last."""
     clock = FakeClock()
     panel = patient({"bad": FakeProbe(FAILED), "good": FakeProbe(reading(A))}, clock)
     found = rounds(panel, clock, 130)
@@ -82,8 +82,8 @@ def test_a_failing_probe_is_counted_told_once_a_minute_and_stops_no_other() -> N
     assert [event.fields["failures"] for event in events] == [1, 60, 60]
 
 
-def test_an_absent_probe_is_said_once_and_asked_once_a_minute() -> None:
-    """Absent is not failed: no success of 0, nothing recorded of it at all."""
+def test_an_unavailable_probe_is_reported_once_and_tried_once_a_minute() -> None:
+    """It has not failed: there is no success of 0."""
     clock = FakeClock()
     probe = FakeProbe(ABSENT)
     found = rounds(patient({"x": probe}, clock), clock, 125)
@@ -96,8 +96,8 @@ def test_an_absent_probe_is_said_once_and_asked_once_a_minute() -> None:
     assert found[-1][0] == {}
 
 
-def test_an_absent_probe_that_comes_is_read_every_second() -> None:
-    """A drive that is mounted later."""
+def test_an_unavailable_probe_that_becomes_available_is_read_every_second() -> None:
+    """Such as a drive that is mounted later."""
     clock = FakeClock()
     panel = patient({"x": FakeProbe(ABSENT, reading(A))}, clock)
 
@@ -106,8 +106,8 @@ def test_an_absent_probe_that_comes_is_read_every_second() -> None:
     assert [row["a_seconds"] for row, _ in found[RETRY_ABSENT_SECONDS:]] == [23.0] * 3
 
 
-def test_a_probe_with_a_period_is_read_at_once_and_then_in_its_own_seconds() -> None:
-    """From second 7 on, every 5 s: at 7, and then at whole multiples, as on every other host."""
+def test_a_probe_with_a_period_is_read_at_once_and_then_at_multiples() -> None:
+    """From second 7 on, every 5 s: at 7, and then at multiples of 5, as on every host."""
     clock = FakeClock(mono_ns=7 * SECOND_NS)
     panel = patient({"x": FakeProbe(reading(A))}, clock, x=Sampling(period=5 * SECOND_NS))
 
@@ -118,7 +118,7 @@ def test_a_probe_with_a_period_is_read_at_once_and_then_in_its_own_seconds() -> 
 
 
 def test_columns_are_bounded() -> None:
-    """Labels without end must not fill the memory; it is said once."""
+    """Ever new labels must not fill the memory; this is reported once."""
     clock = FakeClock()
     endless = [
         reading(*(Column("x", (("id", str(second * 100 + at)),)) for at in range(20)))
@@ -143,7 +143,10 @@ def test_closing_closes_every_probe() -> None:
     assert [probe.is_closed for probe in (*probes.values(), unread)] == [True] * 3
 
 
-def test_a_bug_in_a_probe_costs_that_probe_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_in_a_probe_does_not_affect_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is reported as a failure."""
     clock = FakeClock()
     broken = FakeProbe(ZeroDivisionError("a bug"))
     panel = patient({"x": broken, "good": FakeProbe(reading(A))}, clock)
@@ -156,7 +159,8 @@ def test_a_bug_in_a_probe_costs_that_probe_alone(caplog: pytest.LogCaptureFixtur
     assert "Traceback" in caplog.text
 
 
-def test_an_infinite_number_is_left_out() -> None:
+def test_an_infinite_value_is_left_out() -> None:
+    """A record cannot hold it."""
     clock = FakeClock()
     infinite = Reading(((A, math.inf), (B, 2.0)))
     panel = patient({"x": FakeProbe(infinite)}, clock)
@@ -167,8 +171,8 @@ def test_an_infinite_number_is_left_out() -> None:
     assert not is_measured(row, A)
 
 
-def test_what_a_late_reading_gave_is_not_overwritten_in_its_row() -> None:
-    """It has emptied its source: the next reading of the same column would say that nothing was there."""
+def test_the_values_of_a_late_reading_are_not_overwritten() -> None:
+    """It has emptied its source, so the next reading would have none."""
     clock = FakeClock()
     slow = HangingProbe(Reading(((A, 7.0),)), Reading(((A, 0.0),)))
     panel = Scheduler({"slow": slow}, clock, patience_seconds=0.02)
@@ -192,7 +196,7 @@ def until_it_comes(panel: Scheduler, clock: FakeClock, column: Column) -> list[R
 
 
 class PatientProbe(FakeProbe):
-    """Takes all of a row's patience while `is_slow`: so nobody waits in vain for one that hangs."""
+    """Takes all the time that a row waits while `is_slow`."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(reading(C))
@@ -206,7 +210,7 @@ class PatientProbe(FakeProbe):
 
 
 def test_a_hanging_probe_delays_no_other_and_recovers() -> None:
-    """Its lag grows; at its limit it has failed, said once; what comes later gives events, no numbers."""
+    """Its lag grows until it counts as failed; a later answer adds events, but no values."""
     clock = FakeClock()
     hanging = HangingProbe(reading(B, events=(Event("seen", 0, 0),)), reading(A))
     good = PatientProbe(clock)
@@ -219,13 +223,13 @@ def test_a_hanging_probe_delays_no_other_and_recovers() -> None:
     panel.close()
 
     step = 1 + PATIENT
-    told = [event for _, events in (*found, *after) for event in events]
+    recorded = [event for _, events in (*found, *after) for event in events]
     assert [row["c_seconds"] for row, _ in found] == [23.0] * 10
     assert [row['probe_lag_seconds{probe="bad"}'] for row, _ in found] == [
         PATIENT + step * at for at in range(10)
     ]
     assert [row.get('probe_success{probe="bad"}') for row, _ in found] == [None] * 3 + [0.0] * 7
-    assert [event.fields.get("reason") for event in told] == ["no answer within 2min", None]
+    assert [event.fields.get("reason") for event in recorded] == ["no answer within 2min", None]
     assert not any(is_measured(row, B) for row, _ in (*found, *after))
     assert after[-1][0]['probe_success{probe="bad"}'] == 1.0
 
@@ -235,7 +239,7 @@ def is_measured(row: dict[str, float], column: Column) -> bool:
 
 
 def test_a_reading_that_comes_late_is_recorded_with_its_lag() -> None:
-    """Within its limit a slow reading counts, in the second in which it is there."""
+    """Within its limit it counts in the second in which it came."""
     clock = FakeClock()
     slow = HangingProbe(reading(B), reading(A))
     panel = Scheduler({"slow": slow}, clock, patience_seconds=0.02)
@@ -251,7 +255,7 @@ def test_a_reading_that_comes_late_is_recorded_with_its_lag() -> None:
 
 
 def test_probes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked at once they are read one after another; `HangingProbe` above shows what a hung one costs."""
+    """They are read one after another, although asked at once."""
     monkeypatch.setattr(scheduler, "TURN_SECONDS", PATIENT)
     clock = FakeClock()
     reading_now: list[str] = []
