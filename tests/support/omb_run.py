@@ -44,18 +44,26 @@ class KnownRun:
 
 
 def write_known_run(
-    path: Path, *, gap: Sequence[int] = (), paused: Sequence[int] = (), live: int = 0
+    path: Path,
+    *,
+    gap: Sequence[int] = (),
+    paused: Sequence[int] = (),
+    live: int = 0,
+    ratios: Sequence[float] = (1.0,) * SOAK,
 ) -> KnownRun:
     """Write the run; no source records the seconds of `gap`.
 
-    In those of `paused` consumers read nothing, but for the subscriptions that are live.
+    In those of `paused` consumers read nothing, but for the subscriptions that are live. `ratios` are by what
+    latencies are multiplied in each second of the soak.
     """
     folder = RunFolder(path)
     path.mkdir(parents=True)
     plan = PLAN.replace("subscriptions: 2", f"subscriptions: 2, live_subscriptions: {live}")
+    plan = plan.replace(f"soak: {SOAK}s", f"soak: {len(ratios)}s")
     folder.plan.write_text(text.dump(text.load(plan, "plan.yaml").plan))
     write_run(folder, Run("known-1", START_WALL_NS, "host", {}, "ended", "known"))
-    end_k = WARM_UP + SOAK
+    end_k = WARM_UP + len(ratios)
+    ratio_at = [1.0] * WARM_UP + list(ratios) + [ratios[-1]] * 2
     steps = [
         decision_line("warm-up", 0),
         decision_line("soak", WARM_UP),
@@ -66,8 +74,8 @@ def write_known_run(
     for index in range(2):
         produced, consumed = [], []
         for k in (k for k in range(end_k + 2) if k not in gap):
-            produced.append(_produced(run, k, rng))
-            second = _consumed(run, k, rng)
+            produced.append(_produced(run, k, rng, ratio_at[k]))
+            second = _consumed(run, k, rng, ratio_at[k])
             consumed.append(_paused(second) if k in paused and index >= live else second)
         _write(folder, f"produce.{index}@host", produced)
         _write(folder, f"consume.{index}@host", consumed)
@@ -86,9 +94,9 @@ def _histogram(values_us: Ints) -> Histogram:
 
 
 def _produced(
-    run: KnownRun, k: int, rng: np.random.Generator
+    run: KnownRun, k: int, rng: np.random.Generator, ratio: float
 ) -> tuple[list[tuple[Column, float]], Record]:
-    latency, delay = _latencies(rng, 2000.0), _latencies(rng, 80.0)
+    latency, delay = _latencies(rng, 2000.0 * ratio), _latencies(rng, 80.0)
     run.publish.setdefault(k, []).append(latency)
     run.delay.setdefault(k, []).append(delay)
     histogram, lag = _histogram(latency), _histogram(delay)
@@ -108,9 +116,9 @@ def _produced(
 
 
 def _consumed(
-    run: KnownRun, k: int, rng: np.random.Generator
+    run: KnownRun, k: int, rng: np.random.Generator, ratio: float
 ) -> tuple[list[tuple[Column, float]], Record]:
-    latency = _latencies(rng, 5000.0)
+    latency = _latencies(rng, 5000.0 * ratio)
     run.end_to_end.setdefault(k, []).append(latency)
     histogram = _histogram(latency)
     samples = [

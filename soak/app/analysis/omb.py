@@ -14,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors import bursts, episodes
 from detectors.attribution import attribute
@@ -209,8 +210,12 @@ def write_file(path: Path, chunks: Iterable[str]) -> None:
 
 _STEP_RATIO = 1.5
 _MIN_SAMPLES = 2  # of a level: one sample is an outlier
+_PENALTY = 0.05  # below the default, which is for seconds: a sample of ten seconds has less noise
 _CONFIG = Config(
-    smallest_step_ratio=_STEP_RATIO, smallest_step_seconds=0.0, least_rows=_MIN_SAMPLES
+    smallest_step_ratio=_STEP_RATIO,
+    smallest_step_seconds=0.0,
+    least_rows=_MIN_SAMPLES,
+    penalty=_PENALTY,
 )
 _BURSTS = bursts.Config()
 _MEDIAN = "_p50_seconds"
@@ -276,8 +281,23 @@ def _steps(latencies: Mapping[str, Series]) -> list[tuple[Change, ...]]:
         for metric, one in latencies.items()
     ]
     steps: list[tuple[Change, ...]] = [(edge,) for one in edges.values() for edge in one]
-    steps += detect_together(calm, _CONFIG)
+    measured = {one.name: one.k for one in calm}
+    steps += [
+        tuple(_at_measured(change, measured[change.series]) for change in changes)
+        for changes in detect_together(calm, _CONFIG)
+    ]
     return sorted(steps, key=lambda changes: changes[0].onset_k)
+
+
+def _at_measured(change: Change, k: NDArray[np.int64]) -> Change:
+    """Return a change with its onset in a sample that has this latency: others may step in a gap of it."""
+    at = min(int(np.searchsorted(k, change.onset_k)), k.size - 1)
+    onset_k = int(k[at])
+    return replace(
+        change,
+        onset_k=onset_k,
+        interval=(change.interval[0], max(change.interval[1], onset_k)),
+    )
 
 
 def rises_json(imported: Imported, found: Sequence[LatencyRise]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from soak.omb import result_file
 from soak.omb.result import Result
 from tests.bench.detect.drains import near
 from tests.support.omb_catch_up import CatchUp, result
+from tests.support.omb_run import WARM_UP, write_known_run
 from tests.support.paths import DATA, ROOT
 
 RECORDED = DATA / "recorded" / "omb"
@@ -135,6 +136,28 @@ def test_the_command_prints_one_object_a_finding() -> None:
     assert row["cause"] == row["causes"][0]["cause"] == "catch_up_read"
     assert 0.5 <= row["causes"][0]["score"] <= 1.0
     assert row["confidence"] > 0.99
+
+
+@pytest.mark.parametrize(
+    ("levels", "length"),
+    [([1, 3, 1, 3, 1], 30), ([1, 2, 4, 8], 30)],
+    ids=str,
+)
+def test_every_rise_of_a_run_is_found_in_its_export(
+    tmp_path: Path, levels: list[int], length: int
+) -> None:
+    """As `soak detect` finds it in the run folder, though a level has but three samples."""
+    run = write_known_run(tmp_path / "run", ratios=np.repeat(levels, length).tolist())
+    folder, out = str(run.folder.path), tmp_path / "export.json"
+    CliRunner().invoke(build(["omb"]), ["omb", "export", folder, "--out", str(out)])
+    detected = CliRunner().invoke(build(["detect"]), ["detect", folder, "--format", "jsonl"])
+    steps = [json.loads(line) for line in detected.stdout.splitlines()]
+    found = [json.loads(line) for line in printed("--format", "jsonl", str(out)).splitlines()]
+
+    rises = [at for at in range(1, len(levels)) if levels[at] > levels[at - 1]]
+    ups = [one["index"] - WARM_UP for one in steps if one["after"] > one["before"]]
+    assert sorted({at // length for at in ups}) == rises
+    assert [one["index"] * 10 for one in found] == [at * length for at in rises]
 
 
 def test_for_people_a_finding_is_a_sentence_with_its_reasons() -> None:
