@@ -1,4 +1,4 @@
-"""The benchmark's Pulsar driver: client, producer and consumer, with defaults of the benchmark's own."""
+"""The benchmark's Pulsar driver: client, producer and consumer, with the benchmark's own defaults."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from soak.omb.plan_import import Draft, SourceFile
 PREFIX = "io.openmessaging.benchmark.driver.pulsar."
 
 _KEYS = frozenset({"name", "driverClass", "client", "producer", "consumer"})
-_CLIENT_HERE = {
+_CLIENT_SETTINGS = {
     "ioThreads": "io_threads",
     "maxConcurrentLookupRequests": "concurrent_lookup_requests",
     "tlsAllowInsecureConnection": "tls_allow_insecure_connection",
     "tlsEnableHostnameVerification": "tls_validate_hostname",
     "tlsTrustCertsFilePath": "tls_trust_certs_file_path",
 }
-_CLIENT_APART = frozenset(
+_CLIENT_OTHERS = frozenset(
     {"serviceUrl", "httpUrl", "namespacePrefix", "topicType", "persistence", "authentication"}
 )
-_CLIENT_NO_PART = {
+_CLIENT_IGNORED = {
     "connectionsPerBroker": "the client has one connection to a broker",
     "clientMemoryLimitMB": "the client has no such limit: see max_pending_messages",
-    "clusterName": "the namespace is there already, in whatever cluster",
+    "clusterName": "the namespace exists already, in any cluster",
 }
 _QUORUMS = {
     "ensembleSize": ("bookkeeperEnsemble", 3),
@@ -38,10 +38,10 @@ _PRODUCER_KEYS = frozenset(
 )
 _CONSUMER_KEYS = frozenset({"receiverQueueSize", "subscriptionType"})
 MAX_BATCH_MESSAGES = 4096
-"""What `soak check` takes, as an offset has so much room for a place in a batch."""
+"""The limit of `soak check`: an offset has so much room for the place in a batch."""
 _ORDERED = ("Exclusive", "Failover")
 _TOKEN = "AuthenticationToken"  # noqa: S105  # the name of a class
-_TOKEN_SECRET = "${env:PULSAR_TOKEN}"  # noqa: S105  # where it is, not what
+_TOKEN_SECRET = "${env:PULSAR_TOKEN}"  # noqa: S105  # a reference
 
 
 def take(source: SourceFile, draft: Draft) -> None:
@@ -62,22 +62,22 @@ def take(source: SourceFile, draft: Draft) -> None:
 def _take_namespace(client: SourceFile, draft: Draft) -> None:
     prefix = client.text("namespacePrefix")
     if client.text("topicType") not in ("", "persistent"):
-        client.note(draft, "topicType", "not carried over: topics are persistent here")
+        client.note(draft, "topicType", "not carried over: soakd uses persistent topics")
     if prefix.count("/") == 1:
         draft.put("broker.pulsar.namespace", prefix)
-        client.note(draft, "namespacePrefix", f"{prefix} must be there: no namespace is made here")
+        client.note(draft, "namespacePrefix", f"{prefix} must exist: soakd creates no namespace")
     elif prefix:
-        client.note(draft, "namespacePrefix", "left out: a namespace is <tenant>/<name> here")
+        client.note(draft, "namespacePrefix", "omitted: a plan needs <tenant>/<name>")
 
 
 def _take_client(client: SourceFile, draft: Draft) -> None:
-    client.note_unknown(draft, {*_CLIENT_HERE, *_CLIENT_APART, *_CLIENT_NO_PART})
+    client.note_unknown(draft, {*_CLIENT_SETTINGS, *_CLIENT_OTHERS, *_CLIENT_IGNORED})
     settings = {}
-    for theirs, ours in _CLIENT_HERE.items():
+    for theirs, ours in _CLIENT_SETTINGS.items():
         if client.values.get(theirs) is not None:
             text = client.text(theirs)
             settings[ours] = text.lower() if text in ("True", "False") else text
-    for key, why in _CLIENT_NO_PART.items():
+    for key, why in _CLIENT_IGNORED.items():
         if key in client.values:
             client.note(draft, key, f"not carried over: {why}")
     authentication = client.part("authentication")
@@ -90,10 +90,10 @@ def _take_client(client: SourceFile, draft: Draft) -> None:
         }
         if not path:
             authentication.note(
-                draft, "data", f"a secret stands in no plan: put it into {_TOKEN_SECRET}"
+                draft, "data", f"a plan holds no secret: put it into {_TOKEN_SECRET}"
             )
     elif plugin:
-        authentication.note(draft, "plugin", "not carried over: only tokens are")
+        authentication.note(draft, "plugin", "not carried over: soakd supports tokens only")
     if settings:
         draft.put("broker.pulsar.client", settings)
 
@@ -116,7 +116,7 @@ def _take_producer(producer: SourceFile, draft: Draft) -> None:
     settings = {"batching_enabled": str(is_batching).lower(), "send_timeout_millis": "0"}
     if is_batching:
         settings["batching_max_messages"] = str(MAX_BATCH_MESSAGES)
-        text = f"batches are of {MAX_BATCH_MESSAGES} messages at most here, of any number there"
+        text = f"batches have at most {MAX_BATCH_MESSAGES} messages; in the benchmark any number"
         producer.note(draft, "batchingEnabled", text)
         delay_ms = producer.whole("batchingMaxPublishDelayMs", 1)
         settings["batching_max_publish_delay_ms"] = str(delay_ms)
@@ -126,13 +126,11 @@ def _take_producer(producer: SourceFile, draft: Draft) -> None:
     if pending > 0:
         settings["max_pending_messages"] = str(pending)
     else:
-        text = (
-            f"{pending} is no limit there; here a partition's queue has one: max_pending_messages"
-        )
+        text = f"{pending} is no limit in the benchmark; in soakd max_pending_messages limits each partition"
         producer.note(draft, "pendingQueueSize", text)
     if "blockIfQueueFull" in producer.values:
         producer.note(
-            draft, "blockIfQueueFull", "not carried over: no queue holds the schedule up here"
+            draft, "blockIfQueueFull", "not carried over: no full queue delays the schedule"
         )
     draft.put("broker.pulsar.producer", settings)
 
@@ -144,6 +142,6 @@ def _take_consumer(consumer: SourceFile, draft: Draft) -> None:
     if kind in _ORDERED:
         settings["consumer_type"] = kind
     else:
-        text = f"{kind} is not carried over: without an order no loss can be told"
+        text = f"{kind} is not carried over: without order a loss cannot be detected"
         consumer.note(draft, "subscriptionType", text)
     draft.put("broker.pulsar.consumer", settings)

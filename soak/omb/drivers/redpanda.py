@@ -14,5 +14,5 @@ def take(source: SourceFile, draft: Draft) -> None:
     kafka.fill(source, draft, "redpanda")
     if "requestsPerTransaction" in source.values:
         source.note(
-            draft, "requestsPerTransaction", "not carried over: nothing is sent in transactions"
+            draft, "requestsPerTransaction", "not carried over: soakd sends no transactions"
         )

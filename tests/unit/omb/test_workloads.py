@@ -67,7 +67,7 @@ def test_there_are_as_many_processes_as_the_rate_needs(
     assert (plan.load.producers, plan.load.clients_per_producer) == processes
     assert plan.consumers.per_subscription == readers
     asked, here = 3 * producers, math.prod(processes)
-    assert (f"producersPerTopic: {asked} are {here} here" in notes) == (here > asked)
+    assert (f"producersPerTopic: {asked} become {here}" in notes) == (here > asked)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_no_rate_is_a_search_and_no_duration_is_no_end() -> None:
     assert plan.phases.ramp.soak_share == 1.0
     assert plan.phases.soak == 36 * 60 * MINUTE_NS
     assert "producerRate: 0 is a search" in text
-    assert "testDurationMinutes: no end there" in text
+    assert "testDurationMinutes: no end in the benchmark" in text
 
 
 def test_a_backlog_is_a_catch_up_and_its_other_place_is_told() -> None:
@@ -115,20 +115,20 @@ def test_a_backlog_is_a_catch_up_and_its_other_place_is_told() -> None:
 
     assert plan.phases.catch_up is not None
     assert plan.phases.catch_up.backlog_size == 5 * 2**29
-    assert "consumerBacklogSizeGB: of 2 subscriptions together there" in text
-    assert "0.yaml:14: consumerBacklogSizeGB: built after the soak here" in text
+    assert "consumerBacklogSizeGB: the benchmark counts 2 subscriptions together" in text
+    assert "0.yaml:14: consumerBacklogSizeGB: built after the soak" in text
 
 
 def test_an_unknown_key_is_ignored_and_told_but_refused_by_the_dialect_that_refuses() -> None:
     _, text = imported(f"{WORKLOAD}producerRat: 4\n")
 
     assert (
-        "0.yaml:14: producerRat: unknown, ignored as the benchmark does; did you mean 'producerRate'?"
+        "0.yaml:14: producerRat: unknown key, ignored as in the benchmark; did you mean 'producerRate'?"
         in text
     )
     message = refused(f"{WORKLOAD}producerRat: 4\n", dialect="redpanda")
     assert message.startswith(
-        "0.yaml:14: producerRat: unknown key, refused as the redpanda dialect does"
+        "0.yaml:14: producerRat: unknown key, refused as in the redpanda dialect"
     )
 
 
@@ -136,7 +136,7 @@ def test_a_key_that_two_dialects_have_does_not_make_one_of_them_refuse_another()
     """Vanlightly's ignores what it does not know."""
     _, text = imported(f"{WORKLOAD}sampleRateMillis: 1000\nproducerRat: 4\n")
 
-    assert "producerRat: unknown, ignored as the benchmark does" in text
+    assert "producerRat: unknown key, ignored as in the benchmark" in text
 
 
 def test_what_has_no_part_here_is_told() -> None:
@@ -160,7 +160,9 @@ def test_what_has_no_part_here_is_told() -> None:
 def test_none_of_a_side_is_one_of_it_and_told(key: str, line: int) -> None:
     before = re.sub(f"{key}: .*", f"{key}: 0", WORKLOAD)
 
-    assert f"# 0.yaml:{line}: {key}: 0 is 1 here: a run sends and reads" in imported(before)[1]
+    assert (
+        f"# 0.yaml:{line}: {key}: 0 becomes 1: a run both sends and receives" in imported(before)[1]
+    )
     assert "a run sends and reads" not in imported(WORKLOAD)[1]
 
 
@@ -169,7 +171,7 @@ def test_copies_that_are_left_to_the_brokers_are_one_and_told(copies: int) -> No
     plan, text = imported(WORKLOAD, KAFKA.replace("Factor: 3", f"Factor: {copies}"))
 
     assert plan.topic.replication == 1
-    assert f"# 1.yaml:4: replicationFactor: {copies} is 1 here: a plan says how many" in text
+    assert f"# 1.yaml:4: replicationFactor: {copies} becomes 1: a plan states the number" in text
 
 
 @pytest.mark.parametrize("topics", ["topics: 0\n", ""])
@@ -180,7 +182,7 @@ def test_a_topic_that_is_there_is_taken_as_the_fork_takes_it(topics: str) -> Non
 
     assert (plan.topic.names, plan.topic.use_existing) == (("foo",), True)
     assert plan.load.clients_per_producer == 5
-    assert "existingTopicList: set topic.partitions to as many as it has" in notes
+    assert "existingTopicList: set topic.partitions to the number that it has" in notes
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_a_list_of_topics_is_nothing_to_a_dialect_without_it() -> None:
     plan, notes = imported(f"{WORKLOAD}existingTopicList: [foo]\n", dialect="upstream")
 
     assert (plan.topic.count, plan.topic.use_existing) == (3, False)
-    assert "existingTopicList: unknown, ignored as the benchmark does" in notes
+    assert "existingTopicList: unknown key, ignored as in the benchmark" in notes
 
 
 def test_without_a_driver_a_lab_kafka_is_taken_and_told() -> None:
@@ -238,11 +240,11 @@ def test_without_a_driver_a_lab_kafka_is_taken_and_told() -> None:
         ),
         (
             [f"{WORKLOAD}existingTopicList: [foo]\n"],
-            "0.yaml:3: topics: must be 0 beside existingTopicList, as in the redpanda dialect",
+            "0.yaml:3: topics: must be 0 together with existingTopicList, as in the redpanda dialect",
         ),
         (
             [KAFKA.replace("bootstrap.servers", "bootstrap.server")],
-            "0.yaml:7: commonConfig: names no bootstrap.servers",
+            "0.yaml:7: commonConfig: has no bootstrap.servers",
         ),
         *(
             (
