@@ -13,12 +13,12 @@ from soak.core.model import Column, Record
 from soak.core.series import parse_series
 from soak.omb.result import PERCENTILES, Distribution
 
-_Places = dict[tuple[str, str], list[int]]
+_Indices = dict[tuple[str, str], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """A source's record of one second, and what its values mean."""
+    """The record of one source for one second, with the columns of its values."""
 
     source: str
     record: Record
@@ -26,30 +26,30 @@ class SourceRecord:
 
 
 class RecordReader:
-    """Reads values by metric; remembers where they stand, one entry a columns line."""
+    """Reads values by metric; caches their indices for each columns line."""
 
     def __init__(self) -> None:
-        self._places: dict[str, _Places] = {}
+        self._indices: dict[str, _Indices] = {}
 
-    def count(self, told: SourceRecord, metric: str) -> float:
-        """Return a count, the sum of its parts where it is kept in parts; NaN for none."""
-        found = self._values(told, metric, "")
+    def count(self, source: SourceRecord, metric: str) -> float:
+        """Return a count, or the sum of its parts; NaN for none."""
+        found = self._values(source, metric, "")
         return math.fsum(found) if found else math.nan
 
-    def quantile(self, told: SourceRecord, metric: str, name: str) -> float:
+    def quantile(self, source: SourceRecord, metric: str, name: str) -> float:
         """Return the greatest value of a quantile such as `0.99` or `max`; NaN for none."""
-        return max(self._values(told, metric, name), default=math.nan)
+        return max(self._values(source, metric, name), default=math.nan)
 
-    def _values(self, told: SourceRecord, metric: str, quantile: str) -> list[float]:
-        record = told.record
-        if record.columns_id not in self._places:
-            self._places[record.columns_id] = _places(told.columns)
-        places = self._places[record.columns_id].get((metric, quantile), ())
-        return [record.values[at] for at in places if not math.isnan(record.values[at])]
+    def _values(self, source: SourceRecord, metric: str, quantile: str) -> list[float]:
+        record = source.record
+        if record.columns_id not in self._indices:
+            self._indices[record.columns_id] = _indices(source.columns)
+        indices = self._indices[record.columns_id].get((metric, quantile), ())
+        return [record.values[at] for at in indices if not math.isnan(record.values[at])]
 
 
 def histograms(record: Record, metric: str) -> list[str]:
-    """Return the encoded histograms of a metric: the one of all where there is one, else its parts."""
+    """Return the encoded histograms of a metric: the whole if there is one, else its parts."""
     if metric in record.histograms:
         return [record.histograms[metric]]
     return [
@@ -59,19 +59,15 @@ def histograms(record: Record, metric: str) -> list[str]:
     ]
 
 
-def _places(columns: tuple[Column, ...]) -> _Places:
-    """Return the places by metric and quantile: of the whole where it is kept, else of its parts."""
-    whole: _Places = {}
-    parts: _Places = {}
+def _indices(columns: tuple[Column, ...]) -> _Indices:
+    """Return the indices by metric and quantile: of the whole if there is one, else of its parts."""
+    whole: _Indices = {}
+    parts: _Indices = {}
     for at, column in enumerate(columns):
         labels = dict(column.labels)
         key = (column.metric, labels.pop("quantile", ""))
         (parts if labels else whole).setdefault(key, []).append(at)
     return parts | whole
-
-
-# --- Histograms of many seconds added up, and read off as HdrHistogram itself would.
-# Quantiles of seconds cannot be merged, their histograms can, exactly. Latencies are in us in the journals.
 
 
 def empty_histogram() -> HdrHistogram:
@@ -80,7 +76,7 @@ def empty_histogram() -> HdrHistogram:
 
 
 class HistogramCells:
-    """What each cell of such a histogram stands for, in us: looked up once, as the library is slow at it."""
+    """The values of each cell of such a histogram, in us, looked up once because the library is slow."""
 
     def __init__(self) -> None:
         twin = empty_histogram()
@@ -91,7 +87,7 @@ class HistogramCells:
 
 
 class MergedHistogram:
-    """Adds encoded histograms. Values above their range (1 h) are known by count and exact maximum alone."""
+    """Adds encoded histograms; of values above their range (1 h) only the number and the exact maximum are known."""
 
     def __init__(self, cells: HistogramCells) -> None:
         self._cells = cells
@@ -108,7 +104,7 @@ class MergedHistogram:
         self._counts += np.frombuffer(decode(text).counts, dtype=np.int64)
 
     def absorb(self, other: MergedHistogram) -> None:
-        """Add what another one holds."""
+        """Add another one."""
         self._counts += other._counts
         self._overflow += other._overflow
         self.note_max(other._max_seconds)
@@ -117,13 +113,13 @@ class MergedHistogram:
         self._overflow += count
 
     def note_max(self, seconds: float) -> None:
-        """Take the exact maximum of a second; NaN is none."""
+        """Add the exact maximum of a second; NaN for none."""
         self._max_seconds = float(np.fmax(self._max_seconds, seconds))
 
     def statistics(self) -> dict[str, float]:
         """Return min, mean, the percentiles and max in seconds; all NaN when nothing was counted.
 
-        A value that lies in the overflow is given as the maximum.
+        A value in the overflow counts as the maximum.
         """
         counts, total = self._counts, int(self._counts.sum()) + self._overflow
         if not total:
@@ -155,7 +151,7 @@ class MergedHistogram:
         return Distribution(percentiles, seconds)
 
     def _maximum(self) -> float:
-        """Return the exact maximum where the journals have it, else that of the histogram."""
+        """Return the exact maximum if the journals have it, else that of the histogram."""
         if not math.isnan(self._max_seconds):
             return round(self._max_seconds, 9)
         filled = np.flatnonzero(self._counts)

@@ -212,7 +212,9 @@ def _driver_of(source: SourceFile) -> ModuleType:
 
 def is_workload(source: SourceFile) -> bool:
     """Return whether this is a workload: it has two keys of one, as `name` alone identifies nothing."""
-    known = frozenset().union(*(result.load_profile(name).workload_keys for name in _dialects()))
+    known = frozenset().union(
+        *(result.load_profile(name).workload_keys for name in result.dialects())
+    )
     return len(known & source.values.keys()) > 1
 
 
@@ -238,10 +240,6 @@ def take_workload(source: SourceFile, draft: Draft, dialect: str | None) -> None
     _take_rate(source, draft)
     _take_clients(source, draft)
     _take_times(source, draft, known.warm_up_minutes, is_certain=recognised is not None)
-
-
-def _dialects() -> list[str]:
-    return plugins.names(result.PACKAGE)
 
 
 def plan_name(text: str) -> str:

@@ -1,4 +1,9 @@
-"""A run folder of ours as a benchmark result with samples of 10 s, and as an HdrHistogram interval log."""
+"""A run of soakd as a benchmark result with samples of 10 s, and as an HdrHistogram interval log.
+
+Quantiles of seconds cannot be merged; their histograms are added exactly. Publish latency counts from the actual
+send, as in the benchmark, and the delay of that is a latency of its own. End-to-end latency counts from the intended
+time: that from the send is not recorded.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +41,37 @@ from soak.omb.result import (
 
 _MINUTE_NS = 60 * SECOND_NS
 KEY_KINDS = {"none": "NO_KEY", "round_robin": "KEY_ROUND_ROBIN", "random": "RANDOM_NANO"}
-"""Kinds of keys that the benchmark has, by our name of them."""
+"""Kinds of keys in the benchmark, by their names in a plan."""
+
+FRESH_SECONDS = 5
+"""For so long after a pause, the lag that a subscription reports may be from before it."""
+_CONSUMER = "consume."
+
+_METRICS = {
+    PUBLISH: "publish_service_seconds",  # the benchmark counts from the actual send
+    DELAY: "schedule_lag_seconds",
+    END_TO_END: "end_to_end_latency_seconds",
+}
+
+_PRODUCED = {"acked_messages": "sent_messages", "failed_messages": "failed_messages"}
+_CONSUMED = {"received_messages": "received_messages"}
+
+STEP = NOMINAL_STEP_MILLIS // 1_000
+
+Second = tuple[int, Sequence[SourceRecord]]
+"""Second k and the records of all sources for it."""
+
+TAGS = {
+    "publish_latency_seconds": "publish",
+    "end_to_end_latency_seconds": "end_to_end",
+}
+_US_PER_MS = 1_000.0  # by convention the maximum is in ms
 
 
 def plan_facts(plan: Plan, rate: Fraction) -> dict[str, str | int | float]:
-    """Return the single values of a result; the benchmark knows whole minutes and whole rates only.
+    """Return the single values of a result, with whole minutes and rates, as the benchmark has them.
 
-    `rate` is the soak's: after a ramp the plan's own is the warm-up's.
+    `rate` is that of the soak: after a ramp the plan's own is that of the warm-up.
     """
     topic, load, consumers = plan.topic, plan.load, plan.consumers
     return {
@@ -60,72 +89,56 @@ def plan_facts(plan: Plan, rate: Fraction) -> dict[str, str | int | float]:
     }
 
 
-# --- What the subscriptions of a run had not read: as they say it, and counted where they cannot know it.
-
-FRESH_SECONDS = 5
-"""So long after a subscription reads on, its own idea of the lag may be from before the pause."""
-_CONSUMER = "consume."
-
-
 class RunBacklog:
-    """Takes a run's seconds in order. Each subscription counts for itself: some may read while others pause.
+    """The backlog of each subscription, from the seconds of a run in order: some may read while others pause.
 
-    One that receives nothing hears of no new message: what is acknowledged is added to what it had left.
+    A subscription that receives nothing does not see new messages: acknowledged ones are added to its backlog.
     """
 
-    def __init__(self, who: Consumers, amounts: RecordReader) -> None:
-        self._who = who
-        self._amounts = amounts
-        self._left = [math.nan] * who.subscriptions
-        self._silent_k = [-math.inf] * who.subscriptions  # the last second without a message
+    def __init__(self, consumers: Consumers, reader: RecordReader) -> None:
+        self._consumers = consumers
+        self._reader = reader
+        self._backlog_of = [math.nan] * consumers.subscriptions
+        self._silent_k = [-math.inf] * consumers.subscriptions  # the last second without a message
 
-    def add(self, k: int, told: Sequence[SourceRecord]) -> None:
-        """Take what all sources recorded of a second."""
-        acked = sum(self._counts(told, "acked_messages"))
+    def add(self, k: int, records: Sequence[SourceRecord]) -> None:
+        """Add the records of all sources for a second."""
+        acked = sum(self._counts(records, "acked_messages"))
         consumers: dict[int, list[SourceRecord]] = {}
-        for one in told:
+        for one in records:
             if one.source.startswith(_CONSUMER):
                 index = process_index(one.source)
-                consumers.setdefault(self._who.subscription_of(index), []).append(one)
+                consumers.setdefault(self._consumers.subscription_of(index), []).append(one)
         for at, mine in consumers.items():
             received = self._counts(mine, "received_messages")
             if received:
                 self._note(at, k, acked, sum(received), self._counts(mine, "lag_messages"))
 
     def messages(self) -> float:
-        """Return what is left of all subscriptions of which something is known; NaN of none."""
-        known = [left for left in self._left if not math.isnan(left)]
+        """Return the sum over the subscriptions with a known backlog; NaN if there are none."""
+        known = [backlog for backlog in self._backlog_of if not math.isnan(backlog)]
         return sum(known) if known else math.nan
 
     def _note(self, at: int, k: int, acked: float, received: float, lags: Sequence[float]) -> None:
         if not received:
             self._silent_k[at] = k
         is_fresh = k - self._silent_k[at] > FRESH_SECONDS
-        counted = self._left[at] + acked - received
-        if math.isnan(counted) or (is_fresh and len(lags) == self._who.per_subscription):
-            self._left[at] = sum(lags) if lags else math.nan
+        counted = self._backlog_of[at] + acked - received
+        if math.isnan(counted) or (is_fresh and len(lags) == self._consumers.per_subscription):
+            self._backlog_of[at] = sum(lags) if lags else math.nan
         else:
-            self._left[at] = max(0.0, counted)
+            self._backlog_of[at] = max(0.0, counted)
 
-    def _counts(self, told: Sequence[SourceRecord], metric: str) -> list[float]:
-        found = [self._amounts.count(one, metric) for one in told]
+    def _counts(self, records: Sequence[SourceRecord], metric: str) -> list[float]:
+        found = [self._reader.count(one, metric) for one in records]
         return [count for count in found if not math.isnan(count)]
-
-
-# --- The three latencies of some seconds of a run, added up from the journals' histograms.
-
-_METRICS = {
-    PUBLISH: "publish_service_seconds",  # the benchmark counts from the actual send
-    DELAY: "schedule_lag_seconds",
-    END_TO_END: "end_to_end_latency_seconds",
-}
 
 
 class RunLatencies:
     """Publish latency, send delay and end-to-end latency since the last `clear`."""
 
-    def __init__(self, cells: HistogramCells, amounts: RecordReader) -> None:
-        self._amounts = amounts
+    def __init__(self, cells: HistogramCells, reader: RecordReader) -> None:
+        self._reader = reader
         self._merged = {family: MergedHistogram(cells) for family in _METRICS}
         self.clear()
 
@@ -133,17 +146,17 @@ class RunLatencies:
         for merged in self._merged.values():
             merged.clear()
 
-    def add_produced(self, told: SourceRecord) -> None:
-        """Take a producer's second."""
-        self._take(told, PUBLISH)
-        self._take(told, DELAY)
+    def add_produced(self, source: SourceRecord) -> None:
+        """Add a producer's second."""
+        self._take(source, PUBLISH)
+        self._take(source, DELAY)
 
-    def add_consumed(self, told: SourceRecord) -> None:
-        """Take a consumer's second."""
-        self._take(told, END_TO_END)
+    def add_consumed(self, source: SourceRecord) -> None:
+        """Add a consumer's second."""
+        self._take(source, END_TO_END)
 
     def absorb(self, other: RunLatencies) -> None:
-        """Add what another one holds."""
+        """Add another one."""
         for family, merged in self._merged.items():
             merged.absorb(other._merged[family])  # its own kind
 
@@ -161,29 +174,25 @@ class RunLatencies:
         found = {family: merged.distribution() for family, merged in self._merged.items()}
         return {family.metric: one for family, one in found.items() if one is not None}
 
-    def _take(self, told: SourceRecord, family: Family) -> None:
+    def _take(self, source: SourceRecord, family: Family) -> None:
         merged, metric = self._merged[family], _METRICS[family]
-        for text in histograms(told.record, metric):
+        for text in histograms(source.record, metric):
             merged.add(text)
-        merged.note_max(self._amounts.quantile(told, metric, "max"))
-        overflow = self._amounts.count(told, "overflow_messages")
-        if overflow > 0 and family is END_TO_END:  # a producer's are of latencies from the due time
+        merged.note_max(self._reader.quantile(source, metric, "max"))
+        overflow = self._reader.count(source, "overflow_messages")
+        if (
+            overflow > 0 and family is END_TO_END
+        ):  # those of a producer are of latencies from the intended time
             merged.add_overflow(int(overflow))
-
-
-# --- One sample of a result: ten seconds of a run's journals, all processes added up.
-
-_PRODUCED = {"acked_messages": "sent_messages", "failed_messages": "failed_messages"}
-_CONSUMED = {"received_messages": "received_messages"}
 
 
 class RunSample:
     """Counts, rates and latencies of the seconds added since the last `clear`, and the backlog after them."""
 
-    def __init__(self, who: Consumers, cells: HistogramCells, amounts: RecordReader) -> None:
-        self._amounts = amounts
-        self._backlog = RunBacklog(who, amounts)
-        self.latencies = RunLatencies(cells, amounts)
+    def __init__(self, consumers: Consumers, cells: HistogramCells, reader: RecordReader) -> None:
+        self._reader = reader
+        self._backlog = RunBacklog(consumers, reader)
+        self.latencies = RunLatencies(cells, reader)
         self.clear()
 
     def clear(self) -> None:
@@ -192,23 +201,23 @@ class RunSample:
         self._produced: set[int] = set()
         self._consumed: set[int] = set()
 
-    def add(self, k: int, told: Sequence[SourceRecord]) -> None:
-        """Take what all sources recorded of a second."""
-        for one in told:
+    def add(self, k: int, records: Sequence[SourceRecord]) -> None:
+        """Add the records of all sources for a second."""
+        for one in records:
             self._add(one)
-        self._backlog.add(k, told)
+        self._backlog.add(k, records)
 
-    def _add(self, told: SourceRecord) -> None:
-        """Take one record; it is the producer's or the consumer's by the counts that it holds."""
-        k = told.record.k
-        if not math.isnan(self._amounts.count(told, "acked_messages")):
+    def _add(self, source: SourceRecord) -> None:
+        """Add one record, of a producer or a consumer by the counts that it has."""
+        k = source.record.k
+        if not math.isnan(self._reader.count(source, "acked_messages")):
             self._produced.add(k)
-            self._count(told, _PRODUCED)
-            self.latencies.add_produced(told)
-        if not math.isnan(self._amounts.count(told, "received_messages")):
+            self._count(source, _PRODUCED)
+            self.latencies.add_produced(source)
+        if not math.isnan(self._reader.count(source, "received_messages")):
             self._consumed.add(k)
-            self._count(told, _CONSUMED)
-            self.latencies.add_consumed(told)
+            self._count(source, _CONSUMED)
+            self.latencies.add_consumed(source)
 
     def values(self) -> dict[str, float]:
         """Return the sample by the names of `Result.samples`; rates count recorded seconds only."""
@@ -223,9 +232,9 @@ class RunSample:
             **self.latencies.statistics(),
         }
 
-    def _count(self, told: SourceRecord, names: dict[str, str]) -> None:
+    def _count(self, source: SourceRecord, names: dict[str, str]) -> None:
         for metric, name in names.items():
-            amount = self._amounts.count(told, metric)
+            amount = self._reader.count(source, metric)
             if not math.isnan(amount):
                 self._counts[name] += amount
 
@@ -234,19 +243,9 @@ def _rate(messages: float, seconds: set[int]) -> float:
     return messages / len(seconds) if seconds else math.nan
 
 
-# --- The journals of one of our own runs to a `Result`: samples of 10 s, histograms added up exactly.
-# Publish latency counts from the actual send, as the benchmark counts it; how late that was is a delay of
-# its own. End-to-end latency counts from the intended time: what it is from the send is not recorded.
-
-STEP = NOMINAL_STEP_MILLIS // 1_000
-
-Second = tuple[int, Sequence[SourceRecord]]
-"""Second k and what all sources recorded of it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedRun:
-    """What a run folder says of a run beside its journals; the seconds begin_k <= k < end_k count."""
+    """The facts of a run folder apart from its journals; the seconds begin_k <= k < end_k count."""
 
     plan: Plan
     rate: Fraction  # of the soak, before any profile
@@ -259,28 +258,28 @@ class ExportedRun:
 def result_of_run(source: ExportedRun, seconds: Iterable[Second]) -> Result:
     """Return the result of the measured seconds, which come in ascending order of k.
 
-    A record of a second that is over was written after a clock was set back: left out, and told.
+    A record of an earlier second was written after a clock step; it is omitted, with a remark.
 
     Raises:
-        RunFolderError: there is none of these seconds.
+        RunFolderError: no such second is recorded.
     """
-    cells, amounts = HistogramCells(), RecordReader()
-    sample = RunSample(source.plan.consumers, cells, amounts)
-    whole = RunLatencies(cells, amounts)
+    cells, reader = HistogramCells(), RecordReader()
+    sample = RunSample(source.plan.consumers, cells, reader)
+    whole = RunLatencies(cells, reader)
     rows: list[dict[str, float]] = []
     late, last_k = 0, source.begin_k - 1
-    for k, told in seconds:
+    for k, records in seconds:
         if k < source.begin_k or k >= source.end_k:
             continue
         if k < last_k:
-            late += len(told)
+            late += len(records)
             continue
         while (k - source.begin_k) // STEP > len(rows):
             rows.append(sample.values())
             whole.absorb(sample.latencies)
             sample.clear()
         last_k = k
-        sample.add(k, told)
+        sample.add(k, records)
     if last_k < source.begin_k:
         raise RunFolderError(f"the run {source.name} has no record of its soak yet")
     rows.append(sample.values())
@@ -293,9 +292,7 @@ def _result(
 ) -> Result:
     remarks = []
     if late:
-        remarks.append(
-            f"{late} records of seconds that were over are left out: a clock was set back"
-        )
+        remarks.append(f"{late} records of earlier seconds are omitted: a clock was set back")
     return Result(
         dialect="",
         workload=source.name,
@@ -318,55 +315,46 @@ def _moment(wall_ns: int) -> str:
     return datetime.fromtimestamp(wall_ns // SECOND_NS, UTC).strftime("%Y-%m-%d-%H-%M-%S")
 
 
-# --- Interval logs of HdrHistogram: one line a second and latency, tagged, so that its own tools read them.
-
-TAGS = {
-    "publish_latency_seconds": "publish",
-    "end_to_end_latency_seconds": "end_to_end",
-}
-_US_A_MS = 1_000.0  # by convention the maximum stands in ms
-
-
 def interval_log(start_wall_ns: int, seconds: Iterable[Second]) -> Iterator[str]:
-    """Give the log's lines, newline included; times count from the run's start, values are in us.
+    """Yield the lines of the log with their newlines; times count from the start of the run, values are in us.
 
-    Sources of one second are added up; a second in which nothing was measured has no line. What took longer
-    than a histogram's hour is in none: a comment tells how many there were, and the maximum is the exact one.
+    The sources of a second are added up; a second without values has no line. Latencies above the hour of a
+    histogram are in none: a comment has their number, and the maximum is the exact one.
     """
-    amounts = RecordReader()
+    reader = RecordReader()
     start_seconds = start_wall_ns / SECOND_NS
     yield "#[soakd: latencies in us, maxima in ms]\n"
     yield "#[Histogram log format version 1.3]\n"
     yield f"#[StartTime: {start_seconds:.3f} (seconds since epoch)]\n"
     yield f"#[BaseTime: {start_seconds:.3f} (seconds since epoch)]\n"
     yield '"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"\n'
-    for k, told in seconds:
+    for k, records in seconds:
         for metric, tag in TAGS.items():
-            own = [(one, texts) for one in told if (texts := histograms(one.record, metric))]
+            own = [(one, texts) for one in records if (texts := histograms(one.record, metric))]
             if own:
-                yield from _interval_line(k, metric, tag, own, amounts)
+                yield from _interval_line(k, metric, tag, own, reader)
 
 
 def _interval_line(
     k: int,
     metric: str,
     tag: str,
-    told: Sequence[tuple[SourceRecord, list[str]]],
-    amounts: RecordReader,
+    records: Sequence[tuple[SourceRecord, list[str]]],
+    reader: RecordReader,
 ) -> Iterator[str]:
-    texts = [text for _, own in told for text in own]
+    texts = [text for _, own in records for text in own]
     one = decode(texts[0])
     if len(texts) > 1:
         one = empty_histogram()
         for text in texts:
             one.decode_and_add(text.encode("ascii"))
-    counts = [amounts.count(source, "overflow_messages") for source, _ in told]
+    counts = [reader.count(source, "overflow_messages") for source, _ in records]
     overflow = int(sum(count for count in counts if count > 0))
     largest_us = float(one.get_max_value()) if one.get_total_count() else 0.0
     if overflow:
-        exact = [amounts.quantile(source, metric, "max") for source, _ in told]
+        exact = [reader.quantile(source, metric, "max") for source, _ in records]
         largest_us = max(largest_us, *(1e6 * value for value in exact if not math.isnan(value)))
         yield f"#[{tag} at {k:.3f}: {overflow} more above 1 h]\n"
     if one.get_total_count() or overflow:
         payload = one.encode().decode("ascii") if len(texts) > 1 else texts[0]
-        yield f"Tag={tag},{k:.3f},1.000,{largest_us / _US_A_MS:.3f},{payload}\n"
+        yield f"Tag={tag},{k:.3f},1.000,{largest_us / _US_PER_MS:.3f},{payload}\n"

@@ -253,8 +253,8 @@ def test_samples_that_are_negative_are_counted_and_told(tmp_path: Path) -> None:
     path = changed(tmp_path, lambda at, value: -1.0 if at % 8 == 0 else value, "publishLatency")
 
     assert (
-        "  note: publish_latency: 6 samples hold values of 0 or below: kept as told, "
-        "no step is looked for in those values" in notes(printed(path))
+        "  note: publish_latency: 6 samples hold values of 0 or below: kept, but "
+        "not searched for steps" in notes(printed(path))
     )
 
 

@@ -140,8 +140,8 @@ def test_capped_values_negative_backlogs_and_unknown_keys_are_told() -> None:
         "publish_latency: 1 samples reach the recorder's cap of 60 s" in text
         for text in found.remarks
     )
-    assert "backlog_messages: 1 samples are negative, kept as told" in found.remarks
-    assert "unknown keys, read over: somethingNew" in found.remarks
+    assert "backlog_messages: 1 samples are negative, kept" in found.remarks
+    assert "unknown keys, ignored: somethingNew" in found.remarks
     assert found.samples["backlog_messages"].tolist() == [0.0, -2.0, 0.0, 7.0]
     assert found.samples["publish_latency_p99.999_seconds"][0] == 0.0201
 
