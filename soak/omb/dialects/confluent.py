@@ -1,4 +1,4 @@
-"""Confluent's old fork, and every benchmark of before publish delays were kept: the fewest fields."""
+"""Confluent's old fork, and all benchmarks before publish delays were recorded: the fewest fields."""
 
 from __future__ import annotations
 

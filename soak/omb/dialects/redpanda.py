@@ -1,4 +1,4 @@
-"""Redpanda's fork: counts of messages, from which a time axis can be had, and minima; nothing is capped."""
+"""Redpanda's fork: counts of messages, from which a time axis is rebuilt, and minima; no caps."""
 
 from __future__ import annotations
 
