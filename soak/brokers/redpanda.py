@@ -1,9 +1,10 @@
 """Redpanda: Kafka's protocol through the same client, with durability, retention and Admin API of its own.
 
-Sources: Redpanda's documentation. With acks=all a majority of the copies (Raft) has flushed a message before it
-is acknowledged, unless write caching is on; with other acks the leader answers from memory, and
-min.insync.replicas has no effect. Every `log_compaction_interval_ms` (10 s) segments beyond a limit are removed
-with their files. Caveat: no Redpanda was available to test with; only the client's side, which is Kafka's, was.
+Sources: Redpanda's documentation. With acks=all a majority of the copies (Raft) has flushed a message
+before it is acknowledged, unless write caching is on; with other acks the leader answers from memory, and
+min.insync.replicas has no effect. Every `log_compaction_interval_ms` (10 s) segments beyond a limit are
+removed with their files. Caveat: no Redpanda was available to test with; only the client's side, which is
+Kafka's, was.
 """
 
 from __future__ import annotations
@@ -201,7 +202,8 @@ def cluster_caching(config: Config) -> SettingValue:
 def get_admin_api(url: str, common: Settings, timeout_seconds: float) -> bytes:
     """Return the answer of the Admin API, requested with the CA, certificate and user of `common`.
 
-    The users of SASL are those of the Admin API, by HTTP basic authentication; a password is sent over TLS only.
+    The users of SASL are those of the Admin API, by HTTP basic authentication; a password is sent over TLS
+    only.
 
     Raises:
         BrokerError: a secret is not where the plan says, or a file of certificates cannot be used.

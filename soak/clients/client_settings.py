@@ -1,4 +1,8 @@
-"""Checks of client settings: names that a client knows, and secrets that a plan only refers to."""
+"""Checks of client settings: names that a client knows, and secrets that a plan only refers to.
+
+`${env:NAME}` is an environment variable, `${file:PATH}` the text of a file without line breaks at its end,
+`${credential:NAME}` a file of that name in the folder that systemd gives a service.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +16,6 @@ from soak.core.errors import BrokerError, SettingError
 from soak.core.plugins import close_to
 
 _LIBRDKAFKA = Path(__file__).parent / "librdkafka.names"
-
-
-@cache
-def librdkafka_settings() -> frozenset[str]:
-    """Return the names of librdkafka's settings, producer's and consumer's."""
-    lines = _LIBRDKAFKA.read_text(encoding="utf-8").splitlines()
-    return frozenset(line.split()[0] for line in lines if not line.startswith("#"))
-
-
-def refuse_unknown(
-    where: str, names: Iterable[str], known: Iterable[str], *, who: str = "the client"
-) -> None:
-    """Raise `SettingError` about the first name that is not known, with the nearest that is.
-
-    `where` is the key of the plug-in's section that holds the settings, such as `producer`.
-    """
-    everything = sorted(known)
-    for name in names:
-        if name not in everything:
-            hint = close_to(name, everything)
-            raise SettingError((where, name), f"{who} has no such setting{hint}")
-
-
-# --- Secrets stand nowhere in a plan: it names where they are, and they are read when a client is made.
-# `${env:NAME}` is an environment variable, `${file:PATH}` a file's text without line breaks at its end,
-# `${credential:NAME}` a file of that name in the folder that systemd gives a service.
 
 LIBRDKAFKA_SECRETS = (
     "sasl.password",
@@ -57,52 +35,75 @@ _PARAMETER = re.compile(r"token|key|pass|pwd|secret|auth|sig|credential", re.IGN
 SECRET_HELP = "write ${env:NAME}, ${file:PATH} or ${credential:NAME} instead"  # noqa: S105  # a hint, no secret
 
 
+@cache
+def librdkafka_settings() -> frozenset[str]:
+    """Return the names of librdkafka's settings of producers and consumers."""
+    lines = _LIBRDKAFKA.read_text(encoding="utf-8").splitlines()
+    return frozenset(line.split()[0] for line in lines if not line.startswith("#"))
+
+
+def refuse_unknown(
+    section: str, names: Iterable[str], known: Iterable[str], *, who: str = "the client"
+) -> None:
+    """Refuse unknown settings in a section of a plug-in, such as `producer`.
+
+    Raises:
+        SettingError: a name is unknown; the message has the nearest known one.
+    """
+    known_names = sorted(known)
+    for name in names:
+        if name not in known_names:
+            hint = close_to(name, known_names)
+            raise SettingError((section, name), f"{who} has no such setting{hint}")
+
+
 def is_secret_reference(text: str) -> bool:
-    """True when the text says where a secret is, and is none itself."""
+    """Return whether a text refers to a secret instead of holding one."""
     return _REFERENCE.fullmatch(text) is not None
 
 
 def refuse_literal_secrets(
-    where: str, settings: Mapping[str, str], secret: Collection[str]
+    section: str, settings: Mapping[str, str], secrets: Collection[str]
 ) -> None:
-    """Raise `SettingError` when one of the secret settings holds anything but a reference.
+    """Refuse secrets in a section of a plug-in, such as `common`; `secrets` are the names of such settings.
 
-    `where` is the key of the plug-in's section that holds the settings, such as `common`.
+    Raises:
+        SettingError: one holds anything but a reference, or a URL has a password.
     """
-    for name in secret:
+    for name in secrets:
         text = settings.get(name, "")
         if text and not _REFERENCE.fullmatch(text):
-            raise SettingError((where, name), f"a secret must not stand in a plan: {SECRET_HELP}")
+            raise SettingError((section, name), f"a secret must not stand in a plan: {SECRET_HELP}")
     for name, text in settings.items():
         if is_secret_in_url(name, text):
-            raise SettingError((where, name), "holds a password, which must not stand in a plan")
+            raise SettingError((section, name), "holds a password, which must not stand in a plan")
 
 
 def refuse_secrets_in_addresses(where: str, addresses: Iterable[str]) -> None:
-    """Raise `ValueError` when an address names a user or a password, or in its query a secret."""
+    """Raise `ValueError` if an address has a user, a password, or a secret in its query."""
     for one in addresses:
         if is_secret_in_address(one):
             raise ValueError(f"{where} holds a password, which must not stand in a plan")
 
 
 def is_secret_in_url(name: str, text: str) -> bool:
-    """True when a setting is a URL, and no reference to one, that names a secret."""
+    """Return whether a setting is a URL with a secret, and not a reference to one."""
     return name.endswith(".url") and not is_secret_reference(text) and is_secret_in_address(text)
 
 
 def is_secret_in_address(address: str) -> bool:
-    """True when an address names a user or a password, or in its query a secret."""
+    """Return whether an address has a user, a password, or a secret in its query."""
     return "@" in address or is_secret_in_query(address)
 
 
 def is_secret_in_query(url: str) -> bool:
-    """True when the query of a URL has a parameter that is named as a secret is."""
+    """Return whether the query of a URL has a parameter with the name of a secret."""
     _, _, query = url.partition("?")
     return any(_PARAMETER.search(one.partition("=")[0]) for one in re.split("[&;]", query))
 
 
 def resolve_secrets(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings with every reference replaced by what it names.
+    """Return the settings with every reference replaced by the secret.
 
     Raises:
         BrokerError: there is no such variable or file; the message names the setting, never a secret.

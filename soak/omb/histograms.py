@@ -87,7 +87,7 @@ class HistogramCells:
 
 
 class MergedHistogram:
-    """Adds encoded histograms; of values above their range (1 h) only the number and the exact maximum are known."""
+    """Adds encoded histograms; of values above 1 h only the number and the exact maximum are known."""
 
     def __init__(self, cells: HistogramCells) -> None:
         self._cells = cells

@@ -88,7 +88,7 @@ def parse_properties(source: SourceFile, key: str) -> dict[str, str]:
 
 
 def convert_section(source: SourceFile, key: str, draft: Draft) -> dict[str, str]:
-    """Return the settings under a key of a driver file as librdkafka accepts them, with notes on the others."""
+    """Return the settings under a key of a driver file as librdkafka accepts them."""
     found: dict[str, str] = {}
     for name, value in parse_properties(source, key).items():
         if name == _JAAS:
@@ -123,7 +123,7 @@ def with_defaults(
 
 
 def _cannot_be_idempotent(producer: Mapping[str, str]) -> bool:
-    """Return whether Java's client is not idempotent by default, for its acks, retries or requests in flight."""
+    """Return whether acks, retries or requests in flight keep Java's client from being idempotent."""
     acks = producer.get("acks", producer.get("request.required.acks", "all"))
     in_flight = _parse_whole(producer.get("max.in.flight.requests.per.connection", ""))
     return (

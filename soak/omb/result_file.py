@@ -1,7 +1,8 @@
 """Read and write result files of the benchmark: the dialect is recognised by the keys of the file.
 
-Files carry no times, so the ends of samples are rebuilt, with a remark. HdrHistogram gives 0 for mean, percentiles
-and maximum of an empty sample, so that an outage looks perfect: these zeros become missing values.
+Files carry no times, so the ends of samples are rebuilt, with a remark. HdrHistogram gives 0 for mean,
+percentiles and maximum of an empty sample, so that an outage looks perfect: these zeros become missing
+values.
 """
 
 from __future__ import annotations

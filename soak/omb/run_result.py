@@ -1,8 +1,8 @@
 """A run of soakd as a benchmark result with samples of 10 s, and as an HdrHistogram interval log.
 
-Quantiles of seconds cannot be merged; their histograms are added exactly. Publish latency counts from the actual
-send, as in the benchmark, and the delay of that is a latency of its own. End-to-end latency counts from the intended
-time: that from the send is not recorded.
+Quantiles of seconds cannot be merged; their histograms are added exactly. Publish latency counts from the
+actual send, as in the benchmark, and the delay of that is a latency of its own. End-to-end latency counts
+from the intended time: that from the send is not recorded.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def plan_facts(plan: Plan, rate: Fraction) -> dict[str, str | int | float]:
 class RunBacklog:
     """The backlog of each subscription, from the seconds of a run in order: some may read while others pause.
 
-    A subscription that receives nothing does not see new messages: acknowledged ones are added to its backlog.
+    A subscription that receives nothing does not see new messages: acknowledged ones are added to its
+    backlog.
     """
 
     def __init__(self, consumers: Consumers, reader: RecordReader) -> None:
@@ -316,10 +317,10 @@ def _moment(wall_ns: int) -> str:
 
 
 def interval_log(start_wall_ns: int, seconds: Iterable[Second]) -> Iterator[str]:
-    """Yield the lines of the log with their newlines; times count from the start of the run, values are in us.
+    """Yield the lines of the log with newlines; times count from the start of the run, values are in us.
 
-    The sources of a second are added up; a second without values has no line. Latencies above the hour of a
-    histogram are in none: a comment has their number, and the maximum is the exact one.
+    The sources of a second are added up; a second without values has no line. Latencies above the hour of
+    a histogram are in none: a comment has their number, and the maximum is the exact one.
     """
     reader = RecordReader()
     start_seconds = start_wall_ns / SECOND_NS

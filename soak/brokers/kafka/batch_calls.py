@@ -1,9 +1,9 @@
 """Batched calls of librdkafka that its Python binding lacks: one call for many messages.
 
-They are made on the library that confluent-kafka has loaded, and on the handle of a client that it created:
-settings, security and rare requests stay with the binding. The handle is read from the memory of the binding's
-object, so `load_library` first checks that this version was verified, then that a handle found so gives the right
-answers. Otherwise the public API serves, slower (docs/adr/0006).
+They are made on the library that confluent-kafka has loaded, and on the handle of a client that it
+created: settings, security and rare requests stay with the binding. The handle is read from the memory of
+the binding's object, so `load_library` first checks that this version was verified, then that a handle
+found so gives the right answers. Otherwise the public API serves, slower (docs/adr/0006).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ _CALLS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The same calls twice: `quick` holds the interpreter's lock, for calls that neither wait nor work long."""
+    """The same calls twice: `quick` holds the interpreter's lock, for calls that return at once."""
 
     quick: ctypes.PyDLL
     long: ctypes.CDLL
@@ -399,7 +399,7 @@ class BatchProducer:
         return taken
 
     def _raise_errors(self, table: NDArray[np.void]) -> None:
-        """Raise the client's error about a message, unless its queue was full, which refuses the remainder."""
+        """Raise the client's error about a message, unless its queue was full."""
         others = table["err"][(table["err"] != 0) & (table["err"] != _QUEUE_FULL)]
         if others.size:
             text = self._library.quick.rd_kafka_err2str(int(others[0])).decode()

@@ -1,7 +1,7 @@
 """The `broker: kafka:` section of a plan, and the producer settings that soakd adds to it.
 
-Source: librdkafka accepts `all` in capitals too, and any number from -1 to 1000; a broker rejects any number
-of acknowledgements other than -1, 0 and 1 (Kafka's protocol, Produce).
+Source: librdkafka accepts `all` in capitals too, and any number from -1 to 1000; a broker rejects any
+number of acknowledgements other than -1, 0 and 1 (Kafka's protocol, Produce).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a Kafka topic retains, and how many bytes a message takes in its log.
 
-Sources: the record batch, format 2 (KIP-98). How many messages share a batch is an estimate for a client that
-waits for `linger.ms` and no longer: a broker that answers slowly gets larger batches.
+Sources: the record batch, format 2 (KIP-98). How many messages share a batch is an estimate for a client
+that waits for `linger.ms` and no longer: a broker that answers slowly gets larger batches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNCOMPRESSED = ("", "none", "uncompressed")
 def stored_in_batches(
     load: Load, partitions: int, producer: Mapping[str, str], compression: str = ""
 ) -> Stored:
-    """Return the bytes of a message in the log; `compression` is the cluster's, "" where the producer's stays."""
+    """Return the bytes of a message in the log; `compression` is the cluster's, "" for the producer's."""
     size = load.mean_size
     together = messages_per_batch(load, partitions, producer)
     body = record_bytes(round(size), 0 if load.keys.kind == "none" else _KEY_BYTES)
@@ -91,7 +91,7 @@ _BROKER_NAMES: Mapping[str, tuple[tuple[str, int], ...]] = {
     "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
     "check": (("log.retention.check.interval.ms", 1),),
 }
-"""By the name that topics have for a setting: the names that brokers have, with their unit; the first counts."""
+"""By the name of a topic's setting: the names of brokers for it, with their unit; the first counts."""
 
 _TIERED = (
     ("remote.storage.enable", "local.retention.bytes", "local.retention.ms"),  # KIP-405

@@ -1,7 +1,8 @@
 """Pulsar through its C++ client and its admin interface. Open `broker` first.
 
-`producer`, `consumer` and `partition_log` send, receive and locate messages; `durability` and `retention` read
-what a cluster guarantees and how long it retains messages. Only the plug-in loader imports this package.
+`producer`, `consumer` and `partition_log` send, receive and locate messages; `durability` and `retention`
+read what a cluster guarantees and how long it retains messages. Only the plug-in loader imports this
+package.
 """
 
 from soak.brokers.pulsar.broker import PulsarBroker, connect

@@ -28,7 +28,7 @@ CLIENT_LOG = logging.getLogger("soak.brokers.pulsar.client")
 SECRETS = ("token",)
 """Settings that a plan may name only by reference."""
 LINES_PER_SECOND = 10
-"""While a broker is down the client logs several lines for each partition and attempt; the excess is counted."""
+"""While a broker is down the client logs several lines for each partition and attempt."""
 
 _BATCHES = {"batching_enabled": "true", "batching_max_publish_delay_ms": "1"}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

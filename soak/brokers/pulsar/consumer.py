@@ -29,8 +29,8 @@ from soak.core.units import SECOND_NS
 LOG = logging.getLogger("soak.brokers.pulsar")
 
 SHALLOW = 100
-"""Up to so many waiting messages are received one by one; for more, whole batches are cheaper, and the time that
-they wait does not matter."""
+"""Up to so many waiting messages are received one by one; for more, whole batches are cheaper, and the time
+that they wait does not matter."""
 
 _READY_NS = 30_000  # a message that waits takes less than this to receive and read
 _COLLECT_NS = SECOND_NS // 5
@@ -46,8 +46,9 @@ _RECEIPT = struct.Struct("=5q")
 class PulsarConsumer:
     """One client; `subscribed` is its consumer of all these partitions.
 
-    Messages that a broker delivers again after a reconnect are dropped: their offsets are known. The consumer
-    acknowledges two seconds late, so that messages that a killed daemon had not recorded are delivered again.
+    Messages that a broker delivers again after a reconnect are dropped: their offsets are known. The
+    consumer acknowledges two seconds late, so that messages that a killed daemon had not recorded are
+    delivered again.
     """
 
     def __init__(

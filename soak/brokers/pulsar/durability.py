@@ -1,9 +1,9 @@
 """How safe an acknowledged message is on Pulsar: quorums of the topic, journals of the bookies.
 
-Sources: Pulsar's documentation of persistence policies (a topic's, else its namespace's, else the broker's; a
-broker acknowledges when the acknowledgement quorum of bookies has answered) and BookKeeper's
-ServerConfiguration: a bookie answers after its journal is on disk when journalWriteData and journalSyncData are
-on, as both are by default.
+Sources: Pulsar's documentation of persistence policies (a topic's, else its namespace's, else the
+broker's; a broker acknowledges when the acknowledgement quorum of bookies has answered) and BookKeeper's
+ServerConfiguration: a bookie answers after its journal is on disk when journalWriteData and
+journalSyncData are on, as both are by default.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The log of a Pulsar partition: message ids as rising offsets, ledgers and entries, lag.
 
-An offset holds ledger, entry and place in the batch. The ledger comes first, so that a run of offsets can be cut
-where a ledger ends, which is what retention deletes. The admin interface is polled apart from the load.
+An offset holds ledger, entry and place in the batch. The ledger comes first, so that a run of offsets can
+be cut where a ledger ends, which is what retention deletes. The admin interface is polled apart from the
+load.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ def log_of(stats: Any) -> PartitionLog:  # noqa: ANN401  # what the cluster says
 class LogWatcher:
     """Keeps the newest answer about every partition, polled by a thread of its own.
 
-    `kept_from` is the offset, by partition, from which a subscription keeps unread messages, so that retention
-    cannot have deleted them: a ledger that is missing all the same was lost.
+    `kept_from` is the offset, by partition, from which a subscription keeps unread messages, so that
+    retention cannot have deleted them: a ledger that is missing all the same was lost.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class LogWatcher:
         return sum(logs[at].entries_from(position) for at, position in positions.items())
 
     def bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return the offset below which retention may have deleted, and the next one to be written, as of now.
+        """Return the offset below which retention may have deleted, and the next one, as of now.
 
         Raises:
             BrokerError: the cluster did not answer for all of them in time.
@@ -235,8 +236,8 @@ def stats_of(admin: Admin, topics: Topics) -> Iterator[tuple[int, Mapping[str, A
 def kept_from(admin: Admin, topics: Topics, subscription: str) -> dict[int, int]:
     """Return the offset from which a subscription keeps unread messages, by partition.
 
-    An existing subscription keeps all of them, a new one those that the log holds now. Partitions whose topic
-    has a limit that makes subscriptions skip messages are left out.
+    An existing subscription keeps all of them, a new one those that the log holds now. Partitions whose
+    topic has a limit that makes subscriptions skip messages are left out.
 
     Raises:
         BrokerError: the cluster did not answer in time.

@@ -106,7 +106,7 @@ class PulsarProducer:
 
 
 class SendReports:
-    """Reports recorded by the client's thread. `note` is a closure over one append: it runs for every message."""
+    """Reports recorded by the client's thread; `note` runs for every message, as one append."""
 
     def __init__(self, mono_ns: Callable[[], int]) -> None:
         self.refused = -1  # the token of the last message for which there was no room
