@@ -190,7 +190,7 @@ def probe_into(
     with file_lock(_make_run_folder(folder) / "run.lock", "this run folder"):
         run = _enter_run(folder, plan, run, is_joining=is_joining)
         print(f"probing into {folder.path}, run {run.id}; SIGTERM ends it", flush=True)
-        with _shipping(folder, plan, ship_options, clock) as beside:
+        with ship_sidecar(folder, plan, ship_options, clock) as beside:
             code = RESTART_CODE
             while code == RESTART_CODE and not stop.is_set():  # after a suspend: a new incarnation
                 code = daemon.run(folder.path, stop, clock, beside.poll if beside else lambda: None)
@@ -244,7 +244,7 @@ def _enter_run(folder: RunFolder, plan: ProbePlan, run: Run, *, is_joining: bool
 
 
 @contextlib.contextmanager
-def _shipping(
+def ship_sidecar(
     folder: RunFolder, plan: ProbePlan, options: Sequence[str], clock: Clock
 ) -> Iterator[Sidecar | None]:
     """Have the records shipped meanwhile, in a process of its own, if the plan says where to."""

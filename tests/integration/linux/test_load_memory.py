@@ -18,18 +18,13 @@ from numpy.typing import NDArray
 from soak.core import header
 from soak.core.plan import text
 from soak.core.plan.phases import decision_line
-from soak.core.ports import EARLIEST, Acks, Batch, Outgoing, Topics
+from soak.core.ports import Acks, Batch, Outgoing
 from soak.core.units import SECOND_NS
-from soak.load.consumer.interval import ConsumerInterval
 from soak.load.consumer.loop import BATCH_MESSAGES, ConsumerLoop
-from soak.load.consumer.sequence_tracker import SequenceTracker
-from soak.load.leaders import Leaders
-from soak.load.producer.interval import ProducerInterval
 from soak.load.producer.loop import ProducerLoop
-from soak.load.producer.messages import Messages
-from soak.runtime.context import Context, topics_of
-from tests.support.daemon_context import context_of
-from tests.support.fakes import FakeBell, FakeBroker, FakeClock
+from soak.runtime.context import Context
+from tests.support.fakes import FakeBroker, FakeClock
+from tests.support.load_loops import consumer_loop, context_of, producer_loop
 
 pytestmark = [pytest.mark.memory, pytest.mark.timeout(1800)]
 
@@ -65,7 +60,7 @@ class Memory:
 
 
 class Acknowledger:
-    """A client that takes everything and has acknowledged it by the next question; all in numpy."""
+    """A client that accepts all messages and acknowledges them on the next call; all in numpy."""
 
     refused_by_partition = False
 
@@ -142,25 +137,17 @@ def context(folder: Path, clock: FakeClock, role: str, rate: str) -> Context:
 
 
 def produce_loop(folder: Path, clock: FakeClock, rate: str) -> ProducerLoop:
+    broker = FakeBroker((1, 2, 3))
     found = context(folder, clock, "produce.0", rate)
-    broker, topics = FakeBroker((1, 2, 3)), topics_of(found.plan)
-    messages = Messages(found.plan.load, topics, [5], 1, 9, broker)
-    second = ProducerInterval([5], 1, topics.total)
-    leaders = Leaders(broker, topics)
-    return ProducerLoop(
-        found, 0, [Acknowledger(clock)], messages, second, leaders, clock, FakeBell(clock)
-    )
+    return producer_loop(found, [Acknowledger(clock)], clock, broker=broker)
 
 
 def consume_loop(folder: Path, clock: FakeClock, log: Log) -> ConsumerLoop:
     found = context(folder, clock, "consume.0", "1/s")
-    leaders = Leaders(FakeBroker((1, 2, 3)), Topics(("soak-x",), PARTITIONS))
-    second = ConsumerInterval(9, leaders, is_behind=False)
-    received = SequenceTracker(dict.fromkeys(range(PARTITIONS), EARLIEST))
-    return ConsumerLoop(found, log, received, second, clock)
+    return consumer_loop(found, log, clock, partitions=range(PARTITIONS))
 
 
-def test_ten_million_messages_leave_nothing_in_the_producer(tmp_path: Path) -> None:
+def test_the_producers_memory_does_not_grow_with_ten_million_messages(tmp_path: Path) -> None:
     clock, memory = FakeClock(), Memory()
     loop = produce_loop(tmp_path, clock, "100k/s")
     for k in range(MESSAGES // 100_000):
@@ -171,7 +158,7 @@ def test_ten_million_messages_leave_nothing_in_the_producer(tmp_path: Path) -> N
     memory.judge()
 
 
-def test_ten_million_messages_leave_nothing_in_the_consumer(tmp_path: Path) -> None:
+def test_the_consumers_memory_does_not_grow_with_ten_million_messages(tmp_path: Path) -> None:
     clock, memory = FakeClock(), Memory()
     log = Log(clock, seconds=0.04)
     loop = consume_loop(tmp_path, clock, log)
@@ -183,8 +170,8 @@ def test_ten_million_messages_leave_nothing_in_the_consumer(tmp_path: Path) -> N
     memory.judge()
 
 
-def test_a_week_leaves_nothing_in_the_producer(tmp_path: Path) -> None:
-    """At a message every ten seconds; the second in which it is due is lived through, the rest are gaps."""
+def test_the_producers_memory_does_not_grow_in_a_week(tmp_path: Path) -> None:
+    """One message every ten seconds; the seconds between are gaps."""
     clock, memory = FakeClock(), Memory()
     loop = produce_loop(tmp_path, clock, "0.1/s")
     for number in range(WEEK_SECONDS // WEEK_STEP):
@@ -198,8 +185,8 @@ def test_a_week_leaves_nothing_in_the_producer(tmp_path: Path) -> None:
     memory.judge()
 
 
-def test_a_week_leaves_nothing_in_the_consumer(tmp_path: Path) -> None:
-    """A batch every ten seconds."""
+def test_the_consumers_memory_does_not_grow_in_a_week(tmp_path: Path) -> None:
+    """One batch every ten seconds."""
     clock, memory = FakeClock(), Memory()
     log = Log(clock, seconds=WEEK_STEP)
     loop = consume_loop(tmp_path, clock, log)

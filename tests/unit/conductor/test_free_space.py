@@ -1,4 +1,4 @@
-"""No run fills a drive up: none begins that would, and a running one sees how a broker's fills."""
+"""Free space on brokers' drives: checked before a run and watched during it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ free_space_floor: FLOOR
 
 
 @pytest.mark.parametrize(("floor", "full"), [("1MiB", "/proc"), ("1000000TiB", "below")])
-def test_a_drive_below_the_floor_is_refused_with_its_folder(
+def test_the_check_refuses_a_drive_with_too_little_space(
     tmp_path: Path, floor: str, full: str
 ) -> None:
-    """There is never space below /proc, and nowhere as much as the other floor."""
+    """/proc never has free space, and no drive has as much as the other floor."""
     plan_file = plan_text.load(PLAN.replace("FLOOR", floor), "p.yaml")
     place = str(tmp_path) if full == "below" else full
 
@@ -31,31 +31,31 @@ def test_a_drive_below_the_floor_is_refused_with_its_folder(
         check_host(plan_file, tmp_path)
 
 
-def test_each_drive_is_followed_and_one_that_hangs_holds_up_nobody() -> None:
-    """What it said last stands; a folder that is not on this host says nothing."""
-    looked, forever = threading.Event(), threading.Event()
+def test_each_drive_is_read_and_one_that_hangs_does_not_block_the_others() -> None:
+    """The last known value counts; a folder that does not exist has none."""
+    was_read, forever = threading.Event(), threading.Event()
     sizes = iter([700, 23])
 
-    def look(directory: str) -> int:
+    def read(directory: str) -> int:
         if directory == "/gone":
             raise FileNotFoundError(directory)
         if directory == "/hangs":
             forever.wait(60)
-        left = next(sizes, None)
-        if left is None:
-            looked.set()
+        size = next(sizes, None)
+        if size is None:
+            was_read.set()
             return 23
-        return left
+        return size
 
-    with FreeSpace(["/hangs", "/gone", "/full"], look, every_seconds=0.0) as space:
-        assert looked.wait(60)
+    with FreeSpace(["/hangs", "/gone", "/full"], read, every_seconds=0.0) as space:
+        assert was_read.wait(60)
         seen = space.free_bytes()
     forever.set()
 
     assert seen == {"/full": 23}
 
 
-def test_the_drives_of_a_lab_are_there_to_be_filled() -> None:
+def test_the_drives_of_a_lab_may_be_filled() -> None:
     text = PLAN.replace("{bootstrap_servers: '127.0.0.1:9'}", "{}").replace("FLOOR", "1MiB")
     cluster, lab = (plan_text.load(text + more, "p").plan for more in ("", "lab: {}\n"))
 

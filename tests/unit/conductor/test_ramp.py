@@ -1,3 +1,5 @@
+"""The search for the highest sustained rate."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -45,19 +47,19 @@ phases:
 
 @dataclass
 class Cluster:
-    """Follows at most `capacity` a second; above it sends are missed as a bounded backlog would be."""
+    """Accepts at most `capacity` messages a second."""
 
     capacity: float
 
     def second(self, rate: float) -> LoadInterval:
-        taken = min(rate, self.capacity)
+        accepted = min(rate, self.capacity)
         is_over = rate > self.capacity
         return replace(
             GOOD,
-            sent=taken,
-            acked=taken,
+            sent=accepted,
+            acked=accepted,
             in_flight=1.0 if rate else 0.0,
-            received={0: taken},
+            received={0: accepted},
             schedule_lag=rate / self.capacity if is_over else 0.0,
         )
 
@@ -65,7 +67,7 @@ class Cluster:
 def _search(plan: Plan, cluster: Cluster, restart_every: int = 10**9) -> Phases:
     """Run the ramp against a cluster; decisions are written and read as in a run.
 
-    The file is read anew at each decision, and every so many seconds, by a conductor that knows nothing else.
+    The file is read again at each decision, and every `restart_every` seconds, as by a restarted conductor.
     """
     text = "".join(one.to_line() for one in planned_phases(plan.phases).decisions)
     phases = parse_phases(text)
@@ -110,7 +112,7 @@ def test_the_search_finds_a_known_capacity_within_its_precision(
 
 
 @given(capacity=st.floats(0.001, 999))
-def test_a_cluster_slower_than_the_first_rate_is_found_below_it(capacity: float) -> None:
+def test_a_capacity_below_the_first_rate_is_found(capacity: float) -> None:
     bounds = Bounds()
     while (rate := next_rate(Ramp(), bounds)) is not None:
         bounds = bounds.after(rate, Outcome(rate <= capacity, "too much"))
@@ -122,7 +124,7 @@ def test_a_cluster_slower_than_the_first_rate_is_found_below_it(capacity: float)
         assert bounds.sustained is None
 
 
-def test_a_cluster_that_follows_everything_is_asked_for_the_most_and_no_more() -> None:
+def test_the_search_stops_at_the_maximum_rate() -> None:
     bounds, tried = Bounds(), []
     while (rate := next_rate(Ramp(max_rate=Fraction(6000)), bounds)) is not None:
         tried.append(int(rate))
@@ -144,8 +146,8 @@ def test_rates_can_be_written_exactly(high: Fraction, precision: float, growth: 
             assert parse_phases(line).decisions[0].rate == rate
 
 
-def test_a_ramp_ends_in_a_soak_that_says_what_was_found() -> None:
-    """Capacity 7,777/s: found within 5 %; the soak has half of it, and all that follows is decided too."""
+def test_a_ramp_ends_in_a_soak_with_its_result() -> None:
+    """Capacity 7,777/s, found within 5 %; the soak runs at half of it, and all that follows is decided."""
     plan = _plan(soak_share=0.5)
 
     phases = _search(plan, Cluster(7777.0))
@@ -160,7 +162,7 @@ def test_a_ramp_ends_in_a_soak_that_says_what_was_found() -> None:
     assert phases.after(soak.from_k)[0].from_k == soak.from_k + 60
 
 
-def test_a_conductor_that_starts_anew_at_any_second_decides_the_same() -> None:
+def test_a_conductor_that_restarts_every_second_decides_the_same() -> None:
     assert _search(_plan(), Cluster(7777.0), 1) == _search(_plan(), Cluster(7777.0))
 
 
@@ -170,15 +172,15 @@ def test_without_a_share_the_soak_keeps_the_rate_of_the_plan() -> None:
     assert next(one.rate for one in phases.decisions if one.phase == "soak") is None
 
 
-def test_after_a_rate_that_was_too_high_the_cluster_rests() -> None:
+def test_after_a_refused_rate_the_cluster_rests() -> None:
     phases = _search(_plan(), Cluster(3000.0))
 
     rates = [(int(one.rate or 0), one.part) for one in phases.decisions if one.phase == "ramp"]
     assert rates[:4] == [(1000, ""), (2000, ""), (4000, ""), (0, "rest")]
 
 
-def test_a_refused_rate_is_tried_once_more_unless_sends_were_missed() -> None:
-    """What another process on the machine did to one step must not end the search."""
+def test_a_refused_rate_is_tried_once_more() -> None:
+    """Another process on the machine may have disturbed one step."""
     plan, step = _plan(), Decision("ramp", 10, rate=Fraction(1000))
     slow, calm = replace(GOOD, publish_p99=3.0), replace(GOOD, sent=0, acked=0, lag={0: 0.0})
 
@@ -193,7 +195,7 @@ def test_a_refused_rate_is_tried_once_more_unless_sends_were_missed() -> None:
     assert (bad.part, bad.fields["refused"]) == ("rest", "1k/s")
 
 
-def test_with_nothing_sustained_there_is_no_share_to_soak_with() -> None:
+def test_without_a_sustained_rate_the_run_ends() -> None:
     phases = _search(_plan(soak_share=0.5), Cluster(1.0))
 
     last = phases.decisions[-1]
@@ -216,7 +218,7 @@ def test_a_step_with_too_few_records_is_tried_again() -> None:
     assert (third.part, third.fields["refused"]) == ("rest", "1k/s")
 
 
-def test_the_first_seconds_of_a_rate_are_not_judged_and_its_last_is_waited_for() -> None:
+def test_the_first_seconds_of_a_rate_do_not_count_and_the_last_one_must_be_recorded() -> None:
     plan, current = _plan(), Decision("ramp", 10, rate=Fraction(1000))
 
     def at(k: int) -> LoadInterval:
@@ -228,7 +230,7 @@ def test_the_first_seconds_of_a_rate_are_not_judged_and_its_last_is_waited_for()
     assert ramp.decide(plan, current, 26, 31, at)[0].rate == 2000
 
 
-def test_missed_sends_end_a_step_at_once() -> None:
+def test_skipped_sends_end_a_step_at_once() -> None:
     plan, current = _plan(), Decision("ramp", 10, rate=Fraction(1000))
 
     (found,) = ramp.decide(plan, current, 17, 22, lambda _: replace(GOOD, skipped=1.0))
@@ -271,13 +273,13 @@ def test_each_reason_alone_refuses_a_rate(change: Change, why: str) -> None:
         lambda at: LoadInterval() if at < 7 else GOOD,
     ],
 )
-def test_what_does_not_last_or_grow_refuses_nothing(change: Change) -> None:
+def test_short_disturbances_do_not_refuse_a_rate(change: Change) -> None:
     found = judge_rate([change(at) for at in range(36)], Fraction(1000), SECOND_NS, 1, 1)
 
     assert found.is_sustained is True
 
 
-def test_a_decision_ends_what_was_to_come() -> None:
+def test_a_decision_replaces_later_ones() -> None:
     known = (Decision("warm-up", 0), Decision("soak", 10), Decision("drain", 90))
 
     found = apply_decisions(known, (Decision("catch-up", 20, part="build"), Decision("soak", 30)))

@@ -1,4 +1,4 @@
-"""Many small batches as one lot: each message keeps the time when it came."""
+"""Merging and splitting batches."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ def batch(heads: Heads, at_ns: int, came_ns: list[int] | None = None) -> Batch:
     return Batch(heads, numbers, numbers, at_ns, wall_ns, came_mono_ns=came)
 
 
-def test_each_message_has_the_time_when_it_came() -> None:
-    """One batch that came at once, one that was collected over a while."""
-    lot = merge_batches([batch([b"a", b"b"], 7), batch([b"c", b"d", b"e"], 30, [11, 11, 29])])
+def test_each_message_keeps_its_arrival_time() -> None:
+    """One batch that arrived at once, and one that was collected over a while."""
+    merged = merge_batches([batch([b"a", b"b"], 7), batch([b"c", b"d", b"e"], 30, [11, 11, 29])])
 
-    assert lot.heads == [b"a", b"b", b"c", b"d", b"e"]
-    assert lot.at_mono_ns.tolist() == [7, 7, 11, 11, 29]
-    assert (lot.at_wall_ns - lot.at_mono_ns).tolist() == [WALL_AHEAD_NS] * 5
+    assert merged.heads == [b"a", b"b", b"c", b"d", b"e"]
+    assert merged.at_mono_ns.tolist() == [7, 7, 11, 11, 29]
+    assert (merged.at_wall_ns - merged.at_mono_ns).tolist() == [WALL_AHEAD_NS] * 5
 
 
-def test_a_batch_is_split_at_an_instant_and_what_is_known_of_all_of_it_goes_with_the_later_part() -> (
-    None
-):
+def test_counts_of_a_whole_batch_go_with_the_later_part() -> None:
     whole = dataclasses.replace(batch([b"a", b"b", b"c"], 30, [11, 19, 20]), redelivered=3)
     before, after = split_batch(whole, 20)
 
@@ -41,7 +39,7 @@ def test_a_batch_is_split_at_an_instant_and_what_is_known_of_all_of_it_goes_with
     assert merge_batches([before, after]).offset.tolist() == [0, 1, 2]
 
 
-def test_a_batch_that_came_at_once_is_split_by_its_one_time() -> None:
+def test_a_batch_that_arrived_at_once_is_not_split() -> None:
     whole = batch([b"a", b"b"], 30)
 
     assert [len(part.heads) for part in split_batch(whole, 30)] == [0, 2]
@@ -52,8 +50,8 @@ def test_heads_in_arrays_stay_one_array() -> None:
     block = header.headers(5, instance=3, epoch=1, boot=9)
     heads = block.view(np.dtype((np.void, header.SIZE)))
 
-    lot = merge_batches([batch(heads[:2], 1), batch(heads[2:], 2)])
+    merged = merge_batches([batch(heads[:2], 1), batch(heads[2:], 2)])
 
-    found, is_ours = header.parse(lot.heads)
+    found, is_ours = header.parse(merged.heads)
     assert is_ours.all()
     assert found.tobytes() == block.tobytes()

@@ -1,4 +1,4 @@
-"""How long a process waited for a processor, as the kernel counts it: the thread that waited longest."""
+"""CPU wait of a process: that of the thread that waited longest, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def waited(tasks: Path, thread: int, waited_ns: int, ran_ns: int = 7) -> None:
     (tasks / str(thread) / "schedstat").write_text(f"{ran_ns} {waited_ns} 3\n")
 
 
-def test_the_thread_that_waited_longest_since_the_last_call_counts(tmp_path: Path) -> None:
-    """Nothing before the second call, and no wait takes longer than the time."""
+def test_the_thread_that_waited_longest_counts(tmp_path: Path) -> None:
+    """NaN before the second call, and at most 1."""
     clock = FakeClock()
     waited(tmp_path, 1, 10 * SECOND_NS)
     waited(tmp_path, 2, 0)
@@ -33,8 +33,8 @@ def test_the_thread_that_waited_longest_since_the_last_call_counts(tmp_path: Pat
     assert found[1:] == [0.25, 1.0, 0.0]
 
 
-def test_a_thread_that_came_later_counts_from_when_it_is_seen(tmp_path: Path) -> None:
-    """It is looked for now and then; one that has ended is let go."""
+def test_a_new_thread_counts_once_it_is_found(tmp_path: Path) -> None:
+    """Threads are scanned now and then; threads that have ended are closed."""
     clock = FakeClock()
     waited(tmp_path, 1, 0)
     meter = CpuWaitMeter(clock, tmp_path)
@@ -52,18 +52,18 @@ def test_a_thread_that_came_later_counts_from_when_it_is_seen(tmp_path: Path) ->
     assert found[10:] == [0.5] * 4
 
 
-def test_a_kernel_that_counts_nothing_gives_nothing(tmp_path: Path) -> None:
-    """It has no such file, no such folder, or noughts in it."""
+def test_a_kernel_that_does_not_count_gives_nan(tmp_path: Path) -> None:
+    """No such file, no such folder, or only zeros."""
     clock = FakeClock()
     (tmp_path / "bare" / "1").mkdir(parents=True)
-    waited(tmp_path / "noughts", 1, 0, ran_ns=0)
-    meters = [CpuWaitMeter(clock, tmp_path / name) for name in ("bare", "noughts", "none")]
+    waited(tmp_path / "zeros", 1, 0, ran_ns=0)
+    meters = [CpuWaitMeter(clock, tmp_path / name) for name in ("bare", "zeros", "none")]
     for _ in range(2):
         clock.advance(1)
         assert all(math.isnan(meter.ratio()) for meter in meters)
 
 
-def test_this_kernel_counts_and_one_descriptor_a_thread_is_open() -> None:
+def test_one_file_descriptor_a_thread_is_open() -> None:
     meter = CpuWaitMeter(SystemClock())
     before = len(list(Path("/proc/self/fd").iterdir()))
     meter.ratio()

@@ -1,4 +1,4 @@
-"""What is out and not yet acknowledged: every report finds its message, in memory bounded by what is out."""
+"""Messages in flight: every report finds its message; memory is bounded by the number in flight."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Rows:
 def test_every_report_finds_its_message(
     rounds: list[tuple[int, int, int, int, Random]],
 ) -> None:
-    """Chunks are added, partly taken back, and settled in any order, however long one stays out."""
+    """Messages are added in chunks, partly removed, and settled in any order, however long one is open."""
     ring = InFlight(capacity=4)
     out: dict[int, int] = {}
     sent_ns: dict[int, int] = {}  # by sequence number
@@ -65,7 +65,7 @@ def test_every_report_finds_its_message(
     assert ring.count == 0
 
 
-def test_one_message_that_hangs_does_not_make_the_ring_grow() -> None:
+def test_one_message_that_stays_open_does_not_make_the_ring_grow() -> None:
     ring = InFlight(capacity=64)
     _round(ring, 0, 1)
     for first in range(1, 10_000, 32):
@@ -75,7 +75,7 @@ def test_one_message_that_hangs_does_not_make_the_ring_grow() -> None:
     assert ring.settle(_acks([0])).sequence.tolist() == [0]
 
 
-def test_the_ring_grows_with_what_is_out() -> None:
+def test_the_ring_grows_with_the_messages_in_flight() -> None:
     ring = InFlight(capacity=4)
     tokens = [token for first in range(0, 99, 3) for token in _round(ring, first, 3)]
 

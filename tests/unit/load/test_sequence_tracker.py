@@ -1,4 +1,4 @@
-"""What a consumer makes of odd offsets: read again, missing, missing while the broker says nothing."""
+"""What a consumer has received: rereads, duplicates, and gaps in the offsets while the broker does not answer."""
 
 from __future__ import annotations
 
@@ -18,132 +18,153 @@ from soak.core.ports import EARLIEST
 from soak.load.consumer.sequence_tracker import SequenceCounts, SequenceTracker, restore_tracker
 from tests.support.fakes import FakeClock, FakeConsumer
 
-LANE = "5.1.0"
+STREAM = "5.1.0"
 COLUMNS = columns_line(())
 
 
 class SilentConsumer(FakeConsumer):
-    """One whose cluster does not say where its logs begin and end."""
+    """A client whose cluster does not answer requests for the bounds of its logs."""
 
     def log_bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         raise BrokerError(f"no bounds of {partitions}")
 
 
-def _note(received: SequenceTracker, rows: Sequence[tuple[int, int]]) -> SequenceCounts:
-    """Let messages (sequence, offset) of one lane arrive in partition 0."""
-    block = header.headers(len(rows), 5, 1, 9)
+SILENT, CLOCK = SilentConsumer([], {}), FakeClock()
+
+
+def add(
+    tracker: SequenceTracker, rows: Sequence[tuple[int, int]], instances: Sequence[int] = (5,)
+) -> SequenceCounts:
+    """Add messages (sequence, offset) of partition 0."""
+    block = header.headers(len(rows), 5, 1, 9).copy()
     block["sequence"] = [sequence for sequence, _ in rows]
+    block["instance"] = np.resize(instances, len(rows))
     offset = np.array([offset for _, offset in rows], dtype=np.int64)
     is_ours = np.ones(len(rows), dtype=np.bool_)
-    return received.add(block, is_ours, np.zeros(len(rows), dtype=np.int64), offset)
+    return tracker.add(block, is_ours, np.zeros(len(rows), dtype=np.int64), offset)
 
 
-def _audited(received: SequenceTracker, *events: Event) -> dict[str, int | None]:
-    """Judge 100 messages that were acknowledged at offsets 0 to 99, and what of them was received."""
+def audited(tracker: SequenceTracker, *events: Event) -> dict[str, int | None]:
+    """Judge 100 messages that were acknowledged at offsets 0 to 99 by what the tracker received."""
     audit = Audit()
-    sent = {LANE: ((0, 99, 0, 99),)}
+    sent = {STREAM: ((0, 99, 0, 99),)}
     audit.add(Record(0, 1, 0, 0, "", (), acknowledged=sent), ())
-    audit.add(Record(1, 1, 0, 0, "", (), received=received.take_spans(), events=events), ())
+    audit.add(Record(1, 1, 0, 0, "", (), received=tracker.take_spans(), events=events), ())
     audit.ended(5, 1)
     return {key: count for key, count in audit.verdict().items() if count}
 
 
-def _hole_of_23() -> SequenceTracker:
-    received = SequenceTracker({0: EARLIEST})
-    _note(received, [(at, at) for at in (*range(50), *range(73, 100))])
-    return received
+def with_gap_of_23() -> SequenceTracker:
+    tracker = SequenceTracker({0: EARLIEST})
+    add(tracker, [(at, at) for at in (*range(50), *range(73, 100))])
+    return tracker
 
 
-SILENT, CLOCK = SilentConsumer([], {}), FakeClock()
+def test_every_instance_number_has_a_stream_of_its_own() -> None:
+    """An instance number is a crc32, so half of them have the highest bit set."""
+    tracker = SequenceTracker({0: EARLIEST})
+
+    add(tracker, [(0, 0), (1, 1)], [2**32 - 1, 2**31])
+
+    assert set(tracker.take_spans()) == {f"{2**32 - 1}.1.0", f"{2**31}.1.0"}
 
 
-def test_what_a_log_that_was_cut_short_gives_again_is_reread_and_no_duplicate() -> None:
-    """The client came back to the log's begin, in the next batch and within one."""
-    received = SequenceTracker({0: EARLIEST})
-    _note(received, [(at, at) for at in range(100)])
+def test_messages_of_a_truncated_log_are_reread_and_not_duplicated() -> None:
+    """The client went back to the start of the log, in the next batch and within one."""
+    tracker = SequenceTracker({0: EARLIEST})
+    add(tracker, [(at, at) for at in range(100)])
 
-    apart = _note(received, [(at, at) for at in range(40, 90)])
-    within = _note(received, [*((at, at) for at in range(100, 120)), (110, 110), (7, 7), (8, 120)])
+    apart = add(tracker, [(at, at) for at in range(40, 90)])
+    within = add(tracker, [*((at, at) for at in range(100, 120)), (110, 110), (7, 7), (8, 120)])
 
     assert (apart.reread, apart.duplicated) == (50, 0)
     assert (within.reread, within.duplicated) == (2, 1)
-    assert received.positions == {0: 121}
+    assert tracker.positions == {0: 121}
 
 
-def test_what_is_read_again_last_in_a_lot_takes_no_position_back() -> None:
-    """What follows has been read as well: it is no duplicate of the cluster's."""
-    received = SequenceTracker({0: EARLIEST})
-    _note(received, [(at, at) for at in (*range(100), *range(40, 60))])
+def test_reread_messages_at_the_end_of_a_batch_do_not_move_the_position_back() -> None:
+    tracker = SequenceTracker({0: EARLIEST})
+    add(tracker, [(at, at) for at in (*range(100), *range(40, 60))])
 
-    counts = _note(received, [(at, at) for at in range(60, 120)])
+    counts = add(tracker, [(at, at) for at in range(60, 120)])
 
     assert (counts.reread, counts.duplicated) == (40, 0)
-    assert received.positions == {0: 120}
+    assert tracker.positions == {0: 120}
 
 
-def test_what_is_new_is_told_in_the_order_of_arrival() -> None:
-    received = SequenceTracker({0: EARLIEST, 1: EARLIEST})
+def test_new_messages_are_marked_in_order_of_arrival() -> None:
+    tracker = SequenceTracker({0: EARLIEST, 1: EARLIEST})
     block = header.headers(6, 5, 1, 9)
     block["sequence"] = [0, 0, 1, 0, 1, 2]
     partition = np.array([1, 0, 1, 1, 0, 1])
     offset = np.array([0, 0, 1, 0, 1, 2])
-    counts = received.add(block, np.ones(6, dtype=np.bool_), partition, offset)
+    counts = tracker.add(block, np.ones(6, dtype=np.bool_), partition, offset)
 
     assert counts.is_new.tolist() == [True, True, True, False, True, True]
 
 
-def test_a_cluster_that_lets_us_wait_is_not_asked_each_second() -> None:
-    """Nothing is read meanwhile: the first question takes 5 s, and the next comes 50 s after its answer."""
+def test_with_sparse_offsets_only_whole_blocks_can_be_expired() -> None:
+    """Blocks of 16: offsets 3 and 9 are in block 0, 37 in block 2, with which the log now begins."""
+    tracker = SequenceTracker({0: EARLIEST}, block_bits=4)
+
+    add(tracker, [(0, 3), (1, 9), (5, 37), (6, 44)])
+    events = tracker.take_events(FakeConsumer([], {0: (32, 48)}), CLOCK)
+
+    assert [dict(event.fields) for event in events] == [
+        {"partition": 0, "from_offset": 10, "to_offset": 32}
+    ]
+
+
+def test_a_slow_cluster_is_not_asked_every_second() -> None:
+    """The request blocks the consumer: it takes 5 s, and the next one follows after 50 s."""
     clock, asked = FakeClock(), list[int]()
 
-    class Slow(FakeConsumer):
+    class SlowConsumer(FakeConsumer):
         def log_bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
             asked.append(clock.mono_ns() // 10**9)
             clock.advance(5.0)
             raise BrokerError(f"no bounds of {partitions}")
 
-    received, consumer = _hole_of_23(), Slow([], {})
-    (told,) = received.take_events(consumer, clock)
+    tracker, consumer = with_gap_of_23(), SlowConsumer([], {})
+    (first,) = tracker.take_events(consumer, clock)
     for at in range(100, 103):
-        _note(received, [(at + 20, at + 20)])
-        told_later = received.take_events(consumer, clock)
+        add(tracker, [(at + 20, at + 20)])
+        later = tracker.take_events(consumer, clock)
         clock.advance(30.0)
 
     assert asked == [0, 65]
-    assert told.kind == "offset_gap"
-    assert told_later == []
+    assert first.kind == "offset_gap"
+    assert later == []
 
 
-def test_a_hole_is_unknown_while_the_broker_does_not_answer() -> None:
-    received = _hole_of_23()
+def test_messages_in_a_gap_are_unknown_while_the_broker_does_not_answer() -> None:
+    tracker = with_gap_of_23()
 
-    (told,) = received.take_events(SILENT, CLOCK)
+    (event,) = tracker.take_events(SILENT, CLOCK)
 
-    assert received.take_events(SILENT, CLOCK) == []
-    assert _audited(received, told) == {"acked": 100, "received": 77, "unknown": 23}
+    assert tracker.take_events(SILENT, CLOCK) == []
+    assert audited(tracker, event) == {"acked": 100, "received": 77, "unknown": 23}
 
 
 @pytest.mark.parametrize(("low", "expired", "lost"), [(0, 0, 23), (60, 10, 13), (90, 23, 0)])
-def test_a_hole_is_lost_or_expired_as_soon_as_the_broker_answers(
+def test_messages_in_a_gap_are_lost_or_expired_once_the_broker_answers(
     low: int, expired: int, lost: int
 ) -> None:
-    received = _hole_of_23()
-    told = received.take_events(SILENT, CLOCK)
+    tracker = with_gap_of_23()
+    events = tracker.take_events(SILENT, CLOCK)
 
-    told += received.take_events(FakeConsumer([], {0: (low, 100)}), CLOCK)
+    events += tracker.take_events(FakeConsumer([], {0: (low, 100)}), CLOCK)
 
-    verdict = _audited(received, *told)
+    verdict = audited(tracker, *events)
     assert verdict.get("unknown", 0) == 0
     assert (verdict.get("expired", 0), verdict.get("lost", 0)) == (expired, lost)
 
 
-def test_a_consumer_that_was_killed_asks_again_about_the_hole_that_it_told_of(
-    tmp_path: Path,
-) -> None:
-    first = _hole_of_23()
+def test_a_restarted_consumer_asks_again_about_a_recorded_gap(tmp_path: Path) -> None:
+    first = with_gap_of_23()
     events = tuple(first.take_events(SILENT, CLOCK))
     record = Record(0, 1, 1, 1, COLUMNS.id, (), received=first.take_spans(), events=events)
-    _journal(tmp_path, encode(COLUMNS) + encode(record))
+    write_journal(tmp_path, encode(COLUMNS) + encode(record))
 
     again, _ = restore_tracker(tmp_path, "consume.0@h", {0: EARLIEST})
     found = again.take_events(FakeConsumer([], {0: (90, 100)}), CLOCK)
@@ -152,15 +173,16 @@ def test_a_consumer_that_was_killed_asks_again_about_the_hole_that_it_told_of(
     assert again.take_events(SILENT, CLOCK) == []
 
 
-def test_a_journal_of_a_newer_version_is_not_taken_for_the_begin_of_a_run(tmp_path: Path) -> None:
+def test_a_journal_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    """It must not be taken for the journal of a run that has just begun."""
     body = b'{"t":"c","version":9,"id":"0","columns":[]}'
-    _journal(tmp_path, b"%s\t%08x\n" % (body, zlib.crc32(body)))
+    write_journal(tmp_path, b"%s\t%08x\n" % (body, zlib.crc32(body)))
 
     with pytest.raises(JournalError, match="journal of version 9"):
         restore_tracker(tmp_path, "consume.0@h", {0: EARLIEST})
 
 
-def _journal(path: Path, raw: bytes) -> None:
+def write_journal(path: Path, raw: bytes) -> None:
     folder = path / "consume.0@h"
     folder.mkdir()
     (folder / "000000.jsonl").write_bytes(raw)

@@ -1,4 +1,4 @@
-"""Where reading begins in a topic that the run did not make."""
+"""Start offsets in topics that the run did not create."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class LogBroker(FakeBroker):
     def __init__(self) -> None:
         super().__init__()
         self.asked: tuple[int, str, set[int]] | None = None
-        self.reader = FakeConsumer([], {0: (7, 23), 1: (0, 0), 2: (0, 1009)})
+        self.client = FakeConsumer([], {0: (7, 23), 1: (0, 0), 2: (0, 1009)})
 
     def consumer(
         self, topics: Topics, subscription: str, positions: Mapping[int, int]
     ) -> FakeConsumer:
         self.asked = topics.total, subscription, set(positions.values())
-        return self.reader
+        return self.client
 
 
 def _plan(topic: str) -> Plan:
     return text.load(f"name: x\nbroker: {{kafka: {{}}}}\ntopic: {{{topic}}}\n", "p").plan
 
 
-def test_reading_begins_where_the_logs_ended_before_the_load(tmp_path: Path) -> None:
-    """Also where nothing was there: what comes before a late consumer is ours."""
+def test_an_existing_topic_is_read_from_its_end_before_the_load(tmp_path: Path) -> None:
+    """Also empty partitions: messages that arrive before a late consumer belong to the run."""
     folder, broker = RunFolder(tmp_path), LogBroker()
     plan = _plan("name: t, partitions: 3, use_existing: true")
 
@@ -47,10 +47,10 @@ def test_reading_begins_where_the_logs_ended_before_the_load(tmp_path: Path) -> 
     assert read_start_offsets(folder, plan, (0, 2)) == {0: 23, 2: 1009}
     assert read_start_offsets(folder, plan, (1,)) == {1: 0}
     assert broker.asked == (3, "begin-x-host", {LATEST})
-    assert broker.reader.closed == "for good"
+    assert broker.client.closed == "for good"
 
 
-def test_a_topic_of_the_run_is_read_from_its_begin(tmp_path: Path) -> None:
+def test_a_topic_of_the_run_is_read_from_its_start(tmp_path: Path) -> None:
     folder, plan = RunFolder(tmp_path), _plan("partitions: 3")
 
     store_start_offsets(folder, RUN, plan, FakeBroker())  # type: ignore[arg-type]  # nothing is asked of it
@@ -59,8 +59,8 @@ def test_a_topic_of_the_run_is_read_from_its_begin(tmp_path: Path) -> None:
     assert not folder.begin.exists()
 
 
-def test_a_run_that_does_not_know_where_reading_begins_is_refused(tmp_path: Path) -> None:
-    """Beginning at the end would call what was acknowledged before lost."""
+def test_without_stored_offsets_a_consumer_does_not_start(tmp_path: Path) -> None:
+    """Starting at the end would count messages acknowledged before as lost."""
     folder, plan = RunFolder(tmp_path), _plan("name: t, partitions: 3, use_existing: true")
 
     with pytest.raises(RunFolderError, match="were not stored"):

@@ -44,7 +44,7 @@ def _due(text: str) -> set[str]:
     ],
 )
 def test_weekdays_are_those_of_cron(weekdays: str, expected: str) -> None:
-    """0 and 7 are Sunday: the library that works them out counts from Monday."""
+    """0 and 7 are Sunday; APScheduler counts from Monday."""
     assert _due(f"0 3 * * {weekdays}") == set(expected.split())
 
 
@@ -60,6 +60,6 @@ def test_weekdays_are_those_of_cron(weekdays: str, expected: str) -> None:
         ("61 3 * * *", "higher than the maximum"),
     ],
 )
-def test_what_cron_does_not_have_or_never_comes_is_refused(text: str, why: str) -> None:
+def test_an_expression_that_is_malformed_or_never_due_is_refused(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         crontab.cron_trigger(text)

@@ -17,15 +17,12 @@ from soak.core.plan import text
 from soak.core.plan.phases import decision_line, planned_phases
 from soak.core.ports import FAILED_OFFSET, Acks, Outgoing, Topics, WakeUp
 from soak.core.units import SECOND_NS
-from soak.load.leaders import Leaders
-from soak.load.producer.interval import ProducerInterval
 from soak.load.producer.loop import REPORT_DELAY_NS, ProducerLoop
-from soak.load.producer.messages import Messages
-from soak.runtime.context import Context, topics_of
+from soak.runtime.context import Context
 from soak.service.signals import WakeupFd
 from soak.store.journal.reader import read_source
-from tests.support.daemon_context import context_of
-from tests.support.fakes import FakeBell, FakeBroker, FakeClock, FakeProducer
+from tests.support.fakes import FakeBell, FakeClock, FakeProducer
+from tests.support.load_loops import context_of, producer_loop
 
 PLAN = """
 name: fake
@@ -87,17 +84,7 @@ def loop_of(
     steps = planned_phases(plan.phases)
     phases = "".join(decision_line(*one) for one in zip(steps.names, steps.from_k, strict=True))
     context = context_of(folder, plan, clock, "produce.0", phases)
-    topics, epoch, broker = topics_of(plan), context.writer.epoch, FakeBroker()
-    loop = ProducerLoop(
-        context,
-        0,
-        [producer],
-        Messages(plan.load, topics, [5], epoch, 9, broker),
-        ProducerInterval([5], epoch, topics.total),
-        Leaders(broker, topics),
-        clock,
-        bell or PromptBell(clock, producer),
-    )
+    loop = producer_loop(context, [producer], clock, wake_up=bell or PromptBell(clock, producer))
     return context, loop
 
 

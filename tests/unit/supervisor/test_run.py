@@ -1,3 +1,5 @@
+"""Starting, restarting and stopping the daemons of a run."""
+
 from __future__ import annotations
 
 import json
@@ -6,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -64,7 +66,7 @@ def make() -> Iterator[list[Supervisor]]:
 
 
 class HastyClock(SystemClock):
-    """Pauses of seconds pass in a moment."""
+    """A clock that runs 20 times as fast."""
 
     def mono_ns(self) -> int:
         return 20 * super().mono_ns()
@@ -89,15 +91,15 @@ def _supervisor(
     )
 
 
-def _until(condition: object) -> None:
-    """Ask until it holds; a bound, not a pace."""
+def _until(condition: Callable[[], object]) -> None:
+    """Wait until the condition holds, up to a limit."""
     deadline = time.monotonic() + LIMIT_SECONDS
-    while not condition():  # type: ignore[operator]  # a function
+    while not condition():
         assert time.monotonic() < deadline, "it never held"
         time.sleep(0.01)
 
 
-def test_what_dies_is_started_again_and_kept_for_the_report(
+def test_a_daemon_that_dies_is_restarted_and_recorded_for_the_report(
     tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
 ) -> None:
     supervisor = _supervisor(
@@ -116,10 +118,10 @@ def test_what_dies_is_started_again_and_kept_for_the_report(
     assert (line["daemon"], line["how"]) == ("waits", "signal SIGKILL")
 
 
-def test_what_hangs_is_killed_and_started_again_as_what_dies(
+def test_a_daemon_that_hangs_is_killed_and_restarted(
     tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
 ) -> None:
-    """It said that it is ready, and then no more; the other one may still take its time to start."""
+    """It was ready and then silent; the other one may still take its time to start."""
     roles = [
         Role(name, (name,), is_measuring=True, silence_ns=SECOND_NS) for name in ("hangs", "waits")
     ]
@@ -138,14 +140,14 @@ def test_what_hangs_is_killed_and_started_again_as_what_dies(
     assert first["hangs"] != second["hangs"]
 
 
-def _reader_and_writer(
+def _producer_and_consumer(
     tmp_path: Path,
     program: tuple[str, str],
-    reader: str,
+    consumer: str,
     watchdog: ChildWatchdog,
     lead_seconds: int = 7,
 ) -> Supervisor:
-    """Return a supervisor of two; `reader` is what the first of them does."""
+    """Return a supervisor of a producer and a consumer; `consumer` is the behaviour of the latter."""
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     return Supervisor(
@@ -153,7 +155,7 @@ def _reader_and_writer(
         watchdog.clock,
         roles=[
             Role("produce.0", ("waits",), is_measuring=True, after="consume."),
-            Role("consume.0", (reader,), is_measuring=True),
+            Role("consume.0", (consumer,), is_measuring=True),
         ],
         on_death=print,
         program=program,
@@ -162,12 +164,12 @@ def _reader_and_writer(
     )
 
 
-def test_who_sends_is_started_once_those_who_read_are_ready(
+def test_producers_start_once_consumers_are_ready(
     tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
 ) -> None:
-    """No time need pass for it, and none does here."""
+    """Without any time having passed."""
     with ChildWatchdog(FakeClock(), LIMIT_SECONDS * SECOND_NS) as watchdog:
-        supervisor = _reader_and_writer(tmp_path, program, "hangs", watchdog)
+        supervisor = _producer_and_consumer(tmp_path, program, "hangs", watchdog)
         make.append(supervisor)
         supervisor.start()
         first = set(supervisor.pids())
@@ -176,16 +178,16 @@ def test_who_sends_is_started_once_those_who_read_are_ready(
     assert first == {"consume.0"}
 
 
-def test_who_sends_does_not_wait_for_ever(
+def test_producers_do_not_wait_for_ever(
     tmp_path: Path,
     program: tuple[str, str],
     make: list[Supervisor],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The reader is up and never says that it is ready: the load begins without it, and the log says so."""
+    """The consumer never says that it is ready: the load begins without it, and the log says so."""
     clock = FakeClock()
     with ChildWatchdog(clock, LIMIT_SECONDS * SECOND_NS) as watchdog:
-        supervisor = _reader_and_writer(tmp_path, program, "waits", watchdog)
+        supervisor = _producer_and_consumer(tmp_path, program, "waits", watchdog)
         make.append(supervisor)
         supervisor.start()
         _until((tmp_path / "run" / "up.waits").exists)
@@ -199,13 +201,13 @@ def test_who_sends_does_not_wait_for_ever(
     assert "started_before_others daemon=produce.0 not_ready=consume.0" in caplog.text
 
 
-def test_a_load_that_came_due_in_a_sleep_is_begun_at_once(
+def test_a_load_that_was_due_during_a_suspend_begins_at_once(
     tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
 ) -> None:
-    """A host that came an hour early was asleep for two, and its reader is not ready."""
+    """A host that was started an hour early was suspended for two, and its consumer is not ready."""
     clock = FakeClock()
     with ChildWatchdog(clock, LIMIT_SECONDS * SECOND_NS) as watchdog:
-        supervisor = _reader_and_writer(tmp_path, program, "waits", watchdog, lead_seconds=3600)
+        supervisor = _producer_and_consumer(tmp_path, program, "waits", watchdog, lead_seconds=3600)
         make.append(supervisor)
         supervisor.start()
         early = set(supervisor.pids())
@@ -215,24 +217,26 @@ def test_a_load_that_came_due_in_a_sleep_is_begun_at_once(
     assert (early, set(supervisor.pids())) == ({"consume.0"}, {"consume.0", "produce.0"})
 
 
-def test_who_sends_waits_for_nobody_once_the_load_has_begun(
+def test_producers_do_not_wait_once_the_load_has_begun(
     tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
 ) -> None:
-    """A run that goes on after a cut: a reader may have days of its journal to read before it is ready."""
+    """As after a restart: a consumer may have to read days of its journal before it is ready."""
     with ChildWatchdog(FakeClock(), LIMIT_SECONDS * SECOND_NS) as watchdog:
-        supervisor = _reader_and_writer(tmp_path, program, "waits", watchdog, lead_seconds=-3600)
+        supervisor = _producer_and_consumer(
+            tmp_path, program, "waits", watchdog, lead_seconds=-3600
+        )
         make.append(supervisor)
         supervisor.start()
 
     assert set(supervisor.pids()) == {"consume.0", "produce.0"}
 
 
-def test_a_run_that_is_stopped_before_its_load_begins_none(
+def test_after_a_stop_no_load_begins(
     tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
 ) -> None:
     clock = FakeClock()
     with ChildWatchdog(clock, LIMIT_SECONDS * SECOND_NS) as watchdog:
-        supervisor = _reader_and_writer(tmp_path, program, "waits", watchdog)
+        supervisor = _producer_and_consumer(tmp_path, program, "waits", watchdog)
         make.append(supervisor)
         supervisor.start()
         _until((tmp_path / "run" / "up.waits").exists)
@@ -243,7 +247,7 @@ def test_a_run_that_is_stopped_before_its_load_begins_none(
     assert supervisor.pids() == {}
 
 
-def test_what_keeps_dying_ends_the_run_with_its_log(
+def test_a_needed_daemon_that_keeps_dying_ends_the_run(
     tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
 ) -> None:
     supervisor = _supervisor(tmp_path, program, deaths, Role("dies", ("dies",), is_measuring=True))
@@ -254,10 +258,10 @@ def test_what_keeps_dying_ends_the_run_with_its_log(
         _until(supervisor.poll)
 
 
-def test_what_cannot_be_started_on_a_drive_that_takes_nothing_is_started_later(
+def test_a_daemon_that_cannot_be_started_is_started_later(
     tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
 ) -> None:
-    """A log that cannot be opened is no reason to end a run."""
+    """A log that cannot be opened does not end the run."""
     supervisor = _supervisor(
         tmp_path, program, deaths, Role("waits", ("waits",), is_measuring=True)
     )
@@ -268,15 +272,15 @@ def test_what_cannot_be_started_on_a_drive_that_takes_nothing_is_started_later(
     logs.rename(tmp_path / "run" / "away")
     os.kill(first, signal.SIGKILL)
     _until(lambda: supervisor.poll() or deaths)
-    nobody = supervisor.pids()
+    meanwhile = supervisor.pids()
     (tmp_path / "run" / "away").rename(logs)
     _until(lambda: supervisor.poll() or supervisor.pids())
 
-    assert nobody == {}
+    assert meanwhile == {}
     assert supervisor.pids()["waits"] != first
 
 
-def test_the_run_is_over_when_what_measures_has_ended_on_purpose(
+def test_the_run_is_over_when_the_measuring_daemons_have_ended_on_purpose(
     tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
 ) -> None:
     supervisor = _supervisor(
@@ -295,13 +299,13 @@ def test_the_run_is_over_when_what_measures_has_ended_on_purpose(
 
 
 def _started_by_parent(supervisor: Supervisor, tmp_path: Path) -> int:
-    """Start what is supervised; return the process that its `parent` has started."""
+    """Start the daemons; return the process that the daemon `parent` has started."""
     supervisor.start()
     _until((tmp_path / "run" / "up.parent").exists)
     return int((tmp_path / "run" / "grandchild").read_text())
 
 
-def test_what_a_daemon_started_dies_with_it(
+def test_processes_that_a_daemon_started_die_with_it(
     tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
 ) -> None:
     supervisor = _supervisor(tmp_path, program, deaths, Role("parent", ("parent",)))
@@ -310,13 +314,13 @@ def test_what_a_daemon_started_dies_with_it(
 
     supervisor.close()
 
-    _until(lambda: _is_gone(grandchild))
+    _until(lambda: _has_ended(grandchild))
 
 
-def test_what_a_daemon_started_ends_with_it_when_it_is_stopped(
+def test_processes_that_a_daemon_started_end_when_it_is_stopped(
     tmp_path: Path, program: tuple[str, str], make: list[Supervisor]
 ) -> None:
-    """In order, and not only once all is closed: its number may be another's by then."""
+    """At once, and not only on close: its number may belong to another process by then."""
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     roles = [Role("probe", ("parent",))]
@@ -326,23 +330,23 @@ def test_what_a_daemon_started_ends_with_it_when_it_is_stopped(
 
     supervisor.stop()
 
-    _until(lambda: _is_gone(grandchild))
+    _until(lambda: _has_ended(grandchild))
 
 
-def test_who_ended_long_ago_is_killed_by_its_number_no_more(
+def test_a_daemon_that_has_ended_is_not_killed_again(
     tmp_path: Path,
     program: tuple[str, str],
     deaths: list[str],
     make: list[Supervisor],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Others may have the numbers by then; who still runs is killed all the same, once."""
+    """Its number may belong to another process; running daemons are killed once."""
     roles = [Role("ends", ("ends",), is_measuring=True), Role("waits", ("waits",))]
     supervisor = _supervisor(tmp_path, program, deaths, *roles)
     make.append(supervisor)
     supervisor.start()
     _until(supervisor.poll)
-    left = supervisor.pids()
+    running = supervisor.pids()
     killed: list[int] = []
     killpg = os.killpg
 
@@ -354,12 +358,10 @@ def test_who_ended_long_ago_is_killed_by_its_number_no_more(
     supervisor.close()
     supervisor.close()
 
-    assert killed == list(left.values())
+    assert killed == list(running.values())
 
 
-def test_no_child_outlives_a_supervisor_that_is_killed(
-    tmp_path: Path, program: tuple[str, str]
-) -> None:
+def test_no_child_outlives_a_killed_supervisor(tmp_path: Path, program: tuple[str, str]) -> None:
     (tmp_path / "run").mkdir()
     code = (
         "import signal; from pathlib import Path; from soak.core.clock import SystemClock\n"
@@ -377,17 +379,17 @@ def test_no_child_outlives_a_supervisor_that_is_killed(
     supervisor.kill()
     supervisor.wait(LIMIT_SECONDS)
 
-    _until(lambda: _is_gone(child))
+    _until(lambda: _has_ended(child))
 
 
-def _is_gone(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 
 
-def test_what_must_not_disturb_the_load_has_a_low_priority_in_its_group_too(
+def test_the_niceness_of_a_daemon_holds_for_its_autogroup_too(
     tmp_path: Path, program: tuple[str, str], deaths: list[str], make: list[Supervisor]
 ) -> None:
     supervisor = _supervisor(tmp_path, program, deaths, Role("waits", ("waits",), niceness=19))

@@ -1,4 +1,4 @@
-"""When a run is over: nothing that has still to be said is cut off, and nothing is waited for in vain."""
+"""When a run is over: nothing is cut off, and no daemon is waited for without a limit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class World:
     def __init__(self, path: Path) -> None:
         self.folder, self.clock = RunFolder(path), FakeClock()
         plan = plan_text.load(PLAN, "p").plan
-        self.ending = RunEnd(self.folder, plan, self.clock)
+        self.run_end = RunEnd(self.folder, plan, self.clock)
         self.folder.spark.mkdir()
         self._sources = plan.measuring
 
@@ -49,7 +49,7 @@ class World:
         (self.folder.spark / "progress.json").write_text(json.dumps({"is_running": is_running}))
 
     def is_over(self) -> bool:
-        return self.ending.is_over(10)
+        return self.run_end.is_over(10)
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_a_run_is_over_when_all_have_said_their_last_word(world: World) -> None:
-    """The conductor, then what measures, then the detector."""
+def test_a_run_is_over_when_conductor_daemons_and_detector_have_finished(world: World) -> None:
+    """In this order."""
     seen = [world.is_over()]
     world.decide_end()
     seen.append(world.is_over())
@@ -75,11 +75,11 @@ def test_the_last_second_must_have_passed(world: World) -> None:
     world.end_sources()
     world.detect(is_running=False)
 
-    assert not world.ending.is_over(9)
+    assert not world.run_end.is_over(9)
 
 
-def test_a_detector_that_was_started_again_is_waited_for(world: World, tmp_path: Path) -> None:
-    """What it wrote down before it was stopped is not its last word."""
+def test_a_restarted_detector_is_waited_for(world: World, tmp_path: Path) -> None:
+    """The progress that it stored before it was stopped is not the last one."""
     world.decide_end()
     world.end_sources()
     world.detect(is_running=False)
@@ -90,7 +90,7 @@ def test_a_detector_that_was_started_again_is_waited_for(world: World, tmp_path:
     assert world.is_over()
 
 
-def test_what_never_ends_is_waited_for_so_long_and_no_longer(world: World) -> None:
+def test_daemons_that_never_end_are_waited_for_within_limits(world: World) -> None:
     """A producer that hangs, then a detector that keeps dying."""
     world.decide_end()
     world.detect(is_running=True)
@@ -102,26 +102,26 @@ def test_what_never_ends_is_waited_for_so_long_and_no_longer(world: World) -> No
     assert seen == [False, False, True]
 
 
-def test_a_run_that_nobody_ends_is_over_all_the_same(world: World) -> None:
-    """Its conductor is gone for good: so long after the latest end that the plan allows, and no sooner."""
-    plan = world.ending.plan
+def test_a_run_without_a_conductor_ends_by_the_plan(world: World) -> None:
+    """Only long after the latest end that the plan allows."""
+    plan = world.run_end.plan
     world.folder.phases.write_text(
         "".join(one.to_line() for one in planned_phases(plan.phases).decisions)
     )
     world.end_sources()
     world.detect(is_running=False)
-    last_k = latest_end_k(world.ending.phase_file.poll(), plan.phases, plan.load.backlog)
+    last_k = latest_end_k(world.run_end.phase_file.poll(), plan.phases, plan.load.backlog)
     seen = []
     for k, seconds in ((last_k - 1, 0.0), (last_k, UNDECIDED_NS / SECOND_NS), (last_k, 1.0)):
         world.clock.advance(seconds)
-        seen.append(world.ending.is_over(k))
+        seen.append(world.run_end.is_over(k))
     world.clock.advance(UNDECIDED_NS / SECOND_NS)
 
     assert seen == [False, False, False]
-    assert world.ending.is_over(last_k)
+    assert world.run_end.is_over(last_k)
 
 
-def test_a_run_that_was_asleep_is_over_by_the_clock(world: World, tmp_path: Path) -> None:
+def test_a_suspend_counts_as_time_of_the_run(world: World, tmp_path: Path) -> None:
     world.decide_end()
     world.end_sources()
     world.detect(is_running=False)
@@ -137,8 +137,8 @@ def test_a_run_that_was_asleep_is_over_by_the_clock(world: World, tmp_path: Path
     assert world.clock.mono_ns() == 0
 
 
-def test_a_ramp_is_given_the_time_of_what_it_tries() -> None:
-    """Until it has decided, a step or a rest of it may be longer than all that is foreseen."""
+def test_a_ramp_may_take_one_more_step() -> None:
+    """While it is undecided, a step or a rest may be longer than all planned phases."""
     text = PLAN + "phases: {warm_up: 0s, ramp: {step: 1h}, soak: 20s, drain: 30s}\n"
     plan = plan_text.load(text, "p").plan
 
@@ -149,17 +149,17 @@ def test_a_ramp_is_given_the_time_of_what_it_tries() -> None:
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[socket.socket]:
-    """A socket that a service manager would listen on."""
+    """The socket of a service manager."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
         found.bind(str(tmp_path / "notify"))
         found.settimeout(10)
         yield found
 
 
-def test_a_killed_finish_is_followed_by_one_that_does_the_rest(
+def test_a_restarted_finish_completes_a_run_that_is_closed_already(
     tmp_path: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is closed and its daemons are still wanted: the manager hears that all is well."""
+    """The manager is told that all is well, and no daemon is wanted any more."""
     home = PlanHome(tmp_path / "p")
     folder = RunFolder(home.path / "p-r1")
     folder.path.mkdir(parents=True)
@@ -178,10 +178,10 @@ def test_a_killed_finish_is_followed_by_one_that_does_the_rest(
     ("decided", "asked", "state"),
     [("end", "", "ended"), ("end", "stop", "interrupted"), ("drain", "", "failed")],
 )
-def test_a_closed_run_says_how_it_ended(
+def test_a_closed_run_records_how_it_ended(
     tmp_path: Path, decided: Phase, asked: str, state: str
 ) -> None:
-    """By its plan, by a person, or by nobody's decision."""
+    """By its plan, by a person, or without a decision."""
     home = PlanHome(tmp_path)
     folder = RunFolder(home.path / "p-r1")
     folder.path.mkdir()

@@ -1,4 +1,4 @@
-"""A run as the conductor sees it: load daemons that follow the phases against a cluster of a known speed."""
+"""A run as the conductor sees it: records of a simulated load against a cluster of a known speed."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def plan_of(phases: str, rate: str = "100/s") -> Plan:
     return plan_text.load(text, "plan").plan
 
 
-class World:
-    """`advance` lives through one second; the conductor may be replaced by a new one at any time."""
+class SimulatedRun:
+    """`advance` simulates one second; the conductor may be replaced by a new one at any time."""
 
-    def __init__(self, path: Path, plan: Plan, read_most: Callable[[int], float]) -> None:
+    def __init__(self, path: Path, plan: Plan, max_received: Callable[[int], float]) -> None:
         self.folder, self.plan = RunFolder(path), plan
-        self._read_most = read_most
-        self.send_most = float("inf")  # a second; what is due beyond it is missed
+        self._max_received = max_received  # a second, by second
+        self.max_sent = float("inf")  # a second; due messages beyond it are skipped
         self._grid = Grid(1_790_000_000 * 10**9, 0)
         self.k = 0
         self.backlog = 0.0
@@ -65,33 +65,47 @@ class World:
         rate = Fraction(0)
         if phases.at(self.k) in LOAD_PHASES:
             rate = next(rates_between(self.plan.load, phases, (), self.k, self.k + 1))[1]
-        sent = min(float(rate), self.send_most)
+        sent = min(float(rate), self.max_sent)
         self.backlog += sent
-        received = 0.0 if phases.is_building(self.k) else min(self.backlog, self._read_most(self.k))
+        is_building = phases.is_building(self.k)
+        received = 0.0 if is_building else min(self.backlog, self._max_received(self.k))
         self.backlog -= received
-        seen = float("nan") if phases.is_building(self.k) else self.backlog
-        self._write("produce.0@h", PRODUCED, (sent, sent, float(rate) - sent, 0, 0.004, 0))
-        self._write("consume.0@h", CONSUMED, (received, seen))
+        lag = float("nan") if is_building else self.backlog
+        self.write(self.k, sent=sent, skipped=float(rate) - sent, received=received, lag=lag)
         self.k += 1
-        for _ in range(
-            0 if phases.end_k else 2
-        ):  # it looks twice a second, until the end is decided
+        for _ in range(0 if phases.end_k else 2):  # the conductor polls twice a second
             found = self._conductor.next_decisions(self.phases, self.k, self.free)
             append_decisions(self.folder, *found)
 
-    def live(self, seconds: int) -> list[tuple[int, str, str]]:
-        """Return the stretches of second, phase and part that were lived through from now on."""
-        lived: list[tuple[int, str, str]] = []
+    def advance_by(self, seconds: int) -> list[tuple[int, str, str]]:
+        """Return the changes of phase in the next seconds: second, phase and part."""
+        changes: list[tuple[int, str, str]] = []
         for _ in range(seconds):
             now = self.phases.decision_at(self.k)
-            if now is not None and (not lived or lived[-1][1:] != (now.phase, now.part)):
-                lived.append((self.k, now.phase, now.part))
+            if now is not None and (not changes or changes[-1][1:] != (now.phase, now.part)):
+                changes.append((self.k, now.phase, now.part))
             if now is not None and now.phase == "end":
                 break
             self.advance()
-        return lived
+        return changes
 
-    def _write(self, source: str, columns: tuple[Column, ...], values: tuple[float, ...]) -> None:
+    def write(
+        self,
+        k: int,
+        *,
+        sent: float,
+        received: float,
+        lag: float,
+        skipped: float = 0.0,
+        in_flight: float = 0.0,
+    ) -> None:
+        """Write the records of second k."""
+        self._append("produce.0@h", k, PRODUCED, (sent, sent, skipped, in_flight, 0.004, 0))
+        self._append("consume.0@h", k, CONSUMED, (received, lag))
+
+    def _append(
+        self, source: str, k: int, columns: tuple[Column, ...], values: tuple[float, ...]
+    ) -> None:
         writer = self._writers[source]
-        record = Record(self.k, writer.epoch, 0, 0, columns_line(columns).id, values)
+        record = Record(k, writer.epoch, 0, 0, columns_line(columns).id, values)
         writer.append(record, columns)
